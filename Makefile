@@ -1,0 +1,81 @@
+# Two commands matter: `make book` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BUILD := _build
+HOME_PAGE := $(BUILD)/html/index.html
+# Two cores: each of two pytest workers computes on one.
+WORKERS ?= 2
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# Chapters to take, all by default: make notebooks CHAPTERS="03-mask-rate-curve"
+CHAPTERS ?=
+# Mechanics that must look the same everywhere: no notebook may depend on a reader's settings.
+export PYDEVD_DISABLE_FILE_VALIDATION := 1
+export JUPYTER_PLATFORM_DIRS := 1
+export MPLBACKEND :=
+unexport MPLBACKEND
+
+.PHONY: help env book test unit nbval check format notebooks serve clean
+
+help: ## what each target does
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+env: $(STAMP) ## .venv with the pinned dependencies (a second call is instant)
+
+$(STAMP): constraints.txt pyproject.toml
+	@python=""; \
+	for candidate in $${PYTHON:-} python3.11 python3; do \
+	  if "$$candidate" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	    python="$$candidate"; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "make: Python 3.11 or newer is needed and none was found (tried: python3.11, python3)." >&2; \
+	  echo "      Install it, or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; \
+	  exit 1; fi; \
+	if ! $(BIN)/python -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	  rm -rf $(VENV); "$$python" -m venv $(VENV); fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[book,hub]"
+	@touch $(STAMP)
+
+book: $(STAMP) ## execute every chapter, build the HTML into _build/html
+	$(BIN)/python book/_tools/site.py build
+
+test: book ## the book, then unit tests, nbval over every notebook, checks on the built book
+	$(BIN)/python book/_tools/notebooks.py --check
+	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory nbval
+	$(ONE_THREAD) $(BIN)/python -m pytest -q tests/book tests/browser
+
+unit: $(STAMP) ## tests of the package only
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) tests/unit
+
+nbval: $(STAMP) ## re-execute every committed notebook and compare with its stored outputs
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -p no:cacheprovider --nbval --nbval-kernel-name python3 -n $(WORKERS) --dist loadscope book/*.ipynb
+
+check: $(STAMP) ## format, lint, types, floors, spelling
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_floors.py
+	$(BIN)/codespell
+
+format: $(STAMP) ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+notebooks: $(STAMP) ## regenerate the executed .ipynb beside each chapter's .md
+	$(ONE_THREAD) $(BIN)/python book/_tools/notebooks.py $(CHAPTERS)
+
+serve: $(HOME_PAGE) ## show the built book at http://localhost:8000
+	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory $(BUILD)/html
+
+$(HOME_PAGE): $(STAMP)
+	$(BIN)/python book/_tools/site.py build
+
+clean: ## remove what was built (keeps .venv)
+	rm -rf $(BUILD) .pytest_cache .mypy_cache .ruff_cache

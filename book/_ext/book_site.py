@@ -1,0 +1,34 @@
+"""The book's own Sphinx extension: its static files, and no request to another site.
+
+* `book/_static/*.css` and `*.js` are put on every page, in alphabetical order.
+* `book/_ext/static` holds the hover previews' script.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.config import Config
+
+HERE = Path(__file__).resolve().parent
+FOLDERS = (HERE.parent / "_static", HERE / "static")
+
+
+def add_static_folders(app: Sphinx, config: Config) -> None:
+    folders = [str(folder) for folder in FOLDERS if folder.is_dir()]
+    config.html_static_path = [*config.html_static_path, *folders]
+
+
+def add_site_files(app: Sphinx) -> None:
+    for path in sorted(FOLDERS[0].glob("*.css")):
+        app.add_css_file(path.name)
+    for path in sorted(FOLDERS[0].glob("*.js")):
+        app.add_js_file(path.name, loading_method="defer")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("config-inited", add_static_folders)
+    app.connect("builder-inited", add_site_files)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
