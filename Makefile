@@ -43,7 +43,7 @@ $(STAMP): constraints.txt pyproject.toml
 	@touch $(STAMP)
 
 book: $(STAMP) ## execute every chapter, build the HTML into _build/html
-	$(BIN)/python book/_tools/site.py build
+	$(BIN)/python book/_tools/build_site.py
 
 test: book ## the book, then unit tests, nbval over every notebook, checks on the built book
 	$(BIN)/python book/_tools/notebooks.py --check
@@ -75,7 +75,7 @@ serve: $(HOME_PAGE) ## show the built book at http://localhost:8000
 	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory $(BUILD)/html
 
 $(HOME_PAGE): $(STAMP)
-	$(BIN)/python book/_tools/site.py build
+	$(BIN)/python book/_tools/build_site.py
 
 clean: ## remove what was built (keeps .venv)
 	rm -rf $(BUILD) .pytest_cache .mypy_cache .ruff_cache

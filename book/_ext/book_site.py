@@ -2,6 +2,8 @@
 
 * `book/_static/*.css` and `*.js` are put on every page, in alphabetical order.
 * `book/_ext/static` holds the hover previews' script.
+* sphinx_thebe, which jupyter-book always loads, writes the address of a CDN into every page; this
+  book runs on Colab or on a reader's machine, so its scripts are taken out again.
 """
 
 from __future__ import annotations
@@ -22,13 +24,26 @@ def add_static_folders(app: Sphinx, config: Config) -> None:
 
 
 def add_site_files(app: Sphinx) -> None:
+    app.add_css_file("hover-previews.css")
     for path in sorted(FOLDERS[0].glob("*.css")):
         app.add_css_file(path.name)
     for path in sorted(FOLDERS[0].glob("*.js")):
         app.add_js_file(path.name, loading_method="defer")
 
 
+def drop_thebe(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
+) -> None:
+    def is_thebe(script: object) -> bool:
+        name = str(getattr(script, "filename", None) or script)
+        body = getattr(script, "attributes", {}).get("body") or ""
+        return "thebe" in name or "THEBE_JS_URL" in body
+
+    context["script_files"] = [s for s in context.get("script_files", ()) if not is_thebe(s)]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", add_static_folders)
     app.connect("builder-inited", add_site_files)
+    app.connect("html-page-context", drop_thebe, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
