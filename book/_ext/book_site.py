@@ -2,20 +2,35 @@
 
 * `book/_static/*.css` and `*.js` are put on every page, in alphabetical order.
 * `book/_ext/static` holds the hover previews' script.
+* Citations are set as "Han (1978)" and "(Han, 1978)", with round brackets.
 * sphinx_thebe, which jupyter-book always loads, writes the address of a CDN into every page; this
   book runs on Colab or on a reader's machine, so its scripts are taken out again.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinxcontrib.bibtex.plugin import register_plugin
+from sphinxcontrib.bibtex.style.referencing import BracketStyle
+from sphinxcontrib.bibtex.style.referencing.author_year import AuthorYearReferenceStyle
 
 HERE = Path(__file__).resolve().parent
 FOLDERS = (HERE.parent / "_static", HERE / "static")
+
+
+def round_brackets() -> BracketStyle:
+    return BracketStyle(left="(", right=")", sep="; ", sep2="; ", last_sep="; ")
+
+
+@dataclass
+class RoundBrackets(AuthorYearReferenceStyle):
+    bracket_parenthetical: BracketStyle = field(default_factory=round_brackets)
+    bracket_textual: BracketStyle = field(default_factory=round_brackets)
 
 
 def add_static_folders(app: Sphinx, config: Config) -> None:
@@ -43,6 +58,9 @@ def drop_thebe(
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    register_plugin(
+        "sphinxcontrib.bibtex.style.referencing", "author_year_round", RoundBrackets, force=True
+    )
     app.connect("config-inited", add_static_folders)
     app.connect("builder-inited", add_site_files)
     app.connect("html-page-context", drop_thebe, priority=900)

@@ -1,0 +1,91 @@
+"""What the book consists of: pages and their numbers from `_toc.yml`, addresses from `_config.yml`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class BookError(Exception):
+    """Something in the sources that has to be changed; the message says where and what."""
+
+
+@dataclass(frozen=True)
+class Page:
+    docname: str  # book/03-mask-rate-curve
+    path: Path
+    number: int | None  # chapter number, None for front and back matter
+
+    @property
+    def name(self) -> str:
+        return self.docname.rsplit("/", 1)[-1]
+
+    @property
+    def is_chapter(self) -> bool:
+        return self.number is not None
+
+    @property
+    def notebook(self) -> Path:
+        return self.path.with_suffix(".ipynb")
+
+
+@dataclass(frozen=True)
+class Book:
+    root: Path = ROOT
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return yaml.safe_load((self.root / "_config.yml").read_text(encoding="utf-8"))
+
+    @cached_property
+    def pages(self) -> list[Page]:
+        toc = yaml.safe_load((self.root / "_toc.yml").read_text(encoding="utf-8"))
+        entries: list[tuple[str, bool]] = [(toc["root"], False)]
+        for part in toc.get("parts", [toc]):
+            numbered = bool(part.get("numbered"))
+            entries += [(chapter["file"], numbered) for chapter in part.get("chapters", [])]
+        return list(self._numbered(entries))
+
+    def _numbered(self, entries: list[tuple[str, bool]]) -> Iterator[Page]:
+        chapter = 0
+        for file, numbered in entries:
+            docname = file.removesuffix(".md")
+            chapter += numbered
+            yield Page(docname, self.root / f"{docname}.md", chapter if numbered else None)
+
+    @property
+    def chapters(self) -> list[Page]:
+        return [page for page in self.pages if page.is_chapter]
+
+    def chapter(self, name: str) -> Page:
+        """A chapter by file name, stem, or number: 03, 3, 03-mask-rate-curve."""
+        wanted = Path(name).name.removesuffix(".md").removesuffix(".ipynb")
+        for page in self.chapters:
+            if page.name == wanted or page.name.split("-")[0] == wanted.zfill(2):
+                return page
+        known = ", ".join(page.name for page in self.chapters)
+        raise BookError(f"no chapter {name!r} in _toc.yml; there are: {known}")
+
+    @property
+    def repository(self) -> str:
+        return self.config["repository"]["url"].rstrip("/")
+
+    @property
+    def site(self) -> str:
+        """Address of the published pages, derived from the repository's."""
+        owner, name = self.repository.split("/")[-2:]
+        return f"https://{owner}.github.io/{name}"
+
+    def url(self, docname: str, anchor: str = "") -> str:
+        return f"{self.site}/{docname}.html" + (f"#{anchor}" if anchor else "")
+
+    @property
+    def bib_files(self) -> list[Path]:
+        return [self.root / name for name in self.config.get("bibtex_bibfiles", [])]
