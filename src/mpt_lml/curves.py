@@ -1,0 +1,163 @@
+"""The mask-rate curve S(x; M) of any model (floor 3).
+
+S(x; M) = C(D, M)⁻¹ Σ_{|A|=M} (1/M) Σ_{j∈A} log p(x_j | x_R)        (paper, Proposition 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mpt_lml import masks, scores
+from mpt_lml.models.base import ConditionalModel, TractableModel
+from mpt_lml.numerics import mean_and_error
+from mpt_lml.results import MaskCurve
+from mpt_lml.shapes import require_count
+
+Scheme = Literal["independent", "nested"]
+Tokens = Literal["all", "one"]
+
+MAX_EXACT_FEATURES = 18
+"""Largest D whose 2^D masks are all visited (262,144 of them)."""
+
+
+def _require_enumerable(num_features: int) -> None:
+    if num_features > MAX_EXACT_FEATURES:
+        raise ValueError(
+            f"the exact curve visits all 2^D masks; D = {num_features} would need "
+            f"{2.0**num_features:.2e} of them, the limit is D = {MAX_EXACT_FEATURES}. Use "
+            "curves.sampled_curve(model, x, num_masks, generator=g) instead: it is unbiased and "
+            "states its standard error."
+        )
+
+
+def exact_curve(model: ConditionalModel, x: Tensor) -> MaskCurve:
+    """S(x; M) for M = 1..D from every mask, mean over the data, nats; literally the definition.
+
+    Raises ``ValueError`` for D above ``MAX_EXACT_FEATURES``.
+    """
+    num_features = model.num_features
+    _require_enumerable(num_features)
+    mask = masks.subsets(num_features)[1:]
+    values = scores.mask_score(model.mean_log_conditional(x, mask), mask)
+    return _exact(scores.mean_by_size(values, mask.sum(dim=1), num_features)[1:])
+
+
+def subset_curve(model: TractableModel, x: Tensor) -> MaskCurve:
+    """The same curve from 2^D marginals: S(x; M) = ℓ_{D−M+1} − ℓ_{D−M} (telescoping lemma).
+
+    ℓ_r is the mean of log p(x_R) over all sets R of r coordinates. Every marginal is computed once,
+    where the definition asks for D 2^{D−1} conditionals. Raises ``ValueError`` for D above
+    ``MAX_EXACT_FEATURES``.
+    """
+    level = subset_levels(model, x)
+    return _exact(level.diff().flip(0))
+
+
+def subset_levels(model: TractableModel, x: Tensor) -> Float[Tensor, " L"]:
+    """ℓ_0, ..., ℓ_D: mean of log p(x_R) over the sets R of each size and over the data, (D + 1,)."""
+    num_features = model.num_features
+    _require_enumerable(num_features)
+    observed = masks.subsets(num_features)
+    values = model.mean_log_subset_marginal(x, observed)
+    return scores.mean_by_size(values, observed.sum(dim=1), num_features)
+
+
+def _exact(score: Float[Tensor, " D"]) -> MaskCurve:
+    sizes = torch.arange(1, len(score) + 1)
+    return MaskCurve(sizes, score, torch.zeros_like(score), len(score))
+
+
+def sampled_curve(
+    model: ConditionalModel,
+    x: Tensor,
+    num_masks: int,
+    *,
+    generator: torch.Generator,
+    scheme: Scheme = "independent",
+    tokens: Tokens = "all",
+    sizes: Sequence[int] | None = None,
+) -> MaskCurve:
+    """Unbiased estimate of S(x; M) from ``num_masks`` random masks a size, mean over the data, nats.
+
+    Parameters
+    ----------
+    scheme : "independent" or "nested"
+        Fresh masks for every size (the paper's way), or one random order a replicate whose first M
+        coordinates are the mask of size M, shared by all sizes.
+    tokens : "all" or "one"
+        Score every masked coordinate, or a random one of them. ``nested`` with ``one`` is the chain
+        rule along each order.
+    sizes : sequence of int, optional
+        The mask sizes to visit, increasing; all of 1..D by default.
+
+    Returns
+    -------
+    MaskCurve
+        Its standard errors are over masks, with the data held fixed.
+    """
+    values = sampled_scores(
+        model, x, num_masks, generator=generator, scheme=scheme, tokens=tokens, sizes=sizes
+    )
+    grid = _grid(sizes, model.num_features)
+    mean, error = mean_and_error(values, dim=1)
+    curve = MaskCurve(grid, mean, error, model.num_features, num_masks)
+    if scheme == "independent":
+        return curve
+    _, area_error = mean_and_error(curve.area_weights() @ values)
+    return MaskCurve(grid, mean, error, model.num_features, num_masks, area_error.item())
+
+
+def sampled_scores(
+    model: ConditionalModel,
+    x: Tensor,
+    num_masks: int,
+    *,
+    generator: torch.Generator,
+    scheme: Scheme = "independent",
+    tokens: Tokens = "all",
+    sizes: Sequence[int] | None = None,
+) -> Float[Tensor, "L P"]:
+    """The score of every mask behind :func:`sampled_curve`, shape (L, P), mean over the data."""
+    if scheme not in ("independent", "nested"):
+        raise ValueError(f"scheme must be 'independent' or 'nested', got {scheme!r}.")
+    if tokens not in ("all", "one"):
+        raise ValueError(f"tokens must be 'all' or 'one', got {tokens!r}.")
+    require_count("num_masks", num_masks, 1)
+    grid = _grid(sizes, model.num_features)
+    orders = num_masks * (len(grid) if scheme == "independent" else 1)
+    ranks = masks.sample_ranks(orders, model.num_features, generator=generator)
+    ranks = ranks.view(-1, num_masks, model.num_features).expand(len(grid), -1, -1)
+    mask = ranks < grid[:, None, None]
+    if tokens == "all":
+        return size_scores(model, x, mask)
+    last = ranks == grid[:, None, None] - 1
+    values = model.mean_log_conditional(x, mask.flatten(0, 1)).view(mask.shape)
+    return (values * last).sum(dim=-1)
+
+
+def _grid(sizes: Sequence[int] | None, num_features: int) -> Int[Tensor, " L"]:
+    grid = list(range(1, num_features + 1)) if sizes is None else list(sizes)
+    if not grid:
+        raise ValueError("sizes must name at least one mask size, got an empty sequence.")
+    for size in grid:
+        require_count("mask size", int(size), 1, num_features)
+    return torch.tensor(grid)
+
+
+def size_scores(
+    model: ConditionalModel, x: Tensor, mask: Bool[Tensor, "L P D"]
+) -> Float[Tensor, "L P"]:
+    """Score of every given mask, mean over the data, (L, P); one batch for the whole curve."""
+    flat = mask.flatten(0, 1)
+    return scores.mask_score(model.mean_log_conditional(x, flat), flat).view(mask.shape[:2])
+
+
+def running_area(values: Float[Tensor, "L P"]) -> Float[Tensor, " P"]:
+    """Area Σ_M Ŝ(M) after 1, 2, ..., P masks a size, (P,): one cumulative mean, not P estimates."""
+    counts = torch.arange(1, values.shape[1] + 1, dtype=values.dtype)
+    return values.sum(dim=0).cumsum(0) / counts

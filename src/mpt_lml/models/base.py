@@ -1,0 +1,56 @@
+"""What a model has to answer (floor 2)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mpt_lml.numerics import chunks
+
+
+class ConditionalModel(ABC):
+    """Given the observed coordinates of x, what is log p(x_j | x_R) for each masked one?"""
+
+    @property
+    @abstractmethod
+    def num_features(self) -> int:
+        """D."""
+
+    @abstractmethod
+    def log_conditional(self, x: Tensor, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P N D"]:
+        """log p(x_j | x_R), nats, (P, N, D); entries where ``mask`` is False are 0."""
+
+    def mean_log_conditional(self, x: Tensor, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P D"]:
+        """:meth:`log_conditional` averaged over the data, (P, D), in bounded memory."""
+        per_mask = 8 * 4 * x.shape[0] * x.shape[1]
+        parts = [
+            self.log_conditional(x, mask[rows]).mean(dim=1) for rows in chunks(len(mask), per_mask)
+        ]
+        return torch.cat(parts)
+
+
+class TractableModel(ConditionalModel):
+    """A model whose joint and marginal probabilities are known exactly."""
+
+    @abstractmethod
+    def log_marginal(self, x: Tensor) -> Float[Tensor, " N"]:
+        """log p(x), nats, shape (N,), exact."""
+
+    @abstractmethod
+    def log_subset_marginal(
+        self, x: Tensor, observed: Bool[Tensor, "P D"]
+    ) -> Float[Tensor, "P N"]:
+        """log p(x_R) for every row R of ``observed`` (True = in R), (P, N); 0 for the empty set."""
+
+    def mean_log_subset_marginal(
+        self, x: Tensor, observed: Bool[Tensor, "P D"]
+    ) -> Float[Tensor, " P"]:
+        """:meth:`log_subset_marginal` averaged over the data, (P,)."""
+        return self.log_subset_marginal(x, observed).mean(dim=1)
+
+    @abstractmethod
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws from p(x), shape (n, D)."""

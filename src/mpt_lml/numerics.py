@@ -1,0 +1,68 @@
+"""Small numerical pieces that everything else trusts (floor 0)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+LOG_2PI = math.log(2.0 * math.pi)
+
+WORKING_BYTES = 2**27
+"""Bytes (128 MiB) that one batch of intermediate results may take before work is cut into chunks."""
+
+
+class NotPositiveDefiniteError(ValueError):
+    """A matrix that has to be positive definite is not."""
+
+
+def cholesky(matrix: Tensor, name: str = "matrix") -> Tensor:
+    """Lower Cholesky factor of ``matrix`` (..., n, n).
+
+    Where rounding alone makes the factorization fail, the diagonal is raised by at most
+    ``1e-6`` of its mean and a warning states by how much. Anything worse raises
+    :class:`NotPositiveDefiniteError`.
+    """
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if not info.any():
+        return factor
+    scale = matrix.diagonal(dim1=-2, dim2=-1).mean().abs().item()
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    for relative in (1e-12, 1e-9, 1e-6):
+        factor, info = torch.linalg.cholesky_ex(matrix + relative * scale * identity)
+        if not info.any():
+            warnings.warn(
+                f"{name} is not numerically positive definite; added {relative * scale:.1e} "
+                "to its diagonal.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return factor
+    smallest = torch.linalg.eigvalsh(matrix).min().item()
+    raise NotPositiveDefiniteError(
+        f"{name} must be positive definite, but its smallest eigenvalue is {smallest:.3e}."
+    )
+
+
+def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
+    """Log-density of ``residual`` under N(0, ``variance``), elementwise, in nats."""
+    return -0.5 * (LOG_2PI + variance.log() + residual.square() / variance)
+
+
+def chunks(total: int, bytes_per_item: int, budget: int = WORKING_BYTES) -> Iterator[slice]:
+    """Slices that cover ``range(total)`` such that each holds at most ``budget`` bytes."""
+    step = max(1, budget // max(1, bytes_per_item))
+    for start in range(0, total, step):
+        yield slice(start, min(total, start + step))
+
+
+def mean_and_error(samples: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """Mean along ``dim`` and its standard error (NaN from a single sample)."""
+    count = samples.shape[dim]
+    if count == 1:
+        mean = samples.mean(dim)
+        return mean, torch.full_like(mean, math.nan)
+    return samples.mean(dim), samples.std(dim) / math.sqrt(count)

@@ -1,0 +1,89 @@
+"""Axis letters and the checks at the door (floor 0).
+
+==== =========================================
+N    data (rows of ``x``)
+D    coordinates of one datum
+K    latent dimensions
+P    masks
+M    masked coordinates of one mask
+L    mask sizes on a curve
+==== =========================================
+
+A mask is boolean and **True means masked** (hidden, to be predicted). The complement, the coordinates
+a model may look at, is called ``observed``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def require_finite(name: str, value: Tensor) -> None:
+    """Raise ``ValueError`` naming the first entry of ``value`` that is NaN or infinite."""
+    bad = ~torch.isfinite(value)
+    if bad.any():
+        where = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"{name} must be finite, but {name}{list(where)} is {value[where].item()} "
+            f"({int(bad.sum())} such entries). Remove or impute them first."
+        )
+
+
+def require_data(x: Tensor, num_features: int) -> None:
+    """Check that ``x`` is a finite floating-point tensor of shape (N, ``num_features``)."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        got = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"x must be a floating-point torch tensor of shape (N, D), got {got}.")
+    if x.ndim != 2 or x.shape[0] == 0 or x.shape[1] != num_features:
+        raise ValueError(
+            f"x must have shape (N, {num_features}) with N >= 1, got {tuple(x.shape)}. "
+            "A single datum is passed as x[None, :]."
+        )
+    require_finite("x", x)
+
+
+def require_boolean_rows(name: str, rows: Tensor, num_features: int) -> None:
+    """Check that ``rows`` is a boolean tensor of shape (P, ``num_features``) with P >= 1."""
+    if not isinstance(rows, Tensor) or rows.dtype != torch.bool:
+        got = rows.dtype if isinstance(rows, Tensor) else type(rows).__name__
+        raise TypeError(
+            f"{name} must be a boolean torch tensor (True = masked), got {got}. "
+            f"Convert with {name}.bool() if 1 means masked."
+            if name == "mask"
+            else f"{name} must be a boolean torch tensor, got {got}."
+        )
+    if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != num_features:
+        raise ValueError(
+            f"{name} must have shape (P, {num_features}) with P >= 1, got {tuple(rows.shape)}. "
+            f"A single one is passed as {name}[None, :]."
+        )
+
+
+def require_mask(mask: Tensor, num_features: int) -> None:
+    """Check that ``mask`` is boolean, of shape (P, ``num_features``), with no empty row."""
+    require_boolean_rows("mask", mask, num_features)
+    empty = (~mask.any(dim=1)).nonzero().flatten()
+    if len(empty):
+        raise ValueError(
+            f"mask[{int(empty[0])}] masks nothing ({len(empty)} such rows): there is no coordinate "
+            "to score. Every mask needs at least one True."
+        )
+
+
+def require_count(name: str, value: int, low: int, high: int | None = None) -> None:
+    """Check that ``value`` is an integer in ``low..high``."""
+    legal = f"{low}..{high}" if high is not None else f">= {low}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer ({legal}), got {value!r}.")
+    if value < low or (high is not None and value > high):
+        raise ValueError(f"{name} must be in {legal}, got {value}.")
+
+
+def require_generator(generator: torch.Generator | None) -> None:
+    """Check that randomness was passed in, not left to a global state."""
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"generator must be a torch.Generator, got {generator!r}. Pass for example "
+            "generator=torch.Generator().manual_seed(0)."
+        )
