@@ -1,4 +1,4 @@
-"""What the book consists of: pages and their numbers from `_toc.yml`, addresses from `_config.yml`."""
+"""What the book consists of: pages and numbers from `_toc.yml`, addresses from `_config.yml`."""
 
 from __future__ import annotations
 

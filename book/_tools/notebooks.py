@@ -3,7 +3,7 @@
     python book/_tools/notebooks.py                        every chapter of _toc.yml
     python book/_tools/notebooks.py 03-mask-rate-curve     one chapter (03 is enough)
     python book/_tools/notebooks.py 03 --times             … and what each cell took
-    python book/_tools/notebooks.py --check                which notebooks are older than their source
+    python book/_tools/notebooks.py --check                which notebooks are stale
 
 The cells are executed first; the text is then rewritten as plain Markdown, with the numbers that
 the cells glued. Nothing of the machine is kept: no times, no paths, no messages on stderr.
@@ -133,9 +133,10 @@ def execute(notebook: NotebookNode, folder: Path) -> list[float]:
     client = NotebookClient(
         notebook, timeout=TIMEOUT, kernel_name="python3", record_timing=False,
         resources={"metadata": {"path": str(folder)}},
+        extra_arguments=["--IPKernelApp.log_level=40"],
     )  # fmt: skip
     seconds: list[float] = []
-    with client.setup_kernel(extra_arguments=["--IPKernelApp.log_level=40"]):
+    with client.setup_kernel():
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type != "code":
                 continue

@@ -1,0 +1,221 @@
+"""Checks on notebooks and on built pages; each returns the faults it found, in words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from bs4 import BeautifulSoup
+from nbformat import NotebookNode
+
+# -- notebooks ---------------------------------------------------------------------------------
+
+RAW_MYST = {
+    "directive": r"^\s*(?:>\s*)*(?:`{3,}|~{3,}|:{3,})\{",
+    "colon fence": r"^\s*(?:>\s*)*:{3,}",
+    "role": r"\{[a-zA-Z][\w:.-]*\}`",
+    "target": r"^\([\w-]+\)=\s*$",
+    "equation label": r"\$\$\s*\([\w-]+\)",
+    "directive option": r"^\s*(?:>\s*)*:(?:label|class|name|alt|header-rows):",
+    "cell break": r"^\+\+\+",
+}
+MACHINE_PATH = re.compile(r"(?:/work/|/tmp/|/root/|/home/\w|/Users/\w|[A-Z]:\\\\Users)")
+ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
+
+
+def without_code(markdown: str) -> str:
+    markdown = re.sub(
+        r"^(?:> ?)*(`{3,})(?!\{)[^`]*?^(?:> ?)*\1\s*$", "", markdown, flags=re.M | re.S
+    )
+    return re.sub(r"(?<![`}])(`+)(?!`)(.+?)(?<!`)\1(?!`)", "", markdown, flags=re.S)
+
+
+def raw_myst(notebook: NotebookNode) -> list[str]:
+    return [
+        f"cell {number}: {what} {match[0]!r}"
+        for number, cell in enumerate(notebook.cells)
+        if cell.cell_type == "markdown"
+        for what, pattern in RAW_MYST.items()
+        for match in re.finditer(pattern, without_code(cell.source), re.M)
+    ]
+
+
+def never_executed(notebook: NotebookNode) -> list[str]:
+    return [
+        f"cell {number} has no execution_count"
+        for number, cell in enumerate(notebook.cells)
+        if cell.cell_type == "code" and not cell.get("execution_count")
+    ]
+
+
+def texts_of(cell: NotebookNode) -> Iterator[str]:
+    yield cell.source
+    for output in cell.get("outputs", []):
+        yield "".join(output.get("text", ""))
+        for mime, data in output.get("data", {}).items():
+            if not mime.startswith("image/"):
+                yield "".join(data) if isinstance(data, list | str) else json.dumps(data)
+
+
+def machine_dependent(notebook: NotebookNode) -> list[str]:
+    """Paths, object addresses, messages on stderr, errors and times in what a reader gets."""
+    faults = []
+    for number, cell in enumerate(notebook.cells):
+        for text in texts_of(cell):
+            for pattern in (MACHINE_PATH, ADDRESS):
+                faults += [f"cell {number}: {match[0]!r}" for match in pattern.finditer(text)]
+        for output in cell.get("outputs", []):
+            if output.get("name") == "stderr" or output.output_type == "error":
+                faults.append(f"cell {number}: {output.get('name', 'an error')} in its outputs")
+        if "execution" in cell.metadata:
+            faults.append(f"cell {number}: times in its metadata")
+    return faults
+
+
+def outside_scripts(notebook: NotebookNode) -> list[str]:
+    pattern = re.compile(r"<(?:script|img|iframe|link)[^>]*(?:src|href)\s*=\s*[\"']?https?:", re.I)
+    return [
+        f"cell {number}: {match[0]!r}"
+        for number, cell in enumerate(notebook.cells)
+        for text in texts_of(cell)
+        for match in pattern.finditer(text)
+    ]
+
+
+# -- built pages -------------------------------------------------------------------------------
+
+LOADING = ("script[src]", "img[src]", "iframe[src]", "source[src]", "link[href]", "embed[src]")
+NOT_LOADED = {"canonical", "license", "author", "alternate", "edit", "next", "prev", "search"}
+
+
+@lru_cache(256)
+def page(path: Path) -> BeautifulSoup:
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+@lru_cache(256)
+def anchors(path: Path) -> frozenset[str]:
+    soup = page(path)
+    return frozenset(tag["id"] for tag in soup.select("[id]")) | frozenset(
+        tag["name"] for tag in soup.select("a[name]")
+    )
+
+
+def book_pages(site: Path) -> list[Path]:
+    return sorted(p for p in site.rglob("*.html") if "_static" not in p.parts)
+
+
+def outside_loads(path: Path) -> list[str]:
+    """Resources that a browser would fetch from another site to show the page."""
+    faults = []
+    for tag in page(path).select(", ".join(LOADING)):
+        address = str(tag.get("src") or tag.get("href"))
+        relation = set(tag.get("rel") or [])
+        if re.match(r"(?:https?:)?//", address) and not relation & NOT_LOADED:
+            faults.append(f"{path.name}: <{tag.name}> {address}")
+    for tag in page(path).select("style, [style]"):
+        text = tag.string if tag.name == "style" else tag["style"]
+        faults += [f"{path.name}: {m}" for m in re.findall(r"url\(['\"]?https?:[^)]*", str(text))]
+    return faults
+
+
+def outside_loads_in_css(site: Path) -> list[str]:
+    pattern = re.compile(r"(?:@import\s+(?:url\()?|url\()\s*['\"]?((?:https?:)?//[^'\")\s]+)")
+    return [
+        f"{path.name}: {match[1]}"
+        for path in sorted(site.rglob("*.css"))
+        for match in pattern.finditer(path.read_text(encoding="utf-8", errors="replace"))
+    ]
+
+
+def resolve(path: Path, address: str) -> tuple[Path, str]:
+    parts = urlsplit(address)
+    target = path if not parts.path else (path.parent / unquote(parts.path)).resolve()
+    return (target / "index.html" if target.is_dir() else target), unquote(parts.fragment)
+
+
+def broken_links(path: Path) -> list[str]:
+    """Links and pictures inside the site whose file or anchor is not there."""
+    faults = []
+    for tag in page(path).select("a[href], img[src], script[src], link[href]"):
+        address = str(tag.get("href") or tag.get("src") or "")
+        if re.match(r"[a-z]+:|//", address) or address in ("", "#"):
+            continue
+        target, anchor = resolve(path, address)
+        if not target.is_file():
+            faults.append(f"{path.name}: {address}: no such file")
+        elif anchor and target.suffix == ".html" and anchor not in anchors(target):
+            faults.append(f"{path.name}: {address}: no such anchor")
+    return faults
+
+
+def raw_roles(path: Path) -> list[str]:
+    """MyST that the build left as text, outside code."""
+    soup = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+    for tag in soup.select("pre, code, script, style, .math"):
+        tag.decompose()
+    text = soup.get_text(" ")
+    return re.findall(r"\{(?:prf|eq|cite|ref|numref|doc|glue|term)[\w:]*\}|`{3,}|:label:", text)
+
+
+def search_index(site: Path) -> dict:
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    return json.loads(text[text.index("(") + 1 : text.rindex(")")])
+
+
+def found_by_search(index: dict, word: str) -> set[str]:
+    """Pages whose text has `word`, as the page's own search would find them."""
+    from sphinx.search.en import SearchEnglish
+
+    stem = SearchEnglish({}).stem(word.lower())
+    hits: set[str] = set()
+    for table in ("terms", "titleterms"):
+        numbers = index[table].get(stem, [])
+        numbers = [numbers] if isinstance(numbers, int) else numbers
+        hits |= {index["docnames"][number] for number in numbers}
+    return hits
+
+
+def colab_links(path: Path) -> list[str]:
+    links = [str(tag["href"]) for tag in page(path).select("a[href]")]
+    return [link for link in links if "colab.research.google.com" in link]
+
+
+# -- both --------------------------------------------------------------------------------------
+
+NUMBERED = "Theorem|Lemma|Proposition|Corollary|Definition|Algorithm|Remark|Example|Exercise"
+
+
+def numbers_in_page(path: Path) -> list[str]:
+    soup = page(path)
+    titles = [
+        tag.get_text(" ", strip=True) for tag in soup.select("p.admonition-title, .caption-number")
+    ]
+    found = [m[0] for t in titles if (m := re.match(rf"(?:{NUMBERED}|Figure|Table) \d+\.\d+", t))]
+    found += [f"Equation {m[0]}" for t in soup.select("span.eqno")
+              if (m := re.search(r"\d+\.\d+", t.get_text()))]  # fmt: skip
+    return sorted(set(found))
+
+
+def numbers_in_notebook(notebook: NotebookNode) -> list[str]:
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    heads = rf"^(?:> )?\*\*((?:{NUMBERED}|Figure|Table) \d+\.\d+)"
+    found = re.findall(heads, text, re.M)
+    found += [f"Equation {number}" for number in re.findall(r"\\tag\{(\d+\.\d+)\}", text)]
+    return sorted(set(found))
+
+
+def unpublished_links(notebook: NotebookNode, address: str, site: Path) -> list[str]:
+    """Links from a notebook to the published book that the built site would not answer."""
+    faults = []
+    for cell in notebook.cells:
+        for link in re.findall(r"\]\((https?://[^)\s]+)\)", cell.source):
+            if cell.cell_type == "markdown" and link.startswith(address):
+                target, anchor = resolve(site / "x", link.removeprefix(address).lstrip("/"))
+                if not target.is_file() or (anchor and anchor not in anchors(target)):
+                    faults.append(link)
+    return faults

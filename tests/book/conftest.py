@@ -1,0 +1,40 @@
+"""The book's tools on the import path, and the built site."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "book" / "_tools"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from book_layout import Book  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def book() -> Book:
+    return Book(ROOT)
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    """Folder of the built HTML. `make test` builds it first and then insists on it."""
+    folder = ROOT / "_build" / "html"
+    if not (folder / "index.html").is_file():
+        if os.environ.get("MPT_LML_BOOK_BUILT"):
+            pytest.fail("the book was built and there is no _build/html/index.html")
+        pytest.skip("no built book: run `make book` first")
+    return folder
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Book:
+    """A small book that uses every directive and role the chapters may use."""
+    shutil.copytree(Path(__file__).parent / "sample", tmp_path / "sample")
+    shutil.copy(ROOT / "_config.yml", tmp_path / "sample")
+    return Book(tmp_path / "sample")

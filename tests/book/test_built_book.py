@@ -1,0 +1,126 @@
+"""The built pages: everything resolves, nothing comes from another site, search works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import checks
+import pytest
+from book_layout import Book
+from build_site import fingerprint, refresh_cache
+from numbering import number_book
+
+
+def test_the_home_page_is_there(site: Path) -> None:
+    assert (site / "index.html").is_file()
+    assert checks.page(site / "book" / "index.html").select_one("h1")
+    assert checks.broken_links(site / "index.html") == []
+
+
+def test_every_page_of_the_contents_was_built(site: Path, book: Book) -> None:
+    assert [p.docname for p in book.pages if not (site / f"{p.docname}.html").is_file()] == []
+
+
+def test_links_anchors_and_pictures_resolve(site: Path) -> None:
+    assert [fault for page in checks.book_pages(site) for fault in checks.broken_links(page)] == []
+
+
+def test_nothing_is_loaded_from_another_site(site: Path) -> None:
+    pages = checks.book_pages(site)
+    assert [fault for page in pages for fault in checks.outside_loads(page)] == []
+    assert checks.outside_loads_in_css(site) == []
+
+
+def test_no_myst_is_left_on_a_page(site: Path) -> None:
+    left = {page.name: checks.raw_roles(page) for page in checks.book_pages(site)}
+    assert {name: found for name, found in left.items() if found} == {}
+
+
+def test_search_finds_the_theorems(site: Path, book: Book) -> None:
+    index = checks.search_index(site)
+    theorems = [
+        label for label in number_book(book).labels.values()
+        if label.kind in ("theorem", "proposition", "lemma") and label.title
+    ]  # fmt: skip
+    assert theorems, "no theorem with a title in the book"
+    for label in theorems:
+        words = [word for word in label.title.split() if word.isalpha() and len(word) > 4]
+        for word in words[:1]:
+            assert label.page.docname in checks.found_by_search(index, word), (word, label.title)
+
+
+def test_every_chapter_opens_its_notebook_on_colab(site: Path, book: Book) -> None:
+    where = f"github/{'/'.join(book.repository.split('/')[-2:])}/blob/"
+    for page in book.chapters:
+        links = checks.colab_links(site / f"{page.docname}.html")
+        assert links, f"no Colab link on {page.docname}"
+        for link in links:
+            path = link.split(where)[1].split("/", 1)[1]
+            assert (book.root / path).is_file(), link
+            assert path == f"{page.docname}.ipynb"
+
+
+# -- the checkers, on what they should find ----------------------------------------------------
+
+BROKEN = """<html><head><link rel="stylesheet" href="https://fonts.example/a.css">
+<script src="//cdn.example/x.js"></script><link rel="canonical" href="https://example.org/"></head>
+<body><a href="nowhere.html">a</a><a href="#nothing">b</a><a href="#here" id="here">c</a>
+<a href="https://example.org/">outside link</a><img src="gone.png">
+<p style="background: url(https://example.org/p.png)">see {prf:ref}`thm` and <code>{eq}</code></p>
+</body></html>"""
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    path = tmp_path / "broken.html"
+    path.write_text(BROKEN)
+    (tmp_path / "a.css").write_text("@import url('https://fonts.example/b.css'); a {color: red}")
+    return path
+
+
+def test_broken_links_are_found(broken: Path) -> None:
+    assert [fault.split(": ")[1] for fault in checks.broken_links(broken)] == [
+        "nowhere.html",
+        "#nothing",
+        "gone.png",
+    ]
+
+
+def test_loads_from_elsewhere_are_found(broken: Path) -> None:
+    assert len(checks.outside_loads(broken)) == 3
+    assert len(checks.outside_loads_in_css(broken.parent)) == 1
+
+
+def test_left_over_roles_are_found(broken: Path) -> None:
+    assert checks.raw_roles(broken) == ["{prf:ref}"]
+
+
+def test_search_that_does_not_know_a_word_finds_nothing() -> None:
+    index = {"docnames": ["a", "b"], "terms": {"theorem": 1}, "titleterms": {}}
+    assert checks.found_by_search(index, "theorems") == {"b"}
+    assert checks.found_by_search(index, "lemma") == set()
+
+
+def test_a_wrong_number_is_seen(tmp_path: Path) -> None:
+    from nbformat.v4 import new_markdown_cell, new_notebook
+
+    html = tmp_path / "page.html"
+    html.write_text('<p class="admonition-title"><span>Theorem 1.1 </span> (Area)</p>')
+    right = new_notebook(cells=[new_markdown_cell("> **Theorem 1.1 (Area).** x")])
+    wrong = new_notebook(cells=[new_markdown_cell("> **Theorem 1.2 (Area).** x")])
+    assert checks.numbers_in_page(html) == checks.numbers_in_notebook(right)
+    assert checks.numbers_in_page(html) != checks.numbers_in_notebook(wrong)
+
+
+def test_a_change_of_the_package_empties_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    module = tmp_path / "src" / "module.py"
+    module.write_text("x = 1\n")
+    before = fingerprint(tmp_path)
+    assert refresh_cache(tmp_path)
+    (tmp_path / "_build" / ".jupyter_cache" / "entry").write_text("outputs")
+    assert not refresh_cache(tmp_path)
+    module.write_text("x = 2\n")
+    assert fingerprint(tmp_path) != before
+    assert refresh_cache(tmp_path)
+    assert not (tmp_path / "_build" / ".jupyter_cache" / "entry").exists()

@@ -1,0 +1,136 @@
+"""From MyST to plain Markdown, on a small book that uses everything the chapters may use."""
+
+from __future__ import annotations
+
+import re
+
+import checks
+import nbformat
+import notebooks
+import pytest
+from book_layout import Book, BookError
+from citations import Citations
+from numbering import number_book
+
+
+def text_of(book: Book, name: str) -> str:
+    made = notebooks.build(
+        number_book(book), book.chapter(name), Citations(book.bib_files), lambda name: f"<{name}>"
+    )
+    assert checks.raw_myst(made) == []
+    nbformat.validate(made)
+    return "\n\n".join(cell.source for cell in made.cells)
+
+
+def edit(book: Book, name: str, old: str, new: str) -> None:
+    path = book.chapter(name).path
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        "# 1. The first chapter",
+        "## 1.2. A number and a figure",
+        "\\tag{1.1}\n$$",
+        "> $$ S(x; M) = 1 \\tag{1.3} $$",
+        "> **Definition 1.1 (Mask-rate curve).** The *mask-rate curve* is $S(x; M)$ of (1.2):",
+        "> **Theorem 1.1 (Area).** The area equals $\\log p(x)$; see Definition 1.1.",
+        "> **Lemma 1.1.** A lemma without a title.",
+        "*Proof.* By (1.3). $\\square$",
+        "of Moreno-Muñoz et al. (2023), already known (Han, 1978; Tipping and Bishop, 1999), says",
+        "[(2.1)](https://mpt-lml.github.io/mpt-lml/book/02-second.html#equation-eq-area)",
+        "[rate](https://mpt-lml.github.io/mpt-lml/book/notation.html#term-mask-rate)",
+        "Inline `{eq}` in code stays, and `$x$` too.",
+        "The gap is <sample-gap> nats, as Figure 1.1 shows. Also Fig. 1.1.",
+        "**Figure 1.1.** A line, with $y = x$ of (1.1), in two lines.",
+        "> **Warning**\n>\n> A warning with code:",
+        "**Table 1.1.** Settings\n\n| Symbol | Value, with",
+        "| $N$ | many words on two lines |",
+        "> **Exercise 1.1 (Add up).** Add $1 + 1$.",
+        "Solution to Exercise 1.1</b></summary>\n\nThe answer is in the cell, by (1.1):",
+        "<summary><b>Solution to Exercise 1.1, continued</b></summary>\n\nAs said.",
+        "<summary><b>Solution to Exercise 1.2</b></summary>\n\nIt is plain.",
+        "* Te Sun Han (1978). *Nonnegative entropy measures",
+    ],
+)
+def test_first_chapter_reads(sample: Book, expected: str) -> None:
+    assert expected in text_of(sample, "01")
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        "As [Theorem 1.1](https://mpt-lml.github.io/mpt-lml/book/01-first.html#thm-area)",
+        "in [The first chapter](https://mpt-lml.github.io/mpt-lml/book/01-first.html)",
+        "([its rule](https://mpt-lml.github.io/mpt-lml/book/01-first.html#sec-rule))",
+        "![A picture.](attachment:line.png)\n\n**Figure 2.1.** A stored picture.",
+        "> **Exercise 2.1 (A code).** Run\n>\n> ```python\n> print(1)\n> ```",
+        "**Solution to Exercise 2.1**: the cell below.",
+    ],
+)
+def test_second_chapter_reads(sample: Book, expected: str) -> None:
+    assert expected in text_of(sample, "02")
+
+
+def test_cells_of_a_solution_stay_cells_and_are_folded(sample: Book) -> None:
+    made = notebooks.build(
+        number_book(sample), sample.chapter("01"), Citations(sample.bib_files), str
+    )
+    answer = next(cell for cell in made.cells if cell.source == "print(1 + 1)")
+    assert answer.cell_type == "code"
+    assert answer.metadata["jupyter"]["source_hidden"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("{eq}`eq-chain` and", "{eq}`eq-nowhere` and", "no label 'eq-nowhere'"),
+        ("{cite:t}`morenomunoz2023masked`", "{cite:t}`nobody`", "no citation key 'nobody'"),
+        ("{term}`mask`", "{term}`masque`", "no glossary term 'masque'"),
+        ("{doc}`notation`", "{doc}`notations`", "no such page"),
+        ("```{tip}", "```{sidebar}", "{sidebar} has no plain form"),
+        ("{term}`mask`", "{index}`mask`", "role {index} has no plain form"),
+        ("```{solution-end}\n```", "", "without its solution-end"),
+        ("(sec-rule)=", "(chapter-second)=", "label 'chapter-second' stands in"),
+        ("A note. With", "\\begin{align}\nx\n\\end{align}\n\nWith", "numbers itself"),
+    ],
+)
+def test_what_cannot_be_converted_is_named(sample: Book, old: str, new: str, message: str) -> None:
+    edit(sample, "01", old, new)
+    with pytest.raises(BookError, match=re.escape(message)):
+        text_of(sample, "01")
+
+
+def test_an_executed_notebook_is_stale_after_an_edit(sample: Book, capsys) -> None:
+    root = ["--root", str(sample.root)]
+    assert notebooks.main([*root, "--check", "02"]) == 1
+    assert "there is no notebook" in capsys.readouterr().out
+    assert notebooks.main([*root, "02"]) == 0
+    assert notebooks.main([*root, "--check", "02"]) == 0
+    first = sample.chapter("02").notebook.read_bytes()
+    edit(sample, "02", "print(np.arange(3).sum())", "print(np.arange(4).sum())")
+    assert notebooks.main([*root, "--check", "02"]) == 1
+    assert "cell" in capsys.readouterr().out
+    edit(sample, "02", "print(np.arange(4).sum())", "print(np.arange(3).sum())")
+    assert notebooks.main([*root, "02"]) == 0
+    assert sample.chapter("02").notebook.read_bytes() == first
+
+
+def test_a_cell_that_fails_is_reported(sample: Book, capsys) -> None:
+    edit(sample, "02", "print(np.arange(3).sum())", "assert np.arange(3).sum() == 4")
+    assert notebooks.main(["--root", str(sample.root), "02"]) == 1
+    assert "AssertionError" in capsys.readouterr().err
+    assert not sample.chapter("02").notebook.exists()
+
+
+def test_a_number_no_cell_glued_is_refused() -> None:
+    with pytest.raises(BookError, match="no cell of this chapter glues it"):
+        notebooks.lookup({"a": "1"})("b")
+
+
+def test_unknown_chapter_names_the_known_ones(sample: Book, capsys) -> None:
+    assert notebooks.main(["--root", str(sample.root), "09"]) == 1
+    assert "there are: 01-first, 02-second" in capsys.readouterr().err

@@ -1,0 +1,16 @@
+"""Shared by all tests: which of them need data that is not in the repository."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("MPT_LML_DATA"):
+        return
+    skip = pytest.mark.skip(reason="needs data files: set MPT_LML_DATA to their folder")
+    for item in items:
+        if item.get_closest_marker("data"):
+            item.add_marker(skip)
