@@ -59,7 +59,6 @@ DEFAULT_COLUMNS = (
     "tolerance",
     "verdict",
     "chapter",
-    "command",
 )
 ID_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*(/[a-z0-9]+(-[a-z0-9]+)*)?")
 CHAPTER_PATTERN = re.compile(r"book/\d\d-[a-z0-9-]+")
@@ -255,9 +254,9 @@ def make_table(
     return nodes.table("", group, classes=["ledger", *classes])
 
 
-def make_row(*cells: nodes.Node | str) -> nodes.row:
-    wrapped = (c if isinstance(c, nodes.paragraph) else paragraph(c) for c in cells)
-    return nodes.row("", *(nodes.entry("", cell) for cell in wrapped))
+def make_row(*cells: nodes.Node | str | list[nodes.paragraph]) -> nodes.row:
+    wrapped = (cell if isinstance(cell, list) else [paragraph(cell)] for cell in cells)
+    return nodes.row("", *(nodes.entry("", *cell) for cell in wrapped))
 
 
 class LedgerDirective(SphinxDirective):
@@ -333,28 +332,39 @@ class LedgerTable(LedgerDirective):
         return [make_table([HEADINGS[c] for c in columns], rows, widths, ["ledger-entries"])]
 
     def row(self, entry: Entry, columns: tuple[str, ...], ledger: Ledger) -> nodes.row:
-        row = make_row(*(self.cell(entry, column, ledger) for column in columns))
+        row = make_row(*(self.cell(entry, column, columns, ledger) for column in columns))
+        for cell, column in zip(row.children, columns, strict=True):
+            cell["classes"].append(f"col-{column}")
         if "anchors" in self.options:
             row["ids"].append("ledger-" + entry.id.replace("/", "-"))
         return row
 
-    def cell(self, entry: Entry, column: str, ledger: Ledger) -> nodes.Node | str:
+    def cell(
+        self, entry: Entry, column: str, columns: tuple[str, ...], ledger: Ledger
+    ) -> nodes.Node | str | list[nodes.paragraph]:
+        if column == "statement":
+            return self.statement(entry, columns)
         if column == "chapter":
             return self.link(entry.chapter, ledger)
         if column == "verdict":
             return badge(entry.verdict)
         if column in ("command", "id"):
             return nodes.literal("", getattr(entry, column))
-        if column == "statement" and entry.note and "note" not in (self.options.get("columns", ())):
-            note = nodes.inline(entry.note, entry.note, classes=["ledger-note"])
-            return paragraph(entry.statement, " ", note)
-        if column == "published":
-            return nodes.inline("", format_published(entry), classes=["number"])
-        if column == "measured":
-            return nodes.inline("", format_measured(entry), classes=["number"])
-        if column == "tolerance":
-            return nodes.inline("", format_number(entry.tolerance), classes=["number"])
-        return str(getattr(entry, column))
+        numbers = {
+            "published": format_published,
+            "measured": format_measured,
+            "tolerance": lambda entry: format_number(entry.tolerance),
+        }
+        return numbers[column](entry) if column in numbers else str(getattr(entry, column))
+
+    def statement(self, entry: Entry, columns: tuple[str, ...]) -> list[nodes.paragraph]:
+        """What the paper says; below it the note and the command if they have no own column."""
+        lines = [paragraph(entry.statement)]
+        if entry.note and "note" not in columns:
+            lines.append(nodes.paragraph("", entry.note, classes=["ledger-note"]))
+        if "command" not in columns:
+            lines.append(paragraph(nodes.literal("", entry.command)))
+        return lines
 
 
 class LedgerSummary(LedgerDirective):
