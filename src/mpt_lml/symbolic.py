@@ -57,7 +57,9 @@ def _checked(observed: Coordinates | None, num_features: int) -> tuple[int, ...]
         return tuple(range(num_features))
     indices = tuple(sorted(observed))
     if len(set(indices)) != len(indices) or not set(indices) <= set(range(num_features)):
-        raise ValueError(f"observed must be distinct numbers in 0..{num_features - 1}. Got {indices}.")
+        raise ValueError(
+            f"observed must be distinct numbers in 0..{num_features - 1}. Got {indices}."
+        )
     return indices
 
 
@@ -69,9 +71,9 @@ def _checked_target(target: int, observed: Sequence[int], num_features: int) -> 
         )
 
 
-def _checked_size(num_masked: int, num_features: int) -> None:
-    if not 1 <= num_masked <= num_features:
-        raise ValueError(f"num_masked must be in 1..{num_features}. Got {num_masked}.")
+def _checked_range(name: str, value: int, lowest: int, highest: int) -> None:
+    if not lowest <= value <= highest:
+        raise ValueError(f"{name} must be in {lowest}..{highest}. Got {value}.")
 
 
 class SymbolicTable:
@@ -102,11 +104,13 @@ class SymbolicTable:
     def weight(self, observed: Coordinates) -> sp.Expr:
         """Sum of the entries that agree with x on the observed coordinates."""
         indices = _checked(observed, self.num_features)
-        agreeing = [e for cell, e in self.entries.items() if all(cell[i] == self.x[i] for i in indices)]
+        agreeing = [
+            e for cell, e in self.entries.items() if all(cell[i] == self.x[i] for i in indices)
+        ]
         return sp.Add(*agreeing)
 
     def log_marginal(self, observed: Coordinates | None = None) -> sp.Expr:
-        """log p(x_R) in nats; R is every coordinate when `observed` is None, and 0 for no coordinate."""
+        """log p(x_R) in nats; `observed` = None means every coordinate, and () gives 0."""
         indices = _checked(observed, self.num_features)
         return self.normal_form(sp.log(self.weight(indices) / self.weight(())))
 
@@ -145,7 +149,9 @@ class SymbolicGaussian:
         self.x = sp.Matrix([sp.Symbol(f"x_{i}", real=True) for i in indices])
         self.mean = sp.Matrix([sp.Symbol(f"mu_{i}", real=True) for i in indices])
         self.covariance = sp.Matrix(
-            num_features, num_features, lambda i, j: sp.Symbol(f"s_{min(i, j)}{max(i, j)}", real=True)
+            num_features,
+            num_features,
+            lambda i, j: sp.Symbol(f"s_{min(i, j)}{max(i, j)}", real=True),
         )
 
     @cached_property
@@ -177,12 +183,25 @@ class SymbolicGaussian:
 
     def quadratic_part(self, expression: sp.Expr) -> sp.Expr:
         """The part of a log-density without logarithms, as one canceled rational function."""
-        return sp.cancel(sum((t for t in sp.Add.make_args(sp.expand_mul(expression)) if not t.has(sp.log)), sp.S.Zero))
+        deviations = [sp.Dummy(f"d_{i}") for i in range(self.num_features)]
+        shift = {x: d + mean for x, d, mean in zip(self.x, deviations, self.mean, strict=True)}
+        back = {d: x - mean for x, d, mean in zip(self.x, deviations, self.mean, strict=True)}
+        rational = expression.replace(sp.log, lambda argument: sp.S.Zero).xreplace(shift)
+        symbols = sorted(rational.free_symbols, key=str)
+        if not symbols:
+            return rational
+        field = sp.QQ.frac_field(*symbols)
+        return field.to_sympy(field.from_sympy(rational)).xreplace(back)
 
     def log_determinant_part(self, expression: sp.Expr) -> sp.Expr:
         """The logarithms of a log-density, as logarithms of distinct irreducible polynomials."""
-        terms = [t for t in sp.Add.make_args(sp.expand_mul(expression)) if t.has(sp.log)]
-        return sp.expand(sum((t.replace(sp.log, _log_of_factors) for t in terms), sp.S.Zero))
+        names = {atom: sp.Dummy() for atom in sorted(expression.atoms(sp.log), key=str)}
+        linear = expression.xreplace(names)
+        return sp.expand(
+            sp.Add(
+                *[linear.diff(name) * _log_of_factors(atom.args[0]) for atom, name in names.items()]
+            )
+        )
 
     def normal_form(self, expression: sp.Expr) -> sp.Expr:
         """Quadratic part plus log-determinant part, each in its own normal form."""
@@ -194,7 +213,10 @@ def _log_of_factors(argument: sp.Expr) -> sp.Expr:
     if argument.is_number:
         return sp.expand_log(sp.log(argument))
     numerator, denominator = sp.fraction(sp.cancel(argument))
-    (top, top_factors), (bottom, bottom_factors) = sp.factor_list(numerator), sp.factor_list(denominator)
+    (top, top_factors), (bottom, bottom_factors) = (
+        sp.factor_list(numerator),
+        sp.factor_list(denominator),
+    )
     logs = [power * sp.log(factor) for factor, power in top_factors]
     logs += [-power * sp.log(factor) for factor, power in bottom_factors]
     return sp.Add(sp.log(top / bottom), *logs)
@@ -210,9 +232,15 @@ def _rest(masked: Sequence[int], num_features: int) -> tuple[int, ...]:
 
 
 def mean_log_marginal(model: SymbolicModel, num_observed: int) -> sp.Expr:
-    """ell_r(x): the average of log p(x_R) over all R of size r, in nats (ell_0 = 0, ell_D = log p(x))."""
+    """ell_r(x): the average of log p(x_R) over all R of size r, in nats.
+
+    ell_0 = 0 and ell_D = log p(x).
+    Raises:
+        ValueError: num_observed is outside 0..D.
+    """
+    _checked_range("num_observed", num_observed, 0, model.num_features)
     subsets = combinations(range(model.num_features), num_observed)
-    return model.normal_form(_mean(model.log_marginal(observed) for observed in subsets))
+    return _mean(model.log_marginal(observed) for observed in subsets)
 
 
 def score(model: SymbolicModel, num_masked: int) -> sp.Expr:
@@ -222,30 +250,48 @@ def score(model: SymbolicModel, num_masked: int) -> sp.Expr:
     Raises:
         ValueError: num_masked is outside 1..D.
     """
-    _checked_size(num_masked, model.num_features)
-    return model.normal_form(
-        _mean(
-            model.log_conditional(target, _rest(masked, model.num_features))
-            for masked in combinations(range(model.num_features), num_masked)
-            for target in masked
-        )
+    _checked_range("num_masked", num_masked, 1, model.num_features)
+    return _mean(
+        model.log_conditional(target, _rest(masked, model.num_features))
+        for masked in combinations(range(model.num_features), num_masked)
+        for target in masked
     )
 
 
 def order_term(model: SymbolicModel, position: int) -> sp.Expr:
-    """Term t of the chain rule, log p(x_{o_t} | x_{o_1}..x_{o_{t-1}}), averaged over the D! orders o."""
+    """Term t of the chain rule averaged over the D! orders o, in nats.
+
+    The term is log p(x_{o_t} | x_{o_1}..x_{o_{t-1}}); its average is S(x; D-t+1).
+
+    Raises:
+        ValueError: position (t) is outside 1..D.
+    """
+    _checked_range("position", position, 1, model.num_features)
     orders = permutations(range(model.num_features))
-    return model.normal_form(_mean(model.log_conditional(o[position - 1], o[: position - 1]) for o in orders))
+    return _mean(model.log_conditional(o[position - 1], o[: position - 1]) for o in orders)
 
 
 def chain_rule_residual(model: SymbolicModel, order: Sequence[int]) -> sp.Expr:
-    """sum_t log p(x_{o_t} | x_{o_1}..x_{o_{t-1}}) - log p(x) for one order. Moreno-Muñoz et al. (2023), Eq. 2."""
+    """sum_t log p(x_{o_t} | x_{o_1}..x_{o_{t-1}}) - log p(x) for one order, in nats.
+
+    Source: Moreno-Muñoz et al. (2023), Eq. 2.
+    Raises:
+        ValueError: order is not a permutation of 0..D-1.
+    """
+    order = tuple(order)
+    if sorted(order) != list(range(model.num_features)):
+        raise ValueError(
+            f"order must be a permutation of 0..{model.num_features - 1}. Got {order}."
+        )
     terms = [model.log_conditional(target, order[:t]) for t, target in enumerate(order)]
     return model.normal_form(sp.Add(*terms) - model.log_marginal())
 
 
 def order_average_residual(model: SymbolicModel) -> sp.Expr:
-    """The average of the chain rule over all D! orders, minus log p(x). Moreno-Muñoz et al. (2023), Eq. 3."""
+    """The average of the chain rule over all D! orders, minus log p(x), in nats.
+
+    Source: Moreno-Muñoz et al. (2023), Eq. 3.
+    """
     terms = [order_term(model, t) for t in range(1, model.num_features + 1)]
     return model.normal_form(sp.Add(*terms) - model.log_marginal())
 
@@ -258,12 +304,15 @@ def _pair_sum(model: SymbolicModel, num_masked: int) -> sp.Expr:
 def grouping_residual(model: SymbolicModel) -> sp.Expr:
     """Sum over D! orders minus the same sum regrouped by mask size.
 
-    sum_o sum_t log p(x_{o_t} | x_{o_<t}) - sum_M (M-1)! (D-M)! sum_{|A|=M} sum_{j in A} log p(x_j | x_R).
+    sum_o sum_t log p(x_{o_t} | x_{o_1}..x_{o_{t-1}})
+      - sum_M (M-1)! (D-M)! sum_{|A|=M} sum_{j in A} log p(x_j | x_R).
     Source: Moreno-Muñoz et al. (2023), Eq. 4, with the factor (M-1)! (D-M)! put in.
     """
     size = model.num_features
     orders = factorial(size) * sp.Add(*[order_term(model, t) for t in range(1, size + 1)])
-    groups = [factorial(m - 1) * factorial(size - m) * _pair_sum(model, m) for m in range(1, size + 1)]
+    groups = [
+        factorial(m - 1) * factorial(size - m) * _pair_sum(model, m) for m in range(1, size + 1)
+    ]
     return model.normal_form(orders - sp.Add(*groups))
 
 
@@ -275,16 +324,19 @@ def proposition_residual(model: SymbolicModel) -> sp.Expr:
 
 def telescoping_residual(model: SymbolicModel, num_masked: int) -> sp.Expr:
     """S(x; M) - (ell_{D-M+1} - ell_{D-M}), the telescoping lemma of chapter 2."""
-    _checked_size(num_masked, model.num_features)
+    _checked_range("num_masked", num_masked, 1, model.num_features)
     size = model.num_features
-    step = mean_log_marginal(model, size - num_masked + 1) - mean_log_marginal(model, size - num_masked)
+    step = mean_log_marginal(model, size - num_masked + 1) - mean_log_marginal(
+        model, size - num_masked
+    )
     return model.normal_form(score(model, num_masked) - step)
 
 
 def printed_grouping_excess(model: SymbolicModel) -> sp.Expr:
     """What Eq. 4 gives when every (mask, token) pair counts once, minus log p(x), in nats.
 
-    (1/D!) sum_M sum_{|A|=M} sum_{j in A} log p(x_j | x_R) - log p(x): the factor (M-1)! (D-M)! left out.
+    (1/D!) sum_M sum_{|A|=M} sum_{j in A} log p(x_j | x_R) - log p(x): the factor (M-1)! (D-M)!
+    is left out, which is harmless at D = 2 only.
     """
     size = model.num_features
     pairs = sp.Add(*[_pair_sum(model, m) for m in range(1, size + 1)])
@@ -295,17 +347,18 @@ def printed_score(model: SymbolicModel, num_masked: int) -> sp.Expr:
     """The size-M score when masked token j is predicted from D-j coordinates, x_{R(1:D-j)}.
 
     Averaged over the D! orders o with M(j) = o_j and R(1:D-j) = {o_{j+1}..o_D}: the D-j coordinates
-    behind token j, masked or not. A mask of size M leaves only D-M observed, so this is not S(x; M).
+    behind token j, masked or not. A mask of size M leaves only D-M observed: this is not S(x; M).
     """
-    _checked_size(num_masked, model.num_features)
+    _checked_range("num_masked", num_masked, 1, model.num_features)
     orders = permutations(range(model.num_features))
-    return model.normal_form(
-        _mean(model.log_conditional(o[j], o[j + 1 :]) for o in orders for j in range(num_masked))
-    )
+    return _mean(model.log_conditional(o[j], o[j + 1 :]) for o in orders for j in range(num_masked))
 
 
 def printed_score_excess(model: SymbolicModel) -> sp.Expr:
-    """sum_M `printed_score`(M) - log p(x), in nats; at D = 2, half the pointwise mutual information."""
+    """sum_M `printed_score`(M) - log p(x), in nats.
+
+    At D = 2 it is half the pointwise mutual information.
+    """
     scores = [printed_score(model, m) for m in range(1, model.num_features + 1)]
     return model.normal_form(sp.Add(*scores) - model.log_marginal())
 

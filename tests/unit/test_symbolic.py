@@ -1,0 +1,196 @@
+"""Every identity of chapter 2 is exactly 0; every printed slip is exactly its stated excess."""
+
+from itertools import permutations, product
+from math import comb, factorial
+
+import pytest
+import sympy as sp
+
+from mpt_lml import symbolic
+
+TABLES = [2, 3, 4]
+GAUSSIANS = [2, 3]
+
+
+@pytest.fixture(
+    params=[f"table-{d}" for d in TABLES] + [f"gaussian-{d}" for d in GAUSSIANS],
+    scope="module",
+)
+def model(request):
+    kind, size = request.param.split("-")
+    return (
+        symbolic.SymbolicTable(int(size))
+        if kind == "table"
+        else symbolic.SymbolicGaussian(int(size))
+    )
+
+
+def test_chain_rule_holds_along_every_order(model):
+    for order in permutations(range(model.num_features)):
+        assert symbolic.chain_rule_residual(model, order) == 0
+
+
+def test_average_over_orders(model):
+    assert symbolic.order_average_residual(model) == 0
+
+
+def test_grouping_by_size(model):
+    assert symbolic.grouping_residual(model) == 0
+
+
+def test_term_t_of_the_average_is_the_score_of_size_d_minus_t_plus_1(model):
+    size = model.num_features
+    for position in range(1, size + 1):
+        difference = symbolic.order_term(model, position) - symbolic.score(
+            model, size - position + 1
+        )
+        assert model.normal_form(difference) == 0
+
+
+def test_proposition_1(model):
+    assert symbolic.proposition_residual(model) == 0
+
+
+def test_telescoping_lemma_at_every_size(model):
+    for num_masked in range(1, model.num_features + 1):
+        assert symbolic.telescoping_residual(model, num_masked) == 0
+
+
+def test_ends_of_the_averages_of_marginals(model):
+    assert symbolic.mean_log_marginal(model, 0) == 0
+    full = symbolic.mean_log_marginal(model, model.num_features)
+    assert model.normal_form(full - model.log_marginal()) == 0
+
+
+def test_printed_grouping_is_off_by_the_missing_factor(model):
+    size = model.num_features
+    weights = {
+        m: sp.Rational(1, factorial(m - 1) * factorial(size - m)) - 1 for m in range(1, size + 1)
+    }
+    stated = sum(weight * symbolic.score(model, m) for m, weight in weights.items())
+    excess = symbolic.printed_grouping_excess(model)
+    assert model.normal_form(excess - stated) == 0
+    assert (excess == 0) == (size == 2)  # every factor is 1 at D = 2 and only there
+
+
+def test_printed_score_is_the_joint_block_over_m(model):
+    size = model.num_features
+    for m in range(1, size + 1):
+        block = (model.log_marginal() - symbolic.mean_log_marginal(model, size - m)) / m
+        assert model.normal_form(symbolic.printed_score(model, m) - block) == 0
+
+
+def test_printed_middle_expression_of_proposition_1_has_the_stated_excess(model):
+    size = model.num_features
+    gaps = [
+        (model.log_marginal() - symbolic.mean_log_marginal(model, size - m)) / m
+        - symbolic.score(model, m)
+        for m in range(1, size + 1)
+    ]
+    excess = symbolic.printed_score_excess(model)
+    assert excess != 0
+    assert model.normal_form(excess - sum(gaps)) == 0
+
+
+@pytest.mark.parametrize("two", [symbolic.SymbolicTable(2), symbolic.SymbolicGaussian(2)])
+def test_at_two_coordinates_the_excess_is_half_the_pointwise_mutual_information(two):
+    half = symbolic.pointwise_mutual_information(two) / 2
+    assert half != 0
+    assert two.normal_form(symbolic.printed_score_excess(two) - half) == 0
+
+
+@pytest.mark.parametrize("x", list(product((0, 1), repeat=3)))
+def test_every_point_of_the_table(x):
+    table = symbolic.SymbolicTable(3, x)
+    assert symbolic.proposition_residual(table) == 0
+    assert symbolic.grouping_residual(table) == 0
+
+
+def test_table_against_a_table_of_fractions():
+    # Independent of SymPy's algebra: exact fractions, marginals summed by hand.
+    table = symbolic.SymbolicTable(2, (0, 1))
+    values = dict(zip(table.entries.values(), [sp.Integer(k) for k in (4, 1, 2, 3)], strict=True))
+    assert sp.exp(table.log_marginal().subs(values)) == sp.Rational(1, 10)
+    assert sp.exp(table.log_marginal((1,)).subs(values)) == sp.Rational(4, 10)
+    assert sp.exp(table.log_conditional(1, (0,)).subs(values)) == sp.Rational(1, 5)
+    assert sp.exp(table.log_conditional(0, (1,)).subs(values)) == sp.Rational(1, 4)
+
+
+def test_gaussian_against_the_bivariate_density():
+    gaussian = symbolic.SymbolicGaussian(2)
+    values = {"x_0": 1, "x_1": 2, "mu_0": 0, "mu_1": 1, "s_00": 2, "s_01": 1, "s_11": 3}
+    values = {s: values[s.name] for s in gaussian.log_marginal().free_symbols}
+    # d = (1, 1), Sigma^-1 = [[3, -1], [-1, 2]] / 5: quadratic form 3/5, determinant 5.
+    joint = -(2 * sp.log(2 * sp.pi) + sp.log(5) + sp.Rational(3, 5)) / 2
+    # x_0 | x_1: mean 1/3, variance 5/3, squared deviation over variance 4/15.
+    conditional = -(sp.log(2 * sp.pi) + sp.log(sp.Rational(5, 3)) + sp.Rational(4, 15)) / 2
+    assert sp.expand(gaussian.log_marginal().subs(values) - joint) == 0
+    assert sp.expand(gaussian.log_conditional(0, (1,)).subs(values) - conditional) == 0
+
+
+@pytest.mark.parametrize("size", GAUSSIANS)
+def test_gaussian_parts_vanish_separately(size):
+    gaussian = symbolic.SymbolicGaussian(size)
+    rest = range(size - 1)
+    raw = (
+        gaussian.log_conditional(size - 1, rest)
+        + gaussian.log_marginal(rest)
+        - gaussian.log_marginal()
+    )
+    assert raw != 0  # not zero as written, so the reductions below do something
+    assert gaussian.quadratic_part(raw) == 0
+    assert gaussian.log_determinant_part(raw) == 0
+    assert gaussian.quadratic_part(gaussian.log_marginal()) != 0
+    assert gaussian.log_determinant_part(gaussian.log_marginal()) != 0
+
+
+def test_no_floating_point_number_anywhere(model):
+    for m in range(1, model.num_features + 1):
+        assert not symbolic.score(model, m).atoms(sp.Float)
+
+
+def test_number_of_pairs_is_symmetric_in_the_size():
+    # Why a reversed index cannot be seen by counting: t C(D, t) is the same for t and D - t + 1.
+    for size in range(1, 8):
+        pairs = [m * comb(size, m) for m in range(1, size + 1)]
+        assert pairs == pairs[::-1]
+        assert all(
+            p * factorial(m - 1) * factorial(size - m) == factorial(size)
+            for m, p in enumerate(pairs, 1)
+        )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: symbolic.SymbolicTable(0), "at least 1. Got 0"),
+        (lambda: symbolic.SymbolicGaussian(0), "at least 1. Got 0"),
+        (lambda: symbolic.SymbolicTable(2, (0, 2)), r"2 zeros and ones. Got \(0, 2\)"),
+        (
+            lambda: symbolic.SymbolicTable(2).log_marginal((0, 0)),
+            r"distinct numbers in 0..1. Got \(0, 0\)",
+        ),
+        (lambda: symbolic.SymbolicTable(2).log_conditional(0, (0,)), "Got target 0"),
+        (lambda: symbolic.SymbolicGaussian(2).log_conditional(2, ()), "Got target 2"),
+        (lambda: symbolic.score(symbolic.SymbolicTable(2), 0), "num_masked must be in 1..2. Got 0"),
+        (
+            lambda: symbolic.printed_score(symbolic.SymbolicTable(2), 3),
+            "num_masked must be in 1..2. Got 3",
+        ),
+        (
+            lambda: symbolic.mean_log_marginal(symbolic.SymbolicTable(2), 3),
+            "num_observed must be in 0..2. Got 3",
+        ),
+        (
+            lambda: symbolic.order_term(symbolic.SymbolicTable(2), 0),
+            "position must be in 1..2. Got 0",
+        ),
+        (
+            lambda: symbolic.chain_rule_residual(symbolic.SymbolicTable(2), (0,)),
+            r"permutation of 0..1. Got \(0,\)",
+        ),
+    ],
+)
+def test_bad_input_names_the_value_and_the_range(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
