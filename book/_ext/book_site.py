@@ -3,12 +3,15 @@
 * `book/_static/*.css` and `*.js` are put on every page, in alphabetical order.
 * `book/_ext/static` holds the hover previews' script.
 * Citations are set as "Han (1978)" and "(Han, 1978)", with round brackets.
+* The notebook that the download button offers is the one in plain Markdown that stands beside the
+  chapter, not the theme's own copy, which shows raw directives.
 * sphinx_thebe, which jupyter-book always loads, writes the address of a CDN into every page; this
   book runs on Colab or on a reader's machine, so its scripts are taken out again.
 """
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,11 +60,21 @@ def drop_thebe(
     context["script_files"] = [s for s in context.get("script_files", ()) if not is_thebe(s)]
 
 
+def offer_plain_notebooks(app: Sphinx, exception: Exception | None) -> None:
+    sources = Path(app.outdir) / "_sources"
+    for docname in app.env.found_docs if exception is None else ():
+        notebook = Path(app.srcdir) / f"{docname}.ipynb"
+        offered = sources / f"{docname}.ipynb"
+        if notebook.is_file() and offered.is_file():
+            shutil.copyfile(notebook, offered)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     register_plugin(
         "sphinxcontrib.bibtex.style.referencing", "author_year_round", RoundBrackets, force=True
     )
     app.connect("config-inited", add_static_folders)
     app.connect("builder-inited", add_site_files)
+    app.connect("build-finished", offer_plain_notebooks)
     app.connect("html-page-context", drop_thebe, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

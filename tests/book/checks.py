@@ -31,7 +31,7 @@ def without_code(markdown: str) -> str:
     markdown = re.sub(
         r"^(?:> ?)*(`{3,})(?!\{)[^`]*?^(?:> ?)*\1\s*$", "", markdown, flags=re.M | re.S
     )
-    return re.sub(r"(?<![`}])(`+)(?!`)(.+?)(?<!`)\1(?!`)", "", markdown, flags=re.S)
+    return re.sub(r"(?<![`}])(`{1,2})(?!`)(.+?)(?<!`)\1(?!`)", "", markdown, flags=re.S)
 
 
 def raw_myst(notebook: NotebookNode) -> list[str]:

@@ -1,0 +1,147 @@
+"""The built book as a reader sees it: typeset, offline, searchable, usable on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from book_layout import Book
+from chromium import Visit, served
+from numbering import number_book
+
+pytestmark = pytest.mark.browser
+
+BOOK = Book()
+PAGES = [page.docname for page in BOOK.pages]
+CHAPTERS = [page.docname for page in BOOK.chapters]
+DESKTOP = {"width": 1280, "height": 900}
+PHONE = {"width": 390, "height": 844}
+
+UNTYPESET = """() => [...document.querySelectorAll('article .math')]
+  .filter(e => !e.querySelector('mjx-container') || e.querySelector('mjx-merror'))
+  .map(e => e.textContent.slice(0, 60))"""
+OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+TOO_WIDE = """() => [...document.querySelectorAll('article *')]
+  .filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+  .slice(0, 5).map(e => e.tagName + '.' + e.className)"""
+BACKGROUND = "() => getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.fixture(params=PAGES)
+def visit(request, browser, address: str) -> Iterator[Visit]:
+    opened = Visit(browser, f"{address}/{request.param}.html", viewport=DESKTOP)
+    yield opened
+    opened.close()
+
+
+def serious(page) -> list[str]:
+    """Serious and critical faults that axe finds in the book's own part of the page."""
+    found = Axe().run(page, context="main", options={"resultTypes": ["violations"]})
+    return [
+        f"{fault['id']}: {fault['nodes'][0]['html'][:120]}"
+        for fault in found.response["violations"]
+        if fault["impact"] in ("serious", "critical")
+    ]
+
+
+def test_a_page_is_typeset_offline_and_without_errors(visit: Visit) -> None:
+    page = visit.settle()
+    assert visit.outside == []
+    assert visit.errors == []
+    assert page.evaluate(UNTYPESET) == []
+
+
+def test_a_page_has_no_serious_barrier(visit: Visit) -> None:
+    assert serious(visit.settle()) == []
+
+
+@pytest.mark.parametrize("docname", PAGES)
+def test_a_page_fits_a_phone(browser, address: str, docname: str) -> None:
+    visit = Visit(browser, f"{address}/{docname}.html", viewport=PHONE, device_scale_factor=2)
+    page = visit.settle()
+    assert page.evaluate(OVERFLOW) <= 1, page.evaluate(TOO_WIDE)
+    visit.close()
+
+
+@pytest.mark.parametrize("docname", CHAPTERS[:1])
+def test_dark_mode_is_dark_and_readable(browser, address: str, docname: str) -> None:
+    light = Visit(browser, f"{address}/{docname}.html", color_scheme="light", viewport=DESKTOP)
+    dark = Visit(browser, f"{address}/{docname}.html", color_scheme="dark", viewport=DESKTOP)
+    levels = [
+        sum(int(part) for part in shown.settle().evaluate(BACKGROUND)[4:-1].split(",")[:3])
+        for shown in (light, dark)
+    ]
+    assert levels[0] > 600
+    assert levels[1] < 200
+    assert serious(dark.page) == []
+    light.close()
+    dark.close()
+
+
+def test_search_finds_a_theorem(browser, address: str) -> None:
+    labels = number_book(BOOK).labels.values()
+    theorem = next(x for x in labels if x.kind in ("theorem", "proposition", "lemma") and x.title)
+    word = next(word for word in theorem.title.split() if word.isalpha() and len(word) > 4)
+    visit = Visit(browser, f"{address}/search.html?q={word}", viewport=DESKTOP)
+    visit.page.wait_for_selector("#search-results li a")
+    found = visit.page.eval_on_selector_all("#search-results li a", "all => all.map(a => a.href)")
+    assert any(theorem.page.docname in link for link in found), (word, found)
+    assert visit.outside == []
+    visit.close()
+
+
+def test_a_link_to_an_equation_shows_a_preview(browser, address: str) -> None:
+    for docname in CHAPTERS:
+        visit = Visit(browser, f"{address}/{docname}.html", viewport=DESKTOP)
+        page = visit.settle()
+        link = page.query_selector("article a[href*='#equation-']")
+        if link is not None:
+            link.scroll_into_view_if_needed()
+            page.wait_for_timeout(300)
+            link.hover()
+            page.wait_for_selector(".hover-preview mjx-container", timeout=5000)
+            assert visit.errors == []
+            visit.close()
+            return
+        visit.close()
+    pytest.fail("no chapter links to an equation")
+
+
+def test_a_folded_solution_opens(browser, address: str) -> None:
+    visit = Visit(browser, f"{address}/{CHAPTERS[-1]}.html", viewport=DESKTOP)
+    page = visit.settle()
+    solution = page.query_selector("div.solution.dropdown")
+    assert solution is not None, "no folded solution"
+    button = solution.query_selector("button.toggle-button, summary")
+    assert button is not None
+    content = solution.query_selector("section")
+    hidden = content.bounding_box() is None or not content.is_visible()
+    button.click()
+    page.wait_for_timeout(300)
+    assert hidden
+    assert content.is_visible()
+    visit.close()
+
+
+# -- the checks, on a page that is broken ------------------------------------------------------
+
+BROKEN = """<!doctype html><html lang="en"><head><title>x</title></head><body><main><article>
+<script src="https://cdn.example/x.js"></script><script>throw new Error("boom")</script>
+<span class="math">\\(x\\)</span><img src="/here.png">
+<div style="width: 900px">wide</div></article></main></body></html>"""
+
+
+def test_a_broken_page_is_seen_to_be_broken(browser, tmp_path: Path) -> None:
+    (tmp_path / "broken.html").write_text(BROKEN)
+    with served(tmp_path) as where:
+        visit = Visit(browser, f"{where}/broken.html", viewport=PHONE)
+        page = visit.settle()
+        assert visit.outside == ["https://cdn.example/x.js"]
+        assert any("boom" in error for error in visit.errors)
+        assert any("here.png" in error or "404" in error for error in visit.errors)
+        assert page.evaluate(UNTYPESET) == ["\\(x\\)"]
+        assert page.evaluate(OVERFLOW) > 100
+        assert any(fault.startswith("image-alt") for fault in serious(page))
+        visit.close()
