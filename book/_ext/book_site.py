@@ -60,6 +60,16 @@ def drop_thebe(
     context["script_files"] = [s for s in context.get("script_files", ()) if not is_thebe(s)]
 
 
+def mend_roles(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
+) -> None:
+    """docutils calls the bibliography a list of things that are not list items."""
+    if "body" in context:
+        context["body"] = context["body"].replace(
+            '<div role="list" class="citation-list">', '<div class="citation-list">'
+        )
+
+
 def offer_plain_notebooks(app: Sphinx, exception: Exception | None) -> None:
     sources = Path(app.outdir) / "_sources"
     for docname in app.env.found_docs if exception is None else ():
@@ -76,5 +86,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", add_static_folders)
     app.connect("builder-inited", add_site_files)
     app.connect("build-finished", offer_plain_notebooks)
+    app.connect("html-page-context", mend_roles)
     app.connect("html-page-context", drop_thebe, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

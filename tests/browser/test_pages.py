@@ -81,9 +81,13 @@ def test_dark_mode_is_dark_and_readable(browser, address: str, docname: str) -> 
 
 
 def test_search_finds_a_theorem(browser, address: str) -> None:
-    labels = number_book(BOOK).labels.values()
-    theorem = next(x for x in labels if x.kind in ("theorem", "proposition", "lemma") and x.title)
-    word = next(word for word in theorem.title.split() if word.isalpha() and len(word) > 4)
+    theorem, word = next(
+        (label, word)
+        for label in number_book(BOOK).labels.values()
+        if label.kind in ("theorem", "proposition", "lemma")
+        for word in label.title.split()
+        if word.isalpha() and len(word) > 4
+    )
     visit = Visit(browser, f"{address}/search.html?q={word}", viewport=DESKTOP)
     visit.page.wait_for_selector("#search-results li a")
     found = visit.page.eval_on_selector_all("#search-results li a", "all => all.map(a => a.href)")
@@ -96,7 +100,7 @@ def test_a_link_to_an_equation_shows_a_preview(browser, address: str) -> None:
     for docname in CHAPTERS:
         visit = Visit(browser, f"{address}/{docname}.html", viewport=DESKTOP)
         page = visit.settle()
-        link = page.query_selector("article a[href*='#equation-']")
+        link = page.query_selector("article a.reference[href*='#equation-']")
         if link is not None:
             link.scroll_into_view_if_needed()
             page.wait_for_timeout(300)
