@@ -42,7 +42,7 @@ def exact_curve(model: ConditionalModel, x: Tensor) -> MaskCurve:
     """
     num_features = model.num_features
     _require_enumerable(num_features)
-    mask = masks.subsets(num_features)[1:]
+    mask = masks.subsets(num_features)[1:].to(x.device)
     values = scores.mask_score(model.mean_log_conditional(x, mask), mask)
     return _exact(scores.mean_by_size(values, mask.sum(dim=1), num_features)[1:])
 
@@ -54,22 +54,21 @@ def subset_curve(model: TractableModel, x: Tensor) -> MaskCurve:
     where the definition asks for D 2^{D−1} conditionals. Raises ``ValueError`` for D above
     ``MAX_EXACT_FEATURES``.
     """
-    level = subset_levels(model, x)
-    return _exact(level.diff().flip(0))
+    return _exact(subset_levels(model, x).diff().flip(0))
 
 
 def subset_levels(model: TractableModel, x: Tensor) -> Float[Tensor, " L"]:
     """ℓ_0, ..., ℓ_D: mean of log p(x_R) over the sets R of each size and over the data, (D + 1,)."""
     num_features = model.num_features
     _require_enumerable(num_features)
-    observed = masks.subsets(num_features)
+    observed = masks.subsets(num_features).to(x.device)
     values = model.mean_log_subset_marginal(x, observed)
     return scores.mean_by_size(values, observed.sum(dim=1), num_features)
 
 
 def _exact(score: Float[Tensor, " D"]) -> MaskCurve:
     sizes = torch.arange(1, len(score) + 1)
-    return MaskCurve(sizes, score, torch.zeros_like(score), len(score))
+    return MaskCurve(sizes, score.cpu(), torch.zeros(len(score), dtype=score.dtype), len(score))
 
 
 def sampled_curve(
@@ -102,7 +101,7 @@ def sampled_curve(
     """
     values = sampled_scores(
         model, x, num_masks, generator=generator, scheme=scheme, tokens=tokens, sizes=sizes
-    )
+    ).cpu()
     grid = _grid(sizes, model.num_features)
     mean, error = mean_and_error(values, dim=1)
     curve = MaskCurve(grid, mean, error, model.num_features, num_masks)
@@ -131,11 +130,12 @@ def sampled_scores(
     grid = _grid(sizes, model.num_features)
     orders = num_masks * (len(grid) if scheme == "independent" else 1)
     ranks = masks.sample_ranks(orders, model.num_features, generator=generator)
-    ranks = ranks.view(-1, num_masks, model.num_features).expand(len(grid), -1, -1)
-    mask = ranks < grid[:, None, None]
+    ranks = ranks.view(-1, num_masks, model.num_features).expand(len(grid), -1, -1).to(x.device)
+    limit = grid.to(x.device)[:, None, None]
+    mask = ranks < limit
     if tokens == "all":
         return size_scores(model, x, mask)
-    last = ranks == grid[:, None, None] - 1
+    last = ranks == limit - 1
     values = model.mean_log_conditional(x, mask.flatten(0, 1)).view(mask.shape)
     return (values * last).sum(dim=-1)
 
@@ -159,5 +159,5 @@ def size_scores(
 
 def running_area(values: Float[Tensor, "L P"]) -> Float[Tensor, " P"]:
     """Area Σ_M Ŝ(M) after 1, 2, ..., P masks a size, (P,): one cumulative mean, not P estimates."""
-    counts = torch.arange(1, values.shape[1] + 1, dtype=values.dtype)
+    counts = torch.arange(1, values.shape[1] + 1, dtype=values.dtype, device=values.device)
     return values.sum(dim=0).cumsum(0) / counts

@@ -65,6 +65,7 @@ def random_size(
     require_count("num_masks", num_masks, 1)
     num_features = model.num_features
     mask = masks.sample_masks(num_masks, num_features, masks.UniformSize(), generator=generator)
+    mask = mask.to(x.device)
     values = num_features * curves.size_scores(model, x, mask[None])[0]
     mean, error = mean_and_error(values)
     return Estimate(mean.item(), error.item(), num_masks)
@@ -88,7 +89,7 @@ def exact_variance(
             f"limit {MAX_ORDERS_FEATURES}. Use the standard error of estimators.area instead."
         )
     subset = masks.subsets(num_features)[1:]
-    values = model.mean_log_conditional(x, subset)
+    values = model.mean_log_conditional(x, subset.to(x.device)).cpu()
     if scheme == "nested":
         return _variance_over_orders(values, num_features, tokens)
     if scheme not in ("independent", "random_size"):

@@ -23,5 +23,6 @@ def mean_by_size(
     values: Float[Tensor, " P"], sizes: Tensor, num_features: int
 ) -> Float[Tensor, " L"]:
     """Mean of ``values`` over all masks of size 0, ..., D, shape (D + 1,); NaN where there is none."""
-    total = torch.zeros(num_features + 1, dtype=values.dtype).index_add(0, sizes, values)
+    empty = torch.zeros(num_features + 1, dtype=values.dtype, device=values.device)
+    total = empty.index_add(0, sizes, values)
     return total / torch.bincount(sizes, minlength=num_features + 1)

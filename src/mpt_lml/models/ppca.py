@@ -71,7 +71,7 @@ class PPCA(TractableModel):
         require_finite("mean", mean.detach())
         self.loadings = loadings
         self.noise_variance = variance
-        self.mean = mean.to(loadings.dtype)
+        self.mean = mean.to(loadings)
 
     @property
     def num_features(self) -> int:
@@ -86,13 +86,12 @@ class PPCA(TractableModel):
     @property
     def covariance(self) -> Float[Tensor, "D D"]:
         """S = W Wᵀ + σ² I, shape (D, D)."""
-        identity = torch.eye(self.num_features, dtype=self.loadings.dtype)
+        identity = torch.eye(self.num_features, dtype=self.loadings.dtype, device=self.loadings.device)
         return self.loadings @ self.loadings.T + self.noise_variance * identity
 
     def log_marginal(self, x: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
         """log p(x) = log N(x; μ, S), nats, shape (N,); cost O(N D K)."""
-        everything = torch.ones(1, self.num_features, dtype=torch.bool)
-        return self.log_subset_marginal(x, everything)[0]
+        return self.log_subset_marginal(x, self._everything())[0]
 
     def log_subset_marginal(
         self, x: Float[Tensor, "N D"], observed: Bool[Tensor, "P D"]
@@ -145,8 +144,7 @@ class PPCA(TractableModel):
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, "K K"]]:
         """Mean (N, K) and covariance (K, K) of p(z | x)."""
         centered = self._center(x)
-        everything = torch.ones(1, self.num_features, dtype=torch.bool)
-        covariance = self._posterior(everything).inverse[0]
+        covariance = self._posterior(self._everything()).inverse[0]
         return centered @ self.loadings @ covariance / self.noise_variance, covariance
 
     def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "N D"]:
@@ -196,6 +194,9 @@ class PPCA(TractableModel):
         scale = (top - noise_variance).clamp(min=0.0).sqrt()
         loadings = (eigenvectors[:, x.shape[1] - latent_dim :] * scale).flip(1)
         return cls(loadings, noise_variance, mean)
+
+    def _everything(self) -> Bool[Tensor, "1 D"]:
+        return torch.ones(1, self.num_features, dtype=torch.bool, device=self.loadings.device)
 
     def _posterior(self, observed: Bool[Tensor, "P D"]) -> LowRankPosterior:
         return LowRankPosterior.of(self.loadings, self.noise_variance, observed)

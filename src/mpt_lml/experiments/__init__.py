@@ -1,0 +1,24 @@
+"""The paper's experiments by name, with their settings as data; ``mpt-lml`` runs them."""
+
+from mpt_lml.experiments import convergence, identity
+from mpt_lml.experiments.registry import (
+    Experiment,
+    Finding,
+    Outcome,
+    UnknownExperimentError,
+    find,
+    names,
+    run,
+)
+
+__all__ = [
+    "Experiment",
+    "Finding",
+    "Outcome",
+    "UnknownExperimentError",
+    "convergence",
+    "find",
+    "identity",
+    "names",
+    "run",
+]

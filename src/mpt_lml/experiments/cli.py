@@ -1,0 +1,153 @@
+"""``mpt-lml``: list, run and compare the paper's experiments."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from mpt_lml.experiments import ledger, registry
+from mpt_lml.experiments.registry import Item, Outcome
+from mpt_lml.results import provenance, require_writable, write_json
+
+
+def _bar(items: Iterable[Item], description: str) -> Iterable[Item]:
+    """A progress bar on a terminal's standard error, silence in a pipe."""
+    return tqdm(items, desc=description, disable=None, leave=False)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="mpt-lml",
+        description="Run the experiments of 'On Masked Pre-training and the Marginal Likelihood'.",
+        epilog="What each run costs:\n" + _costs(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="action", required=True)
+    commands.add_parser("list", help="names, titles and costs")
+    run = commands.add_parser("run", help="run one experiment and store what it finds")
+    run.add_argument("name", help="see 'mpt-lml list'")
+    run.add_argument("--preset", choices=("paper", "quick"), default="paper")
+    run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    run.add_argument("--seed", type=int, nargs="+", metavar="S", help="replace the preset's seeds")
+    run.add_argument(
+        "--out",
+        metavar="DIR",
+        help="folder for NAME.json; default: book/results for a paper run in a checkout, "
+        "else mpt-lml-results",
+    )
+    run.add_argument("--json", metavar="PATH", help="write the result there only; - is stdout")
+    compare = commands.add_parser("compare", help="measured against published, from the ledger")
+    compare.add_argument("name", help="see 'mpt-lml list'")
+    return top
+
+
+def _costs() -> str:
+    found = [registry.find(name) for name in registry.names()]
+    width = max(len(each.name) for each in found)
+    return "\n".join(f"  {each.name:<{width}}  {each.cost:<12} {each.title}" for each in found)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status (2 for a mistake in the call)."""
+    options = parser().parse_args(arguments)
+    try:
+        if options.action == "list":
+            print(_costs())
+        elif options.action == "compare":
+            registry.find(options.name)
+            print(_table(ledger.compare(f"mpt-lml run {options.name}", ledger.location())))
+        else:
+            _run(options)
+    except (ValueError, OSError) as error:
+        print(f"mpt-lml: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("mpt-lml: stopped; nothing was written", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    found = registry.find(options.name)
+    seeds = tuple(options.seed) if options.seed else None
+    as_published = options.preset == "paper" and seeds is None
+    config = registry.make_config(found, options.preset, seeds)
+    target = _target(options, as_published)
+    start = time.perf_counter()
+    outcome = registry.run(
+        options.name, options.preset, seeds=seeds, device=options.device, progress=_bar
+    )
+    content = _content(options, config, outcome, time.perf_counter() - start)
+    if target is None:
+        json.dump(content, sys.stdout, indent=2, allow_nan=False)
+        print()
+        return
+    write_json(target, content)
+    print(f"wrote {target}")
+    root = ledger.checkout()
+    if as_published and options.json is None and options.out is None and root is not None:
+        print(_table(ledger.record(outcome.findings, ledger.location())))
+    else:
+        for name, each in outcome.findings.items():
+            print(f"{name}: {each.measured:.6g}")
+
+
+def _target(options: argparse.Namespace, as_published: bool) -> Path | None:
+    """Where the result goes (``None``: stdout), proven writable before any work."""
+    if options.json == "-":
+        return None
+    if options.json is not None:
+        path = Path(options.json)
+    else:
+        root = ledger.checkout()
+        home = root / "book" / "results" if root and as_published else Path("mpt-lml-results")
+        path = Path(options.out or home) / f"{options.name}.json"
+    require_writable(path.parent)
+    return path
+
+
+def _content(
+    options: argparse.Namespace, config: Any, outcome: Outcome, seconds: float
+) -> dict[str, Any]:
+    command = ["mpt-lml", "run", options.name]
+    command += ["--preset", options.preset] if options.preset != "paper" else []
+    command += ["--seed", *map(str, options.seed)] if options.seed else []
+    device = registry.resolve_device(options.device).type
+    return {
+        "experiment": options.name,
+        "preset": options.preset,
+        "config": dataclasses.asdict(config),
+        **outcome.as_dict(),
+        "seconds": round(seconds, 2),
+        "provenance": provenance(" ".join(command), device),
+    }
+
+
+def _table(entries: Iterable[dict[str, Any]]) -> str:
+    """Published, measured, tolerance and verdict, one entry a line."""
+    heads = ("entry", "published", "measured", "std. error", "tolerance", "verdict")
+    rows = [heads]
+    for entry in entries:
+        fields = ("published", "measured", "standard_error", "tolerance")
+        numbers = ("–" if entry[key] is None else f"{entry[key]:.6g}" for key in fields)
+        rows.append((entry["id"], *numbers, entry["verdict"]))
+    if len(rows) == 1:
+        return "the ledger has no entry for this experiment"
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Experiments as values: a name, settings, a function, findings."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+Verdict = Literal["confirmed", "corrected", "refuted"]
+Item = TypeVar("Item")
+
+
+class UnknownExperimentError(ValueError):
+    """No experiment of this name; the message suggests the nearest ones."""
+
+
+class Progress(Protocol):
+    """Something like ``tqdm``: passes items through and shows how far it is."""
+
+    def __call__(self, items: Iterable[Item], description: str) -> Iterable[Item]: ...
+
+
+def silent(items: Iterable[Item], description: str) -> Iterable[Item]:
+    """Progress that shows nothing."""
+    return items
+
+
+class Config(Protocol):
+    """Settings of an experiment: a frozen dataclass with two presets."""
+
+    __dataclass_fields__: Any
+
+    @classmethod
+    def paper(cls) -> Config: ...
+
+    @classmethod
+    def quick(cls) -> Config: ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a run says about one entry of the ledger.
+
+    ``verdict`` is left out where the ledger decides it by comparing ``measured`` with what was
+    published.
+    """
+
+    measured: float
+    standard_error: float | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run returns: findings for the ledger, arrays for figures, a checksum of its data."""
+
+    findings: dict[str, Finding]
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+    data_sha256: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers for JSON, arrays rounded to 10 significant digits."""
+        return {
+            "findings": {name: dataclasses.asdict(found) for name, found in self.findings.items()},
+            "arrays": {name: _rounded(array.tolist()) for name, array in self.arrays.items()},
+            "data_sha256": self.data_sha256,
+        }
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.10g}") if math.isfinite(value) else None
+    return value
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One thing of the paper that can be run.
+
+    ``cost`` says in words what the ``paper`` preset takes on two cores.
+    """
+
+    name: str
+    title: str
+    cost: str
+    config: type[Config]
+    function: Callable[..., Outcome]
+
+
+_REGISTRY: dict[str, Experiment] = {}
+
+
+def experiment(
+    name: str, *, title: str, cost: str, config: type[Config]
+) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
+    """Register a function ``(config, *, device, progress) -> Outcome`` under ``name``."""
+
+    def register(function: Callable[..., Outcome]) -> Callable[..., Outcome]:
+        _REGISTRY[name] = Experiment(name, title, cost, config, function)
+        return function
+
+    return register
+
+
+def names() -> list[str]:
+    """Names of all experiments, sorted."""
+    return sorted(_REGISTRY)
+
+
+def find(name: str) -> Experiment:
+    """The experiment called ``name``; :class:`UnknownExperimentError` suggests near names."""
+    if name in _REGISTRY:
+        return _REGISTRY[name]
+    near = difflib.get_close_matches(name, _REGISTRY, n=3, cutoff=0.4)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(names())}."
+    raise UnknownExperimentError(f"unknown experiment {name!r}. {hint}")
+
+
+def make_config(found: Experiment, preset: str, seeds: tuple[int, ...] | None) -> Config:
+    """Settings of ``preset``, with its seeds replaced where some are given."""
+    if preset not in ("paper", "quick"):
+        raise ValueError(f"preset must be 'paper' or 'quick', got {preset!r}.")
+    config = found.config.paper() if preset == "paper" else found.config.quick()
+    return config if seeds is None else dataclasses.replace(config, seeds=seeds)  # type: ignore[type-var]
+
+
+def run(
+    name: str,
+    preset: str = "paper",
+    *,
+    seeds: tuple[int, ...] | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> Outcome:
+    """Run an experiment by name and return its :class:`Outcome`; writes nothing."""
+    found = find(name)
+    config = make_config(found, preset, seeds)
+    return found.function(config, device=resolve_device(device), progress=progress)
+
+
+def resolve_device(device: str) -> torch.device:
+    """``auto`` is a GPU where there is one; asking for ``cuda`` without one is an error."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
+    available = torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise ValueError("device 'cuda' was asked for, but torch sees no GPU. Use 'auto' or 'cpu'.")
+    return torch.device("cuda" if device != "cpu" and available else "cpu")
+
+
+def checksum(tensors: Iterable[Tensor]) -> str:
+    """SHA-256 of the bytes of ``tensors``, so that a stored result names its data."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
