@@ -1,8 +1,8 @@
 """Docstrings of the package are written for a terminal; this makes them safe to read as reST.
 
 ``|A|``, ``x_`` and a single back-quoted name are ordinary text in a docstring and markup in reST.
-The hook escapes them, leaves double-quoted literals and roles alone, and sets the indented
-formulas of a module's docstring as they stand.
+The hook escapes them, leaves double-quoted literals and roles alone, sets the indented formulas of
+a module's docstring as they stand, and joins a formula that goes on in an indented line.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from sphinx.application import Sphinx
 
 PROTECTED = re.compile(r"(``[^`]+``|:[a-zA-Z:]+:`[^`]+`)")
 SINGLE_QUOTED = re.compile(r"`([^`]+)`")
+SECTION = re.compile(r"(Args|Attributes|Parameters|Raises|Returns|Notes?|Yields):$")
+UNDERLINE = re.compile(r"-{3,}$")
 TRAILING_UNDERSCORE = re.compile(r"(?<=\w)_(?=\W|$)")
 
 
@@ -34,6 +36,17 @@ def _quoted(match: re.Match[str]) -> str:
 
 def _escape(text: str) -> str:
     return TRAILING_UNDERSCORE.sub(r"\\_", text.replace("|", r"\|"))
+
+
+def joined(lines: list[str]) -> list[str]:
+    """A formula's continuation line, indented for the eye, brought back to its paragraph."""
+    done: list[str] = []
+    for n, line in enumerate(lines):
+        if SECTION.match(line) or UNDERLINE.match("".join(lines[n + 1 : n + 2])):
+            return done + lines[n:]
+        continues = line.startswith(" ") and done and done[-1].strip() and done[-1][0] != " "
+        done.append(line.lstrip() if continues else line)
+    return done
 
 
 def literal_blocks(lines: list[str]) -> list[str]:
@@ -58,7 +71,7 @@ def process(
         lines[:] = literal_blocks(lines)
         lines[:] = [line if line.startswith("    ") else plain(line) for line in lines]
     else:
-        lines[:] = [plain(line) for line in lines]
+        lines[:] = [plain(line) for line in joined(lines)]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

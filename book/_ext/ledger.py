@@ -5,6 +5,7 @@
 ``{ledger-summary}``     how many entries have which verdict
 ``{stored-results}``     the full-scale runs the book carries, with where they came from
 ``{build-environment}``  versions and hardware this build ran on
+``{chapter-costs}``      what executing each chapter took, in this build or the cached one
 
 The ledger holds ``{"later_chapters": {docname: title}, "entries": [...]}``. ``measured``,
 ``standard_error`` and ``verdict`` are written by the runs. Where nothing was published but a
@@ -27,6 +28,7 @@ from docutils.parsers.rst import directives
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 
 KINDS = ("equation", "figure", "table", "claim")
@@ -265,7 +267,10 @@ class LedgerDirective(SphinxDirective):
     def ledger(self) -> Ledger:
         name = self.config.ledger_file
         self.env.note_dependency(name)
-        self.env.note_dependency("_toc.yml")
+        # A chapter that is added or dropped changes what is a link; a missing file would make the
+        # page outdated in every build.
+        if Path(self.env.srcdir, "_toc.yml").is_file():
+            self.env.note_dependency("_toc.yml")
         try:
             return read_ledger(Path(self.env.srcdir, name))
         except LedgerError as error:
@@ -437,6 +442,57 @@ class BuildEnvironment(SphinxDirective):
         return [make_table(["What", "Version"], rows, [30, 70], ["build-environment"])]
 
 
+class chapter_costs(nodes.General, nodes.Element):
+    """Placeholder: the times are known once every page has been read."""
+
+
+class ChapterCosts(SphinxDirective):
+    """``{chapter-costs}``: one row for each chapter with cells."""
+
+    def run(self) -> list[nodes.Node]:
+        self.env.metadata[self.env.docname]["shows_chapter_costs"] = True
+        return [chapter_costs()]
+
+
+class FillChapterCosts(SphinxPostTransform):
+    default_priority = 5
+
+    def run(self, **kwargs: Any) -> None:
+        for placeholder in list(self.document.findall(chapter_costs)):
+            placeholder.replace_self(self.table())
+
+    def table(self) -> nodes.Node:
+        times = execution_times(self.env)
+        if not times:
+            return paragraph("No chapter of this build has cells.")
+        rows = [self.row(docname, seconds) for docname, seconds in sorted(times.items())]
+        rows.append(make_row("All chapters", f"{sum(times.values()):.0f} s"))
+        return make_table(["Chapter", "Execution"], rows, [70, 30], ["chapter-costs"])
+
+    def row(self, docname: str, seconds: float) -> nodes.row:
+        title = self.env.titles[docname].astext()
+        uri = self.app.builder.get_relative_uri(self.env.docname, docname)
+        link = nodes.reference("", title, internal=True, refuri=uri)
+        return make_row(link, f"{seconds:.1f} s")
+
+
+def execution_times(env: Any) -> dict[str, float]:
+    """Seconds of execution by docname, as myst-nb recorded them."""
+    recorded = {
+        name: data.get("exec_data") for name, data in getattr(env, "nb_metadata", {}).items()
+    }
+    return {
+        name: data["runtime"]
+        for name, data in recorded.items()
+        if data and data.get("runtime") is not None and name in env.found_docs
+    }
+
+
+def pages_with_costs(app: Sphinx, env: Any) -> list[str]:
+    """Pages that show times are written again in every build that read a page."""
+    return [name for name, data in env.metadata.items() if data.get("shows_chapter_costs")]
+
+
 def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -463,5 +519,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("ledger-summary", LedgerSummary)
     app.add_directive("stored-results", StoredResults)
     app.add_directive("build-environment", BuildEnvironment)
+    app.add_directive("chapter-costs", ChapterCosts)
+    app.add_node(chapter_costs)
+    app.add_post_transform(FillChapterCosts)
+    app.connect("env-updated", pages_with_costs)
     app.connect("builder-inited", check_at_start)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

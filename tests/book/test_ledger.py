@@ -123,6 +123,14 @@ def test_chapters_exist_or_are_announced():
         assert written != announced, f"{chapter}: written {written}, announced {announced}"
 
 
+def test_commands_of_written_chapters_name_experiments_that_exist():
+    from mpt_lml import experiments
+
+    for entry in COMMITTED.entries:
+        if entry.chapter not in COMMITTED.later_chapters:
+            assert entry.command.split()[2] in experiments.names(), entry.id
+
+
 def test_the_file_is_written_as_the_runs_write_it():
     text = LEDGER.read_text(encoding="utf-8")
     assert text == json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n"

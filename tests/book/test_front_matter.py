@@ -1,0 +1,84 @@
+"""Front matter says what is so: quoted messages are the package's, the cover is its script's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mpt_lml import PPCA, curves, data, experiments
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOK = ROOT / "book"
+
+
+def _model(num_features: int = 10) -> PPCA:
+    g = torch.Generator().manual_seed(0)
+    return PPCA(torch.randn(num_features, 2, generator=g, dtype=torch.float64), 0.2)
+
+
+def _data(num_features: int = 10) -> torch.Tensor:
+    return _model(num_features).sample(3, generator=torch.Generator().manual_seed(1))
+
+
+def _with_nan() -> torch.Tensor:
+    x = _data()
+    x[0, 3] = torch.nan
+    return x
+
+
+MISTAKES = [
+    lambda: _model().log_conditional(_data(), torch.ones(1, 10, dtype=torch.int64)),
+    lambda: _model().log_conditional(_data(), torch.ones(10, dtype=torch.bool)),
+    lambda: _model().log_conditional(_data(), torch.zeros(1, 10, dtype=torch.bool)),
+    lambda: _model().log_marginal(_with_nan()),
+    lambda: _model().log_marginal(_data().float()),
+    lambda: PPCA(torch.randn(10, 2), -0.2),
+    lambda: _model().sample(3, generator=None),
+    lambda: curves.exact_curve(_model(50), _data(50)),
+    lambda: experiments.find("table1"),
+    lambda: data.images("mnist"),
+]
+
+
+def _quoted_messages() -> list[str]:
+    text = (BOOK / "how-to-run.md").read_text(encoding="utf-8")
+    section = text[text.index("## When something goes wrong") :]
+    return re.findall(r"^`(.+)`\n: ", section, re.M)
+
+
+def test_the_messages_quoted_are_those_the_package_raises(monkeypatch):
+    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    raised = []
+    for mistake in MISTAKES:
+        with pytest.raises((TypeError, ValueError, FileNotFoundError)) as caught:
+            mistake()
+        raised.append(str(caught.value))
+    # Those with an ellipsis need a broken file or folder and are tested with the package.
+    quoted = [message for message in _quoted_messages() if "…" not in message]
+    assert len(quoted) == len(MISTAKES)
+    for message in quoted:
+        assert any(text.startswith(message) for text in raised), message
+
+
+def test_the_cover_is_what_its_script_draws(tmp_path):
+    target = tmp_path / "cover.svg"
+    script = BOOK / "_tools" / "cover.py"
+    result = subprocess.run(
+        [sys.executable, str(script), str(target)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    # Other versions of matplotlib write other bytes; the points of the curve are the same.
+    assert _polyline(target) == pytest.approx(_polyline(BOOK / "_static" / "cover.svg"), abs=0.5)
+
+
+def _polyline(path: Path) -> list[float]:
+    """Coordinates of the curve, the only blue open line of the picture."""
+    text = path.read_text(encoding="utf-8")
+    (line,) = re.findall(r'<path d="([^"]+)"[^>]*style="fill: none; stroke: #0072b2', text)
+    return [float(number) for number in re.findall(r"-?\d+\.?\d*", line)]
