@@ -14,13 +14,12 @@ WORKERS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Chapters to take, all by default: make notebooks CHAPTERS="03-mask-rate-curve"
 CHAPTERS ?=
-# Mechanics that must look the same everywhere: no notebook may depend on a reader's settings.
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export JUPYTER_PLATFORM_DIRS := 1
-export MPLBACKEND :=
-unexport MPLBACKEND
+# A reader's own settings change no figure and no result.
+unexport MPLBACKEND PYTHONPATH
 
-.PHONY: help env book test unit nbval check format notebooks serve clean
+.PHONY: help env book test unit nbval site colab check format notebooks serve clean
 
 help: ## what each target does
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -43,19 +42,25 @@ $(STAMP): constraints.txt pyproject.toml
 	@touch $(STAMP)
 
 book: $(STAMP) ## execute every chapter, build the HTML into _build/html
-	$(BIN)/python book/_tools/build_site.py
+	env -u MPT_LML_DATA $(BIN)/python book/_tools/build_site.py
 
 test: book ## the book, then unit tests, nbval over every notebook, checks on the built book
 	$(BIN)/python book/_tools/notebooks.py --check
 	$(MAKE) --no-print-directory unit
 	$(MAKE) --no-print-directory nbval
-	$(ONE_THREAD) $(BIN)/python -m pytest -q tests/book tests/browser
+	$(MAKE) --no-print-directory site
 
 unit: $(STAMP) ## tests of the package only
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) tests/unit
 
 nbval: $(STAMP) ## re-execute every committed notebook and compare with its stored outputs
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -p no:cacheprovider --nbval --nbval-kernel-name python3 -n $(WORKERS) --dist loadscope book/*.ipynb
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -p no:cacheprovider --nbval --nbval-kernel-name python3 --nbval-cell-timeout 300 -n $(WORKERS) --dist loadscope book/*.ipynb
+
+site: $(STAMP) ## checks on notebooks and built pages, in Chromium too (after make book)
+	MPT_LML_BOOK_BUILT=1 $(ONE_THREAD) $(BIN)/python -m pytest -q -m "not slow" tests/book tests/browser
+
+colab: $(STAMP) ## one chapter in an empty environment, as Colab runs it (MPT_LML_COLAB=all: every one)
+	$(BIN)/python -m pytest -q tests/book/test_colab.py
 
 check: $(STAMP) ## format, lint, types, floors, spelling
 	$(BIN)/ruff format --check .

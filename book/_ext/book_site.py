@@ -42,7 +42,7 @@ def add_static_folders(app: Sphinx, config: Config) -> None:
 
 
 def add_site_files(app: Sphinx) -> None:
-    app.add_css_file("hover-previews.css")
+    app.add_css_file("site.css")
     for path in sorted(FOLDERS[0].glob("*.css")):
         app.add_css_file(path.name)
     for path in sorted(FOLDERS[0].glob("*.js")):

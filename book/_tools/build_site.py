@@ -75,8 +75,12 @@ def main(argv: list[str] | None = None) -> int:
         shutil.rmtree(root / "_build", ignore_errors=True)
     if refresh_cache(root):
         print("build: package, pins or results changed, so every chapter is executed", flush=True)
+    # No page of an earlier build may stay, and the hover previews need every page written at once.
+    shutil.rmtree(root / "_build" / "html", ignore_errors=True)
     status = jupyter_book(root)
     if status:
+        # A page that was read is not read again, so a second try would pass without its warning.
+        shutil.rmtree(root / "_build" / ".doctrees", ignore_errors=True)
         print(f"build: jupyter-book ended with status {status}", file=sys.stderr)
         return status
     home = root / "_build" / "html" / "index.html"
