@@ -218,12 +218,15 @@ def printed_decimals(entry: Entry) -> int | None:
 
 
 def format_measured(entry: Entry) -> str:
-    """Measured value, one digit beyond the printed one, with its standard error."""
+    """Measured value ± standard error: one digit beyond the printed value, or two of the error."""
     decimals = printed_decimals(entry)
-    text = format_number(entry.measured, None if decimals is None else decimals + 1)
-    if entry.measured is None or not entry.standard_error:
-        return text
-    return f"{text} ± {entry.standard_error:.2g}"
+    digits = None if decimals is None else decimals + 1
+    error = entry.standard_error
+    if entry.measured is None or not error:
+        return format_number(entry.measured, digits)
+    if digits is None:
+        digits = max(0, 1 - math.floor(math.log10(error)))
+    return f"{format_number(entry.measured, digits)} ± {error:.{digits}f}"
 
 
 def format_published(entry: Entry) -> str:

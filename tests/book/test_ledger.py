@@ -159,7 +159,7 @@ BROKEN = {
     "a chapter that is no docname": ({"chapter": "05"}, "chapter must be"),
     "a command that is none": ({"command": "make it so"}, "command must be"),
     "an id that is no id": ({"id": "Eq. 1"}, "id must be"),
-    "a key that nobody knows": ({"measurd": 1.0}, "unknown keys measurd"),
+    "a key that nobody knows": ({"measured_by": 1.0}, "unknown keys measured_by"),
 }
 
 
@@ -247,7 +247,7 @@ def test_the_table_shows_numbers_verdicts_and_links_only_to_chapters_that_exist(
     html = (folder / "_build" / "book" / "map.html").read_text(encoding="utf-8")
     text = _text(html)
     assert "−60.34" in text
-    assert "−60.337 ± 0.0012" in text
+    assert "−60.337 ± 0.001" in text
     assert 'class="verdict verdict-confirmed"' in html
     assert 'id="ledger-table-1-true"' in html
     table = html[html.index("ledger-entries") : html.index("ledger-summary")]
