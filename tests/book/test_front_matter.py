@@ -82,3 +82,42 @@ def _polyline(path: Path) -> list[float]:
     text = path.read_text(encoding="utf-8")
     (line,) = re.findall(r'<path d="([^"]+)"[^>]*style="fill: none; stroke: #0072b2', text)
     return [float(number) for number in re.findall(r"-?\d+\.?\d*", line)]
+
+
+def _api_docs():
+    sys.path.insert(0, str(BOOK / "_ext"))
+    try:
+        import api_docs
+    finally:
+        sys.path.pop(0)
+    return api_docs
+
+
+@pytest.mark.parametrize(
+    "docstring, markup",
+    [
+        ("masks with |A| = M", r"masks with \|A\| = M"),
+        ("C_:j and x_", r"C\_:j and x\_"),
+        ("sum of `score`(M)", r"sum of ``score``\ (M)"),
+        ("``a|b`` is |b|", r"``a|b`` is \|b\|"),
+        ("see :func:`exact_curve`", "see :func:`exact_curve`"),
+    ],
+)
+def test_docstrings_are_escaped_where_rest_would_read_markup(docstring, markup):
+    assert _api_docs().plain(docstring) == markup
+
+
+def test_a_formula_that_goes_on_in_an_indented_line_is_one_paragraph():
+    joined = _api_docs().joined
+    assert joined(["sum of a", "  - b.", "", "    kept"]) == ["sum of a", "- b.", "", "    kept"]
+    section = ["Words.", "", "Parameters", "----------", "x : Tensor", "    The data."]
+    assert joined(section) == section
+
+
+def test_the_status_page_has_a_time_for_every_chapter(site: Path, book):
+    html = (site / "book" / "status.html").read_text(encoding="utf-8")
+    table = html[html.index('class="ledger chapter-costs') :]
+    table = table[: table.index("</table>")]
+    for page in book.chapters:
+        name = page.docname.rpartition("/")[2]
+        assert re.search(rf'href="{name}.html">.+?</a></p></td>\s*<td><p>\d+\.\d s', table), name

@@ -206,7 +206,7 @@ def test_the_committed_ledger_breaks_when_it_is_broken(tmp_path, name):
 
 
 @pytest.fixture
-def site(tmp_path):
+def small_site(tmp_path):
     """A two-page Sphinx project with the extension, and a function that builds it."""
     (tmp_path / "book").mkdir()
     (tmp_path / "conf.py").write_text(
@@ -231,8 +231,8 @@ def _text(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
-def test_the_table_shows_numbers_verdicts_and_links_only_to_chapters_that_exist(site):
-    folder, build = site
+def test_the_table_shows_numbers_verdicts_and_links_only_to_chapters_that_exist(small_site):
+    folder, build = small_site
     printed = {"published": -60.34, "tolerance": 0.005, "verdict": "confirmed", "kind": "table"}
     _write(
         folder / "book",
@@ -256,8 +256,8 @@ def test_the_table_shows_numbers_verdicts_and_links_only_to_chapters_that_exist(
     assert "A later chapter (planned)" in _text(table)
 
 
-def test_the_page_follows_the_file_and_a_broken_file_stops_the_build(site):
-    folder, build = site
+def test_the_page_follows_the_file_and_a_broken_file_stops_the_build(small_site):
+    folder, build = small_site
     _write(folder / "book", [_entry()])
     assert build().returncode == 0
     page = folder / "_build" / "book" / "map.html"
@@ -274,8 +274,8 @@ def test_the_page_follows_the_file_and_a_broken_file_stops_the_build(site):
     assert "'eq-1'" in result.stderr
 
 
-def test_a_recorded_run_is_listed_with_where_it_came_from(site):
-    folder, build = site
+def test_a_recorded_run_is_listed_with_where_it_came_from(small_site):
+    folder, build = small_site
     _write(folder / "book", [_entry()])
     (folder / "book" / "results").mkdir()
     origin = {
