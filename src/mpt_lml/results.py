@@ -172,9 +172,10 @@ class MaskCurve:
     def load(cls, path: str | Path) -> MaskCurve:
         """Read what :meth:`save` wrote."""
         with np.load(path, allow_pickle=False) as stored:
-            fields = ("num_masked", "score", "standard_error")
-            arrays = {name: torch.from_numpy(stored[name]) for name in fields}
-            return cls(**arrays, **json.loads(str(stored["meta"])))
+            fields = json.loads(str(stored["meta"]))
+            for name in ("num_masked", "score", "standard_error"):
+                fields[name] = torch.from_numpy(stored[name])
+            return cls(**fields)
 
 
 @contextmanager

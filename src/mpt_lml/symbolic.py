@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import combinations, permutations, product
 from math import comb, factorial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import sympy as sp
 
@@ -40,6 +40,7 @@ __all__ = [
 Coordinates = Iterable[int]
 
 
+@runtime_checkable
 class SymbolicModel(Protocol):
     """What an identity needs of a model: D, log marginals, log conditionals, a normal form."""
 

@@ -10,11 +10,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import curves, data, estimators, masks
-from mpt_lml.experiments.registry import Finding, Outcome, Progress, checksum, experiment, silent
+from mpt_lml.experiments.registry import (
+    Config,
+    Finding,
+    Outcome,
+    Progress,
+    checksum,
+    experiment,
+    silent,
+)
 from mpt_lml.models.ppca import PPCA
-
-MASK_SEEDS = (4, 44, 444, 4444, 44444)
-"""The five seeds of the paper's experiments."""
 
 NOISE_VARIANCE = 0.2
 """The paper's 1/sigma^2 = 5."""
@@ -39,14 +44,13 @@ def paper_masks(
 
 
 @dataclass(frozen=True)
-class Table1:
+class Table1(Config):
     """Settings of Table 1. The text suggests K = 2; the printed values come from K = 5, D = 200."""
 
     num_data: int = 1000
     num_features: int = 200
     latent_dim: int = 5
     data_seed: int = 1991
-    seeds: tuple[int, ...] = MASK_SEEDS
     num_masks: tuple[int, ...] = (1, 10, 100)
 
     @classmethod
@@ -99,13 +103,12 @@ def table_1(
 
 
 @dataclass(frozen=True)
-class Figure1:
+class Figure1(Config):
     """Settings of Figure 1, left (D = 5) and center (D = 50): every seed has its own W, Z, noise."""
 
-    num_features: int
+    num_features: int = 50
     num_data: int = 100
     latent_dim: int = 2
-    seeds: tuple[int, ...] = MASK_SEEDS
     num_masks: int = 200
 
 
@@ -130,7 +133,6 @@ class Figure1Left(Figure1):
 class Figure1Center(Figure1):
     """D = 50, and the replicates that the rate of convergence is measured on."""
 
-    num_features: int = 50
     rate_replicates: int = 200
     rate_masks: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
 
@@ -231,9 +233,7 @@ def figure_1_center(
     agrees = abs(slope + 0.5) <= 3 * slope_error
     findings = {
         "fig-1-center": _settles_at_zero(outcome.arrays),
-        "claim-convergence-rate": Finding(
-            slope, slope_error, "confirmed" if agrees else "refuted"
-        ),
+        "claim-convergence-rate": Finding(slope, slope_error, "confirmed" if agrees else "refuted"),
     }
     arrays = outcome.arrays | {"rate_masks": grid, "rate_error": error}
     return Outcome(findings, arrays, outcome.data_sha256)
@@ -267,7 +267,7 @@ def _log_slope(
 
 
 @dataclass(frozen=True)
-class Figure1Right:
+class Figure1Right(Config):
     """Settings of Figure 1, right: one size, M = 76 of D = 512; all seeds share one draw of data."""
 
     num_features: int = 512
@@ -275,7 +275,6 @@ class Figure1Right:
     num_data: int = 100
     latent_dim: int = 2
     data_seed: int = 111
-    seeds: tuple[int, ...] = MASK_SEEDS
     num_masks: int = 200
 
     @classmethod

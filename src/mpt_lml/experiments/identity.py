@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mpt_lml import curves, estimators, gaussian, masks
 from mpt_lml.experiments.registry import (
+    Config,
     Finding,
     Outcome,
     Progress,
@@ -29,7 +30,7 @@ EXACT = 1e-10
 
 
 @dataclass(frozen=True)
-class Identity:
+class Identity(Config):
     """How many random models are tried, and how large they get."""
 
     max_features: int = 12
@@ -48,10 +49,9 @@ class Identity:
 
 def random_ppca(num_features: int, latent_dim: int, generator: torch.Generator) -> PPCA:
     """A PPCA with normal loadings, non-zero mean and a noise variance between 0.1 and 1.1."""
-    normal = {"generator": generator, "dtype": torch.float64}
-    noise = 0.1 + torch.rand((), **normal)
-    loadings = torch.randn(num_features, latent_dim, **normal)
-    return PPCA(loadings, noise, torch.randn(num_features, **normal))
+    draws = torch.randn(num_features, latent_dim + 1, generator=generator, dtype=torch.float64)
+    noise = 0.1 + torch.rand((), generator=generator, dtype=torch.float64)
+    return PPCA(draws[:, 1:], noise, draws[:, 0])
 
 
 def random_models(max_features: int, seed: int) -> list[TractableModel]:

@@ -40,9 +40,7 @@ class TractableModel(ConditionalModel):
         """log p(x), nats, shape (N,), exact."""
 
     @abstractmethod
-    def log_subset_marginal(
-        self, x: Tensor, observed: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N"]:
+    def log_subset_marginal(self, x: Tensor, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
         """log p(x_R) for every row R of ``observed`` (True = in R), (P, N); 0 for the empty set."""
 
     def mean_log_subset_marginal(

@@ -101,7 +101,9 @@ class JointTable(TractableModel):
             table = table.view(len(table), table.shape[1], size, -1)
             picked = table.expand(len(x), -1, -1, -1)[rows, :, values]
             table = torch.cat([table.logsumexp(dim=2).expand_as(picked), picked], dim=1)
-        return table.squeeze(2)
+        table = table.squeeze(2)
+        table[:, 0] = 0.0  # the empty set has probability 1, to the last bit
+        return table
 
     def _require_values(self, x: Tensor) -> None:
         if not isinstance(x, Tensor) or x.dtype != torch.int64:

@@ -86,7 +86,9 @@ class PPCA(TractableModel):
     @property
     def covariance(self) -> Float[Tensor, "D D"]:
         """S = W Wᵀ + σ² I, shape (D, D)."""
-        identity = torch.eye(self.num_features, dtype=self.loadings.dtype, device=self.loadings.device)
+        identity = torch.eye(
+            self.num_features, dtype=self.loadings.dtype, device=self.loadings.device
+        )
         return self.loadings @ self.loadings.T + self.noise_variance * identity
 
     def log_marginal(self, x: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
@@ -157,9 +159,7 @@ class PPCA(TractableModel):
         return self.mean + latent @ self.loadings.T + self.noise_variance.sqrt() * noise
 
     @classmethod
-    def fit_closed_form(
-        cls, x: Float[Tensor, "N D"], latent_dim: int, *, ddof: int = 0
-    ) -> PPCA:
+    def fit_closed_form(cls, x: Float[Tensor, "N D"], latent_dim: int, *, ddof: int = 0) -> PPCA:
         """Maximum likelihood in closed form (Tipping & Bishop 1999, Section 3.2).
 
         μ is the sample mean, σ² the mean of the D − K smallest eigenvalues of the sample covariance

@@ -1,0 +1,21 @@
+"""Random models and generators for the tests."""
+
+from __future__ import annotations
+
+import torch
+
+from mpt_lml import PPCA, JointTable
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_ppca(num_features: int, latent_dim: int, seed: int = 0) -> PPCA:
+    normal = {"generator": generator(seed), "dtype": torch.float64}
+    loadings = torch.randn(num_features, latent_dim, **normal)
+    return PPCA(loadings, 0.3, torch.randn(num_features, **normal))
+
+
+def random_table(*sizes: int, seed: int = 0) -> JointTable:
+    return JointTable.random(sizes, generator=generator(seed))

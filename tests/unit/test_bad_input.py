@@ -1,0 +1,236 @@
+"""Each wrong call gives an error that names the value and says what was expected."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from models import generator, random_ppca, random_table
+
+from mpt_lml import PPCA, JointTable, curves, data, estimators, masks
+from mpt_lml.experiments import registry
+from mpt_lml.numerics import NotPositiveDefiniteError, cholesky
+from mpt_lml.results import Estimate, MaskCurve, glue
+
+pytestmark = pytest.mark.bad_input
+
+MODEL = random_ppca(4, 2)
+TABLE = random_table(2, 3)
+X = MODEL.sample(3, generator=generator())
+MASK = masks.all_masks(4, 2)
+LOADINGS = torch.ones(4, 2, dtype=torch.float64)
+
+
+def with_entry(value: float) -> torch.Tensor:
+    x = X.clone()
+    x[1, 2] = value
+    return x
+
+
+CASES = {
+    "integer mask": (lambda: MODEL.log_conditional(X, MASK.long()), TypeError, "torch.int64"),
+    "float mask": (lambda: MODEL.log_conditional(X, MASK.double()), TypeError, "True = masked"),
+    "list as mask": (lambda: MODEL.log_conditional(X, [[True] * 4]), TypeError, "list"),
+    "mask of one axis": (
+        lambda: MODEL.log_conditional(X, MASK[0]),
+        ValueError,
+        r"\(P, 4\).*got \(4,\).*mask\[None, :\]",
+    ),
+    "mask of other D": (
+        lambda: MODEL.log_conditional(X, masks.all_masks(5, 2)),
+        ValueError,
+        r"\(P, 4\).*got \(10, 5\)",
+    ),
+    "no masks": (lambda: MODEL.log_conditional(X, MASK[:0]), ValueError, r"got \(0, 4\)"),
+    "empty mask": (
+        lambda: MODEL.mean_log_conditional(X, masks.subsets(4)),
+        ValueError,
+        r"mask\[0\] masks nothing",
+    ),
+    "empty mask of a table": (
+        lambda: TABLE.log_conditional(torch.tensor([[0, 0]]), masks.subsets(2)),
+        ValueError,
+        r"mask\[0\] masks nothing",
+    ),
+    "NaN": (lambda: MODEL.log_marginal(with_entry(math.nan)), ValueError, r"x\[1, 2\] is nan"),
+    "infinity": (
+        lambda: MODEL.log_conditional(with_entry(-math.inf), MASK),
+        ValueError,
+        r"x\[1, 2\] is -inf",
+    ),
+    "NaN in a mean score": (
+        lambda: MODEL.mean_log_conditional(with_entry(math.nan), MASK),
+        ValueError,
+        r"x\[1, 2\] is nan",
+    ),
+    "x of other D": (lambda: MODEL.log_marginal(X[:, :3]), ValueError, r"\(N, 4\).*got \(3, 3\)"),
+    "x of one axis": (lambda: MODEL.log_marginal(X[0]), ValueError, r"x\[None, :\]"),
+    "integer x": (lambda: MODEL.log_marginal(X.long()), TypeError, "torch.int64"),
+    "x of other precision": (lambda: MODEL.log_marginal(X.float()), TypeError, "torch.float32"),
+    "noise variance zero": (lambda: PPCA(LOADINGS, 0.0), ValueError, "> 0, got 0.0"),
+    "noise variance negative": (lambda: PPCA(LOADINGS, -0.2), ValueError, "> 0, got -0.2"),
+    "noise variance NaN": (lambda: PPCA(LOADINGS, math.nan), ValueError, "got nan"),
+    "noise variance a vector": (
+        lambda: PPCA(LOADINGS, torch.ones(4)),
+        ValueError,
+        "single finite number",
+    ),
+    "mean of other D": (
+        lambda: PPCA(LOADINGS, 0.2, torch.zeros(3)),
+        ValueError,
+        r"\(4,\).*got \(3,\)",
+    ),
+    "loadings of one axis": (lambda: PPCA(LOADINGS[:, 0], 0.2), ValueError, r"\(D, K\).*\(4,\)"),
+    "loadings with NaN": (lambda: PPCA(LOADINGS * math.nan, 0.2), ValueError, r"loadings\[0, 0\]"),
+    "K as large as D": (lambda: PPCA.fit_closed_form(X, 4), ValueError, r"0\.\.3, got 4"),
+    "K that explains all": (lambda: PPCA.fit_closed_form(X, 2), ValueError, "latent_dim=2"),
+    "probabilities that do not sum to 1": (
+        lambda: JointTable(torch.full((2, 2), 0.3)),
+        ValueError,
+        "sum to 1, got 1.2",
+    ),
+    "a zero probability": (
+        lambda: JointTable(torch.tensor([0.0, 1.0])),
+        ValueError,
+        "smallest is 0",
+    ),
+    "a value the table does not have": (
+        lambda: TABLE.log_marginal(torch.tensor([[0, 1], [0, 3]])),
+        ValueError,
+        r"x\[1, 1\] is 3.*0\.\.2",
+    ),
+    "float x for a table": (
+        lambda: TABLE.log_marginal(torch.tensor([[0.0, 1.0]])),
+        TypeError,
+        "int64",
+    ),
+    "M = 0": (lambda: masks.all_masks(5, 0), ValueError, r"1\.\.5, got 0"),
+    "M above D": (lambda: masks.all_masks(5, 6), ValueError, r"1\.\.5, got 6"),
+    "sampled M = 0": (
+        lambda: masks.sample_masks(3, 5, 0, generator=generator()),
+        ValueError,
+        ">= 1, got 0",
+    ),
+    "sampled M above D": (
+        lambda: masks.sample_masks(3, 5, 6, generator=generator()),
+        ValueError,
+        r"1\.\.5, got 6",
+    ),
+    "a curve's size above D": (
+        lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), sizes=[1, 5]),
+        ValueError,
+        r"1\.\.4, got 5",
+    ),
+    "no sizes": (
+        lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), sizes=[]),
+        ValueError,
+        "at least one mask size",
+    ),
+    "no masks a size": (
+        lambda: curves.sampled_curve(MODEL, X, 0, generator=generator()),
+        ValueError,
+        ">= 1, got 0",
+    ),
+    "a rate above 1": (lambda: masks.FixedRate(15), ValueError, r"\(0, 1\], got 15"),
+    "a rate of 0": (lambda: masks.BernoulliRate(0.0), ValueError, r"\(0, 1\], got 0"),
+    "a size law by name": (
+        lambda: masks.sample_masks(3, 5, "uniform", generator=generator()),
+        TypeError,
+        "size law such as FixedRate",
+    ),
+    "too many masks of a size": (
+        lambda: masks.all_masks(512, 76),
+        ValueError,
+        r"1.211e\+92.*sample_masks",
+    ),
+    "too many subsets": (lambda: masks.subsets(40), ValueError, "sample_masks"),
+    "an exact curve that does not fit": (
+        lambda: curves.exact_curve(random_ppca(50, 2), torch.zeros(1, 50).double()),
+        ValueError,
+        r"D = 50.*1.13e\+15.*sampled_curve",
+    ),
+    "a subset curve that does not fit": (
+        lambda: curves.subset_curve(random_ppca(50, 2), torch.zeros(1, 50).double()),
+        ValueError,
+        "sampled_curve",
+    ),
+    "an exact variance that does not fit": (
+        lambda: estimators.exact_variance(random_ppca(9, 2), torch.zeros(1, 9).double()),
+        ValueError,
+        "D = 9.*standard error",
+    ),
+    "no generator": (lambda: masks.sample_masks(3, 5, 2), TypeError, "'generator'"),
+    "generator None": (
+        lambda: masks.sample_masks(3, 5, 2, generator=None),
+        TypeError,
+        "manual_seed",
+    ),
+    "a seed as generator": (lambda: MODEL.sample(3, generator=0), TypeError, "got 0"),
+    "an order that is none": (
+        lambda: masks.nested_masks(torch.tensor([0, 0, 2])),
+        ValueError,
+        "permutation",
+    ),
+    "an unknown scheme": (
+        lambda: estimators.area(MODEL, X, 2, generator=generator(), scheme="shuffled"),
+        ValueError,
+        "shuffled",
+    ),
+    "unknown tokens": (
+        lambda: estimators.area(MODEL, X, 2, generator=generator(), tokens="some"),
+        ValueError,
+        "some",
+    ),
+    "an unknown experiment": (
+        lambda: registry.find("table1"),
+        registry.UnknownExperimentError,
+        "Did you mean table-1",
+    ),
+    "nothing like an experiment": (
+        lambda: registry.find("zzz"),
+        registry.UnknownExperimentError,
+        "There are: figure-1-center",
+    ),
+    "an unknown preset": (
+        lambda: registry.run("table-1", "fast"),
+        ValueError,
+        "'paper' or 'quick'",
+    ),
+    "an unknown device": (lambda: registry.resolve_device("tpu"), ValueError, "'tpu'"),
+    "unknown data": (lambda: data.images("imagenet"), ValueError, "digits, mnist, fashion_mnist"),
+    "an unknown split": (lambda: data.images("digits", "dev"), ValueError, "'train' or 'test'"),
+    "a matrix that is not positive definite": (
+        lambda: cholesky(torch.diag(torch.tensor([1.0, -1.0])), "covariance"),
+        NotPositiveDefiniteError,
+        r"covariance .* eigenvalue is -1.000e\+00",
+    ),
+    "sizes that do not increase": (
+        lambda: MaskCurve(torch.tensor([2, 1]), torch.zeros(2), torch.zeros(2), 4),
+        ValueError,
+        r"1\.\.4, got \[2, 1\]",
+    ),
+    "a curve of unequal lengths": (
+        lambda: MaskCurve(torch.tensor([1, 2]), torch.zeros(3), torch.zeros(2), 4),
+        ValueError,
+        "share one shape",
+    ),
+    "a number in prose that is none": (lambda: glue("x", math.nan), ValueError, "nan"),
+    "changing an estimate": (
+        lambda: setattr(Estimate(1.0), "unit", "bits"),
+        AttributeError,
+        "immutable",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "message"), CASES.values(), ids=CASES.keys())
+def test_refused_with_a_reason(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_rounding_is_repaired_aloud() -> None:
+    factor = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    with pytest.warns(RuntimeWarning, match="covariance .* added 1.0e-12"):
+        cholesky(factor @ factor.T, "covariance")

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from models import generator, random_ppca, random_table
+
+from mpt_lml import curves, estimators, masks
+from mpt_lml.models.base import TractableModel
+from mpt_lml.results import MaskCurve
+
+MODELS = {"ppca": random_ppca(5, 2, seed=1), "table": random_table(2, 3, 2, 2, seed=2)}
+MODEL = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+
+
+def literal_score(model: TractableModel, x: torch.Tensor, num_masked: int) -> float:
+    """S(x; M) as the formula is written, one mask and one coordinate at a time."""
+    total, count = 0.0, 0
+    for chosen in itertools.combinations(range(model.num_features), num_masked):
+        mask = torch.zeros(1, model.num_features, dtype=torch.bool)
+        mask[0, list(chosen)] = True
+        values = model.log_conditional(x, mask)[0]
+        total += sum(values[:, j].mean().item() for j in chosen) / num_masked
+        count += 1
+    return total / count
+
+
+@MODEL
+def test_exact_curve_is_the_definition(model: TractableModel) -> None:
+    x = model.sample(5, generator=generator(1))
+    curve = curves.exact_curve(model, x)
+    expected = [literal_score(model, x, m) for m in range(1, model.num_features + 1)]
+    assert curve.score.tolist() == pytest.approx(expected, abs=1e-12)
+    assert (curve.standard_error == 0).all()
+
+
+@MODEL
+def test_telescoping_lemma(model: TractableModel) -> None:
+    x = model.sample(5, generator=generator(2))
+    exact, lemma = curves.exact_curve(model, x), curves.subset_curve(model, x)
+    torch.testing.assert_close(exact.score, lemma.score, atol=1e-10, rtol=0)
+    level = curves.subset_levels(model, x)
+    assert level[0] == 0
+    assert level[-1].item() == pytest.approx(model.log_marginal(x).mean().item(), abs=1e-10)
+    partial = exact.partial_sums()
+    torch.testing.assert_close(partial, (level[-1] - level).flip(0)[1:], atol=1e-10, rtol=0)
+
+
+@MODEL
+@pytest.mark.parametrize("scheme", ["independent", "nested"])
+@pytest.mark.parametrize("tokens", ["all", "one"])
+def test_sampled_curve_is_unbiased_with_an_honest_error(
+    model: TractableModel, scheme: str, tokens: str
+) -> None:
+    x = model.sample(3, generator=generator(3))
+    truth = curves.exact_curve(model, x)
+    curve = curves.sampled_curve(
+        model, x, 4000, generator=generator(4), scheme=scheme, tokens=tokens
+    )
+    # At M = D every mask is the same: rounding is all that is left.
+    error = curve.standard_error.clamp(min=1e-12)
+    assert ((curve.score - truth.score).abs() <= 5 * error).all()
+
+
+@MODEL
+def test_a_sparse_grid_of_sizes(model: TractableModel) -> None:
+    x = model.sample(3, generator=generator(3))
+    sizes = [1, 3, model.num_features]
+    curve = curves.sampled_curve(model, x, 2000, generator=generator(5), sizes=sizes)
+    assert curve.num_masked.tolist() == sizes
+    assert curve.area_rule == "trapezoid"
+    truth = curves.exact_curve(model, x).score[[m - 1 for m in sizes]]
+    assert ((curve.score - truth).abs() <= 5 * curve.standard_error.clamp(min=1e-12)).all()
+    with pytest.raises(ValueError, match="need every size"):
+        curve.partial_sums()
+
+
+def test_nested_curve_states_the_error_of_its_area() -> None:
+    model = MODELS["ppca"]
+    x = model.sample(20, generator=generator(6))
+    area = estimators.area(model, x, 2000, generator=generator(7), scheme="nested")
+    theory = math.sqrt(estimators.exact_variance(model, x, "nested") / 2000)
+    # A sample standard deviation of 2000 draws has relative error 1.6 %; 8 % is five of them.
+    assert area.standard_error == pytest.approx(theory, rel=0.08)
+
+
+def test_running_area_is_the_area_after_each_mask() -> None:
+    model = MODELS["ppca"]
+    x = model.sample(4, generator=generator(8))
+    values = curves.sampled_scores(model, x, 6, generator=generator(9))
+    running = curves.running_area(values)
+    for count in range(1, 7):
+        again = values[:, :count].mean(dim=1).sum()
+        assert running[count - 1].item() == pytest.approx(again.item(), abs=1e-12)
+    curve = curves.sampled_curve(model, x, 6, generator=generator(9))
+    assert running[-1].item() == pytest.approx(curve.area(), abs=1e-12)
+
+
+def test_size_scores_of_given_masks() -> None:
+    model = MODELS["ppca"]
+    x = model.sample(4, generator=generator(8))
+    mask = torch.stack([masks.all_masks(5, 2), masks.all_masks(5, 3)])
+    value = curves.size_scores(model, x, mask)
+    assert value.shape == (2, 10)
+    score = curves.exact_curve(model, x).score
+    torch.testing.assert_close(value.mean(dim=1), score[1:3], atol=1e-12, rtol=0)
+
+
+def test_trapezoid_is_exact_for_a_straight_line_and_says_which_rule() -> None:
+    sizes = torch.tensor([1, 4, 10])
+    line = MaskCurve(sizes, 2.0 - 0.5 * sizes.double(), torch.ones(3).double(), 10, 5)
+    assert line.area_rule == "trapezoid"
+    assert line.area() == pytest.approx(sum(2.0 - 0.5 * m for m in range(1, 11)), abs=1e-12)
+    weights = line.area_weights()
+    assert weights.sum().item() == pytest.approx(10.0)
+    assert line.area().standard_error == pytest.approx(weights.square().sum().sqrt().item())
+
+
+def test_area_outside_the_grid_is_constant() -> None:
+    curve = MaskCurve(torch.tensor([3]), torch.tensor([-2.0]), torch.zeros(1), 8)
+    assert curve.area() == pytest.approx(-16.0)
+
+
+def test_a_curve_survives_the_disk(tmp_path: Path) -> None:
+    model = MODELS["ppca"]
+    x = model.sample(4, generator=generator(8))
+    curve = curves.sampled_curve(model, x, 6, generator=generator(9), scheme="nested")
+    curve.save(tmp_path / "curve.npz")
+    again = MaskCurve.load(tmp_path / "curve.npz")
+    assert torch.equal(again.score, curve.score)
+    assert torch.equal(again.standard_error, curve.standard_error)
+    assert again.area() == curve.area()
+    assert again.area().standard_error == curve.area().standard_error
+    assert [path.name for path in tmp_path.iterdir()] == ["curve.npz"]

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from models import generator
+from sklearn.datasets import load_digits
+
+from mpt_lml import data
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    header = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}i", *array.shape)
+    return gzip.compress(header + array.tobytes(), mtime=0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small stand-in for the published MNIST files, with its own checksums."""
+    monkeypatch.setenv(data.DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    home = tmp_path / "mnist"
+    home.mkdir()
+    sums = {}
+    pictures = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
+    for part, array in (("images", pictures), ("labels", np.array([7, 0, 9], dtype=np.uint8))):
+        name = data.IDX_FILES["test", part]
+        packed = idx_bytes(array)
+        (home / name).write_bytes(packed)
+        sums[name] = hashlib.md5(packed).hexdigest()
+    monkeypatch.setitem(data.MD5, "mnist", sums)
+    return home
+
+
+def test_idx_files_are_read(folder: Path) -> None:
+    images = data.images("mnist", "test")
+    assert images.pixels.shape == (3, 20)
+    assert images.shape == (4, 5)
+    assert images.source == "local folder"
+    assert images.labels.tolist() == [7, 0, 9]
+    assert images.pixels[2, 19].item() == pytest.approx(59 / 255)
+
+
+def test_a_truncated_file_is_named(folder: Path) -> None:
+    path = folder / data.IDX_FILES["test", "images"]
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(data.CorruptDataError, match=f"{path.name}.*MD5.*truncated"):
+        data.images("mnist", "test")
+
+
+def test_a_changed_byte_is_found(folder: Path) -> None:
+    path = folder / data.IDX_FILES["test", "labels"]
+    changed = bytearray(path.read_bytes())
+    changed[-9] ^= 1
+    path.write_bytes(bytes(changed))
+    with pytest.raises(data.CorruptDataError, match="not the published file"):
+        data.images("mnist", "test")
+
+
+def test_a_missing_file_in_a_folder_that_is_there(folder: Path) -> None:
+    (folder / data.IDX_FILES["test", "labels"]).unlink()
+    with pytest.raises(data.DataNotFoundError, match=r"t10k-labels.*four IDX files"):
+        data.images("mnist", "test")
+
+
+def test_data_that_are_nowhere_name_the_three_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(data.DataNotFoundError) as caught:
+        data.images("fashion_mnist")
+    message = str(caught.value)
+    assert "MPT_LML_DATA" in message
+    assert "mpt-lml[hub]" in message
+    assert "images('digits')" in message
+
+
+def test_the_variable_names_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(data.DATA_VARIABLE, "nowhere/at/all")
+    with pytest.raises(data.DataNotFoundError, match="nowhere/at/all"):
+        data.images("mnist")
+
+
+def test_the_hub_is_asked_when_no_folder_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    asked = []
+
+    def load_dataset(name: str, split: str) -> dict:
+        asked.append((name, split))
+        return {"image": [np.full((2, 2), 51, dtype=np.uint8)] * 3, "label": [1, 2, 3]}
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    images = data.images("mnist", "test")
+    assert asked == [("ylecun/mnist", "test")]
+    assert images.source == "hub"
+    assert images.pixels.tolist() == [[0.2] * 4] * 3
+
+
+def test_digits_are_all_there_and_split_once() -> None:
+    train, test = data.images("digits"), data.images("digits", "test")
+    assert (len(train.pixels), len(test.pixels)) == (1198, 599)
+    total = train.pixels.sum() + test.pixels.sum()
+    assert total.item() == pytest.approx(load_digits().data.sum() / 16)
+    assert train.pixels.max().item() == 1.0
+    assert set(test.labels.tolist()) == set(range(10))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_the_published_files(name: str) -> None:
+    for split, count in (("train", 60_000), ("test", 10_000)):
+        images = data.images(name, split)
+        assert images.pixels.shape == (count, 784)
+        assert images.source == "local folder"
+        assert torch.bincount(images.labels).tolist()[0] in (
+            (5923, 980) if name == "mnist" else (6000, 1000)
+        )
+    assert os.environ[data.DATA_VARIABLE]
+
+
+def test_the_papers_draw_shares_one_noise_value_a_datum() -> None:
+    draw = data.paper_gaussian(200, 30, 0, generator=generator(1))
+    assert (draw.x == draw.x[:, :1]).all()
+    # 200 values of standard deviation 1/5: relative error of the estimate 1/sqrt(400) = 5 %
+    assert draw.x[:, 0].std().item() == pytest.approx(0.2, rel=0.2)
+
+
+def test_the_papers_draw_follows_its_order_of_draws() -> None:
+    draw = data.paper_gaussian(3, 4, 2, generator=generator(1991))
+    torch.manual_seed(1991)
+    loadings, latent, noise = torch.randn(4, 2), torch.randn(3, 2), torch.randn(3, 1)
+    assert torch.equal(draw.loadings, loadings.double())
+    assert torch.equal(draw.x, (latent @ loadings.T + noise * 0.2).double())

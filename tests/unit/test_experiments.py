@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from mpt_lml import experiments
+from mpt_lml.experiments import cli, ledger
+from mpt_lml.experiments.registry import Finding
+from mpt_lml.results import read_json, write_json
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def table_1() -> experiments.Outcome:
+    return experiments.run("table-1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("true", "-60.34"),
+        ("p1-mean", "-60.44"),
+        ("p1-sd", "0.47"),
+        ("p10-mean", "-60.22"),
+        ("p10-sd", "0.12"),
+        ("p100-mean", "-60.34"),
+        ("p100-sd", "0.03"),
+    ],
+)
+def test_table_1_to_every_printed_digit(
+    table_1: experiments.Outcome, name: str, printed: str
+) -> None:
+    measured = table_1.findings[f"table-1/{name}"].measured
+    cut = math.trunc(100 * measured) / 100  # the paper cuts, it does not round: 0.1299 -> 0.12
+    assert f"{cut:.2f}" == printed
+
+
+@pytest.mark.slow
+def test_stored_table_1_is_what_a_run_gives(table_1: experiments.Outcome) -> None:
+    stored = read_json(ROOT / "book" / "results" / "table-1.json")
+    again = torch.tensor(stored["arrays"]["estimates"], dtype=torch.float64)
+    torch.testing.assert_close(table_1.arrays["estimates"], again, rtol=1e-8, atol=0)
+    assert stored["data_sha256"] == table_1.data_sha256
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str) -> None:
+    outcome = experiments.run(name, "quick", device="cpu")
+    entries = {e["id"]: e for e in read_json(ROOT / "book" / "ledger.json")["entries"]}
+    assert outcome.findings
+    for found_id, found in outcome.findings.items():
+        assert entries[found_id]["command"] == f"mpt-lml run {name}", found_id
+        assert math.isfinite(found.measured)
+        ledger.decide(entries[found_id], found)
+    json.dumps(outcome.as_dict(), allow_nan=False)
+
+
+def test_the_misprints_are_misprints() -> None:
+    found = experiments.run("identity", "quick").findings
+    for name in ("eq-1", "eq-4", "eq-7", "prop-1-middle"):
+        assert found[name].verdict == "corrected"
+        assert abs(found[name].measured) > 1e-3
+    for name in ("eq-2", "eq-3", "eq-6", "eq-a3", "prop-1"):
+        assert found[name].measured <= 1e-10
+
+
+def test_fixed_size_is_biased_and_stays_so() -> None:
+    outcome = experiments.run("figure-1-right", "quick")
+    found = outcome.findings["fig-1-right"]
+    assert found.verdict == "confirmed"
+    assert abs(found.measured) > 5 * found.standard_error
+
+
+ENTRY = {"id": "a", "published": 0.12, "tolerance": 0.005}
+
+
+@pytest.mark.parametrize(
+    ("entry", "found", "verdict"),
+    [
+        (ENTRY, Finding(0.1162), "confirmed"),
+        (ENTRY, Finding(0.1299), "corrected"),
+        (ENTRY, Finding(0.1301), "refuted"),
+        (ENTRY, Finding(0.5, verdict="corrected"), "corrected"),
+        ({"id": "a", "published": -60.44, "tolerance": 0.005}, Finding(-60.4447), "confirmed"),
+        ({"id": "a", "published": -60.44, "tolerance": 0.005}, Finding(-60.43), "refuted"),
+        ({"id": "a", "published": None, "tolerance": 1e-10}, Finding(2e-10), "refuted"),
+        ({"id": "a", "published": None, "tolerance": 1e-10}, Finding(1e-13), "confirmed"),
+    ],
+)
+def test_verdicts(entry: dict, found: Finding, verdict: str) -> None:
+    assert ledger.decide(entry, found) == verdict
+
+
+def test_nothing_to_decide_with_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nothing decides"):
+        ledger.decide({"id": "a", "published": None, "tolerance": None}, Finding(1.0))
+
+
+def test_recording_writes_findings_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    entries = [
+        {"id": name, "published": 1.0, "tolerance": 0.5, "measured": None, "verdict": "open"}
+        for name in ("a", "b")
+    ]
+    write_json(path, {"entries": entries})
+    ledger.record({"a": Finding(1.23456789, 0.1)}, path)
+    first, second = read_json(path)["entries"]
+    assert (first["measured"], first["standard_error"], first["verdict"]) == (
+        1.23457,
+        0.1,
+        "confirmed",
+    )
+    assert second == entries[1]
+    with pytest.raises(ValueError, match="no entry for c"):
+        ledger.record({"c": Finding(1.0)}, path)
+
+
+class TestCommand:
+    def test_list_and_help_name_every_experiment_and_its_cost(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cli.main(["list"]) == 0
+        listed = capsys.readouterr().out
+        with pytest.raises(SystemExit):
+            cli.main(["--help"])
+        helped = capsys.readouterr().out
+        for name in experiments.names():
+            assert name in listed
+            assert experiments.find(name).cost in listed
+            assert name in helped
+
+    def test_run_to_standard_output_is_json_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["run", "figure-1-left", "--preset", "quick", "--json", "-"]) == 0
+        captured = capsys.readouterr()
+        content = json.loads(captured.out)
+        assert captured.err == ""
+        assert content["config"]["num_masks"] == 20
+        assert len(content["arrays"]["difference"]) == 5
+        assert content["provenance"]["command"] == "mpt-lml run figure-1-left --preset quick"
+
+    def test_seeds_replace_the_presets(self, tmp_path: Path) -> None:
+        call = ["run", "figure-1-left", "--preset", "quick", "--seed", "1", "2", "3"]
+        assert cli.main([*call, "--out", str(tmp_path)]) == 0
+        content = read_json(tmp_path / "figure-1-left.json")
+        assert content["config"]["seeds"] == [1, 2, 3]
+        assert len(content["arrays"]["difference"]) == 3
+
+    def test_a_run_with_other_settings_leaves_the_ledger_alone(self, tmp_path: Path) -> None:
+        path = ROOT / "book" / "ledger.json"
+        before = path.read_bytes()
+        call = ["run", "figure-1-left", "--preset", "quick", "--out", str(tmp_path)]
+        assert cli.main(call) == 0
+        assert path.read_bytes() == before
+
+    def test_an_unwritable_folder_stops_before_the_run(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "file").write_text("")
+
+        def fail(*args: object, **kwargs: object) -> None:
+            raise AssertionError("the run was started")
+
+        monkeypatch.setattr("mpt_lml.experiments.registry.run", fail)
+        assert cli.main(["run", "table-1", "--out", str(tmp_path / "file" / "x")]) == 2
+        assert "cannot write to the output folder" in capsys.readouterr().err
+
+    def test_unknown_names_suggest_the_nearest(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["run", "figure-1-centre"]) == 2
+        assert "figure-1-center" in capsys.readouterr().err
+        assert cli.main(["compare", "tabel-1"]) == 2
+        assert "table-1" in capsys.readouterr().err
+
+    def test_compare_shows_published_measured_and_verdict(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cli.main(["compare", "table-1"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        row = next(line for line in lines if line.startswith("table-1/p10-sd"))
+        assert row.split() == [
+            "table-1/p10-sd",
+            "0.12",
+            "0.129928",
+            "0.0459365",
+            "0.005",
+            "corrected",
+        ]
+
+    def test_a_gpu_that_is_not_there(self, capsys: pytest.CaptureFixture[str]) -> None:
+        if torch.cuda.is_available():
+            pytest.skip("this machine has a GPU")
+        assert cli.main(["run", "table-1", "--device", "cuda", "--json", "-"]) == 2
+        assert "torch sees no GPU" in capsys.readouterr().err

@@ -1,0 +1,104 @@
+"""Dependencies point down: a module imports only from floors below its own."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src" / "mpt_lml"
+FLOORS = {
+    "shapes": 0,
+    "numerics": 0,
+    "results": 0,
+    "gaussian": 1,
+    "masks": 1,
+    "scores": 1,
+    "models": 2,
+    "curves": 3,
+    "objectives": 3,
+    "estimators": 4,
+    "experiments": 5,
+}
+WINGS = {"data", "fit", "plots", "symbolic"}
+INSIDE_ITS_ROOM = {"models", "experiments"}  # packages whose modules may import each other
+BASE = "mpt_lml.models.base"
+
+
+def imported(source: str) -> list[str]:
+    """Full names of what ``source`` imports from the package."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append("a relative import")
+    return [name for name in names if name.startswith(("mpt_lml", "a relative"))]
+
+
+def room(name: str) -> str:
+    return name.split(".")[1] if "." in name else name
+
+
+def forbidden(module: str, source: str) -> list[str]:
+    """One sentence for every import in ``source`` that crosses a floor; ``module`` is its room."""
+    faults = []
+    for name in imported(source):
+        other = room(name)
+        if other not in FLOORS and other not in WINGS:
+            faults.append(f"{module} imports {name}, which stands on no floor")
+        elif module in WINGS and FLOORS.get(other, 1) != 0:
+            faults.append(f"the wing {module} imports {name}; wings rest on floor 0 only")
+        elif module in FLOORS and not _allowed(module, other, name):
+            faults.append(
+                f"{module} (floor {FLOORS[module]}) imports {name} "
+                f"(floor {FLOORS.get(other, 'wing')})"
+            )
+    return faults
+
+
+def _allowed(module: str, other: str, name: str) -> bool:
+    if module == "experiments":
+        return True  # may import anything public
+    if module == other:
+        return module in INSIDE_ITS_ROOM and name.startswith(BASE)
+    return other in FLOORS and FLOORS[other] < FLOORS[module]
+
+
+def modules() -> list[Path]:
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_down(path: Path) -> None:
+    module = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    assert module in FLOORS or module in WINGS, f"{module} has no floor; give it one here"
+    assert forbidden(module, path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("masks", "from mpt_lml import curves"),
+        ("masks", "from mpt_lml.scores import mask_score"),
+        ("curves", "import mpt_lml.estimators"),
+        ("models", "from mpt_lml.models.ppca import PPCA"),
+        ("data", "from mpt_lml.masks import subsets"),
+        ("curves", "from mpt_lml import plots"),
+        ("gaussian", "from .numerics import cholesky"),
+        ("curves", "def late():\n    from mpt_lml.experiments import run"),
+        ("scores", "from mpt_lml.helpers import anything"),
+    ],
+)
+def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
+    assert len(forbidden(module, source)) == 1
+
+
+def test_an_allowed_import_is_not() -> None:
+    source = (
+        "from mpt_lml import masks\nfrom mpt_lml.models.base import ConditionalModel\nimport torch"
+    )
+    assert forbidden("curves", source) == []

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from models import generator
+
+from mpt_lml import masks, scores
+
+
+@pytest.mark.parametrize(("num_features", "num_masked"), [(1, 1), (5, 1), (5, 3), (6, 6), (40, 2)])
+def test_all_masks_are_all_of_them_once(num_features: int, num_masked: int) -> None:
+    mask = masks.all_masks(num_features, num_masked)
+    assert mask.shape == (math.comb(num_features, num_masked), num_features)
+    assert (mask.sum(dim=1) == num_masked).all()
+    assert len(mask.unique(dim=0)) == len(mask)
+
+
+def test_subsets_are_numbered_by_their_bits() -> None:
+    rows = masks.subsets(4)
+    assert rows.shape == (16, 4)
+    assert rows[0b0110].tolist() == [False, True, True, False]
+    assert len(rows.unique(dim=0)) == 16
+
+
+def test_the_count_of_the_paper() -> None:
+    assert f"{masks.count(512, 76):.2e}" == "1.21e+92"
+
+
+def test_fifteen_percent_of_512_are_76() -> None:
+    assert masks.FixedRate(0.15).num_masked(512) == 76
+    assert masks.FixedRate(0.29).num_masked(100) == 29
+    assert masks.FixedRate(0.15).num_masked(4) == 1
+
+
+LAWS = [masks.FixedSize(3), masks.FixedRate(0.4), masks.UniformSize(), masks.BernoulliRate(0.15)]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=repr)
+def test_sampled_sizes_follow_their_law_and_coordinates_are_uniform(law: masks.SizeLaw) -> None:
+    count, num_features = 40_000, 6
+    mask = masks.sample_masks(count, num_features, law, generator=generator(1))
+    expected = law.probabilities(num_features)
+    assert expected.sum().item() == pytest.approx(1.0, abs=1e-12)
+    observed = torch.bincount(mask.sum(dim=1), minlength=num_features + 1)[1:] / count
+    assert ((observed - expected).abs() <= 5 * (expected * (1 - expected) / count).sqrt()).all()
+    rate = (expected * torch.arange(1, num_features + 1)).sum().item() / num_features
+    error = math.sqrt(rate * (1 - rate) / count)
+    assert (mask.double().mean(dim=0) - rate).abs().max().item() <= 5 * error
+
+
+def test_bernoulli_sizes_are_a_binomial_without_zero() -> None:
+    rate, num_features = 0.3, 7
+    expected = [
+        math.comb(num_features, m) * rate**m * (1 - rate) ** (num_features - m)
+        for m in range(1, num_features + 1)
+    ]
+    law = masks.BernoulliRate(rate).probabilities(num_features)
+    assert law.tolist() == pytest.approx([p / sum(expected) for p in expected], rel=1e-12)
+    assert masks.BernoulliRate(1.0).probabilities(3).tolist() == [0.0, 0.0, 1.0]
+
+
+def test_a_mask_of_given_size_is_uniform_over_all_of_them() -> None:
+    count = 30_000
+    mask = masks.sample_masks(count, 5, 2, generator=generator(2))
+    index = (mask.long() << torch.arange(5)).sum(dim=1)
+    seen = torch.bincount(index, minlength=32)
+    seen = seen[seen > 0] / count
+    assert len(seen) == 10
+    assert (seen - 0.1).abs().max().item() <= 5 * math.sqrt(0.09 / count)
+
+
+def test_the_same_seed_gives_the_same_masks() -> None:
+    draws = [
+        masks.sample_masks(20, 9, masks.UniformSize(), generator=generator(s)) for s in (3, 3, 4)
+    ]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+
+
+def test_nested_masks_grow_along_the_order() -> None:
+    mask = masks.nested_masks(torch.tensor([2, 0, 1]))
+    assert mask.long().tolist() == [[0, 0, 1], [1, 0, 1], [1, 1, 1]]
+    batch = torch.tensor([[2, 0, 1], [0, 1, 2]])
+    assert torch.equal(masks.nested_masks(batch)[0], mask)
+    assert masks.nested_masks(batch)[1].long().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+
+
+def test_score_divides_by_the_number_of_masked_coordinates() -> None:
+    mask = torch.tensor([[True, True, False], [False, False, True]])
+    values = torch.tensor([[[2.0, 4.0, 0.0]], [[0.0, 0.0, 5.0]]])
+    assert scores.mask_score(values, mask).tolist() == [[3.0], [5.0]]
+    assert scores.mask_score(values[:, 0], mask).tolist() == [3.0, 5.0]
+
+
+def test_mean_by_size() -> None:
+    values = torch.tensor([1.0, 3.0, 10.0])
+    assert scores.mean_by_size(values, torch.tensor([1, 1, 3]), 3)[[1, 3]].tolist() == [2.0, 10.0]

@@ -1,0 +1,220 @@
+"""What every tractable model has to satisfy, and what is special to each."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from models import generator, random_ppca, random_table
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+
+from mpt_lml import PPCA, JointTable, curves, gaussian, masks
+from mpt_lml.models.base import TractableModel
+from mpt_lml.numerics import log_normal
+
+EXACT = 1e-10
+
+
+class TractableModelCase:
+    """Mathematics that holds for any joint distribution; each model inherits it."""
+
+    def data(self, model: TractableModel, n: int = 6) -> torch.Tensor:
+        return model.sample(n, generator=generator(7))
+
+    def every_mask(self, model: TractableModel) -> torch.Tensor:
+        return masks.subsets(model.num_features)[1:]
+
+    def test_proposition_1(self, model: TractableModel) -> None:
+        x = self.data(model)
+        for row in x:
+            area = curves.exact_curve(model, row[None]).area()
+            assert abs(area - model.log_marginal(row[None]).item()) <= EXACT
+
+    def test_a_conditional_is_a_ratio_of_marginals(self, model: TractableModel) -> None:
+        x, mask = self.data(model), self.every_mask(model)
+        values = model.log_conditional(x, mask)
+        for p, j in mask.nonzero().tolist():
+            larger = ~mask[p : p + 1]
+            given = model.log_subset_marginal(x, larger)[0]
+            larger = larger.clone()
+            larger[0, j] = True
+            ratio = model.log_subset_marginal(x, larger)[0] - given
+            torch.testing.assert_close(values[p, :, j], ratio, atol=EXACT, rtol=0)
+
+    def test_zero_where_not_masked_and_never_nan(self, model: TractableModel) -> None:
+        x, mask = self.data(model), self.every_mask(model)
+        values = model.log_conditional(x, mask)
+        assert values.shape == (len(mask), len(x), model.num_features)
+        assert torch.isfinite(values).all()
+        hidden = mask[:, None, :].expand_as(values)
+        assert (values[~hidden] == 0).all()
+        assert (values[hidden] != 0).any()
+
+    def test_the_mean_over_data_is_the_mean(self, model: TractableModel) -> None:
+        x, mask = self.data(model), self.every_mask(model)
+        fast, slow = model.mean_log_conditional(x, mask), model.log_conditional(x, mask).mean(dim=1)
+        torch.testing.assert_close(fast, slow, atol=EXACT, rtol=0)
+        fast = model.mean_log_subset_marginal(x, ~mask)
+        slow = model.log_subset_marginal(x, ~mask).mean(dim=1)
+        torch.testing.assert_close(fast, slow, atol=EXACT, rtol=0)
+
+    def test_the_empty_and_the_full_set(self, model: TractableModel) -> None:
+        x = self.data(model)
+        ends = torch.stack([torch.zeros(model.num_features), torch.ones(model.num_features)]).bool()
+        values = model.log_subset_marginal(x, ends)
+        assert (values[0] == 0).all()
+        torch.testing.assert_close(values[1], model.log_marginal(x), atol=EXACT, rtol=0)
+
+
+PPCAS = {
+    "D=1 K=0": random_ppca(1, 0),
+    "D=1 K=1": random_ppca(1, 1),
+    "D=4 K=0": random_ppca(4, 0),
+    "D=5 K=2": random_ppca(5, 2, seed=1),
+    "D=6 K=6": random_ppca(6, 6, seed=2),
+    "D=7 K=9": random_ppca(7, 9, seed=3),
+}
+TABLES = {
+    "D=1": random_table(4),
+    "binary": random_table(2, 2, 2, 2, 2, seed=1),
+    "mixed": random_table(3, 2, 4, 1, 2, seed=2),
+}
+
+
+@pytest.mark.parametrize("model", PPCAS.values(), ids=PPCAS.keys())
+class TestPPCA(TractableModelCase):
+    def test_conditionals_equal_the_dense_ones(self, model: PPCA) -> None:
+        x, mask = self.data(model), self.every_mask(model)
+        values = model.log_conditional(x, mask)
+        for row, value in zip(mask, values, strict=True):
+            mean, covariance = gaussian.condition_dense(x, model.mean, model.covariance, row)
+            dense = log_normal(x[:, row] - mean, covariance.diagonal())
+            torch.testing.assert_close(value[:, row], dense, atol=EXACT, rtol=0)
+
+    def test_marginal_equals_the_dense_one(self, model: PPCA) -> None:
+        x = self.data(model)
+        dense = gaussian.log_density(x, model.mean, model.covariance)
+        torch.testing.assert_close(model.log_marginal(x), dense, atol=EXACT, rtol=0)
+        oracle = torch.distributions.MultivariateNormal(model.mean, model.covariance).log_prob(x)
+        torch.testing.assert_close(dense, oracle, atol=EXACT, rtol=0)
+
+    def test_permuting_coordinates_changes_nothing(self, model: PPCA) -> None:
+        x, mask = self.data(model), self.every_mask(model)
+        order = torch.randperm(model.num_features, generator=generator(3))
+        moved = PPCA(model.loadings[order], model.noise_variance, model.mean[order])
+        torch.testing.assert_close(
+            moved.log_conditional(x[:, order], mask[:, order]),
+            model.log_conditional(x, mask)[:, :, order],
+            atol=EXACT,
+            rtol=0,
+        )
+
+    def test_sampler_has_the_covariance_of_the_scorer(self, model: PPCA) -> None:
+        count = 40_000
+        x = model.sample(count, generator=generator(11))
+        covariance = model.covariance
+        # Var of a product moment of a Gaussian: S_ii S_jj + S_ij^2 (Isserlis), mean known.
+        spread = (covariance.diagonal().outer(covariance.diagonal()) + covariance**2) / count
+        moment = (x - model.mean).T @ (x - model.mean) / count
+        assert ((moment - covariance).abs() <= 5 * spread.sqrt()).all()
+        error = (covariance.diagonal() / count).sqrt()
+        assert ((x.mean(dim=0) - model.mean).abs() <= 5 * error).all()
+
+    def test_posterior_is_the_regression_on_x(self, model: PPCA) -> None:
+        x = self.data(model)
+        mean, covariance = model.posterior(x)
+        gain = torch.linalg.solve(model.covariance, model.loadings).T
+        torch.testing.assert_close(mean, (x - model.mean) @ gain.T, atol=EXACT, rtol=0)
+        identity = torch.eye(model.latent_dim, dtype=torch.float64)
+        torch.testing.assert_close(covariance, identity - gain @ model.loadings, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("model", TABLES.values(), ids=TABLES.keys())
+class TestJointTable(TractableModelCase):
+    def test_marginals_by_brute_force(self, model: JointTable) -> None:
+        x, table = self.data(model), model.log_table.exp()
+        for row in masks.subsets(model.num_features):
+            kept = [j for j in range(model.num_features) if row[j]]
+            summed = [j for j in range(model.num_features) if not row[j]]
+            marginal = table.sum(dim=summed) if summed else table
+            expected = marginal[tuple(x[:, kept].T)].log() if kept else torch.zeros(len(x)).double()
+            value = model.log_subset_marginal(x, row[None])[0]
+            torch.testing.assert_close(value, expected, atol=EXACT, rtol=0)
+
+    def test_conditionals_sum_to_one(self, model: JointTable) -> None:
+        last = model.num_features - 1
+        values = torch.arange(model.log_table.shape[last])
+        x = self.data(model, 1).repeat(len(values), 1)
+        x[:, last] = values
+        mask = torch.zeros(1, model.num_features, dtype=torch.bool)
+        mask[0, last] = True
+        assert abs(model.log_conditional(x, mask)[0, :, last].exp().sum().item() - 1) <= EXACT
+
+    def test_sampler_follows_the_table(self, model: JointTable) -> None:
+        count = 40_000
+        x = model.sample(count, generator=generator(5))
+        index = torch.zeros(count, dtype=torch.int64)
+        for values, size in zip(x.T, model.log_table.shape, strict=True):
+            index = index * size + values
+        expected = model.log_table.exp().flatten()
+        observed = torch.bincount(index, minlength=len(expected)) / count
+        error = (expected * (1 - expected) / count).sqrt()
+        assert ((observed - expected).abs() <= 5 * error).all()
+
+
+def test_gradient_of_the_score_agrees_with_finite_differences() -> None:
+    model = random_ppca(5, 2, seed=4)
+    x, mask = model.sample(4, generator=generator(1)), masks.subsets(5)[1:]
+
+    def score(loadings: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        return PPCA(loadings, noise, model.mean).mean_log_conditional(x, mask).sum()
+
+    loadings = model.loadings.clone().requires_grad_()
+    noise = model.noise_variance.clone().requires_grad_()
+    assert torch.autograd.gradcheck(score, (loadings, noise))
+
+
+def test_closed_form_is_scikit_learns_with_its_divisor() -> None:
+    x = torch.from_numpy(load_digits().data / 16.0)
+    for latent_dim in (1, 10, 40):
+        theirs = PCA(latent_dim, svd_solver="full").fit(x.numpy())
+        ours = PPCA.fit_closed_form(x, latent_dim, ddof=1)
+        assert float(ours.noise_variance) == pytest.approx(theirs.noise_variance_, rel=1e-10)
+        mean = ours.log_marginal(x).mean().item()
+        # scikit-learn inverts the covariance and takes its determinant: 1e-9 is what it leaves.
+        assert mean == pytest.approx(theirs.score(x.numpy()), rel=1e-9)
+        assert PPCA.fit_closed_form(x, latent_dim).log_marginal(x).mean().item() > mean
+
+
+def test_closed_form_is_a_maximum() -> None:
+    x = random_ppca(6, 2, seed=5).sample(200, generator=generator(2))
+    best = PPCA.fit_closed_form(x, 2)
+    loadings = best.loadings.clone().requires_grad_()
+    noise = best.noise_variance.clone().requires_grad_()
+    mean = best.mean.clone().requires_grad_()
+    value = PPCA(loadings, noise, mean).log_marginal(x).mean()
+    for gradient in torch.autograd.grad(value, (loadings, noise, mean)):
+        assert gradient.abs().max() < 1e-10
+    for seed in range(10):
+        step = 0.05 * torch.randn(6, 2, generator=generator(seed), dtype=torch.float64)
+        moved = PPCA(best.loadings + step, best.noise_variance, best.mean)
+        assert moved.log_marginal(x).mean() < value
+
+
+def test_closed_form_with_no_latent_dimension_is_isotropic() -> None:
+    x = random_ppca(4, 1, seed=6).sample(50, generator=generator(3))
+    model = PPCA.fit_closed_form(x, 0)
+    assert model.loadings.shape == (4, 0)
+    spread = (x - x.mean(dim=0)).square().mean().item()
+    assert float(model.noise_variance) == pytest.approx(spread, rel=1e-12)
+
+
+def test_one_coordinate_is_a_plain_normal() -> None:
+    model = PPCA(torch.tensor([[2.0]]).double(), 0.5, torch.tensor([1.0]).double())
+    x = torch.tensor([[3.0]]).double()
+    expected = -0.5 * (math.log(2 * math.pi * 4.5) + 4.0 / 4.5)
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    assert model.log_marginal(x).item() == pytest.approx(expected, rel=1e-14)
+    assert model.log_conditional(x, mask).item() == pytest.approx(expected, rel=1e-14)

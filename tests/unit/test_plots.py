@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from models import generator, random_ppca
+
+from mpt_lml import curves, plots
+
+
+@pytest.fixture(autouse=True)
+def _style():
+    with mpl.rc_context():
+        plots.use_style()
+        yield
+    plt.close("all")
+
+
+def test_the_curve_is_drawn_as_it_is() -> None:
+    model = random_ppca(5, 2)
+    x = model.sample(4, generator=generator())
+    curve = curves.sampled_curve(model, x, 10, generator=generator(1))
+    _, ax = plt.subplots()
+    plots.mask_curve(curve, ax=ax, label="a", area=True)
+    plots.mask_curve(curve, ax=ax, rate_axis=True)
+    first, second = ax.lines
+    assert first.get_xdata().tolist() == [1, 2, 3, 4, 5]
+    assert first.get_ydata().tolist() == curve.score.tolist()
+    assert second.get_xdata().tolist() == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert "nats" in ax.get_ylabel()
+
+
+def test_convergence_draws_one_line_a_run_and_zero() -> None:
+    _, ax = plt.subplots()
+    plots.convergence(torch.arange(6.0).view(2, 3), ax=ax, label="runs")
+    assert [line.get_ydata()[0] for line in ax.lines] == [0.0, 3.0, 0.0]
+    assert ax.get_legend_handles_labels()[1] == ["runs"]
+
+
+def test_figures_are_opaque_so_that_they_read_on_a_dark_page() -> None:
+    assert mpl.colors.to_rgba(mpl.rcParams["figure.facecolor"]) == (1.0, 1.0, 1.0, 1.0)
+
+
+def test_bits_per_dimension() -> None:
+    assert plots.bits_per_dimension(-8 * 0.6931471805599453, 4) == pytest.approx(2.0)
