@@ -269,6 +269,6 @@ def glue(name: str, value: object) -> None:
     from IPython.display import display
 
     prefix = "application/papermill.record/"
-    text = value if isinstance(value, str) else repr(value)
     scrapbook = {"name": name, "mime_prefix": prefix}
-    display({f"{prefix}text/plain": text}, raw=True, metadata={"scrapbook": scrapbook})
+    # repr, also of a string: myst-nb evaluates the text, and an unquoted "1.10" would become 1.1.
+    display({f"{prefix}text/plain": repr(value)}, raw=True, metadata={"scrapbook": scrapbook})

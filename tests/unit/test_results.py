@@ -60,7 +60,7 @@ def test_glue_writes_the_output_that_myst_nb_reads() -> None:
     InteractiveShell.instance()
     try:
         with capture_output() as captured:
-            results.glue("01-gap", "0.109")
+            results.glue("01-gap", "0.110")
     finally:
         InteractiveShell.clear_instance()
     (output,) = captured.outputs
@@ -68,4 +68,4 @@ def test_glue_writes_the_output_that_myst_nb_reads() -> None:
         "name": "01-gap",
         "mime_prefix": "application/papermill.record/",
     }
-    assert output.data == {"application/papermill.record/text/plain": "0.109"}
+    assert output.data == {"application/papermill.record/text/plain": "'0.110'"}
