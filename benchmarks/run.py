@@ -1,0 +1,165 @@
+"""Time the package against the literal formulas: one table of time, ratio and agreement.
+
+    python benchmarks/run.py [--threads N] [--json PATH]
+
+Where the literal computation would take hours, a part of it is timed and scaled by the number of
+masks; the table says so. Agreement is the largest difference on the same masks in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import literal
+import torch
+
+from mpt_lml import PPCA, JointTable, curves, data, estimators, experiments, masks
+from mpt_lml.experiments.convergence import NOISE_VARIANCE
+from mpt_lml.results import provenance, write_json
+
+SEEDS = (4, 44, 444, 4444, 44444)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; ``ratio`` is literal over ours."""
+
+    what: str
+    seconds: float
+    literal_seconds: float | None
+    agreement: float | None
+    note: str
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.literal_seconds is None else self.literal_seconds / self.seconds
+
+
+def timed(function: Callable[[], object], repeats: int = 3) -> tuple[float, object]:
+    """Shortest of ``repeats`` wall times after one unmeasured call, and the last value."""
+    function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        value = function()
+        times.append(time.perf_counter() - start)
+    return min(times), value
+
+
+def figure_1_center() -> Row:
+    """D = 50, N = 100, P = 1..200, five seeds: running means against re-estimation for every P."""
+    num_data, num_features, latent_dim, num_masks = 100, 50, 2, 200
+    problems = []
+    for seed in SEEDS:
+        generator = torch.Generator().manual_seed(seed)
+        draw = data.paper_gaussian(num_data, num_features, latent_dim, generator=generator)
+        ranks = masks.sample_ranks(num_features * num_masks, num_features, generator=generator)
+        sizes = torch.arange(1, num_features + 1)
+        mask = ranks.view(num_features, num_masks, num_features) < sizes[:, None, None]
+        problems.append((PPCA(draw.loadings, NOISE_VARIANCE), draw.x, mask))
+
+    def ours() -> torch.Tensor:
+        rows = [
+            estimators.exact(model, x) - curves.running_area(curves.size_scores(model, x, mask))
+            for model, x, mask in problems
+        ]
+        return torch.stack(rows)
+
+    seconds, difference = timed(ours)
+    model, x, mask = problems[0]
+    covariance, mean = model.covariance, model.mean
+    part = 4  # masks a size that the literal formula is timed on
+    start = time.perf_counter()
+    truth = literal.log_marginal(x, mean, covariance)
+    values = [truth - literal.area(x, mean, covariance, mask[:, :count]) for count in (1, 2, part)]
+    a_mask = (time.perf_counter() - start) / (num_features * (1 + 2 + part))
+    # for every P the loops score P masks of every size again
+    evaluations = len(SEEDS) * num_features * num_masks * (num_masks + 1) // 2
+    at = torch.tensor([0, 1, part - 1])
+    agreement = (difference[0, at] - torch.tensor(values, dtype=torch.float64)).abs().max().item()
+    note = f"literal: {evaluations:,} masks at {1e6 * a_mask:.0f} µs each, extrapolated"
+    return Row("Fig. 1 center, P = 1..200, 5 seeds", seconds, evaluations * a_mask, agreement, note)
+
+
+def table_1() -> Row:
+    """Three columns, five seeds, at D = 200, N = 1000."""
+    start = time.perf_counter()
+    outcome = experiments.run("table-1", device="cpu")
+    seconds = time.perf_counter() - start
+    draw = data.paper_gaussian(1000, 200, 5, generator=torch.Generator().manual_seed(1991))
+    model = PPCA(draw.loadings, NOISE_VARIANCE)
+    generator = torch.Generator().manual_seed(SEEDS[0])
+    mask = experiments.convergence.paper_masks(1, 200, generator=generator)
+    start = time.perf_counter()
+    once = literal.area(draw.x, model.mean, model.covariance, mask)
+    literal_seconds = (time.perf_counter() - start) * len(SEEDS) * (1 + 10 + 100)
+    agreement = abs(once - outcome.arrays["estimates"][0, 0].item())
+    note = "literal: one seed at P = 1 timed, times 5 · 111"
+    return Row("Table 1, complete", seconds, literal_seconds, agreement, note)
+
+
+def exact_curve() -> Row:
+    """All 16,384 masks of D = 14."""
+    generator = torch.Generator().manual_seed(0)
+    loadings = torch.randn(14, 3, generator=generator, dtype=torch.float64)
+    model = PPCA(loadings, NOISE_VARIANCE)
+    x = model.sample(100, generator=generator)
+    seconds, curve = timed(lambda: curves.exact_curve(model, x))
+    start = time.perf_counter()
+    slow = literal.exact_curve(x, model.mean, model.covariance)
+    literal_seconds = time.perf_counter() - start
+    agreement = (curve.score - torch.tensor(slow, dtype=torch.float64)).abs().max().item()
+    return Row("Exact curve, D = 14", seconds, literal_seconds, agreement, "literal: complete")
+
+
+def subset_curve() -> Row:
+    """The same through 2^D marginals and the telescoping lemma, on a joint table."""
+    generator = torch.Generator().manual_seed(0)
+    table = JointTable.random((2,) * 14, generator=generator)
+    x = table.sample(4, generator=generator)
+    seconds, curve = timed(lambda: curves.subset_curve(table, x))
+    error = abs(curve.area() - estimators.exact(table, x))
+    return Row(
+        "Subset curve of a table, D = 14", seconds, None, error, "agreement: area against LML"
+    )
+
+
+def render(rows: list[Row]) -> str:
+    """The table as Markdown."""
+    lines = [
+        "| what | time | literal | ratio | agreement | how |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        slow = "–" if row.literal_seconds is None else f"{row.literal_seconds:.3g} s"
+        ratio = "–" if row.ratio is None else f"{row.ratio:,.0f}"
+        agreement = "–" if row.agreement is None else f"{row.agreement:.1e}"
+        lines.append(
+            f"| {row.what} | {row.seconds:.3g} s | {slow} | {ratio} | {agreement} | {row.note} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--json", metavar="PATH", help="also write the rows as JSON")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    rows = [figure_1_center(), table_1(), exact_curve(), subset_curve()]
+    print(render(rows))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"\npeak memory of all of it: {peak:.2f} GiB, {options.threads} threads")
+    if options.json:
+        content = [dataclasses.asdict(row) | {"ratio": row.ratio} for row in rows]
+        origin = provenance("python benchmarks/run.py")
+        write_json(options.json, {"rows": content, "peak_gib": peak, "provenance": origin})
+
+
+if __name__ == "__main__":
+    main()
