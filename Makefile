@@ -38,6 +38,7 @@ $(STAMP): constraints.txt pyproject.toml
 	  exit 1; fi; \
 	if ! $(BIN)/python -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
 	  rm -rf $(VENV); "$$python" -m venv $(VENV); fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=23.2"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[book,hub]"
 	@touch $(STAMP)
 
@@ -57,7 +58,7 @@ nbval: $(STAMP) ## re-execute every committed notebook and compare with its stor
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -p no:cacheprovider --nbval --nbval-kernel-name python3 --nbval-cell-timeout 300 -n $(WORKERS) --dist loadscope book/*.ipynb
 
 site: $(STAMP) ## checks on notebooks and built pages, in Chromium too (after make book)
-	MPT_LML_BOOK_BUILT=1 $(ONE_THREAD) $(BIN)/python -m pytest -q -m "not slow" tests/book tests/browser
+	MPT_LML_BOOK_BUILT=1 $(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/book tests/browser
 
 colab: $(STAMP) ## one chapter in an empty environment, as Colab runs it (MPT_LML_COLAB=all: every one)
 	$(BIN)/python -m pytest -q tests/book/test_colab.py
