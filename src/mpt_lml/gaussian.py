@@ -52,97 +52,128 @@ def condition_dense(
 class LowRankPosterior:
     """p(z | x_R) for P observed sets at once: all that the conditionals of x need.
 
+    Leading axes ``*B`` are a batch of models, each with its own loadings and, where wanted, its own
+    noise variance and sets.
+
     Attributes
     ----------
-    keep : Tensor (P, D)
+    loadings : Tensor (*B, D, K)
+        W.
+    noise_variance : Tensor (*B) or ()
+        σ².
+    keep : Tensor (*B, P, D) or (P, D)
         1 where observed, 0 where masked.
-    inverse : Tensor (P, K, K)
+    inverse : Tensor (*B, P, K, K)
         A_R⁻¹.
-    log_det : Tensor (P,)
+    log_det : Tensor (*B, P)
         log det A_R.
     """
 
-    loadings: Float[Tensor, "D K"]
-    noise_variance: Float[Tensor, ""]
-    keep: Float[Tensor, "P D"]
-    inverse: Float[Tensor, "P K K"]
-    log_det: Float[Tensor, " P"]
+    loadings: Float[Tensor, "*B D K"]
+    noise_variance: Float[Tensor, "..."]
+    keep: Float[Tensor, "*#B P D"]
+    inverse: Float[Tensor, "*B P K K"]
+    log_det: Float[Tensor, "*B P"]
 
     @classmethod
     def of(
         cls,
-        loadings: Float[Tensor, "D K"],
-        noise_variance: Float[Tensor, ""],
-        observed: Bool[Tensor, "P D"],
+        loadings: Float[Tensor, "*B D K"],
+        noise_variance: Float[Tensor, "..."],
+        observed: Bool[Tensor, "*#B P D"],
     ) -> LowRankPosterior:
-        """Factorize A_R for every row R of ``observed``; cost O(P (D K² + K³))."""
+        """Factorize A_R for every row R of ``observed``; cost O(P (D K² + K³)) a model."""
         keep = observed.to(loadings.dtype)
-        dim = loadings.shape[1]
-        gram = (keep @ _outer(loadings)).view(len(keep), dim, dim)
+        dim = loadings.shape[-1]
+        gram = (keep @ _outer(loadings)).unflatten(-1, (dim, dim))
         identity = torch.eye(dim, dtype=loadings.dtype, device=loadings.device)
-        factor = cholesky(identity + gram / noise_variance, "I + W_R' W_R / noise_variance")
+        scaled = gram / noise_variance[..., None, None, None]
+        factor = cholesky(identity + scaled, "I + W_R' W_R / noise_variance")
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         return cls(loadings, noise_variance, keep, torch.cholesky_inverse(factor), log_det)
 
-    def variance(self) -> Float[Tensor, "P D"]:
-        """Var(x_j | x_R) = σ² + w_jᵀ A_R⁻¹ w_j for every coordinate j, shape (P, D)."""
-        return self.noise_variance + self.inverse.flatten(1) @ _outer(self.loadings).T
+    def variance(self) -> Float[Tensor, "*B P D"]:
+        """Var(x_j | x_R) = σ² + w_jᵀ A_R⁻¹ w_j for every coordinate j."""
+        return self._noise(2) + self.inverse.flatten(-2) @ _outer(self.loadings).mT
 
-    def log_conditional(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "P N D"]:
-        """log p(x_j | x_R) of every datum, (P, N, D); meaningful where j is not in R."""
-        weights = self.keep[:, :, None] * (self.loadings @ self.inverse) / self.noise_variance
-        residual = centered - (centered @ weights) @ self.loadings.T
-        return log_normal(residual, self.variance()[:, None, :])
+    def log_conditional(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N D"]:
+        """log p(x_j | x_R) of every datum; meaningful where j is not in R."""
+        loadings = self.loadings[..., None, :, :]
+        weights = self.keep[..., None] * (loadings @ self.inverse) / self._noise(3)
+        residual = centered - (centered @ weights) @ loadings.mT
+        return log_normal(residual, self.variance()[..., None, :])
 
-    def mean_log_conditional(self, second_moment: Float[Tensor, "D D"]) -> Float[Tensor, "P D"]:
-        """The same averaged over data of the given ``second_moment`` XᵀX/N about the mean, (P, D).
+    def mean_log_conditional(self, second_moment: Float[Tensor, "D D"]) -> Float[Tensor, "*B P D"]:
+        """The same averaged over data of the given ``second_moment`` XᵀX/N about the mean.
 
         Its squared residual is C_jj − 2 w_jᵀ B_Rᵀ C_:j + w_jᵀ (B_Rᵀ C B_R) w_j with
         B_R = diag(keep) W A_R⁻¹/σ²: O(D² K) a mask, whatever the number of data.
         """
         cross, moment = self._moments(second_moment)
-        quadratic = self.inverse @ moment @ self.inverse
-        slope = ((self.inverse @ _rows(self.loadings)) * cross).sum(dim=1)
+        quadratic = (self.inverse @ moment @ self.inverse).flatten(-2)
+        slope = ((self.inverse @ self._rows()) * cross).sum(dim=-2)
         square = (
             second_moment.diagonal()
-            - 2.0 * slope / self.noise_variance
-            + quadratic.flatten(1) @ _outer(self.loadings).T / self.noise_variance**2
+            - 2.0 * slope / self._noise(2)
+            + quadratic @ _outer(self.loadings).mT / self._noise(2) ** 2
         )
         variance = self.variance()
         return -0.5 * (LOG_2PI + variance.log() + square / variance)
 
-    def log_marginal(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "P N"]:
-        """log p(x_R) of every datum, (P, N); 0 where R is empty."""
-        projected = (self.keep[:, None, :] * centered) @ self.loadings
+    def log_marginal(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N"]:
+        """log p(x_R) of every datum; 0 where R is empty."""
+        projected = (self.keep[..., None, :] * centered) @ self.loadings[..., None, :, :]
         explained = ((projected @ self.inverse) * projected).sum(dim=-1)
-        total = self.keep @ centered.square().T
-        return self._log_marginal(total, explained, self.log_det[:, None])
+        total = self.keep @ centered.square().mT
+        size, log_det = self.keep.sum(dim=-1)[..., None], self.log_det[..., None]
+        return _log_density(size, log_det, total, explained, self._noise(2))
 
-    def mean_log_marginal(self, second_moment: Float[Tensor, "D D"]) -> Float[Tensor, " P"]:
-        """log p(x_R) averaged over data of the given ``second_moment``, (P,)."""
+    def mean_log_marginal(self, second_moment: Float[Tensor, "D D"]) -> Float[Tensor, "*B P"]:
+        """log p(x_R) averaged over data of the given ``second_moment``."""
         _, moment = self._moments(second_moment)
-        explained = (self.inverse * moment).sum(dim=(1, 2))
-        return self._log_marginal(self.keep @ second_moment.diagonal(), explained, self.log_det)
+        explained = (self.inverse * moment).sum(dim=(-2, -1))
+        total = self.keep @ second_moment.diagonal()
+        size = self.keep.sum(dim=-1)
+        return _log_density(size, self.log_det, total, explained, self._noise(1))
 
-    def _log_marginal(self, total: Tensor, explained: Tensor, log_det: Tensor) -> Tensor:
-        size = self.keep.sum(dim=1).view(-1, *[1] * (total.ndim - 1))
-        quadratic = (total - explained / self.noise_variance) / self.noise_variance
-        return -0.5 * (size * (LOG_2PI + self.noise_variance.log()) + log_det + quadratic)
+    def _noise(self, axes: int) -> Tensor:
+        """σ² with ``axes`` trailing axes to broadcast over."""
+        return self.noise_variance[(..., *[None] * axes)]
+
+    def _rows(self) -> Float[Tensor, "*B 1 K D"]:
+        """Wᵀ, contiguous: batched products with it then run as one large matrix product."""
+        return self.loadings.mT.contiguous()[..., None, :, :]
 
     def _moments(
         self, second_moment: Float[Tensor, "D D"]
-    ) -> tuple[Float[Tensor, "P K D"], Float[Tensor, "P K K"]]:
+    ) -> tuple[Float[Tensor, "*B P K D"], Float[Tensor, "*B P K K"]]:
         """W_Rᵀ C_R: (the only product with D² terms) and W_Rᵀ C_RR W_R."""
-        kept_rows = self.keep[:, None, :] * _rows(self.loadings)
+        kept_rows = self.keep[..., None, :] * self._rows()
         cross = kept_rows @ second_moment
         return cross, cross @ kept_rows.mT
 
 
-def _rows(loadings: Float[Tensor, "D K"]) -> Float[Tensor, "K D"]:
-    """Wᵀ, contiguous: batched products with it then run as one large matrix product."""
-    return loadings.mT.contiguous()
+def _log_density(
+    size: Tensor, log_det: Tensor, total: Tensor, explained: Tensor, noise_variance: Tensor
+) -> Tensor:
+    """Log-density of ``size`` coordinates from their squared norm and what the latents explain."""
+    quadratic = (total - explained / noise_variance) / noise_variance
+    return -0.5 * (size * (LOG_2PI + noise_variance.log()) + log_det + quadratic)
 
 
-def _outer(loadings: Float[Tensor, "D K"]) -> Float[Tensor, "D KK"]:
+def _outer(loadings: Float[Tensor, "*B D K"]) -> Float[Tensor, "*B D KK"]:
     """w_j w_jᵀ as rows: turns a batch of K×K forms into one matrix product."""
-    return (loadings[:, :, None] * loadings[:, None, :]).flatten(1)
+    return (loadings[..., :, None] * loadings[..., None, :]).flatten(-2)
+
+
+def random_loadings_variance(
+    num_observed: Float[Tensor, "..."], latent_dim: int, noise_variance: float
+) -> Float[Tensor, "..."]:
+    """v(r): Var(x_j | x_R) for loadings with independent N(0, 1) entries and r observed coordinates.
+
+    v(r) = ½ [σ² + K − r + √((σ² + K − r)² + 4 σ² r)], the limit for large D, K and r (ours). At
+    r = 0 it is the prior variance σ² + K, and for r well above K it is close to σ²; the bend is at
+    r = K. Under the model the score is then S(M) ≈ −½ ln(2πe v(D − M)).
+    """
+    gap = noise_variance + latent_dim - num_observed
+    return 0.5 * (gap + (gap.square() + 4.0 * noise_variance * num_observed).sqrt())

@@ -72,6 +72,20 @@ class SizeLaw(ABC):
         draws = torch.multinomial(weights, num_masks, replacement=True, generator=generator)
         return draws + 1
 
+    def stratified(
+        self, num_masks: int, num_features: int, *, generator: torch.Generator
+    ) -> Tensor:
+        """``num_masks`` sizes at evenly spaced quantiles with one random shift, shape (P,) int64.
+
+        Each size is unbiased for the law, and the set is as even as it can be: with P = D and the
+        uniform law it is every size 1..D once, whatever the shift.
+        """
+        shift = torch.rand((), generator=generator, dtype=torch.float64)
+        quantile = (torch.arange(num_masks, dtype=torch.float64) + shift) / num_masks
+        # The last partial sum may round below 1; no quantile may fall behind it.
+        bounds = self.probabilities(num_features).cumsum(0)[:-1]
+        return torch.bucketize(quantile, bounds, right=True) + 1
+
 
 @dataclass(frozen=True)
 class FixedSize(SizeLaw):
@@ -87,6 +101,25 @@ class FixedSize(SizeLaw):
         weights = torch.zeros(num_features, dtype=torch.float64)
         weights[self.num_masked - 1] = 1.0
         return weights
+
+
+@dataclass(frozen=True)
+class SizeSet(SizeLaw):
+    """M uniform on the given sizes: what training sees that visits some sizes and not others."""
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) == 0:
+            raise ValueError("sizes must name at least one size, got an empty sequence.")
+        for size in self.sizes:
+            require_count("size", size, 1)
+
+    def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
+        for size in self.sizes:
+            require_count("size", size, 1, num_features)
+        counts = torch.bincount(torch.tensor(self.sizes) - 1, minlength=num_features)
+        return counts.double() / len(self.sizes)
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,31 @@ class MaskCurve:
             return cls(**fields)
 
 
+@dataclass(frozen=True)
+class History:
+    """What a training run leaves: tracked values of every epoch, parameters at chosen ones.
+
+    Attributes
+    ----------
+    values : dict of Tensor (E + 1, B)
+        One row an epoch, for B runs trained side by side. Row e belongs to the parameters after e
+        updates: row 0 is the initialization.
+    parameters : dict of Tensor (B, ...)
+        After the last epoch.
+    snapshots : dict of int to dict of Tensor
+        Parameters after the epochs asked for.
+    """
+
+    values: dict[str, Tensor]
+    parameters: dict[str, Tensor]
+    snapshots: dict[int, dict[str, Tensor]]
+
+    @property
+    def num_epochs(self) -> int:
+        """E."""
+        return len(next(iter(self.values.values()))) - 1
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary sibling of ``path`` that replaces it when the block ends without an error."""

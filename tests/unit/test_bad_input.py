@@ -85,6 +85,11 @@ CASES = {
     "loadings with NaN": (lambda: PPCA(LOADINGS * math.nan, 0.2), ValueError, r"loadings\[0, 0\]"),
     "K as large as D": (lambda: PPCA.fit_closed_form(X, 4), ValueError, r"0\.\.3, got 4"),
     "K that explains all": (lambda: PPCA.fit_closed_form(X, 2), ValueError, "latent_dim=2"),
+    "a divisor of 0": (
+        lambda: PPCA.fit_closed_form(X, 1, ddof=3),
+        ValueError,
+        r"ddof.*0\.\.2, got 3",
+    ),
     "probabilities that do not sum to 1": (
         lambda: JointTable(torch.full((2, 2), 0.3)),
         ValueError,

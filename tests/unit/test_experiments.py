@@ -37,7 +37,9 @@ def test_table_1_to_every_printed_digit(
     table_1: experiments.Outcome, name: str, printed: str
 ) -> None:
     measured = table_1.findings[f"table-1/{name}"].measured
-    cut = math.trunc(100 * measured) / 100  # the paper cuts, it does not round: 0.1299 -> 0.12
+    # The paper cuts, it does not round: 0.1299 -> 0.12. 5e-6: float32 data may differ in a last bit
+    # between processors, and one value, 0.030001, is that close to its digit.
+    cut = math.trunc(100 * (measured + math.copysign(5e-6, measured))) / 100
     assert f"{cut:.2f}" == printed
 
 

@@ -159,11 +159,19 @@ class PPCA(TractableModel):
         return self.mean + latent @ self.loadings.T + self.noise_variance.sqrt() * noise
 
     @classmethod
-    def fit_closed_form(cls, x: Float[Tensor, "N D"], latent_dim: int, *, ddof: int = 0) -> PPCA:
+    def fit_closed_form(
+        cls,
+        x: Float[Tensor, "N D"],
+        latent_dim: int,
+        *,
+        ddof: int = 0,
+        noise_variance: float | None = None,
+        mean: Float[Tensor, " D"] | None = None,
+    ) -> PPCA:
         """Maximum likelihood in closed form (Tipping & Bishop 1999, Section 3.2).
 
         μ is the sample mean, σ² the mean of the D − K smallest eigenvalues of the sample covariance
-        and W = U (Λ − σ² I)^{1/2} from the K largest.
+        and W = U (Λ − σ² I)^{1/2} from the K largest, with max(Λ − σ², 0) where σ² is given.
 
         Parameters
         ----------
@@ -173,6 +181,8 @@ class PPCA(TractableModel):
         ddof : int
             The covariance divides by N − ddof: 0 is maximum likelihood, 1 is what scikit-learn's
             ``PCA`` uses.
+        noise_variance, mean : optional
+            Known values, which are then not estimated (the paper trains W alone).
 
         Raises
         ------
@@ -181,19 +191,22 @@ class PPCA(TractableModel):
         """
         require_data(x, x.shape[-1])
         require_count("latent_dim", latent_dim, 0, x.shape[1] - 1)
-        mean = x.mean(dim=0)
-        covariance = (x - mean).T @ (x - mean) / (len(x) - ddof)
+        require_count("ddof", ddof, 0, len(x) - 1)
+        center = x.mean(dim=0) if mean is None else mean
+        covariance = (x - center).T @ (x - center) / (len(x) - ddof)
         eigenvalues, eigenvectors = torch.linalg.eigh(covariance)
-        rest, top = eigenvalues[: x.shape[1] - latent_dim], eigenvalues[x.shape[1] - latent_dim :]
-        noise_variance = rest.mean()
-        if noise_variance <= torch.finfo(x.dtype).eps * eigenvalues[-1]:
-            raise ValueError(
-                f"latent_dim={latent_dim} explains all the variance of these {len(x)} data, so the "
-                f"noise variance would be {noise_variance.item():.1e}. Use fewer latent dimensions."
-            )
-        scale = (top - noise_variance).clamp(min=0.0).sqrt()
-        loadings = (eigenvectors[:, x.shape[1] - latent_dim :] * scale).flip(1)
-        return cls(loadings, noise_variance, mean)
+        top = slice(x.shape[1] - latent_dim, None)
+        if noise_variance is None:
+            variance = eigenvalues[: x.shape[1] - latent_dim].mean()
+            if variance <= torch.finfo(x.dtype).eps * eigenvalues[-1]:
+                raise ValueError(
+                    f"latent_dim={latent_dim} explains all the variance of these {len(x)} data, "
+                    "which leaves a noise variance of 0. Use fewer latent dimensions."
+                )
+        else:
+            variance = torch.as_tensor(noise_variance, dtype=x.dtype)
+        scale = (eigenvalues[top] - variance).clamp(min=0.0).sqrt()
+        return cls((eigenvectors[:, top] * scale).flip(1), variance, center)
 
     def _everything(self) -> Bool[Tensor, "1 D"]:
         return torch.ones(1, self.num_features, dtype=torch.bool, device=self.loadings.device)

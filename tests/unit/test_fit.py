@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from models import generator, random_ppca
+
+from mpt_lml import fit, masks, objectives
+from mpt_lml.results import History
+
+NOISE = torch.tensor(0.3, dtype=torch.float64)
+MOMENT = objectives.second_moment(random_ppca(5, 2).sample(60, generator=generator(2)))
+START = {"loadings": torch.randn(3, 5, 2, generator=generator(1), dtype=torch.float64)}
+SETTINGS = {"law": "uniform", "seeds": [1, 2, 3]}
+
+
+def objective(parameters: fit.Parameters, generators: Sequence[torch.Generator]) -> torch.Tensor:
+    mask = torch.stack(
+        [objectives.draw_masks(5, 5, masks.UniformSize(), generator=g) for g in generators]
+    )
+    return objectives.sampled(parameters["loadings"], NOISE, MOMENT, mask)
+
+
+def run(epochs: int = 30, **options: object) -> History:
+    options = {"objective": objective, "learning_rate": 0.05, **options}
+    return fit.maximize(
+        START,
+        num_epochs=epochs,
+        generators=[generator(s) for s in (4, 5, 6)],
+        track={"lml": lambda p: objectives.log_marginal(p["loadings"], NOISE, MOMENT)},
+        snapshots=(0, 10, epochs),
+        **options,
+    )
+
+
+def same(first: History, second: History) -> bool:
+    return (
+        all(
+            torch.equal(first.values[k].nan_to_num(), second.values[k].nan_to_num())
+            for k in first.values
+        )
+        and torch.equal(first.parameters["loadings"], second.parameters["loadings"])
+        and first.snapshots.keys() == second.snapshots.keys()
+        and all(
+            torch.equal(kept["loadings"], second.snapshots[e]["loadings"])
+            for e, kept in first.snapshots.items()
+        )
+    )
+
+
+def stop_before(epoch: int, error: type[BaseException] = KeyboardInterrupt):
+    def progress(items: Iterable[int], description: str) -> Iterable[int]:
+        for item in items:
+            if item == epoch:
+                raise error
+            yield item
+
+    return progress
+
+
+def test_training_raises_the_likelihood_and_records_every_epoch() -> None:
+    history = run(200)
+    assert history.num_epochs == 200
+    assert history.values["lml"].shape == (201, 3)
+    assert (history.values["lml"][-1] > history.values["lml"][0] + 1).all()
+    assert history.values["objective"][-1].isnan().all()
+    assert not history.values["objective"][:-1].isnan().any()
+    assert torch.equal(history.snapshots[0]["loadings"], START["loadings"])
+    assert torch.equal(history.snapshots[200]["loadings"], history.parameters["loadings"])
+
+
+def test_adam_is_adam() -> None:
+    """One run by hand with torch's optimizer and the same masks."""
+    g = generator(4)
+    loadings = START["loadings"][0].clone().requires_grad_()
+    optimizer = torch.optim.Adam([loadings], lr=0.05)
+    for _ in range(30):
+        mask = objectives.draw_masks(5, 5, masks.UniformSize(), generator=g)
+        optimizer.zero_grad()
+        (-objectives.sampled(loadings, NOISE, MOMENT, mask)).backward()
+        optimizer.step()
+    torch.testing.assert_close(
+        run().parameters["loadings"][0], loadings.detach(), atol=1e-9, rtol=0
+    )
+
+
+@pytest.mark.parametrize("epoch", [1, 7, 10, 29])
+def test_a_stopped_run_goes_on_to_the_last_bit(tmp_path: Path, epoch: int) -> None:
+    whole = run()
+    checkpoint = fit.Checkpoint(tmp_path / "run.npz", SETTINGS, every=5)
+    with pytest.raises(KeyboardInterrupt):
+        run(checkpoint=checkpoint, progress=stop_before(epoch))
+    assert same(run(checkpoint=checkpoint), whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
+
+
+def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_too(tmp_path: Path) -> None:
+    whole = run()
+    checkpoint = fit.Checkpoint(tmp_path / "run.npz", SETTINGS, every=5)
+    calls = 0
+
+    def interrupted(parameters, generators):
+        nonlocal calls
+        calls += 1
+        value = objective(parameters, generators)
+        if calls == 13:
+            raise KeyboardInterrupt
+        return value
+
+    with pytest.raises(KeyboardInterrupt):
+        run(objective=interrupted, checkpoint=checkpoint)
+    assert same(run(checkpoint=checkpoint), whole)
+
+
+def test_a_run_stopped_twice_and_killed_once(tmp_path: Path) -> None:
+    whole = run()
+    checkpoint = fit.Checkpoint(tmp_path / "run.npz", SETTINGS, every=4)
+    for epoch in (6, 17):
+        with pytest.raises(KeyboardInterrupt):
+            run(checkpoint=checkpoint, progress=stop_before(epoch))
+    older = checkpoint.path.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        run(checkpoint=checkpoint, progress=stop_before(25))
+    checkpoint.path.write_bytes(older)  # killed: the last periodic file is all there is
+    assert same(run(checkpoint=checkpoint), whole)
+
+
+def test_a_diverged_run_names_the_epoch_and_keeps_the_last_good_state(tmp_path: Path) -> None:
+    calls = 0
+
+    def breaking(parameters, generators):
+        nonlocal calls
+        calls += 1
+        value = objective(parameters, generators)
+        return value * torch.tensor([1.0, math.nan, 1.0]) if calls == 13 else value
+
+    checkpoint = fit.Checkpoint(tmp_path / "run.npz", SETTINGS)
+    with pytest.raises(fit.DivergedError, match="nan at epoch 12 in run 1 of 3") as caught:
+        run(objective=breaking, checkpoint=checkpoint)
+    assert caught.value.epoch == 12
+    assert torch.isfinite(caught.value.history.parameters["loadings"]).all()
+    assert caught.value.history.num_epochs == 12
+    assert same(run(checkpoint=checkpoint), run())
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_step() -> None:
+    def kinked(parameters, generators):
+        loadings = parameters["loadings"]
+        return (loadings - loadings.detach()).square().sum(dim=(1, 2)).sqrt()
+
+    with pytest.raises(fit.DivergedError, match="gradient of loadings is nan at epoch 0") as caught:
+        run(objective=kinked)
+    assert torch.equal(caught.value.history.parameters["loadings"], START["loadings"])
+
+
+@pytest.mark.bad_input
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"epochs": 0}, ">= 1, got 0"),
+            ({"epochs": -3}, ">= 1, got -3"),
+            ({"learning_rate": 0.0}, "> 0, got 0.0"),
+            ({"learning_rate": -0.1}, "> 0, got -0.1"),
+            ({"learning_rate": math.nan}, "> 0, got nan"),
+            ({"epochs": 5}, r"0\.\.5, got 10"),
+        ],
+    )
+    def test_settings(self, options: dict, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            run(**options)
+
+    def test_a_checkpoint_of_another_configuration(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.npz"
+        run(checkpoint=fit.Checkpoint(path, SETTINGS))
+        other = {**SETTINGS, "law": "fixed"}
+        with pytest.raises(fit.CheckpointMismatchError, match="law is 'uniform', wanted 'fixed'"):
+            run(checkpoint=fit.Checkpoint(path, other))
+
+    def test_a_checkpoint_beyond_the_epochs_asked_for(self, tmp_path: Path) -> None:
+        checkpoint = fit.Checkpoint(tmp_path / "run.npz", SETTINGS)
+        run(checkpoint=checkpoint)
+        with pytest.raises(fit.CheckpointMismatchError, match="already at epoch 30"):
+            run(20, checkpoint=checkpoint)
+
+    def test_a_folder_that_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(PermissionError, match="cannot write"):
+            run(checkpoint=fit.Checkpoint(tmp_path / "file" / "run.npz", SETTINGS))
