@@ -28,9 +28,7 @@ ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
 
 
 def without_code(markdown: str) -> str:
-    markdown = re.sub(
-        r"^(?:> ?)*(`{3,})(?!\{).*?^(?:> ?)*\1\s*$", "", markdown, flags=re.M | re.S
-    )
+    markdown = re.sub(r"^(?:> ?)*(`{3,})(?!\{).*?^(?:> ?)*\1\s*$", "", markdown, flags=re.M | re.S)
     return re.sub(r"(?<![`}])(`{1,2})(?!`)(.+?)(?<!`)\1(?!`)", "", markdown, flags=re.S)
 
 
