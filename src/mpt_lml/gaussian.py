@@ -48,24 +48,47 @@ def condition_dense(
     return conditional_mean, covariance[mask][:, mask] - gain @ cross.T
 
 
+def divergence(p: Float[Tensor, "D D"], q: Float[Tensor, "D D"]) -> Float[Tensor, ""]:
+    """KL(N(0, p) ‖ N(0, q)) of two covariances, nats."""
+    ratio = torch.linalg.solve(q, p)
+    return 0.5 * (ratio.trace() - len(p) - torch.linalg.slogdet(ratio).logabsdet)
+
+
+def conditional_divergence(
+    p: Float[Tensor, "D D"], q: Float[Tensor, "D D"], mask: Bool[Tensor, " D"]
+) -> Float[Tensor, ""]:
+    """(1/M) Σ_{j∈A} E_p KL(p(x_j | x_R) ‖ q(x_j | x_R)) for the mask A, zero means, nats.
+
+    What the score of the mask loses in expectation when x follows N(0, p) and the model is N(0, q).
+    Dense, from the conditional means and variances themselves.
+    """
+    rest = ~mask
+    gain_p, gain_q = (torch.linalg.solve(c[rest][:, rest], c[rest][:, mask]).mT for c in (p, q))
+    variance_p = (p[mask][:, mask] - gain_p @ p[rest][:, mask]).diagonal()
+    variance_q = (q[mask][:, mask] - gain_q @ q[rest][:, mask]).diagonal()
+    shift = gain_p - gain_q
+    square = ((shift @ p[rest][:, rest]) * shift).sum(dim=1)
+    return 0.5 * ((variance_q / variance_p).log() + (variance_p + square) / variance_q - 1.0).mean()
+
+
 @dataclass(frozen=True)
 class LowRankPosterior:
     """p(z | x_R) for P observed sets at once: all that the conditionals of x need.
 
-    Leading axes ``*B`` are a batch of models, each with its own loadings and, where wanted, its own
-    noise variance and sets.
+    All axes before those named (written ...) are a batch of models, each with its own loadings and,
+    where wanted, its own noise variance and sets.
 
     Attributes
     ----------
-    loadings : Tensor (*B, D, K)
+    loadings : Tensor (..., D, K)
         W.
-    noise_variance : Tensor (*B) or ()
+    noise_variance : Tensor (...) or ()
         σ².
-    keep : Tensor (*B, P, D) or (P, D)
+    keep : Tensor (..., P, D) or (P, D)
         1 where observed, 0 where masked.
-    inverse : Tensor (*B, P, K, K)
+    inverse : Tensor (..., P, K, K)
         A_R⁻¹.
-    log_det : Tensor (*B, P)
+    log_det : Tensor (..., P)
         log det A_R.
     """
 

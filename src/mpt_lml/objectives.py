@@ -2,8 +2,8 @@
 
 All of them are *maximized* and comparable with the mean log p(x): D Σ_M π(M) S(x; M) for a law π of
 mask sizes. With the uniform law that is the LML itself (Proposition 1), with M fixed it is D S(x; M).
-The data enter through their second moment about the model's mean, and leading axes ``*B`` of the
-loadings are models trained side by side.
+The data enter through their second moment about the model's mean, and leading axes of the loadings
+(written ...) are models trained side by side.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def log_marginal(
     noise_variance: Float[Tensor, "..."],
     moment: Float[Tensor, "D D"],
 ) -> Float[Tensor, "*B"]:
-    """The exact mean log p(x), shape (*B)."""
+    """The exact mean log p(x), shape (...)."""
     everything = torch.ones(1, loadings.shape[-2], dtype=torch.bool, device=loadings.device)
     posterior = LowRankPosterior.of(loadings, noise_variance, everything)
     return posterior.mean_log_marginal(moment)[..., 0]
@@ -44,7 +44,7 @@ def mask_scores(
     moment: Float[Tensor, "D D"],
     mask: Bool[Tensor, "*#B P D"],
 ) -> Float[Tensor, "*B P"]:
-    """(1/M) Σ_{j∈A} log p(x_j | x_R) of every mask, mean over the data, shape (*B, P)."""
+    """(1/M) Σ_{j∈A} log p(x_j | x_R) of every mask, mean over the data, shape (..., P)."""
     posterior = LowRankPosterior.of(loadings, noise_variance, ~mask)
     values = posterior.mean_log_conditional(moment).where(mask, 0.0)
     return values.sum(dim=-1) / mask.sum(dim=-1)
@@ -111,7 +111,7 @@ def curve(
     noise_variance: Float[Tensor, "..."],
     moment: Float[Tensor, "D D"],
 ) -> Float[Tensor, "*B D"]:
-    """The exact S(x; M), M = 1..D, of every model of the batch, shape (*B, D)."""
+    """The exact S(x; M), M = 1..D, of every model of the batch, shape (..., D)."""
     num_features = loadings.shape[-2]
     mask, _ = weighted_masks(num_features, masks.UniformSize())
     scores = mask_scores(loadings, noise_variance, moment, mask.to(loadings.device))

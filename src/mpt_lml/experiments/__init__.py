@@ -1,6 +1,6 @@
 """The paper's experiments by name, with their settings as data; ``mpt-lml`` runs them."""
 
-from mpt_lml.experiments import convergence, identity
+from mpt_lml.experiments import area, convergence, identity, training
 from mpt_lml.experiments.registry import (
     Experiment,
     Finding,
@@ -16,9 +16,11 @@ __all__ = [
     "Finding",
     "Outcome",
     "UnknownExperimentError",
+    "area",
     "convergence",
     "find",
     "identity",
     "names",
     "run",
+    "training",
 ]
