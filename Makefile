@@ -51,8 +51,9 @@ test: book ## the book, then unit tests, nbval over every notebook, checks on th
 	$(MAKE) --no-print-directory nbval
 	$(MAKE) --no-print-directory site
 
-unit: $(STAMP) ## tests of the package only
+unit: $(STAMP) ## tests of the package, then again with every shape in a signature checked
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) tests/unit
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not bad_input and not slow" --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
 
 nbval: $(STAMP) ## re-execute every committed notebook and compare with its stored outputs
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -p no:cacheprovider --nbval --nbval-kernel-name python3 --nbval-cell-timeout 300 -n $(WORKERS) --dist loadscope book/*.ipynb

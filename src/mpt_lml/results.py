@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -235,6 +236,10 @@ def require_writable(folder: str | Path) -> Path:
 def write_json(path: str | Path, content: Any) -> None:
     """Write ``content`` as indented JSON to ``path``, atomically; NaN is refused."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    # A row of numbers stays on one line: a curve is not a thousand lines of a diff.
+    text = re.sub(
+        r"\[[\s\d.,eE+-]+\]", lambda row: "[" + " ".join(row[0][1:-1].split()) + "]", text
+    )
     with replacing(Path(path)) as partial:
         partial.write_text(text + "\n", encoding="utf-8")
 

@@ -23,6 +23,14 @@ def test_an_estimate_is_a_number_with_an_error() -> None:
     assert (torch.ones(2) - estimate).tolist() == pytest.approx([61.3, 61.3])
 
 
+def test_rows_of_numbers_stay_on_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    content = {"rows": [[1.5, -2e-7], [None, 3.0]], "names": ["a", "[1, 2]"], "none": []}
+    results.write_json(path, content)
+    assert results.read_json(path) == content
+    assert "[1.5, -2e-07]" in path.read_text()
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     results.write_json(path, {"a": 1})

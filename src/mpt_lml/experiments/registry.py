@@ -73,7 +73,7 @@ class Outcome:
     data_sha256: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers for JSON, arrays rounded to 10 significant digits."""
+        """Plain lists and numbers for JSON, arrays rounded to 8 significant digits."""
         return {
             "findings": {name: dataclasses.asdict(found) for name, found in self.findings.items()},
             "arrays": {name: _rounded(array.tolist()) for name, array in self.arrays.items()},
@@ -85,7 +85,7 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(item) for item in value]
     if isinstance(value, float):
-        return float(f"{value:.10g}") if math.isfinite(value) else None
+        return float(f"{value:.8g}") if math.isfinite(value) else None
     return value
 
 
