@@ -53,3 +53,35 @@ def exact_curve(x: Tensor, mean: Tensor, covariance: Tensor) -> list[float]:
             scores.append(mask_score(x, mean, covariance, mask))
         curve.append(sum(scores) / len(scores))
     return curve
+
+
+def train(
+    x: Tensor, start: Tensor, noise_variance: float, mask: Tensor, learning_rate: float
+) -> tuple[Tensor, list[float]]:
+    """Adam on the sum of the scores of ``mask`` (epochs, P, D), one mask at a time, scaled by D / P.
+
+    Returns the loadings after the last epoch and the exact mean log p(x) after each.
+    """
+    num_features = x.shape[1]
+    loadings = start.clone().requires_grad_()
+    identity = torch.eye(num_features, dtype=x.dtype)
+    optimizer = torch.optim.Adam([loadings], lr=learning_rate)
+    history = []
+    for of_one_epoch in mask:
+        objective = torch.zeros((), dtype=x.dtype)
+        for row in of_one_epoch:
+            covariance = loadings @ loadings.T + noise_variance * identity
+            observed = covariance[~row][:, ~row]
+            gain = covariance[row][:, ~row] @ torch.inverse(observed)
+            predicted = x[:, ~row] @ gain.T
+            variance = (covariance[row][:, row] - gain @ covariance[~row][:, row]).diagonal()
+            square = (x[:, row] - predicted) ** 2 / variance
+            value = -0.5 * (math.log(2 * math.pi) + variance.log() + square)
+            objective = objective + value.sum(dim=1).mean() / row.sum()
+        optimizer.zero_grad()
+        (-objective * num_features / len(of_one_epoch)).backward()
+        optimizer.step()
+        with torch.no_grad():
+            covariance = loadings @ loadings.T + noise_variance * identity
+            history.append(log_marginal(x, torch.zeros_like(x[0]), covariance))
+    return loadings.detach(), history

@@ -9,7 +9,8 @@ import pytest
 import torch
 from models import generator, random_ppca
 
-from mpt_lml import curves, estimators, masks
+from mpt_lml import curves, estimators, masks, objectives
+from mpt_lml.experiments import training
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import literal
@@ -38,3 +39,17 @@ def test_the_exact_curve_agrees_with_the_literal_formula() -> None:
     x = model.sample(10, generator=generator(1))
     slow = literal.exact_curve(x, model.mean, model.covariance)
     assert curves.exact_curve(model, x).score.tolist() == pytest.approx(slow, abs=1e-10)
+
+
+def test_batched_training_is_the_literal_loop() -> None:
+    config = training.Training(num_data=40, num_features=5, num_epochs=6, seeds=(4, 44))
+    of = training.problem(config, "model")
+    for law in training.laws(config).values():
+        history = training.train(config, of, law)
+        starts, generators = training.initial_loadings(config)
+        for run, g in enumerate(generators):
+            mask = [objectives.draw_masks(5, 5, law, generator=g) for _ in range(6)]
+            loadings, lml = literal.train(of.x, starts[run], 0.2, torch.stack(mask), 0.01)
+            ours = history.parameters["loadings"][run]
+            torch.testing.assert_close(ours, loadings, atol=1e-9, rtol=0)
+            assert history.values["lml"][1:, run].tolist() == pytest.approx(lml, abs=1e-9)
