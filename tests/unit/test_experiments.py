@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_lml import experiments
+from mpt_lml import PPCA, curves, data, estimators, experiments
 from mpt_lml.experiments import cli, ledger
 from mpt_lml.experiments.registry import Finding
 from mpt_lml.results import read_json, write_json
@@ -77,6 +77,16 @@ def test_fixed_size_is_biased_and_stays_so() -> None:
     found = outcome.findings["fig-1-right"]
     assert found.verdict == "confirmed"
     assert abs(found.measured) > 5 * found.standard_error
+
+
+def test_fixed_size_settles_at_d_times_its_score() -> None:
+    config = experiments.convergence.Figure1Right(num_features=6, num_masked=2, num_masks=500)
+    outcome = experiments.convergence.figure_1_right(config)
+    draw = data.paper_gaussian(100, 6, 2, generator=torch.Generator().manual_seed(111))
+    model = PPCA(draw.loadings, 0.2)
+    expected = estimators.exact(model, draw.x) - 6 * curves.exact_curve(model, draw.x).score[1]
+    found = outcome.findings["fig-1-right"]
+    assert abs(found.measured - expected.item()) <= 5 * found.standard_error
 
 
 ENTRY = {"id": "a", "published": 0.12, "tolerance": 0.005}
@@ -159,6 +169,12 @@ class TestCommand:
         call = ["run", "figure-1-left", "--preset", "quick", "--out", str(tmp_path)]
         assert cli.main(call) == 0
         assert path.read_bytes() == before
+
+    def test_so_does_a_run_that_is_written_elsewhere(self, tmp_path: Path) -> None:
+        path = ROOT / "book" / "ledger.json"
+        before, touched = path.read_bytes(), path.stat().st_mtime_ns
+        assert cli.main(["run", "figure-1-left", "--out", str(tmp_path)]) == 0
+        assert (path.read_bytes(), path.stat().st_mtime_ns) == (before, touched)
 
     def test_an_unwritable_folder_stops_before_the_run(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 from mpt_lml import PPCA, JointTable, curves, gaussian, masks
-from mpt_lml.models.base import TractableModel
+from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.numerics import log_normal
 
 EXACT = 1e-10
@@ -56,6 +56,8 @@ class TractableModelCase:
         x, mask = self.data(model), self.every_mask(model)
         fast, slow = model.mean_log_conditional(x, mask), model.log_conditional(x, mask).mean(dim=1)
         torch.testing.assert_close(fast, slow, atol=EXACT, rtol=0)
+        plain = ConditionalModel.mean_log_conditional(model, x, mask)  # what other models inherit
+        torch.testing.assert_close(plain, slow, atol=EXACT, rtol=0)
         fast = model.mean_log_subset_marginal(x, ~mask)
         slow = model.log_subset_marginal(x, ~mask).mean(dim=1)
         torch.testing.assert_close(fast, slow, atol=EXACT, rtol=0)

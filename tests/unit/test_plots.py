@@ -29,6 +29,9 @@ def test_the_curve_is_drawn_as_it_is() -> None:
     assert first.get_ydata().tolist() == curve.score.tolist()
     assert second.get_xdata().tolist() == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert "nats" in ax.get_ylabel()
+    shaded = ax.collections[-2].get_paths()[0].vertices  # the area, then the second curve's error
+    edge = {round(y, 12) for x, y in shaded if x == 3}
+    assert edge == {0.0, round(curve.score[2].item(), 12)}
 
 
 def test_convergence_draws_one_line_a_run_and_zero() -> None:
