@@ -88,15 +88,12 @@ class LowRankPosterior:
         1 where observed, 0 where masked.
     inverse : Tensor (..., P, K, K)
         A_R⁻¹.
-    log_det : Tensor (..., P)
-        log det A_R.
     """
 
     loadings: Float[Tensor, "*B D K"]
     noise_variance: Float[Tensor, "..."]
     keep: Float[Tensor, "*#B P D"]
     inverse: Float[Tensor, "*B P K K"]
-    log_det: Float[Tensor, "*B P"]
 
     @classmethod
     def of(
@@ -105,15 +102,14 @@ class LowRankPosterior:
         noise_variance: Float[Tensor, "..."],
         observed: Bool[Tensor, "*#B P D"],
     ) -> LowRankPosterior:
-        """Factorize A_R for every row R of ``observed``; cost O(P (D K² + K³)) a model."""
+        """Invert A_R for every row R of ``observed``; cost O(P (D K² + K³)) a model."""
         keep = observed.to(loadings.dtype)
         dim = loadings.shape[-1]
         gram = (keep @ _outer(loadings)).unflatten(-1, (dim, dim))
         identity = torch.eye(dim, dtype=loadings.dtype, device=loadings.device)
-        scaled = gram / noise_variance[..., None, None, None]
-        factor = cholesky(identity + scaled, "I + W_R' W_R / noise_variance")
-        log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-        return cls(loadings, noise_variance, keep, torch.cholesky_inverse(factor), log_det)
+        # All eigenvalues are at least 1: no factorization is needed to know that an inverse exists.
+        inverse, _ = torch.linalg.inv_ex(identity + gram / noise_variance[..., None, None, None])
+        return cls(loadings, noise_variance, keep, inverse)
 
     def variance(self) -> Float[Tensor, "*B P D"]:
         """Var(x_j | x_R) = σ² + w_jᵀ A_R⁻¹ w_j for every coordinate j."""
@@ -136,7 +132,7 @@ class LowRankPosterior:
         quadratic = (self.inverse @ moment @ self.inverse).flatten(-2)
         slope = ((self.inverse @ self._rows()) * cross).sum(dim=-2)
         square = (
-            second_moment.diagonal()
+            _diagonal(second_moment)
             - 2.0 * slope / self._noise(2)
             + quadratic @ _outer(self.loadings).mT / self._noise(2) ** 2
         )
@@ -148,16 +144,20 @@ class LowRankPosterior:
         projected = (self.keep[..., None, :] * centered) @ self.loadings[..., None, :, :]
         explained = ((projected @ self.inverse) * projected).sum(dim=-1)
         total = self.keep @ centered.square().mT
-        size, log_det = self.keep.sum(dim=-1)[..., None], self.log_det[..., None]
+        size, log_det = self.keep.sum(dim=-1)[..., None], self._log_det()[..., None]
         return _log_density(size, log_det, total, explained, self._noise(2))
 
-    def mean_log_marginal(self, second_moment: Float[Tensor, "D D"]) -> Float[Tensor, "*B P"]:
+    def mean_log_marginal(self, second_moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P"]:
         """log p(x_R) averaged over data of the given ``second_moment``."""
         _, moment = self._moments(second_moment)
         explained = (self.inverse * moment).sum(dim=(-2, -1))
-        total = self.keep @ second_moment.diagonal()
+        total = (self.keep * _diagonal(second_moment)).sum(dim=-1)
         size = self.keep.sum(dim=-1)
-        return _log_density(size, self.log_det, total, explained, self._noise(1))
+        return _log_density(size, self._log_det(), total, explained, self._noise(1))
+
+    def _log_det(self) -> Float[Tensor, "*B P"]:
+        """log det A_R."""
+        return -torch.linalg.slogdet(self.inverse).logabsdet
 
     def _noise(self, axes: int) -> Tensor:
         """σ² with ``axes`` trailing axes to broadcast over."""
@@ -168,12 +168,19 @@ class LowRankPosterior:
         return self.loadings.mT.contiguous()[..., None, :, :]
 
     def _moments(
-        self, second_moment: Float[Tensor, "D D"]
+        self, second_moment: Float[Tensor, "*#B D D"]
     ) -> tuple[Float[Tensor, "*B P K D"], Float[Tensor, "*B P K K"]]:
         """W_Rᵀ C_R: (the only product with D² terms) and W_Rᵀ C_RR W_R."""
         kept_rows = self.keep[..., None, :] * self._rows()
-        cross = kept_rows @ second_moment
+        # One moment for all: a single large product. One each: a batched product over the masks.
+        shared = second_moment.ndim == 2
+        cross = kept_rows @ (second_moment if shared else second_moment[..., None, :, :])
         return cross, cross @ kept_rows.mT
+
+
+def _diagonal(second_moment: Float[Tensor, "*B D D"]) -> Float[Tensor, "*B 1 D"]:
+    """E x_j², with an axis for the masks."""
+    return second_moment.diagonal(dim1=-2, dim2=-1)[..., None, :]
 
 
 def _log_density(

@@ -81,10 +81,18 @@ class SizeLaw(ABC):
         uniform law it is every size 1..D once, whatever the shift.
         """
         shift = torch.rand((), generator=generator, dtype=torch.float64)
-        quantile = (torch.arange(num_masks, dtype=torch.float64) + shift) / num_masks
+        return self.quantile(spread(shift, num_masks), num_features)
+
+    def quantile(self, level: Tensor, num_features: int) -> Tensor:
+        """The sizes at quantiles ``level`` in [0, 1), int64 of the same shape."""
         # The last partial sum may round below 1; no quantile may fall behind it.
         bounds = self.probabilities(num_features).cumsum(0)[:-1]
-        return torch.bucketize(quantile, bounds, right=True) + 1
+        return torch.bucketize(level, bounds, right=True) + 1
+
+
+def spread(shift: Float[Tensor, "*B"], num_masks: int) -> Float[Tensor, "*B P"]:
+    """``num_masks`` evenly spaced quantiles in [0, 1), moved by ``shift`` in [0, 1)."""
+    return (torch.arange(num_masks, dtype=torch.float64) + shift[..., None]) / num_masks
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 All of them are *maximized* and comparable with the mean log p(x): D Σ_M π(M) S(x; M) for a law π of
 mask sizes. With the uniform law that is the LML itself (Proposition 1), with M fixed it is D S(x; M).
 The data enter through their second moment about the model's mean, and leading axes of the loadings
-(written ...) are models trained side by side.
+(written ...) are models trained side by side, on the same data or, with a
+second moment that has those axes too, each on its own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
 def log_marginal(
     loadings: Float[Tensor, "*B D K"],
     noise_variance: Float[Tensor, "..."],
-    moment: Float[Tensor, "D D"],
+    moment: Float[Tensor, "*#B D D"],
 ) -> Float[Tensor, "*B"]:
     """The exact mean log p(x), shape (...)."""
     everything = torch.ones(1, loadings.shape[-2], dtype=torch.bool, device=loadings.device)
@@ -41,7 +42,7 @@ def log_marginal(
 def mask_scores(
     loadings: Float[Tensor, "*B D K"],
     noise_variance: Float[Tensor, "..."],
-    moment: Float[Tensor, "D D"],
+    moment: Float[Tensor, "*#B D D"],
     mask: Bool[Tensor, "*#B P D"],
 ) -> Float[Tensor, "*B P"]:
     """(1/M) Σ_{j∈A} log p(x_j | x_R) of every mask, mean over the data, shape (..., P)."""
@@ -53,7 +54,7 @@ def mask_scores(
 def sampled(
     loadings: Float[Tensor, "*B D K"],
     noise_variance: Float[Tensor, "..."],
-    moment: Float[Tensor, "D D"],
+    moment: Float[Tensor, "*#B D D"],
     mask: Bool[Tensor, "*#B P D"],
 ) -> Float[Tensor, "*B"]:
     """D times the mean score of the given masks: unbiased for the law that their sizes follow."""
@@ -63,7 +64,7 @@ def sampled(
 def exact(
     loadings: Float[Tensor, "*B D K"],
     noise_variance: Float[Tensor, "..."],
-    moment: Float[Tensor, "D D"],
+    moment: Float[Tensor, "*#B D D"],
     law: SizeLaw,
 ) -> Float[Tensor, "*B"]:
     """D Σ_M π(M) S(x; M) over every mask that the law can draw.
@@ -109,7 +110,7 @@ def draw_masks(
 def curve(
     loadings: Float[Tensor, "*B D K"],
     noise_variance: Float[Tensor, "..."],
-    moment: Float[Tensor, "D D"],
+    moment: Float[Tensor, "*#B D D"],
 ) -> Float[Tensor, "*B D"]:
     """The exact S(x; M), M = 1..D, of every model of the batch, shape (..., D)."""
     num_features = loadings.shape[-2]

@@ -53,3 +53,17 @@ def test_batched_training_is_the_literal_loop() -> None:
             ours = history.parameters["loadings"][run]
             torch.testing.assert_close(ours, loadings, atol=1e-9, rtol=0)
             assert history.values["lml"][1:, run].tolist() == pytest.approx(lml, abs=1e-9)
+
+
+def test_everything_in_one_batch_is_everything_one_by_one() -> None:
+    config = training.Training(num_data=40, num_features=5, num_epochs=6, seeds=(4, 44))
+    problems = [training.problem(config, draw) for draw in ("paper", "model")]
+    laws = list(training.laws(config).values())
+    together = training.train_together(config, problems, laws)
+    for p, of in enumerate(problems):
+        for q, law in enumerate(laws):
+            alone = training.train(config, of, law).values
+            for name in ("lml", "objective"):
+                torch.testing.assert_close(
+                    together[name][p, q].T, alone[name], atol=1e-9, rtol=0, equal_nan=True
+                )
