@@ -122,10 +122,12 @@ class LowRankPosterior:
         residual = centered - (centered @ weights) @ loadings.mT
         return log_normal(residual, self.variance()[..., None, :])
 
-    def mean_log_conditional(self, second_moment: Float[Tensor, "D D"]) -> Float[Tensor, "*B P D"]:
+    def mean_log_conditional(
+        self, second_moment: Float[Tensor, "*#B D D"]
+    ) -> Float[Tensor, "*B P D"]:
         """The same averaged over data of the given ``second_moment`` XᵀX/N about the mean.
 
-        Its squared residual is C_jj − 2 w_jᵀ B_Rᵀ C_:j + w_jᵀ (B_Rᵀ C B_R) w_j with
+        Each model of a batch may have data of its own. Its squared residual is C_jj − 2 w_jᵀ B_Rᵀ C_:j + w_jᵀ (B_Rᵀ C B_R) w_j with
         B_R = diag(keep) W A_R⁻¹/σ²: O(D² K) a mask, whatever the number of data.
         """
         cross, moment = self._moments(second_moment)
