@@ -7,7 +7,8 @@
 ``{build-environment}``  versions and hardware this build ran on
 ``{chapter-costs}``      what executing each chapter took, in this build or the cached one
 
-The ledger holds ``{"later_chapters": {docname: title}, "entries": [...]}``. ``measured``,
+The ledger is a list of entries; ``later_chapters.json`` beside it has the titles of chapters that
+are still to be written, ``{docname: title}``. ``measured``,
 ``standard_error`` and ``verdict`` are written by the runs. Where nothing was published but a
 tolerance stands, ``measured`` is an error that has to stay below it.
 """
@@ -105,24 +106,29 @@ class Ledger:
 
 def read_ledger(path: Path) -> Ledger:
     """The checked content of ``path``; :class:`LedgerError` if anything about it is wrong."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
-    except json.JSONDecodeError as error:
-        raise LedgerError(f"{path}: is not JSON: {error}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
-        raise LedgerError(f'{path}: must be an object with a list "entries"')
-    later = content.get("later_chapters", {})
+    content = _read_json(path)
+    if not isinstance(content, list):
+        raise LedgerError(f"{path}: must be a list of entries")
+    announced = path.with_name("later_chapters.json")
+    later = _read_json(announced) if announced.is_file() else {}
     if not isinstance(later, dict) or not all(CHAPTER_PATTERN.fullmatch(name) for name in later):
-        raise LedgerError(f'{path}: "later_chapters" must map docnames (book/NN-name) to titles')
-    entries = tuple(_entry(raw, f"{path}: entry {n}") for n, raw in enumerate(content["entries"]))
+        raise LedgerError(f"{announced}: must map docnames (book/NN-name) to titles")
+    entries = tuple(_entry(raw, f"{path}: entry {n}") for n, raw in enumerate(content))
     seen: set[str] = set()
     for entry in entries:
         if entry.id in seen:
             raise LedgerError(f"{path}: entry {entry.id!r}: the id stands twice")
         seen.add(entry.id)
     return Ledger(entries, later)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
+    except json.JSONDecodeError as error:
+        raise LedgerError(f"{path}: is not JSON: {error}") from error
 
 
 def _entry(raw: Any, where: str) -> Entry:

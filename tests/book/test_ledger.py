@@ -85,9 +85,11 @@ def _entry(**changes):
     return {**entry, **changes}
 
 
-def _write(folder: Path, entries: list[dict], **more) -> Path:
+def _write(folder: Path, entries: list[dict], later: dict[str, str] | None = None) -> Path:
     path = folder / "ledger.json"
-    path.write_text(json.dumps({"entries": entries, **more}), encoding="utf-8")
+    path.write_text(json.dumps(entries), encoding="utf-8")
+    if later is not None:
+        (folder / "later_chapters.json").write_text(json.dumps(later), encoding="utf-8")
     return path
 
 
@@ -186,7 +188,7 @@ def test_an_id_that_stands_twice_is_refused(tmp_path):
 
 def test_a_file_that_is_not_json_is_refused(tmp_path):
     path = tmp_path / "ledger.json"
-    path.write_text('{"entries": [', encoding="utf-8")
+    path.write_text("[{", encoding="utf-8")
     with pytest.raises(ledger.LedgerError, match="is not JSON"):
         ledger.read_ledger(path)
 
@@ -195,7 +197,7 @@ def test_a_file_that_is_not_json_is_refused(tmp_path):
 def test_the_committed_ledger_breaks_when_it_is_broken(tmp_path, name):
     content = json.loads(LEDGER.read_text(encoding="utf-8"))
     broken = deepcopy(content)
-    next(e for e in broken["entries"] if e["id"] == name)["verdict"] = "fine"
+    next(e for e in broken if e["id"] == name)["verdict"] = "fine"
     path = tmp_path / "ledger.json"
     path.write_text(json.dumps(broken), encoding="utf-8")
     with pytest.raises(ledger.LedgerError, match=re.escape(repr(name))):
@@ -240,7 +242,7 @@ def test_the_table_shows_numbers_verdicts_and_links_only_to_chapters_that_exist(
             _entry(id="table-1/true", measured=-60.3372, standard_error=0.0012, **printed),
             _entry(id="fig-6", chapter="book/12-later", kind="figure"),
         ],
-        later_chapters={"book/12-later": "A later chapter"},
+        later={"book/12-later": "A later chapter"},
     )
     result = build()
     assert result.returncode == 0, result.stderr

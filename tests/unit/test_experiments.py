@@ -54,7 +54,7 @@ def test_stored_table_1_is_what_a_run_gives(table_1: experiments.Outcome) -> Non
 @pytest.mark.parametrize("name", experiments.names())
 def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str) -> None:
     outcome = experiments.run(name, "quick", device="cpu")
-    entries = {e["id"]: e for e in read_json(ROOT / "book" / "ledger.json")["entries"]}
+    entries = {e["id"]: e for e in read_json(ROOT / "book" / "ledger.json")}
     assert outcome.findings
     for found_id, found in outcome.findings.items():
         assert entries[found_id]["command"] == f"mpt-lml run {name}", found_id
@@ -120,9 +120,9 @@ def test_recording_writes_findings_and_nothing_else(tmp_path: Path) -> None:
         {"id": name, "published": 1.0, "tolerance": 0.5, "measured": None, "verdict": "open"}
         for name in ("a", "b")
     ]
-    write_json(path, {"entries": entries})
+    write_json(path, entries)
     ledger.record({"a": Finding(1.23456789, 0.1)}, path)
-    first, second = read_json(path)["entries"]
+    first, second = read_json(path)
     assert (first["measured"], first["standard_error"], first["verdict"]) == (
         1.23457,
         0.1,

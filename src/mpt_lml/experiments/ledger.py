@@ -56,7 +56,7 @@ def record(findings: Mapping[str, Finding], path: Path) -> list[dict[str, Any]]:
     Raises ``ValueError`` for a finding that the ledger has no entry for.
     """
     content = read_json(path)
-    entries = {entry["id"]: entry for entry in content["entries"]}
+    entries = {entry["id"]: entry for entry in content}
     unknown = sorted(set(findings) - set(entries))
     if unknown:
         raise ValueError(f"{path} has no entry for {', '.join(unknown)}.")
@@ -72,7 +72,7 @@ def record(findings: Mapping[str, Finding], path: Path) -> list[dict[str, Any]]:
 
 def compare(command: str, path: Path) -> list[dict[str, Any]]:
     """The ledger's entries that ``command`` writes."""
-    return [e for e in read_json(path)["entries"] if e["command"].split() == command.split()]
+    return [e for e in read_json(path) if e["command"].split() == command.split()]
 
 
 def _significant(value: float | None) -> float | None:
