@@ -156,6 +156,17 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step() -> None:
     assert torch.equal(caught.value.history.parameters["loadings"], START["loadings"])
 
 
+def test_one_number_a_run_is_a_parameter_too() -> None:
+    target = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    history = fit.maximize(
+        {"level": torch.zeros(3, dtype=torch.float64)},
+        lambda parameters, generators: -(parameters["level"] - target).square(),
+        num_epochs=400,
+        learning_rate=0.05,
+    )
+    torch.testing.assert_close(history.parameters["level"], target, atol=1e-3, rtol=0)
+
+
 @pytest.mark.bad_input
 class TestRefused:
     @pytest.mark.parametrize(
