@@ -182,7 +182,9 @@ class _Run:
             for name, parameter in self.parameters.items():
                 gradient = parameter.grad
                 assert gradient is not None
-                self._require_finite(f"gradient of {name}", gradient.reshape(len(gradient), -1).sum(dim=1), epoch)
+                self._require_finite(
+                    f"gradient of {name}", gradient.reshape(len(gradient), -1).sum(dim=1), epoch
+                )
         except BaseException:
             # Nothing was updated: with the generators put back, this is the state before the epoch.
             for generator, state in zip(self.generators, states, strict=True):
