@@ -218,7 +218,8 @@ def paper_gaussian(
         require_count(name, value, 1)
     require_count("latent_dim", latent_dim, 0)
     require_generator(generator)
-    loadings = torch.randn(num_features, latent_dim, generator=generator)
-    latent = torch.randn(num_data, latent_dim, generator=generator)
-    noise = torch.randn(num_data, 1, generator=generator) * (1.0 / precision)
+    single = torch.float32  # named: the numbers must not follow torch's default dtype
+    loadings = torch.randn(num_features, latent_dim, generator=generator, dtype=single)
+    latent = torch.randn(num_data, latent_dim, generator=generator, dtype=single)
+    noise = torch.randn(num_data, 1, generator=generator, dtype=single) * (1.0 / precision)
     return GaussianDraw((latent @ loadings.T + noise).double(), loadings.double())

@@ -138,3 +138,13 @@ def test_the_papers_draw_follows_its_order_of_draws() -> None:
     loadings, latent, noise = torch.randn(4, 2), torch.randn(3, 2), torch.randn(3, 1)
     assert torch.equal(draw.loadings, loadings.double())
     assert torch.equal(draw.x, (latent @ loadings.T + noise * 0.2).double())
+
+
+def test_the_papers_draw_does_not_follow_the_default_dtype() -> None:
+    expected = data.paper_gaussian(3, 4, 2, generator=generator(1991))
+    torch.set_default_dtype(torch.float64)
+    try:
+        again = data.paper_gaussian(3, 4, 2, generator=generator(1991))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(expected.x, again.x)

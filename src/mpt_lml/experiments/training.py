@@ -94,7 +94,7 @@ def initial_loadings(
     """W₀ = randn(D, K) in float32 under every seed, and the generators that go on to draw masks."""
     generators = [torch.Generator().manual_seed(seed) for seed in config.seeds]
     shape = (config.num_features, config.latent_dim)
-    start = torch.stack([torch.randn(shape, generator=g) for g in generators])
+    start = torch.stack([torch.randn(shape, generator=g, dtype=torch.float32) for g in generators])
     return start.double(), generators
 
 
