@@ -303,7 +303,7 @@ class FixedSizes(Training):
 
 def climb(of: Problem, law: SizeLaw, start: Float[Tensor, "D K"]) -> Float[Tensor, "D K"]:
     """A local maximum of the exact objective near ``start``, by L-BFGS with a line search."""
-    loadings = start.clone().requires_grad_()
+    loadings = start.clone(memory_format=torch.contiguous_format).requires_grad_()
     optimizer = torch.optim.LBFGS(
         [loadings],
         max_iter=2000,
