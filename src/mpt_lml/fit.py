@@ -79,6 +79,7 @@ def maximize(
     learning_rate: float,
     generators: Sequence[torch.Generator] = (),
     track: Mapping[str, Tracked] | None = None,
+    track_every: int = 1,
     snapshots: Sequence[int] = (),
     checkpoint: Checkpoint | None = None,
     progress: Callable[[Iterable[int], str], Iterable[int]] = _all,
@@ -95,7 +96,10 @@ def maximize(
     num_epochs, learning_rate
         Both positive.
     track : dict of callables, optional
-        ``name: f(parameters) -> (B,)``, evaluated before the first and after every epoch.
+        ``name: f(parameters) -> (B,)``, evaluated before the first epoch and after those below.
+    track_every : int
+        Epochs between two evaluations of what is tracked; the last epoch is always evaluated, and
+        rows in between are NaN.
     snapshots : sequence of int
         Epochs after which the parameters are kept (0 is the initialization).
     checkpoint : Checkpoint, optional
@@ -120,9 +124,13 @@ def maximize(
     require_count("num_epochs", num_epochs, 1)
     if not learning_rate > 0:
         raise ValueError(f"learning_rate must be > 0, got {learning_rate}.")
+    require_count("track_every", track_every, 1)
     for epoch in snapshots:
         require_count("snapshot epoch", epoch, 0, num_epochs)
-    run = _Run(parameters, objective, learning_rate, generators, track or {}, set(snapshots))
+    tracked = {*range(0, num_epochs, track_every), num_epochs} if track else set()
+    run = _Run(
+        parameters, objective, learning_rate, generators, track or {}, tracked, set(snapshots)
+    )
     run.start(num_epochs, checkpoint)
     try:
         for epoch in progress(range(run.done, num_epochs), "epoch"):
@@ -145,6 +153,7 @@ class _Run:
         learning_rate: float,
         generators: Sequence[torch.Generator],
         track: Mapping[str, Tracked],
+        tracked: set[int],
         snapshots: set[int],
     ) -> None:
         self.parameters = {
@@ -152,7 +161,7 @@ class _Run:
         }
         self.optimizer = torch.optim.Adam(list(self.parameters.values()), lr=learning_rate)
         self.objective, self.generators, self.track = objective, generators, track
-        self.wanted = snapshots
+        self.tracked, self.wanted = tracked, snapshots
         self.kept: dict[int, dict[str, Tensor]] = {}
         self.values: dict[str, Tensor] = {}
         self.done = 0
@@ -209,9 +218,10 @@ class _Run:
 
     def record(self) -> None:
         """Values and snapshots of the present parameters."""
-        with torch.no_grad():
-            for name, function in self.track.items():
-                self.values[name][self.done] = function(self.parameters)
+        if self.done in self.tracked:
+            with torch.no_grad():
+                for name, function in self.track.items():
+                    self.values[name][self.done] = function(self.parameters)
         if self.done in self.wanted:
             self.kept[self.done] = self.copy()
 
@@ -227,14 +237,14 @@ class _Run:
         """Write everything that the next epoch depends on."""
         arrays = {"done": np.array(self.done), "settings": np.array(_text(checkpoint.settings))}
         for name, value in self.parameters.items():
-            arrays[f"parameter/{name}"] = value.detach().numpy()
+            arrays[f"parameter/{name}"] = value.detach().cpu().numpy()
             for key, moment in self.optimizer.state.get(value, {}).items():
-                arrays[f"adam/{name}/{key}"] = moment.numpy()
+                arrays[f"adam/{name}/{key}"] = moment.cpu().numpy()
         for name, rows in self.values.items():
             arrays[f"values/{name}"] = rows[: self.done + 1].numpy()
         for epoch, kept in self.kept.items():
             for name, value in kept.items():
-                arrays[f"snapshot/{epoch}/{name}"] = value.numpy()
+                arrays[f"snapshot/{epoch}/{name}"] = value.cpu().numpy()
         for index, generator in enumerate(self.generators):
             arrays[f"generator/{index}"] = generator.get_state().numpy()
         with replacing(checkpoint.path) as partial, partial.open("wb") as stream:
@@ -252,10 +262,10 @@ class _Run:
                 f"{len(self.values['objective']) - 1} asked for. Name another file."
             )
         for name, value in self.parameters.items():
-            value.data = torch.from_numpy(arrays[f"parameter/{name}"])
+            value.data = torch.from_numpy(arrays[f"parameter/{name}"]).to(value.device)
             prefix = f"adam/{name}/"
             self.optimizer.state[value] = {
-                key.removeprefix(prefix): torch.from_numpy(array)
+                key.removeprefix(prefix): _beside(value, key, array)
                 for key, array in arrays.items()
                 if key.startswith(prefix)
             }
@@ -267,6 +277,12 @@ class _Run:
                 self.kept.setdefault(int(epoch), {})[name] = torch.from_numpy(array)
         for index, generator in enumerate(self.generators):
             generator.set_state(torch.from_numpy(arrays[f"generator/{index}"]))
+
+
+def _beside(value: Tensor, key: str, array: np.ndarray) -> Tensor:
+    """Adam's moments live where the parameter does, its step count on the CPU."""
+    moment = torch.from_numpy(array)
+    return moment if key.endswith("/step") else moment.to(value.device)
 
 
 def _text(settings: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from mpt_lml import PPCA, curves, data, estimators, experiments
-from mpt_lml.experiments import cli, ledger
+from mpt_lml.experiments import cli, ledger, registry
 from mpt_lml.experiments.registry import Finding
 from mpt_lml.results import read_json, write_json
 
@@ -131,6 +132,68 @@ def test_recording_writes_findings_and_nothing_else(tmp_path: Path) -> None:
     assert second == entries[1]
     with pytest.raises(ValueError, match="no entry for c"):
         ledger.record({"c": Finding(1.0)}, path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps(registry.Config):
+    num_steps: int = 3
+
+    @classmethod
+    def paper(cls) -> Steps:
+        return cls()
+
+    @classmethod
+    def quick(cls) -> Steps:
+        return cls(num_steps=2)
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """A resumable experiment that stops in its second step the first time; the steps it did."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    done: list[int] = []
+
+    @registry.experiment("counting", title="t", cost="c", config=Steps, resumable=True)
+    def function(config, *, device, progress, checkpoints):
+        for step in range(config.num_steps):
+            if checkpoints is not None and not (checkpoints / str(step)).exists():
+                if done == [0]:
+                    done.append(-1)
+                    raise KeyboardInterrupt
+                done.append(step)
+                (checkpoints / str(step)).write_text("")
+        return experiments.Outcome({"fig-3-upper": Finding(1.0)})
+
+    return done
+
+
+class TestResumableRuns:
+    def test_the_same_command_goes_on_and_cleans_up(
+        self, counting: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        call = ["run", "counting", "--preset", "quick"]
+        assert cli.main(call) == 130
+        state = Path("mpt-lml-results", "checkpoints", "counting-quick")
+        assert f"goes on from {state}" in capsys.readouterr().err
+        assert not Path("mpt-lml-results", "counting.json").exists()
+        assert cli.main(call) == 0
+        assert counting == [0, -1, 1]
+        assert read_json(Path("mpt-lml-results", "counting.json"))["resumed"] is True
+        assert not state.exists()
+
+    def test_a_named_folder_stays(self, counting: list[int], tmp_path: Path) -> None:
+        call = ["run", "counting", "--preset", "quick", "--checkpoints", str(tmp_path / "mine")]
+        assert cli.main(call) == 130
+        assert cli.main(call) == 0
+        assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["0", "1"]
+
+    def test_an_experiment_of_seconds_refuses_the_folder(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        call = ["run", "table-1", "--json", "-", "--checkpoints", str(tmp_path)]
+        assert cli.main(call) == 2
+        assert "table-1 keeps no state to go on from" in capsys.readouterr().err
 
 
 class TestCommand:

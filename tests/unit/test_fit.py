@@ -201,3 +201,24 @@ class TestRefused:
         (tmp_path / "file").write_text("")
         with pytest.raises(PermissionError, match="cannot write"):
             run(checkpoint=fit.Checkpoint(tmp_path / "file" / "run.npz", SETTINGS))
+
+
+def test_tracking_every_few_epochs_changes_nothing_but_the_rows_kept() -> None:
+    every, few = run(epochs=31), run(epochs=31, track_every=10)
+    assert torch.equal(every.parameters["loadings"], few.parameters["loadings"])
+    kept = ~few.values["lml"].isnan().any(dim=1)
+    assert kept.nonzero().flatten().tolist() == [0, 10, 20, 30, 31]
+    assert torch.equal(few.values["lml"][kept], every.values["lml"][kept])
+    assert torch.equal(few.values["objective"][:-1], every.values["objective"][:-1])
+
+
+def test_a_resumed_run_tracks_the_same_epochs(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    with pytest.raises(KeyboardInterrupt):
+        run(
+            track_every=7,
+            checkpoint=fit.Checkpoint(path, SETTINGS),
+            progress=stop_before(15, KeyboardInterrupt),
+        )
+    resumed = run(track_every=7, checkpoint=fit.Checkpoint(path, SETTINGS))
+    assert same(resumed, run(track_every=7))

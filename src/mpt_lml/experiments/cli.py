@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -45,6 +46,12 @@ def parser() -> argparse.ArgumentParser:
         "else mpt-lml-results",
     )
     run.add_argument("--json", metavar="PATH", help="write the result there only; - is stdout")
+    run.add_argument(
+        "--checkpoints",
+        metavar="DIR",
+        help="where a long run keeps its state; the same command goes on from it "
+        "(default: under mpt-lml-results/checkpoints, removed when the result is written)",
+    )
     compare = commands.add_parser("compare", help="measured against published, from the ledger")
     compare.add_argument("name", help="see 'mpt-lml list'")
     return top
@@ -71,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"mpt-lml: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("mpt-lml: stopped; nothing was written", file=sys.stderr)
+        print(f"mpt-lml: stopped; {_left_behind(options)}", file=sys.stderr)
         return 130
     return 0
 
@@ -82,17 +89,28 @@ def _run(options: argparse.Namespace) -> None:
     as_published = options.preset == "paper" and seeds is None
     config = registry.make_config(found, options.preset, seeds)
     target = _target(options, as_published)
+    checkpoints = _checkpoints(options)
+    resumed = checkpoints is not None and any(checkpoints.glob("*"))
     start = time.perf_counter()
     outcome = registry.run(
-        options.name, options.preset, seeds=seeds, device=options.device, progress=_bar
+        options.name,
+        options.preset,
+        seeds=seeds,
+        device=options.device,
+        progress=_bar,
+        checkpoints=checkpoints,
     )
     content = _content(options, config, outcome, time.perf_counter() - start)
+    if checkpoints is not None:
+        content["resumed"] = resumed  # then "seconds" counts the last part only
     if target is None:
         json.dump(content, sys.stdout, indent=2, allow_nan=False)
         print()
         return
     write_json(target, content)
     print(f"wrote {target}")
+    if checkpoints is not None and options.checkpoints is None:
+        shutil.rmtree(checkpoints, ignore_errors=True)
     root = ledger.checkout()
     if as_published and options.json is None and options.out is None and root is not None:
         print(_table(ledger.record(outcome.findings, ledger.location())))
@@ -113,6 +131,22 @@ def _target(options: argparse.Namespace, as_published: bool) -> Path | None:
         path = Path(options.out or home) / f"{options.name}.json"
     require_writable(path.parent)
     return path
+
+
+def _checkpoints(options: argparse.Namespace) -> Path | None:
+    """The folder for the state of a run that has one."""
+    if options.checkpoints is None and not registry.find(options.name).resumable:
+        return None
+    name = "-".join([options.name, options.preset, *map(str, options.seed or [])])
+    folder = Path(options.checkpoints or Path("mpt-lml-results", "checkpoints", name))
+    require_writable(folder)
+    return folder
+
+
+def _left_behind(options: argparse.Namespace) -> str:
+    if options.action == "run" and registry.find(options.name).resumable:
+        return f"the same command goes on from {_checkpoints(options)}"
+    return "nothing was written"
 
 
 def _content(

@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -93,7 +94,8 @@ def _rounded(value: Any) -> Any:
 class Experiment:
     """One thing of the paper that can be run.
 
-    ``cost`` says in words what the ``paper`` preset takes on two cores.
+    ``cost`` says in words what the ``paper`` preset takes on two cores. A ``resumable`` function
+    also takes ``checkpoints``, a folder to keep its state in and to go on from (``None``: none).
     """
 
     name: str
@@ -101,18 +103,19 @@ class Experiment:
     cost: str
     config: type[Config]
     function: Callable[..., Outcome]
+    resumable: bool = False
 
 
 _REGISTRY: dict[str, Experiment] = {}
 
 
 def experiment(
-    name: str, *, title: str, cost: str, config: type[Config]
+    name: str, *, title: str, cost: str, config: type[Config], resumable: bool = False
 ) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
-    """Register a function ``(config, *, device, progress) -> Outcome`` under ``name``."""
+    """Register a function ``(config, *, device, progress[, checkpoints]) -> Outcome``."""
 
     def register(function: Callable[..., Outcome]) -> Callable[..., Outcome]:
-        _REGISTRY[name] = Experiment(name, title, cost, config, function)
+        _REGISTRY[name] = Experiment(name, title, cost, config, function, resumable)
         return function
 
     return register
@@ -147,11 +150,22 @@ def run(
     seeds: tuple[int, ...] | None = None,
     device: str = "auto",
     progress: Progress = silent,
+    checkpoints: Path | None = None,
 ) -> Outcome:
-    """Run an experiment by name and return its :class:`Outcome`; writes nothing."""
+    """Run an experiment by name and return its :class:`Outcome`.
+
+    Writes nothing, except its state into the folder ``checkpoints`` where one is given.
+    """
     found = find(name)
     config = make_config(found, preset, seeds)
-    return found.function(config, device=resolve_device(device), progress=progress)
+    options: dict[str, Any] = {"device": resolve_device(device), "progress": progress}
+    if found.resumable:
+        options["checkpoints"] = checkpoints
+    elif checkpoints is not None:
+        raise ValueError(
+            f"{name} keeps no state to go on from ({found.cost}): leave the checkpoints out."
+        )
+    return found.function(config, **options)
 
 
 def resolve_device(device: str) -> torch.device:
