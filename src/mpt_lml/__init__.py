@@ -1,18 +1,32 @@
 """Masked pre-training and the marginal likelihood: the package behind the book."""
 
-from mpt_lml import curves, data, estimators, gaussian, masks, plots, scores
+from mpt_lml import (
+    curves,
+    data,
+    estimators,
+    gaussian,
+    masks,
+    objectives,
+    plots,
+    quadrature,
+    scores,
+)
+from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.joint_table import JointTable
 from mpt_lml.models.ppca import PPCA
 
 __all__ = [
     "PPCA",
+    "BernoulliPCA",
     "JointTable",
     "curves",
     "data",
     "estimators",
     "gaussian",
     "masks",
+    "objectives",
     "plots",
+    "quadrature",
     "scores",
 ]
 __version__ = "0.1.0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mpt_lml import PPCA, JointTable
+from mpt_lml import PPCA, BernoulliPCA, JointTable, quadrature
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -19,3 +19,10 @@ def random_ppca(num_features: int, latent_dim: int, seed: int = 0) -> PPCA:
 
 def random_table(*sizes: int, seed: int = 0) -> JointTable:
     return JointTable.random(sizes, generator=generator(seed))
+
+
+def random_bernoulli(num_features: int, latent_dim: int, nodes: int, seed: int = 0) -> BernoulliPCA:
+    normal = {"generator": generator(seed), "dtype": torch.float64}
+    loadings = 1.5 * torch.randn(num_features, latent_dim, **normal)
+    offset = torch.randn(num_features, **normal)
+    return BernoulliPCA(loadings, offset, grid=quadrature.trapezoid(latent_dim, nodes))

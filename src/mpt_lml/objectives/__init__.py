@@ -1,0 +1,31 @@
+"""Training objectives as pure functions of parameters, in nats a datum (floor 3).
+
+All of them are *maximized* and comparable with the mean log p(x). The functions named here are those
+of PPCA; :mod:`mpt_lml.objectives.bernoulli` has the ones of Bernoulli PCA.
+"""
+
+from mpt_lml.objectives import bernoulli
+from mpt_lml.objectives.ppca import (
+    MAX_EXACT_FEATURES,
+    curve,
+    draw_masks,
+    exact,
+    log_marginal,
+    mask_scores,
+    sampled,
+    second_moment,
+    weighted_masks,
+)
+
+__all__ = [
+    "MAX_EXACT_FEATURES",
+    "bernoulli",
+    "curve",
+    "draw_masks",
+    "exact",
+    "log_marginal",
+    "mask_scores",
+    "sampled",
+    "second_moment",
+    "weighted_masks",
+]

@@ -1,0 +1,278 @@
+"""Bernoulli PCA against enumeration, the literal tensor and its own continuous limit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+
+import pytest
+import torch
+from models import generator, random_bernoulli
+from test_models import TractableModelCase
+
+from mpt_lml import BernoulliPCA, curves, masks, objectives, quadrature
+from mpt_lml.models.bernoulli_pca import require_binary
+
+MODELS = {
+    "D=1 K=1": random_bernoulli(1, 1, 20),
+    "D=5 K=2, fine": random_bernoulli(5, 2, 40, seed=1),
+    "D=6 K=2, coarse": random_bernoulli(6, 2, 12, seed=2),
+    "D=4 K=3": random_bernoulli(4, 3, 12, seed=3),
+}
+
+
+def every_datum(num_features: int) -> torch.Tensor:
+    return masks.subsets(num_features).double()
+
+
+def literal_log_likelihood(model: BernoulliPCA, x: torch.Tensor) -> torch.Tensor:
+    """log p(x_d | z_g) as the (N, D, G) tensor that the package never makes."""
+    logits = (model.grid.nodes @ model.loadings.T + model.offset).T
+    return torch.distributions.Bernoulli(logits=logits).log_prob(
+        x[:, :, None].expand(-1, -1, len(model.grid))
+    )
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+class TestBernoulliPCA(TractableModelCase):
+    def test_probabilities_sum_to_one(self, model: BernoulliPCA) -> None:
+        x = every_datum(model.num_features)
+        assert abs(model.log_marginal(x).exp().sum().item() - 1) <= 1e-12
+
+    def test_the_literal_tensor(self, model: BernoulliPCA) -> None:
+        x, mask = every_datum(model.num_features), self.every_mask(model)
+        table = literal_log_likelihood(model, x)
+        weights = model.grid.log_weights
+        ours, ours_marginal = model.log_conditional(x, mask), model.log_subset_marginal(x, ~mask)
+        for p, row in enumerate(mask):
+            log_omega = (weights + (table * ~row[:, None]).sum(dim=1)).log_softmax(dim=-1)
+            expected = (log_omega[:, None, :] + table).logsumexp(dim=-1)
+            torch.testing.assert_close(ours[p][:, row], expected[:, row], atol=1e-11, rtol=0)
+            marginal = (weights + (table * ~row[:, None]).sum(dim=1)).logsumexp(dim=-1)
+            torch.testing.assert_close(ours_marginal[p], marginal, atol=1e-11, rtol=0)
+            omega = model.posterior_weights(x, ~row[None])[0]
+            torch.testing.assert_close(omega, log_omega.exp(), atol=1e-12, rtol=0)
+
+    def test_sampler_follows_the_scorer(self, model: BernoulliPCA) -> None:
+        count, x = 40_000, every_datum(model.num_features)
+        drawn = model.sample(count, generator=generator(5)).long()
+        powers = 2 ** torch.arange(model.num_features)
+        index = torch.empty(len(x), dtype=torch.int64)
+        index[(x.long() * powers).sum(dim=1)] = torch.arange(len(x))
+        observed = torch.bincount(index[(drawn * powers).sum(dim=1)], minlength=len(x)) / count
+        expected = model.log_marginal(x).exp()
+        assert ((observed - expected).abs() <= 5 * (expected * (1 - expected) / count).sqrt()).all()
+
+    def test_objectives_are_the_models_scores(self, model: BernoulliPCA) -> None:
+        x = model.sample(7, generator=generator(3))
+        size = model.num_features
+        mask = masks.sample_masks(3, size, masks.UniformSize(), generator=generator(4))
+        batch = (model.loadings[None], model.offset[None])
+        values = model.log_conditional(x, mask).sum(dim=2) / mask.sum(dim=1)[:, None]
+        part = torch.tensor([0, 0, 0, 1, 1, 2, 2])  # 7 data in 3 parts
+        expected = size * values[part, torch.arange(7)].mean()
+        ours = objectives.bernoulli.masked(*batch, x, mask[None], model.grid)
+        torch.testing.assert_close(ours, expected[None], atol=1e-11, rtol=0)
+        marginal = model.log_subset_marginal(x, mask) / mask.sum(dim=1)[:, None]
+        ours = objectives.bernoulli.block(*batch, x, mask[None], model.grid)
+        expected = size * marginal[part, torch.arange(7)].mean()
+        torch.testing.assert_close(ours, expected[None], atol=1e-11, rtol=0)
+        ours = objectives.bernoulli.log_marginal(*batch, x, model.grid)
+        torch.testing.assert_close(ours[0], model.log_marginal(x).mean(), atol=1e-11, rtol=0)
+
+
+def test_extreme_logits_keep_both_tails() -> None:
+    """p(x_j = 1) within 1e-16 of 1 is still a finite, exact log-probability of a zero."""
+    model = BernoulliPCA(torch.tensor([[40.0], [0.5]]).double(), torch.tensor([45.0, 0.0]).double())
+    x = every_datum(2)
+    for row in x:
+        area = curves.exact_curve(model, row[None]).area()
+        assert area == pytest.approx(model.log_marginal(row[None]).item(), abs=1e-10)
+
+
+@pytest.mark.parametrize("latent_dim", [1, 2])
+def test_grids_converge_to_the_same_integral(latent_dim: int) -> None:
+    rough = random_bernoulli(6, latent_dim, 20, seed=5)
+    wide = quadrature.trapezoid(latent_dim, 81, 8.0)  # ±8 leaves 1e-15 of the prior out
+    fine = BernoulliPCA(rough.loadings, rough.offset, grid=wide)
+    x = every_datum(6)
+    reference = fine.log_marginal(x)
+    adaptive = fine.adaptive_log_marginal(x, nodes_per_axis=61, extent=10.0)
+    torch.testing.assert_close(adaptive, reference, atol=1e-8, rtol=0)
+    errors = []
+    for nodes in (4, 8, 16, 32):
+        grid = quadrature.gauss_hermite(latent_dim, nodes)
+        model = BernoulliPCA(fine.loadings, fine.offset, grid=grid)
+        errors.append((model.log_marginal(x) - reference).abs().max().item())
+    assert all(later < 0.5 * former for former, later in itertools.pairwise(errors))
+
+
+def test_adaptive_agrees_where_posteriors_are_narrow() -> None:
+    """200 pixels: a shared grid of 20 nodes an axis is off by nats, one of 300 is not."""
+    normal = {"generator": generator(6), "dtype": torch.float64}
+    model = BernoulliPCA(torch.randn(200, 2, **normal), torch.randn(200, **normal))
+    x = model.sample(20, generator=generator(7))
+    adaptive = model.adaptive_log_marginal(x, nodes_per_axis=15)
+    shared = {
+        nodes: BernoulliPCA(
+            model.loadings, model.offset, grid=quadrature.trapezoid(2, nodes, 6.0)
+        ).log_marginal(x)
+        for nodes in (20, 300)
+    }
+    torch.testing.assert_close(shared[300], adaptive, atol=1e-5, rtol=0)
+    assert (shared[20] - adaptive).abs().max() > 0.5
+
+
+def test_modes_have_no_gradient_left() -> None:
+    model = random_bernoulli(30, 2, 20, seed=8)
+    x = model.sample(50, generator=generator(9))
+    mode, precision = quadrature.find_modes(
+        lambda z: model.log_joint(x, z), torch.zeros(50, 2).double()
+    )
+    p = model.logits(mode).sigmoid()
+    gradient = (x - p) @ model.loadings - mode
+    assert gradient.abs().max() < 1e-6
+    hessian = torch.einsum("nd,dk,dl->nkl", p * (1 - p), model.loadings, model.loadings)
+    expected = hessian + torch.eye(2, dtype=torch.float64)
+    torch.testing.assert_close(precision, expected, atol=1e-6, rtol=0)
+
+
+def test_gradients_agree_with_finite_differences() -> None:
+    grid = quadrature.trapezoid(2, 14)
+    normal = {"generator": generator(1), "dtype": torch.float64}
+    x = (torch.rand(6, 5, **normal) < 0.5).double()
+    mask = masks.sample_masks(2, 5, 2, generator=generator(2))[None]
+    loadings, offset = torch.randn(1, 5, 2, **normal), torch.randn(1, 5, **normal)
+    encoder, shift, spread = (torch.randn(*s, **normal) for s in ((1, 2, 5), (1, 2), (1, 2)))
+    noise = torch.randn(1, 6, 2, **normal)
+    bernoulli = objectives.bernoulli
+    for value, arguments in (
+        (lambda w, b: bernoulli.masked(w, b, x, mask, grid), (loadings, offset)),
+        (lambda w, b: bernoulli.block(w, b, x, mask, grid), (loadings, offset)),
+        (lambda w, b: bernoulli.log_marginal(w, b, x, grid), (loadings, offset)),
+        (
+            lambda w, b, v, c, s: bernoulli.elbo(w, b, v, c, s, x, noise),
+            (loadings, offset, encoder, shift, spread),
+        ),
+    ):
+        assert torch.autograd.gradcheck(value, [a.clone().requires_grad_() for a in arguments])
+
+
+def test_the_elbo_is_a_bound_and_tight_where_the_posterior_is_the_prior() -> None:
+    grid = quadrature.trapezoid(2, 60, 7.0)
+    normal = {"generator": generator(3), "dtype": torch.float64}
+    x = (torch.rand(50, 8, **normal) < 0.4).double()
+    noise = torch.randn(1, 50, 2, **normal)
+    zero, offset = torch.zeros(1, 8, 2).double(), torch.randn(1, 8, **normal)
+    prior = (torch.zeros(1, 2, 8).double(), torch.zeros(1, 2).double(), torch.zeros(1, 2).double())
+    tight = objectives.bernoulli.elbo(zero, offset, *prior, x, noise)
+    exact = objectives.bernoulli.log_marginal(zero, offset, x, grid)
+    torch.testing.assert_close(tight, exact, atol=1e-9, rtol=0)
+    loadings = torch.randn(1, 8, 2, **normal)
+    many = torch.stack(
+        [
+            objectives.bernoulli.elbo(loadings, offset, *prior, x, torch.randn(1, 50, 2, **normal))
+            for _ in range(200)
+        ]
+    )
+    bound, error = many.mean().item(), many.std().item() / math.sqrt(200)
+    exact = objectives.bernoulli.log_marginal(loadings, offset, x, grid).item()
+    assert bound + 5 * error < exact
+
+
+class TestGrids:
+    @pytest.mark.parametrize("latent_dim", [1, 2, 3])
+    def test_moments_of_the_normal(self, latent_dim: int) -> None:
+        for grid in (
+            quadrature.trapezoid(latent_dim, 24, 6.0),
+            quadrature.gauss_hermite(latent_dim, 8),
+        ):
+            weights = grid.log_weights.exp()
+            assert weights.sum().item() == pytest.approx(1, abs=1e-12)
+            second = torch.einsum("g,gk,gl->kl", weights, grid.nodes, grid.nodes)
+            identity = torch.eye(latent_dim, dtype=torch.float64)
+            torch.testing.assert_close(second, identity, atol=1e-6, rtol=0)
+            fourth = (weights[:, None] * grid.nodes**4).sum(dim=0)
+            torch.testing.assert_close(fourth, torch.full_like(fourth, 3.0), atol=1e-5, rtol=0)
+
+    def test_a_coarse_grid_says_what_mass_it_sees(self) -> None:
+        with pytest.warns(quadrature.LostMassWarning, match=r"4 × 4 on ±5 sees a mass of 0\.\d+"):
+            grid = quadrature.trapezoid(2, 4)
+        axis = torch.linspace(-5, 5, 4).double()
+        mass = (torch.distributions.Normal(0.0, 1.0).log_prob(axis).exp().sum() * 10 / 3) ** 2
+        assert grid.mass == pytest.approx(mass.item(), rel=1e-6)
+        assert grid.log_weights.exp().sum().item() == pytest.approx(1, abs=1e-12)
+
+    def test_an_adaptive_grid_that_is_too_narrow_warns(self) -> None:
+        model = random_bernoulli(5, 2, 40)
+        x = model.sample(4, generator=generator())
+        mode, precision = quadrature.find_modes(
+            lambda z: model.log_joint(x, z), torch.zeros(4, 2).double()
+        )
+        with pytest.warns(quadrature.LostMassWarning, match="edge holds"):
+            quadrature.adaptive(
+                lambda z: model._log_joint(x[:, None], z), mode, precision, extent=1.0
+            )
+
+    def test_fine_grids_are_silent(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            quadrature.trapezoid(2, 20)
+            quadrature.gauss_hermite(3, 5)
+            random_bernoulli(5, 2, 20).adaptive_log_marginal(every_datum(5))
+
+
+W = torch.ones(4, 2, dtype=torch.float64)
+MODEL = BernoulliPCA(W)
+X = torch.zeros(2, 4, dtype=torch.float64)
+BAD = {
+    "four latent dimensions": (
+        lambda: BernoulliPCA(torch.ones(5, 4).double()),
+        ValueError,
+        r"latent_dim = 4 is too large for a grid.*estimators\.iwae and estimators\.ais",
+    ),
+    "gray pixels": (
+        lambda: MODEL.log_marginal(X + 0.25),
+        ValueError,
+        r"x\[0, 0\] is 0\.25 \(8 such entries\).*Binarize",
+    ),
+    "pixels out of range": (lambda: require_binary(X - 3, 4), ValueError, r"x\[0, 0\] is -3"),
+    "other precision": (lambda: MODEL.log_marginal(X.float()), TypeError, "torch.float32"),
+    "grid of another K": (
+        lambda: BernoulliPCA(W, grid=quadrature.trapezoid(1, 20)),
+        ValueError,
+        r"grid has K = 1 but the model has K = 2",
+    ),
+    "offset of another D": (
+        lambda: BernoulliPCA(W, torch.zeros(3).double()),
+        ValueError,
+        r"offset must have shape \(4,\)",
+    ),
+    "encoder that does not fit": (
+        lambda: objectives.bernoulli.elbo(
+            W[None],
+            W[None, :, 0],
+            torch.ones(1, 2, 5).double(),
+            *[torch.ones(1, 2).double()] * 2,
+            X,
+            torch.ones(1, 2, 2).double(),
+        ),
+        ValueError,
+        r"encoder must have shape \(1, 2, 4\).*got encoder \(1, 2, 5\)",
+    ),
+    "empty grid": (lambda: quadrature.trapezoid(2, 1), ValueError, "nodes_per_axis"),
+    "no extent": (lambda: quadrature.trapezoid(2, 20, 0.0), ValueError, "extent must be > 0"),
+    "infinite loadings": (
+        lambda: BernoulliPCA(W / 0),
+        ValueError,
+        r"loadings\[0, 0\] is inf",
+    ),
+}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(("call", "error", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_input(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call()
