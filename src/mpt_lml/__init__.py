@@ -3,12 +3,14 @@
 from mpt_lml import (
     curves,
     data,
+    efficiency,
     estimators,
     gaussian,
     masks,
     objectives,
     plots,
     quadrature,
+    rates,
     scores,
 )
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
@@ -21,12 +23,14 @@ __all__ = [
     "JointTable",
     "curves",
     "data",
+    "efficiency",
     "estimators",
     "gaussian",
     "masks",
     "objectives",
     "plots",
     "quadrature",
+    "rates",
     "scores",
 ]
 __version__ = "0.1.0"

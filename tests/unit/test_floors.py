@@ -19,6 +19,8 @@ FLOORS = {
     "models": 2,
     "curves": 3,
     "objectives": 3,
+    "rates": 3,
+    "efficiency": 3,
     "estimators": 4,
     "experiments": 5,
 }

@@ -1,6 +1,6 @@
 """The paper's experiments by name, with their settings as data; ``mpt-lml`` runs them."""
 
-from mpt_lml.experiments import area, convergence, identity, training
+from mpt_lml.experiments import area, convergence, identity, rates, training
 from mpt_lml.experiments.registry import (
     Experiment,
     Finding,
@@ -21,6 +21,7 @@ __all__ = [
     "find",
     "identity",
     "names",
+    "rates",
     "run",
     "training",
 ]

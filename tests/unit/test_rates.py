@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from mpt_lml import PPCA, curves, masks, objectives, rates
+from mpt_lml.experiments import rates as experiment
+
+f64 = {"dtype": torch.float64}
+
+
+def by_enumeration(covariance: torch.Tensor) -> torch.Tensor:
+    """−(h_{D−M+1} − h_{D−M}) with every subset's determinant, one at a time."""
+    size = len(covariance)
+    level = [0.0]
+    for r in range(1, size + 1):
+        logs = [
+            torch.logdet(2 * math.pi * math.e * covariance[keep][:, keep])
+            for keep in masks.all_masks(size, r)
+        ]
+        level.append(-0.5 * torch.stack(logs).mean().item())
+    return torch.tensor(level, **f64).diff().flip(0)
+
+
+@pytest.mark.parametrize("phi", [0.9, 0.3, -0.7])
+def test_autoregressive_curve(phi: float) -> None:
+    lag = (torch.arange(7.0, **f64)[:, None] - torch.arange(7.0, **f64)).abs()
+    expected = by_enumeration(phi**lag)
+    torch.testing.assert_close(rates.autoregressive_curve(7, phi), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rho", [0.9, 0.2, -0.16])
+def test_equicorrelated_curve(rho: float) -> None:
+    covariance = rho + (1.0 - rho) * torch.eye(7, **f64)
+    expected = by_enumeration(covariance)
+    torch.testing.assert_close(rates.equicorrelated_curve(7, rho), expected, rtol=0, atol=1e-12)
+
+
+def test_weak_dependence_crosses_in_the_middle() -> None:
+    for curve in (rates.autoregressive_curve(40, 1e-4), rates.equicorrelated_curve(40, 1e-6)):
+        assert abs(rates.curve_crossover(curve).item() - 41 / 80) < 1e-3
+
+
+class TestCrossover:
+    def test_of_a_straight_line(self) -> None:
+        rate = torch.linspace(0.1, 1.0, 10, **f64)
+        lines = torch.stack([1.0 - rate, 3.0 - 2.0 * rate])
+        found = rates.crossover(rate, lines, torch.tensor([0.35, 2.1], **f64))
+        torch.testing.assert_close(found, torch.tensor([0.65, 0.45], **f64))
+
+    def test_is_where_d_times_s_is_the_area(self) -> None:
+        score = rates.equicorrelated_curve(30, 0.4)
+        at = 30 * rates.curve_crossover(score).item()
+        low = math.floor(at)
+        value = score[low - 1] + (at - low) * (score[low] - score[low - 1])
+        assert abs(30 * value - score.sum()) < 1e-10
+
+    def test_error_shrinks_with_the_groups(self) -> None:
+        g = torch.Generator().manual_seed(0)
+        rows = rates.equicorrelated_curve(20, 0.5) + 0.02 * torch.randn(400, 20, generator=g, **f64)
+        _, small = rates.jackknife(rates.curve_crossover, rows[:100])
+        _, large = rates.jackknife(rates.curve_crossover, rows)
+        assert 1.4 < small / large < 2.8
+
+    def test_jackknife_of_a_mean_is_its_standard_error(self) -> None:
+        rows = torch.randn(30, 1, generator=torch.Generator().manual_seed(1), **f64)
+        value, error = rates.jackknife(lambda mean: mean[..., 0], rows)
+        assert abs(value - rows.mean().item()) < 1e-12
+        assert abs(error - rows.std().item() / math.sqrt(30)) < 1e-12
+
+
+class TestFewSizes:
+    @pytest.mark.parametrize("rule", ["gauss-legendre", "clenshaw-curtis"])
+    @pytest.mark.parametrize("count", [1, 3, 8])
+    def test_polynomials_are_summed_exactly(self, rule: rates.Rule, count: int) -> None:
+        sizes, weights = rates.sizes_and_weights(50, count, rule)
+        every = torch.arange(1.0, 51.0, **f64) / 50
+        for power in range(count):
+            few = weights @ (sizes.double() / 50) ** power
+            assert abs(few - (every**power).sum()) < 1e-9
+
+    @pytest.mark.parametrize("rule", experiment.RULES)
+    def test_every_rule_has_the_total_weight(self, rule: rates.Rule) -> None:
+        for count in (1, 2, 5, 12):
+            sizes, weights = rates.sizes_and_weights(200, count, rule)
+            assert len(sizes) == len(weights) == count
+            assert abs(weights.sum() - 200) < 1e-8
+
+    @pytest.mark.parametrize("rule", ["trapezoid", "midpoint"])
+    def test_all_sizes_are_the_sum(self, rule: rates.Rule) -> None:
+        sizes, weights = rates.sizes_and_weights(9, 9, rule)
+        assert sizes.tolist() == list(range(1, 10))
+        torch.testing.assert_close(weights, torch.ones(9, **f64))
+
+
+class TestRandomLoadings:
+    def test_formula_is_the_limit_of_the_hyperbola(self) -> None:
+        gaps = []
+        for scale in (1, 10, 100):
+            curve = rates.random_loadings_curve(200 * scale, 20 * scale, 0.2)
+            formula = rates.random_loadings_crossover(200 * scale, 20 * scale, 0.2)
+            gaps.append(abs(rates.curve_crossover(curve).item() - formula))
+        assert gaps[0] > 2 * gaps[1] > 4 * gaps[2]
+        assert gaps[2] < 1e-3
+
+    def test_few_latent_dimensions(self) -> None:
+        got = rates.random_loadings_crossover(10**7, 1, 0.2)
+        assert abs(got - (1 - 1 / math.log(10**7 / 0.2))) < 1e-6
+
+    def test_expected_scores_are_those_of_the_model(self) -> None:
+        g = torch.Generator().manual_seed(3)
+        loadings = torch.randn(6, 2, generator=g, **f64)
+        model = PPCA(loadings, 0.3)
+        rows = 6**0.5 * torch.linalg.cholesky(model.covariance).T  # second moment = covariance
+        exact = curves.subset_curve(model, rows)
+        sampled = experiment.expected_scores(loadings, 0.3, 4000, generator=g)
+        error = sampled.std(dim=1) / 4000**0.5
+        assert ((sampled.mean(dim=1) - exact.score).abs() < 4 * error + 1e-12).all()
+        assert abs(experiment.expected_log_marginal(loadings, 0.3) - exact.area()) < 1e-10
+
+
+def test_a_constraint_turns_25_against_15_around() -> None:
+    assert experiment._counterexample() > 1.0
+
+
+def test_gradients_of_both_laws_are_unbiased() -> None:
+    config = experiment.MaskingRates(num_runs=4000)
+    truth, family = experiment.sgd_family(4)
+    start = (0.4 * truth).requires_grad_()
+    value = objectives.log_marginal(start, torch.tensor(0.2, **f64), family.covariance)
+    (expected,) = torch.autograd.grad(value, start)
+    laws = torch.stack([torch.full((10,), 0.1, **f64), torch.arange(10.0, 0.0, -1.0, **f64) / 55])
+    loadings = start.detach().repeat(2, config.num_runs, 1, 1)
+    g = torch.Generator().manual_seed(6)
+    drawn = experiment._gradient(loadings, family, laws, config, g)
+    along = (drawn * expected).sum(dim=(2, 3)) / expected.square().sum()  # 1 in expectation
+    error = along.std(dim=1) / config.num_runs**0.5
+    assert (error < 0.02).all()  # so that a factor of 1.1 would be seen
+    assert ((along.mean(dim=1) - 1.0).abs() < 4 * error).all()
+
+
+def test_learning_rate_and_the_excess_of_sgd() -> None:
+    """The stationary divergence of plain SGD is η tr(J)/4: both laws, three standard errors."""
+    config = experiment.MaskingRates(num_steps=1200, num_runs=48)
+    excess, predicted = experiment._descend(config, experiment.silent)
+    error = excess.std(dim=1) / 48**0.5
+    # Second order in η and the last of the transient: 10 %.
+    assert ((excess.mean(dim=1) - predicted).abs() < 3 * error + 0.1 * predicted).all()
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: rates.autoregressive_curve(5, 1.0), r"correlation must lie between -1 and 1.*1.0"),
+        (lambda: rates.equicorrelated_curve(5, -0.25), r"between -0.25 and 1, both excluded"),
+        (lambda: rates.sizes_and_weights(5, 6), r"num_sizes must be in 1..5, got 6"),
+        (lambda: rates.sizes_and_weights(5, 3, "simpson"), r"rule must be 'midpoint'.*'simpson'"),
+        (lambda: rates.random_loadings_crossover(5, 5, 0.2), r"latent_dim must be in 1..4, got 5"),
+        (lambda: rates.curve_crossover(torch.ones(5)), r"no crossover.*Widen the rates"),
+    ],
+)
+def test_wrong_calls_say_what_to_do(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
