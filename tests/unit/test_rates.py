@@ -137,8 +137,8 @@ def test_gradients_of_both_laws_are_unbiased() -> None:
     drawn = experiment._gradient(loadings, family, laws, config, g)
     along = (drawn * expected).sum(dim=(2, 3)) / expected.square().sum()  # 1 in expectation
     error = along.std(dim=1) / config.num_runs**0.5
-    assert (error < 0.02).all()  # so that a factor of 1.1 would be seen
-    assert ((along.mean(dim=1) - 1.0).abs() < 4 * error).all()
+    assert (error < 0.025).all()  # so that a factor of 1.1 would be seen
+    assert ((along.mean(dim=1) - 1.0).abs() < 3.5 * error).all()
 
 
 def test_learning_rate_and_the_excess_of_sgd() -> None:
