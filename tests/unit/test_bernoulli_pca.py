@@ -212,7 +212,7 @@ class TestGrids:
         )
         with pytest.warns(quadrature.LostMassWarning, match="edge holds"):
             quadrature.adaptive(
-                lambda z: model._log_joint(x[:, None], z), mode, precision, extent=1.0
+                lambda z: model.log_joint(x, z.transpose(0, 1)).T, mode, precision, extent=1.0
             )
 
     def test_fine_grids_are_silent(self) -> None:

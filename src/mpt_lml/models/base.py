@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.numerics import chunks
+from mpt_lml.numerics import LOG_2PI, chunks
 
 
 class ConditionalModel(ABC):
@@ -52,3 +52,45 @@ class TractableModel(ConditionalModel):
     @abstractmethod
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws from p(x), shape (n, D)."""
+
+
+class LatentVariableModel(ABC):
+    """p(x, z) = N(z; 0, I_K) Π_d p(x_d | z): what has to be integrated over z to be known."""
+
+    @property
+    @abstractmethod
+    def num_features(self) -> int:
+        """D."""
+
+    @property
+    @abstractmethod
+    def latent_dim(self) -> int:
+        """K."""
+
+    @abstractmethod
+    def log_factors(
+        self, x: Float[Tensor, "N D"], z: Float[Tensor, "*S N K"]
+    ) -> Float[Tensor, "*S N D"]:
+        """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
+
+    @abstractmethod
+    def sample_given(
+        self, z: Float[Tensor, "*S K"], *, generator: torch.Generator
+    ) -> Float[Tensor, "*S D"]:
+        """One x ~ p(x | z) for every z, (..., D)."""
+
+    def log_prior(self, z: Float[Tensor, "*S K"]) -> Float[Tensor, "*S"]:
+        """log N(z; 0, I), nats."""
+        return -0.5 * (z.square().sum(dim=-1) + self.latent_dim * LOG_2PI)
+
+    def log_joint(
+        self,
+        x: Float[Tensor, "N D"],
+        z: Float[Tensor, "*S N K"],
+        observed: Bool[Tensor, "#N D"] | None = None,
+    ) -> Float[Tensor, "*S N"]:
+        """log p(x_R, z), nats, (..., N); R is everything unless ``observed`` says otherwise."""
+        factors = self.log_factors(x, z)
+        if observed is not None:
+            factors = factors.where(observed, 0.0)
+        return self.log_prior(z) + factors.sum(dim=-1)

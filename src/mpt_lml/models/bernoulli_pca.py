@@ -19,8 +19,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import quadrature
-from mpt_lml.models.base import TractableModel
-from mpt_lml.numerics import LOG_2PI, chunks
+from mpt_lml.models.base import LatentVariableModel, TractableModel
+from mpt_lml.numerics import chunks
 from mpt_lml.quadrature import Grid
 from mpt_lml.shapes import (
     require_boolean_rows,
@@ -33,7 +33,7 @@ from mpt_lml.shapes import (
 
 
 @final
-class BernoulliPCA(TractableModel):
+class BernoulliPCA(TractableModel, LatentVariableModel):
     """x_d ~ Bernoulli(sigmoid(w_d·z + b_d)) independently given z ~ N(0, I_K).
 
     Paper, Section 3.1 ("linear VAE", Figure 3, upper row); Tipping 1998.
@@ -99,10 +99,20 @@ class BernoulliPCA(TractableModel):
         """ℓ(z) = W z + b."""
         return z @ self.loadings.T + self.offset
 
-    def log_joint(self, x: Float[Tensor, "N D"], z: Float[Tensor, "N K"]) -> Float[Tensor, " N"]:
-        """log p(x, z), nats, (N,)."""
-        self._require_binary(x)
-        return self._log_joint(x, z)
+    def log_factors(
+        self, x: Float[Tensor, "N D"], z: Float[Tensor, "*S N K"]
+    ) -> Float[Tensor, "*S N D"]:
+        """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
+        logits = self.logits(z)
+        return x * logits - F.softplus(logits)
+
+    def sample_given(
+        self, z: Float[Tensor, "*S K"], *, generator: torch.Generator
+    ) -> Float[Tensor, "*S D"]:
+        """One x ~ p(x | z) for every z, zeros and ones."""
+        probability = self.logits(z).sigmoid()
+        noise = torch.rand(probability.shape, generator=generator, dtype=probability.dtype)
+        return (noise < probability).to(probability)
 
     def log_marginal(self, x: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
         """log Σ_g w_g p(x | z_g), nats, (N,)."""
@@ -155,12 +165,12 @@ class BernoulliPCA(TractableModel):
         The posterior is log-concave, so the mode is the only one.
         """
         self._require_binary(x)
-        keep = torch.ones_like(x[:1]) if observed is None else observed.to(x)[None]
+        keep = None if observed is None else observed[None]
         mode, precision = quadrature.find_modes(
-            lambda z: self._log_joint(x, z, keep), torch.zeros_like(x[:, : self.latent_dim])
+            lambda z: self.log_joint(x, z, keep), torch.zeros_like(x[:, : self.latent_dim])
         )
         return quadrature.adaptive(
-            lambda z: self._log_joint(x[:, None], z, keep),
+            lambda z: self.log_joint(x, z.transpose(0, 1), keep).T,
             mode,
             precision,
             nodes_per_axis=nodes_per_axis,
@@ -180,8 +190,8 @@ class BernoulliPCA(TractableModel):
         parts = []
         for rows in chunks(len(x), 8 * 4 * self.num_features * nodes_per_axis**self.latent_dim):
             grid = self.posterior_grid(x[rows], nodes_per_axis=nodes_per_axis, extent=extent)
-            likelihood = self._log_likelihood(x[rows, None], grid.nodes)
-            parts.append((grid.log_weights + likelihood).logsumexp(dim=-1))
+            likelihood = self.log_factors(x[rows], grid.nodes.transpose(0, 1)).sum(dim=-1)
+            parts.append((grid.log_weights + likelihood.T).logsumexp(dim=-1))
         return torch.cat(parts)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "N D"]:
@@ -190,20 +200,7 @@ class BernoulliPCA(TractableModel):
         require_generator(generator)
         weights = self.grid.log_weights.exp()
         nodes = torch.multinomial(weights, n, replacement=True, generator=generator)
-        probability = self.logits(self.grid.nodes[nodes]).sigmoid()
-        noise = torch.rand(probability.shape, generator=generator, dtype=probability.dtype)
-        return (noise < probability).to(probability)
-
-    def _log_likelihood(
-        self, x: Tensor, z: Tensor, keep: Tensor | float = 1.0
-    ) -> Float[Tensor, "..."]:
-        """Σ_d keep_d log p(x_d | z), for x (..., D) and z (..., K) that broadcast."""
-        logits = self.logits(z)
-        return (keep * (x * logits - F.softplus(logits))).sum(dim=-1)
-
-    def _log_joint(self, x: Tensor, z: Tensor, keep: Tensor | float = 1.0) -> Float[Tensor, "..."]:
-        log_prior = -0.5 * (z.square().sum(dim=-1) + self.latent_dim * LOG_2PI)
-        return log_prior + self._log_likelihood(x, z, keep)
+        return self.sample_given(self.grid.nodes[nodes], generator=generator)
 
     def _log_weights(
         self, x: Float[Tensor, "N D"], observed: Bool[Tensor, "P D"]
