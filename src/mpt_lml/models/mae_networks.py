@@ -1,0 +1,174 @@
+"""Networks for :class:`~mpt_lml.models.vit_mae.ViTMAE`: built here, or loaded with care (floor 2)."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mpt_lml.shapes import require_count
+
+if TYPE_CHECKING:
+    from transformers import ViTMAEForPreTraining
+
+HUB_NAME = "facebook/vit-mae-base"
+
+# What facebook/vit-mae-base subtracts and divides by, from its preprocessor (ImageNet's channels).
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_SCALE = (0.229, 0.224, 0.225)
+
+
+class CheckpointError(OSError):
+    """Weights that were asked for are not there, or are not what they have to be."""
+
+
+def small_network(
+    image_size: int,
+    num_channels: int,
+    patch_size: int,
+    *,
+    width: int = 64,
+    num_layers: int = 3,
+    decoder_layers: int = 2,
+    seed: int,
+) -> ViTMAEForPreTraining:
+    """A ViT-MAE at random initialization, encoder and decoder of the same ``width``, 4 heads.
+
+    Weights have standard deviation 1/√width (what Xavier's rule gives a square matrix) instead of
+    0.02, which is meant for width 768. ``seed`` sets torch's global generator, which
+    ``transformers`` draws from, for the time of the call only.
+    """
+    from transformers import ViTMAEConfig, ViTMAEForPreTraining
+
+    for name, value in (("image_size", image_size), ("patch_size", patch_size)):
+        require_count(name, value, 1)
+    if image_size % patch_size:
+        raise ValueError(
+            f"image_size {image_size} is not a multiple of patch_size {patch_size}: the patches "
+            "would not cover the image."
+        )
+    config = ViTMAEConfig(
+        image_size=image_size,
+        num_channels=num_channels,
+        patch_size=patch_size,
+        hidden_size=width,
+        num_hidden_layers=num_layers,
+        num_attention_heads=4,
+        intermediate_size=4 * width,
+        decoder_hidden_size=width,
+        decoder_num_hidden_layers=decoder_layers,
+        decoder_num_attention_heads=4,
+        decoder_intermediate_size=4 * width,
+        initializer_range=width**-0.5,
+        norm_pix_loss=False,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = ViTMAEForPreTraining(config)
+        return restore_positions(network)
+
+
+def restore_positions(network: ViTMAEForPreTraining) -> ViTMAEForPreTraining:
+    """Give a decoder without positions its sine and cosine positions (in place).
+
+    ``transformers`` 5 sets a new decoder's fixed position embedding to zero, and it is not trained:
+    every hidden patch of an image would get the same prediction, before and after training.
+    """
+    positions = network.decoder.decoder_pos_embed
+    if not positions.any():
+        network.decoder.initialize_weights(positions.shape[1] - 1)
+    return network
+
+
+def load_network(source: str | Path, *, revision: str = "main") -> ViTMAEForPreTraining:
+    """A ViT-MAE from a ``save_pretrained`` folder or from the hub; safetensors only.
+
+    The revision that the hub resolved is ``network.config._commit_hash``.
+
+    Raises
+    ------
+    CheckpointError
+        When ``source`` is a folder without a checkpoint or with pickled weights only, when its
+        weights do not cover encoder and decoder, or when the hub cannot be reached.
+    ValueError
+        When it is a checkpoint of another kind of model.
+    """
+    from transformers import AutoConfig, ViTMAEForPreTraining
+
+    _require_place(source)
+    try:
+        config = AutoConfig.from_pretrained(source, revision=revision)
+        if config.model_type != "vit_mae":
+            raise ValueError(f"{source} is a {config.model_type!r} checkpoint, not a 'vit_mae'.")
+        loaded: Any = ViTMAEForPreTraining.from_pretrained(
+            source, config=config, revision=revision, use_safetensors=True, output_loading_info=True
+        )
+    except OSError as error:
+        raise CheckpointError(_no_weights(source, revision)) from error
+    network, report = loaded
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise CheckpointError(
+            f"{source} lacks {len(missing)} of the weights of an encoder with its decoder, such as "
+            f"{missing[0]}; they would be random. It may be an encoder alone (ViTMAEModel)."
+        )
+    return network.eval()
+
+
+def as_inputs(
+    x: Float[Tensor, "N C H W"], image_shape: tuple[int, int, int]
+) -> Float[Tensor, "N c h w"]:
+    """Images enlarged to what a network takes (bilinear), one channel repeated to three.
+
+    An enlarged image is a function of fewer numbers than it has pixels: densities of it are not
+    densities of the original, and a warning says so.
+    """
+    channels, height, width = image_shape
+    if x.shape[1] not in (1, channels):
+        raise ValueError(f"images have {x.shape[1]} channels, the network takes {channels}.")
+    if tuple(x.shape[1:]) == image_shape:
+        return x
+    warnings.warn(
+        f"images {tuple(x.shape[1:])} become {image_shape}: log-densities are of the enlarged "
+        "images, whose pixels repeat each other, not of the originals.",
+        stacklevel=2,
+    )
+    size = (height, width)
+    larger = torch.nn.functional.interpolate(x, size, mode="bilinear", align_corners=False)
+    return larger.expand(-1, channels, -1, -1).clamp(0.0, 1.0)
+
+
+def _require_place(source: str | Path) -> None:
+    """Refuse a path that is not a checkpoint folder before ``transformers`` looks at the hub."""
+    folder = Path(source)
+    if not folder.is_dir():
+        looks_like_a_path = isinstance(source, Path) or source.startswith((".", "/", "~"))
+        if looks_like_a_path or folder.exists():
+            raise CheckpointError(f"{source} is not a folder. Name one made by save_pretrained.")
+        return
+    if not (folder / "config.json").is_file():
+        found = ", ".join(sorted(each.name for each in folder.iterdir())[:5]) or "nothing"
+        raise CheckpointError(
+            f"{source} is not a checkpoint: it has no config.json (it holds {found}). Name a "
+            "folder made by save_pretrained."
+        )
+    if not list(folder.glob("*.safetensors")):
+        pickles = [each.name for each in folder.glob("*.bin")]
+        what = f"only pickled weights ({', '.join(pickles)})" if pickles else "no weights"
+        raise CheckpointError(
+            f"{source} has {what}. Pickles can run code and are refused: save with "
+            "save_pretrained(folder), which writes model.safetensors."
+        )
+
+
+def _no_weights(source: str | Path, revision: str) -> str:
+    return (
+        f"{source} (revision {revision}) could not be loaded as safetensors: there is no network, "
+        "no such name, or only pickled weights, which are refused. Either download it where there "
+        "is a network and name the folder that save_pretrained made, or go on without it: "
+        "small_network(...) needs no weights."
+    )

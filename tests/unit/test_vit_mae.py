@@ -1,0 +1,351 @@
+"""ViT-MAE as a Gaussian model: exact masks, explicit variance, nothing seen that is hidden."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from models import generator
+
+from mpt_lml import ViTMAE, curves, masks
+from mpt_lml.models import mae_networks
+from mpt_lml.models.vit_mae import mask_noise, set_masked_patches
+
+transformers = pytest.importorskip("transformers")
+
+
+def network(channels: int = 1, size: int = 8, patch: int = 2, seed: int = 0):
+    return mae_networks.small_network(
+        size, channels, patch, width=16, num_layers=1, decoder_layers=1, seed=seed
+    )
+
+
+def images(n: int = 5, channels: int = 1, size: int = 8) -> torch.Tensor:
+    return torch.rand(n, channels, size, size, generator=generator(3), dtype=torch.float64)
+
+
+MODEL = ViTMAE(network(), 0.05, pixel_mean=0.3, pixel_scale=0.4)
+COLOR = ViTMAE(
+    network(3, 8, 4),
+    torch.tensor([0.1, 0.2, 0.3, 0.4]),
+    pixel_mean=torch.tensor([0.5, 0.4, 0.3]),
+    pixel_scale=torch.tensor([0.2, 0.3, 0.4]),
+)
+
+
+@pytest.mark.parametrize("num_patches", [16, 49, 64, 196])
+def test_every_size_is_realized_exactly(num_patches: int) -> None:
+    """transformers keeps int(D (1 − ratio)): the half patch must survive rounding at every size."""
+    for size in range(1, num_patches + 1):
+        assert int(num_patches * (1 - (size - 0.5) / num_patches)) == num_patches - size
+
+
+def test_the_networks_own_mask_is_ours() -> None:
+    net, x = network(), images(6).float()
+    for size in (1, 7, 16):
+        mask = masks.sample_masks(6, 16, size, generator=generator(size))
+        set_masked_patches(net, size, 16)
+        assert torch.equal(net(x, noise=mask_noise(mask)).mask.bool(), mask)
+
+
+@pytest.mark.parametrize("model", [MODEL, COLOR], ids=["gray", "color"])
+def test_the_score_is_the_literal_one(model: ViTMAE) -> None:
+    """From the network's logits, pixel by pixel, in loops."""
+    channels, size, _ = model.image_shape
+    patch, (x, net) = model.network.config.patch_size, (images(2, channels, size), model.network)
+    mask = masks.sample_masks(3, model.num_features, 2, generator=generator())
+    values = model.log_conditional(x, mask)
+    grid = size // patch
+    for p, row in enumerate(mask):
+        set_masked_patches(net, 2, model.num_features)
+        inputs = (x - model.pixel_mean.view(-1, 1, 1)) / model.pixel_scale.view(-1, 1, 1)
+        logits = net(inputs.float(), noise=mask_noise(row.expand(2, -1))).logits.double()
+        for n, j in ((n, j) for n in range(2) for j in range(model.num_features)):
+            total = 0.0
+            for a, b, c in (
+                (a, b, c) for a in range(patch) for b in range(patch) for c in range(channels)
+            ):
+                pixel = x[n, c, (j // grid) * patch + a, (j % grid) * patch + b].item()
+                output = logits[n, j, (a * patch + b) * channels + c].item()
+                mean = model.pixel_mean[c].item() + model.pixel_scale[c].item() * output
+                variance = model.variance[1].item()
+                total += -0.5 * math.log(2 * math.pi * variance)
+                total -= (pixel - mean) ** 2 / (2 * variance)
+            expected = total if row[j] else 0.0
+            assert values[p, n, j].item() == pytest.approx(expected, abs=1e-4)  # float32 network
+
+
+def test_the_loss_of_transformers_is_the_same_number() -> None:
+    """Mean squared error in units of the network, for one number of σ² without mean and scale."""
+    model, x = ViTMAE(network(), 0.05), images(4)
+    mask = masks.sample_masks(4, 16, 5, generator=generator(1))
+    set_masked_patches(model.network, 5, 16)
+    loss = model.network(x.float(), noise=mask_noise(mask)).loss.item()
+    score = model.log_density(x, mask).sum() / (4 * 5 * 4)  # images, patches, pixels
+    assert score.item() == pytest.approx(-0.5 * math.log(2 * math.pi * 0.05) - loss / 0.1, abs=1e-4)
+
+
+def test_hidden_pixels_are_not_seen() -> None:
+    x, other = images(3), images(3).flip(0)
+    mask = masks.sample_masks(3, 16, 9, generator=generator(2))
+    mixed = MODEL.images(torch.where(mask[:, :, None], MODEL.patches(other), MODEL.patches(x)))
+    assert (mixed != x).any()
+    assert torch.equal(MODEL.predict(x, mask), MODEL.predict(mixed, mask))
+    shown = MODEL.images(torch.where(mask[:, :, None], MODEL.patches(x), MODEL.patches(other)))
+    assert not torch.allclose(MODEL.predict(x, mask), MODEL.predict(shown, mask))
+
+
+def test_hidden_patches_are_told_apart() -> None:
+    """A new decoder of transformers 5 has no positions: all hidden patches would look the same."""
+    prediction = MODEL.predict(images(1), torch.ones(1, 16, dtype=torch.bool))[0]
+    assert (prediction - prediction[0]).abs().max() > 1e-3
+    net = network()
+    net.decoder.decoder_pos_embed.data.zero_()
+    prediction = ViTMAE(net, 1.0).predict(images(1), torch.ones(1, 16, dtype=torch.bool))[0]
+    assert torch.allclose(prediction, prediction[0].expand_as(prediction), atol=1e-5)
+
+
+def test_masks_of_different_sizes_go_together() -> None:
+    x = images(4)
+    mask = torch.cat([masks.sample_masks(1, 16, m, generator=generator(m)) for m in (3, 1, 16, 3)])
+    together = MODEL.log_each(x, mask)
+    for n in range(4):
+        alone = MODEL.log_each(x[n : n + 1], mask[n : n + 1])[0]
+        torch.testing.assert_close(together[n], alone, atol=1e-4, rtol=1e-4)
+    all_pairs = MODEL.log_conditional(x, mask)
+    torch.testing.assert_close(all_pairs.diagonal().T, together, atol=1e-4, rtol=1e-4)
+    assert (all_pairs[~mask[:, None, :].expand_as(all_pairs)] == 0).all()
+
+
+def test_variance_by_maximum_likelihood() -> None:
+    """The estimate is a maximum: the area, and each score, fall on either side of it."""
+    x = images(8)
+
+    def area(model: ViTMAE) -> torch.Tensor:
+        return model.size_scores(x, generator=generator(9)).mean(dim=1)
+
+    one = ViTMAE.fit_variance(MODEL.network, x, generator=generator(9))
+    own = ViTMAE.fit_variance(MODEL.network, x, generator=generator(9), per_size=True)
+    for model, total in ((one, lambda s: s.sum()), (own, lambda s: s)):
+        h = 1e-3
+        up, at, down = (
+            total(area(model.with_variance(model.variance * f))) for f in (1 + h, 1, 1 - h)
+        )
+        # Relative derivative d log σ²: 0 up to h² and float32; curvature −D d/2 a score.
+        assert (((up - down) / (2 * h)).abs() < 1e-3).all()
+        assert (up < at).all() and (down < at).all()
+    v, d = own.variance, MODEL.pixels_per_patch
+    gain = area(own).sum() - area(one).sum()
+    expected = 0.5 * d * (16 * v.mean().log() - v.log().sum())  # the mean over the geometric mean
+    assert gain.item() == pytest.approx(expected.item(), abs=1e-5)
+    assert one.variance[0].item() == pytest.approx(v.mean().item())
+
+
+def test_a_constant_network_is_independent_pixels() -> None:
+    """Output 0: the density of pixels N(pixel_mean, σ²), whatever the mask, and a flat curve."""
+    net = network()
+    net.decoder.decoder_pred.weight.data.zero_()
+    net.decoder.decoder_pred.bias.data.zero_()
+    model, x = ViTMAE(net, 0.07, pixel_mean=0.4), images(3)
+    variance = torch.tensor(0.07, dtype=torch.float64)
+    expected = torch.distributions.Normal(0.4, variance.sqrt()).log_prob(x).sum(dim=(1, 2, 3))
+    everything = torch.ones(1, 16, dtype=torch.bool)
+    torch.testing.assert_close(model.log_conditional(x, everything)[0].sum(dim=1), expected)
+    order = masks.nested_masks(torch.randperm(16, generator=generator()))
+    new = order & ~torch.cat([torch.zeros(1, 16, dtype=torch.bool), order[:-1]])
+    chain = (model.log_conditional(x, order) * new[:, None]).sum(dim=(0, 2))
+    torch.testing.assert_close(chain, expected)
+
+
+def test_size_scores_are_the_curve() -> None:
+    """One mask an image against masks shared by all images: the same mean."""
+    x = images(2)
+    sizes = (1, 15)  # 16 masks each: every one can be visited
+    exact = [curves.size_scores(MODEL, x, masks.all_masks(16, m)[None]).mean() for m in sizes]
+    g = generator(4)
+    drawn = torch.stack(
+        [MODEL.size_scores(x, generator=g, sizes=sizes).mean(1) for _ in range(200)]
+    )
+    error = drawn.std(dim=0) / math.sqrt(200)
+    for k in range(2):
+        assert abs(drawn.mean(dim=0)[k] - exact[k]) < 4 * error[k]
+    sampled = curves.sampled_curve(MODEL, x, 3, generator=g, sizes=[4, 8])
+    assert sampled.score.dtype == torch.float64
+
+
+def test_settings_of_the_network_come_back() -> None:
+    net = network().train()
+    net.config.mask_ratio = 0.75
+    ViTMAE(net, 1.0).predict(images(1), masks.sample_masks(1, 16, 3, generator=generator()))
+    assert net.config.mask_ratio == 0.75
+    assert net.training
+
+
+def test_a_seed_names_a_network_and_leaves_the_global_one() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first, again, other = network(seed=5), network(seed=5), network(seed=6)
+    assert torch.equal(torch.get_rng_state(), before)
+    weight = "decoder.decoder_pred.weight"
+    assert torch.equal(first.state_dict()[weight], again.state_dict()[weight])
+    assert not torch.equal(first.state_dict()[weight], other.state_dict()[weight])
+
+
+def test_a_saved_network_comes_back(tmp_path: Path) -> None:
+    net = network(3, 8, 4)
+    net.save_pretrained(tmp_path)
+    loaded = mae_networks.load_network(tmp_path)
+    x = images(2, 3)
+    mask = masks.sample_masks(2, 4, 2, generator=generator())
+    assert torch.equal(ViTMAE(net, 0.1).log_each(x, mask), ViTMAE(loaded, 0.1).log_each(x, mask))
+
+
+def test_enlarged_images() -> None:
+    with pytest.warns(UserWarning, match=r"\(1, 8, 8\) become \(3, 16, 16\)"):
+        larger = mae_networks.as_inputs(images(2), (3, 16, 16))
+    assert larger.shape == (2, 3, 16, 16)
+    same = images(2)
+    assert mae_networks.as_inputs(same, (1, 8, 8)) is same
+
+
+def with_pixel(value: float) -> torch.Tensor:
+    x = images(2)
+    x[1, 0, 2, 3] = value
+    return x
+
+
+def normalized():
+    net = network()
+    net.config.norm_pix_loss = True
+    return net
+
+
+MASK = masks.all_masks(16, 1)
+REFUSED = {
+    "size": (
+        lambda: MODEL.log_conditional(images(2, 1, 28), MASK),
+        ValueError,
+        r"\(N, 1, 8, 8\).*got \(2, 1, 28, 28\)",
+    ),
+    "channels": (
+        lambda: COLOR.log_conditional(images(2), MASK),
+        ValueError,
+        r"\(N, 3, 8, 8\).*got \(2, 1, 8, 8\)",
+    ),
+    "rows": (
+        lambda: MODEL.log_conditional(images(2).flatten(1), MASK),
+        ValueError,
+        r"got \(2, 64\)",
+    ),
+    "bytes": (
+        lambda: MODEL.log_conditional(255 * images(2), MASK),
+        ValueError,
+        r"\[0, 1\].*Divide bytes by 255",
+    ),
+    "negative": (lambda: MODEL.log_conditional(with_pixel(-0.5), MASK), ValueError, "from -0.5"),
+    "NaN": (
+        lambda: MODEL.log_conditional(with_pixel(math.nan), MASK),
+        ValueError,
+        r"x\[1, 0, 2, 3\] is nan",
+    ),
+    "integers": (lambda: MODEL.log_conditional(images(2).long(), MASK), TypeError, "torch.int64"),
+    "mask of pixels": (
+        lambda: MODEL.log_conditional(images(2), masks.all_masks(64, 1)),
+        ValueError,
+        r"\(P, 16\).*got \(64, 64\)",
+    ),
+    "other number of masks": (
+        lambda: MODEL.predict(images(2), MASK),
+        ValueError,
+        "2 images came with 16 masks",
+    ),
+    "empty mask": (
+        lambda: MODEL.predict(images(1), ~torch.ones(1, 16, dtype=torch.bool)),
+        ValueError,
+        "masks nothing",
+    ),
+    "variance zero": (lambda: ViTMAE(MODEL.network, 0.0), ValueError, "> 0, got 0.0.*fit_variance"),
+    "variance of other length": (
+        lambda: ViTMAE(MODEL.network, torch.ones(4)),
+        ValueError,
+        r"16 mask sizes, got shape \(4,\)",
+    ),
+    "scale zero": (
+        lambda: ViTMAE(MODEL.network, 1.0, pixel_scale=0.0),
+        ValueError,
+        "pixel_scale must be > 0",
+    ),
+    "mean of other channels": (
+        lambda: ViTMAE(MODEL.network, 1.0, pixel_mean=torch.ones(3)),
+        ValueError,
+        "1 channels",
+    ),
+    "normalized targets": (
+        lambda: ViTMAE(normalized(), 1.0),
+        ValueError,
+        "norm_pix_loss=True.*no density",
+    ),
+    "an encoder alone": (lambda: ViTMAE(MODEL.network.vit, 1.0), TypeError, "got ViTMAEModel"),
+    "another model": (lambda: ViTMAE(torch.nn.Linear(2, 2), 1.0), TypeError, "got Linear"),
+    "patches that do not cover": (
+        lambda: network(1, 8, 3),
+        ValueError,
+        "8 is not a multiple of patch_size 3",
+    ),
+    "two channels to three": (
+        lambda: mae_networks.as_inputs(images(1, 2), (3, 8, 8)),
+        ValueError,
+        "2 channels",
+    ),
+}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused_with_a_reason(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.bad_input
+class TestLoading:
+    def refused(self, source: object, message: str) -> None:
+        with pytest.raises(mae_networks.CheckpointError, match=message):
+            mae_networks.load_network(source)
+
+    def test_a_folder_that_is_no_checkpoint(self, tmp_path: Path) -> None:
+        (tmp_path / "holiday.txt").touch()
+        self.refused(tmp_path, "no config.json .it holds holiday.txt")
+
+    def test_a_path_that_is_no_folder(self, tmp_path: Path) -> None:
+        self.refused(str(tmp_path / "nowhere"), "nowhere is not a folder")
+
+    def test_pickled_weights(self, tmp_path: Path) -> None:
+        net = network()
+        net.config.save_pretrained(tmp_path)
+        torch.save(net.state_dict(), tmp_path / "pytorch_model.bin")
+        self.refused(tmp_path, "only pickled weights .pytorch_model.bin.*refused")
+
+    def test_no_weights(self, tmp_path: Path) -> None:
+        network().config.save_pretrained(tmp_path)
+        self.refused(tmp_path, "has no weights")
+
+    def test_an_encoder_alone(self, tmp_path: Path) -> None:
+        network().vit.save_pretrained(tmp_path)
+        self.refused(tmp_path, "lacks .* such as decoder.*random")
+
+    def test_another_kind_of_model(self, tmp_path: Path) -> None:
+        sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+        config = transformers.BertConfig(vocab_size=9, intermediate_size=8, **sizes)
+        transformers.BertForMaskedLM(config).save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="'bert' checkpoint, not a 'vit_mae'"):
+            mae_networks.load_network(tmp_path)
+
+    def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def offline(*args: object, **options: object) -> None:
+            raise OSError("we couldn't connect")
+
+        monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", offline)
+        self.refused(mae_networks.HUB_NAME, "no network.*save_pretrained.*small_network")
