@@ -17,9 +17,11 @@ from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.joint_table import JointTable
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.vit_mae import ViTMAE
+from mpt_lml.models.vae import VAE
 
 __all__ = [
     "PPCA",
+    "VAE",
     "BernoulliPCA",
     "JointTable",
     "ViTMAE",

@@ -43,6 +43,18 @@ def require_data(x: Tensor, num_features: int) -> None:
     require_finite("x", x)
 
 
+def require_binary(x: Tensor) -> None:
+    """Check that ``x`` holds zeros and ones only, as a Bernoulli likelihood needs."""
+    bad = (x != 0) & (x != 1)
+    if bad.any():
+        where = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"x must be 0 or 1 for a Bernoulli likelihood, but x{list(where)} is "
+            f"{x[where].item():.4g} ({int(bad.sum())} such entries). Binarize with "
+            "(pixels >= 0.5).to(pixels), or use a Gaussian likelihood."
+        )
+
+
 def require_boolean_rows(name: str, rows: Tensor, num_features: int) -> None:
     """Check that ``rows`` is a boolean tensor of shape (P, ``num_features``) with P >= 1."""
     if not isinstance(rows, Tensor) or rows.dtype != torch.bool:

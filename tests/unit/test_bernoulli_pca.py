@@ -12,7 +12,7 @@ from models import generator, random_bernoulli
 from test_models import TractableModelCase
 
 from mpt_lml import BernoulliPCA, curves, masks, objectives, quadrature
-from mpt_lml.models.bernoulli_pca import require_binary
+from mpt_lml.shapes import require_binary
 
 MODELS = {
     "D=1 K=1": random_bernoulli(1, 1, 20),
@@ -237,7 +237,7 @@ BAD = {
         ValueError,
         r"x\[0, 0\] is 0\.25 \(8 such entries\).*Binarize",
     ),
-    "pixels out of range": (lambda: require_binary(X - 3, 4), ValueError, r"x\[0, 0\] is -3"),
+    "pixels out of range": (lambda: require_binary(X - 3), ValueError, r"x\[0, 0\] is -3"),
     "other precision": (lambda: MODEL.log_marginal(X.float()), TypeError, "torch.float32"),
     "grid of another K": (
         lambda: BernoulliPCA(W, grid=quadrature.trapezoid(1, 20)),

@@ -23,6 +23,7 @@ from mpt_lml.models.base import LatentVariableModel, TractableModel
 from mpt_lml.numerics import chunks
 from mpt_lml.quadrature import Grid
 from mpt_lml.shapes import (
+    require_binary,
     require_boolean_rows,
     require_count,
     require_data,
@@ -219,25 +220,13 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         return x.element_size() * len(x) * (3 * len(self.grid) + 4 * self.num_features)
 
     def _require_binary(self, x: Tensor) -> None:
-        require_binary(x, self.num_features)
+        require_data(x, self.num_features)
+        require_binary(x)
         if x.dtype != self.loadings.dtype:
             raise TypeError(
                 f"x is {x.dtype} but the loadings are {self.loadings.dtype}. "
                 f"Convert with x.to({self.loadings.dtype})."
             )
-
-
-def require_binary(x: Tensor, num_features: int) -> None:
-    """Check that ``x`` (N, ``num_features``) holds zeros and ones only, as a Bernoulli needs."""
-    require_data(x, num_features)
-    bad = (x != 0) & (x != 1)
-    if bad.any():
-        where = tuple(bad.nonzero()[0].tolist())
-        raise ValueError(
-            f"x must be 0 or 1 for a Bernoulli likelihood, but x{list(where)} is "
-            f"{x[where].item():.4g} ({int(bad.sum())} such entries). Binarize with "
-            "(pixels >= 0.5).to(pixels), or use a Gaussian likelihood."
-        )
 
 
 def _log_mixture(

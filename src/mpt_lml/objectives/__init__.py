@@ -1,10 +1,11 @@
 """Training objectives as pure functions of parameters, in nats a datum (floor 3).
 
 All of them are *maximized* and comparable with the mean log p(x). The functions named here are those
-of PPCA; :mod:`mpt_lml.objectives.bernoulli` has the ones of Bernoulli PCA.
+of PPCA; :mod:`mpt_lml.objectives.bernoulli` has the ones
+of Bernoulli PCA and :mod:`mpt_lml.objectives.vae` those of VAEs.
 """
 
-from mpt_lml.objectives import bernoulli
+from mpt_lml.objectives import bernoulli, vae
 from mpt_lml.objectives.ppca import (
     MAX_EXACT_FEATURES,
     curve,
@@ -27,5 +28,6 @@ __all__ = [
     "mask_scores",
     "sampled",
     "second_moment",
+    "vae",
     "weighted_masks",
 ]

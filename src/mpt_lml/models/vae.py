@@ -1,0 +1,228 @@
+"""Variational autoencoders with a Bernoulli or Gaussian likelihood (floor 2)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, final
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from mpt_lml.models.base import LatentVariableModel
+from mpt_lml.numerics import log_normal
+from mpt_lml.shapes import require_binary, require_count, require_data, require_generator
+
+Likelihood = Literal["bernoulli", "gaussian"]
+Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
+Decoder = Callable[[Tensor], Tensor]
+Parameters = Mapping[str, Tensor]
+
+
+@final
+class VAE(LatentVariableModel):
+    """z ~ N(0, I_K), x_d | z from a decoder network; q(z | x) = N(m(x), diag v(x)) from an encoder.
+
+    Kingma & Welling 2014; Rezende et al. 2014; paper, Figure 3, lower row. The marginal log p(x) and
+    the conditionals log p(x_j | x_R) have no closed form: ``mpt_lml.estimators`` has the estimators.
+
+    Parameters
+    ----------
+    encoder : callable
+        (N, D) -> mean (N, K) and log-variance (N, K); a ``torch.nn.Module`` or a function.
+    decoder : callable
+        (..., K) -> (..., D): logits for a Bernoulli likelihood, means for a Gaussian one.
+    num_features, latent_dim : int
+        D and K.
+    likelihood : "bernoulli" or "gaussian"
+    noise_variance : float, optional
+        σ² > 0 of every coordinate; required for, and only for, a Gaussian likelihood. log p(x)
+        depends on it: a mean squared error is not a likelihood until it is chosen.
+
+    Raises
+    ------
+    ValueError
+        When the networks do not map between D and K dimensions, or σ² is missing or not positive.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        decoder: Decoder,
+        *,
+        num_features: int,
+        latent_dim: int,
+        likelihood: Likelihood,
+        noise_variance: float | None = None,
+    ) -> None:
+        require_count("num_features", num_features, 1)
+        require_count("latent_dim", latent_dim, 1)
+        if likelihood not in ("bernoulli", "gaussian"):
+            raise ValueError(f"likelihood must be 'bernoulli' or 'gaussian', got {likelihood!r}.")
+        if (likelihood == "gaussian") != (noise_variance is not None):
+            raise ValueError(
+                f"noise_variance={noise_variance} does not go with likelihood={likelihood!r}: "
+                "a Gaussian likelihood needs one, a Bernoulli likelihood has none."
+            )
+        if noise_variance is not None and not 0 < noise_variance < math.inf:
+            raise ValueError(f"noise_variance must be finite and > 0, got {noise_variance}.")
+        self.encoder, self.decoder = encoder, decoder
+        self._num_features, self._latent_dim = num_features, latent_dim
+        self.likelihood, self.noise_variance = likelihood, noise_variance
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return self._num_features
+
+    @property
+    def latent_dim(self) -> int:
+        """K."""
+        return self._latent_dim
+
+    def encode(
+        self, x: Float[Tensor, "... D"]
+    ) -> tuple[Float[Tensor, "... K"], Float[Tensor, "... K"]]:
+        """Mean and variance of q(z | x), both (..., K)."""
+        mean, log_variance = self.encoder(x)
+        for what, value in (("mean", mean), ("log-variance", log_variance)):
+            if value.shape != (*x.shape[:-1], self.latent_dim):
+                raise ValueError(
+                    f"the encoder's {what} for x {tuple(x.shape)} must have shape "
+                    f"{(*x.shape[:-1], self.latent_dim)}, got {tuple(value.shape)}."
+                )
+        return mean, log_variance.exp()
+
+    def decode(self, z: Float[Tensor, "... K"]) -> Float[Tensor, "... D"]:
+        """Mean of p(x | z): probabilities or Gaussian means, (..., D)."""
+        output = self._decoded(z)
+        return output.sigmoid() if self.likelihood == "bernoulli" else output
+
+    def log_factors(
+        self, x: Float[Tensor, "N D"], z: Float[Tensor, "*S N K"]
+    ) -> Float[Tensor, "*S N D"]:
+        """log p(x_d | z), nats, (..., N, D); normalizing constants kept."""
+        return log_likelihood(x, self._decoded(z), self.noise_variance)
+
+    def sample_given(
+        self, z: Float[Tensor, "*S K"], *, generator: torch.Generator
+    ) -> Float[Tensor, "*S D"]:
+        """One x ~ p(x | z) for every z, (..., D)."""
+        mean = self.decode(z)
+        if self.noise_variance is None:
+            noise = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
+            return (noise < mean).to(mean)
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
+        return mean + math.sqrt(self.noise_variance) * noise
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n D"]:
+        """``n`` draws of x from the model, (n, D), in torch's default precision."""
+        require_count("n", n, 1)
+        require_generator(generator)
+        z = torch.randn(n, self.latent_dim, generator=generator)
+        return self.sample_given(z, generator=generator)
+
+    def elbo(self, x: Float[Tensor, "N D"], noise: Float[Tensor, "S N K"]) -> Float[Tensor, " N"]:
+        """Mean over S of log p(x|z) minus KL(q(z|x) ‖ p(z)), nats, (N,); z = m + √v · noise."""
+        self.require_data(x)
+        mean, variance = self.encode(x)
+        fit = self.log_factors(x, mean + variance.sqrt() * noise).sum(dim=-1).mean(dim=0)
+        return fit - divergence_from_prior(mean, variance)
+
+    def require_data(self, x: Tensor) -> None:
+        """Check shape and values of ``x``: zeros and ones for a Bernoulli likelihood."""
+        require_data(x, self.num_features)
+        if self.likelihood == "bernoulli":
+            require_binary(x)
+
+    def _decoded(self, z: Tensor) -> Tensor:
+        output = self.decoder(z)
+        if output.shape != (*z.shape[:-1], self.num_features):
+            raise ValueError(
+                f"the decoder's output for z {tuple(z.shape)} must have shape "
+                f"{(*z.shape[:-1], self.num_features)}, got {tuple(output.shape)}."
+            )
+        return output
+
+
+def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> Tensor:
+    """log p(x_d | decoder output), entry by entry: Bernoulli logits where there is no variance."""
+    if noise_variance is None:
+        return x * output - F.softplus(output)
+    return log_normal(x - output, torch.tensor(noise_variance, dtype=x.dtype, device=x.device))
+
+
+def divergence_from_prior(
+    mean: Float[Tensor, "... K"], variance: Float[Tensor, "... K"]
+) -> Float[Tensor, "..."]:
+    """KL(N(mean, diag variance) ‖ N(0, I)), nats (Kingma & Welling 2014, Appendix B)."""
+    return 0.5 * (mean.square() + variance - variance.log() - 1.0).sum(dim=-1)
+
+
+def dense_parameters(
+    num_features: int,
+    hidden: Sequence[int],
+    latent_dim: int,
+    *,
+    generators: Sequence[torch.Generator],
+) -> dict[str, Tensor]:
+    """Weights of dense networks with tanh units, one run a generator, float32.
+
+    The encoder has layers D–hidden–2K (mean and log-variance), the decoder K–reversed hidden–D.
+    Every weight (B, in, out) is uniform on ±1/√in as in ``torch.nn.Linear``, every bias (B, 1, out)
+    zero.
+    """
+    sizes = {
+        "encoder": [num_features, *hidden, 2 * latent_dim],
+        "decoder": [latent_dim, *reversed(hidden), num_features],
+    }
+    parameters = {}
+    for part, widths in sizes.items():
+        for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+            uniform = [torch.rand(inputs, outputs, generator=g) for g in generators]
+            weight = (2 * torch.stack(uniform) - 1) / math.sqrt(inputs)
+            parameters[f"{part}/{layer}/weight"] = weight
+            parameters[f"{part}/{layer}/bias"] = torch.zeros(len(generators), 1, outputs)
+    return parameters
+
+
+def dense(
+    parameters: Parameters, part: Literal["encoder", "decoder"], inputs: Float[Tensor, "B N I"]
+) -> Float[Tensor, "B N O"]:
+    """The network ``part`` of every run applied to its own inputs."""
+    layers = sum(name.startswith(part) for name in parameters) // 2
+    for layer in range(layers):
+        weight, bias = (parameters[f"{part}/{layer}/{kind}"] for kind in ("weight", "bias"))
+        inputs = torch.baddbmm(bias, inputs, weight)
+        if layer < layers - 1:
+            inputs = inputs.tanh()
+    return inputs
+
+
+def dense_model(
+    parameters: Parameters, run: int, likelihood: Likelihood, noise_variance: float | None = None
+) -> VAE:
+    """The VAE of one run of :func:`dense_parameters`."""
+    own = {name: value[run : run + 1] for name, value in parameters.items()}
+    num_features = own["encoder/0/weight"].shape[1]
+    latent_dim = own["decoder/0/weight"].shape[1]
+
+    def apply(part: Literal["encoder", "decoder"], inputs: Tensor) -> Tensor:
+        flat = inputs.reshape(1, -1, inputs.shape[-1])
+        return dense(own, part, flat).reshape(*inputs.shape[:-1], -1)
+
+    def encoder(x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_variance = apply("encoder", x).split(latent_dim, dim=-1)
+        return mean, log_variance
+
+    return VAE(
+        encoder,
+        lambda z: apply("decoder", z),
+        num_features=num_features,
+        latent_dim=latent_dim,
+        likelihood=likelihood,
+        noise_variance=noise_variance,
+    )

@@ -1,0 +1,338 @@
+"""VAEs and the estimators for them, against PPCA (exact) and fine grids."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from models import generator, random_bernoulli, random_ppca
+
+from mpt_lml import PPCA, VAE, curves, estimators, masks, objectives, quadrature
+from mpt_lml.models import vae
+from mpt_lml.models.base import LatentVariableModel
+
+NOISE = 0.3
+
+
+def linear_vae(model: PPCA, *, shift: float = 0.0, shrink: float = 1.0) -> VAE:
+    """PPCA as a VAE whose encoder is the exact posterior, unless it is shifted or shrunk.
+
+    The posterior covariance of this one is diagonal, because the loadings are orthogonal.
+    """
+
+    def encoder(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, covariance = model.posterior(x.reshape(-1, model.num_features))
+        mean = mean.reshape(*x.shape[:-1], -1) + shift
+        return mean, (shrink * covariance.diagonal()).log().expand(mean.shape)
+
+    return VAE(
+        encoder,
+        lambda z: z @ model.loadings.T + model.mean,
+        num_features=model.num_features,
+        latent_dim=model.latent_dim,
+        likelihood="gaussian",
+        noise_variance=float(model.noise_variance),
+    )
+
+
+def orthogonal_ppca(num_features: int, latent_dim: int, seed: int = 0) -> PPCA:
+    rough = random_ppca(num_features, latent_dim, seed)
+    left, values, _ = torch.linalg.svd(rough.loadings, full_matrices=False)
+    return PPCA(left * values, NOISE, rough.mean)
+
+
+def nonlinear_vae(likelihood: vae.Likelihood, seed: int = 0) -> VAE:
+    """A random network with K = 2, in float64, its weights doubled so that it is far from linear."""
+    drawn = vae.dense_parameters(8, [16], 2, generators=[generator(seed)])
+    parameters = {name: 2.5 * value.double() for name, value in drawn.items()}
+    noise = 0.2 if likelihood == "gaussian" else None
+    return vae.dense_model(parameters, 0, likelihood, noise)
+
+
+def data_of(model: LatentVariableModel, n: int, seed: int = 3) -> torch.Tensor:
+    z = torch.randn(n, model.latent_dim, generator=generator(seed), dtype=torch.float64)
+    return model.sample_given(z, generator=generator(seed + 1))
+
+
+PCA = orthogonal_ppca(6, 2)
+LINEAR = linear_vae(PCA)
+NONLINEAR = {kind: nonlinear_vae(kind) for kind in ("bernoulli", "gaussian")}
+ON_GRIDS = {**NONLINEAR, "linear": LINEAR, "logistic": random_bernoulli(8, 2, 20, seed=4)}
+FINE = quadrature.trapezoid(2, 161, 8.0)
+MODEL = pytest.mark.parametrize("model", ON_GRIDS.values(), ids=ON_GRIDS.keys())
+
+
+class TestLinearVAE:
+    """Everything is known: the encoder is the posterior."""
+
+    def test_elbo_and_every_weight_is_the_marginal(self) -> None:
+        x = PCA.sample(5, generator=generator(1))
+        exact = PCA.log_marginal(x)
+        noise = torch.randn(4, 5, 2, generator=generator(2), dtype=torch.float64)
+        mean, variance = LINEAR.encode(x)
+        for draw in noise:
+            z = mean + variance.sqrt() * draw
+            proposal = estimators.from_encoder(LINEAR, x, None)
+            weight = LINEAR.log_joint(x, z) - proposal.log_density(z[None])[0]
+            torch.testing.assert_close(weight, exact, atol=1e-10, rtol=0)
+        many = torch.randn(20_000, 5, 2, generator=generator(2), dtype=torch.float64)
+        bound = LINEAR.elbo(x, many)
+        # The fit is quadratic in z: its spread over 20,000 draws is far below 0.02 a datum.
+        torch.testing.assert_close(bound, exact, atol=0.1, rtol=0)
+
+    def test_a_wrong_encoder_loses_the_divergence(self) -> None:
+        wrong = linear_vae(PCA, shift=0.4, shrink=0.5)
+        x = PCA.sample(5, generator=generator(1))
+        _, covariance = PCA.posterior(x)
+        variance = covariance.diagonal()
+        divergence = 0.5 * (0.5 + 0.16 / variance - 1 - math.log(0.5)).sum()
+        logs = estimators.log_weights(
+            wrong, x, estimators.from_encoder(wrong, x, None), 20_000, generator=generator(5)
+        )
+        gap = PCA.log_marginal(x) - logs.mean(dim=0)
+        error = logs.std(dim=0) / math.sqrt(20_000)
+        assert ((gap - divergence).abs() <= 5 * error).all()
+
+    def test_importance_conditionals_from_the_posterior(self) -> None:
+        x = PCA.sample(4, generator=generator(1))
+        mask = masks.sample_masks(6, 6, 3, generator=generator(2))
+        exact = PCA.log_conditional(x, mask)
+        ours = estimators.ImportanceConditional(
+            LINEAR, 20_000, generator=generator(3), proposal=estimators.at_mode
+        ).log_conditional(x, mask)
+        # p(x_j | z) varies by a factor of a few: 0.03 is above five standard errors at S = 20,000.
+        torch.testing.assert_close(ours, exact, atol=0.03, rtol=0)
+
+    def test_gibbs_with_the_posterior_needs_no_correction(self) -> None:
+        x = PCA.sample(4, generator=generator(1))
+        mask = masks.sample_masks(3, 6, 3, generator=generator(2))
+        exact = PCA.log_conditional(x, mask)
+        for corrected in (False, True):
+            gibbs = estimators.GibbsConditional(
+                LINEAR, 400, generator=generator(4), corrected=corrected, num_chains=50
+            )
+            assert (gibbs.log_conditional(x, mask) - exact).abs().max() < 0.1
+
+    def test_a_wrong_encoder_fools_pseudo_gibbs_only(self) -> None:
+        wrong = linear_vae(PCA, shift=0.2)
+        x = PCA.sample(4, generator=generator(1))
+        mask = masks.sample_masks(3, 6, 3, generator=generator(2))
+        exact = PCA.log_conditional(x, mask)
+        error = {}
+        for corrected in (False, True):
+            gibbs = estimators.GibbsConditional(
+                wrong, 600, generator=generator(4), corrected=corrected, num_chains=50
+            )
+            error[corrected] = (gibbs.log_conditional(x, mask) - exact).abs().max().item()
+        assert error[True] < 0.15
+        assert error[False] > 0.5  # the shift feeds on itself: each round adds to it
+
+
+class TestAgainstTheGrid:
+    @MODEL
+    def test_the_grid_is_a_joint_distribution(self, model: LatentVariableModel) -> None:
+        x = data_of(model, 3)
+        rough = estimators.GridConditional(model, quadrature.trapezoid(2, 12))
+        for row in x:
+            area = curves.exact_curve(rough, row[None]).area()
+            assert abs(area - rough.log_marginal(row[None]).item()) < 1e-10
+
+    def test_the_grid_is_exact_for_ppca(self) -> None:
+        x = PCA.sample(5, generator=generator(1))
+        grid = estimators.GridConditional(LINEAR, FINE)
+        torch.testing.assert_close(grid.log_marginal(x), PCA.log_marginal(x), atol=1e-9, rtol=0)
+        mask = masks.subsets(6)[1:]
+        ours, exact = grid.log_conditional(x, mask), PCA.log_conditional(x, mask)
+        torch.testing.assert_close(ours, exact, atol=1e-9, rtol=0)
+
+    def test_the_grid_is_bernoulli_pcas(self) -> None:
+        model = ON_GRIDS["logistic"]
+        x, mask = (
+            data_of(model, 5),
+            masks.sample_masks(20, 8, masks.UniformSize(), generator=generator()),
+        )
+        ours = estimators.GridConditional(model, model.grid).log_conditional(x, mask)
+        torch.testing.assert_close(ours, model.log_conditional(x, mask), atol=1e-10, rtol=0)
+
+    @MODEL
+    def test_iwae_with_5000_samples(self, model: LatentVariableModel) -> None:
+        x = data_of(model, 20)
+        exact = estimators.GridConditional(model, FINE).log_marginal(x).mean().item()
+        estimate = estimators.iwae(model, x, 5000, generator=generator(8))
+        assert abs(estimate - exact) <= 3 * estimate.standard_error
+        assert estimate.standard_error < 0.02  # informative
+
+    @MODEL
+    def test_ais(self, model: LatentVariableModel) -> None:
+        x = data_of(model, 10)
+        exact = estimators.GridConditional(model, FINE).log_marginal(x).mean().item()
+        estimate = estimators.ais(model, x, 200, 60, generator=generator(9))
+        assert abs(estimate - exact) <= 3 * estimate.standard_error
+        assert estimate.standard_error < 0.05
+
+    def test_the_bias_falls_as_one_over_s(self) -> None:
+        model = NONLINEAR["gaussian"]
+        x = data_of(model, 4)
+        exact = estimators.GridConditional(model, FINE).log_marginal(x)
+        proposal = estimators.at_mode(model, x, None, widen=2.0)
+        logs = estimators.log_weights(model, x, proposal, 160_000, generator=generator(1))
+        bias = {s: (estimators.log_mean_of(logs, s) - exact).mean().item() for s in (1, 20, 80)}
+        assert bias[1] < bias[20] < bias[80] < 0
+        assert bias[20] / bias[80] == pytest.approx(4, rel=0.35)
+        relative = (logs - exact).exp().var(dim=0)  # E w = p(x)
+        assert bias[80] == pytest.approx(-(relative / 160).mean().item(), rel=0.35)
+
+    @pytest.mark.parametrize("kind", ["bernoulli", "gaussian"])
+    def test_sampled_conditionals_approach_the_grids(self, kind: vae.Likelihood) -> None:
+        model = NONLINEAR[kind]
+        x = data_of(model, 6)
+        mask = masks.sample_masks(4, 8, masks.UniformSize(), generator=generator(2))
+        exact = estimators.GridConditional(model, FINE).log_conditional(x, mask)
+        rms = []
+        for samples in (20, 320, 5120):
+            ours = estimators.ImportanceConditional(
+                model, samples, generator=generator(3), proposal=estimators.from_prior
+            ).log_conditional(x, mask)
+            rms.append((ours - exact)[:, :, :][exact != 0].square().mean().sqrt().item())
+        # Sixteen times the samples, a quarter of the error (a random posterior: by a factor of two).
+        assert rms[1] < 0.5 * rms[0]
+        assert rms[2] < 0.5 * rms[1]
+        assert rms[2] < 0.05
+
+
+def test_corrected_gibbs_reaches_the_grid_where_pseudo_gibbs_does_not() -> None:
+    """A random encoder has nothing to do with the posterior."""
+    model = NONLINEAR["bernoulli"]
+    x = data_of(model, 6)
+    mask = masks.sample_masks(2, 8, 4, generator=generator(2))
+    exact = estimators.GridConditional(model, FINE).log_conditional(x, mask)
+    error = {}
+    for corrected in (False, True):
+        gibbs = estimators.GibbsConditional(
+            model, 3000, generator=generator(4), corrected=corrected, num_chains=40
+        )
+        error[corrected] = (gibbs.log_conditional(x, mask) - exact).abs().max().item()
+    assert error[True] < 0.1
+    assert error[False] > 3 * error[True]
+
+
+def test_imputations_keep_what_is_observed() -> None:
+    model = NONLINEAR["bernoulli"]
+    x = data_of(model, 5)
+    hidden = masks.sample_masks(5, 8, 3, generator=generator(1))
+    gibbs = estimators.GibbsConditional(
+        model, 4, generator=generator(2), corrected=True, num_chains=3
+    )
+    filled = gibbs.impute(x, hidden)
+    assert filled.shape == (3, 5, 8)
+    assert (filled == x)[:, ~hidden].all()
+    assert ((filled == 0) | (filled == 1)).all()
+
+
+def test_batched_networks_are_torchs() -> None:
+    drawn = vae.dense_parameters(5, [7, 6], 2, generators=[generator(1), generator(2)])
+    x = torch.randn(2, 3, 5, generator=generator(3))
+    for run in range(2):
+        layers: list[torch.nn.Module] = []
+        for layer in range(3):
+            weight = drawn[f"encoder/{layer}/weight"][run]
+            linear = torch.nn.Linear(*weight.shape)
+            linear.weight.data, linear.bias.data = weight.T, drawn[f"encoder/{layer}/bias"][run, 0]
+            layers += [linear, torch.nn.Tanh()]
+        theirs = torch.nn.Sequential(*layers[:-1])(x[run])
+        torch.testing.assert_close(vae.dense(drawn, "encoder", x)[run], theirs)
+
+
+def test_vae_gradients_agree_with_finite_differences() -> None:
+    drawn = vae.dense_parameters(4, [3], 2, generators=[generator(1), generator(2)])
+    names = list(drawn)
+    x = (torch.rand(3, 4, generator=generator(3)) < 0.5).double()
+    noise = torch.randn(2, 3, 2, generator=generator(4), dtype=torch.float64)
+    mask = masks.sample_masks(3, 4, 2, generator=generator(5))[None].expand(2, -1, -1)
+    start = [drawn[name].double().requires_grad_() for name in names]
+
+    def elbo(*values: torch.Tensor) -> torch.Tensor:
+        return objectives.vae.elbo(dict(zip(names, values, strict=True)), x, noise, None)
+
+    def recursive(*values: torch.Tensor) -> torch.Tensor:
+        parameters = dict(zip(names, values, strict=True))
+        return objectives.vae.recursive(parameters, x, mask, noise[None], 0.3)
+
+    assert torch.autograd.gradcheck(elbo, start)
+    assert torch.autograd.gradcheck(recursive, start)
+
+
+def test_the_batched_elbo_is_the_models() -> None:
+    drawn = vae.dense_parameters(4, [3], 2, generators=[generator(1), generator(2)])
+    parameters = {name: value.double() for name, value in drawn.items()}
+    x = torch.rand(6, 4, generator=generator(3), dtype=torch.float64)
+    noise = torch.randn(2, 6, 2, generator=generator(4), dtype=torch.float64)
+    together = objectives.vae.elbo(parameters, x, noise, 0.3)
+    for run in range(2):
+        model = vae.dense_model(parameters, run, "gaussian", 0.3)
+        one = model.elbo(x, noise[run : run + 1]).mean()
+        torch.testing.assert_close(together[run], one, atol=1e-12, rtol=0)
+
+
+X = torch.zeros(2, 8, dtype=torch.float64)
+BAD = {
+    "gray pixels": (
+        lambda: NONLINEAR["bernoulli"].elbo(X + 0.5, X[None, :, :2]),
+        "0 or 1 for a Ber",
+    ),
+    "no noise variance": (
+        lambda: VAE(
+            lambda x: (x, x), lambda z: z, num_features=2, latent_dim=2, likelihood="gaussian"
+        ),
+        "noise_variance=None does not go with likelihood='gaussian'",
+    ),
+    "encoder of another K": (
+        lambda: (
+            linear_vae(orthogonal_ppca(8, 3))
+            .__class__(
+                lambda x: (x[:, :3], x[:, :3]),
+                lambda z: z.new_zeros(len(z), 8),
+                num_features=8,
+                latent_dim=2,
+                likelihood="bernoulli",
+            )
+            .encode(X)
+        ),
+        r"encoder's mean for x \(2, 8\) must have shape \(2, 2\), got \(2, 3\)",
+    ),
+    "decoder of another D": (
+        lambda: VAE(
+            lambda x: (x, x), lambda z: z, num_features=8, latent_dim=2, likelihood="bernoulli"
+        ).decode(X[:, :2]),
+        r"decoder's output for z \(2, 2\) must have shape \(2, 8\), got \(2, 2\)",
+    ),
+    "unknown likelihood": (
+        lambda: VAE(
+            lambda x: (x, x), lambda z: z, num_features=2, latent_dim=2, likelihood="poisson"
+        ),
+        "'poisson'",
+    ),
+    "one sample": (
+        lambda: estimators.iwae(LINEAR, X[:, :6], 1, generator=generator()),
+        "num_samples",
+    ),
+    "other D": (lambda: estimators.iwae(LINEAR, X, 10, generator=generator()), r"\(N, 6\)"),
+    "a grid for K = 4": (lambda: quadrature.gauss_hermite(4, 5), r"estimators\.iwae"),
+}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(("call", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_input(call, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.bad_input
+def test_a_model_without_an_encoder() -> None:
+    model = random_bernoulli(4, 2, 20)
+    with pytest.raises(TypeError, match="no encoder; use at_mode or from_prior"):
+        estimators.from_encoder(model, X[:, :4], None)
+    with pytest.raises(TypeError, match="needs a VAE"):
+        estimators.GibbsConditional(model, 3, generator=generator(), corrected=True)
