@@ -16,8 +16,8 @@ from mpt_lml import (
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.joint_table import JointTable
 from mpt_lml.models.ppca import PPCA
-from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.models.vae import VAE
+from mpt_lml.models.vit_mae import ViTMAE
 
 __all__ = [
     "PPCA",
