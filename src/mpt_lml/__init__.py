@@ -14,12 +14,14 @@ from mpt_lml import (
     scores,
 )
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
+from mpt_lml.models.hmm import HMM
 from mpt_lml.models.joint_table import JointTable
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
 
 __all__ = [
+    "HMM",
     "PPCA",
     "VAE",
     "BernoulliPCA",

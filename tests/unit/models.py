@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mpt_lml import PPCA, BernoulliPCA, JointTable, quadrature
+from mpt_lml import HMM, PPCA, BernoulliPCA, JointTable, quadrature
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -26,3 +26,13 @@ def random_bernoulli(num_features: int, latent_dim: int, nodes: int, seed: int =
     loadings = 1.5 * torch.randn(num_features, latent_dim, **normal)
     offset = torch.randn(num_features, **normal)
     return BernoulliPCA(loadings, offset, grid=quadrature.trapezoid(latent_dim, nodes))
+
+
+def random_hmm(num_states: int, num_symbols: int, num_features: int, seed: int = 0) -> HMM:
+    def rows(*shape: int) -> torch.Tensor:
+        weights = torch.empty(*shape, dtype=torch.float64).exponential_(generator=draws)
+        return weights / weights.sum(dim=-1, keepdim=True)
+
+    draws = generator(seed)
+    initial, transition = rows(num_states), rows(num_states, num_states)
+    return HMM(initial, transition, rows(num_states, num_symbols), num_features)

@@ -1,0 +1,259 @@
+"""A hidden Markov model: a language whose every conditional is known exactly (floor 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mpt_lml.models.base import TractableModel
+from mpt_lml.numerics import chunks
+from mpt_lml.shapes import require_boolean_rows, require_count, require_generator, require_mask
+
+CACHE_BYTES = 2**21
+"""Bytes of messages worked on at a time: what a core's cache holds, not what its memory does."""
+
+
+@final
+class HMM(TractableModel):
+    """Sequences of D symbols, each emitted by a hidden state that moves as a Markov chain.
+
+    p(x) = Σ_z initial[z_1] emission[z_1, x_1] Π_{j>1} transition[z_{j−1}, z_j] emission[z_j, x_j]
+
+    Parameters
+    ----------
+    initial : Tensor (Q,)
+        Probabilities of the first state; zeros are allowed.
+    transition : Tensor (Q, Q)
+        ``transition[q, r]`` is the probability of state r after state q; zeros are allowed.
+    emission : Tensor (Q, V)
+        ``emission[q, v]`` is the probability of symbol v in state q, positive: every sequence then
+        has a finite log-probability.
+    num_features : int
+        D, the length of a sequence.
+
+    Raises
+    ------
+    TypeError
+        For a table that is not a floating-point tensor.
+    ValueError
+        For shapes that do not fit, an entry out of range, or a row that does not sum to 1 (1e-9).
+    """
+
+    def __init__(
+        self,
+        initial: Float[Tensor, " Q"],
+        transition: Float[Tensor, "Q Q"],
+        emission: Float[Tensor, "Q V"],
+        num_features: int,
+    ) -> None:
+        require_count("num_features", num_features, 1)
+        states = len(initial)
+        _require_table("initial", initial, (states,))
+        _require_table("transition", transition, (states, states))
+        _require_table("emission", emission, (states, None))
+        if not (emission > 0).all():
+            state, symbol = (emission <= 0).nonzero()[0].tolist()
+            raise ValueError(
+                f"emission must be positive, but emission[{state}, {symbol}] is 0: a sequence could "
+                "then have probability 0. Give every symbol a small probability in every state."
+            )
+        self.initial = initial
+        self.transition = transition
+        self.emission = emission
+        self._num_features = num_features
+
+    @classmethod
+    def cyclic(
+        cls,
+        num_states: int = 6,
+        num_symbols: int = 12,
+        num_features: int = 16,
+        *,
+        preferred: float = 0.95,
+        dtype: torch.dtype = torch.float64,
+    ) -> HMM:
+        """The book's language: states on a circle, each with its own few symbols.
+
+        A state is followed by its successor on the circle (.7), by itself (.2) or by the one after
+        the successor (.05); the last .05 is spread evenly over all states. ``num_symbols`` /
+        ``num_states`` symbols belong to each state and share ``preferred`` of its emissions; the
+        rest goes evenly to the others. The first state is uniform, which is the chain's stationary
+        law: every position of a sequence has the same distribution.
+        """
+        require_count("num_states", num_states, 3)
+        require_count("num_symbols", num_symbols, num_states)
+        if num_symbols % num_states:
+            raise ValueError(
+                f"num_symbols must be a multiple of num_states = {num_states}, got {num_symbols}."
+            )
+        if not 0.0 < preferred < 1.0:
+            raise ValueError(f"preferred must be between 0 and 1, got {preferred}.")
+        circle = torch.eye(num_states, dtype=dtype)
+        move = 0.2 * circle + 0.7 * circle.roll(1, dims=1) + 0.05 * circle.roll(2, dims=1)
+        own = num_symbols // num_states
+        block = circle.repeat_interleave(own, dim=1)
+        emit = block * preferred / own + (1 - block) * (1 - preferred) / (num_symbols - own)
+        initial = torch.full((num_states,), 1.0 / num_states, dtype=dtype)
+        return cls(initial, move + 0.05 / num_states, emit, num_features)
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return self._num_features
+
+    @property
+    def num_symbols(self) -> int:
+        """V."""
+        return self.emission.shape[1]
+
+    @property
+    def num_states(self) -> int:
+        """Q."""
+        return self.emission.shape[0]
+
+    def log_marginal(self, x: Int[Tensor, "N D"]) -> Float[Tensor, " N"]:
+        """log p(x), nats, shape (N,): one pass forward."""
+        self._require_symbols(x)
+        return self._in_chunks(self._log_evidence, x, torch.zeros_like(x, dtype=torch.bool))
+
+    def log_subset_marginal(
+        self, x: Int[Tensor, "N D"], observed: Bool[Tensor, "P D"]
+    ) -> Float[Tensor, "P N"]:
+        """log p(x_R) for every row R of ``observed`` (True = in R), nats, (P, N)."""
+        self._require_symbols(x)
+        require_boolean_rows("observed", observed, self.num_features)
+        hidden = (~observed).repeat_interleave(len(x), dim=0)
+        values = self._in_chunks(self._log_evidence, x.repeat(len(observed), 1), hidden)
+        return values.view(len(observed), len(x))
+
+    def log_conditional(
+        self, x: Int[Tensor, "N D"], mask: Bool[Tensor, "P D"]
+    ) -> Float[Tensor, "P N D"]:
+        """log p(x_j | x_R) for every masked j, nats, (P, N, D); 0 where ``mask`` is False."""
+        self._require_symbols(x)
+        require_mask(mask, self.num_features)
+        every = mask.repeat_interleave(len(x), dim=0)
+        values = self._in_chunks(self._log_predictive, x.repeat(len(mask), 1), every)
+        return values.view(len(mask), len(x), self.num_features)
+
+    def paired_log_conditional(
+        self, x: Int[Tensor, "N D"], mask: Bool[Tensor, "N D"]
+    ) -> Float[Tensor, "N D"]:
+        """The same where row n of ``mask`` belongs to row n of ``x``, (N, D)."""
+        self._require_symbols(x)
+        require_mask(mask, self.num_features)
+        if len(mask) != len(x):
+            raise ValueError(
+                f"x and mask must have the same number of rows, got {len(x)} and {len(mask)}. "
+                "For every mask with every datum use log_conditional."
+            )
+        return self._in_chunks(self._log_predictive, x, mask)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Int[Tensor, "N D"]:
+        """``n`` sequences, shape (n, D) int64."""
+        require_count("n", n, 1)
+        require_generator(generator)
+        uniform = torch.rand(
+            2, self.num_features, n, generator=generator, dtype=self.initial.dtype
+        ).to(self.initial.device)
+        symbols = []
+        weights = self.initial.expand(n, -1)
+        for pick_state, pick_symbol in zip(*uniform, strict=True):
+            state = _pick(weights, pick_state)
+            symbols.append(_pick(self.emission[state], pick_symbol))
+            weights = self.transition[state]
+        return torch.stack(symbols, dim=1)
+
+    def _factors(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Tensor:
+        """p(x_j | z_j) where x_j is seen and 1 where it is masked, (D, B, Q)."""
+        seen = torch.where(mask, self.num_symbols, x).T.contiguous()
+        ones = torch.ones(1, self.num_states, dtype=self.emission.dtype, device=x.device)
+        return torch.cat([self.emission.T, ones])[seen]
+
+    def _forward(self, factors: Tensor) -> tuple[Tensor, Tensor]:
+        """p(z_j | x_R before j), (D, B, Q), and log p(x_R), (B,)."""
+        ahead = torch.empty_like(factors)
+        belief = self.initial.expand(factors.shape[1:])
+        totals = torch.empty_like(factors[..., 0])
+        for j, factor in enumerate(factors):
+            ahead[j] = belief
+            weighted = belief * factor
+            totals[j] = weighted.sum(dim=1)
+            belief = (weighted / totals[j][:, None]) @ self.transition
+        return ahead, totals.log().sum(dim=0)
+
+    def _backward(self, factors: Tensor) -> Tensor:
+        """p(x_R after j | z_j), scaled to sum to 1 over z_j, (D, B, Q)."""
+        behind = torch.empty_like(factors)
+        message = torch.ones_like(factors[0])
+        back = self.transition.T.contiguous()
+        for j in range(len(factors) - 1, -1, -1):
+            behind[j] = message / message.sum(dim=1, keepdim=True)
+            message = (behind[j] * factors[j]) @ back
+        return behind
+
+    def _log_evidence(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Tensor:
+        values = self._forward(self._factors(x, mask))[1]
+        return values.masked_fill(mask.all(dim=1), 0.0)  # the empty set, to the last bit
+
+    def _log_predictive(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Tensor:
+        factors = self._factors(x, mask)
+        states = self._forward(factors)[0] * self._backward(factors)
+        # With z_j's own factor left out: p(x_j | x_R) for a masked j, since x_j is not in R.
+        emitted = (states * self.emission.T[x.T]).sum(dim=2)
+        return (emitted / states.sum(dim=2)).log().T.masked_fill(~mask, 0.0)
+
+    def _in_chunks(
+        self,
+        function: Callable[[Tensor, Tensor], Tensor],
+        x: Int[Tensor, "B D"],
+        mask: Bool[Tensor, "B D"],
+    ) -> Tensor:
+        """``function(x, mask)`` on rows that stay in the cache."""
+        rows = chunks(len(x), self.num_features * self.num_states * 8, CACHE_BYTES)
+        return torch.cat([function(x[each], mask[each]) for each in rows])
+
+    def _require_symbols(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor) or x.dtype != torch.int64:
+            got = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise TypeError(f"x must be an int64 tensor of shape (N, D), got {got}.")
+        if x.ndim != 2 or x.shape[0] == 0 or x.shape[1] != self.num_features:
+            raise ValueError(
+                f"x must have shape (N, {self.num_features}) with N >= 1, got {tuple(x.shape)}."
+            )
+        bad = ((x < 0) | (x >= self.num_symbols)).nonzero()
+        if len(bad):
+            row, column = bad[0].tolist()
+            raise ValueError(
+                f"x[{row}, {column}] is {x[row, column].item()}, but the symbols are "
+                f"0..{self.num_symbols - 1}."
+            )
+
+
+def _pick(weights: Float[Tensor, "N C"], uniform: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
+    """One category a row by inversion of its cumulative sums."""
+    bounds = weights.cumsum(dim=1)[:, :-1].contiguous()
+    return torch.searchsorted(bounds, uniform[:, None], right=True).squeeze(1)
+
+
+def _require_table(name: str, table: Tensor, shape: tuple[int | None, ...]) -> None:
+    """Check that ``table`` holds probabilities along its last axis."""
+    if not isinstance(table, Tensor) or not table.is_floating_point():
+        got = table.dtype if isinstance(table, Tensor) else type(table).__name__
+        raise TypeError(f"{name} must be a floating-point tensor, got {got}.")
+    if table.ndim != len(shape) or any(
+        want not in (None, got) for want, got in zip(shape, table.shape, strict=True)
+    ):
+        wanted = tuple("V" if size is None else size for size in shape)
+        raise ValueError(f"{name} must have shape {wanted}, got {tuple(table.shape)}.")
+    if not (torch.isfinite(table) & (table >= 0)).all():
+        raise ValueError(f"{name} must be finite and not negative, got {table.min().item()}.")
+    worst = (table.sum(dim=-1) - 1.0).abs().max().item()
+    if worst > (1e-9 if table.dtype == torch.float64 else 1e-5):
+        raise ValueError(
+            f"{name} must sum to 1 in every row, one is off by {worst:.2g}. Divide by the sums."
+        )
