@@ -5,6 +5,7 @@ from mpt_lml import (
     data,
     efficiency,
     estimators,
+    evidence,
     gaussian,
     masks,
     objectives,
@@ -17,6 +18,7 @@ from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.joint_table import JointTable
 from mpt_lml.models.ppca import PPCA
+from mpt_lml.models.regression import ConjugateRegression
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
 
@@ -25,12 +27,14 @@ __all__ = [
     "PPCA",
     "VAE",
     "BernoulliPCA",
+    "ConjugateRegression",
     "JointTable",
     "ViTMAE",
     "curves",
     "data",
     "efficiency",
     "estimators",
+    "evidence",
     "gaussian",
     "masks",
     "objectives",

@@ -14,6 +14,7 @@ FLOORS = {
     "results": 0,
     "gaussian": 1,
     "masks": 1,
+    "evidence": 1,
     "quadrature": 1,
     "scores": 1,
     "models": 2,

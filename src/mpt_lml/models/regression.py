@@ -1,0 +1,142 @@
+"""Bayesian linear regression as a model of its observations (floor 2).
+
+The "coordinates" of this model are the observations y_1, ..., y_n of one data set, which share unknown
+weights. Masking them is cross-validation: log p(y_j | y_R) is the log posterior predictive of a
+left-out observation (Fong & Holmes 2020), so that curves and estimators apply as they are.
+
+With a *known* noise variance no class is needed: a regression with inputs φ_j and weights N(0, τ² I)
+is ``PPCA(tau * inputs, noise_variance)``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mpt_lml.gaussian import LowRankPosterior
+from mpt_lml.models.base import TractableModel
+from mpt_lml.numerics import LOG_2PI, chunks
+from mpt_lml.shapes import (
+    require_boolean_rows,
+    require_count,
+    require_data,
+    require_finite,
+    require_generator,
+    require_mask,
+)
+
+
+@final
+class ConjugateRegression(TractableModel):
+    """y = Φ w + ε with ε ~ N(0, s² I), w | s² ~ N(0, τ² s² I) and s² ~ InverseGamma(a, b), unknown.
+
+    Any subset of observations has a multivariate Student-t distribution with 2a degrees of freedom,
+    y_R ~ t_{2a}(0, (b/a) (I + τ² Φ_R Φ_Rᵀ)).
+
+    Parameters
+    ----------
+    inputs : Tensor (D, K)
+        Φ: one row of K features for each of the D observations.
+    prior_scale : float
+        τ > 0, in units of the noise.
+    shape, rate : float
+        a > 0 and b > 0: the noise variance has prior mean b / (a − 1) where a > 1.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, entries that are not finite, or a number that is not positive.
+    """
+
+    def __init__(
+        self,
+        inputs: Float[Tensor, "D K"],
+        *,
+        prior_scale: float = 1.0,
+        shape: float = 2.0,
+        rate: float = 1.0,
+    ) -> None:
+        if inputs.ndim != 2 or len(inputs) == 0 or not inputs.is_floating_point():
+            raise ValueError(
+                "inputs must be a floating-point tensor (D, K) with a row an observation, got "
+                f"{inputs.dtype} of shape {tuple(inputs.shape)}."
+            )
+        require_finite("inputs", inputs)
+        for name, value in (("prior_scale", prior_scale), ("shape", shape), ("rate", rate)):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be a finite number > 0, got {value}.")
+        self.inputs = inputs
+        self.prior_scale = prior_scale
+        self.shape = shape
+        self.rate = rate
+
+    @property
+    def num_features(self) -> int:
+        """D: how many observations a data set has."""
+        return len(self.inputs)
+
+    def log_marginal(self, x: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
+        """The log evidence log p(y) of each data set (a row of ``x``), nats, shape (N,)."""
+        everything = torch.ones(1, self.num_features, dtype=torch.bool, device=self.inputs.device)
+        return self.log_subset_marginal(x, everything)[0]
+
+    def log_subset_marginal(
+        self, x: Float[Tensor, "N D"], observed: Bool[Tensor, "P D"]
+    ) -> Float[Tensor, "P N"]:
+        """log p(y_R), nats, (P, N): the evidence of the observations in R alone."""
+        require_data(x, self.num_features)
+        require_boolean_rows("observed", observed, self.num_features)
+        parts = [
+            self._log_evidence(x, observed[rows])
+            for rows in chunks(len(observed), 16 * x.shape[0] * self.num_features)
+        ]
+        return torch.cat(parts)
+
+    def log_conditional(
+        self, x: Float[Tensor, "N D"], mask: Bool[Tensor, "P D"]
+    ) -> Float[Tensor, "P N D"]:
+        """log p(y_j | y_R), the log posterior predictive of every left-out j, nats, (P, N, D)."""
+        require_data(x, self.num_features)
+        require_mask(mask, self.num_features)
+        given = self._posterior(~mask)
+        square, _ = _quadratic(given, x)
+        a = self.shape + 0.5 * (~mask).sum(dim=1).to(x)[:, None, None]
+        b = self.rate + 0.5 * square[:, :, None]
+        # given.log_conditional is normal with the noise set to 1; its residual is what is needed.
+        log_variance = given.variance().log()[:, None, :]
+        residual = -2.0 * given.log_conditional(x) - LOG_2PI - log_variance
+        constant = torch.lgamma(a + 0.5) - torch.lgamma(a) - 0.5 * (LOG_2PI + b.log())
+        values = constant - 0.5 * log_variance - (a + 0.5) * torch.log1p(0.5 * residual / b)
+        return values.where(mask[:, None, :], 0.0)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "N D"]:
+        """``n`` data sets of D observations from the prior predictive, shape (n, D)."""
+        require_count("n", n, 1)
+        require_generator(generator)
+        dtype = self.inputs.dtype
+        weights = torch.randn(n, self.inputs.shape[1], generator=generator, dtype=dtype)
+        noise = torch.randn(n, self.num_features, generator=generator, dtype=dtype)
+        shape = torch.full((n, 1), self.shape, dtype=dtype)
+        precision = torch._standard_gamma(shape, generator=generator) / self.rate
+        return (self.prior_scale * weights @ self.inputs.T + noise) / precision.sqrt()
+
+    def _posterior(self, observed: Bool[Tensor, "P D"]) -> LowRankPosterior:
+        one = torch.ones((), dtype=self.inputs.dtype, device=self.inputs.device)
+        return LowRankPosterior.of(self.prior_scale * self.inputs, one, observed)
+
+    def _log_evidence(self, x: Tensor, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
+        square, base = _quadratic(self._posterior(observed), x)
+        a = self.shape + 0.5 * observed.sum(dim=1).to(x)[:, None]
+        start = torch.tensor(self.shape).to(x)
+        constant = torch.lgamma(a) - torch.lgamma(start) + self.shape * math.log(self.rate)
+        return base + constant - a * (self.rate + 0.5 * square).log()
+
+
+def _quadratic(given: LowRankPosterior, x: Tensor) -> tuple[Tensor, Tensor]:
+    """y_Rᵀ (I + τ² Φ_R Φ_Rᵀ)⁻¹ y_R, (P, N), and log N(0; 0, I + τ² Φ_R Φ_Rᵀ), (P, 1)."""
+    at_zero = given.log_marginal(torch.zeros_like(x[:1]))
+    return 2.0 * (at_zero - given.log_marginal(x)), at_zero

@@ -1,0 +1,115 @@
+"""Annealed evidence of PPCA against integrals that can be done."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from models import generator
+
+from mpt_lml import PPCA, evidence
+
+F64 = {"dtype": torch.float64}
+
+
+def moments(num_sets: int, num_data: int, num_features: int, latent_dim: int) -> torch.Tensor:
+    g = generator(3)
+    rows = []
+    for _ in range(num_sets):
+        model = PPCA(torch.randn(num_features, latent_dim, generator=g, **F64), 0.5)
+        x = model.sample(num_data, generator=g)
+        rows.append(x.T @ x / num_data)
+    return torch.stack(rows)
+
+
+def test_the_likelihood_and_its_gradient() -> None:
+    g = generator(1)
+    loadings = torch.randn(2, 3, 5, 2, generator=g, **F64)
+    x = torch.randn(2, 7, 5, generator=g, **F64)
+    moment = (x.mT @ x / 7)[:, None]
+    loadings.requires_grad_()
+    value, gradient = evidence.log_likelihood(loadings, moment, 7, 0.3)
+    for b in range(2):
+        for c in range(3):
+            expected = PPCA(loadings[b, c].detach(), 0.3).log_marginal(x[b]).sum()
+            assert abs(value[b, c] - expected) < 1e-10
+    (automatic,) = torch.autograd.grad(value.sum(), loadings)
+    torch.testing.assert_close(gradient, automatic, atol=1e-9, rtol=0)
+
+
+def test_no_latent_dimension_is_exact() -> None:
+    moment = moments(3, 10, 4, 2)
+    value, error = evidence.annealed_ppca(
+        moment, 10, 0, 0.5, num_chains=2, num_steps=3, generator=generator()
+    )
+    trace = moment.diagonal(dim1=1, dim2=2).sum(dim=1)
+    expected = -0.5 * 10 * (4 * math.log(2 * math.pi * 0.5) + trace / 0.5)
+    torch.testing.assert_close(value, expected, atol=1e-10, rtol=0)
+    assert (error < 1e-12).all()
+
+
+def by_quadrature(moment: torch.Tensor, num_data: int, noise_variance: float) -> float:
+    """K = 1 and D = 1 or 2: the trapezoid rule for a smooth integrand that vanishes at the ends."""
+    axis = torch.linspace(-7, 7, 401, **F64)
+    points = torch.cartesian_prod(*[axis] * len(moment)).view(1, -1, len(moment), 1)
+    value, _ = evidence.log_likelihood(points, moment[None, None], num_data, noise_variance)
+    prior = -0.5 * points.square().sum(dim=(-2, -1)) - 0.5 * len(moment) * math.log(2 * math.pi)
+    cell = len(moment) * math.log(axis[1] - axis[0])
+    return ((value + prior).logsumexp(dim=1) + cell).item()
+
+
+@pytest.mark.parametrize("num_features", [1, 2])
+def test_one_latent_dimension_against_quadrature(num_features: int) -> None:
+    num_data = 12
+    moment = moments(4, num_data, num_features, 1)
+    value, error = evidence.annealed_ppca(
+        moment, num_data, 1, 0.5, num_chains=400, num_steps=60, generator=generator(2)
+    )
+    expected = torch.tensor([by_quadrature(m, num_data, 0.5) for m in moment], **F64)
+    assert (error < 0.1).all()
+    assert ((value - expected).abs() < 4.5 * error).all()
+
+
+def test_a_move_leaves_the_prior_as_it_is() -> None:
+    count = 100_000
+    start = torch.randn(1, count, 2, 1, generator=generator(8), **F64)
+    moment, likelihood_off = torch.eye(2, **F64)[None, None], 0.0
+    end = evidence._hamiltonian_move(start, moment, 5, 0.5, likelihood_off, generator=generator(9))
+    assert (end != start).double().mean() > 0.8
+    square = end.square().sum(dim=(-2, -1))  # chi-square with 2 degrees of freedom: variance 4
+    assert abs(square.mean() - 2) < 4.5 * math.sqrt(4 / count)
+    assert abs(square.var() - 4) < 0.3
+
+
+def test_more_steps_and_fewer_agree() -> None:
+    moment = moments(3, 15, 5, 2)
+    results = [
+        evidence.annealed_ppca(
+            moment, 15, 2, 0.5, num_chains=count, num_steps=steps, generator=generator(steps)
+        )
+        for count, steps in ((600, 40), (60, 300))
+    ]
+    (a, a_error), (b, b_error) = results
+    assert ((a - b).abs() < 4.5 * (a_error.square() + b_error.square()).sqrt()).all()
+    assert (b_error < 0.3).all()
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"second_moment": torch.eye(3)}, r"\(B, D, D\), got \(3, 3\)"),
+        ({"second_moment": torch.full((1, 2, 2), math.nan)}, r"second_moment\[0, 0, 0\] is nan"),
+        ({"num_data": 0}, "num_data.*got 0"),
+        ({"latent_dim": -1}, "latent_dim.*got -1"),
+        ({"noise_variance": 0.0}, "noise_variance must be a finite number > 0, got 0.0"),
+        ({"num_chains": 1}, "num_chains.*>= 2.*got 1"),
+        ({"num_steps": 0}, "num_steps.*got 0"),
+    ],
+)
+def test_wrong_calls(change: dict, message: str) -> None:
+    call = {"second_moment": torch.eye(2)[None], "num_data": 5, "latent_dim": 1}
+    call |= {"noise_variance": 0.5, "num_chains": 4, "num_steps": 4} | change
+    with pytest.raises(ValueError, match=message):
+        evidence.annealed_ppca(**call, generator=generator())
