@@ -6,17 +6,25 @@ name                always there          folder named by ``MPT_LML_DATA``      
 ``digits``          with scikit-learn     --                                    --
 ``mnist``           --                    ``mnist/*.gz`` (IDX, MD5-checked)     ``ylecun/mnist``
 ``fashion_mnist``   --                    ``fashion_mnist/*.gz`` (the same)     Fashion-MNIST
+``cifar100``        --                    ``cifar100/test.npz``                 CIFAR-100
+``tiny_imagenet``   --                    ``tiny_imagenet/val.tar``             Tiny-ImageNet
 ==================  ====================  ====================================  ===================
+
+Of the two color sets only CIFAR-100's test images and Tiny-ImageNet's validation images are read,
+10,000 each; this book holds every fifth of them out (``split="test"``, 2,000) and trains on the rest.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
+import tarfile
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,7 +43,16 @@ IDX_FILES = {
     ("test", "images"): "t10k-images-idx3-ubyte.gz",
     ("test", "labels"): "t10k-labels-idx1-ubyte.gz",
 }
-HUB_NAMES = {"mnist": "ylecun/mnist", "fashion_mnist": "zalando-datasets/fashion_mnist"}
+HUB_NAMES = {
+    "mnist": "ylecun/mnist",
+    "fashion_mnist": "zalando-datasets/fashion_mnist",
+    "cifar100": "uoft-cs/cifar100",
+    "tiny_imagenet": "zh-plus/tiny-imagenet",
+}
+COLOR_SETS = {  # file in the local folder, side of an image, the hub's split and column names
+    "cifar100": ("test.npz", 32, ("test", "img", "fine_label")),
+    "tiny_imagenet": ("val.tar", 64, ("valid", "image", "label")),
+}
 MD5 = {
     "mnist": {
         "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -66,24 +83,30 @@ class Images:
 
     Attributes
     ----------
-    pixels : Tensor (N, H·W) float64
-        In [0, 1].
+    pixels : Tensor (N, H·W) float64, or (N, H·W·3) float32 for the color sets
+        In [0, 1], row by row, the three channels of a pixel next to each other.
     labels : Tensor (N,) int64
     shape : tuple
-        (H, W).
+        (H, W), or (H, W, 3).
     name, source : str
         Which data, and where they were found ("scikit-learn", "local folder", "hub").
     """
 
     pixels: Float[Tensor, "N D"]
     labels: Int[Tensor, " N"]
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     name: str
     source: str
 
+    @property
+    def grid(self) -> Float[Tensor, "N C H W"]:
+        """The images as networks take them: channels, rows, columns."""
+        height, width, *channels = self.shape
+        return self.pixels.view(-1, height, width, *(channels or [1])).movedim(-1, 1)
+
 
 def images(name: str = "digits", split: Split = "train") -> Images:
-    """Images by name: ``digits`` (always there), ``mnist`` or ``fashion_mnist``.
+    """Images by name: ``digits`` (always there), or one of the four sets in the module's table.
 
     The folder named by the environment variable ``MPT_LML_DATA`` is asked first, then the hub (only
     where the ``datasets`` package is installed and ``HF_HUB_OFFLINE`` is not set).
@@ -105,6 +128,8 @@ def images(name: str = "digits", split: Split = "train") -> Images:
         known = ", ".join(["digits", *HUB_NAMES])
         raise ValueError(f"unknown image data {name!r}; there are {known}.")
     folder = _local_folder(name)
+    if name in COLOR_SETS:
+        return _color(name, folder, split)
     if folder is not None:
         pixels, labels = (_read_idx(name, folder, split, part) for part in ("images", "labels"))
         return _as_images(pixels, labels, name, "local folder")
@@ -126,6 +151,69 @@ def _digits(split: Split) -> Images:
         "digits",
         "scikit-learn",
     )
+
+
+def _color(name: str, folder: Path | None, split: Split) -> Images:
+    """A color set, of which every fifth image is the test split."""
+    source = "hub" if folder is None else "local folder"
+    if folder is None:
+        _, _, (hub_split, picture, label) = COLOR_SETS[name]
+        rows = _hub_rows(name, hub_split)
+        pixels = np.stack([np.asarray(each.convert("RGB")) for each in rows[picture]])
+        labels = np.asarray(rows[label])
+    else:
+        pixels, labels = _read_color(name, folder)
+    held_out = np.arange(len(pixels)) % 5 == 4
+    chosen = held_out if split == "test" else ~held_out
+    flat = torch.from_numpy(pixels[chosen].reshape(chosen.sum(), -1)).float().div_(255.0)
+    label_rows = torch.from_numpy(labels[chosen].astype(np.int64))
+    return Images(flat, label_rows, tuple(map(int, pixels.shape[1:])), name, source)
+
+
+def _read_color(name: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels (N, H, W, 3) bytes and labels (N,) of the set's file, its form checked."""
+    file, side, _ = COLOR_SETS[name]
+    path = folder / file
+    if not path.is_file():
+        raise DataNotFoundError(f"{name}: {file} is missing in {folder}.")
+    try:
+        pixels, labels = (_read_npz if name == "cifar100" else _read_tar)(path)
+    except (OSError, EOFError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise CorruptDataError(
+            f"{path} cannot be read ({error}). It may be truncated; fetch it again."
+        ) from error
+    if pixels.dtype != np.uint8 or pixels.shape != (len(labels), side, side, 3):
+        raise CorruptDataError(
+            f"{path} holds {pixels.dtype} images of shape {pixels.shape} with {len(labels)} labels, "
+            f"expected bytes of shape ({len(labels)}, {side}, {side}, 3)."
+        )
+    return pixels, labels
+
+
+def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """``images`` and ``labels``; the archive carries a checksum of each."""
+    with np.load(path, allow_pickle=False) as stored:
+        return stored["images"], stored["labels"]
+
+
+def _read_tar(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """JPEGs ``val_0.JPEG`` ... in the order of their numbers; labels from ``val_annotations.txt``."""
+    from PIL import Image
+
+    lines = (path.parent / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
+    kinds = {line.split("\t")[0]: line.split("\t")[1] for line in lines if line}
+    order = {kind: number for number, kind in enumerate(sorted(set(kinds.values())))}
+    pictures = {}
+    with tarfile.open(path) as archive:
+        for member in archive:
+            stream = archive.extractfile(member)
+            if stream is not None:
+                picture = Image.open(io.BytesIO(stream.read())).convert("RGB")
+                pictures[Path(member.name).name] = np.asarray(picture)
+    names = sorted(pictures, key=lambda each: int(each.partition("_")[2].partition(".")[0]))
+    if set(names) != set(kinds):
+        raise ValueError(f"{len(names)} images, {len(kinds)} of them annotated")
+    return np.stack([pictures[n] for n in names]), np.array([order[kinds[n]] for n in names])
 
 
 def _as_images(pixels: np.ndarray, labels: np.ndarray, name: str, source: str) -> Images:
@@ -168,22 +256,31 @@ def _read_idx(name: str, folder: Path, split: str, part: str) -> np.ndarray:
 
 
 def _from_hub(name: str, split: Split) -> Images:
+    rows = _hub_rows(name, split)
+    pixels = np.stack([np.asarray(picture) for picture in rows["image"]])
+    return _as_images(pixels, np.asarray(rows["label"]), name, "hub")
+
+
+def _hub_rows(name: str, split: str) -> Any:
     try:
         if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
             raise ConnectionError("HF_HUB_OFFLINE is set")
         from datasets import load_dataset
 
-        rows = load_dataset(HUB_NAMES[name], split=split)
+        return load_dataset(HUB_NAMES[name], split=split)
     except (ImportError, OSError) as error:
         raise DataNotFoundError(_three_ways(name)) from error
-    pixels = np.stack([np.asarray(picture) for picture in rows["image"]])
-    return _as_images(pixels, np.asarray(rows["label"]), name, "hub")
 
 
 def _three_ways(name: str) -> str:
+    files = ", ".join(IDX_FILES.values())
+    if name == "cifar100":
+        files = "test.npz with the arrays images (N, 32, 32, 3) uint8 and labels"
+    if name == "tiny_imagenet":
+        files = "val.tar with the JPEGs, val_annotations.txt"
     return (
         f"{name} is not on this machine. Three ways to get it:\n"
-        f"  1. put the published files ({', '.join(IDX_FILES.values())}) into a folder {name}/ and "
+        f"  1. put the published files ({files}) into a folder {name}/ and "
         f"name its parent: export {DATA_VARIABLE}=/path/to/parent;\n"
         f"  2. with a network: pip install 'mpt-lml[hub]', which loads {HUB_NAMES[name]} from the "
         "hub (and unset HF_HUB_OFFLINE);\n"

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import struct
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from models import generator
+from PIL import Image
 from sklearn.datasets import load_digits
 
 from mpt_lml import data
@@ -101,6 +104,84 @@ def test_the_hub_is_asked_when_no_folder_has_them(monkeypatch: pytest.MonkeyPatc
     assert asked == [("ylecun/mnist", "test")]
     assert images.source == "hub"
     assert images.pixels.tolist() == [[0.2] * 4] * 3
+
+
+def color_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
+    """Ten images of one color each, pixel value 20 n in the first channel, as the set's file."""
+    monkeypatch.setenv(data.DATA_VARIABLE, str(tmp_path))
+    home = tmp_path / name
+    home.mkdir()
+    side = data.COLOR_SETS[name][1]
+    pictures = np.zeros((10, side, side, 3), dtype=np.uint8)
+    pictures[..., 0] = 20 * np.arange(10)[:, None, None]
+    if name == "cifar100":
+        np.savez(home / "test.npz", images=pictures, labels=np.arange(10))
+        return home / "test.npz"
+    with tarfile.open(home / "val.tar", "w") as archive:
+        for n in (10, *range(2, 10), 1):  # files lie in any order
+            packed = io.BytesIO()
+            Image.fromarray(pictures[n - 1]).save(packed, "JPEG", quality=95)
+            entry = tarfile.TarInfo(f"val/images/val_{n}.JPEG")
+            entry.size = packed.tell()
+            packed.seek(0)
+            archive.addfile(entry, packed)
+    rows = [f"val_{n}.JPEG\tn{20 - n}\t0\t0\t9\t9" for n in range(1, 11)]
+    (home / "val_annotations.txt").write_text("\n".join(rows))
+    return home / "val.tar"
+
+
+@pytest.mark.parametrize("name", ["cifar100", "tiny_imagenet"])
+def test_color_sets_and_their_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    color_folder(tmp_path, monkeypatch, name)
+    train, test = data.images(name), data.images(name, "test")
+    side = data.COLOR_SETS[name][1]
+    assert train.grid.shape == (8, 3, side, side)
+    assert test.grid.shape == (2, 3, side, side)
+    assert train.shape == (side, side, 3)
+    assert len(set(train.labels.tolist() + test.labels.tolist())) == 10
+    # JPEG is not exact: within two levels of 255
+    expected = torch.tensor([80.0, 180.0]) / 255
+    torch.testing.assert_close(test.grid[:, 0, 3, 5], expected, atol=2.1 / 255, rtol=0)
+    assert test.grid[:, 1:].max() < 2.1 / 255
+    assert torch.equal(test.grid[0, :, 3, 5], test.pixels[0].view(side, side, 3)[3, 5])
+
+
+@pytest.mark.parametrize("name", ["cifar100", "tiny_imagenet"])
+def test_a_truncated_color_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    path = color_folder(tmp_path, monkeypatch, name)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(data.CorruptDataError, match=f"{path.name} cannot be read.*truncated"):
+        data.images(name)
+
+
+def test_a_color_set_of_the_wrong_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = color_folder(tmp_path, monkeypatch, "cifar100")
+    np.savez(path, images=np.zeros((2, 28, 28), dtype=np.uint8), labels=np.zeros(2))
+    with pytest.raises(data.CorruptDataError, match=r"\(2, 28, 28\).*expected.*\(2, 32, 32, 3\)"):
+        data.images("cifar100")
+    path.unlink()
+    with pytest.raises(data.DataNotFoundError, match="test.npz is missing"):
+        data.images("cifar100")
+
+
+@pytest.mark.parametrize("name", ["cifar100", "tiny_imagenet"])
+def test_color_sets_that_are_nowhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(data.DataNotFoundError) as caught:
+        data.images(name)
+    message = str(caught.value)
+    assert all(way in message for way in (data.COLOR_SETS[name][0], "mpt-lml[hub]", "'digits'"))
+
+
+@pytest.mark.data
+def test_the_color_sets_at_hand() -> None:
+    for name in data.COLOR_SETS:
+        test = data.images(name, "test")
+        assert len(test.pixels) == 2000
+        assert 0.3 < test.pixels.mean() < 0.6
 
 
 def test_digits_are_all_there_and_split_once() -> None:
