@@ -3,18 +3,21 @@
 from mpt_lml import (
     curves,
     data,
+    diffusion,
     efficiency,
     estimators,
     evidence,
     gaussian,
     masks,
     objectives,
+    orders,
     plots,
     quadrature,
     rates,
     scores,
 )
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
+from mpt_lml.models.conditional_table import ConditionalTable
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.joint_table import JointTable
 from mpt_lml.models.ppca import PPCA
@@ -27,17 +30,20 @@ __all__ = [
     "PPCA",
     "VAE",
     "BernoulliPCA",
+    "ConditionalTable",
     "ConjugateRegression",
     "JointTable",
     "ViTMAE",
     "curves",
     "data",
+    "diffusion",
     "efficiency",
     "estimators",
     "evidence",
     "gaussian",
     "masks",
     "objectives",
+    "orders",
     "plots",
     "quadrature",
     "rates",

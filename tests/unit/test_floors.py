@@ -23,6 +23,8 @@ FLOORS = {
     "rates": 3,
     "efficiency": 3,
     "estimators": 4,
+    "orders": 4,
+    "diffusion": 4,
     "experiments": 5,
 }
 WINGS = {"data", "fit", "plots", "symbolic"}

@@ -1,0 +1,191 @@
+"""Absorbing-state (masked) diffusion: its bound from the mask-rate curve, and its sampler (floor 4).
+
+At time t every coordinate is masked with probability p(t), independently; p(0) = 0 and p(1) = 1.
+In the notation of the diffusion papers, p = 1 − α. Everything is in nats; a curve is the tensor
+(D,) of S(x; M), M = 1..D.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mpt_lml.shapes import require_count, require_generator
+
+LogValues = Callable[[Tensor, Tensor], Tensor]
+"""(x (N, D), mask (N, D)) -> log q(x_j = v | x_R), (N, D, V): one mask a datum."""
+
+
+class Schedule(ABC):
+    """How fast coordinates are masked: p(t) and its derivative, for t in [0, 1]."""
+
+    @abstractmethod
+    def masked(self, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
+        """p(t), increasing from 0 to 1."""
+
+    @abstractmethod
+    def speed(self, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
+        """p'(t)."""
+
+
+@final
+@dataclass(frozen=True)
+class Polynomial(Schedule):
+    """p(t) = t^w: ``power`` 1 is the linear schedule, 2 the quadratic (Shi et al. 2024)."""
+
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.power >= 1.0:
+            raise ValueError(f"power must be at least 1 (p must have a speed), got {self.power}.")
+
+    def masked(self, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
+        return time**self.power
+
+    def speed(self, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
+        return self.power * time ** (self.power - 1.0)
+
+
+@final
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """p(t) = cos(π(1 − t)/2) (Shi et al. 2024, after MaskGIT)."""
+
+    def masked(self, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
+        return (0.5 * torch.pi * time).sin()  # the same; exact at both ends
+
+    def speed(self, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
+        return 0.5 * torch.pi * (0.5 * torch.pi * time).cos()
+
+
+def bernstein(score: Float[Tensor, "*B D"], rate: Float[Tensor, " L"]) -> Float[Tensor, "*B L"]:
+    """B(p) = Σ_M C(D−1, M−1) p^{M−1} (1−p)^{D−M} S(M): the mean over Bernoulli(p) masks of
+
+    (1/(pD)) Σ_{j masked} log q(x_j | x_R). It is the Bernstein polynomial of the curve, of degree
+    D − 1, by de Casteljau's algorithm.
+
+    Parameters
+    ----------
+    score : Tensor (..., D)
+        S(M) for M = 1..D.
+    rate : Tensor (L,)
+        p in [0, 1].
+    """
+    if rate.ndim != 1 or not ((rate >= 0) & (rate <= 1)).all():
+        raise ValueError(f"rate must be a vector of probabilities, got {rate.tolist()}.")
+    levels = score[..., None].expand(*score.shape, len(rate))
+    for _ in range(score.shape[-1] - 1):
+        levels = (1.0 - rate) * levels[..., :-1, :] + rate * levels[..., 1:, :]
+    return levels[..., 0, :]
+
+
+def nelbo(
+    score: Float[Tensor, "*B D"], schedule: Schedule, num_nodes: int = 64
+) -> Float[Tensor, "*B"]:
+    """Negative evidence lower bound of masked diffusion in continuous time, by Gauss–Legendre.
+
+    −∫_0^1 p'(t)/p(t) E[Σ_{j masked at t} log q(x_j | x_R)] dt = −∫ p'(t) D B(p(t)) dt
+    (Sahoo et al. 2024; Shi et al. 2024). For every schedule it is −Σ_M S(M).
+    """
+    require_count("num_nodes", num_nodes, 1)
+    nodes, weights = (torch.from_numpy(v) for v in np.polynomial.legendre.leggauss(num_nodes))
+    time = 0.5 * (nodes + 1.0)
+    heights = score.shape[-1] * bernstein(score, schedule.masked(time))
+    return -(0.5 * weights * schedule.speed(time) * heights).sum(dim=-1)
+
+
+def step_elbo(
+    score: Float[Tensor, "*B D"], schedule: Schedule, num_steps: int
+) -> Float[Tensor, "*B"]:
+    """Evidence lower bound of the process with T steps: Σ_i (p_i − p_{i−1}) D B(p_i), p_i = p(i/T).
+
+    The right Riemann sum of D ∫ B(p) dp, which is Σ_M S(M).
+    """
+    level = _levels(schedule, num_steps)
+    return score.shape[-1] * (level.diff() * bernstein(score, level[1:])).sum(dim=-1)
+
+
+def block_elbo(score: Float[Tensor, "*B D"], num_steps: int) -> Float[Tensor, "*B"]:
+    """The same for T random blocks of (nearly) equal size: Σ_i |B_i| S(M_i).
+
+    M_i is how many coordinates are masked before block i; the blocks are those of
+    :func:`mpt_lml.orders.in_blocks`. At T = D it is Σ_M S(M).
+    """
+    num_features = score.shape[-1]
+    require_count("num_steps", num_steps, 1, num_features)
+    block = torch.arange(num_features) * num_steps // num_features
+    size = torch.bincount(block, minlength=num_steps)
+    before = num_features - (size.cumsum(0) - size)
+    return (size * score[..., before - 1]).sum(dim=-1)
+
+
+def reveal_steps(
+    num_samples: int,
+    num_features: int,
+    schedule: Schedule,
+    num_steps: int,
+    *,
+    generator: torch.Generator,
+) -> Int[Tensor, "N D"]:
+    """When the T-step process shows each coordinate, 0 first, (N, D): independent of x.
+
+    Coordinate j is masked at time t where u_j < p(t) for one uniform u_j, and shown in the backward
+    step that crosses its level.
+    """
+    require_count("num_samples", num_samples, 1)
+    require_generator(generator)
+    level = _levels(schedule, num_steps)
+    uniform = torch.rand(num_samples, num_features, generator=generator, dtype=torch.float64)
+    return num_steps - torch.bucketize(uniform, level[:-1], right=True)
+
+
+def sample(
+    log_values: LogValues, reveal: Int[Tensor, "N D"], *, generator: torch.Generator
+) -> Int[Tensor, "N D"]:
+    """One draw for every row of ``reveal``: coordinates shown together are drawn independently.
+
+    Parameters
+    ----------
+    log_values : callable
+        (x, mask), both (N, D) -> log-probabilities of every value, (N, D, V).
+    reveal : Tensor (N, D) int64
+        From :func:`reveal_steps`, :func:`mpt_lml.orders.draw` or :func:`mpt_lml.orders.in_blocks`.
+    """
+    require_generator(generator)
+    x = torch.zeros_like(reveal)
+    for step in range(int(reveal.max()) + 1):
+        now = reveal == step
+        active = now.any(dim=1)
+        if active.any():
+            hidden: Bool[Tensor, "N D"] = reveal[active] >= step
+            weights = log_values(x[active], hidden)[now[active]].exp()
+            x[now] = torch.multinomial(weights, 1, generator=generator)[:, 0]
+    return x
+
+
+def paired_values(paired_log_conditional: LogValues, num_values: int) -> LogValues:
+    """Log-probabilities of all V values from a model that scores one value at a time.
+
+    ``paired_log_conditional``: (x, mask), both (N, D) -> log q(x_j | x_R), (N, D). A conditional does
+    not see what is masked, so every masked coordinate can be set to v at once: V calls.
+    """
+    require_count("num_values", num_values, 1)
+
+    def log_values(x: Tensor, mask: Tensor) -> Tensor:
+        every = [paired_log_conditional(torch.where(mask, v, x), mask) for v in range(num_values)]
+        return torch.stack(every, dim=-1)
+
+    return log_values
+
+
+def _levels(schedule: Schedule, num_steps: int) -> Float[Tensor, " L"]:
+    """p(0), p(1/T), ..., p(1)."""
+    require_count("num_steps", num_steps, 1)
+    return schedule.masked(torch.arange(num_steps + 1, dtype=torch.float64) / num_steps)

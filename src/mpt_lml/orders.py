@@ -1,0 +1,188 @@
+"""Orders of revealing the coordinates, and what conditionals say along each (floor 4).
+
+A *reveal* (S, D) holds when each coordinate is shown, 0 first. Without ties it is an order σ and
+
+log p_σ(x) = Σ_j log q(x_j | coordinates shown before j);
+
+coordinates that share a number are shown together, each given only what came before.
+For conditionals of one joint every order gives log p(x). For others the orders differ, and their
+mixture p_mix = E_σ p_σ is a distribution (Uria et al. 2014; Hoogeboom et al. 2022).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mpt_lml import masks
+from mpt_lml.models.base import ConditionalModel
+from mpt_lml.numerics import chunks
+from mpt_lml.shapes import require_count
+
+MAX_ENUMERATED_FEATURES = 8
+"""Largest D whose D! orders are listed (40,320 of them)."""
+
+MAX_EXACT_FEATURES = 16
+"""Largest D whose 2^D masks are visited by :func:`exact`."""
+
+
+def every(num_features: int) -> Int[Tensor, "S D"]:
+    """All D! orders as reveals, (D!, D). Raises ``ValueError`` for D above 8."""
+    require_count("num_features", num_features, 1)
+    if num_features > MAX_ENUMERATED_FEATURES:
+        raise ValueError(
+            f"D = {num_features} coordinates have {math.factorial(num_features):.3g} orders; at "
+            f"most D = {MAX_ENUMERATED_FEATURES} is enumerated. Use orders.exact or orders.draw."
+        )
+    return torch.tensor(list(itertools.permutations(range(num_features))))
+
+
+def draw(num_orders: int, num_features: int, *, generator: torch.Generator) -> Int[Tensor, "S D"]:
+    """S uniformly random orders as reveals, (S, D)."""
+    return masks.sample_ranks(num_orders, num_features, generator=generator)
+
+
+def in_blocks(reveal: Int[Tensor, "S D"], num_steps: int) -> Int[Tensor, "S D"]:
+    """The same orders with neighbors merged into ``num_steps`` blocks of (nearly) equal size."""
+    num_features = reveal.shape[-1]
+    require_count("num_steps", num_steps, 1, num_features)
+    return reveal * num_steps // num_features
+
+
+def log_probability(
+    model: ConditionalModel, x: Tensor, reveal: Int[Tensor, "S D"]
+) -> Float[Tensor, "S N"]:
+    """log p_σ(x) of every reveal and every datum, nats, (S, N).
+
+    Equal masks of different orders are asked for once.
+
+    Raises
+    ------
+    ValueError
+        For a reveal of another shape or with negative entries.
+    """
+    _require_reveal(reveal, model.num_features)
+    steps = torch.arange(int(reveal.max()) + 1)[:, None]
+    size = 8 * 2 * len(steps) * x.shape[0] * model.num_features
+    parts = [_log_probability(model, x, reveal[rows], steps) for rows in chunks(len(reveal), size)]
+    return torch.cat(parts)
+
+
+def _log_probability(model: ConditionalModel, x: Tensor, reveal: Tensor, steps: Tensor) -> Tensor:
+    now = (reveal[:, None] == steps).flatten(0, 1)
+    hidden = (reveal[:, None] >= steps).flatten(0, 1)
+    order = torch.arange(len(reveal)).repeat_interleave(len(steps))
+    used = now.any(dim=1)
+    now, order = now[used], order[used]
+    mask, which = hidden[used].unique(dim=0, return_inverse=True)
+    values = model.log_conditional(x, mask.to(x.device))[which.to(x.device)]
+    terms = (values * now[:, None].to(values)).sum(dim=-1)
+    total = terms.new_zeros(len(reveal), x.shape[0])
+    return total.index_add(0, order.to(x.device), terms)
+
+
+@dataclass(frozen=True)
+class OverOrders:
+    """log p_σ(x) over all D! orders σ, exactly; every field (N,), in nats (variance: nats²).
+
+    Attributes
+    ----------
+    mean : Tensor
+        E_σ log p_σ(x) = Σ_M S(x; M).
+    variance : Tensor
+        Var_σ log p_σ(x); 0 for conditionals of one joint.
+    log_mix : Tensor
+        log p_mix(x) = log E_σ p_σ(x), at least ``mean``.
+    lowest, highest : Tensor
+        The worst and the best order.
+    """
+
+    mean: Float[Tensor, " N"]
+    variance: Float[Tensor, " N"]
+    log_mix: Float[Tensor, " N"]
+    lowest: Float[Tensor, " N"]
+    highest: Float[Tensor, " N"]
+
+
+def exact(model: ConditionalModel, x: Tensor) -> OverOrders:
+    """Mean, variance, mixture and extremes over all D! orders from 2^D masks.
+
+    The coordinates of a mask A can be revealed by choosing the first of them, j, uniformly and then
+    those of A without j; so each statistic of A follows from those of its M subsets of size M − 1
+    (the variance by the law of total variance). Raises ``ValueError`` for D above
+    ``MAX_EXACT_FEATURES``.
+    """
+    num_features = model.num_features
+    if num_features > MAX_EXACT_FEATURES:
+        raise ValueError(
+            f"all orders at D = {num_features} need 2^D = {2.0**num_features:.3g} masks, more than "
+            f"2^{MAX_EXACT_FEATURES}. Use orders.draw and orders.log_probability instead."
+        )
+    per_datum = 8 * 4 * 2**num_features * num_features
+    parts = [_exact(model, x[rows]) for rows in chunks(len(x), per_datum)]
+    return OverOrders(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def _exact(model: ConditionalModel, x: Tensor) -> tuple[Tensor, ...]:
+    mask = masks.subsets(model.num_features)
+    sizes = mask.sum(dim=1)
+    per_mask = 8 * 4 * x.shape[0] * model.num_features
+    values = torch.cat(
+        [
+            model.log_conditional(x, m).cpu()
+            for m in mask[1:].to(x.device).split(max(1, 2**27 // per_mask))
+        ]
+    ).to(torch.float64)
+    state = values.new_zeros(5, len(mask), x.shape[0])
+    for size in range(1, model.num_features + 1):
+        rows = (sizes == size).nonzero().flatten()
+        member = mask[rows].nonzero()[:, 1].view(-1, size)
+        term = values[(rows - 1)[:, None], :, member]  # (C(D, M), M, N)
+        state[:, rows] = _first_step(term, state[:, rows[:, None] - (1 << member)])
+    return tuple(state[:, -1])
+
+
+def _first_step(term: Tensor, rest: Tensor) -> Tensor:
+    """Statistics of a mask from the M choices (axis 1) of which coordinate to reveal first."""
+    total = term + rest
+    mean, _, log_mix, lowest, highest = total
+    return torch.stack(
+        [
+            mean.mean(dim=1),
+            rest[1].mean(dim=1) + mean.var(dim=1, correction=0),
+            log_mix.logsumexp(dim=1) - math.log(term.shape[1]),
+            lowest.amin(dim=1),
+            highest.amax(dim=1),
+        ]
+    )
+
+
+def mixture_bound(log_probability: Float[Tensor, "S N"], num_orders: int) -> Float[Tensor, "G N"]:
+    """log of the mean of p_σ over groups of K orders, (G, N) with G = ⌊S / K⌋ disjoint groups.
+
+    Each group is a lower bound on log p_mix(x) in expectation, and the expectation rises with K to
+    log p_mix(x): the argument of Burda, Grosse & Salakhutdinov (2016) with orders for latents.
+    """
+    count = len(log_probability)
+    require_count("num_orders", num_orders, 1, count)
+    groups = log_probability[: count // num_orders * num_orders]
+    groups = groups.view(-1, num_orders, *log_probability.shape[1:])
+    return groups.logsumexp(dim=1) - math.log(num_orders)
+
+
+def _require_reveal(reveal: Tensor, num_features: int) -> None:
+    if not isinstance(reveal, Tensor) or reveal.dtype != torch.int64:
+        got = reveal.dtype if isinstance(reveal, Tensor) else type(reveal).__name__
+        raise TypeError(f"reveal must be an int64 tensor of shape (S, D), got {got}.")
+    if reveal.ndim != 2 or len(reveal) == 0 or reveal.shape[1] != num_features:
+        raise ValueError(
+            f"reveal must have shape (S, {num_features}) with S >= 1, got {tuple(reveal.shape)}. "
+            "A single order is passed as order[None, :]."
+        )
+    if reveal.min() < 0:
+        raise ValueError(f"reveal must count steps from 0, got {int(reveal.min())}.")

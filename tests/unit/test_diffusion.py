@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from models import generator, random_ppca, random_table
+
+from mpt_lml import curves, diffusion, masks, orders
+from mpt_lml.models.conditional_table import ConditionalTable, points
+
+f64 = {"dtype": torch.float64}
+SCHEDULES = [
+    diffusion.Polynomial(),
+    diffusion.Polynomial(2.0),
+    diffusion.Polynomial(3.5),
+    diffusion.Cosine(),
+]
+
+
+def inconsistent(num_features: int = 4, num_values: int = 3, noise: float = 0.7):
+    joint = random_table(*[num_values] * num_features)
+    return ConditionalTable.of(joint, num_values, noise=noise, generator=generator(1))
+
+
+def curve_of(model: ConditionalTable, x: torch.Tensor) -> torch.Tensor:
+    return curves.exact_curve(model, x).score
+
+
+def masked_sum(model: ConditionalTable, x: torch.Tensor, p: float) -> float:
+    """E Σ_{j masked} log q(x_j | x_R) over Bernoulli(p) masks, mask by mask."""
+    mask = masks.subsets(model.num_features)[1:]
+    size = mask.sum(dim=1).double()
+    weight = p**size * (1.0 - p) ** (model.num_features - size)
+    return (weight * model.log_conditional(x, mask).mean(dim=1).sum(dim=1)).sum().item()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules_run_from_zero_to_one_at_their_speed(schedule: diffusion.Schedule) -> None:
+    ends = schedule.masked(torch.tensor([0.0, 1.0], **f64))
+    assert ends.tolist() == [0.0, 1.0]
+    time = torch.linspace(0.05, 0.95, 7, **f64).requires_grad_()
+    (slope,) = torch.autograd.grad(schedule.masked(time).sum(), time)
+    torch.testing.assert_close(schedule.speed(time), slope, rtol=1e-12, atol=0)
+
+
+class TestBernstein:
+    def test_is_the_mean_over_bernoulli_masks(self) -> None:
+        model, x = inconsistent(), points(4, 3)[:1]
+        rate = torch.tensor([0.07, 0.15, 0.5, 0.98], **f64)
+        found = diffusion.bernstein(curve_of(model, x), rate)
+        for p, value in zip(rate.tolist(), found.tolist(), strict=True):
+            assert abs(value - masked_sum(model, x, p) / (4 * p)) < 1e-12
+
+    def test_ends_and_lines(self) -> None:
+        score = torch.tensor([-0.3, -0.5, -1.7, -2.0, -0.1], **f64)
+        ends = diffusion.bernstein(score, torch.tensor([0.0, 1.0], **f64))
+        assert torch.equal(ends, score[[0, -1]])
+        rate = torch.linspace(0.0, 1.0, 9, **f64)
+        line = diffusion.bernstein(torch.linspace(-1.0, 3.0, 40, **f64), rate)
+        torch.testing.assert_close(line, -1.0 + 4.0 * rate, rtol=0, atol=1e-12)
+
+    def test_batches(self) -> None:
+        score = torch.randn(2, 3, 5, generator=generator(2), **f64)
+        rate = torch.tensor([0.2, 0.9], **f64)
+        found = diffusion.bernstein(score, rate)
+        assert found.shape == (2, 3, 2)
+        assert torch.equal(found[1, 2], diffusion.bernstein(score[1, 2], rate))
+
+
+class TestNelbo:
+    @pytest.mark.parametrize("schedule", SCHEDULES)
+    def test_is_minus_the_area_for_every_schedule(self, schedule: diffusion.Schedule) -> None:
+        model, x = inconsistent(), points(4, 3)[17:18]
+        score = curve_of(model, x)
+        # p = t^3.5 is not smooth at 0, so Gauss-Legendre is not exact for it: 1e-8, not 1e-13.
+        assert abs(diffusion.nelbo(score, schedule) + score.sum()) < 1e-8
+
+    def test_directly_from_the_masks(self) -> None:
+        model, x = inconsistent(), points(4, 3)[17:18]
+        total, count = 0.0, 400
+        for i in range(count):  # midpoint rule in time with the cosine schedule
+            time = (i + 0.5) / count
+            p = math.cos(0.5 * math.pi * (1.0 - time))
+            speed = 0.5 * math.pi * math.sin(0.5 * math.pi * (1.0 - time))
+            total -= speed / p * masked_sum(model, x, p) / count
+        assert abs(total + curve_of(model, x).sum().item()) < 1e-4
+
+    def test_long_curves(self) -> None:
+        score = -torch.rand(300, generator=generator(3), **f64)
+        found = diffusion.nelbo(score, diffusion.Polynomial(), num_nodes=150)
+        assert abs(found + score.sum()) < 1e-9
+
+
+class TestSteps:
+    @pytest.mark.parametrize("schedule", SCHEDULES[:2] + SCHEDULES[3:])
+    @pytest.mark.parametrize("num_steps", [1, 2, 3])
+    def test_elbo_is_the_mean_over_reveals(self, schedule, num_steps: int) -> None:
+        """Every assignment of the coordinates to steps, weighted by the products of p_i − p_{i−1}."""
+        model, x = inconsistent(), points(4, 3)[30:31]
+        level = schedule.masked(torch.arange(num_steps + 1, **f64) / num_steps)
+        reveal = points(4, num_steps)
+        weight = level.diff().flip(0)[reveal].prod(dim=1)
+        assert abs(weight.sum() - 1.0) < 1e-12
+        expected = (weight @ orders.log_probability(model, x, reveal)[:, 0]).item()
+        found = diffusion.step_elbo(curve_of(model, x), schedule, num_steps)
+        assert abs(found.item() - expected) < 1e-12
+
+    def test_elbo_converges_at_first_order(self) -> None:
+        score = curve_of(inconsistent(), points(4, 3)[30:31])
+        gap = [
+            4 * (score.mean() - diffusion.step_elbo(score, diffusion.Polynomial(), t) / 4).item()
+            for t in (200, 400)
+        ]
+        predicted = 4 * (score[0] - score[-1]).item() / 2
+        assert gap[0] * 200 == pytest.approx(predicted, rel=0.02)
+        assert gap[0] / gap[1] == pytest.approx(2.0, rel=0.02)
+
+    def test_reveal_steps_follow_the_schedule(self) -> None:
+        schedule, count = diffusion.Cosine(), 40_000
+        reveal = diffusion.reveal_steps(count, 2, schedule, 5, generator=generator(4))
+        expected = schedule.masked(torch.arange(6, **f64) / 5).diff().flip(0)
+        observed = torch.bincount(reveal.flatten(), minlength=5) / (2 * count)
+        error = (expected * (1 - expected) / (2 * count)).sqrt()
+        assert ((observed - expected).abs() < 5 * error).all()
+        together = (reveal[:, 0] == reveal[:, 1]).double().mean()
+        assert abs(together - expected.square().sum()) < 5 / math.sqrt(count)
+
+    @pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
+    def test_block_elbo_is_the_mean_over_block_orders(self, num_steps: int) -> None:
+        model, x = inconsistent(), points(4, 3)[30:31]
+        reveal = orders.in_blocks(orders.every(4), num_steps)
+        expected = orders.log_probability(model, x, reveal).mean().item()
+        found = diffusion.block_elbo(curve_of(model, x), num_steps)
+        assert abs(found.item() - expected) < 1e-12
+
+    def test_one_block_a_coordinate_is_the_area(self) -> None:
+        score = torch.randn(9, generator=generator(5), **f64)
+        assert abs(diffusion.block_elbo(score, 9) - score.sum()) < 1e-12
+
+
+class TestSample:
+    @pytest.mark.parametrize("num_steps", [1, 2, 3])
+    def test_follows_the_mixture_over_reveals(self, num_steps: int) -> None:
+        model, count = inconsistent(3, 2, noise=1.5), 60_000
+        reveal = orders.in_blocks(orders.draw(count, 3, generator=generator(6)), num_steps)
+        x = diffusion.sample(model.log_values, reveal, generator=generator(7))
+        observed = torch.bincount((x * torch.tensor([4, 2, 1])).sum(dim=1), minlength=8) / count
+        kinds = orders.in_blocks(orders.every(3), num_steps)
+        expected = orders.log_probability(model, points(3, 2), kinds).exp().mean(dim=0)
+        error = (expected * (1 - expected) / count).sqrt()
+        assert ((observed - expected).abs() < 5 * error).all()
+
+    def test_of_a_joint_with_gaps_in_the_steps(self) -> None:
+        joint = random_table(2, 2, 2, seed=3)
+        model, count = ConditionalTable.of(joint, 2), 60_000
+        reveal = 3 * orders.draw(count, 3, generator=generator(8))
+        x = diffusion.sample(model.log_values, reveal, generator=generator(9))
+        observed = torch.bincount((x * torch.tensor([4, 2, 1])).sum(dim=1), minlength=8) / count
+        expected = joint.log_table.exp().flatten()
+        error = (expected * (1 - expected) / count).sqrt()
+        assert ((observed - expected).abs() < 5 * error).all()
+
+    def test_all_values_from_one_at_a_time(self) -> None:
+        model, x = inconsistent(), points(4, 3)
+        mask = masks.sample_masks(len(x), 4, masks.UniformSize(), generator=generator(10))
+
+        def paired(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return model.log_conditional(x, mask).diagonal().T
+
+        found = diffusion.paired_values(paired, 3)(x, mask)
+        expected = model.log_values(x, mask)
+        torch.testing.assert_close(found[mask], expected[mask], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: diffusion.Polynomial(0.5), ValueError, "power must be at least 1.*got 0.5"),
+        (
+            lambda: diffusion.bernstein(torch.zeros(3), torch.tensor([1.1])),
+            ValueError,
+            "vector of probabilities",
+        ),
+        (
+            lambda: diffusion.step_elbo(torch.zeros(3), diffusion.Cosine(), 0),
+            ValueError,
+            "num_steps must be in >= 1, got 0",
+        ),
+        (lambda: diffusion.block_elbo(torch.zeros(3), 4), ValueError, r"1\.\.3, got 4"),
+        (
+            lambda: diffusion.sample(inconsistent().log_values, orders.every(4), generator=None),
+            TypeError,
+            "generator must be a torch.Generator",
+        ),
+    ],
+)
+def test_refuses(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_gaussian_has_the_same_bound() -> None:
+    model = random_ppca(6, 2)
+    x = model.sample(3, generator=generator(1))
+    score = curves.exact_curve(model, x).score
+    exact = model.log_marginal(x).mean()
+    assert abs(diffusion.nelbo(score, diffusion.Cosine()) + exact) < 1e-9

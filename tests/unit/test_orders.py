@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from models import generator, random_ppca, random_table
+
+from mpt_lml import curves, masks, orders
+from mpt_lml.models.conditional_table import ConditionalTable, points
+
+f64 = {"dtype": torch.float64}
+EXACT = 1e-12  # sums of at most 120 × 5 logarithms of size 10
+
+
+def inconsistent(num_features: int = 4, num_values: int = 3, noise: float = 0.7, seed: int = 0):
+    joint = random_table(*[num_values] * num_features, seed=seed)
+    return ConditionalTable.of(joint, num_values, noise=noise, generator=generator(seed + 1))
+
+
+def by_hand(model: ConditionalTable, x: torch.Tensor, reveal: list[int]) -> float:
+    """The product along one order, one conditional at a time."""
+    total = 0.0
+    for j, when in enumerate(reveal):
+        hidden = torch.tensor([other >= when for other in reveal])
+        total += model.log_conditional(x[None], hidden[None])[0, 0, j].item()
+    return total
+
+
+class TestConditionalTable:
+    def test_without_noise_it_is_the_joint(self) -> None:
+        joint = random_table(3, 3, 3, seed=2)
+        model, x = ConditionalTable.of(joint, 3), points(3, 3)
+        mask = masks.subsets(3)[1:]
+        values = model.log_conditional(x, mask)
+        torch.testing.assert_close(values, joint.log_conditional(x, mask), rtol=0, atol=EXACT)
+
+    def test_every_conditional_is_a_distribution_of_what_it_sees(self) -> None:
+        model = inconsistent()
+        x = points(4, 3)
+        for row in masks.subsets(4)[1:]:
+            mask = row.expand(len(x), -1)
+            values = model.log_values(x, mask)[:, row]
+            torch.testing.assert_close(
+                values.exp().sum(dim=-1), torch.ones_like(values[..., 0]), rtol=0, atol=EXACT
+            )
+            changed = torch.where(row, (x + 1) % 3, x)
+            assert torch.equal(model.log_values(changed, mask)[:, row], values)
+
+    def test_the_two_questions_have_one_answer(self) -> None:
+        model, x = inconsistent(), points(4, 3)[::7]
+        mask = masks.subsets(4)[1:]
+        values = model.log_conditional(x, mask)
+        for p, row in enumerate(mask):
+            all_values = model.log_values(x, row.expand(len(x), -1))
+            own = all_values.gather(-1, x[..., None])[..., 0] * row
+            assert torch.equal(own, values[p])
+
+    @pytest.mark.parametrize(
+        ("call", "error", "message"),
+        [
+            (lambda: ConditionalTable(torch.zeros(4, 9, 2)), TypeError, r"\(2\^D, V\^D, D, V\)"),
+            (lambda: ConditionalTable(torch.zeros(4, 9, 2, 2)), ValueError, r"\(4, 4, 2, 2\)"),
+            (
+                lambda: ConditionalTable(torch.full((2, 2, 1, 2), math.inf)),
+                ValueError,
+                "logits must be finite",
+            ),
+            (lambda: points(20, 3), ValueError, "more than the 4096"),
+            (
+                lambda: ConditionalTable.of(random_table(2, 2), 2, noise=-1.0),
+                ValueError,
+                "noise must be finite and not negative, got -1.0",
+            ),
+            (
+                lambda: ConditionalTable.of(random_table(2, 2), 2, noise=1.0),
+                TypeError,
+                "generator must be a torch.Generator",
+            ),
+            (
+                lambda: inconsistent().log_values(points(4, 3)[:2], masks.all_masks(4, 2)[:1]),
+                ValueError,
+                "one row a datum, 2 rows, got 1",
+            ),
+            (
+                lambda: inconsistent().log_conditional(
+                    torch.full((1, 4), 3), masks.all_masks(4, 2)
+                ),
+                ValueError,
+                r"values 0\.\.2, got 3\.\.3",
+            ),
+        ],
+    )
+    def test_refuses(self, call, error, message) -> None:
+        with pytest.raises(error, match=message):
+            call()
+
+
+class TestLogProbability:
+    def test_one_order_at_a_time(self) -> None:
+        model, x = inconsistent(), points(4, 3)[[5, 40, 80]]
+        reveal = orders.every(4)
+        values = orders.log_probability(model, x, reveal)
+        for s in range(0, 24, 5):
+            for n in range(3):
+                expected = by_hand(model, x[n], reveal[s].tolist())
+                assert abs(values[s, n].item() - expected) < EXACT
+
+    def test_blocks(self) -> None:
+        model, x = inconsistent(), points(4, 3)[[5, 40]]
+        reveal = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [3, 0, 3, 7]])
+        values = orders.log_probability(model, x, reveal)
+        for s, row in enumerate(reveal.tolist()):
+            for n in range(2):
+                assert abs(values[s, n].item() - by_hand(model, x[n], row)) < EXACT
+
+    def test_every_order_is_a_distribution(self) -> None:
+        total = orders.log_probability(inconsistent(), points(4, 3), orders.every(4))
+        one = torch.ones(24, **f64)
+        torch.testing.assert_close(total.exp().sum(dim=1), one, rtol=0, atol=EXACT)
+
+    def test_orders_of_a_joint_agree(self) -> None:
+        model = random_ppca(6, 2)
+        x = model.sample(5, generator=generator(1))
+        values = orders.log_probability(model, x, orders.draw(20, 6, generator=generator(2)))
+        expected = model.log_marginal(x).expand(20, -1)
+        torch.testing.assert_close(values, expected, rtol=0, atol=1e-10)
+
+    def test_chunks_change_nothing(self, monkeypatch) -> None:
+        model, x, reveal = inconsistent(), points(4, 3), orders.every(4)
+        whole = orders.log_probability(model, x, reveal), orders.exact(model, x).log_mix
+        monkeypatch.setattr(
+            "mpt_lml.orders.chunks", lambda total, size: (slice(i, i + 1) for i in range(total))
+        )
+        again = orders.log_probability(model, x, reveal), orders.exact(model, x).log_mix
+        for a, b in zip(whole, again, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=EXACT)
+
+
+class TestExact:
+    @pytest.mark.parametrize("num_features", [1, 2, 3, 5])
+    def test_agrees_with_all_orders(self, num_features: int) -> None:
+        model = inconsistent(num_features, 2, seed=num_features)
+        x = points(num_features, 2)
+        every = orders.log_probability(model, x, orders.every(num_features))
+        found = orders.exact(model, x)
+        expected = {
+            "mean": every.mean(dim=0),
+            "variance": every.var(dim=0, correction=0),
+            "log_mix": every.logsumexp(dim=0) - math.log(len(every)),
+            "lowest": every.amin(dim=0),
+            "highest": every.amax(dim=0),
+        }
+        for name, value in expected.items():
+            torch.testing.assert_close(getattr(found, name), value, rtol=0, atol=EXACT)
+
+    def test_mean_is_the_area(self) -> None:
+        model, x = inconsistent(), points(4, 3)
+        area = [curves.exact_curve(model, row[None]).area() for row in x]
+        found = orders.exact(model, x)
+        torch.testing.assert_close(found.mean, torch.tensor(area, **f64), rtol=0, atol=EXACT)
+
+    def test_mixture_is_a_distribution_and_the_geometric_mean_is_not(self) -> None:
+        found = orders.exact(inconsistent(), points(4, 3))
+        assert abs(found.log_mix.exp().sum() - 1.0) < EXACT
+        assert (found.mean <= found.log_mix).all()
+        assert found.mean.exp().sum() < 0.99
+
+    def test_a_joint_has_no_spread(self) -> None:
+        model = random_ppca(7, 3)
+        x = model.sample(4, generator=generator(3))
+        found = orders.exact(model, x)
+        assert found.variance.max() < 1e-20
+        for value in (found.mean, found.log_mix, found.lowest, found.highest):
+            torch.testing.assert_close(value, model.log_marginal(x), rtol=0, atol=1e-10)
+
+
+class TestMixtureBound:
+    def test_by_hand(self) -> None:
+        values = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5], **f64).log()[:, None]
+        found = orders.mixture_bound(values, 2)
+        torch.testing.assert_close(found[:, 0].exp(), torch.tensor([0.15, 0.35], **f64))
+
+    def test_expectation_rises_to_the_mixture(self) -> None:
+        model, x = inconsistent(3, 3, noise=1.0, seed=4), points(3, 3)
+        every = orders.log_probability(model, x, orders.every(3))
+        mix = orders.exact(model, x).log_mix
+        means = []
+        for count in (1, 2, 3, 4):  # every outcome of K orders drawn with replacement
+            picks = torch.tensor(list(itertools.product(range(6), repeat=count)))
+            means.append(orders.mixture_bound(every[picks.flatten()], count).mean(dim=0))
+        for less, more in itertools.pairwise([*means, mix]):
+            assert (less < more).all()
+        torch.testing.assert_close(means[0], every.mean(dim=0), rtol=0, atol=EXACT)
+
+
+def test_blocks_have_equal_sizes() -> None:
+    reveal = orders.draw(10, 12, generator=generator(0))
+    for num_steps in (1, 3, 4, 12):
+        blocks = orders.in_blocks(reveal, num_steps)
+        for row in blocks:
+            assert (
+                torch.bincount(row, minlength=num_steps).tolist() == [12 // num_steps] * num_steps
+            )
+    assert torch.equal(orders.in_blocks(reveal, 12), reveal)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: orders.every(9), ValueError, "3.63e.05 orders"),
+        (
+            lambda: orders.exact(random_ppca(17, 1), torch.zeros(1, 17, **f64)),
+            ValueError,
+            r"orders\.draw and orders\.log_probability",
+        ),
+        (
+            lambda: orders.log_probability(inconsistent(), points(4, 3), torch.arange(4)),
+            ValueError,
+            r"\(S, 4\).*order\[None, :\]",
+        ),
+        (
+            lambda: orders.log_probability(inconsistent(), points(4, 3), torch.zeros(1, 4)),
+            TypeError,
+            "int64",
+        ),
+        (
+            lambda: orders.log_probability(
+                inconsistent(), points(4, 3), torch.tensor([[-1, 0, 1, 2]])
+            ),
+            ValueError,
+            "count steps from 0, got -1",
+        ),
+        (lambda: orders.mixture_bound(torch.zeros(3, 1), 4), ValueError, r"1\.\.3, got 4"),
+        (lambda: orders.in_blocks(orders.every(3), 4), ValueError, r"1\.\.3, got 4"),
+    ],
+)
+def test_refuses(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call()
