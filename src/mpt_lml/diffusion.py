@@ -148,8 +148,10 @@ def reveal_steps(
 
 def sample(
     log_values: LogValues, reveal: Int[Tensor, "N D"], *, generator: torch.Generator
-) -> Int[Tensor, "N D"]:
-    """One draw for every row of ``reveal``: coordinates shown together are drawn independently.
+) -> tuple[Int[Tensor, "N D"], Float[Tensor, " N"]]:
+    """One draw for every row of ``reveal``, and the log-probability of that draw along that row.
+
+    Coordinates shown together are drawn independently of each other, given what came before.
 
     Parameters
     ----------
@@ -157,17 +159,26 @@ def sample(
         (x, mask), both (N, D) -> log-probabilities of every value, (N, D, V).
     reveal : Tensor (N, D) int64
         From :func:`reveal_steps`, :func:`mpt_lml.orders.draw` or :func:`mpt_lml.orders.in_blocks`.
+
+    Returns
+    -------
+    x : Tensor (N, D) int64
+    log_probability : Tensor (N,)
+        Given the reveal, in nats. Given x alone one would have to average over reveals.
     """
     require_generator(generator)
     x = torch.zeros_like(reveal)
+    total = torch.zeros(len(reveal), dtype=torch.float64)
     for step in range(int(reveal.max()) + 1):
         now = reveal == step
         active = now.any(dim=1)
         if active.any():
             hidden: Bool[Tensor, "N D"] = reveal[active] >= step
-            weights = log_values(x[active], hidden)[now[active]].exp()
-            x[now] = torch.multinomial(weights, 1, generator=generator)[:, 0]
-    return x
+            values = log_values(x[active], hidden)[now[active]]
+            x[now] = torch.multinomial(values.exp(), 1, generator=generator)[:, 0]
+            said = values.gather(1, x[now][:, None])[:, 0].to(total)
+            total.index_add_(0, now.nonzero()[:, 0], said)
+    return x, total
 
 
 def paired_values(paired_log_conditional: LogValues, num_values: int) -> LogValues:

@@ -144,8 +144,11 @@ class TestSample:
     def test_follows_the_mixture_over_reveals(self, num_steps: int) -> None:
         model, count = inconsistent(3, 2, noise=1.5), 60_000
         reveal = orders.in_blocks(orders.draw(count, 3, generator=generator(6)), num_steps)
-        x = diffusion.sample(model.log_values, reveal, generator=generator(7))
+        x, said = diffusion.sample(model.log_values, reveal, generator=generator(7))
         observed = torch.bincount((x * torch.tensor([4, 2, 1])).sum(dim=1), minlength=8) / count
+        for row in range(50):  # what each draw says of itself
+            own = orders.log_probability(model, x[row][None], reveal[row][None])
+            assert abs(own.item() - said[row].item()) < 1e-12
         kinds = orders.in_blocks(orders.every(3), num_steps)
         expected = orders.log_probability(model, points(3, 2), kinds).exp().mean(dim=0)
         error = (expected * (1 - expected) / count).sqrt()
@@ -155,8 +158,9 @@ class TestSample:
         joint = random_table(2, 2, 2, seed=3)
         model, count = ConditionalTable.of(joint, 2), 60_000
         reveal = 3 * orders.draw(count, 3, generator=generator(8))
-        x = diffusion.sample(model.log_values, reveal, generator=generator(9))
+        x, said = diffusion.sample(model.log_values, reveal, generator=generator(9))
         observed = torch.bincount((x * torch.tensor([4, 2, 1])).sum(dim=1), minlength=8) / count
+        torch.testing.assert_close(said, joint.log_marginal(x), rtol=0, atol=1e-12)
         expected = joint.log_table.exp().flatten()
         error = (expected * (1 - expected) / count).sqrt()
         assert ((observed - expected).abs() < 5 * error).all()
