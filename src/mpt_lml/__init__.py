@@ -20,6 +20,7 @@ from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.conditional_table import ConditionalTable
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.joint_table import JointTable
+from mpt_lml.models.paired import PairedConditionals
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
 from mpt_lml.models.vae import VAE
@@ -33,6 +34,7 @@ __all__ = [
     "ConditionalTable",
     "ConjugateRegression",
     "JointTable",
+    "PairedConditionals",
     "ViTMAE",
     "curves",
     "data",

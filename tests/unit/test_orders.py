@@ -9,6 +9,7 @@ from models import generator, random_ppca, random_table
 
 from mpt_lml import curves, masks, orders
 from mpt_lml.models.conditional_table import ConditionalTable, points
+from mpt_lml.models.paired import PairedConditionals
 
 f64 = {"dtype": torch.float64}
 EXACT = 1e-12  # sums of at most 120 × 5 logarithms of size 10
@@ -95,6 +96,22 @@ class TestConditionalTable:
     def test_refuses(self, call, error, message) -> None:
         with pytest.raises(error, match=message):
             call()
+
+
+class TestPairedConditionals:
+    @pytest.mark.parametrize("rows", [1, 7, 4096])
+    def test_is_what_it_wraps(self, rows: int) -> None:
+        model, x = inconsistent(), points(4, 3)[::7]
+        mask = masks.subsets(4)[1:]
+        found = PairedConditionals(model.log_values, 4, rows).log_conditional(x, mask)
+        assert torch.equal(found, model.log_conditional(x, mask))
+
+    def test_refuses(self) -> None:
+        model = PairedConditionals(inconsistent().log_values, 4)
+        with pytest.raises(ValueError, match=r"x must have shape \(N, 4\).*got \(3, 5\)"):
+            model.log_conditional(torch.zeros(3, 5).long(), masks.all_masks(4, 1))
+        with pytest.raises(ValueError, match="masks nothing"):
+            model.log_conditional(points(4, 3), torch.zeros(1, 4).bool())
 
 
 class TestLogProbability:
