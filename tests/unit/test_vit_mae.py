@@ -70,7 +70,7 @@ def test_the_score_is_the_literal_one(model: ViTMAE) -> None:
                 pixel = x[n, c, (j // grid) * patch + a, (j % grid) * patch + b].item()
                 output = logits[n, j, (a * patch + b) * channels + c].item()
                 mean = model.pixel_mean[c].item() + model.pixel_scale[c].item() * output
-                variance = model.variance[1].item()
+                variance = model.variance[1, 0, 0].item()
                 total += -0.5 * math.log(2 * math.pi * variance)
                 total -= (pixel - mean) ** 2 / (2 * variance)
             expected = total if row[j] else 0.0
@@ -99,12 +99,19 @@ def test_hidden_pixels_are_not_seen() -> None:
 
 def test_hidden_patches_are_told_apart() -> None:
     """A new decoder of transformers 5 has no positions: all hidden patches would look the same."""
-    prediction = MODEL.predict(images(1), torch.ones(1, 16, dtype=torch.bool))[0]
-    assert (prediction - prediction[0]).abs().max() > 1e-3
+    everything = torch.ones(1, 16, dtype=torch.bool)
+
+    def spread(net: transformers.ViTMAEForPreTraining) -> float:
+        prediction = ViTMAE(net, 1.0).predict(images(1), everything)[0]
+        return (prediction - prediction[0]).abs().max().item()
+
+    assert spread(network()) > 1e-2
     net = network()
     net.decoder.decoder_pos_embed.data.zero_()
-    prediction = ViTMAE(net, 1.0).predict(images(1), torch.ones(1, 16, dtype=torch.bool))[0]
-    assert torch.allclose(prediction, prediction[0].expand_as(prediction), atol=1e-5)
+    assert spread(net) < 1e-5
+    assert spread(mae_networks.restore_positions(net)) > 1e-2
+    kept = net.decoder.decoder_pos_embed.clone()
+    assert torch.equal(mae_networks.restore_positions(net).decoder.decoder_pos_embed, kept)
 
 
 def test_masks_of_different_sizes_go_together() -> None:
@@ -127,7 +134,7 @@ def test_variance_by_maximum_likelihood() -> None:
         return model.size_scores(x, generator=generator(9)).mean(dim=1)
 
     one = ViTMAE.fit_variance(MODEL.network, x, generator=generator(9))
-    own = ViTMAE.fit_variance(MODEL.network, x, generator=generator(9), per_size=True)
+    own = ViTMAE.fit_variance(MODEL.network, x, generator=generator(9), per="size")
     for model, total in ((one, lambda s: s.sum()), (own, lambda s: s)):
         h = 1e-3
         up, at, down = (
@@ -136,11 +143,36 @@ def test_variance_by_maximum_likelihood() -> None:
         # Relative derivative d log σ²: 0 up to h² and float32; curvature −D d/2 a score.
         assert (((up - down) / (2 * h)).abs() < 1e-3).all()
         assert (up < at).all() and (down < at).all()
-    v, d = own.variance, MODEL.pixels_per_patch
+    v, d = own.variance.flatten(), MODEL.pixels_per_patch
     gain = area(own).sum() - area(one).sum()
     expected = 0.5 * d * (16 * v.mean().log() - v.log().sum())  # the mean over the geometric mean
     assert gain.item() == pytest.approx(expected.item(), abs=1e-5)
     assert one.variance[0].item() == pytest.approx(v.mean().item())
+
+
+def test_a_variance_for_every_pixel() -> None:
+    """Its mean over masked pixels is the variance of the size, and it scores at least as well."""
+    x = images(300)
+    own, each = (
+        ViTMAE.fit_variance(MODEL.network, x, generator=generator(9), per=per)
+        for per in ("size", "pixel")
+    )
+    assert each.variance.shape == (16, 16, 4)
+    g, total = generator(9), []
+    for size in range(1, 17):  # the same masks again
+        count = masks.sample_masks(300, 16, size, generator=g).sum(dim=0)
+        total.append((each.variance[size - 1].mean(dim=1) * count).sum() / count.sum())
+    torch.testing.assert_close(torch.stack(total), own.variance.flatten(), atol=1e-9, rtol=1e-6)
+    better = each.size_scores(x, generator=generator(9)) - own.size_scores(
+        x, generator=generator(9)
+    )
+    assert (better.mean(dim=1) > 0).all()
+    h = 1e-3
+    up, down = (
+        each.with_variance(each.variance * f).size_scores(x, generator=generator(9)).mean(dim=1)
+        for f in (1 + h, 1 - h)
+    )
+    assert (((up - down) / (2 * h)).abs() < 1e-3).all()
 
 
 def test_a_constant_network_is_independent_pixels() -> None:
@@ -270,7 +302,17 @@ REFUSED = {
     "variance of other length": (
         lambda: ViTMAE(MODEL.network, torch.ones(4)),
         ValueError,
-        r"16 mask sizes, got shape \(4,\)",
+        r"16 mask sizes.*\(16, 16, 4\), got shape \(4,\)",
+    ),
+    "variance per what": (
+        lambda: ViTMAE.fit_variance(MODEL.network, images(2), generator=generator(), per="image"),
+        ValueError,
+        "'all', 'size' or 'pixel', got 'image'",
+    ),
+    "too few images for a variance a pixel": (
+        lambda: ViTMAE.fit_variance(MODEL.network, images(2), generator=generator(), per="pixel"),
+        ValueError,
+        "2 images are too few .* size 1 each, patch .* never masked",
     ),
     "scale zero": (
         lambda: ViTMAE(MODEL.network, 1.0, pixel_scale=0.0),

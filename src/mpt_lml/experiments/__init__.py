@@ -1,6 +1,6 @@
 """The paper's experiments by name, with their settings as data; ``mpt-lml`` runs them."""
 
-from mpt_lml.experiments import area, convergence, identity, rates, training
+from mpt_lml.experiments import area, convergence, identity, rates, training, vit_mae
 from mpt_lml.experiments.registry import (
     Experiment,
     Finding,
@@ -24,4 +24,5 @@ __all__ = [
     "rates",
     "run",
     "training",
+    "vit_mae",
 ]

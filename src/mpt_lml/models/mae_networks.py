@@ -39,8 +39,9 @@ def small_network(
     """A ViT-MAE at random initialization, encoder and decoder of the same ``width``, 4 heads.
 
     Weights have standard deviation 1/√width (what Xavier's rule gives a square matrix) instead of
-    0.02, which is meant for width 768. ``seed`` sets torch's global generator, which
-    ``transformers`` draws from, for the time of the call only.
+    0.02, which is meant for width 768. The fixed positions are standard normal vectors instead of
+    sines and cosines, which hardly differ between the few places of a small grid. ``seed`` sets
+    torch's global generator, which ``transformers`` draws from, for the time of the call only.
     """
     from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
@@ -69,7 +70,16 @@ def small_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = ViTMAEForPreTraining(config)
-        return restore_positions(network)
+        network.vit.embeddings.position_embeddings.data.normal_()
+        network.decoder.decoder_pos_embed.data.normal_()
+    return network
+
+
+def random_twin(network: ViTMAEForPreTraining, *, seed: int) -> ViTMAEForPreTraining:
+    """A network of the same configuration at ``transformers``' own initialization, with positions."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return restore_positions(type(network)(network.config).eval())
 
 
 def restore_positions(network: ViTMAEForPreTraining) -> ViTMAEForPreTraining:

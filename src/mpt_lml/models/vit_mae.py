@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Literal, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -38,9 +38,10 @@ class ViTMAE(ConditionalModel):
     ----------
     network : ViTMAEForPreTraining
         From ``transformers``, trained on plain pixels (``norm_pix_loss=False``).
-    variance : float or Tensor () or (D,)
-        σ², in squared units of pixels in [0, 1]: one number, or one for each number of masked
-        patches (``variance[M - 1]`` belongs to M). :meth:`fit_variance` estimates it.
+    variance : float or Tensor () or (D,) or (D, D, d)
+        σ², in squared units of pixels in [0, 1]: one number, one for each number of masked patches
+        (``variance[M - 1]`` belongs to M), or one for each number and pixel
+        (``variance[M - 1, j, i]``: pixel i of patch j). :meth:`fit_variance` estimates it.
     pixel_mean, pixel_scale : float or Tensor (C,)
         The network sees (x − mean)/scale in each channel and predicts in these units.
 
@@ -61,7 +62,7 @@ class ViTMAE(ConditionalModel):
         _require_network(network)
         self.network = network
         self.device = network.decoder.mask_token.device
-        self.variance = self._per_size(variance)
+        self.variance = self._variance(variance)
         self.pixel_mean = self._per_channel("pixel_mean", pixel_mean)
         self.pixel_scale = self._per_channel("pixel_scale", pixel_scale)
         if (self.pixel_scale <= 0).any():
@@ -119,9 +120,9 @@ class ViTMAE(ConditionalModel):
     ) -> Float[Tensor, "N D d"]:
         """log p(pixel | x_R) of every pixel, nats, one mask an image; 0 where not masked."""
         residual = self.patches(x) - self.predict(x, mask)
-        variance = self.variance.to(residual)[mask.sum(dim=1).to(x.device) - 1]
-        values = log_normal(residual, variance[:, None, None])
-        return values * mask.to(x.device)[:, :, None]
+        mask = mask.to(residual.device)
+        values = log_normal(residual, self.variance.to(residual)[mask.sum(dim=1) - 1])
+        return values * mask[:, :, None]
 
     def log_each(
         self, x: Float[Tensor, "N C H W"], mask: Bool[Tensor, "N D"]
@@ -163,19 +164,34 @@ class ViTMAE(ConditionalModel):
         return torch.stack(rows)
 
     @torch.no_grad()
-    def mean_squared_error(
+    def squared_error(
         self,
         x: Float[Tensor, "N C H W"],
         *,
         generator: torch.Generator,
         sizes: Sequence[int] | None = None,
-    ) -> Float[Tensor, " L"]:
-        """v_M, the mean squared residual of a masked pixel at each size, one mask an image."""
-        values = []
-        for _, mask in self._random_masks(x, sizes, generator):
-            error = (self.patches(x) - self.predict(x, mask)).square().mean(dim=-1)
-            values.append(error[mask.to(error.device)].mean())
-        return torch.stack(values)
+    ) -> Float[Tensor, "L N"]:
+        """Mean squared residual of an image's masked pixels, one random mask an image and size."""
+        rows = []
+        for size, mask in self._random_masks(x, sizes, generator):
+            rows.append(self._residual(x, mask).square().mean(dim=-1).sum(dim=1) / size)
+        return torch.stack(rows)
+
+    @torch.no_grad()
+    def pixel_squared_error(
+        self, x: Float[Tensor, "N C H W"], *, generator: torch.Generator
+    ) -> Float[Tensor, "D D d"]:
+        """Mean over the images of each masked pixel's squared residual, for every size."""
+        rows = []
+        for size, mask in self._random_masks(x, None, generator):
+            count = mask.sum(dim=0)
+            if (count == 0).any():
+                raise ValueError(
+                    f"{len(x)} images are too few for a variance of every pixel: with one mask of "
+                    f"size {size} each, patch {int(count.argmin())} was never masked."
+                )
+            rows.append(self._residual(x, mask).square().sum(dim=0) / count[:, None])
+        return torch.stack(rows)
 
     def with_variance(self, variance: float | Tensor) -> ViTMAE:
         """The same network with another variance."""
@@ -190,19 +206,28 @@ class ViTMAE(ConditionalModel):
         x: Float[Tensor, "N C H W"],
         *,
         generator: torch.Generator,
-        per_size: bool = False,
+        per: Literal["all", "size", "pixel"] = "all",
         pixel_mean: float | Tensor = 0.0,
         pixel_scale: float | Tensor = 1.0,
     ) -> ViTMAE:
         """Maximum-likelihood variance from residuals on ``x``, one random mask an image and size.
 
-        The mean score at size M is −(d/2)(log 2πσ² + v_M/σ²) with v_M from
-        :meth:`mean_squared_error`. With ``per_size`` every size gets its own maximizer, σ²_M = v_M;
-        otherwise one σ² maximizes the area, the sum over M = 1..D: the mean of the v_M.
+        With v_M the mean squared residual at size M (:meth:`squared_error`), the mean score is
+        −(d/2)(log 2πσ² + v_M/σ²). Its maximizer is σ²_M = v_M (``per="size"``). One number for
+        all sizes maximizes the area, the sum over M = 1..D: it is the mean of the v_M
+        (``per="all"``). ``per="pixel"`` takes every pixel's own mean at every size.
         """
         model = cls(network, 1.0, pixel_mean=pixel_mean, pixel_scale=pixel_scale)
-        errors = model.mean_squared_error(x, generator=generator)
-        return model.with_variance(errors if per_size else errors.mean())
+        if per not in ("all", "size", "pixel"):
+            raise ValueError(f"per must be 'all', 'size' or 'pixel', got {per!r}.")
+        if per == "pixel":
+            return model.with_variance(model.pixel_squared_error(x, generator=generator))
+        errors = model.squared_error(x, generator=generator).mean(dim=1)
+        return model.with_variance(errors if per == "size" else errors.mean())
+
+    def _residual(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Pixel minus prediction, 0 where not masked, (N, D, d)."""
+        return (self.patches(x) - self.predict(x, mask)) * mask[:, :, None]
 
     def _forward(self, x: Tensor, mask: Tensor, size: int) -> Tensor:
         """One batch in which every image has ``size`` masked patches."""
@@ -245,19 +270,23 @@ class ViTMAE(ConditionalModel):
             )
         return x.to(self.device)
 
-    def _per_size(self, variance: float | Tensor) -> Tensor:
+    def _variance(self, variance: float | Tensor) -> Tensor:
+        """(D, 1, 1) or (D, D, d)."""
         value = torch.as_tensor(variance, dtype=torch.float64, device=self.device).detach()
-        if value.shape not in ((), (self.num_features,)):
+        count = self.num_features
+        table = (count, count, self.pixels_per_patch)
+        if value.shape not in ((), (count,), (count, 1, 1), table):
             raise ValueError(
-                f"variance must be one number or one for each of the {self.num_features} mask "
-                f"sizes, got shape {tuple(value.shape)}."
+                f"variance must be one number, one for each of the {count} mask sizes, or one for "
+                f"each size and pixel {table}, got shape {tuple(value.shape)}."
             )
         if not torch.isfinite(value).all() or (value <= 0).any():
+            shown = variance if value.ndim == 0 else f"a smallest one of {value.min().item():.4g}"
             raise ValueError(
-                f"variance must be finite and > 0, got {variance}. Estimate it from residuals: "
+                f"variance must be finite and > 0, got {shown}. Estimate it from residuals: "
                 "ViTMAE.fit_variance(network, x, generator=g)."
             )
-        return value.expand(self.num_features)
+        return value if value.ndim == 3 else value.expand(count).view(-1, 1, 1)
 
     def _per_channel(self, name: str, value: float | Tensor) -> Tensor:
         channels = self.image_shape[0]

@@ -1,0 +1,412 @@
+"""Figure 6: mask-rate curves of masked autoencoders of images, trained here and untrained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mpt_lml import data, masks
+from mpt_lml.experiments.registry import (
+    Config,
+    Finding,
+    Outcome,
+    Progress,
+    checksum,
+    experiment,
+    silent,
+)
+from mpt_lml.models.mae_networks import (
+    HUB_NAME,
+    IMAGENET_MEAN,
+    IMAGENET_SCALE,
+    as_inputs,
+    load_network,
+    random_twin,
+    small_network,
+)
+from mpt_lml.models.vit_mae import ViTMAE, mask_noise, set_masked_patches
+from mpt_lml.numerics import LOG_2PI
+from mpt_lml.results import MaskCurve, replacing
+
+if TYPE_CHECKING:
+    from transformers import ViTMAEForPreTraining
+
+
+@dataclass(frozen=True)
+class Figure6(Config):
+    """Small autoencoders in place of the paper's pre-trained one, on the paper's image sets."""
+
+    seeds: tuple[int, ...] = (4, 44, 444)
+    data_sets: tuple[tuple[str, int], ...] = (  # name, side of a patch
+        ("fashion_mnist", 4),
+        ("cifar100", 4),
+        ("tiny_imagenet", 8),
+    )
+    rates: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(1, 20))  # 5 .. 95 %
+    width: int = 64
+    num_layers: int = 3
+    decoder_layers: int = 2
+    num_steps: int = 600
+    batch_size: int = 96
+    learning_rate: float = 4e-3
+    num_train: int = 8000
+    num_variance: int = 300  # training images whose residuals give the variance
+    num_test: int = 500
+    num_pictures: int = 3
+    picture_rates: tuple[float, ...] = (0.25, 0.75)
+    model: str | None = None  # a hub name or a folder instead of the small networks
+
+    @classmethod
+    def paper(cls) -> Figure6:
+        """The paper's data and rates."""
+        return cls()
+
+    @classmethod
+    def quick(cls) -> Figure6:
+        """Digits, which are always there, and a few steps."""
+        return cls(
+            seeds=(4, 44),
+            data_sets=(("digits", 2),),
+            rates=(0.1, 0.5, 0.9),
+            width=16,
+            num_layers=1,
+            decoder_layers=1,
+            num_steps=20,
+            batch_size=32,
+            num_train=200,
+            num_variance=50,
+            num_test=50,
+            num_pictures=1,
+        )
+
+    @classmethod
+    def pretrained(cls, model: str = HUB_NAME) -> Figure6:
+        """The paper's own network, where its weights can be had, against its random twin."""
+        return cls(model=model, num_variance=100, num_test=100, num_pictures=0)
+
+
+def channel_moments(x: Float[Tensor, "N C H W"]) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, (C,) both: what the network is fed with."""
+    flat = x.double().movedim(1, 0).flatten(1)
+    return flat.mean(dim=1), flat.std(dim=1)
+
+
+def train(
+    network: ViTMAEForPreTraining,
+    x: Float[Tensor, "N C H W"],
+    *,
+    num_steps: int,
+    batch_size: int,
+    learning_rate: float,
+    generator: torch.Generator,
+    pixel_mean: Tensor,
+    pixel_scale: Tensor,
+    sizes: Sequence[int] | None = None,
+    progress: Progress = silent,
+) -> Float[Tensor, " E"]:
+    """Fit ``network`` to ``x`` (in place) by the squared error of masked pixels; its loss a step.
+
+    The number of masked patches is spread evenly over ``sizes`` (all of 1..D by default): every
+    len(sizes) steps visit each once, in random order, with a mask of its own for every image. With
+    a constant variance this is, up to constants, an unbiased gradient of the area.
+    """
+    count = network.vit.embeddings.patch_embeddings.num_patches
+    grid = list(range(1, count + 1)) if sizes is None else list(sizes)
+    scale = pixel_scale.view(-1, 1, 1)
+    device = network.decoder.mask_token.device
+    inputs = ((x - pixel_mean.view(-1, 1, 1).to(x)) / scale.to(x)).float().to(device)
+    weights = [each for each in network.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, learning_rate, total_steps=num_steps, pct_start=0.1
+    )
+    network.train()
+    losses = []
+    upcoming: list[int] = []
+    for _ in progress(range(num_steps), "training step"):
+        upcoming = upcoming or [grid[k] for k in torch.randperm(len(grid), generator=generator)]
+        size = upcoming.pop()
+        rows = torch.randint(len(x), (batch_size,), generator=generator)
+        mask = masks.sample_masks(batch_size, count, size, generator=generator).to(device)
+        set_masked_patches(network, size, count)
+        loss = network(inputs[rows.to(device)], noise=mask_noise(mask)).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.detach().cpu())
+    network.eval()
+    return torch.stack(losses)
+
+
+def grid_sizes(rates: Sequence[float], num_features: int) -> list[int]:
+    """The nearest numbers of patches, each once."""
+    return sorted({min(num_features, max(1, round(rate * num_features))) for rate in rates})
+
+
+def gaussian_score(
+    error: Float[Tensor, "*L"], variance: Tensor, pixels: int
+) -> Float[Tensor, "*L"]:
+    """−(d/2)(log 2πσ² + e/σ²): nats a patch of d pixels with mean squared residual e."""
+    return -0.5 * pixels * (LOG_2PI + variance.log() + error / variance)
+
+
+def chosen_variances(
+    error: Float[Tensor, " L"], sizes: Int[Tensor, " L"], num_features: int
+) -> dict[str, Float[Tensor, " L"]]:
+    """Maximum likelihood on training residuals: one number for the area, and one a size."""
+    weights = MaskCurve(sizes, error, torch.zeros_like(error), num_features).area_weights()
+    return {"one": (weights @ error / weights.sum()).expand_as(error), "size": error}
+
+
+@experiment(
+    "figure-6",
+    title="Figure 6: curves of masked autoencoders on three image sets",
+    cost="about 25 min",
+    config=Figure6,
+    resumable=True,
+)
+def figure_6(
+    config: Figure6,
+    *,
+    device: torch.device = torch.device("cpu"),
+    progress: Progress = silent,
+    checkpoints: Path | None = None,
+) -> Outcome:
+    """Squared errors and scores of small autoencoders, before and after training.
+
+    Arrays, for every data set, for kind in (random, trained) and variance in (one, size):
+    ``sizes/SET`` (L,); ``error/train/SET/KIND``, ``error/test/SET/KIND`` (seeds, L) in squared
+    units of pixels in [0, 1]; ``score/SET/KIND/VARIANCE`` and ``score-error/...`` (seeds, L), nats
+    a patch and standard error over test images; ``area/SET/KIND/VARIANCE`` and ``area-error/...``
+    (seeds,), nats an image; ``baseline/SET`` (), the test error of each channel's mean;
+    ``picture/SET``, ``picture-RATE/SET`` and ``picture-mask-RATE/SET``, test images, reconstructions
+    (0..63) and their masks; ``parameters/SET`` (), how many numbers were trained.
+
+    With ``config.model`` (see :meth:`Figure6.pretrained`) "trained" are the loaded weights and
+    "random" the same network at random initialization, both on enlarged images.
+    A finished network is kept in ``checkpoints`` as its numbers; training itself starts again.
+    """
+    arrays: dict[str, Tensor] = {}
+    used = []
+    for name, patch in config.data_sets:
+        x = data.images(name).grid[: config.num_train].float()
+        test = data.images(name, "test").grid[: config.num_test].float()
+        used += [x, test]
+        if config.model is None:
+            task = Task(config, name, patch, x, test, *channel_moments(x), device)
+        else:
+            task = _pretrained(config, name, x, test, device)
+        runs: dict[str, list[dict[str, Tensor]]] = {"random": [], "trained": []}
+        for seed in progress(config.seeds, f"{name}, seed"):
+            for kind, finished in runs.items():
+                path = None if checkpoints is None else checkpoints / f"{name}-{kind}-{seed}.npz"
+                finished.append(_kept(path, partial(task.run, kind, seed, progress)))
+        arrays.update(task.summary(runs))
+    return Outcome(_findings(config, arrays), arrays, checksum(used))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One data set with everything that its networks share."""
+
+    config: Figure6
+    name: str
+    patch: int
+    x: Float[Tensor, "N C H W"]
+    test: Float[Tensor, "N C H W"]
+    mean: Float[Tensor, " C"]
+    scale: Float[Tensor, " C"]
+    device: torch.device
+
+    @property
+    def num_patches(self) -> int:
+        """D."""
+        return int(self.x.shape[-1] // self.patch) ** 2
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of masked patches on the curve."""
+        return grid_sizes(self.config.rates, self.num_patches)
+
+    def run(self, kind: str, seed: int, progress: Progress) -> dict[str, Tensor]:
+        """Squared errors and pictures of one network, ``random`` or ``trained``."""
+        config = self.config
+        network = self._network(kind, seed)
+        torch.nn.Module.to(network, self.device)
+        if kind == "trained" and config.model is None:
+            train(
+                network,
+                self.x,
+                num_steps=config.num_steps,
+                batch_size=config.batch_size,
+                learning_rate=config.learning_rate,
+                generator=torch.Generator().manual_seed(seed),
+                pixel_mean=self.mean,
+                pixel_scale=self.scale,
+                progress=progress,
+            )
+        model = ViTMAE(network, 1.0, pixel_mean=self.mean, pixel_scale=self.scale)
+        return self.measure(model, torch.Generator().manual_seed(1000 + seed))
+
+    def _network(self, kind: str, seed: int) -> ViTMAEForPreTraining:
+        config = self.config
+        if config.model is not None:
+            loaded = load_network(config.model)
+            return loaded if kind == "trained" else random_twin(loaded, seed=seed)
+        return small_network(
+            self.x.shape[-1],
+            self.x.shape[1],
+            self.patch,
+            width=config.width,
+            num_layers=config.num_layers,
+            decoder_layers=config.decoder_layers,
+            seed=seed,
+        )
+
+    def measure(self, model: ViTMAE, generator: torch.Generator) -> dict[str, Tensor]:
+        """Squared errors, (L,) on training and (L, N) on test images, and reconstructions."""
+        some = self.x[: self.config.num_variance]
+        fitted = model.squared_error(some, generator=generator, sizes=self.sizes).mean(dim=1)
+        held_out = model.squared_error(self.test, generator=generator, sizes=self.sizes)
+        weights = [each for each in model.network.parameters() if each.requires_grad]
+        result = {
+            "train": fitted.double().cpu(),
+            "test": held_out.double().cpu(),
+            "parameters": torch.tensor(sum(each.numel() for each in weights)),
+        }
+        return result | _pictures(self.config, model, self.test, generator)
+
+    def summary(self, runs: dict[str, list[dict[str, Tensor]]]) -> dict[str, Tensor]:
+        """The arrays of this data set, as :func:`figure_6` lists them."""
+        sizes = torch.tensor(self.sizes)
+        offset = self.test.double() - self.mean.view(-1, 1, 1)
+        arrays = {f"sizes/{self.name}": sizes, f"baseline/{self.name}": offset.square().mean()}
+        pixels = self.patch**2 * self.x.shape[1]
+        for kind, found in runs.items():
+            end = f"{self.name}/{kind}"
+            arrays[f"error/train/{end}"] = torch.stack([each["train"] for each in found])
+            arrays[f"error/test/{end}"] = torch.stack([each["test"].mean(1) for each in found])
+            arrays.update(_scores(found, sizes, self.num_patches, pixels, end))
+        first = runs["trained"][0]
+        kept = (key for key in first if key.startswith(("picture", "parameters")))
+        return arrays | {f"{key}/{self.name}": first[key] for key in kept}
+
+
+def _pretrained(config: Figure6, name: str, x: Tensor, test: Tensor, device: torch.device) -> Task:
+    """The task for a network that takes larger images, with ImageNet's channel moments."""
+    assert config.model is not None
+    model = ViTMAE(load_network(config.model), 1.0)
+    channels, side, _ = model.image_shape
+    x = as_inputs(x[: config.num_variance], model.image_shape)
+    test = as_inputs(test, model.image_shape)
+    patch = side // math.isqrt(model.num_features)
+    mean, scale = torch.tensor(IMAGENET_MEAN)[:channels], torch.tensor(IMAGENET_SCALE)[:channels]
+    return Task(config, name, patch, x, test, mean, scale, device)
+
+
+@torch.no_grad()
+def _pictures(
+    config: Figure6, model: ViTMAE, x: Tensor, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Originals, masks and reconstructions at some rates; large images at half their side."""
+    if config.num_pictures == 0:
+        return {}
+    x = x[: config.num_pictures]
+    result = {"picture": _levels(x)}
+    for rate in config.picture_rates:
+        size = grid_sizes([rate], model.num_features)[0]
+        mask = masks.sample_masks(len(x), model.num_features, size, generator=generator)
+        mask = mask.to(model.device)
+        shown = torch.where(mask[:, :, None], model.predict(x, mask), model.patches(x))
+        label = f"{100 * rate:.0f}"
+        result[f"picture-{label}"] = _levels(model.images(shown))
+        result[f"picture-mask-{label}"] = mask.int().cpu()
+    return result
+
+
+def _levels(x: Tensor) -> Tensor:
+    """Pixels in [0, 1] as 0..63, at most 32 a side."""
+    if x.shape[-1] > 32:
+        x = torch.nn.functional.avg_pool2d(x, x.shape[-1] // 32)
+    return (63 * x.clamp(0, 1)).round().int().cpu()
+
+
+def _kept(path: Path | None, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """What ``path`` holds, or the outcome of ``work``, which is then written there."""
+    if path is not None and path.is_file():
+        with np.load(path, allow_pickle=False) as stored:
+            return {key: torch.from_numpy(stored[key]) for key in stored.files}
+    result = work()
+    if path is not None:
+        with replacing(path) as unfinished, unfinished.open("wb") as stream:
+            plain: dict[str, Any] = {key: value.numpy() for key, value in result.items()}
+            np.savez(stream, **plain)
+    return result
+
+
+def _scores(
+    found: list[dict[str, Tensor]],
+    sizes: Int[Tensor, " L"],
+    count: int,
+    pixels: int,
+    name: str,
+) -> dict[str, Tensor]:
+    """Scores and areas of every seed under the two variances, with errors over test images."""
+    rows: dict[str, list[Tensor]] = {}
+    for each in found:
+        for label, variance in chosen_variances(each["train"], sizes, count).items():
+            score = gaussian_score(each["test"], variance[:, None], pixels)  # (L, N)
+            weights = MaskCurve(sizes, each["train"], each["train"], count).area_weights()
+            area, root = weights @ score, math.sqrt(score.shape[1])
+            end = f"{name}/{label}"
+            rows.setdefault(f"score/{end}", []).append(score.mean(dim=1))
+            rows.setdefault(f"score-error/{end}", []).append(score.std(dim=1) / root)
+            rows.setdefault(f"area/{end}", []).append(area.mean())
+            rows.setdefault(f"area-error/{end}", []).append(area.std() / root)
+    return {key: torch.stack(value) for key, value in rows.items()}
+
+
+def _findings(config: Figure6, arrays: dict[str, Tensor]) -> dict[str, Finding]:
+    """Is the trained curve above the random one, does it fall, and is the random one flat?
+
+    ``fig-6``: the smallest gain of area by training, nats an image, over the data sets.
+    ``fig-6-falls``: the smallest fall of the trained curve from the first to the last rate, nats a
+    patch. ``fig-6-flat``: the largest range of a random curve as a share of the trained one's.
+    """
+    gains, falls, shares = [], [], []
+    for name, _ in config.data_sets:
+        trained, random = (arrays[f"score/{name}/{kind}/size"] for kind in ("trained", "random"))
+        area = [arrays[f"area/{name}/{kind}/size"] for kind in ("trained", "random")]
+        gains.append((area[0] - area[1], bool((trained > random).all())))
+        falls.append(trained[:, 0] - trained[:, -1])
+        flat = random.mean(dim=0)
+        shares.append(((flat.max() - flat.min()) / falls[-1].mean().abs()).item())
+    gain, _ = min(gains, key=lambda each: each[0].mean().item())
+    fall = min(falls, key=lambda each: each.mean().item())
+    gain_error, fall_error = _error(gain), _error(fall)
+    above = all(everywhere for _, everywhere in gains)
+    above = above and gain.mean().item() > 5 * (gain_error or 0.0)
+    ends_lower = fall.mean().item() > 5 * (fall_error or 0.0)
+    return {
+        "fig-6": Finding(gain.mean().item(), gain_error, "confirmed" if above else "refuted"),
+        "fig-6-falls": Finding(
+            fall.mean().item(), fall_error, "confirmed" if ends_lower else "refuted"
+        ),
+        "fig-6-flat": Finding(max(shares), None, "confirmed" if max(shares) < 0.1 else "refuted"),
+    }
+
+
+def _error(values: Tensor) -> float | None:
+    """Standard error over seeds; one seed has none."""
+    return values.std().item() / math.sqrt(len(values)) if len(values) > 1 else None
