@@ -1,6 +1,6 @@
 """The paper's experiments by name, with their settings as data; ``mpt-lml`` runs them."""
 
-from mpt_lml.experiments import area, convergence, identity, rates, training, vit_mae
+from mpt_lml.experiments import area, convergence, identity, language, rates, training, vit_mae
 from mpt_lml.experiments.registry import (
     Experiment,
     Finding,
@@ -20,6 +20,7 @@ __all__ = [
     "convergence",
     "find",
     "identity",
+    "language",
     "names",
     "rates",
     "run",
