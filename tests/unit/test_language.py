@@ -1,0 +1,195 @@
+"""The network of chapter 10, its gap to the source, and the experiment around them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from models import generator, random_hmm
+
+from mpt_lml import HMM, experiments, masks
+from mpt_lml.experiments import language, language_network
+from mpt_lml.experiments.language_gap import Problem
+from mpt_lml.experiments.language_network import LAWS, Recipe
+
+pytest.importorskip("transformers")
+SOURCE = random_hmm(2, 3, 4, seed=8)
+QUICK = language.KnownLanguage.quick()
+
+
+def network(source: HMM = SOURCE, seed: int = 1):
+    return language_network.build_network(source, 16, seed=seed)
+
+
+def log_q(net, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """From the network's probabilities over all symbols, one position after the other."""
+    values = torch.zeros(x.shape, dtype=torch.float64)
+    for n, row in enumerate(mask):
+        seen = x[n].clone()
+        seen[row] = 3
+        with torch.no_grad():
+            probabilities = net(input_ids=seen[None]).logits[0].double().softmax(dim=1)
+        for j in row.nonzero().flatten().tolist():
+            values[n, j] = probabilities[j, x[n, j]].log()
+    return values
+
+
+def test_conditionals_are_the_networks_own() -> None:
+    net, x = network(), SOURCE.sample(7, generator=generator(1))
+    mask = masks.sample_masks(7, 4, masks.UniformSize(), generator=generator(2))
+    values, expected = language_network.paired_log_conditional(net, x, mask), log_q(net, x, mask)
+    torch.testing.assert_close(values, expected, atol=1e-5, rtol=0)  # float32 logits
+    scores = language_network.masked_scores(net, x, mask)
+    by_hand = torch.stack([v[m].mean() for v, m in zip(expected, mask, strict=True)]).float()
+    torch.testing.assert_close(scores, by_hand, atol=1e-5, rtol=0)
+
+
+def test_a_masked_symbol_is_not_seen() -> None:
+    net, x = network(), SOURCE.sample(5, generator=generator(3))
+    mask = torch.tensor([[True, False, True, False]]).expand(5, 4)
+    other = x.clone()
+    other[:, 2] = (x[:, 2] + 1) % 3
+    before = language_network.paired_log_conditional(net, x, mask)
+    after = language_network.paired_log_conditional(net, other, mask)
+    assert torch.equal(before[:, 0], after[:, 0])
+    assert (before[:, 2] != after[:, 2]).all()
+    other[:, 1] = (x[:, 1] + 1) % 3
+    assert (language_network.paired_log_conditional(net, other, mask)[:, 0] != after[:, 0]).all()
+
+
+def test_the_gap_is_the_mean_divergence_over_orders() -> None:
+    """Σ_M (S_p − S_q), averaged under p, against KL(p ‖ p_σ) summed over all x and all orders."""
+    net, features = network(), 4
+    x = torch.tensor(list(itertools.product(range(3), repeat=features)))
+    weight = SOURCE.log_marginal(x).exp()
+    divergence = 0.0
+    for order in itertools.permutations(range(features)):
+        log_p_sigma = torch.zeros(len(x), dtype=torch.float64)
+        for position, j in enumerate(order):
+            mask = torch.ones(len(x), features, dtype=torch.bool)
+            mask[:, list(order[:position])] = False
+            log_p_sigma += language_network.paired_log_conditional(net, x, mask)[:, j]
+        # The mask token has a little probability too, so p_σ may sum to less than 1.
+        assert log_p_sigma.exp().sum() < 1 + 1e-6
+        divergence += (weight @ (SOURCE.log_marginal(x) - log_p_sigma)).item() / 24
+    gap = 0.0
+    for mask in masks.subsets(features)[1:]:
+        size = int(mask.sum())
+        rows = mask.expand(len(x), -1)
+        difference = SOURCE.paired_log_conditional(x, rows)
+        difference = difference - language_network.paired_log_conditional(net, x, rows)
+        gap += (weight @ difference.sum(dim=1)).item() / size / math.comb(features, size)
+    assert gap == pytest.approx(divergence, abs=1e-5)
+    assert gap > 0.01
+    problem = Problem(SOURCE, 4000, 2, generator=generator(5))
+    compared = problem.compare(net)
+    for each in (compared.area, compared.chain):
+        per_sequence = each.mean(dim=1)
+        error = per_sequence.std().item() / math.sqrt(len(per_sequence))
+        assert abs(per_sequence.mean().item() - gap) < 4 * error
+
+
+def test_the_source_does_not_differ_from_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exact(net: HMM, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return net.paired_log_conditional(x, mask)
+
+    monkeypatch.setattr("mpt_lml.experiments.language_gap.paired_log_conditional", exact)
+    other = random_hmm(2, 3, 4, seed=9)
+    problem = Problem(SOURCE, 30, 3, generator=generator(6))
+    same, different = problem.compare(SOURCE), problem.compare(other)  # type: ignore[arg-type]
+    assert same.by_size.abs().max() == 0
+    # A model with one joint gives log p − log q whatever the order: no spread.
+    expected = SOURCE.log_marginal(problem.x) - other.log_marginal(problem.x)
+    torch.testing.assert_close(different.chain, expected[:, None].expand(-1, 3))
+    assert different.spread < 1e-10
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_training_masks_follow_their_law(law: str) -> None:
+    sizes = torch.cat(
+        [
+            language_network.training_masks(law, 128, 16, generator=generator(seed)).sum(dim=1)
+            for seed in range(40)
+        ]
+    )
+    expected = {"fixed-15": [2], "fixed-50": [8], "fixed-80": [12]}.get(law, range(1, 17))
+    assert sizes.unique().tolist() == list(expected)
+    if law == "stratified":
+        assert (torch.bincount(sizes)[1:] == 40 * 8).all()
+    if law == "uniform":
+        assert not (torch.bincount(sizes)[1:] == 40 * 8).all()
+
+
+def test_an_unknown_law_is_named() -> None:
+    with pytest.raises(ValueError, match="one of fixed-15, .* got 'all'"):
+        language_network.training_masks("all", 4, 4, generator=generator())
+
+
+def test_training_is_repeatable_and_learns() -> None:
+    recipe = Recipe(num_steps=150, batch_size=64, half_precision=False)
+    problem = Problem(SOURCE, 500, 2, generator=generator(7))
+    steps, areas = [], []
+    for _ in range(2):
+        net = network()
+        before = problem.compare(net).area.mean().item()
+        language_network.train(
+            net, SOURCE, "uniform", recipe, generator=generator(3), watch=steps.append
+        )
+        areas.append(problem.compare(net).area.mean().item())
+    assert areas[0] == areas[1] < 0.3 * before
+    assert steps[:151] == list(range(151))
+
+
+def test_half_precision_trains_the_same() -> None:
+    problem = Problem(SOURCE, 500, 2, generator=generator(8))
+    areas = []
+    for half in (False, True):
+        net = network()
+        recipe = Recipe(num_steps=60, batch_size=64, half_precision=half)
+        language_network.train(net, SOURCE, "stratified", recipe, generator=generator(3))
+        assert all(p.dtype == torch.float32 for p in net.parameters())
+        areas.append(problem.compare(net).area.mean().item())
+    assert areas[0] == pytest.approx(areas[1], rel=0.1)
+
+
+def test_weights_come_back(tmp_path) -> None:
+    net, path = network(), tmp_path / "net.safetensors"
+    language_network.save_network(net, path)
+    again = language_network.load_network(path, SOURCE)
+    x, mask = SOURCE.sample(3, generator=generator()), masks.all_masks(4, 2)[:3]
+    torch.testing.assert_close(
+        language_network.paired_log_conditional(net, x, mask),
+        language_network.paired_log_conditional(again, x, mask),
+        atol=0,
+        rtol=0,
+    )
+    with pytest.raises(ValueError, match="sequences of 4 out of 3 symbols.*16 out of 12"):
+        language_network.load_network(path, HMM.cyclic())
+
+
+def test_the_experiment_goes_on_from_its_files(tmp_path, monkeypatch) -> None:
+    config = replace(QUICK, seeds=(4, 44), variants=())
+    first = language.known_language(config, checkpoints=tmp_path)
+    assert len(list(tmp_path.glob("*.result.safetensors"))) == 2 * len(LAWS)
+    monkeypatch.setattr(language, "train", None)  # calling it would fail
+    again = language.known_language(config, checkpoints=tmp_path)
+    assert first.as_dict() == again.as_dict()
+    next(tmp_path.glob("uniform*.result.safetensors")).unlink()
+    with pytest.raises(TypeError):
+        language.known_language(config, checkpoints=tmp_path)
+
+
+def test_the_quick_run_says_what_it_found() -> None:
+    outcome = experiments.run("known-language", "quick")
+    finding = outcome.findings["claim-uniform-size-trains-better"]
+    fixed = [outcome.arrays[f"gap/{law}"] for law in LAWS if law.startswith("fixed")]
+    smallest = min((each - outcome.arrays["gap/uniform"]).mean().item() for each in fixed)
+    assert finding.measured == pytest.approx(smallest)
+    assert finding.verdict == "corrected"  # ten steps tell nothing
+    assert outcome.arrays["exact"].shape == (16,)
+    assert outcome.arrays["watched/uniform"].shape == (2, 2, 16)
+    total = outcome.arrays["exact"].sum() - outcome.arrays["gap/uniform"][0]
+    assert torch.isfinite(total)
