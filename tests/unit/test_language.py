@@ -42,6 +42,8 @@ def test_conditionals_are_the_networks_own() -> None:
     mask = masks.sample_masks(7, 4, masks.UniformSize(), generator=generator(2))
     values, expected = language_network.paired_log_conditional(net, x, mask), log_q(net, x, mask)
     torch.testing.assert_close(values, expected, atol=1e-5, rtol=0)  # float32 logits
+    every = language_network.conditionals(net).log_conditional(x, mask)
+    torch.testing.assert_close(every.diagonal().T, expected, atol=1e-5, rtol=0)
     scores = language_network.masked_scores(net, x, mask)
     by_hand = torch.stack([v[m].mean() for v, m in zip(expected, mask, strict=True)]).float()
     torch.testing.assert_close(scores, by_hand, atol=1e-5, rtol=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from torch.nn import functional
 from mpt_lml import masks
 from mpt_lml.experiments.registry import Progress, silent
 from mpt_lml.models.hmm import HMM
+from mpt_lml.models.paired import PairedConditionals
 from mpt_lml.results import replacing
 
 if TYPE_CHECKING:
@@ -83,13 +85,28 @@ def training_masks(
 
 
 @torch.no_grad()
+def log_values(
+    network: BertForMaskedLM, x: Int[Tensor, "N D"], mask: Bool[Tensor, "N D"]
+) -> Float[Tensor, "N D V"]:
+    """log q(x_j = v | x_R) for sequence n under its own mask and every token v, float64."""
+    token = network.config.vocab_size - 1
+    logits: Tensor = network(input_ids=x.masked_fill(mask, token)).logits
+    return logits.double().log_softmax(dim=2)
+
+
 def paired_log_conditional(
     network: BertForMaskedLM, x: Int[Tensor, "N D"], mask: Bool[Tensor, "N D"]
 ) -> Float[Tensor, "N D"]:
     """log q(x_j | x_R) for sequence n under its own mask, (N, D) float64; 0 where not masked."""
-    logits = network(input_ids=x.masked_fill(mask, network.config.vocab_size - 1)).logits
-    values = logits.double().log_softmax(dim=2).gather(2, x[..., None]).squeeze(2)
+    values = log_values(network, x, mask).gather(2, x[..., None]).squeeze(2)
     return values.masked_fill(~mask, 0.0)
+
+
+def conditionals(network: BertForMaskedLM) -> PairedConditionals:
+    """The network as a model of conditionals, for curves and estimators."""
+    return PairedConditionals(
+        partial(log_values, network), network.config.max_position_embeddings, rows=1024
+    )
 
 
 def masked_scores(
@@ -157,8 +174,8 @@ def save_network(network: BertForMaskedLM, path: Path) -> None:
         "num_features": settings.max_position_embeddings,
     }
     weights = {name: value.detach().contiguous() for name, value in network.named_parameters()}
-    with replacing(path) as partial:
-        save_file(weights, partial, {name: str(size) for name, size in sizes.items()})
+    with replacing(path) as target:
+        save_file(weights, target, {name: str(size) for name, size in sizes.items()})
 
 
 def load_network(path: Path, source: HMM) -> BertForMaskedLM:
