@@ -89,14 +89,11 @@ def autoregressive_curve(num_features: int, correlation: float) -> Float[Tensor,
     _require_correlation("correlation", correlation, -1.0)
     require_count("num_features", num_features, 2)
     gap = torch.arange(1, num_features, dtype=torch.float64)
-    pairs = torch.zeros(num_features + 1, num_features - 1, dtype=torch.float64)
-    for size in range(2, num_features + 1):
-        total = math.comb(num_features, size)
-        counts = [
-            (num_features - g) * math.comb(num_features - g - 1, size - 2) / total
-            for g in range(1, num_features)
-        ]
-        pairs[size] = torch.tensor(counts, dtype=torch.float64)
+    size = torch.arange(num_features + 1, dtype=torch.float64)[:, None]
+    # Gap 1 occurs r(r − 1)/D times; from g to g + 1 the number changes by (D − g − r + 1)/(D − g).
+    change = (num_features - gap - size + 1.0).clamp(min=0.0) / (num_features - gap)
+    first = size * (size - 1.0) / num_features
+    pairs = torch.cat([first, first * change[:, :-1].cumprod(dim=1)], dim=1)
     log_det = pairs @ torch.log1p(-(abs(correlation) ** (2.0 * gap)))
     return _from_log_det(log_det)
 

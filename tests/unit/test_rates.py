@@ -118,6 +118,15 @@ class TestRandomLoadings:
         sampled = experiment.expected_scores(loadings, 0.3, 4000, generator=g)
         error = sampled.std(dim=1) / 4000**0.5
         assert ((sampled.mean(dim=1) - exact.score).abs() < 4 * error + 1e-12).all()
+        balanced = torch.stack(
+            [
+                experiment.expected_scores(loadings, 0.3, 3, generator=g, balanced=True).mean(dim=1)
+                for _ in range(400)
+            ]
+        )
+        spread = balanced.std(dim=0)
+        assert ((balanced.mean(dim=0) - exact.score).abs() < 4 * spread / 20 + 1e-12).all()
+        assert (spread < sampled.std(dim=1) / 3**0.5 + 1e-12).all()  # than three independent masks
         assert abs(experiment.expected_log_marginal(loadings, 0.3) - exact.area()) < 1e-10
 
 

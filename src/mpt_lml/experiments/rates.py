@@ -80,10 +80,19 @@ def expected_scores(
     num_masks: int,
     *,
     generator: torch.Generator,
+    balanced: bool = False,
 ) -> Float[Tensor, "D P"]:
-    """E s(A) under the model for P random masks of every size: no data are drawn, (D, P)."""
+    """E s(A) under the model for P random masks of every size: no data are drawn, (D, P).
+
+    ``balanced``: the P masks of a size are windows of one random order read as a circle, which hide
+    every coordinate equally often (up to one). Each is uniform; together they are less noisy.
+    """
     num_features, latent_dim = loadings.shape
-    ranks = masks.sample_ranks(num_features * num_masks, num_features, generator=generator)
+    orders = 1 if balanced else num_masks
+    ranks = masks.sample_ranks(num_features * orders, num_features, generator=generator)
+    if balanced:
+        start = torch.arange(num_masks) * num_features // num_masks
+        ranks = ((ranks[:, None, :] - start[:, None]) % num_features).flatten(0, 1)
     sizes = torch.arange(1, num_features + 1).repeat_interleave(num_masks)
     masked, noise = ranks < sizes[:, None], torch.tensor(noise_variance, dtype=loadings.dtype)
     values = []
@@ -143,7 +152,9 @@ def _one_draw(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Loadings, crossover, and D·S(M) − LML at M = 1, 15 %, 25 % and D."""
     loadings, generator = _draw(setting, seed)
-    score = expected_scores(loadings, setting[2], config.num_masks, generator=generator).mean(dim=1)
+    count = config.num_masks
+    scores = expected_scores(loadings, setting[2], count, generator=generator, balanced=True)
+    score = scores.mean(dim=1)
     truth = expected_log_marginal(loadings, setting[2])
     size = len(score)
     rate = torch.arange(1, size + 1, dtype=torch.float64) / size
