@@ -24,15 +24,22 @@ def log_likelihood(
     num_data: int,
     noise_variance: float,
 ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C D K"]]:
-    """Σ_n log p(x_n | W) in nats and its gradient N (S⁻¹ C S⁻¹ − S⁻¹) W; C is the second moment."""
-    identity = torch.eye(loadings.shape[-2], dtype=loadings.dtype, device=loadings.device)
-    covariance = loadings @ loadings.mT + noise_variance * identity
-    inverse, _ = torch.linalg.inv_ex(covariance)
-    log_det = torch.linalg.slogdet(covariance).logabsdet
-    fitted = inverse @ second_moment
-    trace = fitted.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-    value = -0.5 * num_data * (len(identity) * LOG_2PI + log_det + trace)
-    return value, num_data * (fitted - identity) @ (inverse @ loadings)
+    """Σ_n log p(x_n | W) in nats and its gradient N (S⁻¹ C S⁻¹ − S⁻¹) W; C is the second moment.
+
+    With A = I + WᵀW/σ² and V = S⁻¹ W = W A⁻¹/σ², only K×K matrices are factorized.
+    """
+    dim, num_features = loadings.shape[-1], loadings.shape[-2]
+    identity = torch.eye(dim, dtype=loadings.dtype, device=loadings.device)
+    factor, _ = torch.linalg.cholesky_ex(identity + loadings.mT @ loadings / noise_variance)
+    log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+    log_det = log_det + num_features * math.log(noise_variance)
+    weights = loadings @ torch.cholesky_inverse(factor) / noise_variance
+    cross = second_moment @ weights  # C V
+    explained = (loadings * cross).sum(dim=(-2, -1))
+    trace = (second_moment.diagonal(dim1=-2, dim2=-1).sum(dim=-1) - explained) / noise_variance
+    value = -0.5 * num_data * (num_features * LOG_2PI + log_det + trace)
+    fitted = (cross - weights @ (loadings.mT @ cross)) / noise_variance  # S⁻¹ C V
+    return value, num_data * (fitted - weights)
 
 
 def annealed_ppca(
