@@ -38,8 +38,11 @@ COLOR = ViTMAE(
 @pytest.mark.parametrize("num_patches", [16, 49, 64, 196])
 def test_every_size_is_realized_exactly(num_patches: int) -> None:
     """transformers keeps int(D (1 − ratio)): the half patch must survive rounding at every size."""
+    net = network()
     for size in range(1, num_patches + 1):
-        assert int(num_patches * (1 - (size - 0.5) / num_patches)) == num_patches - size
+        set_masked_patches(net, size, num_patches)
+        ratio = net.vit.embeddings.config.mask_ratio
+        assert int(num_patches * (1 - ratio)) == num_patches - size
 
 
 def test_the_networks_own_mask_is_ours() -> None:

@@ -122,8 +122,8 @@ def train(
     count = network.vit.embeddings.patch_embeddings.num_patches
     grid = list(range(1, count + 1)) if sizes is None else list(sizes)
     scale = pixel_scale.view(-1, 1, 1)
-    device = network.decoder.mask_token.device
-    inputs = ((x - pixel_mean.view(-1, 1, 1).to(x)) / scale.to(x)).float().to(device)
+    like = network.decoder.mask_token  # its precision and device are the network's
+    inputs = ((x - pixel_mean.view(-1, 1, 1).to(x)) / scale.to(x)).to(like)
     weights = [each for each in network.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -136,9 +136,9 @@ def train(
         upcoming = upcoming or [grid[k] for k in torch.randperm(len(grid), generator=generator)]
         size = upcoming.pop()
         rows = torch.randint(len(x), (batch_size,), generator=generator)
-        mask = masks.sample_masks(batch_size, count, size, generator=generator).to(device)
+        mask = masks.sample_masks(batch_size, count, size, generator=generator).to(like.device)
         set_masked_patches(network, size, count)
-        loss = network(inputs[rows.to(device)], noise=mask_noise(mask)).loss
+        loss = network(inputs[rows.to(like.device)], noise=mask_noise(mask)).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
