@@ -191,9 +191,13 @@ def _read_color(name: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """``images`` and ``labels``; the archive carries a checksum of each."""
+    """``images`` and ``labels``, in one fixed random order: a file may be sorted by class."""
     with np.load(path, allow_pickle=False) as stored:
-        return stored["images"], stored["labels"]
+        pixels, labels = stored["images"], stored["labels"]
+    if len(pixels) != len(labels):
+        raise ValueError(f"{len(pixels)} images, {len(labels)} labels")
+    order = np.random.RandomState(0).permutation(len(labels))  # this generator's stream is frozen
+    return pixels[order], labels[order]
 
 
 def _read_tar(path: Path) -> tuple[np.ndarray, np.ndarray]:
