@@ -25,11 +25,11 @@ class PairedConditionals(ConditionalModel):
     num_features : int
         D.
     rows : int
-        Pairs of a datum and a mask that are asked for at a time.
+        Pairs of a datum and a mask that are asked for at a time: what fits a cache.
     """
 
     def __init__(
-        self, log_values: Callable[[Tensor, Tensor], Tensor], num_features: int, rows: int = 4096
+        self, log_values: Callable[[Tensor, Tensor], Tensor], num_features: int, rows: int = 512
     ) -> None:
         require_count("num_features", num_features, 1)
         require_count("rows", rows, 1)
