@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+
+from mpt_lml.models.base import ConditionalModel
 
 
 def mask_score(x: Tensor, mean: Tensor, covariance: Tensor, mask: Tensor) -> float:
@@ -85,3 +88,26 @@ def train(
             covariance = loadings @ loadings.T + noise_variance * identity
             history.append(log_marginal(x, torch.zeros_like(x[0]), covariance))
     return loadings.detach(), history
+
+
+def over_orders(
+    model: ConditionalModel, x: Tensor, orders: Iterable[tuple[int, ...]]
+) -> dict[str, float]:
+    """Mean, variance and log-mean-exp of log p_σ(x) over ``orders``, one conditional at a time.
+
+    x is one datum (1, D); an order lists the coordinates as they are revealed.
+    """
+    values = []
+    for order in orders:
+        hidden = torch.ones(1, x.shape[1], dtype=torch.bool)
+        total = 0.0
+        for j in order:
+            total += model.log_conditional(x, hidden)[0, 0, j].item()
+            hidden[0, j] = False
+        values.append(total)
+    along = torch.tensor(values, dtype=torch.float64)
+    return {
+        "mean": along.mean().item(),
+        "variance": along.var(correction=0).item(),
+        "log_mix": (along.logsumexp(dim=0) - math.log(len(along))).item(),
+    }

@@ -113,7 +113,7 @@ def step_elbo(
 
 
 def block_elbo(score: Float[Tensor, "*B D"], num_steps: int) -> Float[Tensor, "*B"]:
-    """The same for T random blocks of (nearly) equal size: Σ_i |B_i| S(M_i).
+    """The same for T random blocks of (nearly) equal size: Σ_i (size of block i) S(M_i).
 
     M_i is how many coordinates are masked before block i; the blocks are those of
     :func:`mpt_lml.orders.in_blocks`. At T = D it is Σ_M S(M).

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from models import generator, random_ppca
+from models import generator, random_ppca, random_table
 
-from mpt_lml import curves, estimators, masks, objectives
+from mpt_lml import ConditionalTable, curves, estimators, masks, objectives, orders
 from mpt_lml.experiments import training
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -67,3 +68,14 @@ def test_everything_in_one_batch_is_everything_one_by_one() -> None:
                 torch.testing.assert_close(
                     together[name][p, q].T, alone[name], atol=1e-9, rtol=0, equal_nan=True
                 )
+
+
+def test_all_orders_agree_with_one_conditional_at_a_time() -> None:
+    joint = random_table(2, 2, 2, 2, 2)
+    model = ConditionalTable.of(joint, 2, noise=0.8, generator=generator(1))
+    x = joint.sample(1, generator=generator(2))
+    slow = literal.over_orders(model, x, itertools.permutations(range(5)))
+    found = orders.exact(model, x)
+    for name, value in slow.items():
+        assert getattr(found, name).item() == pytest.approx(value, abs=1e-12)
+    assert slow["variance"] > 0.01
