@@ -20,7 +20,13 @@ from mpt_lml.estimators.orders import (
     ordered_chain,
     random_size,
 )
-from mpt_lml.estimators.proposals import GaussianProposal, at_mode, from_encoder, from_prior
+from mpt_lml.estimators.proposals import (
+    GaussianProposal,
+    ProposalRule,
+    at_mode,
+    from_encoder,
+    from_prior,
+)
 
 __all__ = [
     "MAX_ORDERS_FEATURES",
@@ -28,6 +34,7 @@ __all__ = [
     "GibbsConditional",
     "GridConditional",
     "ImportanceConditional",
+    "ProposalRule",
     "ais",
     "area",
     "at_mode",

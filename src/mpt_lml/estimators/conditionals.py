@@ -7,6 +7,7 @@ one joint distribution; for the others Σ_M S(x; M) need not be log p(x).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import final
 
 import torch
@@ -34,6 +35,7 @@ class GridConditional(TractableModel):
 
     K ≤ 3. The decoder is evaluated at the nodes once; no encoder is asked. It is a finite mixture,
     so Proposition 1 holds to rounding on any grid, and log p(x) converges as the grid is refined.
+    Gradients of the model's parameters are kept.
     """
 
     def __init__(self, model: LatentVariableModel, grid: Grid) -> None:
@@ -70,7 +72,7 @@ class GridConditional(TractableModel):
         for factors in self._factors(x):
             seen = torch.einsum("gnd,pd->png", factors, (~mask).to(x))
             omega = (seen + self.grid.log_weights.to(x)).softmax(dim=-1)
-            top = factors.amax(dim=0)
+            top = factors.detach().amax(dim=0)
             mixed = torch.einsum("png,gnd->pnd", omega, (factors - top).exp())
             parts.append(mixed.log() + top)
         return torch.cat(parts, dim=1).where(mask[:, None, :], 0.0)
@@ -83,15 +85,12 @@ class GridConditional(TractableModel):
         nodes = torch.multinomial(weights, n, replacement=True, generator=generator)
         return self.model.sample_given(self.grid.nodes[nodes], generator=generator)
 
-    def _factors(self, x: Float[Tensor, "N D"]) -> list[Float[Tensor, "G N D"]]:
+    def _factors(self, x: Float[Tensor, "N D"]) -> Iterator[Float[Tensor, "G N D"]]:
         """log p(x_d | z_g) for some data at a time."""
         require_data(x, self.num_features)
-        nodes = self.grid.nodes.to(x)[:, None, :]
-        rows = chunks(len(x), x.element_size() * 4 * len(self.grid) * self.num_features)
-        with torch.no_grad():
-            return [
-                self.model.log_factors(x[each], nodes.expand(-1, len(x[each]), -1)) for each in rows
-            ]
+        nodes = self.grid.nodes.to(x)
+        for rows in chunks(len(x), x.element_size() * 4 * len(self.grid) * self.num_features):
+            yield self.model.log_table(x[rows], nodes)
 
 
 @final

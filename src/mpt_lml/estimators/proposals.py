@@ -94,13 +94,27 @@ def at_mode(
     """The normal at the mode of p(z | x_R) with its curvature, ``widen`` times as wide.
 
     Wider than the Laplace approximation, because posteriors have heavier tails than the normal, and
-    with a share of draws from the prior, which see the modes that the search did not find.
+    with a share of draws from the prior, which see the modes that the search did not find. The search
+    starts at z = 0 or, where that is more probable, at the encoder's mean.
     """
+    with torch.no_grad():
+        start = _better_start(model, x, observed)
     mode, precision = quadrature.find_modes(
-        lambda z: model.log_joint(x, z, observed), x.new_zeros(len(x), model.latent_dim)
+        lambda z: model.log_joint(x, z, observed), start, tolerance=1e-4
     )
     factor = torch.linalg.inv(torch.linalg.cholesky(precision)).mT
     return GaussianProposal(mode, widen * factor, prior_share)
+
+
+def _better_start(
+    model: LatentVariableModel, x: Float[Tensor, "N D"], observed: Bool[Tensor, "#N D"] | None
+) -> Float[Tensor, "N K"]:
+    zero = x.new_zeros(len(x), model.latent_dim)
+    if not isinstance(model, VAE):
+        return zero
+    encoded = from_encoder(model, x, observed).mean
+    better = model.log_joint(x, encoded, observed) > model.log_joint(x, zero, observed)
+    return torch.where(better[:, None], encoded, zero)
 
 
 ProposalRule = Callable[

@@ -1,6 +1,15 @@
 """The paper's experiments by name, with their settings as data; ``mpt-lml`` runs them."""
 
-from mpt_lml.experiments import area, convergence, identity, language, rates, training, vit_mae
+from mpt_lml.experiments import (
+    area,
+    convergence,
+    deep_vae,
+    identity,
+    language,
+    rates,
+    training,
+    vit_mae,
+)
 from mpt_lml.experiments.registry import (
     Experiment,
     Finding,
@@ -18,6 +27,7 @@ __all__ = [
     "UnknownExperimentError",
     "area",
     "convergence",
+    "deep_vae",
     "find",
     "identity",
     "language",

@@ -73,6 +73,12 @@ class LatentVariableModel(ABC):
     ) -> Float[Tensor, "*S N D"]:
         """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
 
+    def log_table(
+        self, x: Float[Tensor, "N D"], nodes: Float[Tensor, "G K"]
+    ) -> Float[Tensor, "G N D"]:
+        """log p(x_d | z_g) for every datum and every node, nats, (G, N, D)."""
+        return self.log_factors(x, nodes[:, None, :].expand(-1, len(x), -1))
+
     @abstractmethod
     def sample_given(
         self, z: Float[Tensor, "*S K"], *, generator: torch.Generator

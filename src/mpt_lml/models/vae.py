@@ -107,6 +107,12 @@ class VAE(LatentVariableModel):
         """log p(x_d | z), nats, (..., N, D); normalizing constants kept."""
         return log_likelihood(x, self._decoded(z), self.noise_variance)
 
+    def log_table(
+        self, x: Float[Tensor, "N D"], nodes: Float[Tensor, "G K"]
+    ) -> Float[Tensor, "G N D"]:
+        """log p(x_d | z_g), nats, (G, N, D); every node is decoded once, whatever N."""
+        return log_likelihood(x, self._decoded(nodes)[:, None, :], self.noise_variance)
+
     def sample_given(
         self, z: Float[Tensor, "*S K"], *, generator: torch.Generator
     ) -> Float[Tensor, "*S D"]:

@@ -14,13 +14,13 @@ from mpt_lml.models.vae import Parameters, dense, divergence_from_prior, log_lik
 
 def elbo(
     parameters: Parameters,
-    x: Float[Tensor, "N D"],
+    x: Float[Tensor, "#B N D"] | Float[Tensor, "N D"],
     noise: Float[Tensor, "B N K"],
     noise_variance: float | None,
 ) -> Float[Tensor, " B"]:
     """Mean ELBO with one reparameterized z a datum, shape (B,); Bernoulli where σ² is None."""
     batch = noise.shape[0]
-    mean, log_variance = _encode(parameters, x.expand(batch, -1, -1))
+    mean, log_variance = _encode(parameters, x.expand(batch, *x.shape[-2:]))
     z = mean + (0.5 * log_variance).exp() * noise
     fit = log_likelihood(x, dense(parameters, "decoder", z), noise_variance).sum(dim=-1)
     return (fit - divergence_from_prior(mean, log_variance.exp())).mean(dim=-1)
@@ -28,7 +28,7 @@ def elbo(
 
 def recursive(
     parameters: Parameters,
-    x: Float[Tensor, "N D"],
+    x: Float[Tensor, "#B N D"] | Float[Tensor, "N D"],
     mask: Bool[Tensor, "B N D"],
     noise: Float[Tensor, "R B N K"],
     noise_variance: float | None,
