@@ -224,7 +224,7 @@ class Task:
     name: str
     patch: int
     x: Float[Tensor, "N C H W"]
-    test: Float[Tensor, "N C H W"]
+    test: Float[Tensor, "Q C H W"]
     mean: Float[Tensor, " C"]
     scale: Float[Tensor, " C"]
     device: torch.device
