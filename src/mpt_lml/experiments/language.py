@@ -151,7 +151,7 @@ class Job:
 @experiment(
     "known-language",
     title="A BERT on a language of known likelihood: laws of the size, and what closes the gap",
-    cost="about 20 min",
+    cost="about 25 min",
     config=KnownLanguage,
     resumable=True,
 )

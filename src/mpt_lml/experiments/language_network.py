@@ -124,7 +124,7 @@ def masked_scores(
         output = torch.func.functional_call(network, weights, kwargs=inputs)
     else:
         output = network(**inputs)
-    logits = output.logits.float()
+    logits = output.logits.float() if half_precision else output.logits
     loss = functional.cross_entropy(logits.transpose(1, 2), x, reduction="none")
     return -(loss * mask).sum(dim=1) / mask.sum(dim=1)
 
