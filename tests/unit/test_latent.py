@@ -184,6 +184,38 @@ class TestAgainstTheGrid:
         assert bias[80] == pytest.approx(-(relative / 160).mean().item(), rel=0.35)
 
     @pytest.mark.parametrize("kind", ["bernoulli", "gaussian"])
+    def test_every_node_is_decoded_once(self, kind: vae.Likelihood) -> None:
+        model, calls = NONLINEAR[kind], []
+        x, nodes = data_of(model, 3), quadrature.trapezoid(2, 12).nodes
+        ours = model.log_table(x, nodes)
+        theirs = LatentVariableModel.log_table(model, x, nodes)
+        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+        counting = VAE(
+            model.encoder,
+            lambda z: calls.append(len(z)) or model.decoder(z),
+            num_features=8,
+            latent_dim=2,
+            likelihood=kind,
+            noise_variance=model.noise_variance,
+        )
+        counting.log_table(x, nodes)
+        assert calls == [len(nodes)]
+
+    def test_gradients_of_exact_conditionals(self) -> None:
+        drawn = vae.dense_parameters(4, [3], 2, generators=[generator(1)])
+        names = [name for name in drawn if name.startswith("decoder")]
+        x = torch.rand(3, 4, generator=generator(3), dtype=torch.float64)
+        mask, grid = masks.all_masks(4, 2), quadrature.trapezoid(2, 8, 3.0)
+        start = [drawn[name].double().requires_grad_() for name in names]
+
+        def score(*values: torch.Tensor) -> torch.Tensor:
+            parameters = {**drawn, **dict(zip(names, values, strict=True))}
+            model = vae.dense_model(parameters, 0, "gaussian", 0.3)
+            return estimators.GridConditional(model, grid).log_conditional(x, mask)
+
+        assert torch.autograd.gradcheck(score, start)
+
+    @pytest.mark.parametrize("kind", ["bernoulli", "gaussian"])
     def test_sampled_conditionals_approach_the_grids(self, kind: vae.Likelihood) -> None:
         model = NONLINEAR[kind]
         x = data_of(model, 6)
@@ -280,6 +312,20 @@ BAD = {
     "gray pixels": (
         lambda: NONLINEAR["bernoulli"].elbo(X + 0.5, X[None, :, :2]),
         "0 or 1 for a Ber",
+    ),
+    "gray pixels, importance weights": (
+        lambda: estimators.iwae(NONLINEAR["bernoulli"], X + 0.5, 10, generator=generator()),
+        r"x\[0, 0\] is 0\.5 \(16 such entries\)",
+    ),
+    "gray pixels, grid": (
+        lambda: estimators.GridConditional(NONLINEAR["bernoulli"], FINE).log_marginal(X + 0.5),
+        "0 or 1 for a Ber",
+    ),
+    "pixels out of range": (
+        lambda: estimators.ImportanceConditional(
+            NONLINEAR["bernoulli"], 5, generator=generator()
+        ).log_conditional(X - 3, masks.all_masks(8, 2)),
+        r"x\[0, 0\] is -3",
     ),
     "no noise variance": (
         lambda: VAE(

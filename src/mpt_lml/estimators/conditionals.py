@@ -23,7 +23,6 @@ from mpt_lml.quadrature import Grid
 from mpt_lml.shapes import (
     require_boolean_rows,
     require_count,
-    require_data,
     require_generator,
     require_mask,
 )
@@ -87,7 +86,7 @@ class GridConditional(TractableModel):
 
     def _factors(self, x: Float[Tensor, "N D"]) -> Iterator[Float[Tensor, "G N D"]]:
         """log p(x_d | z_g) for some data at a time."""
-        require_data(x, self.num_features)
+        self.model.require_data(x)
         nodes = self.grid.nodes.to(x)
         for rows in chunks(len(x), x.element_size() * 4 * len(self.grid) * self.num_features):
             yield self.model.log_table(x[rows], nodes)
@@ -123,7 +122,7 @@ class ImportanceConditional(ConditionalModel):
         self, x: Float[Tensor, "N D"], mask: Bool[Tensor, "P D"]
     ) -> Float[Tensor, "P N D"]:
         """Estimates of log p(x_j | x_R), nats, (P, N, D); 0 where ``mask`` is False."""
-        require_data(x, self.num_features)
+        self.model.require_data(x)
         require_mask(mask, self.num_features)
         values = torch.stack([self._one(x, hidden) for hidden in mask])
         return values.where(mask[:, None, :], 0.0)

@@ -13,7 +13,7 @@ from mpt_lml.estimators.proposals import GaussianProposal, ProposalRule, at_mode
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.numerics import chunks
 from mpt_lml.results import Estimate
-from mpt_lml.shapes import require_count, require_data, require_generator
+from mpt_lml.shapes import require_count, require_generator
 
 
 def log_weights(
@@ -56,7 +56,7 @@ def iwae(
     """
     require_count("num_samples", num_samples, 2)
     require_generator(generator)
-    require_data(x, model.num_features)
+    model.require_data(x)
     with torch.no_grad():
         logs = log_weights(model, x, proposal(model, x, None), num_samples, generator=generator)
     return _mean_over_data(logs)
@@ -93,7 +93,7 @@ def ais(
     require_count("num_chains", num_chains, 2)
     require_count("num_temperatures", num_temperatures, 2)
     require_generator(generator)
-    require_data(x, model.num_features)
+    model.require_data(x)
     z = from_prior(model, x, None).sample(num_chains, generator=generator)
     log_weight, step = torch.zeros_like(z[..., 0]), torch.full_like(z[:1, :, :1], 0.2)
     betas = _sigmoid_schedule(num_temperatures).tolist()

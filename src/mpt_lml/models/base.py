@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI, chunks
+from mpt_lml.shapes import require_data
 
 
 class ConditionalModel(ABC):
@@ -84,6 +85,10 @@ class LatentVariableModel(ABC):
         self, z: Float[Tensor, "*S K"], *, generator: torch.Generator
     ) -> Float[Tensor, "*S D"]:
         """One x ~ p(x | z) for every z, (..., D)."""
+
+    def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` is (N, D), finite, and something the likelihood can have made."""
+        require_data(x, self.num_features)
 
     def log_prior(self, z: Float[Tensor, "*S K"]) -> Float[Tensor, "*S"]:
         """log N(z; 0, I), nats."""

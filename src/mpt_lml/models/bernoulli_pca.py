@@ -219,6 +219,10 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
     def _bytes_per_mask(self, x: Float[Tensor, "N D"]) -> int:
         return x.element_size() * len(x) * (3 * len(self.grid) + 4 * self.num_features)
 
+    def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` is (N, D), zeros and ones, of the loadings' dtype."""
+        self._require_binary(x)
+
     def _require_binary(self, x: Tensor) -> None:
         require_data(x, self.num_features)
         require_binary(x)
