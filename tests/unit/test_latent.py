@@ -295,6 +295,30 @@ def test_vae_gradients_agree_with_finite_differences() -> None:
     assert torch.autograd.gradcheck(recursive, start)
 
 
+def test_the_recursion_by_hand() -> None:
+    """Two rounds: the value, and a gradient that goes through the last one only."""
+    drawn = vae.dense_parameters(4, [3], 2, generators=[generator(1), generator(2)])
+    parameters = {name: value.double().requires_grad_() for name, value in drawn.items()}
+    x = torch.rand(5, 4, generator=generator(3), dtype=torch.float64)
+    noise = torch.randn(2, 2, 5, 2, generator=generator(4), dtype=torch.float64)
+    mask = masks.sample_masks(10, 4, masks.UniformSize(), generator=generator(5)).view(2, 5, 4)
+    ours = objectives.vae.recursive(parameters, x, mask, noise, 0.3)
+    expected = []
+    for run in range(2):
+        model, hidden = vae.dense_model(parameters, run, "gaussian", 0.3), mask[run]
+        mean, variance = model.encode(x.masked_fill(hidden, 0.0))
+        guess = model.decode(mean + variance.sqrt() * noise[0, run]).detach()
+        mean, variance = model.encode(torch.where(hidden, guess, x))
+        log_p = model.log_factors(x, mean + variance.sqrt() * noise[1, run])
+        rows = [4 * values[row].mean() for values, row in zip(log_p, hidden, strict=True)]
+        expected.append(torch.stack(rows).mean())
+    torch.testing.assert_close(ours, torch.stack(expected), atol=1e-12, rtol=0)
+    names = list(parameters.values())
+    theirs = torch.autograd.grad(torch.stack(expected).sum(), names)
+    for mine, wanted in zip(torch.autograd.grad(ours.sum(), names), theirs, strict=True):
+        torch.testing.assert_close(mine, wanted, atol=1e-12, rtol=0)
+
+
 def test_the_batched_elbo_is_the_models() -> None:
     drawn = vae.dense_parameters(4, [3], 2, generators=[generator(1), generator(2)])
     parameters = {name: value.double() for name, value in drawn.items()}
