@@ -15,11 +15,14 @@ from mpt_lml import (
     quadrature,
     rates,
     scores,
+    text,
+    tokens,
 )
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.conditional_table import ConditionalTable
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.joint_table import JointTable
+from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.models.paired import PairedConditionals
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
@@ -34,6 +37,7 @@ __all__ = [
     "ConditionalTable",
     "ConjugateRegression",
     "JointTable",
+    "MaskedLM",
     "PairedConditionals",
     "ViTMAE",
     "curves",
@@ -50,5 +54,7 @@ __all__ = [
     "quadrature",
     "rates",
     "scores",
+    "text",
+    "tokens",
 ]
 __version__ = "0.1.0"

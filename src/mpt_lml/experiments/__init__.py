@@ -7,6 +7,7 @@ from mpt_lml.experiments import (
     identity,
     language,
     rates,
+    small_bert,
     training,
     vit_mae,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "names",
     "rates",
     "run",
+    "small_bert",
     "training",
     "vit_mae",
 ]

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mpt_lml.checkpoints import CheckpointError, require_checkpoint
 from mpt_lml.shapes import require_count
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ HUB_NAME = "facebook/vit-mae-base"
 # What facebook/vit-mae-base subtracts and divides by, from its preprocessor (ImageNet's channels).
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_SCALE = (0.229, 0.224, 0.225)
-
-
-class CheckpointError(OSError):
-    """Weights that were asked for are not there, or are not what they have to be."""
 
 
 def small_network(
@@ -109,7 +106,7 @@ def load_network(source: str | Path, *, revision: str = "main") -> ViTMAEForPreT
     """
     from transformers import AutoConfig, ViTMAEForPreTraining
 
-    _require_place(source)
+    require_checkpoint(source)
     try:
         config = AutoConfig.from_pretrained(source, revision=revision)
         if config.model_type != "vit_mae":
@@ -150,29 +147,6 @@ def as_inputs(
     size = (height, width)
     larger = torch.nn.functional.interpolate(x, size, mode="bilinear", align_corners=False)
     return larger.expand(-1, channels, -1, -1).clamp(0.0, 1.0)
-
-
-def _require_place(source: str | Path) -> None:
-    """Refuse a path that is not a checkpoint folder before ``transformers`` looks at the hub."""
-    folder = Path(source)
-    if not folder.is_dir():
-        looks_like_a_path = isinstance(source, Path) or source.startswith((".", "/", "~"))
-        if looks_like_a_path or folder.exists():
-            raise CheckpointError(f"{source} is not a folder. Name one made by save_pretrained.")
-        return
-    if not (folder / "config.json").is_file():
-        found = ", ".join(sorted(each.name for each in folder.iterdir())[:5]) or "nothing"
-        raise CheckpointError(
-            f"{source} is not a checkpoint: it has no config.json (it holds {found}). Name a "
-            "folder made by save_pretrained."
-        )
-    if not list(folder.glob("*.safetensors")):
-        pickles = [each.name for each in folder.glob("*.bin")]
-        what = f"only pickled weights ({', '.join(pickles)})" if pickles else "no weights"
-        raise CheckpointError(
-            f"{source} has {what}. Pickles can run code and are refused: save with "
-            "save_pretrained(folder), which writes model.safetensors."
-        )
 
 
 def _no_weights(source: str | Path, revision: str) -> str:

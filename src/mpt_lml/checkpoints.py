@@ -1,0 +1,32 @@
+"""Stored weights of networks: what is refused before they are read (floor 0)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class CheckpointError(OSError):
+    """Weights that were asked for are not there, or are not what they have to be."""
+
+
+def require_checkpoint(source: str | Path) -> None:
+    """Refuse a path that is not a checkpoint folder before ``transformers`` looks at the hub."""
+    folder = Path(source)
+    if not folder.is_dir():
+        looks_like_a_path = isinstance(source, Path) or source.startswith((".", "/", "~"))
+        if looks_like_a_path or folder.exists():
+            raise CheckpointError(f"{source} is not a folder. Name one made by save_pretrained.")
+        return
+    if not (folder / "config.json").is_file():
+        found = ", ".join(sorted(each.name for each in folder.iterdir())[:5]) or "nothing"
+        raise CheckpointError(
+            f"{source} is not a checkpoint: it has no config.json (it holds {found}). Name a "
+            "folder made by save_pretrained."
+        )
+    if not list(folder.glob("*.safetensors")):
+        pickles = [each.name for each in folder.glob("*.bin")]
+        what = f"only pickled weights ({', '.join(pickles)})" if pickles else "no weights"
+        raise CheckpointError(
+            f"{source} has {what}. Pickles can run code and are refused: save with "
+            "save_pretrained(folder), which writes model.safetensors."
+        )

@@ -1,0 +1,189 @@
+"""Networks for :class:`~mpt_lml.models.masked_lm.MaskedLM`: built here, or loaded with care (floor 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from mpt_lml.checkpoints import CheckpointError, require_checkpoint
+from mpt_lml.shapes import require_count
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+HUB_NAME = "google-bert/bert-base-uncased"
+PINNED = {HUB_NAME: "86b5e0934494bd15c9632b12f734a8a67f723594"}
+"""Revisions that were looked at; any other name has to come with one of its own."""
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+Architecture = Literal["modern", "classic"]
+
+
+def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedTokenizerBase:
+    """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer."""
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertTokenizer
+
+    require_count("vocab_size", vocab_size, len(SPECIAL_TOKENS) + 1)
+    trainer = BertWordPieceTokenizer(lowercase=True)
+    trainer.train_from_iterator(
+        sentences, vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    )
+    vocabulary = trainer.get_vocab()
+    return BertTokenizer(vocab=vocabulary, do_lower_case=True)
+
+
+def small_network(
+    vocab_size: int,
+    architecture: Architecture = "modern",
+    *,
+    width: int = 160,
+    num_layers: int = 6,
+    max_length: int = 64,
+    seed: int,
+) -> PreTrainedModel:
+    """A small masked language model at random initialization, no dropout.
+
+    ``modern`` is ModernBERT (rotary positions, normalization before each block, gated feed-forward
+    layers, local and global attention in turn); ``classic`` is BERT (learned positions,
+    normalization after each block) with about as many parameters. ``seed`` sets torch's global
+    generator, which ``transformers`` draws from, for the time of the call only.
+    """
+    from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
+
+    if architecture not in ("modern", "classic"):
+        raise ValueError(f"architecture must be 'modern' or 'classic', got {architecture!r}.")
+    shared: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": width,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": width // 32,
+        "max_position_embeddings": max_length,
+        "pad_token_id": 0,
+        "attn_implementation": "eager",  # at 64 tokens faster than the fused kernel on a CPU
+    }
+    if architecture == "classic":
+        silence: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        config: Any = BertConfig(
+            intermediate_size=3 * width, type_vocab_size=1, **silence, **shared
+        )
+        build: Any = BertForMaskedLM
+    else:
+        shared["global_attn_every_n_layers"] = 2
+        config = ModernBertConfig(
+            intermediate_size=2 * width,
+            local_attention=32,
+            cls_token_id=2,
+            sep_token_id=3,
+            bos_token_id=None,
+            eos_token_id=None,
+            **shared,
+        )
+        build = ModernBertForMaskedLM
+    return at_random(build, config, seed=seed)
+
+
+def at_random(build: Any, config: Any, *, seed: int) -> PreTrainedModel:
+    """``build(config)`` at ``transformers``' own initialization, in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(config).eval()
+
+
+def random_bert_base(vocab_size: int = 30522, *, seed: int) -> PreTrainedModel:
+    """BERT-base (110M parameters) with the weights it starts from, before any training."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    return at_random(BertForMaskedLM, BertConfig(vocab_size=vocab_size), seed=seed)
+
+
+def random_twin(network: PreTrainedModel, *, seed: int) -> PreTrainedModel:
+    """A network of the same configuration, untrained."""
+    return at_random(type(network), network.config, seed=seed)
+
+
+def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder, of a ``vocab.txt``, or of a name on the hub.
+
+    Raises
+    ------
+    CheckpointError
+        When ``source`` holds no tokenizer, or the hub cannot be reached.
+    """
+    from transformers import AutoTokenizer, BertTokenizer
+
+    path = Path(source)
+    if path.is_file():
+        pieces = path.read_text(encoding="utf-8").splitlines()
+        vocabulary = {piece: number for number, piece in enumerate(pieces)}
+        return BertTokenizer(vocab=vocabulary, do_lower_case=True)
+    try:
+        return AutoTokenizer.from_pretrained(source, revision=revision or _pinned(source))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{source} has no tokenizer that can be read: {_first_line(error)}. "
+            "Name a folder made by tokenizer.save_pretrained(folder), or a vocab.txt."
+        ) from error
+
+
+def load_network(source: str | Path, *, revision: str | None = None) -> PreTrainedModel:
+    """A masked language model from a ``save_pretrained`` folder or from the hub; safetensors only.
+
+    The revision that the hub resolved is ``network.config._commit_hash``.
+
+    Raises
+    ------
+    CheckpointError
+        When ``source`` is a folder without a checkpoint or with pickled weights only, when weights
+        are missing (an encoder without its masked-LM head), or when the hub cannot be reached.
+    ValueError
+        When it is a model of a kind that has no masked-LM head, or a hub name without a revision.
+    """
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    require_checkpoint(source)
+    revision = revision or _pinned(source)
+    try:
+        config = AutoConfig.from_pretrained(source, revision=revision)
+        if type(config) not in AutoModelForMaskedLM._model_mapping:
+            raise ValueError(
+                f"{source} is a {config.model_type!r} model, which has no masked-LM head: it cannot "
+                "say log p of a hidden token. Use a model of BERT's kind."
+            )
+        loaded: Any = AutoModelForMaskedLM.from_pretrained(
+            source, config=config, revision=revision, use_safetensors=True, output_loading_info=True
+        )
+    except OSError as error:
+        raise CheckpointError(
+            f"{source} (revision {revision}) could not be loaded as safetensors: there is no "
+            "network, no such name, or only pickled weights, which are refused. Either download it "
+            "where there is a network and name the folder that save_pretrained made, or go on "
+            "without it: the small BERT of the book needs no download."
+        ) from error
+    network, report = loaded
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise CheckpointError(
+            f"{source} lacks {len(missing)} of the weights of a masked language model, such as "
+            f"{missing[0]}; they would be random. It may be an encoder without its head."
+        )
+    return network.eval()
+
+
+def _pinned(source: str | Path) -> str | None:
+    """The revision of a hub name; none is needed for a folder."""
+    if Path(source).is_dir():
+        return None
+    if str(source) not in PINNED:
+        raise ValueError(
+            f"{source} is neither a folder nor a hub name with a known revision. Pin the revision "
+            "(a commit of the hub's repository): the weights behind a bare name can change."
+        )
+    return PINNED[str(source)]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

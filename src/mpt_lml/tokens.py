@@ -1,0 +1,141 @@
+"""Sentences as rows of token ids, and masks of exact sizes on them (floor 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from mpt_lml.shapes import require_count, require_generator
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Sentences of several lengths; what lies behind a sentence's end is padding.
+
+    Attributes
+    ----------
+    ids : Tensor (N, L) int64
+    types : Tensor (N, L) int64
+        0 for the first sentence of a pair, 1 for the second.
+    maskable : Tensor (N, L) bool
+        Word pieces: everything but the special tokens and the padding.
+    lengths : Tensor (N,) int64
+        Tokens of each row, special ones counted, padding not.
+    """
+
+    ids: Int[Tensor, "N L"]
+    types: Int[Tensor, "N L"]
+    maskable: Bool[Tensor, "N L"]
+    lengths: Int[Tensor, " N"]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def num_features(self) -> Int[Tensor, " N"]:
+        """D of each sentence: its maskable tokens."""
+        return self.maskable.sum(dim=1)
+
+    def rows(self, chosen: Int[Tensor, " B"]) -> Tokens:
+        """Some rows, cut to the longest of them."""
+        length = int(self.lengths[chosen].max())
+        ids, types = self.ids[chosen, :length], self.types[chosen, :length]
+        return Tokens(ids, types, self.maskable[chosen, :length], self.lengths[chosen])
+
+    def buckets(self) -> Iterator[Int[Tensor, " B"]]:
+        """Row numbers of equally long sentences, so that nothing has to be padded."""
+        for length in self.lengths.unique():
+            yield (self.lengths == length).nonzero().flatten()
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerBase,
+    first: Sequence[str],
+    second: Sequence[str] | None = None,
+    *,
+    max_length: int | None = None,
+) -> Tokens:
+    """Tokenize sentences or pairs, whole: [CLS] a [SEP] or [CLS] a [SEP] b [SEP].
+
+    Raises
+    ------
+    ValueError
+        For a tokenizer without a mask token, for no text or an empty one, and for a sentence with
+        more than ``max_length`` tokens, which is named and never cut.
+    """
+    mask_token(tokenizer)
+    _require_texts(first, second)
+    pairs = () if second is None else (list(second),)
+    found = tokenizer(
+        list(first),
+        *pairs,
+        return_special_tokens_mask=True,
+        return_token_type_ids=True,
+        verbose=False,
+    )
+    rows = found["input_ids"]
+    lengths = torch.tensor([len(row) for row in rows])
+    longest = int(lengths.argmax())
+    if max_length is not None and lengths[longest] > max_length:
+        raise ValueError(
+            f"sentence {longest} has {len(rows[longest])} tokens, the model has positions for "
+            f"{max_length}: {first[longest][:60]!r}. Leave it out or split it; cutting it silently "
+            "would change what is scored."
+        )
+    maskable = _padded(found["special_tokens_mask"], 1) == 0
+    if not maskable.any(dim=1).all():
+        empty = int(maskable.any(dim=1).long().argmin())
+        raise ValueError(f"sentence {empty} has no word pieces: {first[empty][:60]!r}.")
+    pad = tokenizer.pad_token_id or 0
+    return Tokens(_padded(rows, pad), _padded(found["token_type_ids"], 0), maskable, lengths)
+
+
+def mask_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id of the mask token; a tokenizer without one is refused."""
+    if tokenizer.mask_token_id is None:
+        raise ValueError(
+            f"this {type(tokenizer).__name__} has no mask token: it belongs to a model that does "
+            "not fill in masks. Use the tokenizer of a masked language model, such as BERT's."
+        )
+    return int(tokenizer.mask_token_id)
+
+
+def _require_texts(first: Sequence[str], second: Sequence[str] | None) -> None:
+    if isinstance(first, str) or len(first) == 0:
+        raise ValueError(f"first must be a sequence of at least one sentence, got {first!r}.")
+    if second is not None and len(second) != len(first):
+        raise ValueError(f"{len(first)} first sentences came with {len(second)} second ones.")
+    for sentences in (first, second or ()):
+        for number, sentence in enumerate(sentences):
+            if not sentence.strip():
+                raise ValueError(f"sentence {number} is empty: there is nothing to score.")
+
+
+def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    parts = [torch.tensor(row) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=value)
+
+
+def sample_ranks(tokens: Tokens, *, generator: torch.Generator) -> Int[Tensor, "N L"]:
+    """Ranks 0..D−1 of the maskable tokens of each row in a random order; the others come after.
+
+    ``ranks < M`` is then a uniformly random mask of M maskable tokens.
+    """
+    require_generator(generator)
+    noise = torch.rand(tokens.ids.shape, generator=generator, dtype=torch.float64)
+    return noise.masked_fill(~tokens.maskable, 2.0).argsort(dim=1).argsort(dim=1)
+
+
+def sizes_at(rates: Int[Tensor, " R"], num_features: Int[Tensor, " N"]) -> Int[Tensor, "N R"]:
+    """M = ⌈rD/100⌉ for rates r in percent: the size on whose step of the curve the rate lies."""
+    for rate in rates.tolist():
+        require_count("rate in percent", rate, 1, 100)
+    return -(-rates[None, :] * num_features[:, None] // 100)

@@ -1,0 +1,315 @@
+"""Masked language models: the head at masked places, exact twins, tokens, and refusals."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from models import generator
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    BertTokenizer,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    PreTrainedTokenizerFast,
+)
+
+from mpt_lml import MaskedLM, curves, estimators, masks, text, tokens
+from mpt_lml.checkpoints import CheckpointError
+from mpt_lml.models import bert_networks
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", ".", "a", "dog"]
+CLS, SEP, MASK = 2, 3, 4
+
+
+def tokenizer() -> BertTokenizer:
+    return BertTokenizer(vocab={piece: number for number, piece in enumerate(PIECES)})
+
+
+def tiny(kind: str = "classic", seed: int = 0) -> torch.nn.Module:
+    """A network of each form whose logits differ from token to token."""
+    size = len(PIECES)
+    if kind == "distil":
+        config = DistilBertConfig(
+            vocab_size=size,
+            dim=32,
+            n_layers=1,
+            n_heads=1,
+            hidden_dim=64,
+            max_position_embeddings=16,
+        )
+        network = bert_networks.at_random(DistilBertForMaskedLM, config, seed=seed)
+    else:
+        network = bert_networks.small_network(
+            size, kind, width=32, num_layers=2, max_length=16, seed=seed
+        )
+    draws = generator(seed)
+    with torch.no_grad():
+        for each in network.parameters():
+            each.add_(0.3 * torch.randn(each.shape, generator=draws))
+    return network.double()
+
+
+def model(network: torch.nn.Module, num_features: int = 3) -> MaskedLM:
+    return MaskedLM(
+        network,
+        MASK,
+        num_features,
+        prefix=(CLS,),
+        suffix=(SEP,),
+        special_token_ids=(0, 1, CLS, SEP),
+    )
+
+
+X = torch.tensor([[5, 6, 7], [10, 11, 7]])
+
+
+@pytest.mark.parametrize("kind", ["classic", "modern", "distil"])
+def test_every_conditional_is_the_full_softmax_at_its_place(kind: str) -> None:
+    network = tiny(kind)
+    mask = masks.subsets(3)[1:]
+    found = model(network).log_conditional(X, mask)
+    for p, hidden in enumerate(mask):
+        for n, x in enumerate(X):
+            shown = [CLS, *(MASK if h else int(v) for v, h in zip(x, hidden, strict=True)), SEP]
+            logits = network(input_ids=torch.tensor([shown])).logits[0, 1:4]
+            wanted = logits.log_softmax(dim=1)[range(3), x] * hidden
+            # Batches of other sizes add up in another order: a few units of float64.
+            torch.testing.assert_close(found[p, n], wanted.detach(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["classic", "modern"])
+def test_hidden_tokens_do_not_matter_and_shown_ones_do(kind: str) -> None:
+    conditionals = model(tiny(kind))
+    mask = torch.tensor([[True, False, False]])
+    other = X.clone()
+    other[:, 0] = 11
+    logits = [
+        conditionals.log_conditional(torch.tensor([[v, *x[1:].tolist()] for x in X]), mask)[0, :, 0]
+        for v in range(5, 12)
+    ]
+    assert torch.stack(logits).exp().sum(dim=0).max() < 1.0  # specials keep some probability
+    shown = X.clone()
+    shown[:, 2] = 5
+    changed = conditionals.log_conditional(shown, mask) - conditionals.log_conditional(X, mask)
+    assert changed[0, :, 0].abs().min() > 1e-4
+
+
+def test_probabilities_of_all_tokens_add_up_to_one() -> None:
+    # A language without special tokens, as in the known-language experiment.
+    conditionals = MaskedLM(tiny(), MASK, 2)
+    first = [
+        conditionals.paired(torch.tensor([[v, 6]]), torch.tensor([[True, False]]))[0, 0]
+        for v in range(len(PIECES))
+        if v != MASK
+    ]
+    shown = torch.tensor([[MASK, 6]])
+    rest = conditionals.network(input_ids=shown).logits[0, 0].log_softmax(dim=0)[MASK]
+    assert math.isclose(torch.stack(first).exp().sum() + rest.exp().item(), 1.0, rel_tol=1e-10)
+
+
+def test_curves_and_estimators_take_it() -> None:
+    conditionals = model(tiny("modern"))
+    curve = curves.exact_curve(conditionals, X)
+    by_hand = [
+        sum(
+            float(conditionals.log_conditional(X, hidden[None])[0].sum()) / size
+            for hidden in masks.all_masks(3, size)
+        )
+        / masks.count(3, size)
+        / len(X)
+        for size in (1, 2, 3)
+    ]
+    torch.testing.assert_close(curve.score, torch.tensor(by_hand, dtype=torch.float64))
+    estimate = estimators.area(conditionals, X, 4000, generator=generator())
+    assert abs(estimate.value - sum(by_hand)) < 5 * estimate.standard_error
+
+
+def test_bert_replacement_shows_some_tokens() -> None:
+    network = tiny()
+    shown = []
+    network.bert.register_forward_pre_hook(
+        lambda _, __, inputs: shown.append(inputs["input_ids"].clone()), with_kwargs=True
+    )
+    conditionals = MaskedLM(network, MASK, replacement="bert", batch_tokens=10**6)
+    ids = torch.full((20_000, 3), 6)
+    mask = torch.tensor([[True, True, False]]).expand(len(ids), -1)
+    conditionals.log_each(ids, mask, generator=generator())
+    seen = shown[0][:, :2].flatten()
+    assert (shown[0][:, 2] == 6).all()
+    # 40,000 binomial draws: a standard error is at most 0.002.
+    assert abs((seen == MASK).double().mean() - (0.8 + 0.1 / len(PIECES))) < 0.01
+    assert abs((seen == 6).double().mean() - (0.1 + 0.1 / len(PIECES))) < 0.01
+
+
+def test_half_precision_is_near() -> None:
+    network = tiny("modern").float()
+    single, half = (
+        MaskedLM(network, MASK, 3, half_precision=each).log_conditional(X, masks.all_masks(3, 2))
+        for each in (False, True)
+    )
+    assert 0 < (single - half).abs().max() < 0.2  # bfloat16 keeps 8 bits of logits of order 1 to 5
+
+
+def test_training_mode_comes_back() -> None:
+    network = tiny().train()
+    model(network).log_conditional(X, masks.all_masks(3, 1))
+    assert network.training
+
+
+def test_tokens_of_pairs_and_their_masks() -> None:
+    found = tokens.encode(tokenizer(), ["the cat sat.", "a dog"], ["the dogs", "the cat sat"])
+    assert found.ids[0, : found.lengths[0]].tolist() == [2, 5, 6, 7, 9, 3, 5, 11, 8, 3]
+    assert found.types[0, : found.lengths[0]].tolist() == [0] * 6 + [1] * 4
+    assert found.num_features.tolist() == [7, 5]
+    assert found.lengths.tolist() == [10, 8]
+    ranks = tokens.sample_ranks(found, generator=generator())
+    for size in range(1, 8):
+        mask = ranks < torch.minimum(torch.tensor(size), found.num_features)[:, None]
+        assert mask.sum(dim=1).tolist() == [size, min(size, 5)]
+        assert not (mask & ~found.maskable).any()
+    assert sorted(row for bucket in found.buckets() for row in bucket.tolist()) == [0, 1]
+    assert found.rows(torch.tensor([1])).ids.shape == (1, 8)
+
+
+def test_sizes_at_rates() -> None:
+    sizes = tokens.sizes_at(torch.arange(1, 101), torch.tensor([20, 7]))
+    assert sizes[0].bincount().tolist() == [0] + [5] * 20  # each size has the same share
+    assert sizes[1, [0, 13, 14, 28, 99]].tolist() == [1, 1, 2, 3, 7]
+
+
+def test_a_saved_bert_comes_back_the_same(tmp_path: Path) -> None:
+    network = tiny().float()
+    network.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    again = bert_networks.load_network(tmp_path)
+    reader = bert_networks.load_tokenizer(tmp_path)
+    assert tokens.mask_token(reader) == MASK
+    mask = masks.all_masks(3, 2)
+    # The stored network may choose another attention kernel: float32 sums in another order.
+    torch.testing.assert_close(
+        model(again).log_conditional(X, mask),
+        model(network).log_conditional(X, mask),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_vocabulary_file(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    assert bert_networks.load_tokenizer(path)("The dogs")["input_ids"] == [2, 5, 11, 8, 3]
+
+
+def test_trained_vocabulary_covers_its_text() -> None:
+    sentences = list(text.WRITTEN)
+    found = bert_networks.train_tokenizer(sentences, 120)
+    assert 100 < len(found) <= 120
+    assert found.convert_tokens_to_ids("[MASK]") == MASK
+    assert all(found.unk_token_id not in row for row in found(sentences)["input_ids"])
+
+
+class TestRefusals:
+    pytestmark = pytest.mark.bad_input
+
+    def test_no_masked_lm_head(self) -> None:
+        encoder = BertModel(tiny().config)
+        with pytest.raises(TypeError, match="masked-LM head.*got BertModel"):
+            MaskedLM(encoder, MASK)
+
+    def test_no_mask_token(self) -> None:
+        from tokenizers import Tokenizer
+        from tokenizers.models import WordLevel
+
+        without = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0}, "a")))
+        with pytest.raises(ValueError, match="has no mask token.*Use the tokenizer of a masked"):
+            tokens.encode(without, ["a"])
+
+    def test_long_sentence_is_named(self) -> None:
+        with pytest.raises(ValueError, match=r"sentence 1 has 7 tokens.*positions for 6: 'the cat"):
+            tokens.encode(tokenizer(), ["a", "the cat sat the cat"], max_length=6)
+
+    def test_rows_longer_than_the_positions(self) -> None:
+        with pytest.raises(ValueError, match="rows of 17 tokens are longer than the model's 16"):
+            MaskedLM(tiny(), MASK).log_each(torch.full((1, 17), 5), torch.ones(1, 17).bool())
+
+    @pytest.mark.parametrize("sentence", ["", "  \n"])
+    def test_empty_text(self, sentence: str) -> None:
+        with pytest.raises(ValueError, match="sentence 1 is empty"):
+            tokens.encode(tokenizer(), ["a", sentence])
+        with pytest.raises(ValueError, match="at least one sentence"):
+            tokens.encode(tokenizer(), [])
+
+    def test_halves_of_other_number(self) -> None:
+        with pytest.raises(ValueError, match="2 first sentences came with 1 second"):
+            tokens.encode(tokenizer(), ["a", "a"], ["a"])
+
+    def test_special_tokens_are_not_masked(self) -> None:
+        ids = torch.tensor([[CLS, 5, SEP]])
+        with pytest.raises(ValueError, match="token 2 is special and may not be masked"):
+            model(tiny()).log_each(ids, torch.tensor([[True, True, False]]))
+
+    def test_replacements_need_a_generator_and_are_no_conditionals(self) -> None:
+        conditionals = MaskedLM(tiny(), MASK, 3, replacement="bert")
+        with pytest.raises(TypeError, match="generator"):
+            conditionals.log_each(X, torch.ones(2, 3).bool())
+        with pytest.raises(ValueError, match="mask token only"):
+            conditionals.log_conditional(X, masks.all_masks(3, 1))
+        with pytest.raises(ValueError, match="replacement must be 'mask' or 'bert', got 'all'"):
+            MaskedLM(tiny(), MASK, 3, replacement="all")
+
+    def test_wrong_shapes(self) -> None:
+        with pytest.raises(ValueError, match=r"x must have shape \(N, 3\).*got \(2, 2\)"):
+            model(tiny()).log_conditional(X[:, :2], masks.all_masks(3, 1))
+        with pytest.raises(ValueError, match=r"same shape \(N, L\).*\(2, 3\) and \(2, 2\)"):
+            model(tiny()).log_each(X, torch.ones(2, 2).bool())
+
+    def test_folders_that_are_no_checkpoints(self, tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").touch()
+        with pytest.raises(CheckpointError, match="no config.json .it holds notes.txt"):
+            bert_networks.load_network(tmp_path)
+        with pytest.raises(CheckpointError, match="is not a folder"):
+            bert_networks.load_network(tmp_path / "nothing")
+        with pytest.raises(CheckpointError, match="has no tokenizer that can be read"):
+            bert_networks.load_tokenizer(tmp_path)
+
+    def test_pickles_are_refused(self, tmp_path: Path) -> None:
+        network = tiny().float()
+        network.config.save_pretrained(tmp_path)
+        torch.save(network.state_dict(), tmp_path / "pytorch_model.bin")
+        with pytest.raises(
+            CheckpointError, match="only pickled weights .pytorch_model.bin.*refused"
+        ):
+            bert_networks.load_network(tmp_path)
+
+    def test_encoder_without_its_head(self, tmp_path: Path) -> None:
+        BertModel(tiny().config).float().save_pretrained(tmp_path)
+        with pytest.raises(CheckpointError, match="lacks .* of the weights of a masked language"):
+            bert_networks.load_network(tmp_path)
+
+    def test_another_kind_of_model(self, tmp_path: Path) -> None:
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config = GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=1, n_positions=8)
+        GPT2LMHeadModel(config).save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="a 'gpt2' model, which has no masked-LM head"):
+            bert_networks.load_network(tmp_path)
+
+    def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        with pytest.raises(CheckpointError, match="there is no network.*small BERT of the book"):
+            bert_networks.load_network(bert_networks.HUB_NAME)
+
+    def test_a_hub_name_needs_a_revision(self) -> None:
+        with pytest.raises(ValueError, match="Pin the revision"):
+            bert_networks.load_network("someone/some-bert")
+
+    def test_a_config_without_positions_counts(self) -> None:
+        config = BertConfig(
+            vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
+        )
+        assert MaskedLM(BertForMaskedLM(config), MASK).max_length == 512
