@@ -111,3 +111,14 @@ def over_orders(
         "variance": along.var(correction=0).item(),
         "log_mix": (along.logsumexp(dim=0) - math.log(len(along))).item(),
     }
+
+
+def bernoulli_score(
+    x: Tensor, loadings: Tensor, offset: Tensor, mask: Tensor, nodes: Tensor, log_weights: Tensor
+) -> Tensor:
+    """D times the mean of (1/M) sum over masked j of log p(x_j | x_R), log p(x_d | z_g) as (N, D, G)."""
+    logits = loadings @ nodes.T + offset[:, None]
+    each = x[:, :, None] * logits - torch.nn.functional.softplus(logits)
+    weights = (log_weights + each[:, ~mask].sum(dim=1)).softmax(dim=-1)
+    mixed = (each[:, mask].exp() * weights[:, None, :]).sum(dim=-1).log()
+    return mixed.mean() * x.shape[1]

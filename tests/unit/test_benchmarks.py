@@ -10,7 +10,7 @@ import pytest
 import torch
 from models import generator, random_ppca, random_table
 
-from mpt_lml import ConditionalTable, curves, estimators, masks, objectives, orders
+from mpt_lml import ConditionalTable, curves, estimators, masks, objectives, orders, quadrature
 from mpt_lml.experiments import training
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -79,3 +79,20 @@ def test_all_orders_agree_with_one_conditional_at_a_time() -> None:
     for name, value in slow.items():
         assert getattr(found, name).item() == pytest.approx(value, abs=1e-12)
     assert slow["variance"] > 0.01
+
+
+def test_bernoulli_score_is_the_literal_one_in_both_precisions() -> None:
+    """Single precision: sums of some hundred terms of order one, relative error a few 1e-6."""
+    normal = {"generator": generator(1), "dtype": torch.float64}
+    x = (torch.rand(30, 60, **normal) < 0.3).double()
+    loadings, offset = torch.randn(60, 2, **normal), torch.randn(60, **normal)
+    mask = masks.sample_masks(1, 60, 9, generator=generator(2))
+    grid = quadrature.trapezoid(2, 20)
+    slow = literal.bernoulli_score(x, loadings, offset, mask[0], grid.nodes, grid.log_weights)
+    batch = (loadings[None], offset[None], x)
+    ours = objectives.bernoulli.masked(*batch, mask[None], grid)
+    assert ours.item() == pytest.approx(slow.item(), abs=1e-10)
+    single = objectives.bernoulli.masked(
+        *(each.float() for each in batch), mask[None], grid.to(x.float())
+    )
+    assert single.item() == pytest.approx(slow.item(), rel=1e-5)

@@ -2,6 +2,7 @@
 
 from mpt_lml.experiments import (
     area,
+    bernoulli,
     convergence,
     deep_vae,
     identity,
@@ -27,6 +28,7 @@ __all__ = [
     "Outcome",
     "UnknownExperimentError",
     "area",
+    "bernoulli",
     "convergence",
     "deep_vae",
     "find",

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-Verdict = Literal["confirmed", "corrected", "refuted"]
+Verdict = Literal["confirmed", "corrected", "refuted", "open"]
 Item = TypeVar("Item")
 
 

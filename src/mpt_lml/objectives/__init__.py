@@ -1,8 +1,7 @@
 """Training objectives as pure functions of parameters, in nats a datum (floor 3).
 
 All of them are *maximized* and comparable with the mean log p(x). The functions named here are those
-of PPCA; :mod:`mpt_lml.objectives.bernoulli` has the ones
-of Bernoulli PCA and :mod:`mpt_lml.objectives.vae` those of VAEs.
+of PPCA; ``objectives.bernoulli`` has the ones of Bernoulli PCA and ``objectives.vae`` those of VAEs.
 """
 
 from mpt_lml.objectives import bernoulli, vae

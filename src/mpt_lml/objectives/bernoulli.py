@@ -107,7 +107,8 @@ def elbo(
     variance = encoder_log_variance.exp()[:, None]
     z = mean + variance.sqrt() * noise
     logits = z @ loadings.mT + offset[:, None]
-    fit = (x * logits - F.softplus(logits)).sum(dim=-1)
+    # Σ_d x_d ℓ_d through K numbers a datum, as on a grid: the only (N, D) array is the softplus.
+    fit = ((x @ loadings) * z).sum(dim=-1) + offset @ x.T - F.softplus(logits).sum(dim=-1)
     divergence = 0.5 * (mean.square() + variance - variance.log() - 1.0).sum(dim=-1)
     return (fit - divergence).mean(dim=-1)
 
