@@ -204,6 +204,21 @@ def _local_folder() -> Path | None:
     return Path(root)
 
 
+BERT_VOCABULARY = "bert_vocab/bert-base-uncased-vocab.txt"
+
+
+def bert_vocabulary() -> Path:
+    """The 30,522 word pieces of bert-base-uncased, a ``vocab.txt`` in the local folder."""
+    folder = _local_folder()
+    if folder is None or not (folder / BERT_VOCABULARY).is_file():
+        raise DataNotFoundError(
+            f"BERT's vocabulary is not on this machine. Put vocab.txt of bert-base-uncased at "
+            f"{BERT_VOCABULARY} in a folder and name the folder: export {DATA_VARIABLE}=/path/to/folder; "
+            "or use the book's small BERT, which brings its own."
+        )
+    return folder / BERT_VOCABULARY
+
+
 def _read(name: str, file: str) -> str:
     folder = _local_folder()
     if folder is None or not (folder / file).is_file():

@@ -3,6 +3,7 @@
 from mpt_lml.experiments import (
     area,
     bernoulli,
+    bert,
     convergence,
     deep_vae,
     identity,
@@ -29,6 +30,7 @@ __all__ = [
     "UnknownExperimentError",
     "area",
     "bernoulli",
+    "bert",
     "convergence",
     "deep_vae",
     "find",

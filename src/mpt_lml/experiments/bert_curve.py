@@ -75,7 +75,7 @@ class Design:
         else:
             jitter = torch.rand(self.num_masks, self.strata, generator=generator)
             level = (torch.arange(self.strata) + jitter).flatten() / self.strata
-            sizes = (level * row.num_features).long() + 1
+            sizes = ((level * row.num_features).long() + 1).clamp(max=row.num_features)
         return torch.cat([ranks < sizes[:, None], row.maskable])
 
 
@@ -128,7 +128,9 @@ class SentenceCurves:
 
     @property
     def standard_error(self) -> Float[Tensor, " R"]:
-        """Of :attr:`score`, over sentences (it contains the spread over masks)."""
+        """Of :attr:`score`, over sentences (it contains the spread over masks); nan for one."""
+        if len(self.raw) < 2:
+            return torch.full_like(self.score, math.nan)
         return self.values.mean(dim=1).std(dim=0) / math.sqrt(len(self.raw))
 
     def area_per_token(self) -> Estimate:

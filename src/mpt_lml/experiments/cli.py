@@ -14,7 +14,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from mpt_lml.experiments import ledger, registry
+from mpt_lml.experiments import bert_command, ledger, registry
 from mpt_lml.experiments.registry import Item, Outcome
 from mpt_lml.results import provenance, require_writable, write_json
 
@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
         help="where a long run keeps its state; the same command goes on from it "
         "(default: under mpt-lml-results/checkpoints, removed when the result is written)",
     )
+    bert_command.add_parser(commands)
     compare = commands.add_parser("compare", help="measured against published, from the ledger")
     compare.add_argument("name", help="see 'mpt-lml list'")
     return top
@@ -72,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.action == "compare":
             registry.find(options.name)
             print(_table(ledger.compare(f"mpt-lml run {options.name}", ledger.location())))
+        elif options.action == "bert-curve":
+            bert_command.run(options, _bar)
         else:
             _run(options)
     except (ValueError, OSError) as error:
@@ -144,6 +147,8 @@ def _checkpoints(options: argparse.Namespace) -> Path | None:
 
 
 def _left_behind(options: argparse.Namespace) -> str:
+    if options.action == "bert-curve":
+        return f"the same command goes on from {options.out}"
     if options.action == "run" and registry.find(options.name).resumable:
         return f"the same command goes on from {_checkpoints(options)}"
     return "nothing was written"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +24,11 @@ Architecture = Literal["modern", "classic"]
 
 
 def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedTokenizerBase:
-    """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer."""
+    """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer.
+
+    The special tokens come first, then the pieces in alphabetical order: the numbers that the
+    trainer gives to equally frequent pieces change from run to run.
+    """
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertTokenizer
 
@@ -32,7 +37,8 @@ def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedToke
     trainer.train_from_iterator(
         sentences, vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
     )
-    vocabulary = trainer.get_vocab()
+    pieces = [*SPECIAL_TOKENS, *sorted(set(trainer.get_vocab()) - set(SPECIAL_TOKENS))]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
     return BertTokenizer(vocab=vocabulary, do_lower_case=True)
 
 
@@ -132,7 +138,7 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
 def load_network(source: str | Path, *, revision: str | None = None) -> PreTrainedModel:
     """A masked language model from a ``save_pretrained`` folder or from the hub; safetensors only.
 
-    The revision that the hub resolved is ``network.config._commit_hash``.
+    :func:`resolved_revision` says which commit of the hub's repository it was.
 
     Raises
     ------
@@ -171,6 +177,36 @@ def load_network(source: str | Path, *, revision: str | None = None) -> PreTrain
             f"{missing[0]}; they would be random. It may be an encoder without its head."
         )
     return network.eval()
+
+
+def small_bert_folder() -> Path:
+    """Where the book's own small BERT lies: in the repository, or inside the installed package."""
+    checkout = Path(__file__).resolve().parents[3] / "book" / "results" / "small_bert"
+    return checkout if checkout.is_dir() else Path(str(resources.files("mpt_lml") / "small_bert"))
+
+
+def load_small_bert() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The book's own small BERT (2.5M parameters, see its model card) and its tokenizer."""
+    folder = small_bert_folder()
+    return load_network(folder).float(), load_tokenizer(folder)
+
+
+def resolved_revision(source: str | Path, revision: str | None = None) -> str | None:
+    """The commit that a name on the hub was loaded from; ``None`` for a folder.
+
+    Read from where the hub's cache put the file: a branch's name can mean another commit tomorrow.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if Path(source).exists():
+        return None
+    found = try_to_load_from_cache(
+        str(source),
+        "config.json",
+        revision=revision or _pinned(source),
+        cache_dir=constants.HF_HUB_CACHE,
+    )
+    return Path(found).parent.name if isinstance(found, str) else None
 
 
 def _pinned(source: str | Path) -> str | None:
