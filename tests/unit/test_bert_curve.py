@@ -204,6 +204,23 @@ def test_the_rate_of_the_mean_height() -> None:
         bert.mean_rate((10, 50, 90), curve, -5.0)
 
 
+def test_the_rate_of_the_mean_height_has_an_error() -> None:
+    g = generator()
+    slope = 1 + 0.2 * torch.randn(400, 1, 1, generator=g, dtype=torch.float64)
+    level = 0.5 * torch.randn(400, 1, 1, generator=g, dtype=torch.float64)
+    rates = torch.tensor([10.0, 30.0, 50.0, 70.0, 90.0], dtype=torch.float64)
+    raw = level - 0.02 * slope * rates
+    sizes = torch.full((400,), 10)
+    found = SentenceCurves(tuple(rates.tolist()), raw, torch.zeros_like(raw), raw[:, 0, 0], sizes)
+    value, error = bert.rate_of_mean(found)
+    # Straight lines have their mean height in the middle, whatever their slopes and levels.
+    assert math.isclose(value, 50.0, abs_tol=1e-9) and error < 1e-9
+    noisy = dataclasses.replace(found, raw=raw + 0.3 * torch.randn(raw.shape, generator=g))
+    value, error = bert.rate_of_mean(noisy)
+    # Error of the mean at 50 %, 0.3 / 20 · √(1 − 1/5), over a slope of 0.02: 0.67 points.
+    assert 0.25 < error < 1.4 and abs(value - 50) < 4 * error
+
+
 def test_repetition_of_tokens() -> None:
     text = tokens.encode(tokenizer(), ["the the", "a dog"])
     assert math.isclose(bert.repetition(text), 0.5**2 + 0.25**2 + 0.25**2)

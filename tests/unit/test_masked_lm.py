@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -313,3 +314,38 @@ class TestRefusals:
             vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
         )
         assert MaskedLM(BertForMaskedLM(config), MASK).max_length == 512
+
+
+class TestTheBooksOwn:
+    def test_it_is_small_and_comes_with_a_card(self) -> None:
+        folder = bert_networks.small_bert_folder()
+        names = {path.name for path in folder.iterdir()}
+        assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= names
+        assert sum(path.stat().st_size for path in folder.iterdir()) <= 8 * 2**20
+        assert "mpt-lml run small-bert" in (folder / "README.md").read_text(encoding="utf-8")
+
+    def test_it_has_learned_english(self) -> None:
+        network, reader = bert_networks.load_small_bert()
+        assert next(network.parameters()).dtype == torch.float32
+        conditionals = MaskedLM(
+            network, MASK, special_token_ids=reader.all_special_ids, half_precision=False
+        )
+        found = tokens.encode(reader, ["He sat down by the fire.", "He sat down by fire the."])
+        hidden = found.maskable & (found.ids == reader.convert_tokens_to_ids("the"))
+        right, wrong = conditionals.log_each(found.ids, hidden).sum(dim=1)
+        assert right > -1 and right > wrong + 2
+
+    def test_the_wheel_takes_it_along(self) -> None:
+        root = Path(__file__).parents[2]
+        content = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+        taken = content["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+        assert taken["book/results/small_bert"] == "mpt_lml/small_bert"
+        assert (root / "book/results/small_bert/model.safetensors").exists()
+
+    def test_vocabularies_do_not_depend_on_the_run(self) -> None:
+        """The trainer numbers equally frequent pieces as it likes; the pieces are the same."""
+        once, again = (bert_networks.train_tokenizer(text.WRITTEN, 150) for _ in range(2))
+        assert once.get_vocab() == again.get_vocab()
+        pieces = sorted(once.get_vocab(), key=once.get_vocab().get)
+        assert pieces[:5] == list(bert_networks.SPECIAL_TOKENS)
+        assert pieces[5:] == sorted(pieces[5:])

@@ -302,7 +302,7 @@ class BertCurve(Config):
 
     seeds: tuple[int, ...] = (4,)
     data_sets: tuple[str, ...] = ("written", "books", "wikitext-2", *GLUE)
-    num_sentences: int = 200
+    num_sentences: int = 400
     rates: tuple[int, ...] = tuple(range(1, 100, 2))
 
     @classmethod
@@ -334,9 +334,9 @@ def bert_curve(
 
     Arrays, for kind in (trained, random) and each set: ``curve/KIND/SET`` and ``error/KIND/SET``
     (R,), nats a token; ``area/KIND/SET`` (3, 2): per token, per sentence and in the paper's unit,
-    each with its error. ``num_features/SET`` (): mean D; ``hidden/SET`` (): the trained network's
-    score with everything hidden; ``unigram/SET`` (): what the frequencies of the training books
-    give for the same tokens.
+    each with its error; ``hidden/KIND/SET`` (): the score with everything hidden.
+    ``num_features/SET`` (): mean D; ``mean_rate/SET`` (2,): the rate, in percent, at which the
+    trained curve has its mean height, with its error.
     """
     trained, tokenizer = load_small_bert()
     networks = {"trained": trained, "random": random_twin(trained, seed=config.seeds[0])}
@@ -354,6 +354,8 @@ def bert_curve(
             result = curves(model, tokens, design, folder=folder, progress=progress)
             assert result is not None
             arrays |= _summary(result, f"{kind}/{name}")
+            if kind == "trained":
+                arrays[f"mean_rate/{name}"] = torch.tensor(rate_of_mean(result))
     return Outcome(_curve_findings(config, arrays), arrays, checksum(ids))
 
 
@@ -387,6 +389,20 @@ def _fall(curve: Tensor) -> Tensor:
 
 def _end_error(error: Tensor) -> Tensor:
     return torch.hypot(error[0], error[-1])
+
+
+def rate_of_mean(result: SentenceCurves, num_groups: int = 10) -> tuple[float, float]:
+    """The rate at which the curve has its mean height, and its jackknife error over sentences."""
+    each = result.values.mean(dim=1)
+    groups = torch.arange(len(each)) % min(num_groups, len(each))
+
+    def rate(curve: Tensor) -> float:
+        return mean_rate(result.rates, curve, curve.mean().item())
+
+    left_out = torch.tensor([rate(each[groups != k].mean(dim=0)) for k in groups.unique()])
+    count = len(left_out)
+    error = ((count - 1) * left_out.var(correction=0)).sqrt().item()
+    return rate(each.mean(dim=0)), error
 
 
 def mean_rate(rates: Sequence[float], curve: Tensor, area: float) -> float:

@@ -26,16 +26,20 @@ Architecture = Literal["modern", "classic"]
 def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedTokenizerBase:
     """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer.
 
-    The special tokens come first, then the pieces in alphabetical order: the numbers that the
-    trainer gives to equally frequent pieces change from run to run.
+    The trainer of ``tokenizers`` numbers continuing characters (##a) as it meets them, in another
+    order each time, and breaks ties of frequency by number. Here they are numbered beforehand, and
+    the pieces are sorted, so that a text always gives the same vocabulary.
     """
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertTokenizer
 
     require_count("vocab_size", vocab_size, len(SPECIAL_TOKENS) + 1)
     trainer = BertWordPieceTokenizer(lowercase=True)
+    normalize = trainer.normalizer.normalize_str
+    characters = sorted({each for text in sentences for each in normalize(text)} - {" "})
+    first = [*SPECIAL_TOKENS, *(f"##{each}" for each in characters)]
     trainer.train_from_iterator(
-        sentences, vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+        sentences, vocab_size=vocab_size, special_tokens=first, show_progress=False
     )
     pieces = [*SPECIAL_TOKENS, *sorted(set(trainer.get_vocab()) - set(SPECIAL_TOKENS))]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
