@@ -9,11 +9,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mpt_lml.models.base import ConditionalModel
+from mpt_lml.tokens import Tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def mask_score(x: Tensor, mean: Tensor, covariance: Tensor, mask: Tensor) -> float:
@@ -122,3 +127,32 @@ def bernoulli_score(
     weights = (log_weights + each[:, ~mask].sum(dim=1)).softmax(dim=-1)
     mixed = (each[:, mask].exp() * weights[:, None, :]).sum(dim=-1).log()
     return mixed.mean() * x.shape[1]
+
+
+def masked_lm(
+    network: PreTrainedModel, tokens: Tokens, mask: Tensor, mask_token: int, batch_size: int = 8
+) -> Tensor:
+    """Sum of log q(x_j | x_R) over the hidden places of each sentence (N,), one mask (N, L) a sentence.
+
+    As an evaluation loop does it: batches in the order of the data, padded to their longest
+    sentence, logits of the whole vocabulary at every position.
+    """
+    found = []
+    for rows in torch.arange(len(tokens)).split(batch_size):
+        batch = tokens.rows(rows)
+        length = batch.ids.shape[1]
+        hidden = mask[rows, :length]
+        attended = torch.arange(length) < batch.lengths[:, None]
+        types = {"token_type_ids": batch.types} if network.config.model_type == "bert" else {}
+        with torch.no_grad():
+            logits = network(
+                input_ids=batch.ids.masked_fill(hidden, mask_token),
+                attention_mask=attended.long(),
+                **types,
+            ).logits
+        labels = batch.ids.masked_fill(~hidden, -100)
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), labels.flatten(), reduction="none"
+        )
+        found.append(-loss.view(hidden.shape).double().sum(dim=1))
+    return torch.cat(found)

@@ -141,6 +141,20 @@ def test_long_sentences_can_be_left_out(call: list[str], capsys) -> None:
     assert "(1 longer ones left out)" in capsys.readouterr().out
 
 
+def test_strata_for_the_area_alone(call: list[str]) -> None:
+    """Both estimate the same area; strata without the rounding of rates to sizes."""
+    settings = ["--rates", "1:100", "--masks", "8"]
+    assert cli.main([*call, *settings]) == 0
+    rates = result(call)["areas"]["per_sentence"]
+    assert cli.main([*call, *settings, "--strata", "4", "--masks", "60"]) == 0
+    strata = result(call)
+    assert len(strata["score"]) == 4
+    # Sentences are the same, so the error over masks counts: nats a token, times some four tokens.
+    assert abs(strata["areas"]["per_sentence"]["value"] - rates["value"]) < (
+        5 * 6 * strata["mask_error_per_token"] + 0.05
+    )
+
+
 def test_replacement_as_in_berts_training(call: list[str]) -> None:
     assert cli.main([*call, "--replacement", "bert"]) == 0
     assert result(call)["replacement"] == "bert"

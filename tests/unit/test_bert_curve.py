@@ -19,6 +19,9 @@ from mpt_lml.models.bert_networks import at_random
 SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "dog the cat a dog"]
 
 
+EVEN = torch.full((3,), 1 / 3, dtype=torch.float64)
+
+
 def model(kind: str = "classic") -> MaskedLM:
     return MaskedLM(tiny(kind), MASK, special_token_ids=(0, 1, 2, 3), batch_tokens=200)
 
@@ -67,6 +70,9 @@ class TestDesign:
     def test_columns(self) -> None:
         assert Design(rates=(15, 85)).columns == (15.0, 85.0)
         assert Design(strata=4).columns == (12.5, 37.5, 62.5, 87.5)
+        assert Design(strata=2, power=2.0).columns == (12.5, 62.5)
+        assert Design(strata=2, power=2.0).weights.tolist() == [0.25, 0.75]
+        assert Design(rates=(15, 85)).weights.tolist() == [0.5, 0.5]
 
     @pytest.mark.bad_input
     def test_refusals(self) -> None:
@@ -78,6 +84,8 @@ class TestDesign:
             Design(num_masks=0)
         with pytest.raises(ValueError, match="strata"):
             Design(strata=0)
+        with pytest.raises(ValueError, match="power must be positive, got 0"):
+            Design(strata=2, power=0.0)
         with pytest.raises(ValueError, match="rate in percent"):
             Design(rates=(0, 50)).masks(encoded().rows(torch.tensor([0])), 0)
 
@@ -99,14 +107,15 @@ def test_scores_are_those_of_the_masks_one_by_one() -> None:
         torch.testing.assert_close(found.control[n].flatten(), control, rtol=0, atol=1e-10)
 
 
-def test_strata_estimate_the_exact_area_without_bias() -> None:
+@pytest.mark.parametrize("power", [1.0, 2.0])
+def test_strata_estimate_the_exact_area_without_bias(power: float) -> None:
     text = encoded()
-    found = bert_curve.curves(model(), text, Design(strata=2, num_masks=600))
+    found = bert_curve.curves(model(), text, Design(strata=2, power=power, num_masks=600))
     assert found is not None
     for n in range(len(text)):
         wanted = exact_area(text.rows(torch.tensor([n]))) / int(text.num_features[n])
         for values in (found.raw[n], found.values[n]):
-            each = values.mean(dim=1)  # the two strata of one repeat
+            each = (values * found.weights).sum(dim=1)  # the two strata of one repeat
             error = each.std() / math.sqrt(len(each))
             assert abs(each.mean() - wanted) < 5 * error + 1e-9
     per_sentence = found.area_per_sentence()
@@ -130,7 +139,9 @@ def test_all_rates_give_the_curve_of_the_sizes() -> None:
 def test_areas_in_their_three_units() -> None:
     raw = torch.tensor([[[-1.0, -3.0]], [[-2.0, -6.0]]], dtype=torch.float64)
     sizes = torch.tensor([10, 20])
-    found = SentenceCurves((25.0, 75.0), raw, torch.zeros_like(raw), raw[:, 0, 1], sizes)
+    found = SentenceCurves(
+        (25.0, 75.0), raw, torch.zeros_like(raw), raw[:, 0, 1], sizes, torch.tensor([0.5, 0.5])
+    )
     assert found.area_per_token().value == -3.0  # means −2 and −4
     assert found.area_per_sentence().value == -50.0  # −20 and −80
     assert math.isclose(found.paper_area().value, -3.0 * 512 * 0.99)
@@ -144,7 +155,7 @@ def test_control_variates_help_and_keep_the_mean() -> None:
     noise = 0.1 * torch.randn(400, 2, 3, generator=g, dtype=torch.float64)
     raw = -5.0 + torch.tensor([0.9, 0.5, 0.0]) * control + noise
     sizes = torch.full((400,), 10)
-    found = SentenceCurves((10.0, 50.0, 90.0), raw, control, raw[:, 0, 0], sizes)
+    found = SentenceCurves((10.0, 50.0, 90.0), raw, control, raw[:, 0, 0], sizes, EVEN)
     assert (found.score + 5).abs().max() < 5 * 0.1 / math.sqrt(800)
     assert found.mask_error() < 0.3 * found.mask_error(control=False)
     # The factor for one half of the sentences does not see their scores.
@@ -211,7 +222,9 @@ def test_the_rate_of_the_mean_height_has_an_error() -> None:
     rates = torch.tensor([10.0, 30.0, 50.0, 70.0, 90.0], dtype=torch.float64)
     raw = level - 0.02 * slope * rates
     sizes = torch.full((400,), 10)
-    found = SentenceCurves(tuple(rates.tolist()), raw, torch.zeros_like(raw), raw[:, 0, 0], sizes)
+    even = torch.full((5,), 0.2, dtype=torch.float64)
+    zero = torch.zeros_like(raw)
+    found = SentenceCurves(tuple(rates.tolist()), raw, zero, raw[:, 0, 0], sizes, even)
     value, error = bert.rate_of_mean(found)
     # Straight lines have their mean height in the middle, whatever their slopes and levels.
     assert math.isclose(value, 50.0, abs_tol=1e-9) and error < 1e-9

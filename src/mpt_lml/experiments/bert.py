@@ -302,7 +302,7 @@ class BertCurve(Config):
 
     seeds: tuple[int, ...] = (4,)
     data_sets: tuple[str, ...] = ("written", "books", "wikitext-2", *GLUE)
-    num_sentences: int = 400
+    num_sentences: int = 300
     rates: tuple[int, ...] = tuple(range(1, 100, 2))
 
     @classmethod

@@ -96,7 +96,9 @@ def run(options: argparse.Namespace, progress: Progress) -> None:
     process, device, wait = _processes(resolve_device(options.device))
     network, tokenizer = load(options.model, options.revision, options.seed)
     tokens, left_out = _tokens(options, tokenizer, network)
-    design = Design(options.rates, options.strata, options.masks, options.seed)
+    design = Design(
+        options.rates, options.strata, power=2.0, num_masks=options.masks, seed=options.seed
+    )
     folder = require_writable(out / f"parts-{_key(options, tokens)}")
     model = conditionals(
         network.to(device),  # type: ignore[arg-type]

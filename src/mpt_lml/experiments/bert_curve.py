@@ -31,8 +31,11 @@ class Design:
     rates : tuple of int
         In percent; M = ⌈rD/100⌉ of a sentence's D tokens.
     strata : int, optional
-        For the area alone, instead of fixed rates: the sizes 1..D are cut into so many equal
-        strata, and each mask takes a random size from its own. The area is then unbiased.
+        For the area alone, instead of fixed rates: the sizes 1..D are cut into so many strata,
+        and each mask takes a random size from its own. The area is then unbiased.
+    power : float
+        Where the strata are cut, at (k / strata)^power: equal ones for 1, narrow ones at small
+        sizes for 2. There a mask says least, as it scores few tokens.
     num_masks : int
         Masks for each rate or stratum.
     seed : int
@@ -42,11 +45,14 @@ class Design:
 
     rates: tuple[int, ...] = tuple(range(1, 100))
     strata: int | None = None
+    power: float = 1.0
     num_masks: int = 1
     seed: int = 4
 
     def __post_init__(self) -> None:
         require_count("num_masks", self.num_masks, 1)
+        if not self.power > 0:
+            raise ValueError(f"power must be positive, got {self.power}.")
         if self.strata is not None:
             require_count("strata", self.strata, 1)
         if not self.rates or list(self.rates) != sorted(set(self.rates)):
@@ -57,7 +63,19 @@ class Design:
         """The rates, or the centers of the strata, in percent."""
         if self.strata is None:
             return tuple(float(rate) for rate in self.rates)
-        return tuple(100.0 * (each + 0.5) / self.strata for each in range(self.strata))
+        return tuple((100.0 * (self._edges[1:] + self._edges[:-1]) / 2).tolist())
+
+    @property
+    def weights(self) -> Float[Tensor, " R"]:
+        """The share of each column in the area: the width of its stratum."""
+        if self.strata is None:
+            return torch.full((len(self.rates),), 1.0 / len(self.rates), dtype=torch.float64)
+        return self._edges.diff()
+
+    @property
+    def _edges(self) -> Float[Tensor, " R+1"]:
+        assert self.strata is not None
+        return (torch.arange(self.strata + 1, dtype=torch.float64) / self.strata) ** self.power
 
     def generator(self, sentence: int) -> torch.Generator:
         """The source of randomness of one sentence."""
@@ -74,7 +92,7 @@ class Design:
             sizes = sizes.repeat(self.num_masks)
         else:
             jitter = torch.rand(self.num_masks, self.strata, generator=generator)
-            level = (torch.arange(self.strata) + jitter).flatten() / self.strata
+            level = (self._edges[:-1] + self.weights * jitter).flatten()
             sizes = ((level * row.num_features).long() + 1).clamp(max=row.num_features)
         return torch.cat([ranks < sizes[:, None], row.maskable])
 
@@ -101,6 +119,8 @@ class SentenceCurves:
         (1/D) Σ_j b_j, the score of the mask that hides everything: the curve's right end, exact.
     num_features : Tensor (N,)
         D of each sentence.
+    weights : Tensor (R,)
+        The share of each rate in the area.
     """
 
     rates: tuple[float, ...]
@@ -108,6 +128,7 @@ class SentenceCurves:
     control: Float[Tensor, "N K R"]
     hidden: Float[Tensor, " N"]
     num_features: Int[Tensor, " N"]
+    weights: Float[Tensor, " R"]
 
     @property
     def values(self) -> Float[Tensor, "N K R"]:
@@ -133,23 +154,34 @@ class SentenceCurves:
             return torch.full_like(self.score, math.nan)
         return self.values.mean(dim=1).std(dim=0) / math.sqrt(len(self.raw))
 
+    @property
+    def each_area(self) -> Float[Tensor, " N"]:
+        """Of each sentence: its mean score over the rates, nats a token."""
+        return (self.values.mean(dim=1) * self.weights).sum(dim=1)
+
     def area_per_token(self) -> Estimate:
         """Mean score over the rates, nats a token."""
-        return _estimate(self.values.mean(dim=(1, 2)))
+        return _estimate(self.each_area)
 
     def area_per_sentence(self) -> Estimate:
         """Σ_{M=1}^D S(M), each sentence over its own D, nats a sentence."""
-        return _estimate(self.values.mean(dim=(1, 2)) * self.num_features)
+        return _estimate(self.each_area * self.num_features)
 
     def paper_area(self) -> Estimate:
         """The paper's unit: 512 · 0.01 · Σ over 1..99 %, as if every sentence had 512 tokens."""
-        return _estimate(0.01 * PAPER_LENGTH * PAPER_RATES * self.values.mean(dim=(1, 2)))
+        return _estimate(0.01 * PAPER_LENGTH * PAPER_RATES * self.each_area)
 
-    def mask_error(self, *, control: bool = True) -> float:
-        """Standard error of :meth:`area_per_token` for these very sentences, over masks."""
-        values = (self.values if control else self.raw).mean(dim=2)
+    def mask_error(self, *, control: bool = True, sentences: str = "alike") -> float:
+        """Standard error of :meth:`area_per_token` for these very sentences, over masks.
+
+        With ``sentences="by length"`` that of the mean over all tokens, Σ_n D_n a_n / Σ_n D_n.
+        """
+        values = ((self.values if control else self.raw) * self.weights).sum(dim=2)
         require_count("masks for each rate", values.shape[1], 2)
-        return (values.var(dim=1) / values.shape[1]).sum().sqrt().item() / len(values)
+        share = torch.ones(len(values), dtype=torch.float64)
+        share = share if sentences == "alike" else self.num_features.double()
+        share = share / share.sum()
+        return (share.square() * values.var(dim=1) / values.shape[1]).sum().sqrt().item()
 
 
 def _slope(control: Float[Tensor, "N K R"], score: Float[Tensor, "N K R"]) -> Float[Tensor, " R"]:
@@ -198,7 +230,7 @@ def curves(
     raw, control, hidden = (
         torch.cat([found[index][name] for index, _ in parts])[back] for name in PART
     )
-    return SentenceCurves(design.columns, raw, control, hidden, tokens.num_features)
+    return SentenceCurves(design.columns, raw, control, hidden, tokens.num_features, design.weights)
 
 
 Parts = dict[str, Tensor]

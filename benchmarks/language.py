@@ -1,0 +1,186 @@
+"""Masked language models against an evaluation loop: throughput, and time to one standard error.
+
+    python benchmarks/language.py [--sentences 64] [--only small|base]
+
+Needs GLUE's AX (and BERT's vocabulary for the random BERT-base) in the folder that MPT_LML_DATA
+names. The literal loop makes one pass for each rate, 1..99 %, with one Bernoulli mask a sentence;
+a few of its passes are timed and the rest extrapolated. Times are CPU times of one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import literal
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpt_lml import text
+from mpt_lml.experiments import bert
+from mpt_lml.experiments.bert_curve import PAPER_RATES, Design, curves
+from mpt_lml.models import bert_networks
+from mpt_lml.models.masked_lm import MaskedLM
+from mpt_lml.tokens import Tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+RATES = (1, 2, 4, 7, 11, 18, 30, 50, 70, 90, 99)
+"""Where the literal estimate's mean and variance are measured; both are interpolated between."""
+TIMED = (4, 6, 7, 8, 9)  # places in RATES, of the passes that are timed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Measured on one network; times in CPU seconds, errors in nats a token."""
+
+    what: str
+    tokens: int  # of all sentences, special ones counted, padding not
+    literal_pass: float
+    our_pass: float
+    agreement: float
+    literal_error: float
+    our_error: float
+    our_seconds: float
+    literal_area: float
+    our_area: float
+
+    @property
+    def throughput_ratio(self) -> float:
+        """Tokens a second, ours over literal, at the same masks."""
+        return self.literal_pass / self.our_pass
+
+    @property
+    def time_ratio(self) -> float:
+        """Time to the same standard error of the area over masks, literal over ours."""
+        literal_cost = PAPER_RATES * self.literal_pass * self.literal_error**2
+        return literal_cost / (self.our_seconds * self.our_error**2)
+
+
+def bernoulli_masks(tokens: Tokens, rate: int, *, generator: torch.Generator) -> Tensor:
+    """Every word piece hidden with probability ``rate`` percent."""
+    chance = torch.rand(tokens.ids.shape, generator=generator)
+    return (100 * chance < rate) & tokens.maskable
+
+
+def our_sums(model: MaskedLM, tokens: Tokens, masks: Tensor) -> Tensor:
+    """Sum of log q over each mask (P, N, L) -> (P, N): equally long sentences in one batch."""
+    sums = torch.empty(masks.shape[:2], dtype=torch.float64)
+    count = len(masks)
+    for rows in tokens.buckets():
+        batch = tokens.rows(rows)
+        hidden = masks[:, rows, : batch.ids.shape[1]].flatten(0, 1)
+        values = model.log_each(
+            batch.ids.repeat(count, 1), hidden, types=batch.types.repeat(count, 1)
+        )
+        sums[:, rows] = values.sum(dim=1).view(count, len(rows))
+    return sums
+
+
+def token_average(sums: Tensor, sizes: Tensor) -> tuple[float, float]:
+    """Mean over hidden tokens of all sentences, and its variance over masks; (2, N) each.
+
+    The variance of a ratio, to first order, from two masks of each sentence.
+    """
+    mean = (sums.sum() / sizes.sum()).item()
+    residual = sums - mean * sizes
+    variance = residual.var(dim=0).sum() / sizes.double().mean(dim=0).sum() ** 2
+    return mean, variance.item()
+
+
+def over_rates(values: Sequence[float]) -> float:
+    """Mean over 1, 2, ..., 99 % of what is known at RATES: straight lines between."""
+    return float(np.interp(range(1, PAPER_RATES + 1), RATES, values).mean())
+
+
+def compare(what: str, network: PreTrainedModel, model: MaskedLM, tokens: Tokens) -> Comparison:
+    """The literal loop and ours on the same sentences."""
+    generator = torch.Generator().manual_seed(0)
+    masks = torch.stack(
+        [bernoulli_masks(tokens, r, generator=generator) for r in RATES for _ in range(2)]
+    )
+    first = masks[::2]
+    some = first[list(TIMED)]
+    start = time.process_time()
+    slow = torch.stack([literal.masked_lm(network, tokens, m, model.mask_token_id) for m in some])
+    literal_pass = (time.process_time() - start) / len(TIMED)
+    start = time.process_time()
+    fast = our_sums(model, tokens, some)
+    our_pass = (time.process_time() - start) / len(TIMED)
+    pairs = our_sums(model, tokens, masks).view(len(RATES), 2, -1)
+    sizes = masks.sum(dim=2).view(pairs.shape)
+    found = [token_average(*each) for each in zip(pairs, sizes, strict=True)]
+    mean, variance = (over_rates(each) for each in zip(*found, strict=True))
+    design = Design(strata=8, power=2.0, num_masks=2)
+    start = time.process_time()
+    result = curves(model, tokens, design, part_size=len(tokens))
+    assert result is not None
+    return Comparison(
+        what,
+        int(tokens.lengths.sum()),
+        literal_pass,
+        our_pass,
+        ((slow - fast).abs() / some.sum(dim=2).clamp_min(1)).max().item(),
+        math.sqrt(variance / PAPER_RATES),
+        result.mask_error(sentences="by length"),
+        time.process_time() - start,
+        mean,
+        (result.area_per_sentence().value / result.num_features.double().mean()).item(),
+    )
+
+
+def report(each: Comparison) -> str:
+    """A few lines of text."""
+    rate = each.tokens / each.literal_pass, each.tokens / each.our_pass
+    return "\n".join(
+        [
+            f"{each.what}: {each.tokens} tokens",
+            f"  throughput, tokens/s: literal {rate[0]:.0f}, ours {rate[1]:.0f}, "
+            f"ratio {each.throughput_ratio:.2f}; largest difference of a sentence's score "
+            f"{each.agreement:.1e} nats a token",
+            f"  standard error over masks: literal {each.literal_error:.5f} in "
+            f"{PAPER_RATES * each.literal_pass:.0f} s (extrapolated), ours {each.our_error:.5f} in "
+            f"{each.our_seconds:.1f} s; time to the same error {each.time_ratio:.1f} times less",
+            f"  area: literal {each.literal_area:.4f} (interpolated), ours {each.our_area:.4f} nats a "
+            "token, all tokens alike",
+        ]
+    )
+
+
+def small(num_sentences: int) -> Comparison:
+    """The book's small BERT, trained."""
+    network, tokenizer = bert_networks.load_small_bert()
+    longest = network.config.max_position_embeddings
+    tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences, max_length=longest)
+    model = bert.conditionals(network, tokenizer, batch_tokens=4096)
+    return compare("small BERT, AX", network, model, tokens)
+
+
+def base(num_sentences: int) -> Comparison:
+    """BERT-base at random initialization."""
+    tokenizer = bert_networks.load_tokenizer(text.bert_vocabulary())
+    network = bert_networks.random_bert_base(seed=4)
+    tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences)
+    model = bert.conditionals(network, tokenizer, batch_tokens=2048)
+    return compare("random BERT-base, AX", network, model, tokens)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sentences", type=int, default=64)
+    parser.add_argument("--only", choices=("small", "base"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name, function in (("small", small), ("base", base)):
+        if options.only in (None, name):
+            print(report(function(options.sentences)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
