@@ -26,7 +26,8 @@ class Tokens:
     types : Tensor (N, L) int64
         0 for the first sentence of a pair, 1 for the second.
     maskable : Tensor (N, L) bool
-        Word pieces: everything but the special tokens and the padding.
+        Word pieces: everything but the special tokens and the padding. An unknown token is shown
+        and not scored: which word it stands for is lost.
     lengths : Tensor (N,) int64
         Tokens of each row, special ones counted, padding not.
     """
@@ -90,12 +91,15 @@ def encode(
             f"{max_length}: {first[longest][:60]!r}. Leave it out or split it; cutting it silently "
             "would change what is scored."
         )
+    pad = tokenizer.pad_token_id or 0
+    ids = _padded(rows, pad)
     maskable = _padded(found["special_tokens_mask"], 1) == 0
+    if tokenizer.unk_token_id is not None:
+        maskable &= ids != tokenizer.unk_token_id
     if not maskable.any(dim=1).all():
         empty = int(maskable.any(dim=1).long().argmin())
         raise ValueError(f"sentence {empty} has no word pieces: {first[empty][:60]!r}.")
-    pad = tokenizer.pad_token_id or 0
-    return Tokens(_padded(rows, pad), _padded(found["token_type_ids"], 0), maskable, lengths)
+    return Tokens(ids, _padded(found["token_type_ids"], 0), maskable, lengths)
 
 
 def mask_token(tokenizer: PreTrainedTokenizerBase) -> int:

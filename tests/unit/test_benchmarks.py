@@ -9,11 +9,23 @@ from pathlib import Path
 import pytest
 import torch
 from models import generator, random_ppca, random_table
+from test_masked_lm import MASK, tiny, tokenizer
 
-from mpt_lml import ConditionalTable, curves, estimators, masks, objectives, orders, quadrature
+from mpt_lml import (
+    ConditionalTable,
+    MaskedLM,
+    curves,
+    estimators,
+    masks,
+    objectives,
+    orders,
+    quadrature,
+    tokens,
+)
 from mpt_lml.experiments import training
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import language
 import literal
 
 
@@ -96,3 +108,33 @@ def test_bernoulli_score_is_the_literal_one_in_both_precisions() -> None:
         *(each.float() for each in batch), mask[None], grid.to(x.float())
     )
     assert single.item() == pytest.approx(slow.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["classic", "modern"])
+def test_an_evaluation_loop_scores_the_same_masks_alike(kind: str) -> None:
+    text = tokens.encode(tokenizer(), ["the cat sat", "a dog", "the dogs sat.", "cats."])
+    network = tiny(kind)
+    mask = torch.stack(
+        [language.bernoulli_masks(text, rate, generator=generator(rate)) for rate in (30, 60)]
+    )
+    assert mask.any() and not (mask & ~text.maskable).any()
+    model = MaskedLM(network, MASK, special_token_ids=(0, 1, 2, 3))
+    ours = language.our_sums(model, text, mask)
+    for each, wanted in zip(mask, ours, strict=True):
+        slow = literal.masked_lm(network, text, each, MASK, batch_size=3)
+        # The loop takes its log-softmax in single precision: sums of a few terms of size 10.
+        torch.testing.assert_close(slow, wanted, rtol=0, atol=1e-5)
+
+
+def test_the_error_of_a_token_average() -> None:
+    """Two masks of each sentence give the variance that many masks show."""
+    g = generator()
+    many = 4000
+    sizes = torch.randint(1, 9, (many, 40), generator=g)
+    sums = -5.0 * sizes + torch.randn(many, 40, generator=g, dtype=torch.float64) * sizes.sqrt()
+    means = sums.sum(dim=1) / sizes.sum(dim=1)
+    guesses = [
+        language.token_average(sums[i : i + 2], sizes[i : i + 2])[1] for i in range(0, 400, 2)
+    ]
+    # 200 guesses with about 40 degrees of freedom each: within two percent, linearization aside.
+    assert sum(guesses) / len(guesses) == pytest.approx(means.var().item(), rel=0.1)

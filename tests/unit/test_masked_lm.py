@@ -177,6 +177,14 @@ def test_tokens_of_pairs_and_their_masks() -> None:
     assert found.rows(torch.tensor([1])).ids.shape == (1, 8)
 
 
+def test_unknown_tokens_are_shown_and_not_scored() -> None:
+    found = tokens.encode(tokenizer(), ["the zebra sat"])
+    assert found.ids[0].tolist() == [CLS, 5, 1, 7, 3]
+    assert found.maskable[0].tolist() == [False, True, False, True, False]
+    with pytest.raises(ValueError, match="sentence 0 has no word pieces: 'zebra'"):
+        tokens.encode(tokenizer(), ["zebra"])
+
+
 def test_sizes_at_rates() -> None:
     sizes = tokens.sizes_at(torch.arange(1, 101), torch.tensor([20, 7]))
     assert sizes[0].bincount().tolist() == [0] + [5] * 20  # each size has the same share
