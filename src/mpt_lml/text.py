@@ -126,7 +126,14 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
     if name in TABLES:
         return _glue(name)
     read = _books if name == "books" else _wikitext
-    return Sentences(tuple(split_sentences(read(split))), None, name, "local folder")
+    known = (
+        each for each in split_sentences(read(split)) if re.search(r"\w", UNKNOWN.sub("", each))
+    )
+    return Sentences(tuple(known), None, name, "local folder")
+
+
+UNKNOWN = re.compile(r"\[UNK\]")
+"""How a word stands in a text whose publisher took it out."""
 
 
 def split_sentences(passage: str) -> Iterator[str]:
@@ -154,11 +161,11 @@ def _books(split: str) -> str:
 
 
 def _wikitext(split: str) -> str:
-    """The published tokenization is undone: what is left of ``@-@`` and spaced punctuation."""
+    """The published tokenization is undone: ``@-@``, spaced punctuation, ``<unk>`` for rare words."""
     file = "test.txt" if split == "test" else "valid.txt"
     lines = _read("wikitext-2", f"text/wikitext-2/{file}").splitlines()
     kept = [line for line in lines if line.strip() and not line.strip().startswith("=")]
-    joined = re.sub(r" @(.)@ ", r"\1", "\n\n".join(kept))
+    joined = re.sub(r" @(.)@ ", r"\1", "\n\n".join(kept)).replace("<unk>", "[UNK]")
     return re.sub(r" ([,.;:!?)])", r"\1", joined.replace("( ", "("))
 
 

@@ -15,7 +15,7 @@ from models import generator
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from mpt_lml import data
+from mpt_lml import data, text
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -231,3 +231,15 @@ def test_the_papers_draw_does_not_follow_the_default_dtype() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(expected.x, again.x)
+
+
+def test_words_taken_out_of_wikitext_are_unknown(tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / "text" / "wikitext-2"
+    folder.mkdir(parents=True)
+    content = (
+        " = Title = \n\n The <unk> had 3 @,@ 000 men ( and ships ) . It sank .\n\n <unk> <unk> \n"
+    )
+    (folder / "test.txt").write_text(content, encoding="utf-8")
+    monkeypatch.setenv("MPT_LML_DATA", str(tmp_path))
+    found = text.sentences("wikitext-2").first
+    assert found == ("The [UNK] had 3,000 men (and ships).", "It sank.")
