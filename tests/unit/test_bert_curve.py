@@ -139,14 +139,27 @@ def test_all_rates_give_the_curve_of_the_sizes() -> None:
 def test_areas_in_their_three_units() -> None:
     raw = torch.tensor([[[-1.0, -3.0]], [[-2.0, -6.0]]], dtype=torch.float64)
     sizes = torch.tensor([10, 20])
-    found = SentenceCurves(
-        (25.0, 75.0), raw, torch.zeros_like(raw), raw[:, 0, 1], sizes, torch.tensor([0.5, 0.5])
-    )
-    assert found.area_per_token().value == -3.0  # means −2 and −4
-    assert found.area_per_sentence().value == -50.0  # −20 and −80
-    assert math.isclose(found.paper_area().value, -3.0 * 512 * 0.99)
-    assert math.isclose(found.area_per_token().standard_error, 1.0)
+    shares = torch.tensor([0.25, 0.75], dtype=torch.float64)
+    zero = torch.zeros_like(raw)
+    found = SentenceCurves((12.5, 62.5), raw, zero, raw[:, 0, 1], sizes, shares)
+    assert found.each_area.tolist() == [-2.5, -5.0]
+    assert found.area_per_token().value == -3.75
+    assert found.area_per_sentence().value == -62.5  # −25 and −100
+    assert math.isclose(found.paper_area().value, -3.75 * 512 * 0.99)
+    assert math.isclose(found.area_per_token().standard_error, 1.25)
     assert found.score.tolist() == [-1.5, -4.5]
+
+
+def test_errors_over_masks() -> None:
+    raw = torch.tensor([[[-1.0], [-3.0]], [[-2.0], [-2.0]]], dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    sizes = torch.tensor([30, 10])
+    found = SentenceCurves((50.0,), raw, torch.zeros_like(raw), raw[:, 0, 0], sizes, one)
+    # The first sentence has variance 2 over masks, its mean of two masks 1; the second has none.
+    assert math.isclose(found.mask_error(), 0.5)
+    assert math.isclose(found.mask_error(sentences="by length"), 0.75)
+    with pytest.raises(ValueError, match="masks for each rate"):
+        dataclasses.replace(found, raw=raw[:, :1]).mask_error()
 
 
 def test_control_variates_help_and_keep_the_mean() -> None:
@@ -159,8 +172,11 @@ def test_control_variates_help_and_keep_the_mean() -> None:
     assert (found.score + 5).abs().max() < 5 * 0.1 / math.sqrt(800)
     assert found.mask_error() < 0.3 * found.mask_error(control=False)
     # The factor for one half of the sentences does not see their scores.
-    moved = dataclasses.replace(found, raw=raw + torch.eye(400)[0][:, None, None] * 100)
+    other = raw.clone()
+    other[0, 0] += 100
+    moved = dataclasses.replace(found, raw=other)
     torch.testing.assert_close(moved.values[2::2], found.values[2::2], rtol=0, atol=1e-12)
+    assert (moved.values[1::2] - found.values[1::2]).abs().max() > 1e-3
 
 
 class TestResuming:
