@@ -32,6 +32,9 @@ from mpt_lml.shapes import (
     require_mask,
 )
 
+CACHE_BYTES = 2**24
+"""Working memory of a chunk: larger ones leave the cache, and the kernel clears pages all the time."""
+
 
 @final
 class BernoulliPCA(TractableModel, LatentVariableModel):
@@ -127,7 +130,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         require_boolean_rows("observed", observed, self.num_features)
         parts = [
             self._log_weights(x, observed[rows]).logsumexp(dim=-1)
-            for rows in chunks(len(observed), self._bytes_per_mask(x))
+            for rows in chunks(len(observed), self._bytes_per_mask(x), CACHE_BYTES)
         ]
         empty = ~observed.any(dim=1, keepdim=True)
         return torch.cat(parts).masked_fill(empty, 0.0)
@@ -141,7 +144,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         logits = self.logits(self.grid.nodes)
         parts = [
             _log_mixture(x, self._log_weights(x, ~mask[rows]).softmax(dim=-1), logits)
-            for rows in chunks(len(mask), self._bytes_per_mask(x))
+            for rows in chunks(len(mask), self._bytes_per_mask(x), CACHE_BYTES)
         ]
         return torch.cat(parts).where(mask[:, None, :], 0.0)
 
@@ -189,7 +192,8 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         and ``extent`` has to grow.
         """
         parts = []
-        for rows in chunks(len(x), 8 * 4 * self.num_features * nodes_per_axis**self.latent_dim):
+        per_datum = 8 * 4 * self.num_features * nodes_per_axis**self.latent_dim
+        for rows in chunks(len(x), per_datum, CACHE_BYTES):
             grid = self.posterior_grid(x[rows], nodes_per_axis=nodes_per_axis, extent=extent)
             likelihood = self.log_factors(x[rows], grid.nodes.transpose(0, 1)).sum(dim=-1)
             parts.append((grid.log_weights + likelihood.T).logsumexp(dim=-1))

@@ -124,7 +124,10 @@ def _log_weights(
     kept = keep.nonzero().flatten()
     w, b, seen = loadings[kept], offset[kept], x[:, kept]
     price = F.softplus(grid.nodes @ w.T + b).sum(dim=-1)
-    return (seen @ w) @ grid.nodes.T + (seen @ b)[:, None] + (grid.log_weights - price)
+    # One pass over (N, G): the offset's share travels as one more coordinate of z, always 1.
+    short = seen @ torch.cat([w, b[:, None]], dim=1)
+    nodes = torch.cat([grid.nodes, torch.ones_like(grid.nodes[:, :1])], dim=1)
+    return torch.addmm(grid.log_weights - price, short, nodes.T)
 
 
 def _scores(
@@ -139,6 +142,7 @@ def _scores(
     weights = _log_weights(loadings, offset, x, (~mask).to(x), grid).softmax(dim=-1)
     logits = grid.nodes @ loadings[hidden].T + offset[hidden]
     target = x[:, hidden]
-    one, zero = weights @ logits.sigmoid(), weights @ (-logits).sigmoid()
+    both = torch.cat([logits.sigmoid(), (-logits).sigmoid()], dim=1)
+    one, zero = (weights @ both).chunk(2, dim=1)
     tiny = torch.finfo(x.dtype).tiny
     return (target * one + (1 - target) * zero).clamp(min=tiny).log().mean(dim=-1)
