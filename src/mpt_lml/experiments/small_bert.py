@@ -23,7 +23,12 @@ from mpt_lml.experiments.registry import (
     experiment,
     silent,
 )
-from mpt_lml.models.bert_networks import Architecture, small_network, train_tokenizer
+from mpt_lml.models.bert_networks import (
+    Architecture,
+    load_tokenizer,
+    small_network,
+    train_tokenizer,
+)
 from mpt_lml.models.masked_lm import masked_logits
 from mpt_lml.results import replacing
 
@@ -35,7 +40,8 @@ if TYPE_CHECKING:
 class SmallBert(Config):
     """One network trained in full, and shorter runs of the same data for comparison.
 
-    A comparison is (architecture, law of the mask size, steps).
+    A comparison is (architecture, law of the mask size, steps, steps of the cycle of the learning
+    rate): its first tenth is the way up, and a run may stop before the cycle ends.
     """
 
     seeds: tuple[int, ...] = (4,)
@@ -47,11 +53,12 @@ class SmallBert(Config):
     learning_rate: float = 3e-3
     num_held_out: int = 256
     every: int = 250
-    comparisons: tuple[tuple[Architecture, str, int], ...] = (
-        ("modern", "mixture", 500),
-        ("modern", "uniform", 500),
-        ("modern", "low", 500),
-        ("classic", "mixture", 500),
+    comparisons: tuple[tuple[Architecture, str, int, int], ...] = (
+        ("modern", "mixture", 500, 500),
+        ("modern", "uniform", 500, 500),
+        ("modern", "low", 500, 500),
+        ("classic", "mixture", 500, 500),
+        ("classic", "mixture", 1000, 6000),
     )
     source: str = "books"
 
@@ -71,7 +78,7 @@ class SmallBert(Config):
             batch_tokens=256,
             num_held_out=8,
             every=2,
-            comparisons=(("classic", "uniform", 2),),
+            comparisons=(("classic", "uniform", 2, 4),),
             source="written",
         )
 
@@ -152,7 +159,13 @@ class Training:
     """The state of one run; :meth:`steps` goes on from where it was saved."""
 
     def __init__(
-        self, config: SmallBert, architecture: Architecture, law: str, num_steps: int, vocab: int
+        self,
+        config: SmallBert,
+        architecture: Architecture,
+        law: str,
+        num_steps: int,
+        cycle: int,
+        vocab: int,
     ) -> None:
         seed = config.seeds[0]
         size = {"width": config.width, "num_layers": config.num_layers}
@@ -161,7 +174,7 @@ class Training:
             self.network.parameters(), lr=config.learning_rate, weight_decay=0.01
         )
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer, max_lr=config.learning_rate, total_steps=num_steps, pct_start=0.1
+            self.optimizer, max_lr=config.learning_rate, total_steps=cycle, pct_start=0.1
         )
         self.generator = torch.Generator().manual_seed(seed)
         self.law = law
@@ -251,10 +264,19 @@ def train(
     return torch.tensor(training.watched)
 
 
-def _prepare(config: SmallBert) -> tuple[Any, Batches, Tensor]:
-    """Vocabulary and batches from the training books, rows from the held-out ones."""
+def _prepare(config: SmallBert, checkpoints: Path | None) -> tuple[Any, Batches, Tensor]:
+    """Vocabulary and batches from the training books, rows from the held-out ones.
+
+    A run that goes on keeps the vocabulary it began with, in ``vocabulary`` of its folder.
+    """
     sentences = text.sentences(config.source, "train").first
-    tokenizer = train_tokenizer(sentences, config.vocab_size)
+    folder = None if checkpoints is None else checkpoints / "vocabulary"
+    if folder is not None and folder.exists():
+        tokenizer = load_tokenizer(folder)
+    else:
+        tokenizer = train_tokenizer(sentences, config.vocab_size)
+        if folder is not None:
+            tokenizer.save_pretrained(folder)
     batches = batches_of(sentences, tokenizer, config.batch_tokens)
     held = text.sentences(config.source, "test").first
     other = batches_of(held, tokenizer, config.num_held_out * LENGTH)
@@ -268,10 +290,11 @@ def batches_of(sentences: Sequence[str], tokenizer: PreTrainedTokenizerBase, siz
     return Batches(pieces, (tokenizer.cls_token_id, tokenizer.sep_token_id), size)
 
 
-def _runs(config: SmallBert) -> Iterator[tuple[str, Architecture, str, int]]:
-    yield "full", "modern", "mixture", config.num_steps
-    for architecture, law, steps in config.comparisons:
-        yield f"{architecture}/{law}", architecture, law, steps
+def _runs(config: SmallBert) -> Iterator[tuple[str, Architecture, str, int, int]]:
+    yield "full", "modern", "mixture", config.num_steps, config.num_steps
+    for architecture, law, steps, cycle in config.comparisons:
+        name = f"{architecture}/{law}" if steps == cycle else f"{architecture}/{law}/{cycle}"
+        yield name, architecture, law, steps, cycle
 
 
 @experiment(
@@ -291,14 +314,15 @@ def small_bert(
     """Train the network of ``config`` and its comparisons on one core.
 
     With ``checkpoints`` the trained network is left in its folder ``model``. Arrays, for each run
-    (``full`` or ARCHITECTURE/LAW): ``watched/RUN`` (W, 4), the step and the scores of held-out
-    rows at 15, 50 and 98 %, nats a token; ``parameters/RUN`` (); ``unigram`` (), the mean log
-    frequency of held-out tokens, what a network that ignores its input can reach.
+    (``full``, ARCHITECTURE/LAW, or ARCHITECTURE/LAW/CYCLE where it stops early): ``watched/RUN``
+    (W, 4), the step and the scores of held-out rows at 15, 50 and 98 %, nats a token;
+    ``parameters/RUN`` (); ``unigram`` (), the mean log frequency of held-out tokens, what a network
+    that ignores its input can reach.
     """
-    tokenizer, batches, held_out = _prepare(config)
+    tokenizer, batches, held_out = _prepare(config, checkpoints)
     arrays: dict[str, Tensor] = {"unigram": unigram_score(batches.stream, held_out[:, 1:-1])}
-    for name, architecture, law, steps in _runs(config):
-        training = Training(config, architecture, law, steps, len(tokenizer))
+    for name, architecture, law, steps, cycle in _runs(config):
+        training = Training(config, architecture, law, steps, cycle, len(tokenizer))
         path = checkpoints / f"{name.replace('/', '-')}.pt" if checkpoints else None
         arrays[f"watched/{name}"] = train(
             training, batches, held_out, tokenizer, every=config.every, path=path, progress=progress
