@@ -10,6 +10,7 @@ from mpt_lml.experiments import (
     language,
     rates,
     small_bert,
+    text_rates,
     training,
     vit_mae,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "rates",
     "run",
     "small_bert",
+    "text_rates",
     "training",
     "vit_mae",
 ]
