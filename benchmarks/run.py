@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import language
 import literal
 import torch
 from torch import Tensor
@@ -267,6 +268,27 @@ def _measured(threads: int, function: Callable[..., tuple], *arguments: object) 
     return seconds, value, 1024 * (after - before)
 
 
+def language_rows() -> list[Row]:
+    """64 pairs of AX: one pass at equal masks, and the area to the same standard error."""
+    rows = []
+    for each in (language.small(64), language.base(64)):
+        note = "literal: padded batches of 8, full head; tokens a second " + " against ".join(
+            f"{each.tokens / seconds:.0f}" for seconds in (each.our_pass, each.literal_pass)
+        )
+        one = Row(f"One pass, {each.what}", each.our_pass, each.literal_pass, each.agreement, note)
+        same = each.literal_error / each.our_error
+        note = "literal: 99 passes, extrapolated, for as many masks as give our standard error"
+        area = Row(
+            f"Area, {each.what}",
+            each.our_seconds,
+            99 * each.literal_pass * same**2,
+            None,
+            f"{note}, {each.our_error:.4f} nats a token",
+        )
+        rows += [one, area]
+    return rows
+
+
 def render(rows: list[Row]) -> str:
     """The table as Markdown."""
     lines = [
@@ -287,10 +309,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--json", metavar="PATH", help="also write the rows as JSON")
+    parser.add_argument(
+        "--language", action="store_true", help="with BERT on AX: one thread, needs MPT_LML_DATA"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     rows = [figure_1_center(), table_1(), exact_curve(), subset_curve(), figure_2(), figure_4()]
     rows += [over_orders(), bernoulli_epoch()]
+    if options.language:
+        torch.set_num_threads(1)
+        rows += language_rows()
     print(render(rows))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"\npeak memory of all of it: {peak:.2f} GiB, {options.threads} threads")
