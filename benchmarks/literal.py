@@ -156,3 +156,26 @@ def masked_lm(
         )
         found.append(-loss.view(hidden.shape).double().sum(dim=1))
     return torch.cat(found)
+
+
+def hmm_log_conditional(
+    x: Tensor, initial: Tensor, transition: Tensor, emission: Tensor, mask: Tensor
+) -> list[float]:
+    """log p(x_j | x_R) of one sequence, each masked j by a forward pass for every symbol it could be."""
+
+    def joint(symbols: list[int | None]) -> float:
+        state = initial
+        for position, symbol in enumerate(symbols):
+            state = state if position == 0 else state @ transition
+            state = state if symbol is None else state * emission[:, symbol]
+        return state.sum().item()
+
+    found = []
+    for place in mask.nonzero().flatten().tolist():
+        seen = [None if hidden else int(v) for v, hidden in zip(x, mask, strict=True)]
+        each = []
+        for symbol in range(emission.shape[1]):
+            seen[place] = symbol
+            each.append(joint(seen))
+        found.append(math.log(each[int(x[place])] / sum(each)))
+    return found

@@ -12,6 +12,7 @@ from models import generator, random_ppca, random_table
 from test_masked_lm import MASK, tiny, tokenizer
 
 from mpt_lml import (
+    HMM,
     ConditionalTable,
     MaskedLM,
     curves,
@@ -138,3 +139,14 @@ def test_the_error_of_a_token_average() -> None:
     ]
     # 200 guesses with about 40 degrees of freedom each: within two percent, linearization aside.
     assert sum(guesses) / len(guesses) == pytest.approx(means.var().item(), rel=0.1)
+
+
+def test_hidden_markov_conditionals_are_the_literal_ones() -> None:
+    source = HMM.cyclic(3, 6, 6)
+    x = source.sample(20, generator=generator(1))
+    mask = masks.sample_masks(20, 6, masks.UniformSize(), generator=generator(2))
+    ours = source.paired_log_conditional(x, mask)
+    for row, hidden, values in zip(x, mask, ours, strict=True):
+        parameters = (source.initial, source.transition, source.emission)
+        slow = literal.hmm_log_conditional(row, *parameters, hidden)
+        assert values[hidden].tolist() == pytest.approx(slow, abs=1e-12)
