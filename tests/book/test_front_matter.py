@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_lml import PPCA, curves, data, experiments
+from mpt_lml import PPCA, curves, data, experiments, tokens
+from mpt_lml.models import bert_networks
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
@@ -31,6 +32,11 @@ def _with_nan() -> torch.Tensor:
     return x
 
 
+def _long_sentence():
+    reader = bert_networks.load_tokenizer(bert_networks.small_bert_folder())
+    return tokens.encode(reader, ["the"] * 3 + ["the " * 78], max_length=64)
+
+
 MISTAKES = [
     lambda: _model().log_conditional(_data(), torch.ones(1, 10, dtype=torch.int64)),
     lambda: _model().log_conditional(_data(), torch.ones(10, dtype=torch.bool)),
@@ -42,6 +48,7 @@ MISTAKES = [
     lambda: curves.exact_curve(_model(50), _data(50)),
     lambda: experiments.find("table1"),
     lambda: data.images("mnist"),
+    _long_sentence,
 ]
 
 
