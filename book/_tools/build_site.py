@@ -59,8 +59,9 @@ def refresh_cache(root: Path) -> bool:
 
 def jupyter_book(root: Path) -> int:
     program = Path(sys.executable).with_name("jupyter-book")
-    # A small OMP_NUM_THREADS is for parallel test runs; here one chapter runs at a time.
-    env = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "")}
+    # One thread, as for the stored notebooks: two that share their cores with another busy process
+    # wait for each other, and a chapter of a minute has been seen to take more than five.
+    env = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": "", **os.environ}
     command = [str(program), "build", str(root), "-W", "-n", "--keep-going"]
     return subprocess.run(command, cwd=root, env=env, check=False).returncode
 
