@@ -159,7 +159,7 @@ def test_errors_over_masks() -> None:
     assert math.isclose(found.mask_error(), 0.5)
     assert math.isclose(found.mask_error(sentences="by length"), 0.75)
     with pytest.raises(ValueError, match="masks for each rate"):
-        dataclasses.replace(found, raw=raw[:, :1]).mask_error()
+        dataclasses.replace(found, raw=raw[:, :1], control=found.control[:, :1]).mask_error()
 
 
 def test_control_variates_help_and_keep_the_mean() -> None:

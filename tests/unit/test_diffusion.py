@@ -177,6 +177,7 @@ class TestSample:
         torch.testing.assert_close(found[mask], expected[mask], rtol=0, atol=0)
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

@@ -58,6 +58,7 @@ class TestConditionalTable:
             own = all_values.gather(-1, x[..., None])[..., 0] * row
             assert torch.equal(own, values[p])
 
+    @pytest.mark.bad_input
     @pytest.mark.parametrize(
         ("call", "error", "message"),
         [
@@ -106,6 +107,7 @@ class TestPairedConditionals:
         found = PairedConditionals(model.log_values, 4, rows).log_conditional(x, mask)
         assert torch.equal(found, model.log_conditional(x, mask))
 
+    @pytest.mark.bad_input
     def test_refuses(self) -> None:
         model = PairedConditionals(inconsistent().log_values, 4)
         with pytest.raises(ValueError, match=r"x must have shape \(N, 4\).*got \(3, 5\)"):
@@ -223,6 +225,7 @@ def test_blocks_have_equal_sizes() -> None:
     assert torch.equal(orders.in_blocks(reveal, 12), reveal)
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

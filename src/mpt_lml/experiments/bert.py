@@ -405,7 +405,7 @@ def rate_of_mean(result: SentenceCurves, num_groups: int = 10) -> tuple[float, f
     return rate(each.mean(dim=0)), error
 
 
-def mean_rate(rates: Sequence[float], curve: Tensor, area: float) -> float:
+def mean_rate(rates: Sequence[float] | Sequence[int], curve: Tensor, area: float) -> float:
     """The rate, in percent, at which the falling ``curve`` has the height ``area``."""
     below = (curve < area).nonzero().flatten()
     if len(below) == 0 or int(below[0]) == 0:

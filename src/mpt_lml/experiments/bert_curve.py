@@ -73,7 +73,7 @@ class Design:
         return self._edges.diff()
 
     @property
-    def _edges(self) -> Float[Tensor, " R+1"]:
+    def _edges(self) -> Float[Tensor, " edges"]:
         assert self.strata is not None
         return (torch.arange(self.strata + 1, dtype=torch.float64) / self.strata) ** self.power
 
