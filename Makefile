@@ -55,8 +55,9 @@ unit: $(STAMP) ## tests of the package, then again with every shape in a signatu
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) tests/unit
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not bad_input and not slow" --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
 
+# Without ipywidgets, which nothing here needs, tqdm warns on being imported in a notebook.
 nbval: $(STAMP) ## re-execute every committed notebook and compare with its stored outputs
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -p no:cacheprovider --nbval --nbval-kernel-name python3 --nbval-cell-timeout 300 -n $(WORKERS) --dist loadscope book/*.ipynb
+	PYTHONWARNINGS="ignore:IProgress not found" $(ONE_THREAD) $(BIN)/python -m pytest -q -p no:cacheprovider --nbval --nbval-kernel-name python3 --nbval-cell-timeout 300 -n $(WORKERS) --dist loadscope book/*.ipynb
 
 site: $(STAMP) ## checks on notebooks and built pages, in Chromium too (after make book)
 	MPT_LML_BOOK_BUILT=1 $(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/book tests/browser

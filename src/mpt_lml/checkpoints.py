@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -30,3 +32,21 @@ def require_checkpoint(source: str | Path) -> None:
             f"{source} has {what}. Pickles can run code and are refused: save with "
             "save_pretrained(folder), which writes model.safetensors."
         )
+
+
+@contextmanager
+def quiet_if_local(source: str | Path) -> Iterator[None]:
+    """No progress bar of ``transformers`` while a folder is read; a download keeps its own.
+
+    Reading takes a moment, and a bar would stay in a notebook's output.
+    """
+    from transformers.utils import logging
+
+    if not Path(source).is_dir() or not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()

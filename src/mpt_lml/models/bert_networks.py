@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from mpt_lml.checkpoints import CheckpointError, require_checkpoint
+from mpt_lml.checkpoints import CheckpointError, quiet_if_local, require_checkpoint
 from mpt_lml.shapes import require_count
 
 if TYPE_CHECKING:
@@ -163,9 +163,14 @@ def load_network(source: str | Path, *, revision: str | None = None) -> PreTrain
                 f"{source} is a {config.model_type!r} model, which has no masked-LM head: it cannot "
                 "say log p of a hidden token. Use a model of BERT's kind."
             )
-        loaded: Any = AutoModelForMaskedLM.from_pretrained(
-            source, config=config, revision=revision, use_safetensors=True, output_loading_info=True
-        )
+        with quiet_if_local(source):
+            loaded: Any = AutoModelForMaskedLM.from_pretrained(
+                source,
+                config=config,
+                revision=revision,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
     except OSError as error:
         raise CheckpointError(
             f"{source} (revision {revision}) could not be loaded as safetensors: there is no "

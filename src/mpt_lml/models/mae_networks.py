@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.checkpoints import CheckpointError, require_checkpoint
+from mpt_lml.checkpoints import CheckpointError, quiet_if_local, require_checkpoint
 from mpt_lml.shapes import require_count
 
 if TYPE_CHECKING:
@@ -111,9 +111,14 @@ def load_network(source: str | Path, *, revision: str = "main") -> ViTMAEForPreT
         config = AutoConfig.from_pretrained(source, revision=revision)
         if config.model_type != "vit_mae":
             raise ValueError(f"{source} is a {config.model_type!r} checkpoint, not a 'vit_mae'.")
-        loaded: Any = ViTMAEForPreTraining.from_pretrained(
-            source, config=config, revision=revision, use_safetensors=True, output_loading_info=True
-        )
+        with quiet_if_local(source):
+            loaded: Any = ViTMAEForPreTraining.from_pretrained(
+                source,
+                config=config,
+                revision=revision,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
     except OSError as error:
         raise CheckpointError(_no_weights(source, revision)) from error
     network, report = loaded
