@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 HUB_NAME = "google-bert/bert-base-uncased"
 PINNED = {HUB_NAME: "86b5e0934494bd15c9632b12f734a8a67f723594"}
-"""Revisions that were looked at; any other name has to come with one of its own."""
+"""Revisions that were looked at; any other name has to come with one of its own.
+
+:meta hide-value:
+"""
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 Architecture = Literal["modern", "classic"]
