@@ -248,19 +248,20 @@ def train(
     mask_token = int(tokenizer.mask_token_id)
     if path is not None and path.exists():
         training.load(path)
-    name = f"{training.network.config.model_type}, {training.law}, step"
-    for _ in progress(range(training.step, training.num_steps), name):
-        if training.step % every == 0:
+
+    def look() -> None:
+        if not training.watched or training.watched[-1][0] != training.step:  # else it goes on
             scores = watch(training.network, held_out, mask_token)
             training.watched.append([float(training.step), *scores])
             if path is not None:
                 training.save(path)
+
+    name = f"{training.network.config.model_type}, {training.law}, step"
+    for _ in progress(range(training.step, training.num_steps), name):
+        if training.step % every == 0:
+            look()
         training.advance(batches, mask_token)
-    if not training.watched or training.watched[-1][0] != training.step:
-        scores = watch(training.network, held_out, mask_token)
-        training.watched.append([float(training.step), *scores])
-    if path is not None:
-        training.save(path)
+    look()
     return torch.tensor(training.watched)
 
 
