@@ -22,6 +22,7 @@ from transformers import (
 from mpt_lml import MaskedLM, curves, estimators, masks, text, tokens
 from mpt_lml.checkpoints import CheckpointError
 from mpt_lml.models import bert_networks
+from mpt_lml.models.masked_lm import masked_logits
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", ".", "a", "dog"]
 CLS, SEP, MASK = 2, 3, 4
@@ -81,6 +82,37 @@ def test_every_conditional_is_the_full_softmax_at_its_place(kind: str) -> None:
             wanted = logits.log_softmax(dim=1)[range(3), x] * hidden
             # Batches of other sizes add up in another order: a few units of float64.
             torch.testing.assert_close(found[p, n], wanted.detach(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["classic", "modern"])
+def test_the_last_feed_forward_block_runs_at_hidden_places_only(kind: str) -> None:
+    network = tiny(kind)
+    layers = network.bert.encoder.layer if kind == "classic" else network.model.layers
+    blocks = [each.intermediate if kind == "classic" else each.mlp for each in layers]
+    seen: list[int] = []
+    for block in blocks:
+        block.register_forward_pre_hook(lambda _, values: seen.append(values[0][..., 0].numel()))
+    ids = torch.randint(5, 12, (4, 6), generator=generator(1))
+    where = torch.rand(4, 6, generator=generator(2)) < 0.4
+    logits = masked_logits(network, ids, where)
+    assert seen == [24, int(where.sum())]
+    logits.sum().backward()
+    gradients = [each.grad.clone() for each in network.parameters() if each.grad is not None]
+    network.zero_grad()
+    network(input_ids=ids).logits[where].sum().backward()  # and nothing was left on the network
+    assert seen[2:] == [24, 24]
+    for found, each in zip(gradients, network.parameters(), strict=True):
+        # Sums over 24 places of float64 in another order, values up to about 100.
+        torch.testing.assert_close(found, each.grad, rtol=1e-9, atol=1e-9)
+
+
+def test_a_failed_pass_leaves_no_hook() -> None:
+    for kind in ("classic", "modern"):
+        network = tiny(kind)
+        with pytest.raises(IndexError):
+            masked_logits(network, torch.full((2, 4), 999), torch.ones(2, 4).bool())
+        counts = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in network.modules()]
+        assert sum(counts) == 0
 
 
 @pytest.mark.parametrize("kind", ["classic", "modern"])

@@ -208,17 +208,53 @@ def masked_logits(
     """Logits of the tokens at ``where`` only, in row-major order.
 
     The vocabulary head is most of a small network's arithmetic; it is applied to the gathered
-    positions for networks of BERT's and ModernBERT's form, to everything for others.
+    positions for networks of BERT's and ModernBERT's form, to everything for others. After the
+    last attention positions no longer meet, so its feed-forward block too is spent on ``where``.
     """
     parts: Any = network  # what it is made of depends on its class
     kind = type(network).__name__
-    if kind == "BertForMaskedLM":
-        hidden = parts.bert(input_ids=ids, **inputs).last_hidden_state
-        return parts.cls(hidden[where])
+    if kind == "BertForMaskedLM" and not network.config.chunk_size_feed_forward:
+        with _bert_ending_at(parts.bert.encoder.layer[-1], where):
+            return parts.cls(parts.bert(input_ids=ids, **inputs).last_hidden_state)
     if kind == "ModernBertForMaskedLM":
-        hidden = parts.model(input_ids=ids).last_hidden_state  # it has no token types
+        with _modern_ending_at(parts.model.layers[-1], where):
+            hidden = parts.model(input_ids=ids).last_hidden_state  # it has no token types
         return parts.decoder(parts.head(hidden[where]))
     return parts(input_ids=ids, **inputs).logits[where]
+
+
+@contextmanager
+def _bert_ending_at(layer: Any, where: Tensor) -> Iterator[None]:
+    """The layer's output is that of ``where`` only, (M, W): what follows attention sees no more."""
+
+    def gather(_: Any, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(each[where] for each in values)  # attention's output and the residual
+
+    handle = layer.attention.output.register_forward_pre_hook(gather)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _modern_ending_at(layer: Any, where: Tensor) -> Iterator[None]:
+    """The layer's feed-forward block adds to ``where`` only; the shape stays, as its sum needs it."""
+
+    def scatter(_: Any, __: Any, value: Tensor) -> Tensor:
+        everywhere = value.new_zeros(*where.shape, value.shape[-1])
+        everywhere[where] = value
+        return everywhere
+
+    handles = [
+        layer.mlp_norm.register_forward_pre_hook(lambda _, values: (values[0][where],)),
+        layer.mlp.register_forward_hook(scatter),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def require_masked_lm(network: PreTrainedModel) -> None:
