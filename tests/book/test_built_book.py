@@ -7,7 +7,7 @@ from pathlib import Path
 import checks
 import pytest
 from book_layout import Book
-from build_site import fingerprint, refresh_cache
+from build_site import execute_ahead, fingerprint, refresh_cache
 from numbering import number_book
 
 
@@ -124,3 +124,45 @@ def test_a_change_of_the_package_empties_the_cache(tmp_path: Path) -> None:
     assert fingerprint(tmp_path) != before
     assert refresh_cache(tmp_path)
     assert not (tmp_path / "_build" / ".jupyter_cache" / "entry").exists()
+
+
+CHAPTER = """---
+file_format: mystnb
+kernelspec: {{name: python3, display_name: Python 3}}
+---
+# A chapter
+
+```{{code-cell}} ipython3
+{code}
+```
+"""
+
+
+def test_chapters_are_executed_ahead_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jupyter_cache import get_cache
+
+    (tmp_path / "_config.yml").write_text("execute: {timeout: 60}\n")
+    names = ["01-good", "02-bad", "03-good"]
+    chapters = "\n".join(f"      - file: book/{name}" for name in names)
+    (tmp_path / "_toc.yml").write_text(
+        f"format: jb-book\nroot: index\nparts:\n  - numbered: true\n    chapters:\n{chapters}\n"
+    )
+    (tmp_path / "book").mkdir()
+    for name in names:
+        code = "1 / 0" if name == "02-bad" else f"print('{name}'.upper())"
+        (tmp_path / "book" / f"{name}.md").write_text(CHAPTER.format(code=code))
+    execute_ahead(tmp_path)
+    said = capsys.readouterr().out
+    assert "01-good executed" in said and "03-good executed" in said
+    assert "02-bad failed" in said
+    cache = get_cache(str(tmp_path / "_build" / ".jupyter_cache"))
+    outputs = [
+        cache.get_cache_bundle(each.pk).nb.cells[-1].outputs[0].text
+        for each in cache.list_cache_records()
+    ]
+    assert sorted(outputs) == ["01-GOOD\n", "03-GOOD\n"]
+    execute_ahead(tmp_path)
+    again = capsys.readouterr().out
+    assert "executed" not in again and "02-bad failed" in again

@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from mpt_lml import MaskedLM, curves, estimators, masks, text, tokens
+from mpt_lml import MaskedLM, curves, estimators, masks, numerics, text, tokens
 from mpt_lml.checkpoints import CheckpointError
 from mpt_lml.models import bert_networks
 from mpt_lml.models.masked_lm import masked_logits
@@ -113,6 +113,51 @@ def test_a_failed_pass_leaves_no_hook() -> None:
             masked_logits(network, torch.full((2, 4), 999), torch.ones(2, 4).bool())
         counts = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in network.modules()]
         assert sum(counts) == 0
+
+
+@pytest.mark.parametrize("kind", ["classic", "modern"])
+def test_fast_linear_layers_give_the_same_float32_values(kind: str) -> None:
+    network = tiny(kind).float().eval()
+    ids = torch.randint(5, 12, (4, 6), generator=generator(1))
+    where = torch.rand(4, 6, generator=generator(2)) < 0.4
+    with torch.no_grad():
+        plain = masked_logits(network, ids, where)
+        with numerics.fast_linear(network):
+            fast = masked_logits(network, ids, where)
+            # No hidden place at all: oneDNN knows no empty product.
+            assert masked_logits(network, ids, where & False).shape == (0, len(PIECES))
+    # Logits of order 10 after a few sums of 64 terms in float32.
+    torch.testing.assert_close(fast, plain, rtol=1e-5, atol=1e-4)
+    assert all("forward" not in vars(each) for each in network.modules())
+
+
+def test_fast_linear_is_used_for_plain_float32_layers_without_gradients_only() -> None:
+    def used(layer: torch.nn.Module) -> bool:
+        with numerics.fast_linear(layer):
+            return "forward" in vars(layer)
+
+    class Other(torch.nn.Linear):
+        pass
+
+    available = torch.backends.mkldnn.is_available()
+    layer = torch.nn.Linear(3, 2)
+    assert not used(layer)
+    with torch.no_grad():
+        assert used(layer) == available
+        assert not used(torch.nn.Linear(3, 2).double())
+        assert not used(Other(3, 2))
+        assert not used(torch.nn.Linear(3, 2, device="meta"))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not used(layer)
+        wrapped = torch.nn.Linear(3, 2)
+        wrapped.forward = lambda x: -x
+        assert torch.equal(wrapped(torch.ones(3)), torch.full((3,), -1.0))
+        with numerics.fast_linear(wrapped):
+            assert torch.equal(wrapped(torch.ones(3)), torch.full((3,), -1.0))
+        assert "forward" in vars(wrapped)
+    with pytest.raises(RuntimeError), torch.no_grad(), numerics.fast_linear(layer):
+        layer(torch.ones(5))
+    assert "forward" not in vars(layer)
 
 
 @pytest.mark.parametrize("kind", ["classic", "modern"])

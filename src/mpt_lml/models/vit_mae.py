@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mpt_lml import masks
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.numerics import log_normal
+from mpt_lml.numerics import fast_linear, log_normal
 from mpt_lml.shapes import require_count, require_finite, require_generator, require_mask
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class ViTMAE(ConditionalModel):
         scale = (slice(None), None, None)
         dtype = self.network.decoder.mask_token.dtype
         inputs = ((x - self.pixel_mean.to(x)[scale]) / self.pixel_scale.to(x)[scale]).to(dtype)
-        with _masking(self.network, size, self.num_features):
+        with _masking(self.network, size, self.num_features), fast_linear(self.network):
             out = self.network(inputs, noise=mask_noise(mask))
         if not torch.equal(out.mask.bool(), mask):
             raise RuntimeError("transformers masked other patches than those asked for")
