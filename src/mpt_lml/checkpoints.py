@@ -1,4 +1,4 @@
-"""Stored weights of networks: what is refused before they are read (floor 0)."""
+"""Stored weights of networks: which revision of a name, and what is refused unread (floor 0)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,54 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+PINNED = {
+    "google-bert/bert-base-uncased": "86b5e0934494bd15c9632b12f734a8a67f723594",
+    "facebook/vit-mae-base": "25b184bea5538bf5c4c852c79d221195fdd2778d",
+}
+"""Names on the hub and the commits of theirs that the book means; both hold safetensors.
+
+:meta hide-value:
+"""
+
 
 class CheckpointError(OSError):
     """Weights that were asked for are not there, or are not what they have to be."""
+
+
+def pinned_revision(source: str | Path) -> str | None:
+    """The commit that a name on the hub stands for here; ``None`` for a folder.
+
+    Raises
+    ------
+    ValueError
+        For a name without one: what stands behind a bare name can change.
+    """
+    if Path(source).is_dir():
+        return None
+    if str(source) not in PINNED:
+        raise ValueError(
+            f"{source} is neither a folder nor a hub name with a known revision. Pin the revision "
+            "(a commit of the hub's repository): the weights behind a bare name can change."
+        )
+    return PINNED[str(source)]
+
+
+def resolved_revision(source: str | Path, revision: str | None = None) -> str | None:
+    """The commit that a name on the hub was loaded from; ``None`` for a folder.
+
+    Read from where the hub's cache put the file: a branch's name can mean another commit tomorrow.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if Path(source).exists():
+        return None
+    found = try_to_load_from_cache(
+        str(source),
+        "config.json",
+        revision=revision or pinned_revision(source),
+        cache_dir=constants.HF_HUB_CACHE,
+    )
+    return Path(found).parent.name if isinstance(found, str) else None
 
 
 def require_checkpoint(source: str | Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from test_masked_lm import tiny, tokenizer
 from transformers import BertForMaskedLM
 
-from mpt_lml import MaskedLM
+from mpt_lml import MaskedLM, checkpoints
 from mpt_lml.experiments import bert, bert_command, cli
 from mpt_lml.models import bert_networks
 from mpt_lml.results import read_json
@@ -162,7 +162,7 @@ def test_replacement_as_in_berts_training(call: list[str]) -> None:
 
 def test_a_pinned_revision_is_recorded(call: list[str], tmp_path: Path, monkeypatch) -> None:
     """A hub's cache as it lies on disk, so that a name is resolved without a network."""
-    pinned = bert_networks.PINNED[bert_networks.HUB_NAME]
+    pinned = checkpoints.PINNED[bert_networks.HUB_NAME]
     home = tmp_path / "hub" / "models--google-bert--bert-base-uncased"
     shutil.copytree(call[2], home / "snapshots" / pinned)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -189,7 +189,7 @@ def test_the_books_own_network_needs_no_network(tmp_path: Path, monkeypatch) -> 
 def test_published_random_network_takes_the_same_path() -> None:
     """BERT-base by its own class and names, in small: what the download would be."""
     found = bert.PreTrained.paper()
-    assert found.source == bert_networks.HUB_NAME and len(found.rates) == 99
+    assert found.model == bert_networks.HUB_NAME and len(found.rates) == 99
 
 
 @pytest.mark.bad_input

@@ -162,6 +162,27 @@ def test_errors_over_masks() -> None:
         dataclasses.replace(found, raw=raw[:, :1], control=found.control[:, :1]).mask_error()
 
 
+@pytest.mark.parametrize(
+    ("sentences", "repeats", "used"),
+    [
+        (11, 1, False),
+        (12, 1, True),
+        (9, 2, False),
+        (10, 2, True),
+        (4, 4, True),
+        (3, 8, True),
+        (1, 9, False),
+    ],
+)
+def test_few_scores_are_left_raw(sentences: int, repeats: int, used: bool) -> None:
+    """A line through two points can have any slope: four sentences once gave -347 nats a token."""
+    g = generator()
+    control, raw = torch.randn(2, sentences, repeats, 3, generator=g, dtype=torch.float64)
+    sizes = torch.full((sentences,), 10)
+    found = SentenceCurves((10.0, 50.0, 90.0), raw, control, raw[:, 0, 0], sizes, EVEN)
+    assert torch.equal(found.values, raw) != used
+
+
 def test_control_variates_help_and_keep_the_mean() -> None:
     g = generator()
     control = torch.randn(400, 2, 3, generator=g, dtype=torch.float64)

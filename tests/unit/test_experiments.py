@@ -11,6 +11,7 @@ import torch
 from mpt_lml import PPCA, curves, data, estimators, experiments
 from mpt_lml.experiments import cli, ledger, registry
 from mpt_lml.experiments.registry import Finding
+from mpt_lml.models import bert_networks
 from mpt_lml.results import read_json, write_json
 
 ROOT = Path(__file__).parents[2]
@@ -194,6 +195,33 @@ class TestResumableRuns:
         call = ["run", "table-1", "--json", "-", "--checkpoints", str(tmp_path)]
         assert cli.main(call) == 2
         assert "table-1 keeps no state to go on from" in capsys.readouterr().err
+
+
+class TestOtherNetworks:
+    def test_the_books_own_folder_in_place_of_the_hub(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        folder = str(bert_networks.small_bert_folder())
+        call = ["run", "table-2-pretrained", "--preset", "quick"]
+        assert cli.main([*call, "--model", folder]) == 0
+        named = read_json(Path("mpt-lml-results", "table-2-pretrained.json"))
+        assert named["weights"] == {"name": folder, "revision": None}
+        assert cli.main(call) == 0
+        own = read_json(Path("mpt-lml-results", "table-2-pretrained.json"))
+        assert "weights" not in own
+        assert own["arrays"]["curve/written"] == named["arrays"]["curve/written"]
+
+    def test_an_experiment_without_one_refuses_it(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["run", "table-1", "--json", "-", "--model", "here"]) == 2
+        said = capsys.readouterr().err
+        assert "table-1 loads no network, so 'here'" in said and "table-2-pretrained" in said
+
+    def test_a_name_that_is_not_pinned(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for name in ("table-2-pretrained", "figure-6-pretrained"):
+            call = ["run", name, "--preset", "quick", "--json", "-", "--model", "some/body"]
+            assert cli.main(call) == 2
+            assert "some/body is neither a folder nor a hub name" in capsys.readouterr().err
 
 
 class TestCommand:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 import torch
 
 from mpt_lml.experiments import small_bert
+from mpt_lml.experiments.small_bert import SmallBert
+from mpt_lml.models import bert_networks
+from mpt_lml.results import read_json
 
 
 def stopping(after: int):
@@ -24,7 +28,7 @@ def stopping(after: int):
 
 
 def run(path: Path | None, progress=lambda steps, _: steps) -> tuple[torch.Tensor, list]:
-    config = small_bert.SmallBert.quick()
+    config = SmallBert.quick()
     tokenizer, batches, held_out = small_bert._prepare(config, None)
     training = small_bert.Training(config, "modern", "mixture", 5, 5, len(tokenizer))
     watched = small_bert.train(
@@ -45,3 +49,32 @@ def test_a_run_that_goes_on_is_the_run_that_never_stopped(after: int, tmp_path: 
     assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
     again, _ = run(path)  # nothing is left to do
     assert torch.equal(again, whole)
+
+
+RESULTS = Path(__file__).parents[2] / "book" / "results"
+
+
+def recorded_scores() -> dict[str, list[float]]:
+    """What the recorded run says: step, and scores at 15, 50 and 98 %."""
+    watched = read_json(RESULTS / "small-bert.json")["arrays"]["watched/full"]
+    return {"before": watched[0][1:], "after": watched[-1][1:]}
+
+
+def test_the_model_card_prints_the_recorded_scores() -> None:
+    card = (RESULTS / "small_bert" / "README.md").read_text(encoding="utf-8").replace("−", "-")
+    before, after = recorded_scores()["before"], recorded_scores()["after"]
+    low, half, high = (f"{each:.2f}" for each in after)
+    assert f"{low} at 15 %, {half} at 50 %, {high} at 98 %" in card
+    assert "before training " + ", ".join(f"{each:.2f}" for each in before) in card
+    assert "6,000 steps" in card and SmallBert.paper().num_steps == 6000
+
+
+@pytest.mark.data
+def test_the_weights_have_the_recorded_scores(tmp_path: Path) -> None:
+    """The committed files are those of the run: vocabulary, weights and held-out rows agree."""
+    shutil.copytree(RESULTS / "small_bert", tmp_path / "vocabulary")
+    tokenizer, _, held_out = small_bert._prepare(SmallBert.paper(), tmp_path)
+    network, _ = bert_networks.load_small_bert()
+    found = small_bert.watch(network, held_out, tokenizer.mask_token_id)
+    # Weights are stored with 11 bits: relative errors of 5e-4 in each of some layers' many terms.
+    assert found == pytest.approx(recorded_scores()["after"], abs=5e-3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from models import generator
 
-from mpt_lml import ViTMAE, curves, masks
+from mpt_lml import ViTMAE, checkpoints, curves, masks
 from mpt_lml.models import mae_networks
 from mpt_lml.models.vit_mae import mask_noise, set_masked_patches
 
@@ -235,6 +235,25 @@ def test_a_saved_network_comes_back(tmp_path: Path) -> None:
     x = images(2, 3)
     mask = masks.sample_masks(2, 4, 2, generator=generator())
     assert torch.equal(ViTMAE(net, 0.1).log_each(x, mask), ViTMAE(loaded, 0.1).log_each(x, mask))
+    net.half().save_pretrained(tmp_path)
+    assert mae_networks.load_network(tmp_path).dtype == torch.float32
+
+
+def test_the_name_on_the_hub_means_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub's cache as it lies on disk, so that a name is resolved without a network."""
+    name = mae_networks.HUB_NAME
+    pinned = checkpoints.PINNED[name]
+    home = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
+    net = network(3, 8, 4)
+    net.save_pretrained(home / "snapshots" / pinned)
+    network(3, 8, 4, seed=9).save_pretrained(home / "snapshots" / ("0" * 40))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    loaded = mae_networks.load_network(name).state_dict()
+    assert all(torch.equal(value, loaded[key]) for key, value in net.state_dict().items())
+    assert checkpoints.resolved_revision(name) == pinned
 
 
 def test_enlarged_images() -> None:
@@ -387,6 +406,10 @@ class TestLoading:
         transformers.BertForMaskedLM(config).save_pretrained(tmp_path)
         with pytest.raises(ValueError, match="'bert' checkpoint, not a 'vit_mae'"):
             mae_networks.load_network(tmp_path)
+
+    def test_a_name_without_a_revision(self) -> None:
+        with pytest.raises(ValueError, match="somebody/mae.*Pin the revision"):
+            mae_networks.load_network("somebody/mae")
 
     def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def offline(*args: object, **options: object) -> None:

@@ -10,8 +10,10 @@ import torch
 from models import generator
 
 from mpt_lml import ViTMAE, data
-from mpt_lml.experiments import vit_mae
+from mpt_lml.experiments import cli, ledger, vit_mae
+from mpt_lml.models import mae_networks
 from mpt_lml.models.mae_networks import small_network
+from mpt_lml.results import read_json
 
 pytest.importorskip("transformers")
 QUICK = vit_mae.Figure6.quick()
@@ -119,3 +121,24 @@ def test_a_local_checkpoint_takes_the_place_of_the_small_ones(tmp_path: Path) ->
     errors = found.arrays["error/test/digits/trained"], found.arrays["error/test/digits/random"]
     assert all(torch.isfinite(each).all() for each in errors)
     assert not torch.equal(*errors)
+    assert found.weights == {"name": str(tmp_path), "revision": None}
+
+
+def test_one_command_runs_the_pretrained_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with facebook/vit-mae-base, whose name the paper preset has; the ledger is not touched."""
+    assert vit_mae.PreTrained.paper().model == mae_networks.HUB_NAME
+    monkeypatch.chdir(tmp_path)
+    small_network(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1).save_pretrained("mae")
+    before = ledger.location().read_bytes()
+    call = ["run", "figure-6-pretrained", "--preset", "quick", "--seed", "4", "--model", "mae"]
+    with pytest.warns(UserWarning, match="enlarged"):
+        assert cli.main(call) == 0
+    found = read_json("mpt-lml-results/figure-6-pretrained.json")
+    assert found["weights"] == {"name": "mae", "revision": None}
+    assert found["provenance"]["command"].endswith("--seed 4 --model mae")
+    assert list(found["findings"]) == ["fig-6-pretrained"]
+    assert len(found["arrays"]["score/digits/trained/size"]) == 1
+    assert "fig-6-pretrained: " in capsys.readouterr().out
+    assert ledger.location().read_bytes() == before

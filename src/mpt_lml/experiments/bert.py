@@ -28,6 +28,7 @@ from mpt_lml.experiments.registry import (
     checksum,
     experiment,
     silent,
+    weights_of,
 )
 from mpt_lml.models.bert_networks import (
     HUB_NAME,
@@ -237,7 +238,7 @@ class PreTrained(Config):
     """Table 2, second row: 99 rates on as many sentences as the paper may have used."""
 
     seeds: tuple[int, ...] = (4,)
-    source: str | None = HUB_NAME
+    model: str | None = HUB_NAME  # or a folder; None: the book's small one
     data_sets: tuple[str, ...] = GLUE
     num_sentences: int = 1000
     rates: tuple[int, ...] = tuple(range(1, 100))
@@ -250,7 +251,7 @@ class PreTrained(Config):
     @classmethod
     def quick(cls) -> PreTrained:
         """The small BERT of the book in its place."""
-        return cls(source=None, data_sets=("written",), num_sentences=4, rates=(10, 50, 90))
+        return cls(model=None, data_sets=("written",), num_sentences=4, rates=(10, 50, 90))
 
 
 @experiment(
@@ -269,12 +270,13 @@ def table_2_pretrained(
 ) -> Outcome:
     """Area of the pre-trained network on each set, and whether it is the printed one.
 
+    ``config.model`` is a name on the hub or a folder made by ``save_pretrained``.
     Arrays: ``area/SET`` (2,) in the paper's unit with its error over sentences, ``curve/SET`` (R,).
     """
-    if config.source is None:
+    if config.model is None:
         network, tokenizer = load_small_bert()
     else:
-        network, tokenizer = load_network(config.source), load_tokenizer(config.source)
+        network, tokenizer = load_network(config.model), load_tokenizer(config.model)
     model = conditionals(network.to(device), tokenizer, batch_tokens=16384)  # type: ignore[arg-type]
     arrays: dict[str, Tensor] = {}
     findings: dict[str, Finding] = {}
@@ -289,11 +291,11 @@ def table_2_pretrained(
         area = result.paper_area()
         arrays[f"area/{name}"] = torch.tensor([area.value, area.standard_error])
         arrays[f"curve/{name}"] = result.score
-        if name in PUBLISHED or config.source is None:
+        if name in PUBLISHED or config.model is None:
             key = f"table-2/pretrained-{name.removeprefix('glue/')}"
-            key = "table-2/pretrained-ax" if config.source is None else key
+            key = "table-2/pretrained-ax" if config.model is None else key
             findings[key] = Finding(area.value, area.standard_error)
-    return Outcome(findings, arrays, checksum(ids))
+    return Outcome(findings, arrays, checksum(ids), weights_of(config.model))
 
 
 @dataclass(frozen=True)

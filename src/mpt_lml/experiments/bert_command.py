@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpt_lml import text
+from mpt_lml import checkpoints, text
 from mpt_lml.experiments.bert import conditionals
 from mpt_lml.experiments.bert_curve import Design, SentenceCurves, chance, curves
 from mpt_lml.experiments.registry import Progress, resolve_device
@@ -136,7 +136,7 @@ def load(
     if name == "bert-base-random":
         tokenizer = bert_networks.load_tokenizer(text.bert_vocabulary())
         return bert_networks.random_bert_base(len(tokenizer), seed=seed), tokenizer
-    network = bert_networks.load_network(name, revision=revision).float()
+    network = bert_networks.load_network(name, revision=revision)
     return network, bert_networks.load_tokenizer(name, revision=revision)
 
 
@@ -196,7 +196,7 @@ def _revision(options: argparse.Namespace) -> str | None:
     """The commit on the hub, where the model came from there."""
     if options.model in MODELS:
         return None
-    return bert_networks.resolved_revision(options.model, options.revision)
+    return checkpoints.resolved_revision(options.model, options.revision)
 
 
 def _name(source: str) -> str:

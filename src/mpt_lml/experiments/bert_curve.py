@@ -132,8 +132,13 @@ class SentenceCurves:
 
     @property
     def values(self) -> Float[Tensor, "N K R"]:
-        """The scores with their control variates subtracted."""
-        if len(self.raw) < 4:
+        """The scores with their control variates subtracted, where there are enough to fit them.
+
+        A factor from fewer than five degrees of freedom has no finite variance; the raw scores
+        are better then.
+        """
+        half, repeats = len(self.raw) // 2, self.raw.shape[1]
+        if (half * (repeats - 1) if repeats > 1 else half - 1) < 5:
             return self.raw
         result = self.raw.clone()
         for own in (slice(0, None, 2), slice(1, None, 2)):

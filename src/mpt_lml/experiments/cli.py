@@ -40,6 +40,12 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     run.add_argument("--seed", type=int, nargs="+", metavar="S", help="replace the preset's seeds")
     run.add_argument(
+        "--model",
+        metavar="FOLDER",
+        help="for experiments that load a network: a folder made by save_pretrained, in place of "
+        "the name on the hub (the ledger is left alone)",
+    )
+    run.add_argument(
         "--out",
         metavar="DIR",
         help="folder for NAME.json; default: book/results for a paper run in a checkout, "
@@ -89,8 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     found = registry.find(options.name)
     seeds = tuple(options.seed) if options.seed else None
-    as_published = options.preset == "paper" and seeds is None
-    config = registry.make_config(found, options.preset, seeds)
+    as_published = options.preset == "paper" and seeds is None and options.model is None
+    config = registry.make_config(found, options.preset, seeds, options.model)
     target = _target(options, as_published)
     checkpoints = _checkpoints(options)
     resumed = checkpoints is not None and any(checkpoints.glob("*"))
@@ -99,6 +105,7 @@ def _run(options: argparse.Namespace) -> None:
         options.name,
         options.preset,
         seeds=seeds,
+        model=options.model,
         device=options.device,
         progress=_bar,
         checkpoints=checkpoints,
@@ -140,7 +147,8 @@ def _checkpoints(options: argparse.Namespace) -> Path | None:
     """The folder for the state of a run that has one."""
     if options.checkpoints is None and not registry.find(options.name).resumable:
         return None
-    name = "-".join([options.name, options.preset, *map(str, options.seed or [])])
+    other = [Path(options.model).name] if options.model else []
+    name = "-".join([options.name, options.preset, *map(str, options.seed or []), *other])
     folder = Path(options.checkpoints or Path("mpt-lml-results", "checkpoints", name))
     require_writable(folder)
     return folder
@@ -160,6 +168,7 @@ def _content(
     command = ["mpt-lml", "run", options.name]
     command += ["--preset", options.preset] if options.preset != "paper" else []
     command += ["--seed", *map(str, options.seed)] if options.seed else []
+    command += ["--model", options.model] if options.model else []
     device = registry.resolve_device(options.device).type
     return {
         "experiment": options.name,

@@ -15,6 +15,8 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
+from mpt_lml.checkpoints import resolved_revision
+
 Verdict = Literal["confirmed", "corrected", "refuted", "open"]
 Item = TypeVar("Item")
 
@@ -67,19 +69,29 @@ class Finding:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run returns: findings for the ledger, arrays for figures, a checksum of its data."""
+    """What a run returns: findings for the ledger, arrays for figures, a checksum of its data.
+
+    ``weights`` names the loaded network and the commit of the hub that it came from.
+    """
 
     findings: dict[str, Finding]
     arrays: dict[str, Tensor] = field(default_factory=dict)
     data_sha256: str | None = None
+    weights: dict[str, str | None] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain lists and numbers for JSON, arrays rounded to 8 significant digits."""
-        return {
+        content = {
             "findings": {name: dataclasses.asdict(found) for name, found in self.findings.items()},
             "arrays": {name: _rounded(array.tolist()) for name, array in self.arrays.items()},
             "data_sha256": self.data_sha256,
         }
+        return content if self.weights is None else content | {"weights": self.weights}
+
+
+def weights_of(model: str | None) -> dict[str, str | None] | None:
+    """For :class:`Outcome`: a loaded network's name, and the commit behind it on the hub."""
+    return None if model is None else {"name": model, "revision": resolved_revision(model)}
 
 
 def _rounded(value: Any) -> Any:
@@ -135,12 +147,26 @@ def find(name: str) -> Experiment:
     raise UnknownExperimentError(f"unknown experiment {name!r}. {hint}")
 
 
-def make_config(found: Experiment, preset: str, seeds: tuple[int, ...] | None) -> Config:
-    """Settings of ``preset``, with its seeds replaced where some are given."""
+def make_config(
+    found: Experiment, preset: str, seeds: tuple[int, ...] | None, model: str | None = None
+) -> Config:
+    """Settings of ``preset``, with its seeds and the network it loads replaced where given."""
     if preset not in ("paper", "quick"):
         raise ValueError(f"preset must be 'paper' or 'quick', got {preset!r}.")
     config = found.config.paper() if preset == "paper" else found.config.quick()
-    return config if seeds is None else dataclasses.replace(config, seeds=seeds)
+    if model is not None and not _loads_network(found):
+        others = ", ".join(name for name in names() if _loads_network(find(name)))
+        raise ValueError(
+            f"{found.name} loads no network, so {model!r} has no place in it. These do: {others}."
+        )
+    changes: dict[str, Any] = {"seeds": seeds, "model": model}
+    return dataclasses.replace(
+        config, **{name: value for name, value in changes.items() if value is not None}
+    )
+
+
+def _loads_network(found: Experiment) -> bool:
+    return any(each.name == "model" for each in dataclasses.fields(found.config))
 
 
 def run(
@@ -148,16 +174,18 @@ def run(
     preset: str = "paper",
     *,
     seeds: tuple[int, ...] | None = None,
+    model: str | None = None,
     device: str = "auto",
     progress: Progress = silent,
     checkpoints: Path | None = None,
 ) -> Outcome:
     """Run an experiment by name and return its :class:`Outcome`.
 
+    ``model``, a hub name or a folder, takes the place of the network that the experiment loads.
     Writes nothing, except its state into the folder ``checkpoints`` where one is given.
     """
     found = find(name)
-    config = make_config(found, preset, seeds)
+    config = make_config(found, preset, seeds, model)
     options: dict[str, Any] = {"device": resolve_device(device), "progress": progress}
     if found.resumable:
         options["checkpoints"] = checkpoints

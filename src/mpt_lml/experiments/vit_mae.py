@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from mpt_lml.experiments.registry import (
     checksum,
     experiment,
     silent,
+    weights_of,
 )
 from mpt_lml.models.mae_networks import (
     HUB_NAME,
@@ -92,6 +94,21 @@ class Figure6(Config):
     def pretrained(cls, model: str = HUB_NAME) -> Figure6:
         """The paper's own network, where its weights can be had, against its random twin."""
         return cls(model=model, num_variance=100, num_test=100, num_pictures=0)
+
+
+@dataclass(frozen=True)
+class PreTrained(Figure6):
+    """The paper's own network on its image sets; it has to be on the hub, its cache or a folder."""
+
+    @classmethod
+    def paper(cls) -> PreTrained:
+        """As :meth:`Figure6.pretrained`."""
+        return cls(**vars(Figure6.pretrained()))
+
+    @classmethod
+    def quick(cls) -> PreTrained:
+        """Small networks trained here in its place."""
+        return cls(**vars(Figure6.quick()))
 
 
 def channel_moments(x: Float[Tensor, "N C H W"]) -> tuple[Tensor, Tensor]:
@@ -213,7 +230,26 @@ def figure_6(
                 path = None if checkpoints is None else checkpoints / f"{name}-{kind}-{seed}.npz"
                 finished.append(_kept(path, partial(task.run, kind, seed, progress)))
         arrays.update(task.summary(runs))
-    return Outcome(_findings(config, arrays), arrays, checksum(used))
+    return Outcome(_findings(config, arrays), arrays, checksum(used), weights_of(config.model))
+
+
+@experiment(
+    "figure-6-pretrained",
+    title="Figure 6 with the paper's network: needs the weights of vit-mae-base",
+    cost="GPU advised",
+    config=PreTrained,
+    resumable=True,
+)
+def figure_6_pretrained(
+    config: PreTrained,
+    *,
+    device: torch.device = torch.device("cpu"),
+    progress: Progress = silent,
+    checkpoints: Path | None = None,
+) -> Outcome:
+    """:func:`figure_6` with loaded weights; finds the smallest gain over a random twin."""
+    found = figure_6(config, device=device, progress=progress, checkpoints=checkpoints)
+    return dataclasses.replace(found, findings={"fig-6-pretrained": found.findings["fig-6"]})
 
 
 @dataclass(frozen=True)

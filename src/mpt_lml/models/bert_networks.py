@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from mpt_lml.checkpoints import CheckpointError, quiet_if_local, require_checkpoint
+from mpt_lml.checkpoints import (
+    CheckpointError,
+    pinned_revision,
+    quiet_if_local,
+    require_checkpoint,
+)
 from mpt_lml.shapes import require_count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 HUB_NAME = "google-bert/bert-base-uncased"
-PINNED = {HUB_NAME: "86b5e0934494bd15c9632b12f734a8a67f723594"}
-"""Revisions that were looked at; any other name has to come with one of its own.
-
-:meta hide-value:
-"""
-
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 Architecture = Literal["modern", "classic"]
 
@@ -134,7 +133,7 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
         vocabulary = {piece: number for number, piece in enumerate(pieces)}
         return BertTokenizer(vocab=vocabulary, do_lower_case=True)
     try:
-        return AutoTokenizer.from_pretrained(source, revision=revision or _pinned(source))
+        return AutoTokenizer.from_pretrained(source, revision=revision or pinned_revision(source))
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{source} has no tokenizer that can be read: {_first_line(error)}. "
@@ -145,7 +144,9 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
 def load_network(source: str | Path, *, revision: str | None = None) -> PreTrainedModel:
     """A masked language model from a ``save_pretrained`` folder or from the hub; safetensors only.
 
-    :func:`resolved_revision` says which commit of the hub's repository it was.
+    Weights are float32, in whatever precision they were stored.
+
+    :func:`~mpt_lml.checkpoints.resolved_revision` says which commit of the hub's repository it was.
 
     Raises
     ------
@@ -158,7 +159,7 @@ def load_network(source: str | Path, *, revision: str | None = None) -> PreTrain
     from transformers import AutoConfig, AutoModelForMaskedLM
 
     require_checkpoint(source)
-    revision = revision or _pinned(source)
+    revision = revision or pinned_revision(source)
     try:
         config = AutoConfig.from_pretrained(source, revision=revision)
         if type(config) not in AutoModelForMaskedLM._model_mapping:
@@ -172,6 +173,7 @@ def load_network(source: str | Path, *, revision: str | None = None) -> PreTrain
                 config=config,
                 revision=revision,
                 use_safetensors=True,
+                dtype=torch.float32,
                 output_loading_info=True,
             )
     except OSError as error:
@@ -200,37 +202,7 @@ def small_bert_folder() -> Path:
 def load_small_bert() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The book's own small BERT (2.5M parameters, see its model card) and its tokenizer."""
     folder = small_bert_folder()
-    return load_network(folder).float(), load_tokenizer(folder)
-
-
-def resolved_revision(source: str | Path, revision: str | None = None) -> str | None:
-    """The commit that a name on the hub was loaded from; ``None`` for a folder.
-
-    Read from where the hub's cache put the file: a branch's name can mean another commit tomorrow.
-    """
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    if Path(source).exists():
-        return None
-    found = try_to_load_from_cache(
-        str(source),
-        "config.json",
-        revision=revision or _pinned(source),
-        cache_dir=constants.HF_HUB_CACHE,
-    )
-    return Path(found).parent.name if isinstance(found, str) else None
-
-
-def _pinned(source: str | Path) -> str | None:
-    """The revision of a hub name; none is needed for a folder."""
-    if Path(source).is_dir():
-        return None
-    if str(source) not in PINNED:
-        raise ValueError(
-            f"{source} is neither a folder nor a hub name with a known revision. Pin the revision "
-            "(a commit of the hub's repository): the weights behind a bare name can change."
-        )
-    return PINNED[str(source)]
+    return load_network(folder), load_tokenizer(folder)
 
 
 def _first_line(error: Exception) -> str:

@@ -10,7 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.checkpoints import CheckpointError, quiet_if_local, require_checkpoint
+from mpt_lml.checkpoints import (
+    CheckpointError,
+    pinned_revision,
+    quiet_if_local,
+    require_checkpoint,
+)
 from mpt_lml.shapes import require_count
 
 if TYPE_CHECKING:
@@ -91,10 +96,12 @@ def restore_positions(network: ViTMAEForPreTraining) -> ViTMAEForPreTraining:
     return network
 
 
-def load_network(source: str | Path, *, revision: str = "main") -> ViTMAEForPreTraining:
+def load_network(source: str | Path, *, revision: str | None = None) -> ViTMAEForPreTraining:
     """A ViT-MAE from a ``save_pretrained`` folder or from the hub; safetensors only.
 
-    The revision that the hub resolved is ``network.config._commit_hash``.
+    Weights are float32, in whatever precision they were stored.
+
+    :func:`~mpt_lml.checkpoints.resolved_revision` says which commit of the hub's repository it was.
 
     Raises
     ------
@@ -102,11 +109,12 @@ def load_network(source: str | Path, *, revision: str = "main") -> ViTMAEForPreT
         When ``source`` is a folder without a checkpoint or with pickled weights only, when its
         weights do not cover encoder and decoder, or when the hub cannot be reached.
     ValueError
-        When it is a checkpoint of another kind of model.
+        When it is a checkpoint of another kind of model, or a hub name without a revision.
     """
     from transformers import AutoConfig, ViTMAEForPreTraining
 
     require_checkpoint(source)
+    revision = revision or pinned_revision(source) or "main"  # a folder has none
     try:
         config = AutoConfig.from_pretrained(source, revision=revision)
         if config.model_type != "vit_mae":
@@ -117,6 +125,7 @@ def load_network(source: str | Path, *, revision: str = "main") -> ViTMAEForPreT
                 config=config,
                 revision=revision,
                 use_safetensors=True,
+                dtype=torch.float32,
                 output_loading_info=True,
             )
     except OSError as error:
