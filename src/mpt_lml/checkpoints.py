@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import torch
 
 PINNED = {
     "google-bert/bert-base-uncased": "86b5e0934494bd15c9632b12f734a8a67f723594",
@@ -77,6 +80,71 @@ def require_checkpoint(source: str | Path) -> None:
             f"{source} has {what}. Pickles can run code and are refused: save with "
             "save_pretrained(folder), which writes model.safetensors."
         )
+
+
+def load_pretrained(
+    loader: Any,
+    source: str | Path,
+    require_config: Callable[[Any], None],
+    *,
+    revision: str | None,
+    what: str,
+    otherwise: str,
+) -> Any:
+    """A network of ``transformers`` from a ``save_pretrained`` folder or the hub, to evaluate.
+
+    Safetensors only; weights are float32, in whatever precision they were stored.
+
+    Parameters
+    ----------
+    loader
+        A class of ``transformers`` with ``from_pretrained``.
+    source : str or Path
+    require_config
+        Raises ValueError for the configuration of a wrong kind of model.
+    revision : str, optional
+        A commit of the hub's repository; by default the pinned one.
+    what, otherwise : str
+        What all weights belong to, and what can be done without them, for the messages.
+
+    Raises
+    ------
+    CheckpointError
+        When ``source`` is a folder without a checkpoint or with pickled weights only, when some of
+        the weights are missing, or when the hub cannot be reached.
+    ValueError
+        For a hub name without a revision, and from ``require_config``.
+    """
+    from transformers import AutoConfig
+
+    require_checkpoint(source)
+    revision = revision or pinned_revision(source) or "main"  # a folder has none
+    try:
+        config = AutoConfig.from_pretrained(source, revision=revision)
+        require_config(config)
+        with quiet_if_local(source):
+            network, report = loader.from_pretrained(
+                source,
+                config=config,
+                revision=revision,
+                use_safetensors=True,
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
+    except OSError as error:
+        raise CheckpointError(
+            f"{source} (revision {revision}) could not be loaded as safetensors: there is no "
+            "network, no such name, or only pickled weights, which are refused. Either download it "
+            "where there is a network and name the folder that save_pretrained made, or go on "
+            f"without it: {otherwise}"
+        ) from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise CheckpointError(
+            f"{source} lacks {len(missing)} of the weights of {what}, such as {missing[0]}; they "
+            "would be random. It may be an encoder alone."
+        )
+    return network.eval()
 
 
 @contextmanager

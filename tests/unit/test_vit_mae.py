@@ -376,7 +376,7 @@ def test_refused_with_a_reason(call, error, message) -> None:
 @pytest.mark.bad_input
 class TestLoading:
     def refused(self, source: object, message: str) -> None:
-        with pytest.raises(mae_networks.CheckpointError, match=message):
+        with pytest.raises(checkpoints.CheckpointError, match=message):
             mae_networks.load_network(source)
 
     def test_a_folder_that_is_no_checkpoint(self, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ one joint distribution; for the others Σ_M S(x; M) need not be log p(x).
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import final
 
@@ -92,8 +93,33 @@ class GridConditional(TractableModel):
             yield self.model.log_table(x[rows], nodes)
 
 
+class _Estimated(ConditionalModel):
+    """Conditionals of ``model`` that are estimated one mask at a time, by :meth:`_one`."""
+
+    model: LatentVariableModel
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return self.model.num_features
+
+    @torch.no_grad()
+    def log_conditional(
+        self, x: Float[Tensor, "N D"], mask: Bool[Tensor, "P D"]
+    ) -> Float[Tensor, "P N D"]:
+        """Estimates of log p(x_j | x_R), nats, (P, N, D); 0 where ``mask`` is False."""
+        self.model.require_data(x)
+        require_mask(mask, self.num_features)
+        values = torch.stack([self._one(x, hidden) for hidden in mask])
+        return values.where(mask[:, None, :], 0.0)
+
+    @abstractmethod
+    def _one(self, x: Float[Tensor, "N D"], hidden: Bool[Tensor, " D"]) -> Float[Tensor, "N D"]:
+        """Of every coordinate, under one mask for all data."""
+
+
 @final
-class ImportanceConditional(ConditionalModel):
+class ImportanceConditional(_Estimated):
     """Self-normalized importance sampling: Σ_s w̄_s p(x_j | z_s) with w_s ∝ p(x_R, z_s)/q(z_s).
 
     Consistent as S grows, with a bias of order 1/S; the same draws serve every coordinate of a mask.
@@ -112,21 +138,6 @@ class ImportanceConditional(ConditionalModel):
         self.model, self.num_samples = model, num_samples
         self.generator, self.proposal = generator, proposal
 
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self.model.num_features
-
-    @torch.no_grad()
-    def log_conditional(
-        self, x: Float[Tensor, "N D"], mask: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N D"]:
-        """Estimates of log p(x_j | x_R), nats, (P, N, D); 0 where ``mask`` is False."""
-        self.model.require_data(x)
-        require_mask(mask, self.num_features)
-        values = torch.stack([self._one(x, hidden) for hidden in mask])
-        return values.where(mask[:, None, :], 0.0)
-
     def _one(self, x: Float[Tensor, "N D"], hidden: Bool[Tensor, " D"]) -> Float[Tensor, "N D"]:
         observed = ~hidden[None]
         q = self.proposal(self.model, x, observed)
@@ -138,7 +149,7 @@ class ImportanceConditional(ConditionalModel):
 
 
 @final
-class GibbsConditional(ConditionalModel):
+class GibbsConditional(_Estimated):
     """Chains that alternate z given (x_R, x_A) and x_A given z; p(x_j | z) averaged along them.
 
     ``corrected=False`` is pseudo-Gibbs, the recursive encoding–decoding of Rezende et al. 2014
@@ -150,6 +161,8 @@ class GibbsConditional(ConditionalModel):
     The first half of the steps is thrown away. Hidden coordinates start at the decoder's mean at
     z = 0.
     """
+
+    model: VAE
 
     def __init__(
         self,
@@ -167,21 +180,6 @@ class GibbsConditional(ConditionalModel):
         require_generator(generator)
         self.model, self.num_steps, self.num_chains = model, num_steps, num_chains
         self.generator, self.corrected = generator, corrected
-
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self.model.num_features
-
-    @torch.no_grad()
-    def log_conditional(
-        self, x: Float[Tensor, "N D"], mask: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N D"]:
-        """Estimates of log p(x_j | x_R), nats, (P, N, D); 0 where ``mask`` is False."""
-        self.model.require_data(x)
-        require_mask(mask, self.num_features)
-        values = torch.stack([self._one(x, hidden) for hidden in mask])
-        return values.where(mask[:, None, :], 0.0)
 
     def impute(self, x: Float[Tensor, "N D"], mask: Bool[Tensor, "N D"]) -> Float[Tensor, "C N D"]:
         """x with a draw of its hidden coordinates at the end of every chain, (chains, N, D)."""

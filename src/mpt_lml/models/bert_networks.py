@@ -11,9 +11,8 @@ import torch
 
 from mpt_lml.checkpoints import (
     CheckpointError,
+    load_pretrained,
     pinned_revision,
-    quiet_if_local,
-    require_checkpoint,
 )
 from mpt_lml.shapes import require_count
 
@@ -156,41 +155,23 @@ def load_network(source: str | Path, *, revision: str | None = None) -> PreTrain
     ValueError
         When it is a model of a kind that has no masked-LM head, or a hub name without a revision.
     """
-    from transformers import AutoConfig, AutoModelForMaskedLM
+    from transformers import AutoModelForMaskedLM
 
-    require_checkpoint(source)
-    revision = revision or pinned_revision(source)
-    try:
-        config = AutoConfig.from_pretrained(source, revision=revision)
+    def require_head(config: Any) -> None:
         if type(config) not in AutoModelForMaskedLM._model_mapping:
             raise ValueError(
                 f"{source} is a {config.model_type!r} model, which has no masked-LM head: it cannot "
                 "say log p of a hidden token. Use a model of BERT's kind."
             )
-        with quiet_if_local(source):
-            loaded: Any = AutoModelForMaskedLM.from_pretrained(
-                source,
-                config=config,
-                revision=revision,
-                use_safetensors=True,
-                dtype=torch.float32,
-                output_loading_info=True,
-            )
-    except OSError as error:
-        raise CheckpointError(
-            f"{source} (revision {revision}) could not be loaded as safetensors: there is no "
-            "network, no such name, or only pickled weights, which are refused. Either download it "
-            "where there is a network and name the folder that save_pretrained made, or go on "
-            "without it: the small BERT of the book needs no download."
-        ) from error
-    network, report = loaded
-    missing = sorted(report["missing_keys"])
-    if missing:
-        raise CheckpointError(
-            f"{source} lacks {len(missing)} of the weights of a masked language model, such as "
-            f"{missing[0]}; they would be random. It may be an encoder without its head."
-        )
-    return network.eval()
+
+    return load_pretrained(
+        AutoModelForMaskedLM,
+        source,
+        require_head,
+        revision=revision,
+        what="a masked language model with its head",
+        otherwise="the small BERT of the book needs no download.",
+    )
 
 
 def small_bert_folder() -> Path:

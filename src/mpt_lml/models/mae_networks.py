@@ -10,12 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.checkpoints import (
-    CheckpointError,
-    pinned_revision,
-    quiet_if_local,
-    require_checkpoint,
-)
+from mpt_lml.checkpoints import load_pretrained
 from mpt_lml.shapes import require_count
 
 if TYPE_CHECKING:
@@ -111,33 +106,20 @@ def load_network(source: str | Path, *, revision: str | None = None) -> ViTMAEFo
     ValueError
         When it is a checkpoint of another kind of model, or a hub name without a revision.
     """
-    from transformers import AutoConfig, ViTMAEForPreTraining
+    from transformers import ViTMAEForPreTraining
 
-    require_checkpoint(source)
-    revision = revision or pinned_revision(source) or "main"  # a folder has none
-    try:
-        config = AutoConfig.from_pretrained(source, revision=revision)
+    def require_kind(config: Any) -> None:
         if config.model_type != "vit_mae":
             raise ValueError(f"{source} is a {config.model_type!r} checkpoint, not a 'vit_mae'.")
-        with quiet_if_local(source):
-            loaded: Any = ViTMAEForPreTraining.from_pretrained(
-                source,
-                config=config,
-                revision=revision,
-                use_safetensors=True,
-                dtype=torch.float32,
-                output_loading_info=True,
-            )
-    except OSError as error:
-        raise CheckpointError(_no_weights(source, revision)) from error
-    network, report = loaded
-    missing = sorted(report["missing_keys"])
-    if missing:
-        raise CheckpointError(
-            f"{source} lacks {len(missing)} of the weights of an encoder with its decoder, such as "
-            f"{missing[0]}; they would be random. It may be an encoder alone (ViTMAEModel)."
-        )
-    return network.eval()
+
+    return load_pretrained(
+        ViTMAEForPreTraining,
+        source,
+        require_kind,
+        revision=revision,
+        what="an encoder with its decoder",
+        otherwise="small_network(...) needs no weights.",
+    )
 
 
 def as_inputs(
@@ -161,12 +143,3 @@ def as_inputs(
     size = (height, width)
     larger = torch.nn.functional.interpolate(x, size, mode="bilinear", align_corners=False)
     return larger.expand(-1, channels, -1, -1).clamp(0.0, 1.0)
-
-
-def _no_weights(source: str | Path, revision: str) -> str:
-    return (
-        f"{source} (revision {revision}) could not be loaded as safetensors: there is no network, "
-        "no such name, or only pickled weights, which are refused. Either download it where there "
-        "is a network and name the folder that save_pretrained made, or go on without it: "
-        "small_network(...) needs no weights."
-    )

@@ -6,6 +6,8 @@ by side; the grid and the data are shared by them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -42,16 +44,7 @@ def masked(
     The data are cut into P parts of (nearly) equal size and part p is scored with mask p: P masks for
     the price of one. P = 1 is one mask for all data, the paper's way.
     """
-    values = []
-    for w, b, rows in zip(loadings, offset, mask, strict=True):
-        require_boolean_rows("mask", rows, x.shape[1])
-        parts = x.tensor_split(len(rows))
-        scores = [
-            _scores(w, b, part, hidden, grid).sum()
-            for part, hidden in zip(parts, rows, strict=True)
-        ]
-        values.append(torch.stack(scores).sum() * x.shape[1] / len(x))
-    return torch.stack(values)
+    return _by_parts(_scores, loadings, offset, x, mask, grid)
 
 
 def block(
@@ -66,16 +59,7 @@ def block(
     It forgets what was observed. The authors' published script trains this where the paper writes
     log p(x_A | x_R). Data are cut into P parts as in :func:`masked`.
     """
-    values = []
-    for w, b, rows in zip(loadings, offset, mask, strict=True):
-        require_boolean_rows("mask", rows, x.shape[1])
-        parts = x.tensor_split(len(rows))
-        scores = [
-            _log_weights(w, b, part, hidden.to(x), grid).logsumexp(dim=-1).sum() / hidden.sum()
-            for part, hidden in zip(parts, rows, strict=True)
-        ]
-        values.append(torch.stack(scores).sum() * x.shape[1] / len(x))
-    return torch.stack(values)
+    return _by_parts(_block_scores, loadings, offset, x, mask, grid)
 
 
 def elbo(
@@ -111,6 +95,35 @@ def elbo(
     fit = ((x @ loadings) * z).sum(dim=-1) + offset @ x.T - F.softplus(logits).sum(dim=-1)
     divergence = 0.5 * (mean.square() + variance - variance.log() - 1.0).sum(dim=-1)
     return (fit - divergence).mean(dim=-1)
+
+
+def _by_parts(
+    score: Callable[[Tensor, Tensor, Tensor, Tensor, Grid], Float[Tensor, " N"]],
+    loadings: Float[Tensor, "B D K"],
+    offset: Float[Tensor, "B D"],
+    x: Float[Tensor, "N D"],
+    mask: Bool[Tensor, "B P D"],
+    grid: Grid,
+) -> Float[Tensor, " B"]:
+    """D times the mean of ``score``, part p of the data with mask p of their model."""
+    values = []
+    for w, b, rows in zip(loadings, offset, mask, strict=True):
+        require_boolean_rows("mask", rows, x.shape[1])
+        parts = zip(x.tensor_split(len(rows)), rows, strict=True)
+        scores = [score(w, b, part, hidden, grid).sum() for part, hidden in parts]
+        values.append(torch.stack(scores).sum() * x.shape[1] / len(x))
+    return torch.stack(values)
+
+
+def _block_scores(
+    loadings: Float[Tensor, "D K"],
+    offset: Float[Tensor, " D"],
+    x: Float[Tensor, "N D"],
+    mask: Bool[Tensor, " D"],
+    grid: Grid,
+) -> Float[Tensor, " N"]:
+    """(1/M) log p(x_A) of every datum."""
+    return _log_weights(loadings, offset, x, mask.to(x), grid).logsumexp(dim=-1) / mask.sum()
 
 
 def _log_weights(
