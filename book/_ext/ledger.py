@@ -7,10 +7,9 @@
 ``{build-environment}``  versions and hardware this build ran on
 ``{chapter-costs}``      what executing each chapter took, in this build or the cached one
 
-The ledger is a list of entries; ``later_chapters.json`` beside it has the titles of chapters that
-are still to be written, ``{docname: title}``. ``measured``,
-``standard_error`` and ``verdict`` are written by the runs. Where nothing was published but a
-tolerance stands, ``measured`` is an error that has to stay below it.
+The ledger is a list of entries. ``measured``, ``standard_error`` and ``verdict`` are written by the
+runs. Where nothing was published but a tolerance stands, ``measured`` is an error that has to stay
+below it.
 """
 
 from __future__ import annotations
@@ -92,10 +91,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Ledger:
-    """All entries, and the titles of the chapters that are still to be written."""
+    """All entries."""
 
     entries: tuple[Entry, ...]
-    later_chapters: dict[str, str]
 
     def chapters(self) -> set[str]:
         return {entry.chapter for entry in self.entries}
@@ -109,17 +107,13 @@ def read_ledger(path: Path) -> Ledger:
     content = _read_json(path)
     if not isinstance(content, list):
         raise LedgerError(f"{path}: must be a list of entries")
-    announced = path.with_name("later_chapters.json")
-    later = _read_json(announced) if announced.is_file() else {}
-    if not isinstance(later, dict) or not all(CHAPTER_PATTERN.fullmatch(name) for name in later):
-        raise LedgerError(f"{announced}: must map docnames (book/NN-name) to titles")
     entries = tuple(_entry(raw, f"{path}: entry {n}") for n, raw in enumerate(content))
     seen: set[str] = set()
     for entry in entries:
         if entry.id in seen:
             raise LedgerError(f"{path}: entry {entry.id!r}: the id stands twice")
         seen.add(entry.id)
-    return Ledger(entries, later)
+    return Ledger(entries)
 
 
 def _read_json(path: Path) -> Any:
@@ -276,8 +270,8 @@ class LedgerDirective(SphinxDirective):
     def ledger(self) -> Ledger:
         name = self.config.ledger_file
         self.env.note_dependency(name)
-        # A chapter that is added or dropped changes what is a link; a missing file would make the
-        # page outdated in every build.
+        # A chapter that is renamed changes the links; a missing file would make the page outdated
+        # in every build.
         if Path(self.env.srcdir, "_toc.yml").is_file():
             self.env.note_dependency("_toc.yml")
         try:
@@ -285,11 +279,8 @@ class LedgerDirective(SphinxDirective):
         except LedgerError as error:
             raise ExtensionError(str(error)) from error
 
-    def link(self, docname: str, ledger: Ledger) -> nodes.Node:
-        """A link to a chapter that exists, the plain title of one that does not."""
-        if docname not in self.env.found_docs:
-            title = ledger.later_chapters.get(docname, docname)
-            return nodes.inline("", f"{title} (planned)", classes=["planned"])
+    def link(self, docname: str) -> nodes.Node:
+        """A link to a chapter; one that does not exist is a warning of the build."""
         options = {"refdoc": self.env.docname, "refdomain": "std", "reftype": "doc"}
         reference = addnodes.pending_xref(
             "", reftarget=f"/{docname}", refexplicit=False, refwarn=True, **options
@@ -341,12 +332,12 @@ class LedgerTable(LedgerDirective):
         if not chosen:
             return [paragraph("No entry of the ledger is of this kind at present.")]
         columns = self.options.get("columns") or DEFAULT_COLUMNS
-        rows = [self.row(entry, columns, ledger) for entry in chosen]
+        rows = [self.row(entry, columns) for entry in chosen]
         widths = [self.WIDTHS.get(column, 10) for column in columns]
         return [make_table([HEADINGS[c] for c in columns], rows, widths, ["ledger-entries"])]
 
-    def row(self, entry: Entry, columns: tuple[str, ...], ledger: Ledger) -> nodes.row:
-        row = make_row(*(self.cell(entry, column, columns, ledger) for column in columns))
+    def row(self, entry: Entry, columns: tuple[str, ...]) -> nodes.row:
+        row = make_row(*(self.cell(entry, column, columns) for column in columns))
         for cell, column in zip(row.children, columns, strict=True):
             cell["classes"].append(f"col-{column}")
         if "anchors" in self.options:
@@ -354,12 +345,12 @@ class LedgerTable(LedgerDirective):
         return row
 
     def cell(
-        self, entry: Entry, column: str, columns: tuple[str, ...], ledger: Ledger
+        self, entry: Entry, column: str, columns: tuple[str, ...]
     ) -> nodes.Node | str | list[nodes.paragraph]:
         if column == "statement":
             return self.statement(entry, columns)
         if column == "chapter":
-            return self.link(entry.chapter, ledger)
+            return self.link(entry.chapter)
         if column == "verdict":
             return badge(entry.verdict)
         if column in ("command", "id"):

@@ -85,11 +85,9 @@ def _entry(**changes):
     return {**entry, **changes}
 
 
-def _write(folder: Path, entries: list[dict], later: dict[str, str] | None = None) -> Path:
+def _write(folder: Path, entries: list[dict]) -> Path:
     path = folder / "ledger.json"
     path.write_text(json.dumps(entries), encoding="utf-8")
-    if later is not None:
-        (folder / "later_chapters.json").write_text(json.dumps(later), encoding="utf-8")
     return path
 
 
@@ -118,19 +116,16 @@ def test_a_verdict_stands_on_a_measurement():
     assert [e.id for e in decided if e.measured is None] == []
 
 
-def test_chapters_exist_or_are_announced():
+def test_chapters_exist():
     for chapter in COMMITTED.chapters():
-        written = (ROOT / f"{chapter}.md").is_file()
-        announced = chapter in COMMITTED.later_chapters
-        assert written != announced, f"{chapter}: written {written}, announced {announced}"
+        assert (ROOT / f"{chapter}.md").is_file(), chapter
 
 
-def test_commands_of_written_chapters_name_experiments_that_exist():
+def test_commands_name_experiments_that_exist():
     from mpt_lml import experiments
 
     for entry in COMMITTED.entries:
-        if entry.chapter not in COMMITTED.later_chapters:
-            assert entry.command.split()[2] in experiments.names(), entry.id
+        assert entry.command.split()[2] in experiments.names(), entry.id
 
 
 def test_the_file_is_written_as_the_runs_write_it():
@@ -233,17 +228,11 @@ def _text(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
-def test_the_table_shows_numbers_verdicts_and_links_only_to_chapters_that_exist(small_site):
+def test_the_table_shows_numbers_verdicts_and_links(small_site):
     folder, build = small_site
     printed = {"published": -60.34, "tolerance": 0.005, "verdict": "confirmed", "kind": "table"}
-    _write(
-        folder / "book",
-        [
-            _entry(id="table-1/true", measured=-60.3372, standard_error=0.0012, **printed),
-            _entry(id="fig-6", chapter="book/12-later", kind="figure"),
-        ],
-        later={"book/12-later": "A later chapter"},
-    )
+    entry = _entry(id="table-1/true", measured=-60.3372, standard_error=0.0012, **printed)
+    _write(folder / "book", [entry])
     result = build()
     assert result.returncode == 0, result.stderr
     html = (folder / "_build" / "book" / "map.html").read_text(encoding="utf-8")
@@ -254,8 +243,8 @@ def test_the_table_shows_numbers_verdicts_and_links_only_to_chapters_that_exist(
     assert 'id="ledger-table-1-true"' in html
     table = html[html.index("ledger-entries") : html.index("ledger-summary")]
     assert 'href="01-first.html"' in table
-    assert "12-later" not in table
-    assert "A later chapter (planned)" in _text(table)
+    _write(folder / "book", [entry, _entry(chapter="book/12-nowhere")])
+    assert "12-nowhere" in build().stderr
 
 
 def test_the_page_follows_the_file_and_a_broken_file_stops_the_build(small_site):
