@@ -120,7 +120,7 @@ def random_loadings_curve(
 def random_loadings_crossover(num_features: int, latent_dim: int, noise_variance: float) -> float:
     """r* of PPCA with N(0, 1) loadings for large D and K = κD < D (ours):
 
-    r* ≈ 1 − κ/(1 − e^{−E}),  E = κ (ln(D/σ²) − 1) − (1 − κ) ln(1 − κ).
+    r* ≈ 1 − κ/(1 − e^{−E}) + σ² e^E/D,  E = κ (ln(D/σ²) − 1) − (1 − κ) ln(1 − κ).
 
     For κ → 0 it is 1 − 1/ln(D/σ²), whatever K.
     """
@@ -129,7 +129,7 @@ def random_loadings_crossover(num_features: int, latent_dim: int, noise_variance
     share = latent_dim / num_features
     drop = share * (math.log(num_features / noise_variance) - 1.0)
     drop -= (1.0 - share) * math.log1p(-share)
-    return 1.0 - share / -math.expm1(-drop)
+    return 1.0 - share / -math.expm1(-drop) + noise_variance * math.exp(drop) / num_features
 
 
 def sizes_and_weights(

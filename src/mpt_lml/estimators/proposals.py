@@ -100,7 +100,7 @@ def at_mode(
     with torch.no_grad():
         start = _better_start(model, x, observed)
     mode, precision = quadrature.find_modes(
-        lambda z: model.log_joint(x, z, observed), start, tolerance=1e-4
+        lambda z: model.log_joint(x, z, observed), start, tolerance=1e-4, accepted=0.1
     )
     factor = torch.linalg.inv(torch.linalg.cholesky(precision)).mT
     return GaussianProposal(mode, widen * factor, prior_share)

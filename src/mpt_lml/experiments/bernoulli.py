@@ -349,10 +349,13 @@ def _findings(config: Bernoulli, arrays: Mapping[str, Tensor]) -> dict[str, Find
         end = "" if name == first else f"/{name.replace('_', '-')}"
         masked = _difference(arrays, f"{name}/fixed", f"{name}/elbo")
         small = _difference(arrays, f"{name}/fixed", f"{name}/{SMALL}")
+        both = _difference(arrays, f"{name}/uniform", f"{name}/{SMALL}")
         sizes = _difference(arrays, f"{name}/uniform", f"{name}/fixed")
         block = _difference(arrays, f"{name}/block", f"{name}/fixed")
         findings[f"fig-3-upper{end}"] = Finding(*masked, _decide(*masked, 0))
-        findings[f"fig-3-upper/small-start{end[1:] and '-'}{end[1:]}"] = Finding(*small, _decide(*small, 0))
+        tail = end.replace("/", "-")
+        findings[f"fig-3-upper/small-start{tail}"] = Finding(*small, _decide(*small, 0))
+        findings[f"fig-3-upper/uniform-small-start{tail}"] = Finding(*both, _decide(*both, 0))
         findings[f"linear-vae-uniform-size{end}"] = Finding(*sizes, _decide(*sizes, 1))
         findings[f"block-marginal{end}"] = Finding(*block, "corrected")  # the script is what it is
     off, error = arrays[f"grids/{first}/fixed"][0].tolist()  # the authors' 4 × 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,14 +81,20 @@ def random_twin(network: ViTMAEForPreTraining, *, seed: int) -> ViTMAEForPreTrai
 
 
 def restore_positions(network: ViTMAEForPreTraining) -> ViTMAEForPreTraining:
-    """Give a decoder without positions its sine and cosine positions (in place).
+    """Give an encoder and a decoder without positions their sine and cosine positions (in place).
 
-    ``transformers`` 5 sets a new decoder's fixed position embedding to zero, and it is not trained:
-    every hidden patch of an image would get the same prediction, before and after training.
+    ``transformers`` 5 sets the fixed position embeddings of a new network to zero, and they are not
+    trained: every hidden patch of an image would get the same prediction, before and after training.
     """
     positions = network.decoder.decoder_pos_embed
     if not positions.any():
         network.decoder.initialize_weights(positions.shape[1] - 1)
+    embeddings = network.vit.embeddings
+    if not embeddings.position_embeddings.any():
+        other = copy.deepcopy(embeddings)  # its weights are drawn anew, too
+        other.patch_embeddings.projection._is_hf_initialized = False  # else it returns at once
+        other.initialize_weights()
+        embeddings.position_embeddings.data.copy_(other.position_embeddings)
     return network
 
 
