@@ -51,12 +51,31 @@ def test_the_long_elbo_begins_as_the_short_one(tmp_path: Path) -> None:
     short, long = (outcome.arrays[f"track/digits/{name}"] for name in ("elbo", bernoulli.LONG))
     assert len(long) == len(outcome.arrays["long_epochs"]) > len(short)
     torch.testing.assert_close(long[: len(short)], short, rtol=0, atol=0)
-    for name in ("elbo", bernoulli.LONG):  # a bound, up to the noise of 20 draws of z
+    small = outcome.arrays[f"track/digits/{bernoulli.SMALL}"]
+    torch.testing.assert_close(small[0], short[0], rtol=0, atol=0)  # the model starts alike
+    assert not torch.equal(small[-1], short[-1])
+    for name in (
+        "elbo",
+        bernoulli.LONG,
+        bernoulli.SMALL,
+    ):  # a bound, up to the noise of 20 draws of z
         gap = outcome.arrays[f"lml/digits/{name}"] - outcome.arrays[f"bound/digits/{name}"]
         assert (gap > 0).all()
     again = bernoulli.figure_3_upper(QUICK, checkpoints=tmp_path)  # nothing is left to be trained
     for name, value in outcome.arrays.items():
         torch.testing.assert_close(again.arrays[name], value, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_small_encoder_starts_at_the_prior() -> None:
+    x = bernoulli.binary_images("digits", QUICK.num_data)
+    still = dataclasses.replace(QUICK, num_epochs=1, learning_rate=1e-9)
+    whole, small, none = (
+        bernoulli.train(still, x, "elbo", encoder_scale=scale).parameters for scale in (1, 0.01, 0)
+    )
+    for name in ("encoder", "encoder_offset"):
+        torch.testing.assert_close(small[name], 0.01 * whole[name], rtol=1e-6, atol=1e-8)
+        assert none[name].abs().max() < 1e-8  # one step of Adam
+    torch.testing.assert_close(small["loadings"], whole["loadings"], rtol=0, atol=1e-8)
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:

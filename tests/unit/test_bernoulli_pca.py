@@ -124,6 +124,22 @@ def test_adaptive_agrees_where_posteriors_are_narrow() -> None:
     assert (shared[20] - adaptive).abs().max() > 0.5
 
 
+def test_a_flat_posterior_needs_patience_or_tolerance() -> None:
+    """Curvature 0.02, below the floor of 1: every step goes two percent of the way."""
+
+    def flat(z: torch.Tensor) -> torch.Tensor:
+        return -0.01 * z.square().sum(dim=-1)
+
+    start = torch.full((3, 2), 5.0, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="no mode after 100 Newton steps"):
+        quadrature.find_modes(flat, start)
+    near, precision = quadrature.find_modes(flat, start, accepted=0.1)
+    torch.testing.assert_close(near, start * 0.98**100, atol=1e-9, rtol=0)
+    torch.testing.assert_close(precision, torch.eye(2).double().expand(3, 2, 2))
+    exact, _ = quadrature.find_modes(flat, start, max_steps=2000)
+    assert exact.abs().max() < 1e-5
+
+
 def test_modes_have_no_gradient_left() -> None:
     model = random_bernoulli(30, 2, 20, seed=8)
     x = model.sample(50, generator=generator(9))

@@ -103,7 +103,29 @@ class TestRandomLoadings:
             formula = rates.random_loadings_crossover(200 * scale, 20 * scale, 0.2)
             gaps.append(abs(rates.curve_crossover(curve).item() - formula))
         assert gaps[0] > 2 * gaps[1] > 4 * gaps[2]
-        assert gaps[2] < 1e-3
+        assert gaps[2] < 1e-4
+
+    @pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.7, 0.9])
+    def test_formula_holds_on_both_sides_of_one_half(self, share: float) -> None:
+        D = 20_000
+        curve = rates.random_loadings_curve(D, round(share * D), 0.2)
+        formula = rates.random_loadings_crossover(D, round(share * D), 0.2)
+        assert abs(rates.curve_crossover(curve).item() - formula) < 3e-4
+
+    @pytest.mark.parametrize("latent_dim", [2, 100, 150])
+    def test_formula_against_measured_crossovers(self, latent_dim: int) -> None:
+        found = []
+        for seed in range(3):
+            g = torch.Generator().manual_seed(seed)
+            loadings = torch.randn(200, latent_dim, generator=g, **f64)
+            score = experiment.expected_scores(loadings, 0.2, 3, generator=g, balanced=True).mean(
+                dim=1
+            )
+            truth = torch.tensor(experiment.expected_log_marginal(loadings, 0.2) / 200, **f64)
+            found.append(rates.crossover(torch.arange(1, 201, **f64) / 200, score, truth))
+        found = torch.stack([torch.as_tensor(each) for each in found])
+        # Draws of W scatter by a few thousandths; what the formula neglects is of order 1/D.
+        assert abs(found.mean() - rates.random_loadings_crossover(200, latent_dim, 0.2)) < 0.01
 
     def test_few_latent_dimensions(self) -> None:
         got = rates.random_loadings_crossover(10**7, 1, 0.2)

@@ -113,6 +113,14 @@ def test_hidden_patches_are_told_apart() -> None:
     net.decoder.decoder_pos_embed.data.zero_()
     assert spread(net) < 1e-5
     assert spread(mae_networks.restore_positions(net)) > 1e-2
+    twin = mae_networks.random_twin(network(), seed=1)
+    codes = twin.vit.embeddings.position_embeddings[0]  # of the first place and of all patches
+    assert (codes[1:, None] - codes[None, 1:]).abs().amax(dim=2).fill_diagonal_(1).min() > 0.1
+    patches = twin.vit.embeddings.patch_embeddings.projection.weight.clone()
+    twin.vit.embeddings.position_embeddings.data.zero_()
+    mae_networks.restore_positions(twin)
+    assert torch.equal(twin.vit.embeddings.position_embeddings[0], codes)
+    assert torch.equal(twin.vit.embeddings.patch_embeddings.projection.weight, patches)
     kept = net.decoder.decoder_pos_embed.clone()
     assert torch.equal(mae_networks.restore_positions(net).decoder.decoder_pos_embed, kept)
 

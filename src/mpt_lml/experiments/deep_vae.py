@@ -241,7 +241,7 @@ def _track(
 def conditional_models(
     model: vae.VAE, num_draws: int, *, seed: int = 0
 ) -> dict[str, ConditionalModel]:
-    """The approximate conditionals by name, each with about ``num_draws`` decodings a mask."""
+    """The approximate conditionals by name, with ``num_draws`` weights or kept steps a mask."""
 
     def generator() -> torch.Generator:
         return torch.Generator().manual_seed(seed)
@@ -267,7 +267,7 @@ def conditional_models(
 
 def compare_conditionals(
     config: DeepVAE, model: vae.VAE, x: Float[Tensor, "N D"], *, progress: Progress = silent
-) -> dict[str, Float[Tensor, "names two"]]:
+) -> dict[str, Float[Tensor, "names three"]]:
     """Every approximate conditional against the grid, at the fixed rate and with everything hidden.
 
     Per rate a table (methods, 3): root-mean-square error of log p(x_j | x_R) in nats, bias of the
