@@ -91,7 +91,7 @@ def restore_positions(network: ViTMAEForPreTraining) -> ViTMAEForPreTraining:
         network.decoder.initialize_weights(positions.shape[1] - 1)
     embeddings = network.vit.embeddings
     if not embeddings.position_embeddings.any():
-        other = copy.deepcopy(embeddings)  # its weights are drawn anew, too
+        other: Any = copy.deepcopy(embeddings)  # its weights are drawn anew, too
         other.patch_embeddings.projection._is_hf_initialized = False  # else it returns at once
         other.initialize_weights()
         embeddings.position_embeddings.data.copy_(other.position_embeddings)
