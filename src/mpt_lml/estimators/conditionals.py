@@ -93,8 +93,8 @@ class GridConditional(TractableModel):
             yield self.model.log_table(x[rows], nodes)
 
 
-class _Estimated(ConditionalModel):
-    """Conditionals of ``model`` that are estimated one mask at a time, by :meth:`_one`."""
+class EstimatedConditional(ConditionalModel):
+    """Conditionals of a latent-variable model that are estimated one mask at a time."""
 
     model: LatentVariableModel
 
@@ -119,7 +119,7 @@ class _Estimated(ConditionalModel):
 
 
 @final
-class ImportanceConditional(_Estimated):
+class ImportanceConditional(EstimatedConditional):
     """Self-normalized importance sampling: Σ_s w̄_s p(x_j | z_s) with w_s ∝ p(x_R, z_s)/q(z_s).
 
     Consistent as S grows, with a bias of order 1/S; the same draws serve every coordinate of a mask.
@@ -149,7 +149,7 @@ class ImportanceConditional(_Estimated):
 
 
 @final
-class GibbsConditional(_Estimated):
+class GibbsConditional(EstimatedConditional):
     """Chains that alternate z given (x_R, x_A) and x_A given z; p(x_j | z) averaged along them.
 
     ``corrected=False`` is pseudo-Gibbs, the recursive encoding–decoding of Rezende et al. 2014
