@@ -70,7 +70,8 @@ def test_a_small_encoder_starts_at_the_prior() -> None:
     x = bernoulli.binary_images("digits", QUICK.num_data)
     still = dataclasses.replace(QUICK, num_epochs=1, learning_rate=1e-9)
     whole, small, none = (
-        bernoulli.train(still, x, "elbo", encoder_scale=scale).parameters for scale in (1, 0.01, 0)
+        bernoulli.train(still, x, "elbo", encoder_scale=scale).parameters
+        for scale in (1.0, 0.01, 0.0)
     )
     for name in ("encoder", "encoder_offset"):
         torch.testing.assert_close(small[name], 0.01 * whole[name], rtol=1e-6, atol=1e-8)
