@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mpt_lml import PPCA, curves, data, estimators, experiments
-from mpt_lml.experiments import cli, ledger, registry
+from mpt_lml.experiments import cli, ledger, printed, registry
 from mpt_lml.experiments.registry import Finding
 from mpt_lml.models import bert_networks
 from mpt_lml.results import read_json, write_json
@@ -65,13 +65,43 @@ def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str) -> No
     json.dumps(outcome.as_dict(), allow_nan=False)
 
 
-def test_the_misprints_are_misprints() -> None:
+def test_identities_hold_and_misprints_have_their_closed_forms() -> None:
     found = experiments.run("identity", "quick").findings
-    for name in ("eq-1", "eq-4", "eq-7", "prop-1-middle"):
-        assert found[name].verdict == "corrected"
-        assert abs(found[name].measured) > 1e-3
-    for name in ("eq-2", "eq-3", "eq-6", "eq-a3", "prop-1"):
-        assert found[name].measured <= 1e-10
+    for name in ("eq-2", "eq-3", "eq-4-set", "prop-1", "eq-6", "claim-latent-variable"):
+        assert found[name].measured <= 1e-10, name
+    for name in ("claim-transpose", "bias-truncated-sum"):
+        assert found[name].measured <= 1e-10, name
+    information = math.log(4 / 3)  # of the green, sour apple
+    assert found["eq-4"].measured == pytest.approx(2 * information, abs=1e-12)
+    assert found["prop-1-middle"].measured == pytest.approx(information / 2, abs=1e-12)
+    assert found["eq-a3-line"].measured == pytest.approx(math.log(5 / 4), abs=1e-12)
+    assert found["eq-4-reason"].measured == 0.0  # at D = 1, and at D = 2 with t = 2
+    assert found["eq-b"].measured == 8.0  # of nine sizes; only |M| = |R| conforms
+    assert found["eq-a3"].measured < -0.1  # S(x; 4) - S(x; 1) on chapter 3's rainy day
+    assert found["claim-bias-unmasked"].measured > 1.0
+    assert found["eq-7"].measured > 5 * found["eq-7"].standard_error > 0.0
+
+
+def test_printed_formulas_where_nothing_can_hide_their_slips() -> None:
+    coins = torch.full((2, 2, 2), 0.125, dtype=torch.float64)
+    x, log_2 = (0, 0, 0), math.log(2)
+    differences = [printed.equation_four(coins, x, t) for t in (1, 2, 3)]
+    # Every conditional is log 1/2: only the multiplicity 2, 1, 2 is seen.
+    assert differences == pytest.approx([-3 * log_2, 0.0, -3 * log_2], abs=1e-12)
+    assert printed.middle_expression(coins, x) == pytest.approx(0.0, abs=1e-12)
+    assert printed.mislabeled_size(coins, x, 1) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_eq_7_loses_what_two_variances_differ_by() -> None:
+    generator = torch.Generator().manual_seed(7)
+    model = PPCA(torch.tensor([[1.0], [1.0]], dtype=torch.float64), 1.0)
+    # Both masked: nothing is reduced, both signs agree. One masked: 2 - 1/2 against 2 + 1/2.
+    assert printed.sign_loss(model, 10, generator).abs().max() < 1e-12
+    wide = PPCA(torch.ones(3, 1, dtype=torch.float64), 1.0)
+    loss = printed.sign_loss(wide, 40_000, generator)
+    v, plus = 2 - 0.5, 2 + 0.5
+    expected = 0.5 * (math.log(plus / v) + v / plus - 1)
+    assert abs(loss.mean() - expected) < 5 * loss.std() / 200
 
 
 def test_fixed_size_is_biased_and_stays_so() -> None:
