@@ -109,6 +109,7 @@ class PublishedCurves(Config):
     title="Table 2 and Figure 5, right, from the authors' stored curves of BERT-base",
     cost="seconds",
     config=PublishedCurves,
+    gpu=False,
 )
 def published_curves(
     config: PublishedCurves,
@@ -138,8 +139,7 @@ def published_curves(
 def _findings(arrays: dict[str, Tensor]) -> dict[str, Finding]:
     """The table entry by entry; of shapes the least favorable of the four printed sets."""
     findings = {
-        f"table-2/{key.replace('/', '-')}": Finding(arrays[f"area/{key}"].item())
-        for key in PRINTED
+        f"table-2/{key.replace('/', '-')}": Finding(arrays[f"area/{key}"].item()) for key in PRINTED
     }
     four = SETS[:4]
     findings["fig-5-right-flat"] = Finding(max(arrays[f"flatness/{name}"].item() for name in four))
@@ -148,10 +148,10 @@ def _findings(arrays: dict[str, Tensor]) -> dict[str, Finding]:
     cut = sum(one != two and PRINTED[key] == one for key, (one, two) in different.items())
     findings["table-2-cut-digits"] = Finding(float(cut))
     where = torch.stack([arrays[f"crossover/{name}"] for name in SETS])
-    findings["bert-base-crossover"] = _over_sets(where)
+    findings["crossover/bert-base"] = _over_sets(where)
     biases = torch.stack([arrays[f"bias/{name}"] for name in SETS])
     for rate, each in zip(BIAS_RATES, biases.T, strict=True):
-        findings[f"bert-base-bias-{rate}"] = _over_sets(each)
+        findings[f"bias/bert-base-{rate}"] = _over_sets(each)
     return findings
 
 
