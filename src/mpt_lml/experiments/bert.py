@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,8 +143,8 @@ def table_2_pretrained(
         arrays[f"area/{name}"] = torch.tensor([area.value, area.standard_error])
         arrays[f"curve/{name}"] = result.score
         arrays[f"error/{name}"] = result.standard_error
-        if len(config.rates) > 2:
-            arrays[f"mean_rate/{name}"] = torch.tensor(rate_of_mean(result))
+        crossover = torch.tensor(found_rate(result))
+        arrays |= {f"mean_rate/{name}": crossover} if crossover.isfinite().all() else {}
         if name in PUBLISHED or config.model is None:
             short = "ax" if config.model is None else name.removeprefix("glue/")
             key = f"table-2/rerun-pretrained-{short}"
@@ -253,6 +254,14 @@ def rate_of_mean(result: SentenceCurves, num_groups: int = 10) -> tuple[float, f
     count = len(left_out)
     error = ((count - 1) * left_out.var(correction=0)).sqrt().item()
     return rate(each.mean(dim=0)), error
+
+
+def found_rate(result: SentenceCurves) -> tuple[float, float]:
+    """:func:`rate_of_mean`, or nan where the curve does not fall: the network has learned nothing."""
+    try:
+        return rate_of_mean(result)
+    except ValueError:
+        return math.nan, math.nan
 
 
 def mean_rate(rates: Sequence[float] | Sequence[int], curve: Tensor, area: float) -> float:
