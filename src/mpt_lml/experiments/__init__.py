@@ -6,6 +6,7 @@ from mpt_lml.experiments import (
     bert,
     convergence,
     deep_vae,
+    fixed_size,
     identity,
     language,
     published_curves,
@@ -14,6 +15,7 @@ from mpt_lml.experiments import (
     small_bert,
     text_rates,
     training,
+    unbiased,
     vit_mae,
 )
 from mpt_lml.experiments.registry import (
@@ -37,6 +39,7 @@ __all__ = [
     "convergence",
     "deep_vae",
     "find",
+    "fixed_size",
     "identity",
     "language",
     "names",
@@ -47,5 +50,6 @@ __all__ = [
     "small_bert",
     "text_rates",
     "training",
+    "unbiased",
     "vit_mae",
 ]
