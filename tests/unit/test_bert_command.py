@@ -137,6 +137,9 @@ def test_other_settings_do_not_meet_in_one_folder(call: list[str]) -> None:
     assert bert_command._key(options, text) != bert_command._key(other, text)
     fewer = text.rows(torch.arange(3))
     assert bert_command._key(options, text) != bert_command._key(options, fewer)
+    before = bert_command._key(options, text)
+    tiny("modern").float().save_pretrained(call[2])  # a training that saves in place
+    assert bert_command._key(options, text) != before
 
 
 @pytest.mark.slow

@@ -197,7 +197,9 @@ def _sentences(data: str) -> text.Sentences:
 def _key(options: argparse.Namespace, tokens: Tokens) -> str:
     """A name for the parts of this very computation."""
     names = ("model", "revision", "rates", "strata", "masks", "replacement", "seed")
-    settings = json.dumps([getattr(options, name) for name in names])
+    kept = sorted(Path(options.model).glob("*"))  # weights saved in place are other weights
+    files = [(each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in kept]
+    settings = json.dumps([files, *(getattr(options, name) for name in names)])
     return hashlib.sha256(settings.encode() + tokens.ids.numpy().tobytes()).hexdigest()[:16]
 
 
