@@ -148,7 +148,7 @@ def _findings(arrays: dict[str, Tensor]) -> dict[str, Finding]:
     cut = sum(one != two and PRINTED[key] == one for key, (one, two) in different.items())
     findings["table-2-cut-digits"] = Finding(float(cut))
     where = torch.stack([arrays[f"crossover/{name}"] for name in SETS])
-    findings["crossover/bert-base"] = _over_sets(where)
+    findings["crossover/bert-base"] = _over_sets(where / 100)
     biases = torch.stack([arrays[f"bias/{name}"] for name in SETS])
     for rate, each in zip(BIAS_RATES, biases.T, strict=True):
         findings[f"bias/bert-base-{rate}"] = _over_sets(each)
