@@ -122,7 +122,7 @@ def table_2_pretrained(
 
     ``config.model`` is a name on the hub or a folder made by ``save_pretrained``.
     Arrays: ``area/SET`` (2,) in the paper's unit with its error over sentences, ``curve/SET`` and
-    ``error/SET`` (R,), nats a token, ``mean_rate/SET`` (2,), r* in percent with its error.
+    ``error/SET`` (R,), nats per token, ``mean_rate/SET`` (2,), r* in percent with its error.
     """
     if config.model is None:
         network, tokenizer = load_small_bert()
@@ -189,7 +189,7 @@ def bert_curve(
     """Curves of the small BERT with standard errors over sentences.
 
     Arrays, for kind in (trained, random) and each set: ``curve/KIND/SET`` and ``error/KIND/SET``
-    (R,), nats a token; ``area/KIND/SET`` (3, 2): per token, per sentence and in the paper's unit,
+    (R,), nats per token; ``area/KIND/SET`` (3, 2): per token, per sentence and in the paper's unit,
     each with its error; ``hidden/KIND/SET`` (): the score with everything hidden.
     ``num_features/SET`` (): mean D; ``mean_rate/SET`` (2,): the rate, in percent, at which the
     trained curve has its mean height, with its error.

@@ -287,7 +287,7 @@ def _report(result: SentenceCurves, content: dict[str, Any], path: Path) -> str:
         lines[0] += f" ({content['left_out_as_too_long']} longer ones left out)"
     if content["area_rule"] is None:
         rows = zip(result.rates, result.score, result.standard_error, strict=True)
-        lines += [f"score at {rate:.0f} %: {s:.4f} ± {e:.4f} nats a token" for rate, s, e in rows]
+        lines += [f"score at {rate:.0f} %: {s:.4f} ± {e:.4f} nats per token" for rate, s, e in rows]
         lines.append("no area: that takes rates all over the range, such as --rates 5:95:10")
     else:
         lines.append(f"area per token:            {result.area_per_token()}")

@@ -42,7 +42,7 @@ BIAS_RATES = (15, 25, 40)
 
 
 def load() -> dict[str, Float[Tensor, " R"]]:
-    """``KIND/SET``, KIND random or pretrained: nats a masked token at 1, ..., 99 %, float64.
+    """``KIND/SET``, KIND random or pretrained: nats per masked token at 1, ..., 99 %, float64.
 
     Source: ``data/results/`` of the paper's public repository; see the README beside the table.
     """

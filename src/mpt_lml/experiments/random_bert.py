@@ -86,7 +86,7 @@ def table_2(
     """Areas in the paper's unit, for every initialization and set of sentences.
 
     Arrays, for each set: ``area/SET`` and ``sentence_error/SET`` (seeds,), the second over
-    sentences; ``curve/SET`` (seeds, strata), nats a token; ``repetition/SET`` (), the probability
+    sentences; ``curve/SET`` (seeds, strata), nats per token; ``repetition/SET`` (), the probability
     that two scored tokens are the same, Σ_v f_v²; ``num_features/SET`` (sentences,). For the first
     set also ``area_bert/SET``: areas with BERT's 80/10/10. ``logit_variance`` (): what the
     initialization gives each logit.

@@ -147,7 +147,7 @@ def training_masks(
 
 
 def mean_score(network: PreTrainedModel, rows: Tensor, mask: Tensor, mask_token: int) -> Tensor:
-    """Mean over rows of (1/M) Σ_{j∈A} log p(x_j | x_R), nats a token; ends are never masked."""
+    """Mean over rows of (1/M) Σ_{j∈A} log p(x_j | x_R), nats per token; ends are never masked."""
     rows, mask = rows.to(network.device), mask.to(network.device)
     hidden = functional.pad(mask, (1, 1))
     logits = masked_logits(network, rows.masked_fill(hidden, mask_token), hidden)
@@ -320,7 +320,7 @@ def small_bert(
 
     With ``checkpoints`` the trained network is left in its folder ``model``. Arrays, for each run
     (``full``, ARCHITECTURE/LAW, or ARCHITECTURE/LAW/CYCLE where it stops early): ``watched/RUN``
-    (W, 4), the step and the scores of held-out rows at 15, 50 and 98 %, nats a token;
+    (W, 4), the step and the scores of held-out rows at 15, 50 and 98 %, nats per token;
     ``parameters/RUN`` (); ``unigram`` (), the mean log frequency of held-out tokens, what a network
     that ignores its input can reach.
     """
@@ -337,13 +337,13 @@ def small_bert(
         if checkpoints is not None and name == "full":
             training.network.half().save_pretrained(checkpoints / "model")
             tokenizer.save_pretrained(checkpoints / "model")
-    # The smallest gain over the watched rates, nats a token.
+    # The smallest gain over the watched rates, nats per token.
     gain = (arrays["watched/full"][-1] - arrays["watched/full"][0])[1:].min().item()
     data = checksum([batches.stream, held_out])
     return Outcome({"small-bert-gain": Finding(gain)}, arrays, data)
 
 
 def unigram_score(training: Int[Tensor, " T"], held_out: Int[Tensor, "N D"]) -> Tensor:
-    """Mean log frequency of held-out tokens, counts of the training text plus one, nats a token."""
+    """Mean log frequency of held-out tokens, counts of the training text plus one, nats per token."""
     counts = training.bincount(minlength=int(held_out.max()) + 1).double() + 1.0
     return (counts[held_out].log() - math.log(counts.sum().item())).mean()
