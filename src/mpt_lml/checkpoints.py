@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import torch
 
@@ -57,6 +58,40 @@ def resolved_revision(source: str | Path, revision: str | None = None) -> str | 
         cache_dir=constants.HF_HUB_CACHE,
     )
     return Path(found).parent.name if isinstance(found, str) else None
+
+
+HUB_SECONDS = 4.0
+"""How long the hub is waited for before a page goes on without it.
+
+:meta hide-value:
+"""
+
+
+def gpu() -> torch.device | None:
+    """The GPU, where there is one."""
+    return torch.device("cuda") if torch.cuda.is_available() else None
+
+
+def why_not_here(name: str) -> str | None:
+    """Why a page does not load ``name`` unasked: no GPU, or no network and no cached copy.
+
+    ``None`` where it can. Without a GPU nothing is tried; the hub is asked once, for
+    ``HUB_SECONDS`` at most.
+    """
+    from huggingface_hub import constants
+
+    if gpu() is None:
+        return "no GPU"
+    if resolved_revision(name) is not None:
+        return None
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    address = f"{constants.ENDPOINT}/{name}/resolve/{pinned_revision(name)}/config.json"
+    try:
+        with urlopen(Request(address, method="HEAD"), timeout=HUB_SECONDS):
+            return None
+    except OSError:
+        return "no network"
 
 
 def require_checkpoint(source: str | Path) -> None:

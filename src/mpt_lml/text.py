@@ -13,11 +13,13 @@ name                always there          folder named by ``MPT_LML_DATA``      
 ``wikitext-2``      --                    ``text/wikitext-2/{valid,test}.txt``          --
 ==================  ====================  ============================================  ===========
 
-Of the 23 classic books the last two, both by Stevenson, are held out (``split="test"``).
+Of the 23 classic books the last two, both by Stevenson, are held out (``split="test"``). The model
+card of the small BERT lists them and says how they make one file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -149,14 +151,12 @@ FIRST_HELD_OUT = "I will begin the story of my adventures"
 """Opens *Kidnapped*, the first of the two held-out books: the corpus has no titles between books."""
 
 
+BOOKS_SHA256 = "a8108a0c43f20253bae5d6ad21462dccfeab855d480f807966f107830bb61844"
+
+
 def _books(split: str) -> str:
-    content = _read("books", "text/classic_books/corpus.txt")
-    start = content.find(FIRST_HELD_OUT)
-    if start < 0:
-        raise CorruptDataError(
-            f"text/classic_books/corpus.txt has no sentence {FIRST_HELD_OUT!r}, with which the "
-            "held-out books begin. It may be truncated; fetch it again."
-        )
+    content = _read("books", "text/classic_books/corpus.txt", BOOKS_SHA256)
+    start = content.index(FIRST_HELD_OUT)
     return content[start:] if split == "test" else content[:start]
 
 
@@ -226,10 +226,16 @@ def bert_vocabulary() -> Path:
     return folder / BERT_VOCABULARY
 
 
-def _read(name: str, file: str) -> str:
+def _read(name: str, file: str, sha256: str | None = None) -> str:
     folder = _local_folder()
     if folder is None or not (folder / file).is_file():
         raise DataNotFoundError(_three_ways(name))
+    found = hashlib.sha256((folder / file).read_bytes()).hexdigest()
+    if sha256 not in (None, found):
+        raise CorruptDataError(
+            f"{folder / file} is not the text that the book uses: its SHA-256 is {found}, expected "
+            f"{sha256}. It may be truncated; the model card of the small BERT says how it is made."
+        )
     try:
         return (folder / file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -242,7 +248,10 @@ def _three_ways(name: str) -> str:
         hub = f"pip install 'mpt-lml[hub]', which loads {HUB_NAME}"
     else:
         file = {"books": "text/classic_books/corpus.txt"}.get(name, "text/wikitext-2/test.txt")
-        hub = "fetch it from where it is published; no hub is asked for it"
+        hub = "fetch it from where it is published"
+        if name == "books":
+            hub = "make it as the model card says (book/results/small_bert/README.md)"
+        hub += "; no hub is asked for it"
     return (
         f"{name} is not on this machine. Three ways to go on:\n"
         f"  1. put the published file at {file} in a folder and name the folder: "

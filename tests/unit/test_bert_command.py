@@ -67,12 +67,41 @@ def test_it_writes_the_curve_with_its_settings(call: list[str], capsys) -> None:
     assert len(found["score"]) == len(found["standard_error"]) == 5
     per_token = sum(found["score"]) / 5
     assert found["areas"]["per_token"]["value"] == pytest.approx(per_token)
-    assert found["areas"]["paper_512"]["value"] == pytest.approx(0.99 * 512 * per_token)
+    assert found["area_rule"] == "mean over 5 rates, 20 % apart"
+    assert "paper_512" not in found["areas"] and found["chance_paper_512"] is None
     assert found["provenance"]["command"] == "mpt-lml bert-curve"
     assert found["revision"] is None  # a folder has none
     printed = capsys.readouterr().out
-    assert "36 sentences of 3.7 tokens" in printed and "512 tokens, 99 rates" in printed
+    assert "36 sentences of 3.7 tokens" in printed and "areas by" in printed
+    assert "512 tokens" not in printed
     assert not list(Path(call[6]).glob("parts-*"))  # nothing is left to go on from
+
+
+@pytest.mark.parametrize(
+    ("written", "covers"),
+    [
+        *[(each, True) for each in ("1:99", "1:100", "1:99:2", "5:95:10", "10:90:20", "10:90:10")],
+        *[(each, False) for each in ("15", "15,85", "1:50", "50:99", "1:99:49", "1,2,3,50,99")],
+    ],
+)
+def test_an_area_needs_rates_all_over_the_range(written: str, covers: bool) -> None:
+    assert (bert_command.area_rule(bert_command.rates(written), None) is not None) == covers
+    assert bert_command.area_rule(bert_command.rates(written), 8) == "random sizes in 8 strata"
+
+
+def test_fifteen_percent_is_a_score_and_no_area(call: list[str], capsys) -> None:
+    assert cli.main([*call, "--rates", "15"]) == 0
+    found, printed = result(call), capsys.readouterr().out
+    assert found["areas"] == {} and found["area_rule"] is None
+    assert f"score at 15 %: {found['score'][0]:.4f} ± " in printed
+    assert "area per" not in printed and "512 tokens" not in printed
+
+
+def test_all_rates_have_the_unit_of_the_paper(call: list[str], capsys) -> None:
+    assert cli.main([*call, "--rates", "1:99", "--masks", "1", "--limit", "6"]) == 0
+    found, printed = result(call), capsys.readouterr().out
+    assert found["areas"]["paper_512"]["value"] == pytest.approx(512 * 0.01 * sum(found["score"]))
+    assert "512 tokens, 99 rates" in printed and "(chance -" in printed
 
 
 def test_it_goes_on_where_it_was_stopped(call: list[str], monkeypatch, capsys) -> None:
@@ -108,6 +137,9 @@ def test_other_settings_do_not_meet_in_one_folder(call: list[str]) -> None:
     assert bert_command._key(options, text) != bert_command._key(other, text)
     fewer = text.rows(torch.arange(3))
     assert bert_command._key(options, text) != bert_command._key(options, fewer)
+    before = bert_command._key(options, text)
+    tiny("modern").float().save_pretrained(call[2])  # a training that saves in place
+    assert bert_command._key(options, text) != before
 
 
 @pytest.mark.slow
@@ -181,7 +213,7 @@ def test_the_books_own_network_needs_no_network(tmp_path: Path, monkeypatch) -> 
         assert cli.main([*call, "--model", name]) == 0
         found = read_json(tmp_path / f"bert-curve-{name}-written.json")
         assert found["num_sentences"] == 4
-        scores[name] = found["areas"]["per_token"]["value"]
+        scores[name] = sum(found["score"]) / 2
     # Four sentences: the trained network is two nats a token better, not by chance.
     assert scores["small"] > scores["small-random"] + 2
 

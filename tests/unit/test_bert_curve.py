@@ -12,9 +12,10 @@ from models import generator
 from test_masked_lm import CLS, MASK, tiny, tokenizer
 
 from mpt_lml import MaskedLM, curves, masks, tokens
-from mpt_lml.experiments import bert, bert_curve
+from mpt_lml.experiments import bert, bert_curve, random_bert
 from mpt_lml.experiments.bert_curve import Design, SentenceCurves
 from mpt_lml.models.bert_networks import at_random
+from mpt_lml.results import read_json
 
 SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "dog the cat a dog"]
 
@@ -273,7 +274,7 @@ def test_the_rate_of_the_mean_height_has_an_error() -> None:
 
 def test_repetition_of_tokens() -> None:
     text = tokens.encode(tokenizer(), ["the the", "a dog"])
-    assert math.isclose(bert.repetition(text), 0.5**2 + 0.25**2 + 0.25**2)
+    assert math.isclose(random_bert.repetition(text), 0.5**2 + 0.25**2 + 0.25**2)
 
 
 def test_spread_between_initializations() -> None:
@@ -305,3 +306,36 @@ def test_spread_between_initializations() -> None:
     # A variance from 150 normal draws has a relative standard error of √(2/149) = 0.12.
     assert different == pytest.approx(logit / 4, rel=4 * 0.12)
     assert 1.5 * logit / 4 < same < logit * (1 + 4 * 0.12)
+
+
+def drawn(own: int, sets: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One network a set, twelve on all sets with a correlation of 0.7, sentences of error 0.5."""
+    g = generator(own)
+    kind = {"generator": g, "dtype": torch.float64}
+    spread = torch.tensor([1.0, 2.0, 3.0, 4.0])[:sets, None].double()
+    common = torch.randn(1, 12, **kind)
+    areas = spread * (math.sqrt(0.7) * common + math.sqrt(0.3) * torch.randn(sets, 12, **kind))
+    error = 0.5 * spread[:, 0]
+    published = spread[:, 0] * torch.randn(sets, **kind) + error * torch.randn(sets, **kind)
+    return published, areas, error
+
+
+def test_the_joint_p_is_a_p_value() -> None:
+    """Where nothing is wrong it is uniform: below 0.1 in a tenth of cases, 0.25 in a quarter."""
+    found = torch.tensor([random_bert.joint_p(*drawn(k), num_draws=2000)[0] for k in range(400)])
+    for level in (0.1, 0.25, 0.5):
+        share, error = (found < level).double().mean().item(), math.sqrt(level * (1 - level) / 400)
+        assert abs(share - level) < 4 * error, level
+    published, areas, error = drawn(1)
+    assert random_bert.joint_p(areas.mean(dim=1), areas, error)[0] == 1.0
+    assert random_bert.joint_p(published + 40, areas, error)[0] < 0.001
+
+
+def test_the_recorded_row_has_a_joint_p_of_one_to_two_percent() -> None:
+    stored = read_json(Path(__file__).parents[2] / "book" / "results" / "table-2.json")
+    arrays = {name: torch.tensor(value).double() for name, value in stored["arrays"].items()}
+    found = random_bert._table_findings(random_bert.Table2.paper(), arrays)["table-2/random"]
+    assert 0.01 < found.measured < 0.02
+    assert found.measured == pytest.approx(
+        stored["findings"]["table-2/random"]["measured"], rel=0.1
+    )

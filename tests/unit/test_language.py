@@ -186,11 +186,10 @@ def test_the_experiment_goes_on_from_its_files(tmp_path, monkeypatch) -> None:
 
 def test_the_quick_run_says_what_it_found() -> None:
     outcome = experiments.run("known-language", "quick")
-    finding = outcome.findings["claim-uniform-size-trains-better"]
+    finding = outcome.findings["known-language-uniform-size"]
     fixed = [outcome.arrays[f"gap/{law}"] for law in LAWS if law.startswith("fixed")]
     smallest = min((each - outcome.arrays["gap/uniform"]).mean().item() for each in fixed)
     assert finding.measured == pytest.approx(smallest)
-    assert finding.verdict == "corrected"  # ten steps tell nothing
     assert outcome.arrays["exact"].shape == (16,)
     assert outcome.arrays["watched/uniform"].shape == (2, 2, 16)
     total = outcome.arrays["exact"].sum() - outcome.arrays["gap/uniform"][0]

@@ -78,3 +78,13 @@ def test_the_weights_have_the_recorded_scores(tmp_path: Path) -> None:
     found = small_bert.watch(network, held_out, tokenizer.mask_token_id)
     # Weights are stored with 11 bits: relative errors of 5e-4 in each of some layers' many terms.
     assert found == pytest.approx(recorded_scores()["after"], abs=5e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_trains_the_same_network_up_to_rounding() -> None:
+    runs = [
+        small_bert.small_bert(SmallBert.quick(), device=torch.device(kind)).arrays["watched/full"]
+        for kind in ("cpu", "cuda")
+    ]
+    # Four steps in bfloat16, 8 bits: rounding moves a score of 5 nats by some hundredths.
+    torch.testing.assert_close(runs[0], runs[1], rtol=0, atol=0.1)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +20,16 @@ import torch
 
 from mpt_lml import checkpoints, text
 from mpt_lml.experiments.bert import conditionals
-from mpt_lml.experiments.bert_curve import Design, SentenceCurves, chance, curves
+from mpt_lml.experiments.bert_curve import (
+    PAPER_RATES,
+    Design,
+    SentenceCurves,
+    chance,
+    curves,
+)
 from mpt_lml.experiments.registry import Progress, resolve_device
 from mpt_lml.models import bert_networks
-from mpt_lml.results import provenance, require_writable, write_json
+from mpt_lml.results import Estimate, provenance, require_writable, write_json
 from mpt_lml.tokens import Tokens, encode
 
 if TYPE_CHECKING:
@@ -188,7 +197,9 @@ def _sentences(data: str) -> text.Sentences:
 def _key(options: argparse.Namespace, tokens: Tokens) -> str:
     """A name for the parts of this very computation."""
     names = ("model", "revision", "rates", "strata", "masks", "replacement", "seed")
-    settings = json.dumps([getattr(options, name) for name in names])
+    kept = sorted(Path(options.model).glob("*"))  # weights saved in place are other weights
+    files = [(each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in kept]
+    settings = json.dumps([files, *(getattr(options, name) for name in names)])
     return hashlib.sha256(settings.encode() + tokens.ids.numpy().tobytes()).hexdigest()[:16]
 
 
@@ -204,6 +215,33 @@ def _name(source: str) -> str:
     return re.sub(r"[^\w.-]+", "-", short).strip("-")
 
 
+def area_rule(rates: Sequence[int], strata: int | None) -> str | None:
+    """How the mean over the columns is an area, in words; ``None`` where it is none.
+
+    Rates have to lie evenly over 0..100 %: a step h apart, and from h/2 to h away from both ends.
+    The mean over any others, 15 % alone for one, is the height of the curve there and no area.
+    """
+    if strata is not None:
+        return f"random sizes in {strata} strata"
+    steps = {later - rate for rate, later in pairwise(rates)}
+    if len(steps) != 1:
+        return None
+    (step,), first, last = steps, rates[0], 100 - rates[-1]
+    if not step / 2 - 1 <= first <= step or abs(first - last) > 1:
+        return None
+    return f"mean over {len(rates)} rates, {step} % apart"
+
+
+def _areas(options: argparse.Namespace, result: SentenceCurves) -> dict[str, Estimate]:
+    """The areas that these rates have, by name; the paper's unit is defined for all 99 only."""
+    if area_rule(options.rates, options.strata) is None:
+        return {}
+    areas = {"per_token": result.area_per_token(), "per_sentence": result.area_per_sentence()}
+    if options.strata is None and options.rates == tuple(range(1, PAPER_RATES + 1)):
+        areas["paper_512"] = result.paper_area()
+    return areas
+
+
 def _content(
     options: argparse.Namespace,
     result: SentenceCurves,
@@ -213,9 +251,8 @@ def _content(
     device: str,
 ) -> dict[str, Any]:
     areas = {
-        "per_token": result.area_per_token(),
-        "per_sentence": result.area_per_sentence(),
-        "paper_512": result.paper_area(),
+        name: {"value": each.value, "standard_error": _finite([each.standard_error])[0]}
+        for name, each in _areas(options, result).items()
     }
     return {
         "model": options.model,
@@ -230,12 +267,11 @@ def _content(
         "rates": list(result.rates),
         "score": result.score.tolist(),
         "standard_error": _finite(result.standard_error.tolist()),
-        "areas": {
-            name: {"value": each.value, "standard_error": _finite([each.standard_error])[0]}
-            for name, each in areas.items()
-        },
-        "mask_error_per_token": result.mask_error() if options.masks > 1 else None,
-        "chance_paper_512": chance(network.config.vocab_size),
+        "area_rule": area_rule(options.rates, options.strata),
+        "areas": areas,
+        "mask_error_per_token": result.mask_error() if areas and options.masks > 1 else None,
+        "chance_per_token": -math.log(network.config.vocab_size),
+        "chance_paper_512": chance(network.config.vocab_size) if "paper_512" in areas else None,
         "seconds": round(seconds, 2),
         "provenance": provenance("mpt-lml bert-curve", device.partition(":")[0]),
     }
@@ -249,10 +285,15 @@ def _report(result: SentenceCurves, content: dict[str, Any], path: Path) -> str:
     lines = [f"{content['num_sentences']} sentences of {content['mean_num_features']:.1f} tokens"]
     if content["left_out_as_too_long"]:
         lines[0] += f" ({content['left_out_as_too_long']} longer ones left out)"
-    lines += [
-        f"area per token:            {result.area_per_token()}",
-        f"area per sentence:         {result.area_per_sentence()}",
-        f"512 tokens, 99 rates:      {result.paper_area()} (chance {content['chance_paper_512']:.1f})",
-        f"wrote {path}",
-    ]
-    return "\n".join(lines)
+    if content["area_rule"] is None:
+        rows = zip(result.rates, result.score, result.standard_error, strict=True)
+        lines += [f"score at {rate:.0f} %: {s:.4f} ± {e:.4f} nats per token" for rate, s, e in rows]
+        lines.append("no area: that takes rates all over the range, such as --rates 5:95:10")
+    else:
+        lines.append(f"area per token:            {result.area_per_token()}")
+        lines.append(f"area per sentence:         {result.area_per_sentence()}")
+        lines[1:1] = [f"areas by:                  {content['area_rule']}"]
+    if content["chance_paper_512"] is not None:
+        of_chance = f"(chance {content['chance_paper_512']:.1f})"
+        lines.append(f"512 tokens, 99 rates:      {result.paper_area()} {of_chance}")
+    return "\n".join([*lines, f"wrote {path}"])

@@ -112,7 +112,7 @@ class SentenceCurves:
     rates : tuple of float
         In percent.
     raw : Tensor (N, K, R) float64
-        (1/M) Σ_{j∈A} log q(x_j | x_R), nats a token.
+        (1/M) Σ_{j∈A} log q(x_j | x_R), nats per token.
     control : Tensor (N, K, R)
         The control variates.
     hidden : Tensor (N,)
@@ -149,7 +149,7 @@ class SentenceCurves:
 
     @property
     def score(self) -> Float[Tensor, " R"]:
-        """The curve: mean over sentences and masks, nats a token."""
+        """The curve: mean over sentences and masks, nats per token."""
         return self.values.mean(dim=(0, 1))
 
     @property
@@ -161,15 +161,15 @@ class SentenceCurves:
 
     @property
     def each_area(self) -> Float[Tensor, " N"]:
-        """Of each sentence: its mean score over the rates, nats a token."""
+        """Of each sentence: its mean score over the rates, nats per token."""
         return (self.values.mean(dim=1) * self.weights).sum(dim=1)
 
     def area_per_token(self) -> Estimate:
-        """Mean score over the rates, nats a token."""
+        """Mean score over the rates, nats per token."""
         return _estimate(self.each_area)
 
     def area_per_sentence(self) -> Estimate:
-        """Σ_{M=1}^D S(M), each sentence over its own D, nats a sentence."""
+        """Σ_{M=1}^D S(M), each sentence over its own D, nats per sentence."""
         return _estimate(self.each_area * self.num_features)
 
     def paper_area(self) -> Estimate:

@@ -147,7 +147,8 @@ def training_masks(
 
 
 def mean_score(network: PreTrainedModel, rows: Tensor, mask: Tensor, mask_token: int) -> Tensor:
-    """Mean over rows of (1/M) Σ_{j∈A} log p(x_j | x_R), nats a token; ends are never masked."""
+    """Mean over rows of (1/M) Σ_{j∈A} log p(x_j | x_R), nats per token; ends are never masked."""
+    rows, mask = rows.to(network.device), mask.to(network.device)
     hidden = functional.pad(mask, (1, 1))
     logits = masked_logits(network, rows.masked_fill(hidden, mask_token), hidden)
     loss = functional.cross_entropy(logits.float(), rows[hidden], reduction="none")
@@ -166,10 +167,13 @@ class Training:
         num_steps: int,
         cycle: int,
         vocab: int,
+        device: torch.device = torch.device("cpu"),
     ) -> None:
         seed = config.seeds[0]
         size = {"width": config.width, "num_layers": config.num_layers}
-        self.network = small_network(vocab, architecture, **size, max_length=LENGTH, seed=seed)
+        self.network: Any = small_network(
+            vocab, architecture, **size, max_length=LENGTH, seed=seed
+        ).to(device)  # type: ignore[arg-type]
         self.optimizer = torch.optim.AdamW(
             self.network.parameters(), lr=config.learning_rate, weight_decay=0.01
         )
@@ -187,7 +191,7 @@ class Training:
         rows = batches.draw(self.step, generator=self.generator)
         mask = training_masks(self.law, len(rows), rows.shape[1] - 2, generator=self.generator)
         self.network.train()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(self.network.device.type, torch.bfloat16):
             score = mean_score(self.network, rows, mask, mask_token)
         self.optimizer.zero_grad()
         (-score).backward()
@@ -213,7 +217,7 @@ class Training:
 
     def load(self, path: Path) -> None:
         """What :meth:`save` wrote."""
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, weights_only=True, map_location="cpu")
         for name in ("network", "optimizer", "schedule"):
             getattr(self, name).load_state_dict(state[name])
         self.generator.set_state(state["generator"])
@@ -256,8 +260,8 @@ def train(
             if path is not None:
                 training.save(path)
 
-    name = f"{training.network.config.model_type}, {training.law}, step"
-    for _ in progress(range(training.step, training.num_steps), name):
+    kind = training.network.config.model_type
+    for _ in progress(range(training.step, training.num_steps), f"{kind}, {training.law}, step"):
         if training.step % every == 0:
             look()
         training.advance(batches, mask_token)
@@ -294,7 +298,7 @@ def batches_of(sentences: Sequence[str], tokenizer: PreTrainedTokenizerBase, siz
 def _runs(config: SmallBert) -> Iterator[tuple[str, Architecture, str, int, int]]:
     yield "full", "modern", "mixture", config.num_steps, config.num_steps
     for architecture, law, steps, cycle in config.comparisons:
-        name = f"{architecture}/{law}" if steps == cycle else f"{architecture}/{law}/{cycle}"
+        name = f"{architecture}/{law}" + ("" if steps == cycle else f"/{cycle}")
         yield name, architecture, law, steps, cycle
 
 
@@ -312,18 +316,18 @@ def small_bert(
     progress: Progress = silent,
     checkpoints: Path | None = None,
 ) -> Outcome:
-    """Train the network of ``config`` and its comparisons on one core.
+    """Train the network of ``config`` and its comparisons; masks and rows are drawn on the CPU.
 
     With ``checkpoints`` the trained network is left in its folder ``model``. Arrays, for each run
     (``full``, ARCHITECTURE/LAW, or ARCHITECTURE/LAW/CYCLE where it stops early): ``watched/RUN``
-    (W, 4), the step and the scores of held-out rows at 15, 50 and 98 %, nats a token;
+    (W, 4), the step and the scores of held-out rows at 15, 50 and 98 %, nats per token;
     ``parameters/RUN`` (); ``unigram`` (), the mean log frequency of held-out tokens, what a network
     that ignores its input can reach.
     """
     tokenizer, batches, held_out = _prepare(config, checkpoints)
     arrays: dict[str, Tensor] = {"unigram": unigram_score(batches.stream, held_out[:, 1:-1])}
     for name, architecture, law, steps, cycle in _runs(config):
-        training = Training(config, architecture, law, steps, cycle, len(tokenizer))
+        training = Training(config, architecture, law, steps, cycle, len(tokenizer), device)
         path = checkpoints / f"{name.replace('/', '-')}.pt" if checkpoints else None
         arrays[f"watched/{name}"] = train(
             training, batches, held_out, tokenizer, every=config.every, path=path, progress=progress
@@ -333,17 +337,13 @@ def small_bert(
         if checkpoints is not None and name == "full":
             training.network.half().save_pretrained(checkpoints / "model")
             tokenizer.save_pretrained(checkpoints / "model")
-    return Outcome(_findings(arrays), arrays, checksum([batches.stream, held_out]))
-
-
-def _findings(arrays: dict[str, Tensor]) -> dict[str, Finding]:
-    """The smallest gain over the watched rates, nats a token."""
+    # The smallest gain over the watched rates, nats per token.
     gain = (arrays["watched/full"][-1] - arrays["watched/full"][0])[1:].min().item()
-    return {"fig-5-small-bert": Finding(gain, None, "confirmed" if gain > 0 else "refuted")}
+    data = checksum([batches.stream, held_out])
+    return Outcome({"small-bert-gain": Finding(gain)}, arrays, data)
 
 
 def unigram_score(training: Int[Tensor, " T"], held_out: Int[Tensor, "N D"]) -> Tensor:
-    """Mean log frequency of held-out tokens, counts of the training text plus one, nats a token."""
-    size = int(max(training.max(), held_out.max())) + 1
-    counts = training.bincount(minlength=size).double() + 1.0
+    """Mean log frequency of held-out tokens, counts of the training text plus one, nats per token."""
+    counts = training.bincount(minlength=int(held_out.max()) + 1).double() + 1.0
     return (counts[held_out].log() - math.log(counts.sum().item())).mean()

@@ -1,0 +1,60 @@
+"""A hub on 127.0.0.1: what `huggingface_hub` asks of the real one to fetch files of one commit."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+def _handler(name: str, revision: str, folder: Path, asked: list[str]) -> type:
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def answer(self, *, body: bool) -> None:
+            asked.append(f"{self.command} {self.path}")
+            prefix = f"/{name}/resolve/{revision}/"
+            path = folder / self.path.removeprefix(prefix).partition("?")[0]
+            if not self.path.startswith(prefix) or not path.is_file():
+                self.send_response(404)
+                known = self.path.startswith((prefix, f"/api/models/{name}/tree/{revision}/"))
+                missing = "EntryNotFound" if known else "RepoNotFound"
+                self.send_header("X-Error-Code", missing)
+                self.send_header("X-Repo-Commit", revision)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            content = path.read_bytes()
+            self.send_response(200)
+            self.send_header("X-Repo-Commit", revision)
+            self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if body:
+                self.wfile.write(content)
+
+        def do_HEAD(self) -> None:
+            self.answer(body=False)
+
+        def do_GET(self) -> None:
+            self.answer(body=True)
+
+    return Handler
+
+
+@contextmanager
+def local_hub(name: str, revision: str, folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Serve ``folder`` as commit ``revision`` of ``name``; yields the address and what was asked."""
+    asked: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(name, revision, folder, asked))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,79 @@
+"""The authors' stored curves of BERT-base: what is in the file, and what is read off a curve."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from mpt_lml import experiments
+from mpt_lml.experiments import published_curves
+from mpt_lml.experiments.published_curves import PRINTED, RATES, SETS
+from mpt_lml.results import read_json
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_file_is_the_one_with_the_stated_origin() -> None:
+    found = published_curves.load()
+    assert list(found) == [f"{kind}/{name}" for kind in ("random", "pretrained") for name in SETS]
+    assert all(each.shape == (99,) and torch.isfinite(each).all() for each in found.values())
+    assert found["random/ax"][0].item() == -10.349201202392578  # the file's own digits, float32
+    assert found["pretrained/mrpc"][0].item() == -2.857248306274414
+    readme = (ROOT / "book/results/published_curves/README.md").read_text(encoding="utf-8")
+    assert "0b2dd6d7b61eb3907724f5c8f45eb31be532a1e4" in readme and "MIT" in readme
+
+
+def test_the_file_travels_with_the_package() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    taken = wheel["targets"]["wheel"]["force-include"]
+    assert taken["book/results/published_curves"] == "mpt_lml/published_curves"
+
+
+def test_table_2_prints_the_stored_areas_cut_in_four_of_five_cases_that_can_tell() -> None:
+    cut_printed, rounded_printed = [], []
+    for key, printed in PRINTED.items():
+        curve = published_curves.load()[key]
+        by_hand = 512 * 0.01 * sum(curve.tolist())
+        assert published_curves.area(curve) == pytest.approx(by_hand, rel=1e-12)
+        cut, rounded = published_curves.digits(by_hand)
+        assert printed in (cut, rounded), key
+        if cut != rounded:
+            (cut_printed if printed == cut else rounded_printed).append(key)
+    assert rounded_printed == ["random/ax"] and len(cut_printed) == 4
+
+
+def test_cutting_and_rounding() -> None:
+    assert published_curves.digits(-1.239) == ("-1.23", "-1.24")
+    assert published_curves.digits(-1.231) == ("-1.23", "-1.23")
+
+
+def test_shapes_on_curves_that_are_known() -> None:
+    rate = torch.tensor(RATES, dtype=torch.float64)
+    line = -1.0 - 0.05 * rate
+    assert published_curves.tail(line) == pytest.approx(14 / 98)
+    assert published_curves.crossover(line) == pytest.approx(50.0)
+    assert published_curves.bias(line, 15) == pytest.approx(506.88 * 0.05 * 35)
+    kink = torch.where(rate <= 85, -1.0, -1.0 - (rate - 85))  # level, then falls: all tail
+    assert published_curves.tail(kink) == pytest.approx(1.0)
+    late = -1.0 - math.exp(-8.0) * torch.exp(rate / 10)
+    assert published_curves.tail(late) > 0.29 and published_curves.crossover(late) > 60
+    level = torch.full_like(rate, -10.0)
+    assert published_curves.flatness(level, line) == 0.0
+    assert published_curves.flatness(line, 10 * line) == pytest.approx(0.1)
+
+
+def test_findings_are_the_least_favorable_of_the_four_printed_sets() -> None:
+    outcome = experiments.run("published-curves")
+    arrays, found = outcome.arrays, outcome.findings
+    four = ("ax", "cola", "qnli", "mrpc")
+    assert found["fig-5-right-tail"].measured == min(arrays[f"tail/{name}"] for name in four)
+    assert found["fig-5-right-flat"].measured == max(arrays[f"flatness/{name}"] for name in four)
+    assert found["crossover/bert-base"].measured == pytest.approx(
+        sum(arrays[f"crossover/{name}"].item() for name in SETS) / 500
+    )
+    stored = read_json(ROOT / "book" / "results" / "published-curves.json")
+    assert stored["data_sha256"] == outcome.data_sha256
