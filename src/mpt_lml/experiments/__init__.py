@@ -6,12 +6,14 @@ from mpt_lml.experiments import (
     bert,
     convergence,
     deep_vae,
+    fixed_sizes,
     identity,
     language,
     rates,
     small_bert,
     text_rates,
     training,
+    training_curve,
     vit_mae,
 )
 from mpt_lml.experiments.registry import (
@@ -35,6 +37,7 @@ __all__ = [
     "convergence",
     "deep_vae",
     "find",
+    "fixed_sizes",
     "identity",
     "language",
     "names",
@@ -43,5 +46,6 @@ __all__ = [
     "small_bert",
     "text_rates",
     "training",
+    "training_curve",
     "vit_mae",
 ]

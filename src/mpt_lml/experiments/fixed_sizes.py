@@ -41,7 +41,7 @@ class FixedSizes(Training):
     seeds: tuple[int, ...] = tuple(range(20))
     truths: tuple[int, ...] = (1991, 1, 2, 3, 4)
     scales: tuple[float, ...] = (1.0, 0.3, 0.1, 0.01)
-    sizes: tuple[int, ...] = (1, 2, 5, 8, 9)
+    sizes: tuple[int, ...] = (1, 2, 8, 9)
 
     @classmethod
     def paper(cls) -> FixedSizes:
@@ -68,7 +68,7 @@ def climb(
     """A local maximum of the exact objective near every start, by BFGS, all of them side by side.
 
     Steps are at most half a unit long and backtrack until the objective rises, so that a start is
-    not thrown into another's neighborhood. A run ends where the gradient is below 1e-7, or where
+    not thrown into another's neighborhood. A run ends where the gradient is below 1e-6, or where
     rounding leaves nothing to gain.
     """
 
@@ -83,8 +83,9 @@ def climb(
     end, active = x.clone(), torch.arange(len(x))
     value, slope = evaluate(x)
     size = x.shape[1]
-    identity = torch.eye(size, dtype=x.dtype)
-    inverse = identity.expand(len(x), size, size)  # of minus the Hessian, as far as known
+    inverse = torch.eye(size, dtype=x.dtype).expand(
+        len(x), size, size
+    )  # of minus the Hessian, as far as known
     for step in range(max_steps):
         direction = (inverse @ slope[..., None])[..., 0]
         direction = direction * (0.5 / direction.norm(dim=1, keepdim=True)).clamp(max=1.0)
@@ -100,10 +101,13 @@ def climb(
             new_value[short], new_slope[short] = evaluate(new[short])
         inverse = _bfgs(inverse, new - x, slope - new_slope, first=step == 0)
         better = new_value > value
-        x, slope = torch.where(better[:, None], new, x), torch.where(better[:, None], new_slope, slope)
+        x, slope = (
+            torch.where(better[:, None], new, x),
+            torch.where(better[:, None], new_slope, slope),
+        )
         value = torch.where(better, new_value, value)
         end[active] = x
-        going = better & (slope.abs().amax(dim=1) > 1e-7)
+        going = better & (slope.abs().amax(dim=1) > 1e-6)
         if not going.any():
             break
         active, x, slope = active[going], x[going], slope[going]
@@ -138,6 +142,7 @@ def product_error(loadings: Float[Tensor, "D K"], reference: Float[Tensor, "D K"
     cost="about 10 min",
     config=FixedSizes,
     resumable=True,
+    gpu=False,
 )
 def fixed_sizes(
     config: FixedSizes,
