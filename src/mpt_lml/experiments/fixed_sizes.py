@@ -157,7 +157,8 @@ def fixed_sizes(
     maximum of a size's exact objective; ``below/DRAW`` (truths, sizes, scales, starts), how far
     below that maximum climbing the exact objective ends; ``short/DRAW`` (truths, sizes + 1, scales,
     starts), how far below its own maximum the LML is over the last tenth of training by sampled
-    masks, with every size last. The maximum of an objective is the best end of all its climbs,
+    masks, with every size last; ``bias/DRAW`` (truths, scales, starts), objective minus LML at every
+    size, mean over the epochs. The maximum of an objective is the best end of all its climbs,
     one of which starts at the maximum of the LML.
     """
     draws: tuple[Draw, ...] = ("paper", "model")
@@ -177,7 +178,7 @@ def fixed_sizes(
             [found[draw, truth][name] for truth in config.truths], dtype=torch.float64
         )
         for draw in draws
-        for name in ("lost", "below", "short")
+        for name in ("lost", "below", "short", "bias")
     }
     return Outcome(_findings(arrays, config), arrays, checksum(used))
 
@@ -204,9 +205,11 @@ def _cell(config: FixedSizes, of: Problem) -> dict[str, Any]:
         below.append((value.max() - value[1:]).view(scaled.shape[:2]).tolist())
     laws = [*map(masks.FixedSize, config.sizes), masks.UniformSize()]
     count = len(config.scales)
-    trained = train_together(config, [of] * count, laws, scales=config.scales)["lml"]
-    late = trained[..., -max(1, config.num_epochs // 10) :].mean(dim=-1)
-    return {"lost": lost, "below": below, "short": (best - late).transpose(0, 1).tolist()}
+    trained = train_together(config, [of] * count, laws, scales=config.scales)
+    late = trained["lml"][..., -max(1, config.num_epochs // 10) :].mean(dim=-1)
+    bias = (trained["objective"] - trained["lml"])[:, -1, :, :-1].mean(dim=-1)
+    short = (best - late).transpose(0, 1)
+    return {"lost": lost, "below": below, "short": short.tolist(), "bias": bias.tolist()}
 
 
 def _findings(arrays: dict[str, Tensor], config: FixedSizes) -> dict[str, Finding]:
@@ -216,6 +219,7 @@ def _findings(arrays: dict[str, Tensor], config: FixedSizes) -> dict[str, Findin
     reached = _share(arrays["below/model"] <= REACHED)
     late = arrays["short/paper"].mean(dim=-1)
     return {
+        "claim-varying-rates-unbiased": over(arrays["bias/paper"][0, 0]),
         "claim-fixed-rate-maximizes": over(arrays["lost/paper"][:, two]),
         "fixed-rate-shortfall": over(late[:, two, 0]),
         "fixed-rate-shortfall-model": over(arrays["short/model"].mean(dim=-1)[:, two, 0]),
