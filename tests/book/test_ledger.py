@@ -128,7 +128,9 @@ def test_the_printed_digits_of_the_tables_are_the_margin():
 
 def test_no_two_entries_share_a_measurement():
     measured = [
-        (e.measured, e.id) for e in (*COMMITTED.paper, *COMMITTED.findings) if e.measured is not None
+        (e.measured, e.id)
+        for e in (*COMMITTED.paper, *COMMITTED.findings)
+        if e.measured is not None
     ]
     numbers = [number for number, _ in measured]
     assert [(n, name) for n, name in measured if numbers.count(n) > 1] == []

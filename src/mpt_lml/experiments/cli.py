@@ -34,15 +34,19 @@ class _Clock:
         self.start = self.noted = time.perf_counter()
 
     def seconds(self) -> float:
-        return self.before + time.perf_counter() - self.start
+        return round(self.before + time.perf_counter() - self.start, 2)
+
+    def save(self) -> None:
+        if self.note is not None:
+            write_json(self.note, self.seconds())
+            self.noted = time.perf_counter()
 
     def ticking(self, items: Iterable[Item], description: str) -> Iterable[Item]:
         """A progress bar that also notes, at most once a second, how long the run has taken."""
         for item in _bar(items, description):
             yield item
-            if self.note is not None and time.perf_counter() - self.noted > 1.0:
-                write_json(self.note, round(self.seconds(), 2))
-                self.noted = time.perf_counter()
+            if time.perf_counter() - self.noted > 1.0:
+                self.save()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -124,15 +128,19 @@ def _run(options: argparse.Namespace) -> None:
     checkpoints = _checkpoints(options)
     device = registry.device_of(found, options.device)
     clock = _Clock(checkpoints)
-    outcome = registry.run(
-        options.name,
-        options.preset,
-        seeds=seeds,
-        model=options.model,
-        device=options.device,
-        progress=clock.ticking,
-        checkpoints=checkpoints,
-    )
+    try:
+        outcome = registry.run(
+            options.name,
+            options.preset,
+            seeds=seeds,
+            model=options.model,
+            device=options.device,
+            progress=clock.ticking,
+            checkpoints=checkpoints,
+        )
+    except BaseException:
+        clock.save()
+        raise
     content = _content(options, config, outcome, clock.seconds(), device.type)
     if target is None:
         json.dump(content, sys.stdout, indent=2, allow_nan=False)
@@ -195,7 +203,7 @@ def _content(
         "preset": options.preset,
         "config": dataclasses.asdict(config),
         **outcome.as_dict(),
-        "seconds": round(seconds, 2),
+        "seconds": seconds,
         "provenance": provenance(" ".join(command), device),
     }
 
