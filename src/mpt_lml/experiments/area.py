@@ -200,9 +200,9 @@ def curve_shape(
             arrays[f"closed/{at}"] = (score - predicted).abs().amax(dim=1) / reach
     low, high = kept[few, "paper"], kept[many, "paper"]
     findings = {
-        "claim-long-tail": over(fall_beyond(low, 0.9)),
-        "claim-exponential-decay": over(arrays[f"exponential/{few}/paper"]),
-        "claim-decay-begins": over(rate_of_fall(high, 0.05)),
+        "claim-tail-90": over(fall_beyond(low, 0.9)),
+        "claim-exponential": over(arrays[f"exponential/{few}/paper"]),
+        "claim-decay-50": over(rate_of_fall(high, 0.05)),
         "steepest-rate-k-50": over((high.diff(dim=1).argmin(dim=1) + 1) / high.shape[1]),
         "closed-form-residual": over(arrays[f"closed/{few}/model"]),
         "closed-form-residual-k-50": over(arrays[f"closed/{many}/model"]),

@@ -248,8 +248,9 @@ def _late(values: Float[Tensor, "E seeds"]) -> Float[Tensor, " seeds"]:
 
 
 def over(values: Float[Tensor, " n"]) -> Finding:
-    """Mean of independent ``values`` and its standard error."""
-    return Finding(values.mean().item(), values.std().item() / math.sqrt(len(values)))
+    """Mean of independent ``values`` and its standard error, which a single one does not have."""
+    error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else None
+    return Finding(values.mean().item(), error)
 
 
 def _findings_2(arrays: dict[str, Tensor]) -> dict[str, Finding]:
