@@ -1,0 +1,55 @@
+"""Smooth curves and what is read off them."""
+
+from __future__ import annotations
+
+import torch
+
+from mpt_lml import PPCA, curves, objectives
+from mpt_lml.experiments import area
+
+f64 = {"dtype": torch.float64}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def model_and_moment() -> tuple[PPCA, torch.Tensor, torch.Tensor]:
+    model = PPCA(torch.randn(6, 2, generator=generator(), **f64), 0.2)
+    x = torch.randn(40, 6, generator=generator(1), **f64)
+    return model, x, objectives.second_moment(x)
+
+
+def test_both_ends_of_a_dense_curve_are_exact() -> None:
+    model, x, moment = model_and_moment()
+    exact = curves.exact_curve(model, x).score
+    dense = area.dense_curve(model, moment, 6, generator=generator(2))
+    torch.testing.assert_close(dense[[0, -1]], exact[[0, -1]], rtol=0, atol=1e-12)
+    assert (dense - exact).abs().max() > 1e-3  # six masks do not settle the middle
+
+
+def test_a_dense_curve_is_unbiased() -> None:
+    model, x, moment = model_and_moment()
+    exact = curves.exact_curve(model, x).score
+    for num_masks in (2, 12):  # a part of the shifts, and two orders
+        many = torch.stack(
+            [area.dense_curve(model, moment, num_masks, generator=generator(s)) for s in range(300)]
+        )
+        error = many.std(dim=0) / 300**0.5
+        assert ((many.mean(dim=0) - exact).abs() < 4 * error + 1e-12).all()
+
+
+def test_shares_of_a_straight_fall() -> None:
+    line = -torch.arange(1, 101, **f64)
+    assert abs(area.fall_beyond(line, 0.9) - 10 / 99) < 1e-12
+    # 5 % of the fall of 99 is 4.95: passed at the sixth of the hundred sizes.
+    assert area.rate_of_fall(line[None], 0.05).tolist() == [0.06]
+
+
+def test_the_exponential_residual_knows_an_exponential() -> None:
+    rate = torch.arange(1, 201, **f64) / 200
+    exponential = -0.3 - 0.5 * (20 * (rate - 1)).exp()
+    assert area.exponential_residual(exponential) < 5e-3  # the nearest of 400 rate constants
+    assert area.exponential_residual(exponential.log1p()) < 5e-3  # or the probability is one
+    step = (rate > 0.6).to(rate)
+    assert area.exponential_residual(-step) > 0.2
