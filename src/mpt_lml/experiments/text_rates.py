@@ -65,9 +65,9 @@ def text_rates(
 ) -> Outcome:
     """Crossover of the network's own curve, and how far 15 % and 25 % lie from its own area.
 
-    Arrays, for each set: ``groups/SET`` (G, R), mean curves of groups of sentences, nats a token;
-    ``crossover/SET`` (2,), r* with its jackknife error over groups; ``bias/SET`` (R, 2), the mean
-    over sentences of D·S(rate) − area with its error, nats a sentence; ``change/SET`` (2,), the
+    Arrays, for each set: ``groups/SET`` (G, R), mean curves of groups of sentences, nats per token;
+    ``crossover/SET`` (2,), M*/D with its jackknife error over groups; ``bias/SET`` (R, 2), the mean
+    over sentences of D·S(rate) − area with its error, nats per sentence; ``change/SET`` (2,), the
     same for D·S(25 %) − D·S(15 %); ``num_features/SET`` (), the mean D.
     """
     network, tokenizer = load_small_bert()
@@ -104,7 +104,7 @@ def summary(result: SentenceCurves, percent: Sequence[int], num_groups: int) -> 
 
 
 def crossover(percent: Sequence[int], groups: Float[Tensor, "G R"]) -> tuple[float, float]:
-    """r* of the mean of G curves at ``percent``, evenly spaced over 0..100, and its jackknife error."""
+    """M*/D of the mean of G curves at ``percent``, evenly spaced over 0..100, and its jackknife error."""
     rate = torch.tensor(percent, dtype=torch.float64) / 100
     return rates.jackknife(lambda v: rates.crossover(rate, v, v.mean(dim=-1)), groups)
 
