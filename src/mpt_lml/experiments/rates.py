@@ -282,7 +282,7 @@ def _findings(config: MaskingRates, arrays: dict[str, Tensor]) -> dict[str, Find
         "claim-masking-rate": error[0, :, 1] - error[0, :, 3],
         "claim-bound-by-rate": sided[sided.mean(dim=1).argmin()],
         "claim-25-against-15": error[0, :, 2].abs() - error[0, :, 1].abs(),
-        "crossover/ppca": arrays["crossover"][0],
+        "crossover": arrays["crossover"][0],
     }
     for name, index in zip(
         ("claim-not-every-size", "few-sizes/k50"), config.few_settings, strict=False
