@@ -218,8 +218,8 @@ def _tables(entries: Sequence[dict[str, Any]]) -> str:
         rows = [(*_numbers(e, "published"), e["unit"], e["verdict"]) for e in judged]
         parts.append(_aligned(heads, *rows))
     if found:
-        heads = ("found by this book", "measured", "std. error", "unit")
-        parts.append(_aligned(heads, *((*_numbers(e), e["unit"]) for e in found)))
+        titles = ("found by this book", "measured", "std. error", "unit")
+        parts.append(_aligned(titles, *((*_numbers(e), e["unit"]) for e in found)))
     return "\n\n".join(parts) or "the ledger has no entry for this experiment"
 
 
