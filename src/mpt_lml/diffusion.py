@@ -20,7 +20,7 @@ from torch import Tensor
 from mpt_lml.shapes import require_count, require_generator
 
 LogValues = Callable[[Tensor, Tensor], Tensor]
-"""(x (N, D), mask (N, D)) -> log q(x_j = v | x_R), (N, D, V): one mask a datum."""
+"""(x (N, D), mask (N, D)) -> log q(x_j = v | x_R), (N, D, V): one mask per datum."""
 
 
 class Schedule(ABC):

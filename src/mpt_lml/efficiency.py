@@ -103,7 +103,7 @@ class Godambe:
     one_mask: Float[Tensor, "D Q Q"]
 
     def variability(self, masks_per_datum: int | None) -> Float[Tensor, "D Q Q"]:
-        """J_M with that many independent masks a datum; ``None`` is all of them."""
+        """J_M with that many independent masks per datum; ``None`` is all of them."""
         if masks_per_datum is None:
             return self.all_masks
         require_count("masks_per_datum", masks_per_datum, 1)
@@ -118,7 +118,7 @@ class Godambe:
         return self._relative(self.sensitivity, self.variability(masks_per_datum))
 
     def law_efficiency(self, probabilities: Float[Tensor, " D"], weighted: bool = True) -> float:
-        """The same for one mask a datum whose size follows ``probabilities``.
+        """The same for one mask per datum whose size follows ``probabilities``.
 
         ``weighted``: scores are divided by D π(M), so that the objective is the LML; otherwise they
         are left as they are and the objective is D Σ π(M) S(M).

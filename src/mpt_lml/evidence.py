@@ -76,17 +76,55 @@ def annealed_ppca(
     moment = second_moment[:, None]
     shape = (len(moment), num_chains, moment.shape[-1], latent_dim)
     loadings = torch.randn(shape, generator=generator, dtype=moment.dtype)
-    weight = torch.zeros(shape[:2], dtype=moment.dtype)
-    previous = 0.0
-    for step in range(1, num_steps + 1):
-        temperature = _temperature(step / num_steps, num_data)
-        value, _ = log_likelihood(loadings, moment, num_data, noise_variance)
-        weight += (temperature - previous) * value
-        previous = temperature
-        if latent_dim and step < num_steps:
-            target = (moment, num_data, noise_variance, temperature)
-            loadings = _hamiltonian_move(loadings, *target, generator=generator)
-    return _log_mean(weight)
+    problem = (moment, num_data, noise_variance)
+    return _log_mean(_chain(loadings, problem, range(1, num_steps + 1), num_steps, generator))
+
+
+def reversed_annealed_ppca(
+    second_moment: Float[Tensor, "B D D"],
+    num_data: int,
+    loadings: Float[Tensor, "B D K"],
+    noise_variance: float,
+    *,
+    num_chains: int,
+    num_steps: int,
+    generator: torch.Generator,
+) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+    """An estimate of log p(X | K) that is high on average, and its standard error over the chains.
+
+    The chains of :func:`annealed_ppca` run backward, from ``loadings`` W that generated the data after
+    being drawn from the prior: such a W is one exact draw from the posterior. The mean of the inverse
+    weights is then an unbiased estimate of 1/p(X | K), so that forward and backward estimates
+    enclose log p(X | K) (Grosse, Ghahramani & Adams 2015). Both (B,), nats; the error leaves out
+    that all chains of a data set share their start.
+    """
+    latent_dim = loadings.shape[-1]
+    _check(second_moment, num_data, latent_dim, noise_variance, num_chains, num_steps)
+    require_generator(generator)
+    start = loadings[:, None].expand(-1, num_chains, -1, -1)
+    problem = (second_moment[:, None], num_data, noise_variance)
+    weight = _chain(start, problem, range(num_steps, 0, -1), num_steps, generator)
+    value, error = _log_mean(-weight)
+    return -value, error
+
+
+def _chain(
+    loadings: Float[Tensor, "B C D K"],
+    problem: tuple[Tensor, int, float],
+    steps: range,
+    num_steps: int,
+    generator: torch.Generator,
+) -> Float[Tensor, "B C"]:
+    """Log-weights Σ_s (β_s − β_{s−1}) log p(X | W) along ``steps``, up or down, with moves between."""
+    num_data = problem[1]
+    weight = torch.zeros(loadings.shape[:2], dtype=loadings.dtype)
+    for step in steps:
+        low, high = (_temperature(s / num_steps, num_data) for s in (step - 1, step))
+        weight = weight + (high - low) * log_likelihood(loadings, *problem)[0]
+        between = high if steps.step > 0 else low  # next temperature, at either end none
+        if loadings.shape[-1] and step != steps[-1]:
+            loadings = _hamiltonian_move(loadings, *problem, between, generator=generator)
+    return weight
 
 
 def _temperature(progress: float, num_data: int) -> float:

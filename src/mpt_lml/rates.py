@@ -1,8 +1,8 @@
 """Where one masking rate is right: expected curves, the crossover, few sizes instead of all (floor 3).
 
 Under the model E S(x; M) falls with M (Han 1978), so D·S(M) overestimates E log p(x) at low rates
-and underestimates it at high ones. The *crossover* r* is the rate at which it is right. Everything
-here is in nats a coordinate; a curve is a tensor (..., D) for M = 1..D.
+and underestimates it at high ones. The *crossover* M*/D is the rate at which it is right. Everything
+here is in nats per coordinate; a curve is a tensor (..., D) for M = 1..D.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ LOG_2PIE = math.log(2.0 * math.pi * math.e)
 def crossover(
     rate: Float[Tensor, " L"], score: Float[Tensor, "*B L"], height: Float[Tensor, "*#B"]
 ) -> Float[Tensor, "*B"]:
-    """The rate at which a curve, joined by straight lines, first passes ``height`` = log p(x)/D.
+    """The rate at which a curve, joined by straight lines, *first* passes ``height`` = log p(x)/D.
+
+    A curve that falls passes it once. Others can pass it more often (an overfitted model on held-out
+    data): :func:`crossings` counts.
 
     Parameters
     ----------
@@ -36,6 +39,11 @@ def crossover(
         S at these rates.
     height : Tensor (...)
         Area over D.
+
+    Returns
+    -------
+    Tensor (...)
+        M*/D, between the first and the last rate.
 
     Raises
     ------
@@ -57,8 +65,14 @@ def crossover(
     return start + share * (end - start)
 
 
+def crossings(score: Float[Tensor, "*B L"], height: Float[Tensor, "*#B"]) -> Int[Tensor, "*B"]:
+    """How often a curve, joined by straight lines, passes ``height``: 1 for one that falls, (...)."""
+    above = score >= height[..., None]
+    return (above[..., 1:] != above[..., :-1]).sum(dim=-1)
+
+
 def curve_crossover(score: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
-    """r* of complete curves (..., D): the rate at which D·S equals the area Σ_M S(M)."""
+    """M*/D of complete curves (..., D): the rate at which D·S equals the area Σ_M S(M), (...)."""
     size = score.shape[-1]
     rate = torch.arange(1, size + 1, dtype=score.dtype, device=score.device) / size
     return crossover(rate, score, score.mean(dim=-1))
@@ -118,9 +132,9 @@ def random_loadings_curve(
 
 
 def random_loadings_crossover(num_features: int, latent_dim: int, noise_variance: float) -> float:
-    """r* of PPCA with N(0, 1) loadings for large D and K = κD < D (ours):
+    """M*/D of PPCA with N(0, 1) loadings for large D and K = κD < D (ours):
 
-    r* ≈ 1 − κ/(1 − e^{−E}) + σ² e^E/D,  E = κ (ln(D/σ²) − 1) − (1 − κ) ln(1 − κ).
+    M*/D ≈ 1 − κ/(1 − e^{−E}) + σ² e^E/D,  E = κ (ln(D/σ²) − 1) − (1 − κ) ln(1 − κ).
 
     For κ → 0 it is 1 − 1/ln(D/σ²), whatever K.
     """

@@ -71,6 +71,37 @@ def test_one_latent_dimension_against_quadrature(num_features: int) -> None:
     assert ((value - expected).abs() < 4.5 * error).all()
 
 
+def test_chains_up_and_chains_down_enclose_the_evidence() -> None:
+    """Backward chains start at the loadings that made the data: one exact draw of the posterior."""
+    num_data, g = 12, generator(11)
+    loadings = torch.randn(24, 3, 2, generator=g, **F64)
+    rows = [PPCA(W, 0.5).sample(num_data, generator=g) for W in loadings]
+    moment = torch.stack([x.T @ x / num_data for x in rows])
+    settings = {"num_chains": 60, "num_steps": 120, "generator": g}
+    low, low_error = evidence.annealed_ppca(moment, num_data, 2, 0.5, **settings)
+    high, high_error = evidence.reversed_annealed_ppca(moment, num_data, loadings, 0.5, **settings)
+    gap = high - low
+    assert abs(gap.mean()) < 4 * gap.std() / 24**0.5 + (low_error**2 + high_error**2).mean() / 2
+    assert gap.std() < 0.4
+    few = {"num_chains": 60, "num_steps": 6, "generator": g}  # too few steps: each on its side
+    rough_low, _ = evidence.annealed_ppca(moment, num_data, 2, 0.5, **few)
+    rough_high, _ = evidence.reversed_annealed_ppca(moment, num_data, loadings, 0.5, **few)
+    assert rough_low.mean() < low.mean() and rough_high.mean() > high.mean()
+
+
+def test_backward_chains_against_quadrature() -> None:
+    num_data, g = 12, generator(12)
+    loadings = torch.randn(24, 2, 1, generator=g, **F64)
+    rows = [PPCA(W, 0.5).sample(num_data, generator=g) for W in loadings]
+    moment = torch.stack([x.T @ x / num_data for x in rows])
+    value, _ = evidence.reversed_annealed_ppca(
+        moment, num_data, loadings, 0.5, num_chains=60, num_steps=200, generator=g
+    )
+    expected = torch.tensor([by_quadrature(m, num_data, 0.5) for m in moment], **F64)
+    off = value - expected  # chains of one data set share their start: the error is over data sets
+    assert abs(off.mean()) < 4 * off.std() / 24**0.5 < 0.1
+
+
 def test_a_move_leaves_the_prior_as_it_is() -> None:
     count = 100_000
     start = torch.randn(1, count, 2, 1, generator=generator(8), **F64)

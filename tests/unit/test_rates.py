@@ -57,6 +57,22 @@ class TestCrossover:
         value = score[low - 1] + (at - low) * (score[low] - score[low - 1])
         assert abs(30 * value - score.sum()) < 1e-10
 
+    def test_between_two_sizes_is_interpolated(self) -> None:
+        # Equal correlations 0.5 at D = 10, by hand: S(M) = -(h(11 - M) - h(10 - M)) with the entropies
+        # h(r) = r/2 ln(2 pi e / 2) + ln(1 + r)/2, and h(10)/10 between S(7) and S(8).
+        level = [0.5 * r * math.log(math.pi * math.e) + 0.5 * math.log(1 + r) for r in range(11)]
+        left, right = (level[10 - m] - level[11 - m] for m in (7, 8))
+        share = (left + level[10] / 10) / (left - right)
+        assert 0.1 < share < 0.4  # not the middle of the step
+        found = rates.curve_crossover(rates.equicorrelated_curve(10, 0.5)).item()
+        assert abs(found - (7 + share) / 10) < 1e-12
+
+    def test_crossings_are_counted(self) -> None:
+        curves = torch.tensor([[3.0, 1.0, -1.0], [1.0, -1.0, 1.0], [1.0, 2.0, 3.0]], **f64)
+        assert rates.crossings(curves, torch.zeros(3, **f64)).tolist() == [1, 2, 0]
+        falling = rates.autoregressive_curve(20, 0.5)
+        assert rates.crossings(falling, falling.mean()) == 1
+
     def test_error_shrinks_with_the_groups(self) -> None:
         g = torch.Generator().manual_seed(0)
         rows = rates.equicorrelated_curve(20, 0.5) + 0.02 * torch.randn(400, 20, generator=g, **f64)
@@ -154,6 +170,24 @@ class TestRandomLoadings:
 
 def test_a_constraint_turns_25_against_15_around() -> None:
     assert experiment._counterexample() > 1.0
+
+
+def test_findings_and_few_sizes_have_their_errors_over_draws() -> None:
+    config = experiment.MaskingRates.quick()
+    outcome = experiment.masking_rates(config)
+    error, seeds = outcome.arrays["error"], len(config.seeds)
+    assert error.shape == (2, seeds, 5) and outcome.arrays["few/0/bias"].shape == (seeds, 4, 3)
+    assert (error[..., 1:4].diff(dim=-1) < 0).all()  # Han: 15, 25 and 85 %
+    found = outcome.findings["claim-masking-rate"]
+    assert found.measured == (error[0, :, 1] - error[0, :, 3]).mean()
+    assert found.standard_error == (error[0, :, 1] - error[0, :, 3]).std() / seeds**0.5
+    full = outcome.arrays["few/0/every_size"]
+    ratio = experiment.few_ratio(outcome.arrays, 0, -1)[:, 3]
+    square = (
+        outcome.arrays["few/0/bias"][:, 3, -1] ** 2 + outcome.arrays["few/0/variance"][:, 3, -1]
+    )
+    torch.testing.assert_close(ratio, (square / full).sqrt())
+    assert (ratio > 1).all()  # four sizes for twenty: noisier, by the step or by the bend
 
 
 def test_gradients_of_both_laws_are_unbiased() -> None:
