@@ -33,15 +33,15 @@ class Bernoulli(Config):
     held_out: int = 2000
     latent_dim: int = 2
     num_epochs: int = 800
-    long_epochs: int = 2000  # for the cells whose curves cross
+    long_epochs: tuple[int, ...] = (1200, 4000)  # by data set, for the cells whose curves cross
     scales: tuple[float, ...] = (1.0, 0.01)  # of all parameters at the start
     encoder_scale: float = 0.01  # of the encoder alone, for "elbo-small"
-    masks: tuple[int, ...] = (1, 2, 10, 20)  # an epoch: that many parts of the data, a mask each
+    masks: tuple[int, ...] = (1, 20, 2, 10)  # an epoch: that many parts of the data, a mask each
     masks_small: tuple[int, ...] = (1, 10)  # the same at the other scales
     long_masks: int = 10  # of the long cell with uniform sizes
     learning_rate: float = 0.01
     fixed_rate: float = 0.15
-    grid_nodes: int = 16  # an axis, for training
+    grid_nodes: int = 14  # an axis, for training
     grid_extent: float = 5.0
     track_nodes: int = 64  # an axis on [−8, 8]², for the LML along the way
     track_every: int = 50
@@ -63,7 +63,7 @@ class Bernoulli(Config):
             num_data=60,
             held_out=40,
             num_epochs=6,
-            long_epochs=9,
+            long_epochs=(9,),
             track_every=3,
             track_nodes=30,
             masks=(1, 3),

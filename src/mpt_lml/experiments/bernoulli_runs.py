@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -40,25 +41,27 @@ class Cell:
 
 def cells(config: Bernoulli) -> list[Cell]:
     """Everything that is trained, what the ledger asks for first."""
-    short, long, ten = config.num_epochs, config.long_epochs, config.long_masks
+    short, ten = config.num_epochs, config.long_masks
+    longer = dict(zip(config.datasets, config.long_epochs, strict=True))
     found = []
     for name in (*config.datasets, *config.compared):
         found += [
             Cell(name, "published", 1.0, 1, short),
-            Cell(name, "elbo", 1.0, 0, long),
-            Cell(name, "elbo-small", 1.0, 0, long),
+            Cell(name, "elbo", 1.0, 0, short),
+            Cell(name, "elbo-small", 1.0, 0, longer.get(name, short)),
             Cell(name, "block", 1.0, 1, short),
             Cell(name, "block", 1.0, ten, short),
-            Cell(name, "uniform", 1.0, ten, long),
+            Cell(name, "uniform", 1.0, ten, longer.get(name, short)),
         ]
     for name in config.datasets:
-        found.append(Cell(name, "marginal", 1.0, 0, long))
+        found.append(Cell(name, "marginal", 1.0, 0, longer[name]))
         for scale in config.scales:
             found += [Cell(name, objective, scale, 0, short) for objective in ("marginal", "elbo")]
-        axes = [(scale, masks) for scale in config.scales for masks in config.masks_small]
-        for scale, masks in (*axes, *((1.0, masks) for masks in config.masks)):
-            masked = ("block", "fixed", "uniform")
-            found += [Cell(name, objective, scale, masks, short) for objective in masked]
+    axes = [(scale, masks) for scale in config.scales for masks in config.masks_small]
+    axes += [(1.0, masks) for masks in config.masks]
+    masked = ("block", "fixed", "uniform")
+    for (scale, masks), name, objective in itertools.product(axes, config.datasets, masked):
+        found.append(Cell(name, objective, scale, masks, short))
     first: dict[str, Cell] = {}
     for cell in found:
         first.setdefault(cell.key, cell)
@@ -243,7 +246,7 @@ def gaussian_deficit(config: Bernoulli) -> Float[Tensor, " seeds"]:
 def findings(config: Bernoulli, arrays: Mapping[str, Tensor]) -> dict[str, Finding]:
     """Differences over seeds that started alike, in nats; what they say is in the ledger."""
     first, ten = config.datasets[0], config.long_masks
-    many, small = config.masks[-1], config.scales[-1]
+    many, small = max(config.masks), config.scales[-1]
 
     def apart(
         one: str, other: str, value: str = "lml", end: str = "", name: str = first
@@ -275,11 +278,12 @@ def findings(config: Bernoulli, arrays: Mapping[str, Tensor]) -> dict[str, Findi
         "masks-per-epoch/fixed": apart(f"fixed/1/{many}", "fixed/1/1"),
         "start-scale": apart(f"fixed/{small:g}/{ten}", f"fixed/1/{ten}"),
         "start-scale/elbo": apart(f"elbo/{small:g}/0", "elbo/1/0"),
-        "elbo-deficit": apart("marginal/1/0", "elbo-small/1/0", end="/long"),
         "grid-4-by-4": over_seeds(
             arrays[f"coarse/{first}/uniform/1/{ten}"] - arrays[f"lml/{first}/uniform/1/{ten}"]
         ),
     }
+    last = config.datasets[-1]
+    found["elbo-deficit"] = apart("marginal/1/0", "elbo-small/1/0", end="/long", name=last)
     for name in (*config.datasets[1:], *config.compared):
         tail = name.replace("_", "-")
         uniform = (f"uniform/1/{ten}", "elbo-small/1/0")
@@ -287,8 +291,10 @@ def findings(config: Bernoulli, arrays: Mapping[str, Tensor]) -> dict[str, Findi
             f"fig-3-upper/{tail}": apart("published/1/1", "elbo/1/0", name=name),
             f"fig-3-upper/ten-masks-{tail}": apart(f"block/1/{ten}", "elbo/1/0", name=name),
             f"fig-3-upper/uniform-small-start-{tail}": apart(*uniform, name=name),
-            f"fig-3-upper/uniform-small-start-long-{tail}": apart(*uniform, end="/long", name=name),
         }
+        if name in config.datasets:
+            end = f"fig-3-upper/uniform-small-start-long-{tail}"
+            found[end] = apart(*uniform, end="/long", name=name)
     return found
 
 
