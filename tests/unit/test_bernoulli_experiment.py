@@ -14,7 +14,9 @@ from mpt_lml.experiments import bernoulli, bernoulli_runs, ledger
 from mpt_lml.experiments.bernoulli import Bernoulli
 
 QUICK = Bernoulli.quick()
-SHORT = dataclasses.replace(QUICK, num_epochs=2, long_epochs=(3,), masks=(1,), arbiter_samples=20)
+SHORT = dataclasses.replace(
+    QUICK, num_epochs=2, long_epochs=(3,), masks=((1,),), arbiter_samples=20
+)
 DIGITS = bernoulli.binary_images("digits", QUICK.num_data)
 
 

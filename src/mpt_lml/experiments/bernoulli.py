@@ -36,8 +36,9 @@ class Bernoulli(Config):
     long_epochs: tuple[int, ...] = (1200, 4000)  # by data set, for the cells whose curves cross
     scales: tuple[float, ...] = (1.0, 0.01)  # of all parameters at the start
     encoder_scale: float = 0.01  # of the encoder alone, for "elbo-small"
-    masks: tuple[int, ...] = (1, 20, 2, 10)  # an epoch: that many parts of the data, a mask each
-    masks_small: tuple[int, ...] = (1, 10)  # the same at the other scales
+    # Masks per epoch, by data set: that many parts of the data, a mask each.
+    masks: tuple[tuple[int, ...], ...] = ((10, 1, 20), (10, 1, 20, 2))
+    masks_small: tuple[tuple[int, ...], ...] = ((10,), (10, 1))  # at the other scales
     long_masks: int = 10  # of the long cell with uniform sizes
     learning_rate: float = 0.01
     fixed_rate: float = 0.15
@@ -66,8 +67,8 @@ class Bernoulli(Config):
             long_epochs=(9,),
             track_every=3,
             track_nodes=30,
-            masks=(1, 3),
-            masks_small=(3,),
+            masks=((1, 3),),
+            masks_small=((3,),),
             long_masks=3,
             arbiter_data=10,
             arbiter_samples=200,

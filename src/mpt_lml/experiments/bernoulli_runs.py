@@ -40,30 +40,28 @@ class Cell:
 
 
 def cells(config: Bernoulli) -> list[Cell]:
-    """Everything that is trained, what the ledger asks for first."""
+    """Everything that is trained: what the paper printed, its repair, then the axes."""
     short, ten = config.num_epochs, config.long_masks
-    longer = dict(zip(config.datasets, config.long_epochs, strict=True))
-    found = []
+    pair = (("published", 1), ("elbo", 0), ("block", 1), ("block", ten))
+    asked, axes = [], {}
     for name in (*config.datasets, *config.compared):
-        found += [
-            Cell(name, "published", 1.0, 1, short),
-            Cell(name, "elbo", 1.0, 0, short),
-            Cell(name, "elbo-small", 1.0, 0, longer.get(name, short)),
-            Cell(name, "block", 1.0, 1, short),
-            Cell(name, "block", 1.0, ten, short),
-            Cell(name, "uniform", 1.0, ten, longer.get(name, short)),
+        asked += [Cell(name, objective, 1.0, masks, short) for objective, masks in pair]
+    for name, long, many, few in zip(
+        config.datasets, config.long_epochs, config.masks, config.masks_small, strict=True
+    ):
+        axes[name] = [
+            Cell(name, "elbo-small", 1.0, 0, long),
+            Cell(name, "uniform", 1.0, ten, long),
+            Cell(name, "marginal", 1.0, 0, long),
+            *(Cell(name, "elbo", scale, 0, short) for scale in config.scales),
         ]
-    for name in config.datasets:
-        found.append(Cell(name, "marginal", 1.0, 0, longer[name]))
-        for scale in config.scales:
-            found += [Cell(name, objective, scale, 0, short) for objective in ("marginal", "elbo")]
-    axes = [(scale, masks) for scale in config.scales for masks in config.masks_small]
-    axes += [(1.0, masks) for masks in config.masks]
-    masked = ("block", "fixed", "uniform")
-    for (scale, masks), name, objective in itertools.product(axes, config.datasets, masked):
-        found.append(Cell(name, objective, scale, masks, short))
+        settings = [(1.0, masks) for masks in many if masks <= ten]
+        settings += [(scale, masks) for scale in config.scales for masks in few]
+        settings += [(1.0, masks) for masks in many]
+        for (scale, masks), objective in itertools.product(settings, ("block", "fixed", "uniform")):
+            axes[name].append(Cell(name, objective, scale, masks, short))
     first: dict[str, Cell] = {}
-    for cell in found:
+    for cell in (*asked, *itertools.chain(*reversed(axes.values()))):
         first.setdefault(cell.key, cell)
     return list(first.values())
 
@@ -245,57 +243,48 @@ def gaussian_deficit(config: Bernoulli) -> Float[Tensor, " seeds"]:
 
 def findings(config: Bernoulli, arrays: Mapping[str, Tensor]) -> dict[str, Finding]:
     """Differences over seeds that started alike, in nats; what they say is in the ledger."""
-    first, ten = config.datasets[0], config.long_masks
-    many, small = max(config.masks), config.scales[-1]
+    name, ten, small = config.datasets[0], config.long_masks, config.scales[-1]
+    many = max(config.masks[0])
+    published, elbo, gentle = "published/1/1", "elbo/1/0", "elbo-small/1/0"
+    block, fixed, uniform = (f"{each}/1/{ten}" for each in ("block", "fixed", "uniform"))
 
-    def apart(
-        one: str, other: str, value: str = "lml", end: str = "", name: str = first
-    ) -> Finding:
-        return over_seeds(
-            arrays[f"{value}/{name}/{one}{end}"] - arrays[f"{value}/{name}/{other}{end}"]
-        )
+    def apart(one: str, other: str, value: str = "lml", end: str = "") -> Finding:
+        pair = (arrays[f"{value}/{name}/{row}{end}"] for row in (one, other))
+        return over_seeds(next(pair) - next(pair))
 
-    published = f"{first}/published/1/1"
-    rose = arrays[f"track/{published}"]
+    def misread(row: str) -> Finding:
+        return over_seeds(arrays[f"coarse/{name}/{row}"] - arrays[f"lml/{name}/{row}"])
+
+    rose = arrays[f"track/{name}/{published}"]
     found = {
-        "fig-3-upper": apart("published/1/1", "elbo/1/0"),
+        "fig-3-upper": apart(published, elbo),
         "fig-3-upper/maximized": over_seeds(rose[-1] - rose[0]),
-        "fig-3-upper/estimation": over_seeds(
-            arrays[f"coarse/{published}"] - arrays[f"lml/{published}"]
-        ),
-        "claim-uniform-size-trains-better": apart(f"uniform/1/{ten}", f"fixed/1/{ten}", "held"),
+        "fig-3-upper/estimation": misread(published),
+        "claim-uniform-size-trains-better": apart(uniform, fixed, "held"),
         "claim-elbo-suboptimal": over_seeds(arrays["gaussian"]),
-        "fig-3-upper/held-out": apart("published/1/1", "elbo/1/0", "held"),
-        "fig-3-upper/repaired": apart("block/1/1", "elbo/1/0"),
-        "fig-3-upper/ten-masks": apart(f"block/1/{ten}", "elbo/1/0"),
-        "fig-3-upper/small-start": apart(f"fixed/1/{ten}", "elbo-small/1/0"),
-        "fig-3-upper/uniform-small-start": apart(f"uniform/1/{ten}", "elbo-small/1/0"),
-        "fig-3-upper/uniform-small-start-long": apart(
-            f"uniform/1/{ten}", "elbo-small/1/0", end="/long"
-        ),
-        "block-against-conditional": apart(f"block/1/{ten}", f"fixed/1/{ten}"),
-        "masks-per-epoch": apart(f"uniform/1/{many}", "uniform/1/1"),
+        "fig-3-upper/held-out": apart(published, elbo, "held"),
+        "fig-3-upper/repaired": apart("block/1/1", elbo),
+        "fig-3-upper/ten-masks": apart(block, elbo),
+        "fig-3-upper/small-start": apart(fixed, gentle),
+        "fig-3-upper/uniform-small-start": apart(uniform, gentle),
+        "fig-3-upper/uniform-small-start-long": apart(uniform, gentle, end="/long"),
+        "block-against-conditional": apart(block, fixed),
+        "masks-per-epoch": apart(f"block/1/{many}", "block/1/1"),
         "masks-per-epoch/fixed": apart(f"fixed/1/{many}", "fixed/1/1"),
-        "start-scale": apart(f"fixed/{small:g}/{ten}", f"fixed/1/{ten}"),
-        "start-scale/elbo": apart(f"elbo/{small:g}/0", "elbo/1/0"),
-        "grid-4-by-4": over_seeds(
-            arrays[f"coarse/{first}/uniform/1/{ten}"] - arrays[f"lml/{first}/uniform/1/{ten}"]
-        ),
+        "start-scale": apart(f"fixed/{small:g}/{ten}", fixed),
+        "start-scale/elbo": apart(f"elbo/{small:g}/0", elbo),
+        "grid-4-by-4": misread(uniform),
     }
-    last = config.datasets[-1]
-    found["elbo-deficit"] = apart("marginal/1/0", "elbo-small/1/0", end="/long", name=last)
     for name in (*config.datasets[1:], *config.compared):
         tail = name.replace("_", "-")
-        uniform = (f"uniform/1/{ten}", "elbo-small/1/0")
-        found |= {
-            f"fig-3-upper/{tail}": apart("published/1/1", "elbo/1/0", name=name),
-            f"fig-3-upper/ten-masks-{tail}": apart(f"block/1/{ten}", "elbo/1/0", name=name),
-            f"fig-3-upper/uniform-small-start-{tail}": apart(*uniform, name=name),
-        }
+        found[f"fig-3-upper/{tail}"] = apart(published, elbo)
+        found[f"fig-3-upper/ten-masks-{tail}"] = apart(block, elbo)
         if name in config.datasets:
+            found[f"fig-3-upper/uniform-small-start-{tail}"] = apart(uniform, gentle)
             end = f"fig-3-upper/uniform-small-start-long-{tail}"
-            found[end] = apart(*uniform, end="/long", name=name)
-    return found
+            found[end] = apart(uniform, gentle, end="/long")
+    name = config.datasets[-1]
+    return found | {"elbo-deficit": apart("marginal/1/0", gentle, end="/long")}
 
 
 def over_seeds(values: Float[Tensor, " seeds"]) -> Finding:
