@@ -14,9 +14,7 @@ from mpt_lml.experiments import bernoulli, bernoulli_runs, ledger
 from mpt_lml.experiments.bernoulli import Bernoulli
 
 QUICK = Bernoulli.quick()
-SHORT = dataclasses.replace(
-    QUICK, num_epochs=2, long_epochs=(3,), masks=((1,),), arbiter_samples=20
-)
+SHORT = dataclasses.replace(QUICK, num_epochs=2, long_epochs=(3, 3), arbiter_samples=20)
 DIGITS = bernoulli.binary_images("digits", QUICK.num_data)
 
 

@@ -22,24 +22,35 @@ from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.quadrature import Grid
 from mpt_lml.results import History
 
+ROWS = (
+    *("published/1/1", "elbo/1/0", "elbo-small/1/0/long", "block/1/1", "block/1/10"),
+    *("uniform/1/10/long", "fixed/1/10", "block/1/20", "marginal/1/0/long"),
+    *("elbo/0.01/0", "block/0.01/10"),
+)
+MORE_ROWS = (
+    *("fixed/1/1", "uniform/1/1", "fixed/1/20", "uniform/1/20"),
+    *("fixed/0.01/10", "uniform/0.01/10"),
+)
+"""OBJECTIVE/SCALE/MASKS: masks per epoch, that many parts of the data with a mask each (0: none)."""
+
 
 @dataclass(frozen=True)
 class Bernoulli(Config):
     """Full-batch Adam, fresh masks every epoch; the axes are masks per epoch and start scale."""
 
-    datasets: tuple[str, ...] = ("mnist", "digits")  # every cell
-    compared: tuple[str, ...] = ("fashion_mnist",)  # as published and repaired only
+    trained: tuple[str, ...] = (  # in this order
+        *(f"mnist/{row}" for row in ROWS),
+        *(f"fashion_mnist/{row}" for row in ("published/1/1", "elbo/1/0", "block/1/10")),
+        *(f"digits/{row}" for row in (*ROWS, *MORE_ROWS)),
+        *(f"mnist/{row}" for row in MORE_ROWS),
+    )
     num_data: int = 2000
     held_out: int = 2000
     latent_dim: int = 2
     num_epochs: int = 800
-    long_epochs: tuple[int, ...] = (1200, 4000)  # by data set, for the cells whose curves cross
-    scales: tuple[float, ...] = (1.0, 0.01)  # of all parameters at the start
+    long_epochs: tuple[int, ...] = (1200, 4000)  # of rows that end in "long": MNIST, others
     encoder_scale: float = 0.01  # of the encoder alone, for "elbo-small"
-    # Masks per epoch, by data set: that many parts of the data, a mask each.
-    masks: tuple[tuple[int, ...], ...] = ((10, 1, 20), (10, 1, 20, 2))
-    masks_small: tuple[tuple[int, ...], ...] = ((10,), (10, 1))  # at the other scales
-    long_masks: int = 10  # of the long cell with uniform sizes
+    long_masks: int = 10  # masks per epoch where the ledger compares objectives
     learning_rate: float = 0.01
     fixed_rate: float = 0.15
     grid_nodes: int = 14  # an axis, for training
@@ -59,17 +70,13 @@ class Bernoulli(Config):
     def quick(cls) -> Bernoulli:
         """Few digits, few epochs."""
         return cls(
-            datasets=("digits",),
-            compared=(),
+            trained=tuple(f"digits/{row}" for row in (*ROWS, *MORE_ROWS)),
             num_data=60,
             held_out=40,
             num_epochs=6,
-            long_epochs=(9,),
+            long_epochs=(9, 9),
             track_every=3,
             track_nodes=30,
-            masks=((1, 3),),
-            masks_small=((3,),),
-            long_masks=3,
             arbiter_data=10,
             arbiter_samples=200,
             seeds=(4, 44),
