@@ -3,6 +3,7 @@
 from mpt_lml.experiments import (
     area,
     bernoulli,
+    bernoulli_runs,
     bert,
     convergence,
     deep_vae,
@@ -37,6 +38,7 @@ __all__ = [
     "UnknownExperimentError",
     "area",
     "bernoulli",
+    "bernoulli_runs",
     "bert",
     "convergence",
     "deep_vae",
