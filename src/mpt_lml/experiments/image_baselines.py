@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -11,11 +12,37 @@ from torch import Tensor
 from mpt_lml import PPCA, data, masks
 from mpt_lml.models.grouped import Grouped, patch_groups
 from mpt_lml.numerics import log_normal
+from mpt_lml.results import MaskCurve
 
 
-def channel_groups(channels: int, side: int, patch: int) -> Int[Tensor, " d"]:
-    """The patch of every number of an image (C, side, side) that is flattened, (d,)."""
-    return patch_groups(side, side, patch).repeat(channels)
+def linear_curves(
+    x: Float[Tensor, "N C H H"],
+    test: Float[Tensor, "Q C H H"],
+    patch: int,
+    sizes: Sequence[int],
+    dims: Sequence[int],
+    num_masks: int,
+) -> dict[str, Tensor]:
+    """Curves, areas and log p(x) of PPCA fitted to ``x``, on ``test``; nats.
+
+    ``linear`` and ``linear-error`` (K, L), ``linear-area``, ``linear-area-error`` and
+    ``linear-exact`` (K,); errors over the images. The same masks for every K.
+    """
+    channels, side = x.shape[1:3]
+    group = patch_groups(side, side, patch).repeat(channels)
+    rows, root, grid = test.flatten(1).double(), len(test) ** 0.5, torch.tensor(sizes)
+    zero, found = torch.zeros(len(grid), dtype=rows.dtype), defaultdict(list)
+    weights = MaskCurve(grid, zero, zero, int(group.max()) + 1).area_weights()
+    for model in fit_ppca(x.flatten(1).double(), dims).values():
+        g = torch.Generator().manual_seed(3)
+        score = patch_scores(model, rows, group, sizes=sizes, num_masks=num_masks, generator=g)
+        area = weights @ score
+        found["linear"].append(score.mean(dim=1))
+        found["linear-error"].append(score.std(dim=1) / root)
+        found["linear-area"].append(area.mean())
+        found["linear-area-error"].append(area.std() / root)
+        found["linear-exact"].append(model.log_marginal(rows).mean())
+    return {key: torch.stack(value) for key, value in found.items()}
 
 
 def fit_ppca(x: Float[Tensor, "N d"], dims: Sequence[int]) -> dict[int, PPCA]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml import data, masks
-from mpt_lml.experiments.image_baselines import (
-    channel_groups,
-    fit_ppca,
-    patch_scores,
-    proposition_1,
-)
+from mpt_lml.experiments.image_baselines import linear_curves, proposition_1
+from mpt_lml.experiments.mae_training import channel_moments, train
 from mpt_lml.experiments.registry import (
     Config,
     Finding,
@@ -42,8 +37,9 @@ from mpt_lml.models.mae_networks import (
     random_twin,
     small_network,
 )
-from mpt_lml.models.vit_mae import ViTMAE, mask_noise, set_masked_patches
+from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.numerics import LOG_2PI
+from mpt_lml.rates import crossover, jackknife
 from mpt_lml.results import MaskCurve, replacing
 
 if TYPE_CHECKING:
@@ -123,77 +119,6 @@ class PreTrained(Figure6):
         return cls(**vars(Figure6.quick()))
 
 
-def channel_moments(x: Float[Tensor, "N C H W"]) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel, (C,) both: what the network is fed with."""
-    flat = x.double().movedim(1, 0).flatten(1)
-    return flat.mean(dim=1), flat.std(dim=1)
-
-
-def train(
-    network: ViTMAEForPreTraining,
-    x: Float[Tensor, "N C H W"],
-    *,
-    num_steps: int,
-    batch_size: int,
-    learning_rate: float,
-    generator: torch.Generator,
-    pixel_mean: Tensor,
-    pixel_scale: Tensor,
-    sizes: Sequence[int] | None = None,
-    matrix_rate: float | None = None,
-    progress: Progress = silent,
-) -> Float[Tensor, " E"]:
-    """Fit ``network`` to ``x`` (in place) by the squared error of masked pixels; its loss a step.
-
-    The number of masked patches is spread evenly over ``sizes`` (all of 1..D by default): every
-    len(sizes) steps visit each once, in random order, with a mask of its own for every image. With
-    a constant variance this is, up to constants, an unbiased gradient of the area.
-    With ``matrix_rate``, the matrices inside the layers follow Muon (torch 2.9) at that rate.
-    """
-    count = network.vit.embeddings.patch_embeddings.num_patches
-    grid = list(range(1, count + 1)) if sizes is None else list(sizes)
-    scale = pixel_scale.view(-1, 1, 1)
-    like = network.decoder.mask_token  # its precision and device are the network's
-    inputs = ((x - pixel_mean.view(-1, 1, 1).to(x)) / scale.to(x)).to(like)
-    weights = [each for each in network.parameters() if each.requires_grad]
-    schedules = _schedules(network, learning_rate, matrix_rate, num_steps)
-    network.train()
-    losses = []
-    upcoming: list[int] = []
-    for _ in progress(range(num_steps), "training step"):
-        upcoming = upcoming or [grid[k] for k in torch.randperm(len(grid), generator=generator)]
-        size = upcoming.pop()
-        rows = torch.randint(len(x), (batch_size,), generator=generator)
-        mask = masks.sample_masks(batch_size, count, size, generator=generator).to(like.device)
-        set_masked_patches(network, size, count)
-        loss = network(inputs[rows.to(like.device)], noise=mask_noise(mask)).loss
-        network.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        for schedule in schedules:
-            schedule.optimizer.step()
-            schedule.step()
-        losses.append(loss.detach().cpu())
-    network.eval()
-    return torch.stack(losses)
-
-
-def _schedules(
-    network: ViTMAEForPreTraining, rate: float, matrix_rate: float | None, num_steps: int
-) -> list[torch.optim.lr_scheduler.OneCycleLR]:
-    """AdamW for all weights, or for those that Muon does not take: each with its learning rate."""
-    cycle = partial(torch.optim.lr_scheduler.OneCycleLR, total_steps=num_steps, pct_start=0.1)
-    named = [(name, each) for name, each in network.named_parameters() if each.requires_grad]
-    inner = [each for name, each in named if each.ndim == 2 and "layer" in name]
-    taken = set() if matrix_rate is None else {id(each) for each in inner}
-    rest = [each for _, each in named if id(each) not in taken]
-    adam = torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
-    if matrix_rate is None:
-        return [cycle(adam, rate)]
-    muon = torch.optim.Muon(inner, lr=matrix_rate, weight_decay=0.01)
-    return [cycle(adam, rate), cycle(muon, matrix_rate, cycle_momentum=False)]
-
-
 def grid_sizes(rates: Sequence[float], num_features: int) -> list[int]:
     """The nearest numbers of patches, each once."""
     return sorted({min(num_features, max(1, round(rate * num_features))) for rate in rates})
@@ -234,7 +159,8 @@ def figure_6(
     ``sizes/SET`` (L,); ``error/train/SET/KIND``, ``error/test/SET/KIND`` (seeds, L) in squared
     units of pixels in [0, 1]; ``score/SET/KIND/VARIANCE`` and ``score-error/...`` (seeds, L), nats
     a patch and standard error over test images; ``area/SET/KIND/VARIANCE`` and ``area-error/...``
-    (seeds,), nats an image; ``baseline/SET`` (), the test error of each channel's mean;
+    (seeds,), nats an image; ``rate/SET/KIND/VARIANCE`` and ``rate-error/...`` (seeds,), the rate r*
+    at which D·S equals the area; ``baseline/SET`` (), the test error of each channel's mean;
     ``linear/SET`` and ``linear-error/SET`` (K, L), PPCA on the same patches, pixel by pixel, and
     ``linear-area/SET``, ``linear-area-error/SET``, ``linear-exact/SET`` (K,), exact being log p(x);
     ``picture/SET``, ``picture-RATE/SET`` and ``picture-mask-RATE/SET``, test images, reconstructions
@@ -360,27 +286,10 @@ class Task:
 
     def linear(self) -> dict[str, Tensor]:
         """PPCA with the patches of the networks as coordinates, on the same images."""
-        x, test = self.x.flatten(1).double(), self.test.flatten(1).double()
-        group = channel_groups(self.x.shape[1], self.x.shape[-1], self.patch)
-        sizes, found = torch.tensor(self.sizes), defaultdict(list)
-        weights = MaskCurve(sizes, test[0, : len(sizes)], test[0, : len(sizes)], self.num_patches)
-        root = math.sqrt(len(test))
-        for model in fit_ppca(x, self.config.linear_dims).values():
-            score = patch_scores(
-                model,
-                test,
-                group,
-                sizes=self.sizes,
-                num_masks=self.config.linear_masks,
-                generator=torch.Generator().manual_seed(3),  # the same masks for every K
-            )
-            area = weights.area_weights() @ score
-            found["linear"].append(score.mean(dim=1))
-            found["linear-error"].append(score.std(dim=1) / root)
-            found["linear-area"].append(area.mean())
-            found["linear-area-error"].append(area.std() / root)
-            found["linear-exact"].append(model.log_marginal(test).mean())
-        return {f"{key}/{self.name}": torch.stack(value) for key, value in found.items()}
+        config = self.config
+        images, dims = (self.x, self.test), config.linear_dims
+        found = linear_curves(*images, self.patch, self.sizes, dims, config.linear_masks)
+        return {f"{key}/{self.name}": value for key, value in found.items()}
 
     def summary(self, runs: dict[str, list[dict[str, Tensor]]]) -> dict[str, Tensor]:
         """The arrays of this data set, as :func:`figure_6` lists them."""
@@ -470,7 +379,20 @@ def _scores(
             rows.setdefault(f"score-error/{end}", []).append(score.std(dim=1) / root)
             rows.setdefault(f"area/{end}", []).append(area.mean())
             rows.setdefault(f"area-error/{end}", []).append(area.std() / root)
+            rate, error = _rate_of_mean(sizes / count, score, weights / count)
+            rows.setdefault(f"rate/{end}", []).append(rate)
+            rows.setdefault(f"rate-error/{end}", []).append(error)
     return {key: torch.stack(value) for key, value in rows.items()}
+
+
+def _rate_of_mean(
+    rates: Float[Tensor, " L"], score: Float[Tensor, "L N"], weights: Float[Tensor, " L"]
+) -> tuple[Tensor, Tensor]:
+    """r*, at which D·S equals the area, and its jackknife error over ten groups of images."""
+    count = min(10, score.shape[1])
+    groups = torch.stack([score[:, k::count].mean(dim=1) for k in range(count)])
+    found = jackknife(lambda rows: crossover(rates.to(rows), rows, rows @ weights), groups)
+    return torch.tensor(found[0]), torch.tensor(found[1])
 
 
 def _findings(config: Figure6, arrays: dict[str, Tensor]) -> dict[str, Finding]:
