@@ -51,16 +51,15 @@ class Figure6(Config):
     """Small autoencoders in place of the paper's pre-trained one, on the paper's image sets."""
 
     seeds: tuple[int, ...] = (4, 44, 444)
-    data_sets: tuple[tuple[str, int], ...] = (  # name, side of a patch
-        ("fashion_mnist", 4),
-        ("cifar100", 4),
-        ("tiny_imagenet", 8),
+    data_sets: tuple[tuple[str, int, int], ...] = (  # name, side of a patch, training steps
+        ("fashion_mnist", 4, 1200),
+        ("cifar100", 4, 600),
+        ("tiny_imagenet", 8, 500),
     )
     rates: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(1, 20))  # 5 .. 95 %
     width: int = 64
     num_layers: int = 2
     decoder_layers: int = 1
-    num_steps: int = 2000
     batch_size: int = 32
     learning_rate: float = 4e-3
     matrix_rate: float | None = 0.03  # of Muon, for the matrices inside the layers
@@ -83,12 +82,11 @@ class Figure6(Config):
         """Digits, which are always there, and a few steps."""
         return cls(
             seeds=(4, 44),
-            data_sets=(("digits", 2),),
+            data_sets=(("digits", 2, 20),),
             rates=(0.1, 0.5, 0.9),
             width=16,
             num_layers=1,
             decoder_layers=1,
-            num_steps=20,
             matrix_rate=None,
             linear_dims=(2, 20),
             linear_masks=5,
@@ -173,12 +171,13 @@ def figure_6(
     """
     arrays: dict[str, Tensor] = {}
     used = []
-    for name, patch in config.data_sets:
+    for name, patch, num_steps in config.data_sets:
         x = data.images(name).grid[: config.num_train].float()
         test = data.images(name, "test").grid[: config.num_test].float()
         used += [x, test]
         if config.model is None:
-            task = Task(config, name, patch, x, test, *channel_moments(x), device)
+            moments = channel_moments(x)
+            task = Task(config, name, patch, num_steps, x, test, *moments, device)
         else:
             task = _pretrained(config, name, x, test, device)
         runs: dict[str, list[dict[str, Tensor]]] = {"random": [], "trained": []}
@@ -219,6 +218,7 @@ class Task:
     config: Figure6
     name: str
     patch: int
+    num_steps: int
     x: Float[Tensor, "N C H W"]
     test: Float[Tensor, "Q C H W"]
     mean: Float[Tensor, " C"]
@@ -244,7 +244,7 @@ class Task:
             train(
                 network,
                 self.x,
-                num_steps=config.num_steps,
+                num_steps=self.num_steps,
                 batch_size=config.batch_size,
                 learning_rate=config.learning_rate,
                 generator=torch.Generator().manual_seed(seed),
@@ -317,7 +317,7 @@ def _pretrained(config: Figure6, name: str, x: Tensor, test: Tensor, device: tor
     test = as_inputs(test, model.image_shape)
     patch = side // math.isqrt(model.num_features)
     mean, scale = torch.tensor(IMAGENET_MEAN)[:channels], torch.tensor(IMAGENET_SCALE)[:channels]
-    return Task(config, name, patch, x, test, mean, scale, device)
+    return Task(config, name, patch, 0, x, test, mean, scale, device)
 
 
 @torch.no_grad()
@@ -405,7 +405,7 @@ def _findings(config: Figure6, arrays: dict[str, Tensor]) -> dict[str, Finding]:
     """
     gains, falls, shares = [], [], []
     found = {}
-    for name, _ in config.data_sets:
+    for name, _, _ in config.data_sets:
         trained, random = (arrays[f"score/{name}/{kind}/size"] for kind in ("trained", "random"))
         area = [arrays[f"area/{name}/{kind}/size"] for kind in ("trained", "random")]
         gains.append(area[0] - area[1])
