@@ -6,12 +6,14 @@ from mpt_lml.experiments import (
     bert,
     convergence,
     deep_vae,
+    fixed_size,
     identity,
     language,
     rates,
     small_bert,
     text_rates,
     training,
+    unbiased,
     vit_mae,
 )
 from mpt_lml.experiments.registry import (
@@ -35,6 +37,7 @@ __all__ = [
     "convergence",
     "deep_vae",
     "find",
+    "fixed_size",
     "identity",
     "language",
     "names",
@@ -43,5 +46,6 @@ __all__ = [
     "small_bert",
     "text_rates",
     "training",
+    "unbiased",
     "vit_mae",
 ]

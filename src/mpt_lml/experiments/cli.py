@@ -215,20 +215,21 @@ def _tables(entries: Sequence[dict[str, Any]]) -> str:
     parts = []
     if judged:
         heads = ("in the paper", "published", "measured", "std. error", "unit", "verdict")
-        rows = [(*_numbers(e, ("published",)), e["unit"], e["verdict"]) for e in judged]
-        parts.append(_aligned([heads, *rows]))
+        rows = [(*_numbers(e, "published"), e["unit"], e["verdict"]) for e in judged]
+        parts.append(_aligned(heads, *rows))
     if found:
-        heads = ("found by this book", "measured", "std. error", "unit")
-        parts.append(_aligned([heads, *((*_numbers(e, ()), e["unit"]) for e in found)]))
+        titles = ("found by this book", "measured", "std. error", "unit")
+        parts.append(_aligned(titles, *((*_numbers(e), e["unit"]) for e in found)))
     return "\n\n".join(parts) or "the ledger has no entry for this experiment"
 
 
-def _numbers(entry: dict[str, Any], before: tuple[str, ...]) -> tuple[str, ...]:
+def _numbers(entry: dict[str, Any], *before: str) -> tuple[str, ...]:
     values = (entry[key] for key in (*before, "measured", "standard_error"))
     return (entry["id"], *("–" if value is None else f"{value:.6g}" for value in values))
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
+def _aligned(*rows: tuple[str, ...]) -> str:
+    """Rows as columns of a terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
