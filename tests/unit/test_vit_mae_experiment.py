@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import re
 from pathlib import Path
+from unittest import mock
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from models import generator
@@ -160,6 +165,30 @@ def test_a_stored_run_of_the_pretrained_network_is_shown(
     assert arrays is not None
     expected = torch.tensor(stored["score/digits/trained/size"])
     torch.testing.assert_close(arrays["score/digits/trained/size"], expected, rtol=0, atol=0)
+    printed, figures = run_cells("pretrained", {"results": tmp_path / "mpt-lml-results"})
+    assert "Recorded: mae, commit None" in printed
+    assert re.search(r"digits: area -?\d+ nats, r\* = 0\.\d\d ± 0\.\d\d", printed)
+    curves, pictures = figures
+    assert curves.axes[3].get_title(loc="left") == "pre-trained, digits"
+    assert len(curves.axes[3].containers) == 2  # random and trained, with error bars
+    assert [len(ax.images) for ax in pictures.axes] == [1, 1, 0, 0, 0, 0]
+
+
+def run_cells(word: str, places: dict) -> tuple:
+    """The cells of chapter 12 that set up Figure 6 and those that mention ``word``."""
+    page = Path(__file__).parents[2] / "book" / "12-vit-mae.md"
+    cells = re.findall(r"```\{code-cell\}[^\n]*\n(.*?)```", page.read_text("utf-8"), flags=re.S)
+    cells = [re.sub(r"\A---\n.*?\n---\n", "", cell, flags=re.S) for cell in cells]
+    stored = page.parent / "results" / "figure-6.json"
+    wanted = [c for c in cells if c.startswith(("import math", "stored =")) or word in c]
+    code = "\n".join(wanted).replace('Path("results") / "figure-6.json"', f"Path({str(stored)!r})")
+    code = code.replace('Path("results")', f"Path({str(places['results'])!r})")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), mock.patch("matplotlib.pyplot.show"):
+        plt.close("all")
+        exec(code, {})
+    figures = [plt.figure(number) for number in plt.get_fignums()]
+    return printed.getvalue(), figures
 
 
 def tiny_network():

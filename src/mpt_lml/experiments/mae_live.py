@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from pathlib import Path
 
@@ -58,14 +59,12 @@ def _live(model: str, device: torch.device) -> dict[str, Tensor]:
             available.append(each)
         except DataNotFoundError:
             continue
-    config = Figure6(
+    config = dataclasses.replace(
+        Figure6.pretrained(model),
         seeds=(4,),
         data_sets=tuple(available) or Figure6.quick().data_sets,
         num_variance=NUM_IMAGES,
         num_test=NUM_IMAGES,
-        num_pictures=5,
-        picture_rates=(0.75,),
-        model=model,
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*images are.*|.*log-densities are of.*")

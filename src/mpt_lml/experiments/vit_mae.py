@@ -99,7 +99,9 @@ class Figure6(Config):
     @classmethod
     def pretrained(cls, model: str = HUB_NAME) -> Figure6:
         """The paper's own network, where its weights can be had, against its random twin."""
-        return cls(model=model, num_variance=100, num_test=100, num_pictures=0)
+        return cls(
+            model=model, num_variance=100, num_test=100, num_pictures=5, picture_rates=(0.75,)
+        )
 
 
 @dataclass(frozen=True)
