@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml import data, masks
-from mpt_lml.experiments.image_baselines import linear_curves, proposition_1
+from mpt_lml.experiments.image_baselines import linear_curves
 from mpt_lml.experiments.mae_training import channel_moments, train
 from mpt_lml.experiments.registry import (
     Config,
@@ -398,7 +398,7 @@ def _rate_of_mean(
 
 
 def _findings(config: Figure6, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-    """Own networks: against PPCA, against random ones, from first to last rate; and Proposition 1.
+    """Own networks: against PPCA, against random ones, and from the first to the last rate.
 
     ``fig-6-linear/SET``: the area of the trained networks minus that of PPCA at the smallest K,
     bits per number of the image; errors over seeds. ``fig-6-gain``: the smallest gain of area by
@@ -422,10 +422,6 @@ def _findings(config: Figure6, arrays: dict[str, Tensor]) -> dict[str, Finding]:
         _over_seeds(min(each, key=lambda values: values.mean().item())) for each in (gains, falls)
     )
     found["fig-6-flat"] = Finding(max(shares))
-    if config.model is None:
-        error, loss = proposition_1()
-        found["claim-patches"] = _over_seeds(loss)
-        found["patches-jointly"] = Finding(error)
     return found
 
 
