@@ -55,6 +55,16 @@ def test_the_loss_is_total_correlation() -> None:
     assert area == pytest.approx((p * p.log()).sum().item() - gap, abs=1e-12)
 
 
+def test_a_group_with_its_joint_density_is_a_coordinate() -> None:
+    """Proposition 1 holds, and the joint density is at least what single members add up to."""
+    jointly = Grouped(MODEL, GROUP, jointly=True)
+    curve = curves.exact_curve(jointly, X)
+    assert curve.area() == pytest.approx(MODEL.log_marginal(X).mean().item(), abs=1e-10)
+    single, mask = torch.arange(6), masks.subsets(6)[1:]
+    values = Grouped(MODEL, single, jointly=True).log_conditional(X, mask)
+    torch.testing.assert_close(values, MODEL.log_conditional(X, mask))
+
+
 def test_patches_of_an_image() -> None:
     assert patch_groups(4, 4, 2).view(4, 4).tolist() == [[0, 0, 1, 1]] * 2 + [[2, 2, 3, 3]] * 2
     assert patch_groups(2, 6, 2).tolist() == [0, 0, 1, 1, 2, 2] * 2
@@ -64,6 +74,12 @@ def test_a_curve_of_groups() -> None:
     curve = curves.exact_curve(Grouped(MODEL, GROUP), X)
     assert curve.num_features == 3
     assert curve.area() < MODEL.log_marginal(X).mean()
+
+
+@pytest.mark.bad_input
+def test_joint_densities_take_marginals() -> None:
+    with pytest.raises(TypeError, match="jointly=True needs marginals, which Grouped lacks"):
+        Grouped(Grouped(MODEL, GROUP), torch.arange(3), jointly=True)
 
 
 @pytest.mark.bad_input

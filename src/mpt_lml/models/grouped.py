@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.models.base import ConditionalModel
+from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.shapes import require_mask
 
 
@@ -26,9 +26,16 @@ class Grouped(ConditionalModel):
         With d coordinates.
     group : Tensor (d,) int64
         The group 0..D−1 of each coordinate, every one used.
+    jointly : bool
+        Score each group by its joint density log p(x_{R ∪ j}) − log p(x_R) instead, which takes a
+        model with marginals. Then a group is a coordinate like any other.
     """
 
-    def __init__(self, model: ConditionalModel, group: Int[Tensor, " d"]) -> None:
+    def __init__(
+        self, model: ConditionalModel, group: Int[Tensor, " d"], *, jointly: bool = False
+    ) -> None:
+        if jointly and not isinstance(model, TractableModel):
+            raise TypeError(f"jointly=True needs marginals, which {type(model).__name__} lacks.")
         if group.shape != (model.num_features,):
             raise ValueError(
                 f"group must name a group for each of {model.num_features} coordinates, got shape "
@@ -41,6 +48,7 @@ class Grouped(ConditionalModel):
             )
         self.model = model
         self.group = group
+        self.jointly = jointly
         self._count = len(present)
 
     @property
@@ -49,12 +57,27 @@ class Grouped(ConditionalModel):
         return self._count
 
     def log_conditional(self, x: Tensor, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P N D"]:
-        """The sum over each masked group, nats, (P, N, D); 0 where not masked."""
+        """The score of each masked group, nats, (P, N, D); 0 where not masked."""
+        if self.jointly:
+            return torch.stack([self._joint(x, row) for row in mask])
         return self._sum(self.model.log_conditional(x, self._members(mask)))
 
     def mean_log_conditional(self, x: Tensor, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P D"]:
         """:meth:`log_conditional` averaged over the data, (P, D)."""
+        if self.jointly:
+            return self.log_conditional(x, mask).mean(dim=1)
         return self._sum(self.model.mean_log_conditional(x, self._members(mask)))
+
+    def _joint(self, x: Tensor, mask: Bool[Tensor, " D"]) -> Float[Tensor, "N D"]:
+        """log p(x_{R ∪ j}) − log p(x_R) for every j in one ``mask``."""
+        assert isinstance(self.model, TractableModel)
+        hidden = mask.nonzero().flatten()
+        seen = ~self._members(mask[None])
+        more = seen | (self.group == hidden[:, None])
+        values = self.model.log_subset_marginal(x, torch.cat([seen, more]))
+        result = values.new_zeros(values.shape[1], self.num_features)
+        result[:, hidden] = (values[1:] - values[0]).T
+        return result
 
     def _members(self, mask: Tensor) -> Tensor:
         require_mask(mask, self.num_features)
