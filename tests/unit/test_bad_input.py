@@ -195,7 +195,7 @@ CASES = {
     "nothing like an experiment": (
         lambda: registry.find("zzz"),
         registry.UnknownExperimentError,
-        "There are: bert-curve, figure-1-center",
+        "There are: bert-curve, curve-shape, figure-1-center",
     ),
     "an unknown preset": (
         lambda: registry.run("table-1", "fast"),
