@@ -1,15 +1,17 @@
 """Sphinx directives that turn ``book/ledger.json`` and ``book/results/*.json`` into pages.
 
-``{ledger}``             a table of entries; options ``:kind:``, ``:chapter:``, ``:verdict:``,
+``{ledger}``             the paper's entries; options ``:kind:``, ``:chapter:``, ``:verdict:``,
                          ``:columns:``, ``:anchors:``
-``{ledger-summary}``     how many entries have which verdict
+``{ledger-findings}``    what this book states beyond the paper; option ``:anchors:``
+``{ledger-read}``        claims of the paper that no run can judge
+``{ledger-summary}``     how many of the paper's entries have which verdict
 ``{stored-results}``     the full-scale runs the book carries, with where they came from
 ``{build-environment}``  versions and hardware this build ran on
 ``{chapter-costs}``      what executing each chapter took, in this build or the cached one
 
-The ledger is a list of entries. ``measured``, ``standard_error`` and ``verdict`` are written by the
-runs. Where nothing was published but a tolerance stands, ``measured`` is an error that has to stay
-below it.
+The form of the ledger is ``ledger_schema.json`` beside this file. ``measured``, ``standard_error``
+and ``verdict`` are written by the runs; a verdict that is not what the package's rule makes of the
+measurement stops the build.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ import json
 import math
 import platform
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import jsonschema
 from docutils import nodes
 from docutils.parsers.rst import directives
+from mpt_lml.experiments import ledger as rules
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -33,70 +38,52 @@ from sphinx.util.docutils import SphinxDirective
 
 KINDS = ("equation", "figure", "table", "claim")
 VERDICTS = {
-    "confirmed": "holds as printed",
+    "confirmed": "holds as printed, by the rule beside it",
     "corrected": "holds after a repair, which the chapter proves and runs",
     "refuted": "does not hold; the chapter shows where",
+    "undecided": "was run, and the error bars leave it open",
+    "not-reproducible": "settings or code are not published",
     "needs-weights": "needs a model that has to be downloaded first",
-    "open": "not run yet",
 }
-NEED_A_NUMBER = ("confirmed", "corrected", "refuted")
+WITHOUT_A_RULE = ("needs-weights", "not-reproducible")
 HEADINGS = {
     "id": "Entry",
     "kind": "Kind",
-    "paper": "In the paper",
-    "statement": "What it says",
+    "place": "In the paper",
+    "says": "What it says",
     "chapter": "Chapter",
     "command": "Command",
     "published": "Published",
     "measured": "Measured",
-    "tolerance": "Tolerance",
     "verdict": "Verdict",
     "note": "Note",
 }
-DEFAULT_COLUMNS = (
-    "paper",
-    "statement",
-    "published",
-    "measured",
-    "tolerance",
-    "verdict",
-    "chapter",
-)
-ID_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*(/[a-z0-9]+(-[a-z0-9]+)*)?")
-CHAPTER_PATTERN = re.compile(r"book/\d\d-[a-z0-9-]+")
-COMMAND_PATTERN = re.compile(r"mpt-lml run [a-z0-9][a-z0-9-]*( .+)?")
+DEFAULT_COLUMNS = ("place", "verdict", "says", "published", "measured", "chapter")
+SCHEMA = json.loads(Path(__file__).with_name("ledger_schema.json").read_text(encoding="utf-8"))
 
 
 class LedgerError(ValueError):
     """The ledger is malformed; the message names the file and the entry."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One row: what the paper says, what we measured, what we make of it."""
-
-    id: str
-    kind: str
-    paper: str
-    statement: str
-    chapter: str
-    command: str
-    published: float | None
-    measured: float | None
-    standard_error: float | None
-    tolerance: float | None
-    verdict: str
-    note: str
+class Entry(SimpleNamespace):
+    """One entry, finding or reading, with the keys of the schema as attributes."""
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """All entries."""
+    """What the paper says and how it fared, what this book finds, what can only be read."""
 
-    entries: tuple[Entry, ...]
+    paper: tuple[Entry, ...]
+    findings: tuple[Entry, ...]
+    read: tuple[Entry, ...]
 
     def chapters(self) -> set[str]:
-        return {entry.chapter for entry in self.entries}
+        return {entry.chapter for entry in (*self.paper, *self.findings)}
+
+    def claims(self) -> set[str]:
+        """Ids of the paper's formulas and claims that have an entry or a line."""
+        return {claim for entry in (*self.paper, *self.read) for claim in entry.claims}
 
 
 # ---------------------------------------------------------------------------------- reading
@@ -104,94 +91,54 @@ class Ledger:
 
 def read_ledger(path: Path) -> Ledger:
     """The checked content of ``path``; :class:`LedgerError` if anything about it is wrong."""
-    content = _read_json(path)
-    if not isinstance(content, list):
-        raise LedgerError(f"{path}: must be a list of entries")
-    entries = tuple(_entry(raw, f"{path}: entry {n}") for n, raw in enumerate(content))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_finite)
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise LedgerError(f"{path}: is not JSON: {error}") from error
+    for error in jsonschema.Draft202012Validator(SCHEMA).iter_errors(content):
+        raise LedgerError(f"{path}: {_where(content, error.absolute_path)}: {error.message}")
+    parts = {part: tuple(Entry(**each) for each in content[part]) for part in content}
+    ledger = Ledger(**parts)
     seen: set[str] = set()
-    for entry in entries:
+    for entry in (*ledger.paper, *ledger.findings):
         if entry.id in seen:
             raise LedgerError(f"{path}: entry {entry.id!r}: the id stands twice")
         seen.add(entry.id)
-    return Ledger(entries)
+    for entry in ledger.paper:
+        if problem := wrong_verdict(entry):
+            raise LedgerError(f"{path}: entry {entry.id!r}: {problem}")
+    return ledger
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
-    except json.JSONDecodeError as error:
-        raise LedgerError(f"{path}: is not JSON: {error}") from error
+def _not_finite(name: str) -> float:
+    raise ValueError(f"{name} is no number of a ledger")
 
 
-def _entry(raw: Any, where: str) -> Entry:
-    if not isinstance(raw, dict):
-        raise LedgerError(f"{where}: must be an object, got {raw!r}")
-    if isinstance(raw.get("id"), str):
-        where = f"{where.rpartition(' ')[0]} {raw['id']!r}"
-    names = {field.name for field in fields(Entry)}
-    if missing := sorted(names - raw.keys()):
-        raise LedgerError(f"{where}: lacks {', '.join(missing)}")
-    if unknown := sorted(raw.keys() - names):
-        raise LedgerError(f"{where}: has unknown keys {', '.join(unknown)}")
-    entry = Entry(**raw)
-    _check_text(entry, where)
-    _check_numbers(entry, where)
-    _check_verdict(entry, where)
-    return entry
+def _where(content: Any, steps: Any) -> str:
+    """The entry a fault lies in, by its id where it has one."""
+    steps = list(steps)
+    entry = content
+    for step in steps[:2]:
+        entry = entry[step]
+    name = entry.get("id") if isinstance(entry, dict) else None
+    key = ".".join(str(step) for step in steps[2:] if name) or "/".join(map(str, steps))
+    return f"entry {name!r}: {key}" if name else key or "the ledger"
 
 
-def _check_text(entry: Entry, where: str) -> None:
-    for name in ("id", "kind", "paper", "statement", "chapter", "command", "verdict", "note"):
-        value = getattr(entry, name)
-        if not isinstance(value, str) or (name != "note" and not value.strip()):
-            raise LedgerError(f"{where}: {name} must be a text, got {value!r}")
-    for name, pattern, form in (
-        ("id", ID_PATTERN, "like 'eq-1' or 'table-1/true'"),
-        ("chapter", CHAPTER_PATTERN, "a docname like 'book/05-convergence'"),
-        ("command", COMMAND_PATTERN, "like 'mpt-lml run table-1'"),
-    ):
-        value = getattr(entry, name)
-        if not pattern.fullmatch(value):
-            raise LedgerError(f"{where}: {name} must be {form}, got {value!r}")
-    for name, legal in (("kind", KINDS), ("verdict", tuple(VERDICTS))):
-        value = getattr(entry, name)
-        if value not in legal:
-            raise LedgerError(f"{where}: {name} must be one of {', '.join(legal)}; got {value!r}")
-
-
-def _check_numbers(entry: Entry, where: str) -> None:
-    for name in ("published", "measured", "standard_error", "tolerance"):
-        value = getattr(entry, name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise LedgerError(f"{where}: {name} must be a number or null, got {value!r}")
-        if not math.isfinite(value):
-            raise LedgerError(f"{where}: {name} must be finite, got {value!r}")
-    if entry.standard_error is not None and entry.standard_error < 0:
-        raise LedgerError(f"{where}: standard_error must be >= 0, got {entry.standard_error!r}")
-    if entry.tolerance is not None and entry.tolerance <= 0:
-        raise LedgerError(f"{where}: tolerance must be > 0, got {entry.tolerance!r}")
-
-
-def _check_verdict(entry: Entry, where: str) -> None:
+def wrong_verdict(entry: Entry) -> str | None:
+    """What is wrong with the verdict of ``entry``, if anything is."""
+    if entry.verdict in WITHOUT_A_RULE:
+        return None if entry.measured is None else "was measured, so its rule has to decide"
+    if entry.rule is None:
+        return f"verdict is {entry.verdict!r} without a rule"
     if entry.measured is None:
-        if entry.verdict in NEED_A_NUMBER:
-            raise LedgerError(
-                f"{where}: verdict is {entry.verdict!r} but measured is null; a run has to write it"
-            )
-        return
-    if entry.verdict != "confirmed" or entry.tolerance is None:
-        return
-    gap = abs(entry.measured - (entry.published or 0.0))
-    if gap > entry.tolerance * (1 + 1e-9):
-        expected = "0 (an error)" if entry.published is None else f"{entry.published}"
-        raise LedgerError(
-            f"{where}: verdict is 'confirmed' but measured {entry.measured} is {gap:.3g} away "
-            f"from {expected}, more than the tolerance {entry.tolerance}"
-        )
+        return f"verdict is {entry.verdict!r} but measured is null; a run has to write it"
+    expected = rules.decide(entry.rule, entry.measured, entry.standard_error, entry.published)
+    if entry.verdict != expected:
+        return f"verdict is {entry.verdict!r}, and its rule says {expected!r}"
+    return None
 
 
 # -------------------------------------------------------------------------------- formatting
@@ -211,29 +158,28 @@ def format_number(value: float | None, decimals: int | None = None) -> str:
 
 
 def printed_decimals(entry: Entry) -> int | None:
-    """Digits after the point in the printed value: a tolerance of half a unit gives them away."""
-    if entry.published is None or entry.tolerance is None or abs(entry.published) >= 1e6:
+    """Digits after the point in the printed value; ``None`` without one, or for a huge one."""
+    published = getattr(entry, "published", None)
+    if published is None or abs(published) >= 1e6:
         return None
-    return max(0, round(-math.log10(2 * entry.tolerance)))
+    return len(repr(float(published)).partition(".")[2])
 
 
 def format_measured(entry: Entry) -> str:
-    """Measured value ± standard error: one digit beyond the printed value, or two of the error."""
+    """Measured value ± standard error, one digit beyond the printed value or two of the error."""
     decimals = printed_decimals(entry)
     digits = None if decimals is None else decimals + 1
     error = entry.standard_error
+    unit = f" {entry.unit}" if entry.unit and entry.measured is not None else ""
     if entry.measured is None or not error:
-        return format_number(entry.measured, digits)
+        return format_number(entry.measured, digits) + unit
     if digits is None:
         digits = max(0, 1 - math.floor(math.log10(error)))
-    return f"{format_number(entry.measured, digits)} ± {error:.{digits}f}"
+    return f"{format_number(entry.measured, digits)} ± {error:.{digits}f}{unit}"
 
 
 def format_published(entry: Entry) -> str:
-    decimals = printed_decimals(entry)
-    if decimals is None and entry.published is not None and abs(entry.published) < 1e6:
-        return repr(entry.published).replace("-", "−")
-    return format_number(entry.published, decimals)
+    return format_number(entry.published, printed_decimals(entry))
 
 
 # ------------------------------------------------------------------------------ making tables
@@ -305,7 +251,7 @@ def docnames(argument: str) -> tuple[str, ...]:
 
 
 class LedgerTable(LedgerDirective):
-    """``{ledger}``: one row an entry."""
+    """``{ledger}``: one row for each of the paper's entries."""
 
     option_spec: ClassVar[dict[str, Any]] = {
         "kind": names_from(KINDS),
@@ -314,7 +260,7 @@ class LedgerTable(LedgerDirective):
         "columns": names_from(tuple(HEADINGS)),
         "anchors": directives.flag,
     }
-    WIDTHS: ClassVar[dict[str, int]] = {"statement": 34, "note": 34, "command": 14, "chapter": 14}
+    WIDTHS: ClassVar[dict[str, int]] = {"says": 40, "note": 34, "command": 14, "chapter": 14}
 
     def run(self) -> list[nodes.Node]:
         ledger = self.ledger()
@@ -324,7 +270,7 @@ class LedgerTable(LedgerDirective):
         kinds, verdicts = self.options.get("kind", ()), self.options.get("verdict", ())
         chosen = [
             entry
-            for entry in ledger.entries
+            for entry in ledger.paper
             if (not kinds or entry.kind in kinds)
             and (not verdicts or entry.verdict in verdicts)
             and (not chapters or entry.chapter in chapters)
@@ -333,7 +279,7 @@ class LedgerTable(LedgerDirective):
             return [paragraph("No entry of the ledger is of this kind at present.")]
         columns = self.options.get("columns") or DEFAULT_COLUMNS
         rows = [self.row(entry, columns) for entry in chosen]
-        widths = [self.WIDTHS.get(column, 10) for column in columns]
+        widths = [self.WIDTHS.get(column, 12) for column in columns]
         return [make_table([HEADINGS[c] for c in columns], rows, widths, ["ledger-entries"])]
 
     def row(self, entry: Entry, columns: tuple[str, ...]) -> nodes.row:
@@ -347,36 +293,63 @@ class LedgerTable(LedgerDirective):
     def cell(
         self, entry: Entry, column: str, columns: tuple[str, ...]
     ) -> nodes.Node | str | list[nodes.paragraph]:
-        if column == "statement":
-            return self.statement(entry, columns)
+        if column == "says":
+            return self.says(entry, columns)
         if column == "chapter":
             return self.link(entry.chapter)
         if column == "verdict":
             return badge(entry.verdict)
         if column in ("command", "id"):
             return nodes.literal("", getattr(entry, column))
-        numbers = {
-            "published": format_published,
-            "measured": format_measured,
-            "tolerance": lambda entry: format_number(entry.tolerance),
-        }
+        numbers = {"published": format_published, "measured": format_measured}
         return numbers[column](entry) if column in numbers else str(getattr(entry, column))
 
-    def statement(self, entry: Entry, columns: tuple[str, ...]) -> list[nodes.paragraph]:
-        """What the paper says; below it the note and the command if they have no own column."""
-        lines = [paragraph(entry.statement)]
-        if entry.note and "note" not in columns:
-            lines.append(nodes.paragraph("", entry.note, classes=["ledger-note"]))
+    def says(self, entry: Entry, columns: tuple[str, ...]) -> list[nodes.paragraph]:
+        """The paper's words; below them what the scripts do, the rule, the note, the command."""
+        lines = [paragraph(entry.says)]
+        small = [f"Scripts: {entry.scripts}" if entry.scripts else ""]
+        small += [rules.in_words(entry.rule, entry.published) if entry.rule else ""]
+        small += [entry.note if "note" not in columns else ""]
+        lines += [nodes.paragraph("", text, classes=["ledger-note"]) for text in small if text]
         if "command" not in columns:
             lines.append(paragraph(nodes.literal("", entry.command)))
         return lines
+
+
+class LedgerFindings(LedgerDirective):
+    """``{ledger-findings}``: what this book states beyond the paper."""
+
+    option_spec: ClassVar[dict[str, Any]] = {"anchors": directives.flag}
+
+    def run(self) -> list[nodes.Node]:
+        rows = []
+        for entry in self.ledger().findings:
+            lines = [paragraph(entry.statement)]
+            if entry.note:
+                lines.append(nodes.paragraph("", entry.note, classes=["ledger-note"]))
+            lines.append(paragraph(nodes.literal("", entry.command)))
+            row = make_row(lines, format_measured(entry), self.link(entry.chapter))
+            if "anchors" in self.options:
+                row["ids"].append("ledger-" + entry.id.replace("/", "-"))
+            rows.append(row)
+        headings = ["What this book finds", "Measured", "Chapter"]
+        return [make_table(headings, rows, [60, 22, 18], ["ledger-entries"])]
+
+
+class LedgerRead(LedgerDirective):
+    """``{ledger-read}``: claims that no run can judge, and what a reading says of them."""
+
+    def run(self) -> list[nodes.Node]:
+        rows = [make_row(e.place, e.says, e.answer) for e in self.ledger().read]
+        headings = ["In the paper", "What it says", "What can be said of it"]
+        return [make_table(headings, rows, [16, 38, 46], ["ledger-entries"])]
 
 
 class LedgerSummary(LedgerDirective):
     """``{ledger-summary}``: verdicts counted by kind."""
 
     def run(self) -> list[nodes.Node]:
-        entries = self.ledger().entries
+        entries = self.ledger().paper
         rows = []
         for verdict, meaning in VERDICTS.items():
             of = [entry.kind for entry in entries if entry.verdict == verdict]
@@ -516,6 +489,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("ledger_file", "book/ledger.json", "env")
     app.add_config_value("ledger_results", "book/results", "env")
     app.add_directive("ledger", LedgerTable)
+    app.add_directive("ledger-findings", LedgerFindings)
+    app.add_directive("ledger-read", LedgerRead)
     app.add_directive("ledger-summary", LedgerSummary)
     app.add_directive("stored-results", StoredResults)
     app.add_directive("build-environment", BuildEnvironment)
@@ -524,4 +499,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_post_transform(FillChapterCosts)
     app.connect("env-updated", pages_with_costs)
     app.connect("builder-inited", check_at_start)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    return {"version": "2", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -10,8 +10,9 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -273,17 +274,28 @@ def _commit() -> str:
     return head.stdout.strip() + ("+changes" if source.stdout.strip() else "")
 
 
+def _versions() -> Iterator[tuple[str, str]]:
+    """Versions of what a number can depend on, of those that are installed."""
+    names = ("mpt-lml", "torch", "numpy", "scipy", "scikit-learn")
+    for name in (*names, "transformers", "tokenizers", "datasets"):
+        with suppress(metadata.PackageNotFoundError):
+            yield name, metadata.version(name)
+
+
 def provenance(command: str, device: str = "cpu") -> dict[str, Any]:
-    """Where a recorded number came from: command, commit, versions and hardware."""
-    packages = ("mpt-lml", "torch", "numpy")
+    """Where a recorded number came from: command, commit, date, versions and hardware.
+
+    The commit ends in ``+changes`` where the package's sources differed from it.
+    """
     hardware: dict[str, Any] = {"cpu": _cpu_name(), "threads": torch.get_num_threads()}
     if device == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name()
     return {
         "command": command,
         "commit": _commit(),
+        "date": datetime.now(UTC).date().isoformat(),
         "python": platform.python_version(),
-        "versions": {name: metadata.version(name) for name in packages},
+        "versions": dict(_versions()),
         "hardware": hardware,
     }
 

@@ -16,12 +16,33 @@ from tqdm.auto import tqdm
 
 from mpt_lml.experiments import bert_command, ledger, registry
 from mpt_lml.experiments.registry import Item, Outcome
-from mpt_lml.results import provenance, require_writable, write_json
+from mpt_lml.results import provenance, read_json, require_writable, write_json
 
 
 def _bar(items: Iterable[Item], description: str) -> Iterable[Item]:
     """A progress bar on a terminal's standard error, silence in a pipe."""
     return tqdm(items, desc=description, disable=None, leave=False)
+
+
+class _Clock:
+    """Seconds of a run over all of its parts; the earlier ones are noted beside its state."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.note = None if folder is None else folder / "seconds.json"
+        kept = self.note is not None and self.note.is_file()
+        self.before = float(read_json(self.note)) if kept and self.note else 0.0
+        self.start = self.noted = time.perf_counter()
+
+    def seconds(self) -> float:
+        return self.before + time.perf_counter() - self.start
+
+    def ticking(self, items: Iterable[Item], description: str) -> Iterable[Item]:
+        """A progress bar that also notes, at most once a second, how long the run has taken."""
+        for item in _bar(items, description):
+            yield item
+            if self.note is not None and time.perf_counter() - self.noted > 1.0:
+                write_json(self.note, round(self.seconds(), 2))
+                self.noted = time.perf_counter()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,7 +81,9 @@ def parser() -> argparse.ArgumentParser:
     )
     bert_command.add_parser(commands)
     compare = commands.add_parser("compare", help="measured against published, from the ledger")
-    compare.add_argument("name", help="see 'mpt-lml list'")
+    which = compare.add_mutually_exclusive_group(required=True)
+    which.add_argument("name", nargs="?", help="see 'mpt-lml list'")
+    which.add_argument("--all", action="store_true", help="the paper's entries and the findings")
     return top
 
 
@@ -77,8 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.action == "list":
             print(_costs())
         elif options.action == "compare":
-            registry.find(options.name)
-            print(_table(ledger.compare(f"mpt-lml run {options.name}", ledger.location())))
+            command = None if options.all else f"mpt-lml run {registry.find(options.name).name}"
+            print(_tables(ledger.compare(command, ledger.location())))
         elif options.action == "bert-curve":
             bert_command.run(options, _bar)
         else:
@@ -99,20 +122,18 @@ def _run(options: argparse.Namespace) -> None:
     config = registry.make_config(found, options.preset, seeds, options.model)
     target = _target(options, as_published)
     checkpoints = _checkpoints(options)
-    resumed = checkpoints is not None and any(checkpoints.glob("*"))
-    start = time.perf_counter()
+    device = registry.device_of(found, options.device)
+    clock = _Clock(checkpoints)
     outcome = registry.run(
         options.name,
         options.preset,
         seeds=seeds,
         model=options.model,
         device=options.device,
-        progress=_bar,
+        progress=clock.ticking,
         checkpoints=checkpoints,
     )
-    content = _content(options, config, outcome, time.perf_counter() - start)
-    if checkpoints is not None:
-        content["resumed"] = resumed  # then "seconds" counts the last part only
+    content = _content(options, config, outcome, clock.seconds(), device.type)
     if target is None:
         json.dump(content, sys.stdout, indent=2, allow_nan=False)
         print()
@@ -123,7 +144,7 @@ def _run(options: argparse.Namespace) -> None:
         shutil.rmtree(checkpoints, ignore_errors=True)
     root = ledger.checkout()
     if as_published and options.json is None and options.out is None and root is not None:
-        print(_table(ledger.record(outcome.findings, ledger.location())))
+        print(_tables(ledger.record(outcome.findings, ledger.location())))
     else:
         for name, each in outcome.findings.items():
             print(f"{name}: {each.measured:.6g}")
@@ -163,13 +184,12 @@ def _left_behind(options: argparse.Namespace) -> str:
 
 
 def _content(
-    options: argparse.Namespace, config: Any, outcome: Outcome, seconds: float
+    options: argparse.Namespace, config: Any, outcome: Outcome, seconds: float, device: str
 ) -> dict[str, Any]:
     command = ["mpt-lml", "run", options.name]
     command += ["--preset", options.preset] if options.preset != "paper" else []
     command += ["--seed", *map(str, options.seed)] if options.seed else []
     command += ["--model", options.model] if options.model else []
-    device = registry.resolve_device(options.device).type
     return {
         "experiment": options.name,
         "preset": options.preset,
@@ -180,16 +200,27 @@ def _content(
     }
 
 
-def _table(entries: Iterable[dict[str, Any]]) -> str:
-    """Published, measured, tolerance and verdict, one entry a line."""
-    heads = ("entry", "published", "measured", "std. error", "tolerance", "verdict")
-    rows = [heads]
-    for entry in entries:
-        fields = ("published", "measured", "standard_error", "tolerance")
-        numbers = ("–" if entry[key] is None else f"{entry[key]:.6g}" for key in fields)
-        rows.append((entry["id"], *numbers, entry["verdict"]))
-    if len(rows) == 1:
-        return "the ledger has no entry for this experiment"
+def _tables(entries: Sequence[dict[str, Any]]) -> str:
+    """What the paper prints with its verdicts, then what this book finds."""
+    judged = [e for e in entries if "verdict" in e]
+    found = [e for e in entries if "verdict" not in e]
+    parts = []
+    if judged:
+        heads = ("in the paper", "published", "measured", "std. error", "unit", "verdict")
+        rows = [(*_numbers(e, ("published",)), e["unit"], e["verdict"]) for e in judged]
+        parts.append(_aligned([heads, *rows]))
+    if found:
+        heads = ("found by this book", "measured", "std. error", "unit")
+        parts.append(_aligned([heads, *((*_numbers(e, ()), e["unit"]) for e in found)]))
+    return "\n\n".join(parts) or "the ledger has no entry for this experiment"
+
+
+def _numbers(entry: dict[str, Any], before: tuple[str, ...]) -> tuple[str, ...]:
+    values = (entry[key] for key in (*before, "measured", "standard_error"))
+    return (entry["id"], *("–" if value is None else f"{value:.6g}" for value in values))
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

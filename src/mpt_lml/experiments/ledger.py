@@ -1,8 +1,7 @@
-"""The paper-to-book ledger: where it lies, how runs write to it, how measured meets published."""
+"""The ledger: what the paper prints, what this book finds, and the one rule that judges."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -10,6 +9,9 @@ from typing import Any
 
 from mpt_lml.experiments.registry import Finding
 from mpt_lml.results import read_json, write_json
+
+LEVEL = 0.99
+"""Every verdict rests on an interval of this coverage."""
 
 
 def checkout() -> Path | None:
@@ -26,28 +28,81 @@ def location() -> Path:
     return Path(str(resources.files("mpt_lml") / "ledger.json"))
 
 
-def decide(entry: Mapping[str, Any], found: Finding) -> str:
-    """The verdict on ``entry``: the run's own, or ``measured`` against ``published``.
+def interval(
+    measured: float, standard_error: float | None, replicates: int | None = None
+) -> tuple[float, float]:
+    """The 99 % interval of a measurement; a number without an error is an interval by itself.
 
-    Without a published number, ``measured`` is an error that has to stay within ``tolerance``. A
-    published number whose digits are those of ``measured`` cut instead of rounded is *corrected*.
+    By Student's t with ``replicates - 1`` degrees of freedom; by the normal distribution where the
+    error is not over a few replicates.
     """
-    if found.verdict is not None:
-        return found.verdict
-    tolerance = entry["tolerance"]
-    if tolerance is None:
-        raise ValueError(
-            f"ledger entry {entry['id']!r} has no tolerance and its run no verdict: "
-            "nothing decides it."
-        )
-    published = entry["published"] or 0.0
-    if abs(found.measured - published) <= tolerance:
-        return "confirmed"
-    unit = 2.0 * tolerance  # tolerance is half a unit of the last printed digit
-    cut = math.trunc(found.measured / unit) * unit
-    if entry["published"] is not None and abs(cut - published) < 1e-9 * max(1.0, abs(published)):
-        return "corrected"
-    return "refuted"
+    if not standard_error:
+        return measured, measured
+    from scipy import stats
+
+    tail = 0.5 * (1.0 + LEVEL)
+    quantile = stats.norm.ppf(tail) if replicates is None else stats.t.ppf(tail, replicates - 1)
+    reach = float(quantile) * standard_error
+    return measured - reach, measured + reach
+
+
+def decide(
+    rule: Mapping[str, Any],
+    measured: float,
+    standard_error: float | None = None,
+    published: float | None = None,
+) -> str:
+    """The verdict of ``rule`` on a measurement, the same for runs, terminal and pages.
+
+    ``within``: the interval has to lie within ``margin`` of ``target`` (else of ``published``, else
+    of zero). ``above`` and ``below``: on that side of ``bound``. An interval that lies wholly
+    elsewhere gives the rule's ``otherwise``, one that crosses leaves the entry *undecided*.
+    ``printed``: the number itself, whatever its error, within ``margin`` of the printed digits.
+    ``p-value``: a number below ``reject`` gives ``otherwise``, and no number confirms.
+    """
+    test = rule["test"]
+    if test == "p-value":
+        return rule["otherwise"] if measured < rule["reject"] else "undecided"
+    if test == "printed":
+        standard_error = None
+    low, high = interval(measured, standard_error, rule.get("replicates"))
+    if test in ("within", "printed"):
+        target = rule.get("target", published or 0.0)
+        reach = rule["margin"] * (1.0 + 1e-9)  # a difference of decimals is not exact in binary
+        first, last = target - reach, target + reach
+        inside, outside = first <= low and high <= last, high < first or low > last
+    elif test == "above":
+        inside, outside = low > rule["bound"], high <= rule["bound"]
+    elif test == "below":
+        inside, outside = high < rule["bound"], low >= rule["bound"]
+    else:
+        raise ValueError(f"a rule's test is within, printed, above, below or p-value, got {test!r}.")
+    return "confirmed" if inside else rule["otherwise"] if outside else "undecided"
+
+
+def in_words(rule: Mapping[str, Any] | None, published: float | None = None) -> str:
+    """``rule`` as a sentence for a reader."""
+    if rule is None:
+        return "No run decides this entry."
+    otherwise = rule["otherwise"]
+    if rule["test"] == "p-value":
+        return f"{otherwise.capitalize()} if p < {rule['reject']:g}; a test confirms nothing."
+    if rule["test"] == "printed":
+        return f"Confirmed within {rule['margin']:g} of the printed digits, {otherwise} outside."
+    if rule["test"] == "within":
+        around = "the published value" if published is not None else "zero"
+        around = f"{rule['target']:g}" if "target" in rule else around
+        region = f"within {rule['margin']:g} of {around}"
+    else:
+        region = f"{rule['test']} {rule['bound']:g}"
+    seeds = f" (t, {rule['replicates']} replicates)" if "replicates" in rule else ""
+    return f"Confirmed {region}, {otherwise} outside, by the 99 % interval{seeds}."
+
+
+def entries(path: Path) -> list[dict[str, Any]]:
+    """What a run can measure: the paper's entries, then this book's findings."""
+    content = read_json(path)
+    return [*content["paper"], *content["findings"]]
 
 
 def record(findings: Mapping[str, Finding], path: Path) -> list[dict[str, Any]]:
@@ -56,23 +111,25 @@ def record(findings: Mapping[str, Finding], path: Path) -> list[dict[str, Any]]:
     Raises ``ValueError`` for a finding that the ledger has no entry for.
     """
     content = read_json(path)
-    entries = {entry["id"]: entry for entry in content}
-    unknown = sorted(set(findings) - set(entries))
+    found = {entry["id"]: entry for entry in [*content["paper"], *content["findings"]]}
+    unknown = sorted(set(findings) - set(found))
     if unknown:
         raise ValueError(f"{path} has no entry for {', '.join(unknown)}.")
-    for name, found in findings.items():
-        entries[name].update(
-            measured=_significant(found.measured),
-            standard_error=_significant(found.standard_error),
-            verdict=decide(entries[name], found),
-        )
+    for name, each in findings.items():
+        entry = found[name]
+        entry["measured"] = _significant(each.measured)
+        entry["standard_error"] = _significant(each.standard_error)
+        if entry.get("rule") is not None:
+            numbers = (entry["measured"], entry["standard_error"], entry["published"])
+            entry["verdict"] = decide(entry["rule"], *numbers)
     write_json(path, content)
-    return [entries[name] for name in findings]
+    return [found[name] for name in findings]
 
 
-def compare(command: str, path: Path) -> list[dict[str, Any]]:
-    """The ledger's entries that ``command`` writes."""
-    return [e for e in read_json(path) if e["command"].split() == command.split()]
+def compare(command: str | None, path: Path) -> list[dict[str, Any]]:
+    """The ledger's entries that ``command`` writes (``None``: all of them)."""
+    wanted = None if command is None else command.split()
+    return [e for e in entries(path) if wanted in (None, e["command"].split())]
 
 
 def _significant(value: float | None) -> float | None:

@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from mpt_lml.checkpoints import resolved_revision
 
-Verdict = Literal["confirmed", "corrected", "refuted", "open"]
+Verdict = str  # TRANSITION
 Item = TypeVar("Item")
 
 
@@ -56,15 +56,11 @@ class Config(ABC):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a run says about one entry of the ledger.
-
-    ``verdict`` is left out where the ledger decides it by comparing ``measured`` with what was
-    published.
-    """
+    """What a run measured for one entry of the ledger; the entry's rule makes the verdict of it."""
 
     measured: float
     standard_error: float | None = None
-    verdict: Verdict | None = None
+    verdict: str | None = None  # TRANSITION: ignored
 
 
 @dataclass(frozen=True)
@@ -108,6 +104,7 @@ class Experiment:
 
     ``cost`` says in words what the ``paper`` preset takes on two cores. A ``resumable`` function
     also takes ``checkpoints``, a folder to keep its state in and to go on from (``None``: none).
+    One without ``gpu`` always computes on the CPU.
     """
 
     name: str
@@ -116,18 +113,25 @@ class Experiment:
     config: type[Config]
     function: Callable[..., Outcome]
     resumable: bool = False
+    gpu: bool = True
 
 
 _REGISTRY: dict[str, Experiment] = {}
 
 
 def experiment(
-    name: str, *, title: str, cost: str, config: type[Config], resumable: bool = False
+    name: str,
+    *,
+    title: str,
+    cost: str,
+    config: type[Config],
+    resumable: bool = False,
+    gpu: bool = True,
 ) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
     """Register a function ``(config, *, device, progress[, checkpoints]) -> Outcome``."""
 
     def register(function: Callable[..., Outcome]) -> Callable[..., Outcome]:
-        _REGISTRY[name] = Experiment(name, title, cost, config, function, resumable)
+        _REGISTRY[name] = Experiment(name, title, cost, config, function, resumable, gpu)
         return function
 
     return register
@@ -186,7 +190,7 @@ def run(
     """
     found = find(name)
     config = make_config(found, preset, seeds, model)
-    options: dict[str, Any] = {"device": resolve_device(device), "progress": progress}
+    options: dict[str, Any] = {"device": device_of(found, device), "progress": progress}
     if found.resumable:
         options["checkpoints"] = checkpoints
     elif checkpoints is not None:
@@ -204,6 +208,15 @@ def resolve_device(device: str) -> torch.device:
     if device == "cuda" and not available:
         raise ValueError("device 'cuda' was asked for, but torch sees no GPU. Use 'auto' or 'cpu'.")
     return torch.device("cuda" if device != "cpu" and available else "cpu")
+
+
+def device_of(found: Experiment, device: str) -> torch.device:
+    """The device a run computes on; asking for a GPU that it would not use is an error."""
+    if found.gpu:
+        return resolve_device(device)
+    if device == "cuda":
+        raise ValueError(f"{found.name} computes on the CPU only. Leave the device out.")
+    return resolve_device("cpu" if device == "auto" else device)
 
 
 def checksum(tensors: Iterable[Tensor]) -> str:
