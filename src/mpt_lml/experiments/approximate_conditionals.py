@@ -45,7 +45,7 @@ def compare_conditionals(
     x: Float[Tensor, "N D"],
     *,
     num_draws: int = 200,
-    nodes_per_axis: int = 81,
+    nodes_per_axis: int = 41,
     rate: float = 0.33,
 ) -> dict[str, Float[Tensor, "names three"]]:
     """Every approximate conditional against the grid, at a fixed rate and with everything hidden.

@@ -42,7 +42,7 @@ class DeepVAE(Config):
     learning_rate: float = 1e-3
     fixed_rate: float = 0.33
     num_rounds: int = 3
-    partial_samples: int = 5  # weights per conditional with a partial encoder
+    partial_samples: int = 3  # weights per conditional with a partial encoder
     track_every: int = 200
     track_data: int = 100
     track_samples: int = 200  # around the modes

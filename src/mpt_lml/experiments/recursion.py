@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mpt_lml import estimators, masks, quadrature, scores
 from mpt_lml.experiments import approximate_conditionals
-from mpt_lml.experiments.deep_vae import EXACT, DeepVAE, images, log_likelihood, train
+from mpt_lml.experiments.deep_vae import EXACT, NODES, DeepVAE, images, log_likelihood, train
 from mpt_lml.experiments.deep_vae import trained_models as models_of
 from mpt_lml.experiments.figure_3_lower import over_seeds
 from mpt_lml.experiments.recursion_variants import VARIANTS, Variant, masked_score, objective
@@ -28,7 +28,7 @@ from mpt_lml.experiments.registry import (
 )
 from mpt_lml.masks import FixedRate
 
-REFERENCES = ("elbo", "uniform", "partial_uniform", *EXACT)
+REFERENCES = ("elbo", "uniform", "partial_uniform", "exact")
 SIZES = (1, 8, 16, 24, 32, 40, 48, 56, 64)
 """Mask sizes at which the area's error is measured, of digits with 64 pixels."""
 
@@ -45,7 +45,7 @@ class Ablation(Config):
     judged_seeds: int = 20
     examined: int = 200  # images
     num_masks: int = 4  # at 33 %, for the bias of the score
-    repeats: int = 20
+    repeats: int = 10
     chain_data: int = 30
     area_data: int = 40
     area_draws: int = 100
@@ -102,7 +102,7 @@ def score_bias(
         drawn = [
             masked_score(config, variant, double, every, hidden, generators) for _ in range(repeats)
         ]
-    grid = quadrature.trapezoid(config.latent_dim, 41)
+    grid = quadrature.trapezoid(config.latent_dim, NODES)
     exact = []
     for model in models_of(config, parameters):
         log_p = estimators.GridConditional(model, grid).log_conditional(x, mask)
@@ -181,32 +181,36 @@ def recursion(
         trained = parameters(training, name, str(number))
         arrays |= examine(config, training, name, trained)
         if name in ("elbo", "baseline"):
-            found = _areas(config, training, trained, x)
-            arrays |= {f"{kind}/{name}": value for kind, value in found.items()}
+            arrays[f"area/{name}"] = _areas(config, training, trained, x)
+            arrays[f"area_model/{name}"] = _areas(config, training, trained, None)
     judged = config.deep_vae(range(1000, 1000 + config.judged_seeds))
     trained = parameters(judged, "baseline", "judged")
     arrays["judged/lml"] = log_likelihood(judged, trained, x[: config.examined])
-    arrays["judged/area"] = _areas(config, judged, trained, x)["area"]
+    arrays["judged/area"] = _areas(config, judged, trained, x)
     bare = _mean_image(judged, x, x[: config.examined])
     return Outcome(_findings(arrays, bare), arrays, checksum([x]))
 
 
 def _areas(
-    config: Ablation, training: DeepVAE, parameters: Mapping[str, Tensor], x: Float[Tensor, "N D"]
-) -> dict[str, Tensor]:
-    """Error of the area through pseudo-Gibbs on images, and on as many draws of each model."""
-    found: dict[str, list[float]] = {"area": [], "area_model": []}
-    grid = quadrature.trapezoid(training.latent_dim, 41)
+    config: Ablation,
+    training: DeepVAE,
+    parameters: Mapping[str, Tensor],
+    x: Float[Tensor, "N D"] | None,
+) -> Float[Tensor, " seeds"]:
+    """Error of the area through pseudo-Gibbs on ``x``, or on as many draws of each model."""
+    values = []
+    grid = quadrature.trapezoid(training.latent_dim, NODES)
     for run, model in enumerate(models_of(training, parameters)):
-        generator = torch.Generator().manual_seed(run)
-        own = estimators.GridConditional(model, grid).sample(config.area_data, generator=generator)
-        for kind, data in (("area", x[: config.area_data].double()), ("area_model", own.double())):
-            method = approximate_conditionals.conditional_models(model, config.area_draws)
-            errors = approximate_conditionals.score_errors(
-                model, method["pseudo-Gibbs"], data, SIZES
-            )
-            found[kind].append(approximate_conditionals.area_error(errors, SIZES).mean().item())
-    return {kind: torch.tensor(values) for kind, values in found.items()}
+        if x is None:
+            exact = estimators.GridConditional(model, grid)
+            generator = torch.Generator().manual_seed(run)
+            some = exact.sample(config.area_data, generator=generator)
+        else:
+            some = x[: config.area_data].double()
+        methods = approximate_conditionals.conditional_models(model, config.area_draws)
+        errors = approximate_conditionals.score_errors(model, methods["pseudo-Gibbs"], some, SIZES)
+        values.append(approximate_conditionals.area_error(errors, SIZES).mean())
+    return torch.stack(values)
 
 
 def _mean_image(config: DeepVAE, x: Float[Tensor, "N D"], some: Float[Tensor, "n D"]) -> float:

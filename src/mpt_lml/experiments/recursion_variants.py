@@ -50,9 +50,7 @@ VARIANTS = {
     "5 draws of z": Variant(samples=5),
     "20 draws of z": Variant(samples=20),
     "encoder by the ELBO": Variant(encoder="elbo"),
-    "encoder by the ELBO, 20": Variant(encoder="elbo", samples=20),
     "partial, by score": Variant(encoder="score"),
-    "partial, by score, 20": Variant(encoder="score", samples=20),
     "partial, weighted, 20": Variant(encoder="bound", samples=20),
 }
 
