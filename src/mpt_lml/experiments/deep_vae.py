@@ -93,6 +93,8 @@ class DeepVAE(Config):
             num_steps=1500,
             learning_rate=3e-3,
             partial_samples=20,
+            track_every=250,
+            track_data=50,
         )
 
     def law(self, objective: str) -> SizeLaw:
