@@ -103,8 +103,9 @@ def partial(
 ) -> Float[Tensor, " B"]:
     """D times the mean of (1/M) Σ_{j∈A} log Σ_s w̄_s p(x_j | z_s), z_s ~ q(z | x_R), (B,).
 
-    The encoder sees x_R and the mask (``partial`` in :func:`mpt_lml.models.vae.dense_parameters`), as
-    in VAEAC (Ivanov et al. 2019) and, with zeros in the holes, in MIWAE (Mattei & Frellsen 2019).
+    The encoder sees x_R, with zeros in the holes (MIWAE, Mattei & Frellsen 2019), and the mask (as the
+    network of x_R in VAEAC, Ivanov et al. 2019; ``partial`` in
+    :func:`mpt_lml.models.vae.dense_parameters`).
     Weights w̄_s ∝ p(x_R, z_s)/q(z_s | x_R) make the conditionals consistent as S grows. The decoder
     follows the score, the encoder the ELBO of x_R alone, whose best answer is p(z | x_R). With
     ``weighted`` false all w̄_s are 1/S and both networks follow the score.
