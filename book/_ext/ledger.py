@@ -29,12 +29,13 @@ from typing import Any, ClassVar
 import jsonschema
 from docutils import nodes
 from docutils.parsers.rst import directives
-from mpt_lml.experiments import ledger as rules
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
+
+from mpt_lml.experiments import ledger as rules
 
 KINDS = ("equation", "figure", "table", "claim")
 VERDICTS = {

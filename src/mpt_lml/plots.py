@@ -55,10 +55,10 @@ def mask_curve(
 def convergence(
     difference: Float[Tensor, "runs P"], *, ax: Axes, label: str | None = None, color: str = "C0"
 ) -> None:
-    """Draw LML minus estimate after 1..P masks a size, one faint line a run, and the zero line."""
-    masks_a_size = np.arange(1, difference.shape[1] + 1)
+    """Draw LML minus estimate after 1..P masks per size, one faint line per run, and the zero line."""
+    masks_per_size = np.arange(1, difference.shape[1] + 1)
     for index, row in enumerate(difference.numpy()):
-        ax.plot(masks_a_size, row, color=color, alpha=0.55, label=None if index else label)
+        ax.plot(masks_per_size, row, color=color, alpha=0.55, label=None if index else label)
     ax.axhline(0.0, color="#444444", lw=1.0, ls="--")
-    ax.set_xlabel("masks a size P")
+    ax.set_xlabel("masks per size P")
     ax.set_ylabel("LML − estimate  [nats]")

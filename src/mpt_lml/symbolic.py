@@ -5,7 +5,8 @@ joint table of binary coordinates with arbitrary positive entries, and a Gaussia
 mean and covariance. Every check returns a *residual*, left side minus right side, reduced to a
 normal form in which 0 means "equal for every such model". No floating-point number occurs.
 
-Coordinates are numbered 0..D-1; sets of coordinates are tuples of such numbers.
+Coordinates are numbered 0..D-1; sets of coordinates are tuples of such numbers. An order o is read
+as in the paper: the coordinate at position t is predicted from those *after* it, o_{t+1}..o_D.
 "Moreno-Muñoz et al. (2023)" below is arXiv 2306.00520.
 """
 
@@ -29,7 +30,7 @@ __all__ = [
     "order_average_residual",
     "order_term",
     "pointwise_mutual_information",
-    "printed_grouping_excess",
+    "printed_four_difference",
     "printed_score",
     "printed_score_excess",
     "proposition_residual",
@@ -262,18 +263,18 @@ def score(model: SymbolicModel, num_masked: int) -> sp.Expr:
 def order_term(model: SymbolicModel, position: int) -> sp.Expr:
     """Term t of the chain rule averaged over the D! orders o, in nats.
 
-    The term is log p(x_{o_t} | x_{o_1}..x_{o_{t-1}}); its average is S(x; D-t+1).
-
+    The term is log p(x_{o_t} | x_{o_{t+1}}..x_{o_D}); its average is S(x; t).
+    Source: Moreno-Muñoz et al. (2023), the line before Eq. 4.
     Raises:
         ValueError: position (t) is outside 1..D.
     """
     _checked_range("position", position, 1, model.num_features)
     orders = permutations(range(model.num_features))
-    return _mean(model.log_conditional(o[position - 1], o[: position - 1]) for o in orders)
+    return _mean(model.log_conditional(o[position - 1], o[position:]) for o in orders)
 
 
 def chain_rule_residual(model: SymbolicModel, order: Sequence[int]) -> sp.Expr:
-    """sum_t log p(x_{o_t} | x_{o_1}..x_{o_{t-1}}) - log p(x) for one order, in nats.
+    """sum_t log p(x_{o_t} | x_{o_{t+1}}..x_{o_D}) - log p(x) for one order, in nats.
 
     Source: Moreno-Muñoz et al. (2023), Eq. 2.
     Raises:
@@ -284,7 +285,7 @@ def chain_rule_residual(model: SymbolicModel, order: Sequence[int]) -> sp.Expr:
         raise ValueError(
             f"order must be a permutation of 0..{model.num_features - 1}. Got {order}."
         )
-    terms = [model.log_conditional(target, order[:t]) for t, target in enumerate(order)]
+    terms = [model.log_conditional(target, order[t:]) for t, target in enumerate(order, start=1)]
     return model.normal_form(sp.Add(*terms) - model.log_marginal())
 
 
@@ -305,7 +306,7 @@ def _pair_sum(model: SymbolicModel, num_masked: int) -> sp.Expr:
 def grouping_residual(model: SymbolicModel) -> sp.Expr:
     """Sum over D! orders minus the same sum regrouped by mask size.
 
-    sum_o sum_t log p(x_{o_t} | x_{o_1}..x_{o_{t-1}})
+    sum_o sum_t log p(x_{o_t} | x_{o_{t+1}}..x_{o_D})
       - sum_M (M-1)! (D-M)! sum_{|A|=M} sum_{j in A} log p(x_j | x_R).
     Source: Moreno-Muñoz et al. (2023), Eq. 4, with the factor (M-1)! (D-M)! put in.
     """
@@ -326,29 +327,27 @@ def proposition_residual(model: SymbolicModel) -> sp.Expr:
 def telescoping_residual(model: SymbolicModel, num_masked: int) -> sp.Expr:
     """S(x; M) - (ell_{D-M+1} - ell_{D-M}), the telescoping lemma of chapter 2."""
     _checked_range("num_masked", num_masked, 1, model.num_features)
-    size = model.num_features
-    step = mean_log_marginal(model, size - num_masked + 1) - mean_log_marginal(
-        model, size - num_masked
-    )
+    rest = model.num_features - num_masked
+    step = mean_log_marginal(model, rest + 1) - mean_log_marginal(model, rest)
     return model.normal_form(score(model, num_masked) - step)
 
 
-def printed_grouping_excess(model: SymbolicModel) -> sp.Expr:
-    """What Eq. 4 gives when every (mask, token) pair counts once, minus log p(x), in nats.
+def printed_four_difference(model: SymbolicModel, position: int) -> sp.Expr:
+    """Eq. 4 as printed, an equation for each t: its left side minus its right side, in nats.
 
-    (1/D!) sum_M sum_{|A|=M} sum_{j in A} log p(x_j | x_R) - log p(x): the factor (M-1)! (D-M)!
-    is left out, which is harmless at D = 2 only.
+    Left, the D! terms at position t, which see the D-t coordinates after it. Right, what the
+    printed counts say: C(D, t-1) visible sets, hence of t-1 members, with D-t+1 tokens each.
     """
     size = model.num_features
-    pairs = sp.Add(*[_pair_sum(model, m) for m in range(1, size + 1)])
-    return model.normal_form(pairs / factorial(size) - model.log_marginal())
+    left = factorial(size) * order_term(model, position)
+    return model.normal_form(left - _pair_sum(model, size - position + 1))
 
 
 def printed_score(model: SymbolicModel, num_masked: int) -> sp.Expr:
     """The size-M score when masked token j is predicted from D-j coordinates, x_{R(1:D-j)}.
 
     Averaged over the D! orders o with M(j) = o_j and R(1:D-j) = {o_{j+1}..o_D}: the D-j coordinates
-    behind token j, masked or not. A mask of size M leaves only D-M observed: this is not S(x; M).
+    after token j, masked or not. A mask of size M leaves only D-M observed: this is not S(x; M).
     """
     _checked_range("num_masked", num_masked, 1, model.num_features)
     orders = permutations(range(model.num_features))

@@ -27,25 +27,16 @@ def _load_extension():
 
 ledger = _load_extension()
 COMMITTED = ledger.read_ledger(LEDGER)
-ENTRIES = {entry.id: entry for entry in COMMITTED.entries}
+ENTRIES = {entry.id: entry for entry in COMMITTED.paper}
 
-# What the paper prints with a number, a label or a panel of its own.
+# The formulas, claims and figures of the paper, by the ids of its list of claims.
+CLAIMS = {f"F{n}" for n in range(1, 14)} | {f"C{n}" for n in range(1, 28)}
 REQUIRED = {
-    *("eq-1", "eq-2", "eq-3", "eq-4", "prop-1", "prop-1-middle", "eq-6", "eq-7"),
-    *("eq-a1", "eq-a2", "eq-a3", "count-512-76"),
     *(f"fig-1-{panel}" for panel in ("left", "center", "right")),
     *(f"fig-2-{panel}" for panel in ("left", "center", "right")),
     *("fig-3-upper", "fig-3-lower"),
     *(f"fig-4-{panel}" for panel in ("left", "center", "right")),
     *("fig-5-left", "fig-5-right", "fig-6"),
-    "table-1/true",
-    *(f"table-1/p{masks}-{what}" for masks in (1, 10, 100) for what in ("mean", "sd")),
-    *(
-        f"table-2/{weights}-{text}"
-        for weights in ("random", "pretrained")
-        for text in ("ax", "cola", "qnli", "mrpc")
-    ),
-    *("claim-convergence-rate", "claim-bias-constant", "claim-25-against-15"),
 }
 PRINTED = {
     "count-512-76": 1.21e92,
@@ -64,6 +55,10 @@ PRINTED = {
     "table-2/pretrained-cola": -1657.68,
     "table-2/pretrained-qnli": -1770.28,
     "table-2/pretrained-mrpc": -1773.45,
+    "table-2/rerun-pretrained-ax": -1715.75,
+    "table-2/rerun-pretrained-cola": -1657.68,
+    "table-2/rerun-pretrained-qnli": -1770.28,
+    "table-2/rerun-pretrained-mrpc": -1773.45,
 }
 
 
@@ -71,49 +66,78 @@ def _entry(**changes):
     entry = {
         "id": "eq-1",
         "kind": "equation",
-        "paper": "Eq. 1",
-        "statement": "One thing equals another.",
+        "claims": ["F1"],
+        "place": "Eq. 1",
+        "says": "One thing equals another.",
+        "scripts": "",
+        "rule": {"test": "within", "margin": 1e-10, "otherwise": "refuted"},
         "chapter": "book/01-first",
         "command": "mpt-lml run identity",
         "published": None,
-        "measured": None,
+        "measured": 1e-12,
         "standard_error": None,
-        "tolerance": None,
-        "verdict": "open",
+        "unit": "nats",
+        "verdict": "confirmed",
         "note": "",
     }
     return {**entry, **changes}
 
 
-def _write(folder: Path, entries: list[dict]) -> Path:
+def _finding(**changes):
+    finding = {
+        "id": "rate",
+        "statement": "The error falls like one over the root.",
+        "chapter": "book/01-first",
+        "command": "mpt-lml run identity",
+        "measured": -0.5,
+        "standard_error": 0.01,
+        "unit": "",
+        "note": "",
+    }
+    return {**finding, **changes}
+
+
+READING = {"claims": ["C1"], "place": "abstract", "says": "It explains.", "answer": "It may."}
+
+
+def _write(folder: Path, entries: list[dict], findings: tuple[dict, ...] = ()) -> Path:
     path = folder / "ledger.json"
-    path.write_text(json.dumps(entries), encoding="utf-8")
+    content = {"paper": entries, "findings": [_finding(), *findings], "read": [READING]}
+    path.write_text(json.dumps(content), encoding="utf-8")
     return path
 
 
 # ------------------------------------------------------------------------ the committed ledger
 
 
-def test_every_numbered_thing_of_the_paper_has_an_entry():
+def test_every_claim_of_the_paper_has_an_entry_or_a_line():
+    assert CLAIMS - COMMITTED.claims() == set()
+    assert COMMITTED.claims() - CLAIMS == set()
     assert REQUIRED - ENTRIES.keys() == set()
 
 
-def test_the_published_numbers_are_the_paper_s():
-    assert {name: ENTRIES[name].published for name in PRINTED} == PRINTED
+def test_published_is_what_the_paper_prints_and_nothing_else():
+    assert {e.id: e.published for e in COMMITTED.paper if e.published is not None} == PRINTED
 
 
-def test_the_printed_digits_of_table_1_are_the_tolerance():
-    for name in (name for name in ENTRIES if name.startswith("table-1/")):
-        assert ENTRIES[name].tolerance == 0.005, name
+def test_the_printed_digits_of_the_tables_are_the_margin():
+    for name in (name for name in PRINTED if name.startswith("table-") and "rerun" not in name):
+        rule = ENTRIES[name].rule
+        assert (rule["test"], rule["margin"]) == ("printed", 0.005), name
 
 
-def test_ids_are_unique():
-    assert len(ENTRIES) == len(COMMITTED.entries)
+def test_no_two_entries_share_a_measurement():
+    measured = [
+        (e.measured, e.id)
+        for e in (*COMMITTED.paper, *COMMITTED.findings)
+        if e.measured is not None
+    ]
+    numbers = [number for number, _ in measured]
+    assert [(n, name) for n, name in measured if numbers.count(n) > 1] == []
 
 
-def test_a_verdict_stands_on_a_measurement():
-    decided = [e for e in COMMITTED.entries if e.verdict not in ("open", "needs-weights")]
-    assert [e.id for e in decided if e.measured is None] == []
+def test_every_finding_has_its_number():
+    assert [e.id for e in COMMITTED.findings if e.measured is None] == []
 
 
 def test_chapters_exist():
@@ -124,39 +148,51 @@ def test_chapters_exist():
 def test_commands_name_experiments_that_exist():
     from mpt_lml import experiments
 
-    for entry in COMMITTED.entries:
+    for entry in (*COMMITTED.paper, *COMMITTED.findings):
         assert entry.command.split()[2] in experiments.names(), entry.id
 
 
-def test_the_file_is_written_as_the_runs_write_it():
-    text = LEDGER.read_text(encoding="utf-8")
-    assert text == json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n"
+def test_every_recorded_run_names_a_clean_tree_a_date_and_what_it_depended_on():
+    for path in sorted((BOOK / "results").glob("*.json")):
+        origin = json.loads(path.read_text(encoding="utf-8"))["provenance"]
+        assert re.fullmatch("[0-9a-f]{40}", origin["commit"]), (path.name, origin["commit"])
+        assert re.fullmatch(r"2\d{3}-\d\d-\d\d", origin["date"]), path.name
+        assert {"torch", "numpy", "transformers", "tokenizers"} <= origin["versions"].keys()
+
+
+def test_the_file_is_written_as_the_runs_write_it(tmp_path):
+    from mpt_lml.results import write_json
+
+    write_json(tmp_path / "again.json", json.loads(LEDGER.read_text(encoding="utf-8")))
+    assert LEDGER.read_bytes() == (tmp_path / "again.json").read_bytes()
 
 
 # ------------------------------------------------------------------------------ broken ledgers
 
+PRINTS = {"test": "printed", "margin": 0.005, "otherwise": "corrected"}
 BROKEN = {
-    "an unknown verdict": ({"verdict": "probably"}, "verdict must be one of"),
-    "an unknown kind": ({"kind": "rumor"}, "kind must be one of"),
-    "a number typed as text": ({"published": "-60.34"}, "published must be a number"),
-    "a truth value for a number": ({"measured": True}, "measured must be a number"),
-    "not a number": ({"measured": float("nan")}, "measured must be finite"),
-    "a negative error": ({"standard_error": -0.1}, "standard_error must be >= 0"),
-    "no tolerance at all": ({"tolerance": 0}, "tolerance must be > 0"),
-    "a verdict without a run": ({"verdict": "confirmed"}, "measured is null"),
+    "an unknown verdict": ({"verdict": "probably"}, "'probably' is not one of"),
+    "an unknown kind": ({"kind": "rumor"}, "'rumor' is not one of"),
+    "a number typed as text": ({"published": "-60.34"}, "'-60.34' is not of type"),
+    "a truth value for a number": ({"measured": True}, "True is not of type"),
+    "a negative error": ({"standard_error": -0.1}, "-0.1 is less than the minimum"),
+    "a margin of nothing": ({"rule": PRINTS | {"margin": 0}}, "is not valid under any"),
+    "an unknown test": ({"rule": {"test": "feel", "otherwise": "refuted"}}, "is not valid under"),
+    "a verdict without a run": ({"measured": None}, "measured is null"),
+    "a verdict without a rule": ({"rule": None}, "without a rule"),
+    "a measured entry that waits for weights": ({"verdict": "needs-weights"}, "was measured"),
     "a confirmed miss": (
-        {"verdict": "confirmed", "published": -60.34, "measured": -60.4, "tolerance": 0.005},
-        "more than the tolerance 0.005",
+        {"rule": PRINTS, "published": -60.34, "measured": -60.4},
+        "its rule says 'corrected'",
     ),
-    "a confirmed large error": (
-        {"verdict": "confirmed", "measured": 1e-3, "tolerance": 1e-10},
-        "more than the tolerance",
-    ),
-    "an empty statement": ({"statement": " "}, "statement must be a text"),
-    "a chapter that is no docname": ({"chapter": "05"}, "chapter must be"),
-    "a command that is none": ({"command": "make it so"}, "command must be"),
-    "an id that is no id": ({"id": "Eq. 1"}, "id must be"),
-    "a key that nobody knows": ({"measured_by": 1.0}, "unknown keys measured_by"),
+    "a confirmed large error": ({"measured": 1e-3}, "its rule says 'refuted'"),
+    "a noisy run that confirms": ({"standard_error": 1.0}, "its rule says 'undecided'"),
+    "an empty statement": ({"says": " "}, "does not match"),
+    "a chapter that is no docname": ({"chapter": "05"}, "'05' does not match"),
+    "a command that is none": ({"command": "make it so"}, "'make it so' does not match"),
+    "an id that is no id": ({"id": "Eq. 1"}, "'Eq. 1' does not match"),
+    "a claim that is none": ({"claims": ["X1"]}, "'X1' does not match"),
+    "a key that nobody knows": ({"measured_by": 1.0}, "'measured_by' was unexpected"),
 }
 
 
@@ -169,16 +205,23 @@ def test_a_broken_entry_is_refused_by_name(tmp_path, changes, message):
     assert repr(changes.get("id", "eq-1")) in str(caught.value)
 
 
+def test_a_number_that_is_none_is_refused(tmp_path):
+    with pytest.raises(ledger.LedgerError, match="NaN is no number"):
+        ledger.read_ledger(_write(tmp_path, [_entry(measured=float("nan"))]))
+
+
 def test_a_missing_key_is_refused(tmp_path):
     entry = _entry()
-    del entry["tolerance"]
-    with pytest.raises(ledger.LedgerError, match="'eq-1': lacks tolerance"):
+    del entry["unit"]
+    with pytest.raises(ledger.LedgerError, match="'eq-1': .*'unit' is a required property"):
         ledger.read_ledger(_write(tmp_path, [entry]))
 
 
 def test_an_id_that_stands_twice_is_refused(tmp_path):
     with pytest.raises(ledger.LedgerError, match="'eq-1': the id stands twice"):
         ledger.read_ledger(_write(tmp_path, [_entry(), _entry()]))
+    with pytest.raises(ledger.LedgerError, match="'eq-1': the id stands twice"):
+        ledger.read_ledger(_write(tmp_path, [_entry()], (_finding(id="eq-1"),)))
 
 
 def test_a_file_that_is_not_json_is_refused(tmp_path):
@@ -186,17 +229,23 @@ def test_a_file_that_is_not_json_is_refused(tmp_path):
     path.write_text("[{", encoding="utf-8")
     with pytest.raises(ledger.LedgerError, match="is not JSON"):
         ledger.read_ledger(path)
-
-
-@pytest.mark.parametrize("name", sorted(ENTRIES)[::7])
-def test_the_committed_ledger_breaks_when_it_is_broken(tmp_path, name):
-    content = json.loads(LEDGER.read_text(encoding="utf-8"))
-    broken = deepcopy(content)
-    next(e for e in broken if e["id"] == name)["verdict"] = "fine"
-    path = tmp_path / "ledger.json"
-    path.write_text(json.dumps(broken), encoding="utf-8")
-    with pytest.raises(ledger.LedgerError, match=re.escape(repr(name))):
+    path.write_text("[]", encoding="utf-8")
+    with pytest.raises(ledger.LedgerError, match="is not of type 'object'"):
         ledger.read_ledger(path)
+
+
+def test_a_stored_verdict_that_its_rule_does_not_make_is_seen(tmp_path):
+    content = json.loads(LEDGER.read_text(encoding="utf-8"))
+    other = {"confirmed": "refuted", "corrected": "confirmed", "refuted": "corrected"}
+    decided = [e for e in content["paper"] if e["verdict"] in other]
+    for name in [e["id"] for e in decided][::5]:
+        broken = deepcopy(content)
+        entry = next(e for e in broken["paper"] if e["id"] == name)
+        entry["verdict"] = other[entry["verdict"]]
+        path = tmp_path / "ledger.json"
+        path.write_text(json.dumps(broken), encoding="utf-8")
+        with pytest.raises(ledger.LedgerError, match=re.escape(repr(name))):
+            ledger.read_ledger(path)
 
 
 # ---------------------------------------------------------------------------------- the page
@@ -213,7 +262,8 @@ def small_site(tmp_path):
     (tmp_path / "book" / "01-first.rst").write_text("The first chapter\n=================\n")
     (tmp_path / "book" / "map.rst").write_text(
         "Map\n===\n\n.. toctree::\n\n   01-first\n\n"
-        ".. ledger::\n   :anchors:\n\n.. ledger-summary::\n\n.. stored-results::\n"
+        ".. ledger::\n   :anchors:\n\n.. ledger-summary::\n\n.. ledger-findings::\n\n"
+        ".. ledger-read::\n\n.. stored-results::\n"
     )
 
     def build() -> subprocess.CompletedProcess:
@@ -230,7 +280,7 @@ def _text(html: str) -> str:
 
 def test_the_table_shows_numbers_verdicts_and_links(small_site):
     folder, build = small_site
-    printed = {"published": -60.34, "tolerance": 0.005, "verdict": "confirmed", "kind": "table"}
+    printed = {"published": -60.34, "rule": PRINTS, "kind": "table"}
     entry = _entry(id="table-1/true", measured=-60.3372, standard_error=0.0012, **printed)
     _write(folder / "book", [entry])
     result = build()
@@ -238,7 +288,10 @@ def test_the_table_shows_numbers_verdicts_and_links(small_site):
     html = (folder / "_build" / "book" / "map.html").read_text(encoding="utf-8")
     text = _text(html)
     assert "−60.34" in text
-    assert "−60.337 ± 0.001" in text
+    assert "−60.337 ± 0.001 nats" in text
+    assert "Confirmed within 0.005 of the printed digits, corrected outside." in text
+    assert "The error falls like one over the root. mpt-lml run identity −0.500 ± 0.010" in text
+    assert "abstract It explains. It may." in text
     assert 'class="verdict verdict-confirmed"' in html
     assert 'id="ledger-table-1-true"' in html
     table = html[html.index("ledger-entries") : html.index("ledger-summary")]
@@ -254,7 +307,7 @@ def test_the_page_follows_the_file_and_a_broken_file_stops_the_build(small_site)
     page = folder / "_build" / "book" / "map.html"
     assert "Two things are equal" not in page.read_text(encoding="utf-8")
 
-    _write(folder / "book", [_entry(statement="Two things are equal.")])
+    _write(folder / "book", [_entry(says="Two things are equal.")])
     assert build().returncode == 0
     assert "Two things are equal" in page.read_text(encoding="utf-8")
 

@@ -38,12 +38,9 @@ def test_grouping_by_size(model):
     assert symbolic.grouping_residual(model) == 0
 
 
-def test_term_t_of_the_average_is_the_score_of_size_d_minus_t_plus_1(model):
-    size = model.num_features
-    for position in range(1, size + 1):
-        difference = symbolic.order_term(model, position) - symbolic.score(
-            model, size - position + 1
-        )
+def test_term_t_of_the_average_is_the_score_of_size_t(model):
+    for t in range(1, model.num_features + 1):
+        difference = symbolic.order_term(model, t) - symbolic.score(model, t)
         assert model.normal_form(difference) == 0
 
 
@@ -62,15 +59,29 @@ def test_ends_of_the_averages_of_marginals(model):
     assert model.normal_form(full - model.log_marginal()) == 0
 
 
-def test_printed_grouping_is_off_by_the_missing_factor(model):
+def test_printed_equation_4_is_off_by_its_counts_and_its_multiplicity(model):
     size = model.num_features
-    weights = {
-        m: sp.Rational(1, factorial(m - 1) * factorial(size - m)) - 1 for m in range(1, size + 1)
-    }
-    stated = sum(weight * symbolic.score(model, m) for m, weight in weights.items())
-    excess = symbolic.printed_grouping_excess(model)
-    assert model.normal_form(excess - stated) == 0
-    assert (excess == 0) == (size == 2)  # every factor is 1 at D = 2 and only there
+    total = 0
+    for t in range(1, size + 1):
+        orders = factorial(t - 1) * factorial(size - t)
+        mirrored = size - t + 1
+        pairs = t * comb(size, t)
+        left = orders * pairs * symbolic.score(model, t)  # the D! orders
+        right = mirrored * comb(size, mirrored) * symbolic.score(model, mirrored)
+        difference = symbolic.printed_four_difference(model, t)
+        assert model.normal_form(difference - left + right) == 0
+        # Only the middle position of an odd number keeps its size; at D = 3 it occurs once.
+        assert (difference == 0) == (t == mirrored and orders == 1)
+        total += difference
+    assert (model.normal_form(total) == 0) == (size == 2)
+
+
+@pytest.mark.parametrize("two", [symbolic.SymbolicTable(2), symbolic.SymbolicGaussian(2)])
+def test_equation_4_fails_at_two_coordinates_by_twice_the_information(two):
+    information = symbolic.pointwise_mutual_information(two)
+    for t, sign in ((1, 2), (2, -2)):
+        difference = symbolic.printed_four_difference(two, t)
+        assert two.normal_form(difference - sign * information) == 0
 
 
 def test_printed_score_is_the_joint_block_over_m(model):
@@ -147,17 +158,6 @@ def test_gaussian_parts_vanish_separately(size):
 def test_no_floating_point_number_anywhere(model):
     for m in range(1, model.num_features + 1):
         assert not symbolic.score(model, m).atoms(sp.Float)
-
-
-def test_number_of_pairs_is_symmetric_in_the_size():
-    # Why a reversed index cannot be seen by counting: t C(D, t) is the same for t and D - t + 1.
-    for size in range(1, 8):
-        pairs = [m * comb(size, m) for m in range(1, size + 1)]
-        assert pairs == pairs[::-1]
-        assert all(
-            p * factorial(m - 1) * factorial(size - m) == factorial(size)
-            for m, p in enumerate(pairs, 1)
-        )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from mpt_lml.experiments import (
     convergence,
     deep_vae,
     figure_3_lower,
+    fixed_size,
     identity,
     language,
     rates,
@@ -15,6 +16,7 @@ from mpt_lml.experiments import (
     small_bert,
     text_rates,
     training,
+    unbiased,
     vit_mae,
 )
 from mpt_lml.experiments.registry import (
@@ -40,6 +42,7 @@ __all__ = [
     "deep_vae",
     "figure_3_lower",
     "find",
+    "fixed_size",
     "identity",
     "language",
     "names",
@@ -49,5 +52,6 @@ __all__ = [
     "small_bert",
     "text_rates",
     "training",
+    "unbiased",
     "vit_mae",
 ]

@@ -34,15 +34,19 @@ class _Clock:
         self.start = self.noted = time.perf_counter()
 
     def seconds(self) -> float:
-        return self.before + time.perf_counter() - self.start
+        return round(self.before + time.perf_counter() - self.start, 2)
+
+    def save(self) -> None:
+        if self.note is not None:
+            write_json(self.note, self.seconds())
+            self.noted = time.perf_counter()
 
     def ticking(self, items: Iterable[Item], description: str) -> Iterable[Item]:
         """A progress bar that also notes, at most once a second, how long the run has taken."""
         for item in _bar(items, description):
             yield item
-            if self.note is not None and time.perf_counter() - self.noted > 1.0:
-                write_json(self.note, round(self.seconds(), 2))
-                self.noted = time.perf_counter()
+            if time.perf_counter() - self.noted > 1.0:
+                self.save()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -124,15 +128,19 @@ def _run(options: argparse.Namespace) -> None:
     checkpoints = _checkpoints(options)
     device = registry.device_of(found, options.device)
     clock = _Clock(checkpoints)
-    outcome = registry.run(
-        options.name,
-        options.preset,
-        seeds=seeds,
-        model=options.model,
-        device=options.device,
-        progress=clock.ticking,
-        checkpoints=checkpoints,
-    )
+    try:
+        outcome = registry.run(
+            options.name,
+            options.preset,
+            seeds=seeds,
+            model=options.model,
+            device=options.device,
+            progress=clock.ticking,
+            checkpoints=checkpoints,
+        )
+    except BaseException:
+        clock.save()
+        raise
     content = _content(options, config, outcome, clock.seconds(), device.type)
     if target is None:
         json.dump(content, sys.stdout, indent=2, allow_nan=False)
@@ -195,7 +203,7 @@ def _content(
         "preset": options.preset,
         "config": dataclasses.asdict(config),
         **outcome.as_dict(),
-        "seconds": round(seconds, 2),
+        "seconds": seconds,
         "provenance": provenance(" ".join(command), device),
     }
 
@@ -207,20 +215,21 @@ def _tables(entries: Sequence[dict[str, Any]]) -> str:
     parts = []
     if judged:
         heads = ("in the paper", "published", "measured", "std. error", "unit", "verdict")
-        rows = [(*_numbers(e, ("published",)), e["unit"], e["verdict"]) for e in judged]
-        parts.append(_aligned([heads, *rows]))
+        rows = [(*_numbers(e, "published"), e["unit"], e["verdict"]) for e in judged]
+        parts.append(_aligned(heads, *rows))
     if found:
-        heads = ("found by this book", "measured", "std. error", "unit")
-        parts.append(_aligned([heads, *((*_numbers(e, ()), e["unit"]) for e in found)]))
+        titles = ("found by this book", "measured", "std. error", "unit")
+        parts.append(_aligned(titles, *((*_numbers(e), e["unit"]) for e in found)))
     return "\n\n".join(parts) or "the ledger has no entry for this experiment"
 
 
-def _numbers(entry: dict[str, Any], before: tuple[str, ...]) -> tuple[str, ...]:
+def _numbers(entry: dict[str, Any], *before: str) -> tuple[str, ...]:
     values = (entry[key] for key in (*before, "measured", "standard_error"))
     return (entry["id"], *("–" if value is None else f"{value:.6g}" for value in values))
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
+def _aligned(*rows: tuple[str, ...]) -> str:
+    """Rows as columns of a terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
