@@ -188,14 +188,22 @@ def test_scores_and_areas_of_the_exact_conditionals_have_no_error() -> None:
 
 
 def test_widths_of_encoder_and_posterior() -> None:
-    """A decoder without z leaves the prior: standard deviation 1, mean square length K."""
-    drawn = parameters()
-    drawn["decoder/1/weight"] = torch.zeros_like(drawn["decoder/1/weight"])
-    model = vae.dense_model(drawn, 0, "gaussian", 0.3)
-    found = approximate_conditionals.codes(model, normal(4, 6))
-    assert found["posterior"] == pytest.approx(1, abs=1e-3)
-    assert found["square"] == pytest.approx(2, abs=1e-3)
-    assert found["encoder"] == pytest.approx(model.encode(normal(4, 6))[1].sqrt().mean().item())
+    """Orthogonal loadings of length 2: posterior variance σ²/(4 + σ²), codes of x in closed form."""
+    loadings = 2 * torch.linalg.qr(normal(6, 2)).Q
+    model = vae.VAE(
+        lambda x: (x[..., :2], x[..., :2] * 0 - 1.0),
+        lambda z: z @ loadings.T,
+        num_features=6,
+        latent_dim=2,
+        likelihood="gaussian",
+        noise_variance=0.3,
+    )
+    x = normal(4, 6)
+    found = approximate_conditionals.codes(model, x, nodes_per_axis=81)
+    center = (x @ loadings / 4.3).square().sum(dim=1).mean().item()
+    assert found["posterior"] == pytest.approx(math.sqrt(0.3 / 4.3), abs=1e-6)
+    assert found["square"] == pytest.approx(center + 2 * 0.3 / 4.3, abs=1e-6)
+    assert found["encoder"] == pytest.approx(math.exp(-0.5), abs=1e-6)
 
 
 def test_every_variant_takes_a_step() -> None:

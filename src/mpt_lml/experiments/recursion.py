@@ -74,7 +74,11 @@ class Ablation(Config):
         """Settings of the training."""
         digits = DeepVAE.paper().on_digits()
         return dataclasses.replace(
-            digits, num_steps=self.num_steps, track_every=self.num_steps, seeds=tuple(seeds)
+            digits,
+            num_steps=self.num_steps,
+            track_every=self.num_steps,
+            track_data=min(digits.track_data, self.examined),
+            seeds=tuple(seeds),
         )
 
 
