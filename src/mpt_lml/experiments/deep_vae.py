@@ -1,38 +1,27 @@
-"""Figure 3, lower row: a deep VAE trained by the ELBO and by masks with recursive encoding–decoding."""
+"""Training a deep VAE by the ELBO and by masks: the settings and objectives of Figure 3, lower row."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml import data, estimators, fit, masks, objectives, quadrature, scores
-from mpt_lml.experiments.registry import (
-    Config,
-    Finding,
-    Outcome,
-    Progress,
-    Verdict,
-    checksum,
-    experiment,
-    silent,
-)
+from mpt_lml import data, estimators, fit, objectives, quadrature, scores
+from mpt_lml.experiments.registry import Config, Progress, checksum, silent
 from mpt_lml.masks import FixedRate, SizeLaw, UniformSize
 from mpt_lml.models import vae
-from mpt_lml.models.base import ConditionalModel
 from mpt_lml.quadrature import Grid
 from mpt_lml.results import History
 
-OBJECTIVES = ("elbo", "fixed", "uniform")
 EXACT = ("exact", "exact_uniform")
-ON_DIGITS = (*OBJECTIVES, *EXACT)
+NODES = 41
+"""Nodes per axis that know log p(x) of digits: 161 agree to 1e-5 nats."""
 
 
 @dataclass(frozen=True)
@@ -53,21 +42,19 @@ class DeepVAE(Config):
     learning_rate: float = 1e-3
     fixed_rate: float = 0.33
     num_rounds: int = 3
+    partial_samples: int = 3  # weights per conditional with a partial encoder
     track_every: int = 200
     track_data: int = 100
-    track_samples: int = 50
+    track_samples: int = 200  # around the modes
+    track_draws: int = 50  # from the encoder
     lml_data: int = 200
-    lml_samples: int = 5000
+    lml_samples: int = 2000
     ais_data: int = 10
     ais_temperatures: int = 1000
     ais_chains: int = 10
     ais_seeds: int = 2  # annealing is the most expensive check, so of two models only
-    arbiter_steps: int = 1500  # digits, K = 2: where a grid knows the conditionals
-    arbiter_data: int = 30
-    arbiter_nodes: int = 81  # an axis; 41 already agree with 161 to 1e-5 nats in log p(x)
-    arbiter_draws: int = 200
-    exact_nodes: int = 20  # an axis, to train with exact conditionals, shifted at every step
-    exact_masks: int = 4  # a minibatch, scored on all of it
+    exact_nodes: int = 20  # per axis, to train with exact conditionals, shifted at every step
+    exact_masks: int = 4  # per minibatch, scored on all of it
 
     @classmethod
     def paper(cls) -> DeepVAE:
@@ -81,21 +68,17 @@ class DeepVAE(Config):
             dataset="digits",
             num_data=100,
             hidden=(8,),
-            latent_dim=2,
+            latent_dim=4,
             num_steps=6,
             track_every=3,
             track_data=10,
+            track_samples=20,
             lml_data=10,
             lml_samples=100,
             ais_data=4,
             ais_temperatures=10,
             ais_chains=4,
             ais_seeds=1,
-            exact_nodes=12,
-            arbiter_steps=5,
-            arbiter_data=3,
-            arbiter_nodes=30,
-            arbiter_draws=20,
             seeds=(4, 44),
         )
 
@@ -107,8 +90,11 @@ class DeepVAE(Config):
             num_data=1198,
             hidden=(64,),
             latent_dim=2,
-            num_steps=self.arbiter_steps,
+            num_steps=1500,
             learning_rate=3e-3,
+            partial_samples=20,
+            track_every=250,
+            track_data=50,
         )
 
     def law(self, objective: str) -> SizeLaw:
@@ -121,25 +107,60 @@ def images(config: DeepVAE) -> Float[Tensor, "N D"]:
     return data.images(config.dataset).pixels[: config.num_data].to(torch.float32)
 
 
+@dataclass(frozen=True)
+class Batches:
+    """What a step of every run draws from its own generator: images, masks, noise."""
+
+    config: DeepVAE
+    x: Float[Tensor, "N D"]
+
+    def images(self, generators: Sequence[torch.Generator]) -> Float[Tensor, "B n D"]:
+        """A minibatch per run."""
+        size = (self.config.batch_size,)
+        rows = [torch.randint(len(self.x), size, generator=g) for g in generators]
+        return self.x[torch.stack(rows).to(self.x.device)]
+
+    def masks(self, law: SizeLaw, generators: Sequence[torch.Generator]) -> Bool[Tensor, "B n D"]:
+        """One mask per image."""
+        shape = (self.config.batch_size, self.x.shape[1])
+        drawn = [objectives.draw_masks(*shape, law, generator=g) for g in generators]
+        return torch.stack(drawn).to(self.x.device)
+
+    def noise(
+        self, count: int, size: int, generators: Sequence[torch.Generator]
+    ) -> Float[Tensor, "S B n K"]:
+        """``count`` standard normal vectors of length ``size`` per image."""
+        shape = (count, self.config.batch_size, size)
+        return torch.stack([torch.randn(shape, generator=g) for g in generators], dim=1).to(self.x)
+
+
 def train(
     config: DeepVAE,
     x: Float[Tensor, "N D"],
     objective: str,
     *,
+    function: fit.Objective | None = None,
+    partial: bool | None = None,
     checkpoint: Path | None = None,
     progress: Progress = silent,
 ) -> History:
     """All seeds side by side; an "epoch" of the history is one step on a minibatch of each.
 
-    ``objective`` is "elbo", "fixed" or "uniform" (sizes, with recursive encoding–decoding), or
-    "exact" and "exact_uniform": the fixed rate and uniform sizes with the model's own conditionals,
-    on a grid that is shifted at random at every step (K ≤ 3, no encoder).
-    For the others ``values["lml"]`` is an importance-weighted estimate on a few data with
-    ``track_samples`` draws at the encoder's proposal, NaN in between: a lower bound to look at.
+    ``objective`` is "elbo", "fixed" or "uniform" (sizes, with recursive encoding–decoding),
+    "partial" and "partial_uniform" (an encoder that sees the mask, importance-weighted
+    conditionals), "exact" and "exact_uniform" (the model's own conditionals, on a grid that is
+    shifted at random at every step; K ≤ 3, no encoder), or any name with a ``function`` of one's
+    own and ``partial`` for its encoder. Tracked, NaN in between: ``values["lml"]``, log p(x) of some
+    data, on a grid for K ≤ 3, else by importance weighting around the modes; ``values["encoder"]``,
+    what ``track_draws`` draws from the encoder report, a lower bound to look at.
     """
     generators = [torch.Generator().manual_seed(seed) for seed in config.seeds]
     parameters = vae.dense_parameters(
-        x.shape[1], config.hidden, config.latent_dim, generators=generators
+        x.shape[1],
+        config.hidden,
+        config.latent_dim,
+        generators=generators,
+        partial=objective.startswith("partial") if partial is None else partial,
     )
     settings: dict[str, Any] = dataclasses.asdict(config) | {
         "objective": objective,
@@ -147,18 +168,23 @@ def train(
     }
     settings = {name: list(v) if isinstance(v, tuple) else v for name, v in settings.items()}
     parameters = {name: value.to(x) for name, value in parameters.items()}
+    idle = {}
     if objective in EXACT:  # no encoder: it stays as it was drawn
         idle = {name: value for name, value in parameters.items() if name.startswith("encoder")}
-    else:
-        idle = {}
-    function = _objective(config, x, objective)
+    chosen = _objective(config, x, objective) if function is None else function
+    few = x[: config.track_data]
+    track: dict[str, fit.Tracked] = {
+        "lml": lambda p: log_likelihood(config, {**idle, **p}, few).to(x)
+    }
+    if not idle:
+        track["encoder"] = lambda p: _from_encoder(config, p, few)
     history = fit.maximize(
         {name: value for name, value in parameters.items() if name not in idle},
-        lambda p, g: function({**idle, **p}, g),
+        lambda p, g: chosen({**idle, **p}, g),
         num_epochs=config.num_steps,
         learning_rate=config.learning_rate,
         generators=generators,
-        track={} if idle else {"lml": lambda p: _track(config, p, x)},
+        track=track,
         track_every=config.track_every,
         checkpoint=None if checkpoint is None else fit.Checkpoint(checkpoint, settings, every=200),
         progress=progress,
@@ -167,45 +193,40 @@ def train(
 
 
 def _objective(config: DeepVAE, x: Float[Tensor, "N D"], objective: str) -> fit.Objective:
-    size, latent_dim = config.batch_size, config.latent_dim
-
-    def minibatch(generators: Sequence[torch.Generator]) -> Float[Tensor, "B n D"]:
-        rows = [torch.randint(len(x), (size,), generator=g) for g in generators]
-        return x[torch.stack(rows).to(x.device)]
+    draw, variance = Batches(config, x), config.noise_variance
+    latent_dim, law = config.latent_dim, config.law(objective)
 
     def elbo(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
-        batch = minibatch(generators)
-        noise = torch.stack([torch.randn(size, latent_dim, generator=g) for g in generators])
-        return objectives.vae.elbo(p, batch, noise.to(x), config.noise_variance)
+        batch = draw.images(generators)
+        return objectives.vae.elbo(p, batch, draw.noise(1, latent_dim, generators)[0], variance)
 
-    def masked(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
-        batch = minibatch(generators)
-        law, shape = config.law(objective), (config.num_rounds, size, latent_dim)
-        mask = torch.stack(
-            [objectives.draw_masks(size, x.shape[1], law, generator=g) for g in generators]
-        )
-        noise = torch.stack([torch.randn(shape, generator=g) for g in generators], dim=1)
-        return objectives.vae.recursive(
-            p, batch, mask.to(x.device), noise.to(x), config.noise_variance
-        )
+    def recursive(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
+        batch, mask = draw.images(generators), draw.masks(law, generators)
+        noise = draw.noise(config.num_rounds, latent_dim, generators)
+        return objectives.vae.recursive(p, batch, mask, noise, variance)
+
+    def partial(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
+        batch, mask = draw.images(generators), draw.masks(law, generators)
+        noise = draw.noise(config.partial_samples, latent_dim, generators)
+        return objectives.vae.partial(p, batch, mask, noise, variance)
 
     def exact(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
-        batch, law = minibatch(generators), config.law(objective)
-        values = []
+        batch, values = draw.images(generators), []
         for run, g in enumerate(generators):
-            mask = objectives.draw_masks(config.exact_masks, x.shape[1], law, generator=g).to(
-                x.device
-            )
-            model = vae.dense_model(p, run, "gaussian", config.noise_variance)
+            mask = objectives.draw_masks(config.exact_masks, x.shape[1], law, generator=g)
+            model = vae.dense_model(p, run, "gaussian", variance)
             shifted = _shifted(grid, config.exact_nodes, generator=g)
-            log_p = estimators.GridConditional(model, shifted).log_conditional(batch[run], mask)
-            values.append(x.shape[1] * scores.mask_score(log_p, mask).mean())
+            table = estimators.GridConditional(model, shifted)
+            log_p = table.log_conditional(batch[run], mask.to(x.device))
+            values.append(x.shape[1] * scores.mask_score(log_p, mask.to(x.device)).mean())
         return torch.stack(values)
 
     if objective in EXACT:
         grid = quadrature.trapezoid(latent_dim, config.exact_nodes).to(x)
         return exact
-    return elbo if objective == "elbo" else masked
+    if objective.startswith("partial"):
+        return partial
+    return elbo if objective == "elbo" else recursive
 
 
 def _shifted(grid: Grid, nodes_per_axis: int, *, generator: torch.Generator) -> Grid:
@@ -221,16 +242,32 @@ def _shifted(grid: Grid, nodes_per_axis: int, *, generator: torch.Generator) -> 
     return Grid(nodes, log_weights, name=f"{grid.name}, shifted")
 
 
-def _track(
+def log_likelihood(
+    config: DeepVAE, parameters: Mapping[str, Tensor], x: Float[Tensor, "N D"]
+) -> Float[Tensor, " seeds"]:
+    """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
+    values, x = [], x.double()
+    for run, model in enumerate(trained_models(config, parameters)):
+        if config.latent_dim <= quadrature.MAX_LATENT_DIM:
+            grid = quadrature.trapezoid(config.latent_dim, NODES)
+            values.append(estimators.GridConditional(model, grid).log_marginal(x).mean().item())
+        else:
+            generator = torch.Generator().manual_seed(run)
+            values.append(
+                float(estimators.iwae(model, x, config.track_samples, generator=generator))
+            )
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def _from_encoder(
     config: DeepVAE, parameters: Mapping[str, Tensor], x: Float[Tensor, "N D"]
 ) -> Float[Tensor, " B"]:
     values = []
     for run in range(len(config.seeds)):
-        model = vae.dense_model(parameters, run, "gaussian", config.noise_variance)
         estimate = estimators.iwae(
-            model,
-            x[: config.track_data],
-            config.track_samples,
+            vae.dense_model(parameters, run, "gaussian", config.noise_variance),
+            x,
+            config.track_draws,
             generator=torch.Generator().manual_seed(0),
             proposal=estimators.from_encoder,
         )
@@ -238,237 +275,10 @@ def _track(
     return torch.tensor(values, dtype=x.dtype)
 
 
-def conditional_models(
-    model: vae.VAE, num_draws: int, *, seed: int = 0
-) -> dict[str, ConditionalModel]:
-    """The approximate conditionals by name, with ``num_draws`` weights or kept steps a mask."""
-
-    def generator() -> torch.Generator:
-        return torch.Generator().manual_seed(seed)
-
-    def importance(proposal: estimators.ProposalRule) -> ConditionalModel:
-        return estimators.ImportanceConditional(
-            model, num_draws, generator=generator(), proposal=proposal
-        )
-
-    def gibbs(corrected: bool) -> ConditionalModel:
-        return estimators.GibbsConditional(
-            model, num_draws // 5, generator=generator(), corrected=corrected, num_chains=10
-        )
-
-    return {
-        "pseudo-Gibbs": gibbs(corrected=False),
-        "Metropolis-within-Gibbs": gibbs(corrected=True),
-        "importance, prior": importance(estimators.from_prior),
-        "importance, encoder": importance(estimators.from_encoder),
-        "importance, mode": importance(estimators.at_mode),
-    }
-
-
-def compare_conditionals(
-    config: DeepVAE, model: vae.VAE, x: Float[Tensor, "N D"], *, progress: Progress = silent
-) -> dict[str, Float[Tensor, "names three"]]:
-    """Every approximate conditional against the grid, at the fixed rate and with everything hidden.
-
-    Per rate a table (methods, 3): root-mean-square error of log p(x_j | x_R) in nats, bias of the
-    score D·S in nats, and its standard error over data. Methods as in :func:`conditional_models`.
-    """
-    grid = quadrature.trapezoid(model.latent_dim, config.arbiter_nodes)
-    exact = estimators.GridConditional(model, grid)
-    num_features = x.shape[1]
-    tables = {}
-    for name, rate in (("fixed", config.fixed_rate), ("all", 1.0)):
-        mask = masks.sample_masks(
-            2 if rate < 1 else 1,
-            num_features,
-            FixedRate(rate),
-            generator=torch.Generator().manual_seed(1),
-        )
-        truth = exact.log_conditional(x, mask)
-        rows = []
-        methods = conditional_models(model, config.arbiter_draws)
-        for method in progress(list(methods), f"conditionals, {name}"):
-            error = methods[method].log_conditional(x, mask) - truth
-            hidden = mask[:, None, :].expand_as(error)
-            score = num_features * (error.sum(dim=2) / mask.sum(dim=1)[:, None]).mean(dim=0)
-            rows.append(
-                torch.stack(
-                    [
-                        error[hidden].square().mean().sqrt(),
-                        score.mean(),
-                        score.std() / math.sqrt(len(x)),
-                    ]
-                )
-            )
-        tables[name] = torch.stack(rows)
-    return tables
-
-
-@experiment(
-    "figure-3-lower",
-    title="Figure 3, lower: a deep VAE trained by the ELBO and by masks",
-    cost="about 25 min, resumable",
-    config=DeepVAE,
-    resumable=True,
-)
-def figure_3_lower(
-    config: DeepVAE,
-    *,
-    device: torch.device = torch.device("cpu"),
-    progress: Progress = silent,
-    checkpoints: Path | None = None,
-) -> Outcome:
-    """Three objectives on the data set, and the approximate conditionals on digits against a grid.
-
-    Arrays, for objective in (elbo, fixed, uniform): ``track/OBJECTIVE`` (tracked steps, seeds),
-    ``lml/OBJECTIVE`` and ``error/OBJECTIVE`` (seeds,), importance-weighted estimates from the modes
-    with their standard errors; ``ais/OBJECTIVE`` (2, some seeds) the check on fewer data, AIS minus
-    IWAE and its error; ``bound/OBJECTIVE`` (seeds, group sizes 1, 4, ..., 1024) the IWAE bound from
-    the encoder minus that value; ``originals``, ``holes``, ``reconstructions/OBJECTIVE`` and
-    ``imputations/OBJECTIVE`` (5, D). On digits with K = 2, for objectives "exact"
-    and "exact_uniform" too: ``digits/OBJECTIVE`` (seeds,) log p(x) on a grid, and of two
-    ``conditionals/OBJECTIVE/RATE`` (seeds, methods, 3) of :func:`compare_conditionals`.
-    """
-    x = images(config).to(device)
-    arrays: dict[str, Tensor] = {"steps": torch.arange(0, config.num_steps, config.track_every)}
-    for objective in OBJECTIVES:
-        path = None if checkpoints is None else checkpoints / f"{config.dataset}-{objective}.npz"
-        history = train(config, x, objective, checkpoint=path, progress=progress)
-        kept = [*arrays["steps"].tolist(), config.num_steps]
-        arrays[f"track/{objective}"] = history.values["lml"][kept].cpu()
-        arrays |= _evaluate(config, history.parameters, x, objective, progress)
-    arrays["steps"] = torch.tensor([*arrays["steps"].tolist(), config.num_steps])
-    arrays |= _on_digits(config.on_digits(), checkpoints, progress)
-    return Outcome(_findings(arrays), arrays, checksum([x.cpu()]))
-
-
-def _evaluate(
-    config: DeepVAE,
-    parameters: Mapping[str, Tensor],
-    x: Float[Tensor, "N D"],
-    objective: str,
-    progress: Progress,
-) -> dict[str, Tensor]:
-    """LML of every seed with errors, the check by annealing, the bias, pictures of the first seed."""
-    exact, errors, checks, bounds = [], [], [], []
-    models, few = trained_models(config, parameters), x[: config.lml_data].double()
-    for run in progress(range(len(models)), f"{objective}, LML of seed"):
-        model = models[run]
-        generator = torch.Generator().manual_seed(run)
-        estimate = estimators.iwae(model, few, config.lml_samples, generator=generator)
-        exact.append(float(estimate))
-        errors.append(estimate.standard_error)
-        some = few[: config.ais_data]
-        weighted = estimators.iwae(model, some, config.lml_samples, generator=generator)
-        if run < config.ais_seeds:
-            annealed = estimators.ais(
-                model, some, config.ais_chains, config.ais_temperatures, generator=generator
-            )
-            error = math.hypot(annealed.standard_error, weighted.standard_error)
-            checks.append([float(annealed) - float(weighted), error])
-        with torch.no_grad():
-            proposal = estimators.from_encoder(model, some, None)
-            logs = estimators.log_weights(model, some, proposal, 4096, generator=generator)
-        groups = [estimators.log_mean_of(logs, 4**power).mean() for power in range(6)]
-        bounds.append(torch.stack(groups) - float(weighted))
-    found = {
-        f"lml/{objective}": torch.tensor(exact, dtype=torch.float64),
-        f"error/{objective}": torch.tensor(errors, dtype=torch.float64),
-        f"ais/{objective}": torch.tensor(checks, dtype=torch.float64).T,
-        f"bound/{objective}": torch.stack(bounds),
-    }
-    first = vae.dense_model(parameters, 0, "gaussian", config.noise_variance)
-    return found | {
-        name if name in ("originals", "holes") else f"{name}/{objective}": picture
-        for name, picture in pictures(first, x[:5], config.fixed_rate).items()
-    }
-
-
-def pictures(
-    model: vae.VAE, x: Float[Tensor, "N D"], rate: float
-) -> dict[str, Float[Tensor, "N D"]]:
-    """Images, their reconstructions, and what corrected chains put into hidden pixels (two digits)."""
-    generator = torch.Generator().manual_seed(0)
-    hidden = masks.sample_masks(len(x), x.shape[1], FixedRate(rate), generator=generator)
-    gibbs = estimators.GibbsConditional(
-        model, 50, generator=generator, corrected=True, num_chains=1
-    )
-    with torch.no_grad():
-        mean, _ = model.encode(x)
-        filled = gibbs.impute(x, hidden)[0]
-        expected = model.decode(model.encode(filled)[0])
-    shown = {
-        "originals": x,
-        "holes": torch.where(hidden, torch.nan, x),
-        "reconstructions": model.decode(mean).detach(),
-        "imputations": torch.where(hidden, expected, x),
-    }
-    return {name: (100 * value.cpu()).round() / 100 for name, value in shown.items()}
-
-
-def _on_digits(config: DeepVAE, checkpoints: Path | None, progress: Progress) -> dict[str, Tensor]:
-    """K = 2: log p(x) of every objective on a grid, and the conditionals of two against it."""
-    x = images(config)
-    found: dict[str, Tensor] = {}
-    for objective in ON_DIGITS:
-        path = None if checkpoints is None else checkpoints / f"arbiter-{objective}.npz"
-        history = train(config, x, objective, checkpoint=path, progress=progress)
-        models = trained_models(config, history.parameters)
-        found[f"digits/{objective}"] = _known(config, models, x.double())
-        if objective not in ("elbo", "fixed"):
-            continue
-        few = x[: config.arbiter_data].double()
-        runs = [compare_conditionals(config, model, few, progress=progress) for model in models]
-        for rate in runs[0]:
-            found[f"conditionals/{objective}/{rate}"] = torch.stack([run[rate] for run in runs])
-    return found
-
-
 def trained_models(config: DeepVAE, parameters: Mapping[str, Tensor]) -> list[vae.VAE]:
-    """The trained models, one a seed, in double precision."""
+    """The trained models, one per seed, in double precision."""
     double = {name: value.detach().double() for name, value in parameters.items()}
     return [
         vae.dense_model(double, run, "gaussian", config.noise_variance)
         for run in range(len(config.seeds))
     ]
-
-
-def _known(
-    config: DeepVAE, models: Sequence[vae.VAE], x: Float[Tensor, "N D"]
-) -> Float[Tensor, " seeds"]:
-    """Mean log p(x) of some data on a grid, every seed."""
-    grid, few = quadrature.trapezoid(config.latent_dim, config.arbiter_nodes), x[: config.lml_data]
-    return torch.stack(
-        [estimators.GridConditional(model, grid).log_marginal(few).mean() for model in models]
-    )
-
-
-def _findings(arrays: Mapping[str, Tensor]) -> dict[str, Finding]:
-    """Differences of LML over seeds; a tie within 4.6 standard errors (t, 4 degrees) confirms."""
-
-    def difference(first: str, second: str) -> tuple[float, float]:
-        gap = arrays[f"lml/{first}"] - arrays[f"lml/{second}"]
-        noise = arrays[f"error/{first}"].square() + arrays[f"error/{second}"].square()
-        error = math.sqrt((gap.var().item() + noise.mean().item()) / len(gap))
-        return gap.mean().item(), error
-
-    gap, error = difference("elbo", "fixed")
-    uniform, uniform_error = difference("uniform", "fixed")
-    pseudo = arrays["conditionals/elbo/fixed"][:, 0, 1]  # bias of D·S, pseudo-Gibbs, over seeds
-    bias = arrays["bound/elbo"][:, 0]  # one draw from the encoder: the ELBO
-    own, ideal = arrays["digits/fixed"], arrays["digits/exact"]
-    return {
-        "fig-3-lower": Finding(gap, error, "confirmed" if abs(gap) <= 4.6 * error else "refuted"),
-        "deep-vae-uniform-size": Finding(
-            uniform, uniform_error, "confirmed" if uniform > 4.6 * uniform_error else "refuted"
-        ),
-        "pseudo-gibbs-conditionals": _over_seeds(pseudo, "refuted", "confirmed"),
-        "iwae-bias": _over_seeds(bias, "corrected", "confirmed"),
-        "recursion-trains-conditionals": _over_seeds(own - ideal, "refuted", "confirmed"),
-    }
-
-
-def _over_seeds(values: Float[Tensor, " seeds"], differs: Verdict, agrees: Verdict) -> Finding:
-    """Mean with its standard error, and whether that is away from 0 (t, 4 degrees, 1 %)."""
-    mean, error = values.mean().item(), values.std().item() / math.sqrt(len(values))
-    return Finding(mean, error, differs if abs(mean) > 4.6 * error else agrees)

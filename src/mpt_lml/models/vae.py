@@ -174,15 +174,17 @@ def dense_parameters(
     latent_dim: int,
     *,
     generators: Sequence[torch.Generator],
+    partial: bool = False,
 ) -> dict[str, Tensor]:
-    """Weights of dense networks with tanh units, one run a generator, float32.
+    """Weights of dense networks with tanh units, one run per generator, float32.
 
     The encoder has layers D–hidden–2K (mean and log-variance), the decoder K–reversed hidden–D.
+    A ``partial`` encoder q(z | x_R) has 2D inputs: x with zeros in the holes, and the mask.
     Every weight (B, in, out) is uniform on ±1/√in as in ``torch.nn.Linear``, every bias (B, 1, out)
     zero.
     """
     sizes = {
-        "encoder": [num_features, *hidden, 2 * latent_dim],
+        "encoder": [(1 + partial) * num_features, *hidden, 2 * latent_dim],
         "decoder": [latent_dim, *reversed(hidden), num_features],
     }
     parameters = {}
@@ -211,17 +213,19 @@ def dense(
 def dense_model(
     parameters: Parameters, run: int, likelihood: Likelihood, noise_variance: float | None = None
 ) -> VAE:
-    """The VAE of one run of :func:`dense_parameters`."""
+    """The VAE of one run of :func:`dense_parameters`; a partial encoder is told that all is seen."""
     own = {name: value[run : run + 1] for name, value in parameters.items()}
-    num_features = own["encoder/0/weight"].shape[1]
-    latent_dim = own["decoder/0/weight"].shape[1]
+    last = max(name for name in own if name.startswith("decoder") and name.endswith("bias"))
+    num_features, latent_dim = own[last].shape[-1], own["decoder/0/weight"].shape[1]
+    partial = own["encoder/0/weight"].shape[1] == 2 * num_features
 
     def apply(part: Literal["encoder", "decoder"], inputs: Tensor) -> Tensor:
         flat = inputs.reshape(1, -1, inputs.shape[-1])
         return dense(own, part, flat).reshape(*inputs.shape[:-1], -1)
 
     def encoder(x: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_variance = apply("encoder", x).split(latent_dim, dim=-1)
+        seen = torch.cat([x, torch.zeros_like(x)], dim=-1) if partial else x
+        mean, log_variance = apply("encoder", seen).split(latent_dim, dim=-1)
         return mean, log_variance
 
     return VAE(

@@ -1,0 +1,225 @@
+"""Training a deep VAE through approximate conditionals, and the choices of the recursion."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from models import generator
+
+from mpt_lml import estimators, masks, objectives, quadrature, scores
+from mpt_lml.experiments import approximate_conditionals, deep_vae, recursion
+from mpt_lml.experiments.recursion_variants import VARIANTS, Variant, masked_score, objective
+from mpt_lml.models import vae
+
+CONFIG = recursion.Ablation.quick().deep_vae((4, 44))
+X = deep_vae.images(CONFIG)[:60]
+
+
+def parameters(*, partial: bool = False, seed: int = 1) -> dict[str, torch.Tensor]:
+    """Random networks of two runs on six coordinates, double precision."""
+    drawn = vae.dense_parameters(
+        6, [5], 2, generators=[generator(seed), generator(seed + 1)], partial=partial
+    )
+    return {name: 2 * value.double() for name, value in drawn.items()}
+
+
+def normal(*shape: int, seed: int = 7) -> torch.Tensor:
+    return torch.randn(shape, generator=generator(seed), dtype=torch.float64)
+
+
+def hidden(count: int, size: int = 3) -> torch.Tensor:
+    drawn = masks.sample_masks(count, 6, size, generator=generator(5))
+    return drawn[None].expand(2, -1, -1)
+
+
+def test_the_baseline_is_the_recursion_at_the_fixed_rate() -> None:
+    short = dataclasses.replace(CONFIG, num_steps=3, track_every=3)
+    named = deep_vae.train(short, X, "fixed")
+    varied = deep_vae.train(
+        short, X, "baseline", function=objective(short, VARIANTS["baseline"], X)
+    )
+    for name, value in named.parameters.items():
+        assert torch.equal(varied.parameters[name], value), name
+
+
+def test_weighted_conditionals_approach_the_grids() -> None:
+    """With a thousand weights the partial encoder's score is D·S of the model, on a grid."""
+    drawn, x, mask = parameters(partial=True), normal(2, 4, 6, seed=2), hidden(4)
+    many = objectives.vae.partial(drawn, x, mask, normal(20_000, 2, 4, 2), 0.3)
+    few = objectives.vae.partial(drawn, x, mask, normal(1, 2, 4, 2), 0.3)
+    for run in range(2):
+        model = vae.dense_model(drawn, run, "gaussian", 0.3)
+        grid = estimators.GridConditional(model, quadrature.trapezoid(2, 61))
+        exact = [
+            6 * scores.mask_score(grid.log_conditional(x[run, i : i + 1], row[None]), row[None])
+            for i, row in enumerate(mask[run])
+        ]
+        assert abs(many[run] - torch.cat(exact).mean()) < 0.05
+        assert abs(few[run] - torch.cat(exact).mean()) > 0.3
+
+
+def test_the_partial_encoder_is_trained_by_its_own_bound() -> None:
+    """Its gradient is that of the ELBO of x_R; the decoder's holds the weights' part as well."""
+    drawn = {name: value.requires_grad_() for name, value in parameters(partial=True).items()}
+    x, mask, noise = normal(2, 4, 6, seed=2), hidden(4), normal(3, 2, 4, 2)
+    value = objectives.vae.partial(drawn, x, mask, noise, 0.3).sum()
+    names = [name for name in drawn if name.startswith("encoder")]
+    ours = torch.autograd.grad(value, [drawn[name] for name in names])
+    bound = torch.zeros((), dtype=torch.float64)
+    for run in range(2):
+        model = vae.dense_model(drawn, run, "gaussian", 0.3)
+        seen = torch.where(mask[run], 0.0, x[run])
+        inputs = torch.cat([seen, mask[run].double()], dim=-1)[None]
+        own = {name: each[run : run + 1] for name, each in drawn.items()}
+        mean, log_variance = vae.dense(own, "encoder", inputs)[0].chunk(2, dim=-1)
+        z = mean + (0.5 * log_variance).exp() * noise[0, run]
+        fit = model.log_factors(x[run], z).where(~mask[run], 0.0).sum(dim=-1)
+        bound = bound + (fit - vae.divergence_from_prior(mean, log_variance.exp())).mean()
+    theirs = torch.autograd.grad(bound, [drawn[name] for name in names])
+    for mine, wanted in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, wanted, atol=1e-12, rtol=0)
+
+
+def test_the_log_mean_stands_over_draws_of_the_last_round() -> None:
+    drawn, x, mask = parameters(), normal(2, 4, 6, seed=2), hidden(4)
+    noise = normal(4, 2, 4, 2)  # two rounds; three draws in the second
+    together = objectives.vae.recursive(drawn, x, mask, noise, 0.3, samples=3)
+    for run in range(2):
+        model, holes = vae.dense_model(drawn, run, "gaussian", 0.3), mask[run]
+        mean, variance = model.encode(torch.where(holes, 0.0, x[run]))
+        guess = model.decode(mean + variance.sqrt() * noise[0, run])
+        mean, variance = model.encode(torch.where(holes, guess, x[run]))
+        draws = [
+            model.log_factors(x[run], mean + variance.sqrt() * noise[1 + s, run]) for s in range(3)
+        ]
+        values = torch.stack(draws).logsumexp(dim=0) - math.log(3)
+        expected = 6 * (values.where(holes, 0.0).sum(dim=-1) / 3).mean()
+        torch.testing.assert_close(together[run], expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("gradient", ["last", "all", "decoder"])
+def test_how_far_the_gradient_goes(gradient) -> None:
+    """Nothing reaches the encoder, one use of it does, or both; the value is the same."""
+    drawn = {name: value.requires_grad_() for name, value in parameters().items()}
+    x, mask, noise = normal(2, 4, 6, seed=2), hidden(4), normal(2, 2, 4, 2)
+    value = objectives.vae.recursive(drawn, x, mask, noise, 0.3, gradient=gradient).sum()
+    reference = objectives.vae.recursive(drawn, x, mask, noise, 0.3).sum()
+    assert torch.equal(value, reference)
+    (found,) = torch.autograd.grad(value, [drawn["encoder/0/weight"]], allow_unused=True)
+    (last,) = torch.autograd.grad(reference, [drawn["encoder/0/weight"]])
+    if gradient == "decoder":
+        assert found is None
+    else:
+        assert torch.equal(found, last) == (gradient == "last")
+
+
+def test_where_the_holes_start_and_what_fills_them() -> None:
+    drawn, x, mask = parameters(), normal(2, 4, 6, seed=2), hidden(4, 6)
+    drawn["decoder/1/bias"] = drawn["decoder/1/bias"] + 0.5  # else decode(0) = 0
+    noise, pixels = normal(2, 2, 4, 2), normal(1, 2, 4, 6, seed=9)
+    values = [
+        objectives.vae.recursive(drawn, x, mask, noise, 0.3, **options).sum().item()
+        for options in ({}, {"from_decoder": True}, {"pixel_noise": pixels})
+    ]
+    assert len(set(values)) == 3
+    quiet = objectives.vae.recursive(drawn, x, mask, noise, 0.3, pixel_noise=0 * pixels).sum()
+    assert quiet.item() == values[0]
+
+
+BAD = {
+    "no draw": ({"samples": 0}, "0 draws of z are asked for"),
+    "too few": ({"samples": 3}, "3 draws of z are asked for and noise holds 2"),
+    "pixels": ({"pixel_noise": normal(2, 2, 4, 6)}, "pixel_noise for 1 rounds"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_noise_is_refused(name: str) -> None:
+    options, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        objectives.vae.recursive(
+            parameters(), normal(4, 6), hidden(4), normal(2, 2, 4, 2), 0.3, **options
+        )
+
+
+def test_a_partial_encoder_is_told_that_all_is_seen() -> None:
+    drawn, x = parameters(partial=True), normal(3, 6)
+    model = vae.dense_model(drawn, 1, "gaussian", 0.3)
+    assert (model.num_features, model.latent_dim) == (6, 2)
+    own = {name: value[1:] for name, value in drawn.items()}
+    inputs = torch.cat([x, torch.zeros_like(x)], dim=-1)[None]
+    mean, log_variance = vae.dense(own, "encoder", inputs)[0].chunk(2, dim=-1)
+    torch.testing.assert_close(model.encode(x)[0], mean)
+    torch.testing.assert_close(model.encode(x)[1], log_variance.exp())
+
+
+def test_the_bias_of_a_score() -> None:
+    """Large weights make the partial encoder's score the exact one; a single draw lies below it."""
+    config = dataclasses.replace(CONFIG, hidden=(5,), latent_dim=2)
+    drawn = vae.dense_parameters(
+        64, config.hidden, 2, generators=[generator(1), generator(2)], partial=True
+    )
+    drawn = {name: 0.5 * value for name, value in drawn.items()}  # broad posteriors
+    few = X[:5]
+    many = recursion.score_bias(
+        config, Variant(encoder="bound", samples=10_000), drawn, few, num_masks=1, repeats=10
+    )
+    one = recursion.score_bias(
+        config, Variant(encoder="score", samples=1), drawn, few, num_masks=1, repeats=20
+    )
+    assert many.abs().max() < 0.02
+    assert (one < -5 * many.abs().max()).all()
+
+
+def test_scores_and_areas_of_the_exact_conditionals_have_no_error() -> None:
+    model = vae.dense_model(parameters(), 0, "gaussian", 0.3)
+    x = normal(3, 6)
+    exact = estimators.GridConditional(model, quadrature.trapezoid(2, 41))
+    sizes = (1, 3, 6)
+    errors = approximate_conditionals.score_errors(model, exact, x, sizes)
+    assert errors.abs().max() == 0
+    ramp = torch.tensor([[1.0], [3.0], [6.0]]).expand(3, 2)  # S off by M: the sum is 1 + ... + 6
+    torch.testing.assert_close(
+        approximate_conditionals.area_error(ramp, sizes), torch.tensor([21.0, 21.0])
+    )
+
+
+def test_widths_of_encoder_and_posterior() -> None:
+    """Orthogonal loadings of length 2: posterior variance σ²/(4 + σ²), codes of x in closed form."""
+    loadings = 2 * torch.linalg.qr(normal(6, 2)).Q
+    model = vae.VAE(
+        lambda x: (x[..., :2], x[..., :2] * 0 - 1.0),
+        lambda z: z @ loadings.T,
+        num_features=6,
+        latent_dim=2,
+        likelihood="gaussian",
+        noise_variance=0.3,
+    )
+    x = normal(4, 6)
+    found = approximate_conditionals.codes(model, x, nodes_per_axis=81)
+    center = (x @ loadings / 4.3).square().sum(dim=1).mean().item()
+    assert found["posterior"] == pytest.approx(math.sqrt(0.3 / 4.3), abs=1e-6)
+    assert found["square"] == pytest.approx(center + 2 * 0.3 / 4.3, abs=1e-6)
+    assert found["encoder"] == pytest.approx(math.exp(-0.5), abs=1e-6)
+
+
+def test_every_variant_takes_a_step() -> None:
+    for name, variant in VARIANTS.items():
+        start = vae.dense_parameters(
+            64,
+            CONFIG.hidden,
+            2,
+            generators=[generator(1), generator(2)],
+            partial=variant.partial,
+        )
+        start = {key: value.requires_grad_() for key, value in start.items()}
+        generators = [generator(3), generator(4)]
+        value = objective(CONFIG, variant, X)(start, generators)
+        gradients = torch.autograd.grad(value.sum(), list(start.values()))
+        assert all(gradient.abs().sum() > 0 for gradient in gradients), name
+        mask = masks.sample_masks(60, 64, 21, generator=generator(1)).expand(2, -1, -1)
+        score = masked_score(CONFIG, variant, start, X.expand(2, -1, -1), mask, generators)
+        assert score.shape == (2,) and score.isfinite().all(), name
