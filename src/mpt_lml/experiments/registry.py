@@ -17,7 +17,6 @@ from torch import Tensor
 
 from mpt_lml.checkpoints import resolved_revision
 
-Verdict = str  # TRANSITION
 Item = TypeVar("Item")
 
 
@@ -60,7 +59,6 @@ class Finding:
 
     measured: float
     standard_error: float | None = None
-    verdict: str | None = None  # TRANSITION: ignored
 
 
 @dataclass(frozen=True)
