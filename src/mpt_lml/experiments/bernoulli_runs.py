@@ -14,11 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import PPCA, data, fit
+from mpt_lml import data, fit
 from mpt_lml.experiments import bernoulli
 from mpt_lml.experiments.bernoulli import Bernoulli
 from mpt_lml.experiments.registry import Finding, Outcome, Progress, checksum, experiment, silent
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
+from mpt_lml.models.ppca import PPCA
 from mpt_lml.results import replacing
 
 

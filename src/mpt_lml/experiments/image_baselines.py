@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml import PPCA, data, masks
+from mpt_lml import data, masks
 from mpt_lml.experiments.registry import (
     Config,
     Finding,
@@ -21,6 +21,7 @@ from mpt_lml.experiments.registry import (
     silent,
 )
 from mpt_lml.models.grouped import Grouped, patch_groups
+from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import log_normal
 from mpt_lml.results import MaskCurve
 
