@@ -153,7 +153,7 @@ def test_commands_name_experiments_that_exist():
 
 
 # Recorded before a run noted its date and the versions of transformers and tokenizers.
-OLDER = {"bert-curve.json", "known-language.json", "small-bert.json"}
+OLDER = {"known-language.json", "small-bert.json"}
 
 
 def test_every_recorded_run_names_a_clean_tree_a_date_and_what_it_depended_on():

@@ -281,12 +281,10 @@ def _findings(config: MaskingRates, arrays: dict[str, Tensor]) -> dict[str, Find
     values = {
         "claim-masking-rate": error[0, :, 1] - error[0, :, 3],
         "claim-bound-by-rate": sided[sided.mean(dim=1).argmin()],
-        "claim-25-against-15": error[0, :, 2].abs() - error[0, :, 1].abs(),
+        "25-against-15": error[0, :, 2].abs() - error[0, :, 1].abs(),
         "crossover": arrays["crossover"][0],
     }
-    for name, index in zip(
-        ("claim-not-every-size", "few-sizes/k50"), config.few_settings, strict=False
-    ):
+    for name, index in zip(("few-sizes/k5", "few-sizes/k50"), config.few_settings, strict=False):
         values[name] = few_ratio(arrays, index, sizes)[:, -1]
     count = math.sqrt(len(config.seeds))
     found = {k: Finding(v.mean().item(), v.std().item() / count) for k, v in values.items()}
