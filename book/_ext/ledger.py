@@ -279,6 +279,8 @@ class LedgerTable(LedgerDirective):
         if not chosen:
             return [paragraph("No entry of the ledger is of this kind at present.")]
         columns = self.options.get("columns") or DEFAULT_COLUMNS
+        if all(entry.published is None for entry in chosen):
+            columns = tuple(column for column in columns if column != "published")
         rows = [self.row(entry, columns) for entry in chosen]
         widths = [self.WIDTHS.get(column, 12) for column in columns]
         return [make_table([HEADINGS[c] for c in columns], rows, widths, ["ledger-entries"])]
@@ -309,7 +311,7 @@ class LedgerTable(LedgerDirective):
         """The paper's words; below them what the scripts do, the rule, the note, the command."""
         lines = [paragraph(entry.says)]
         small = [f"Scripts: {entry.scripts}" if entry.scripts else ""]
-        small += [rules.in_words(entry.rule, entry.published) if entry.rule else ""]
+        small += [rules.in_words(entry.rule, entry.published, entry.unit) if entry.rule else ""]
         small += [entry.note if "note" not in columns else ""]
         lines += [nodes.paragraph("", text, classes=["ledger-note"]) for text in small if text]
         if "command" not in columns:

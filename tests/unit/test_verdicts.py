@@ -78,16 +78,16 @@ def test_an_unknown_test_is_an_error() -> None:
         (
             NEAR | {"replicates": 5},
             None,
-            "within 1 of zero, refuted outside, by the 99 % interval (t, 5",
+            "within 1 nats of zero, refuted outside, by the 99 % interval (t, 5",
         ),
-        (NEAR, 2.0, "within 1 of the published value"),
+        (NEAR, 2.0, "within 1 nats of the published value"),
         (DIGITS, 2.0, "within 0.005 of the printed digits, corrected outside."),
-        (MORE, None, "Confirmed above 0, refuted outside"),
+        (MORE, None, "Confirmed above 0 nats, refuted outside"),
         (JOINT, None, "Refuted if p < 0.001; a test confirms nothing."),
     ],
 )
 def test_a_rule_reads_as_a_sentence(rule: dict | None, published: float | None, words: str) -> None:
-    assert words in ledger.in_words(rule, published)
+    assert words in ledger.in_words(rule, published, "nats")
 
 
 def test_recording_writes_findings_and_nothing_else(tmp_path: Path) -> None:

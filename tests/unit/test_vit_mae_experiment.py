@@ -181,7 +181,7 @@ def run_cells(word: str, places: dict) -> tuple:
     cells = re.findall(r"```\{code-cell\}[^\n]*\n(.*?)```", page.read_text("utf-8"), flags=re.S)
     cells = [re.sub(r"\A---\n.*?\n---\n", "", cell, flags=re.S) for cell in cells]
     stored = page.parent / "results" / "figure-6.json"
-    wanted = [c for c in cells if c.startswith(("import math", "stored =")) or word in c]
+    wanted = [c for c in cells if c.startswith(("import math", "path =")) or word in c]
     code = "\n".join(wanted).replace('Path("results") / "figure-6.json"', f"Path({str(stored)!r})")
     code = code.replace('Path("results")', f"Path({str(places['results'])!r})")
     printed = io.StringIO()

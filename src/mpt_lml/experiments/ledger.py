@@ -82,11 +82,11 @@ def decide(
     return "confirmed" if inside else rule["otherwise"] if outside else "undecided"
 
 
-def in_words(rule: Mapping[str, Any] | None, published: float | None = None) -> str:
+def in_words(rule: Mapping[str, Any] | None, published: float | None = None, unit: str = "") -> str:
     """``rule`` as a sentence for a reader."""
     if rule is None:
         return "No run decides this entry."
-    otherwise = rule["otherwise"]
+    otherwise, unit = rule["otherwise"], f" {unit}" if unit else ""
     if rule["test"] == "p-value":
         return f"{otherwise.capitalize()} if p < {rule['reject']:g}; a test confirms nothing."
     if rule["test"] == "printed":
@@ -94,9 +94,9 @@ def in_words(rule: Mapping[str, Any] | None, published: float | None = None) -> 
     if rule["test"] == "within":
         around = "the published value" if published is not None else "zero"
         around = f"{rule['target']:g}" if "target" in rule else around
-        region = f"within {rule['margin']:g} of {around}"
+        region = f"within {rule['margin']:g}{unit} of {around}"
     else:
-        region = f"{rule['test']} {rule['bound']:g}"
+        region = f"{rule['test']} {rule['bound']:g}{unit}"
     seeds = f" (t, {rule['replicates']} replicates)" if "replicates" in rule else ""
     return f"Confirmed {region}, {otherwise} outside, by the 99 % interval{seeds}."
 
