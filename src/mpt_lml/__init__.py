@@ -11,12 +11,14 @@ from mpt_lml import (
     masks,
     objectives,
     orders,
+    page,
     plots,
     quadrature,
     rates,
     scores,
     text,
     tokens,
+    verdicts,
 )
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.conditional_table import ConditionalTable
@@ -50,11 +52,13 @@ __all__ = [
     "masks",
     "objectives",
     "orders",
+    "page",
     "plots",
     "quadrature",
     "rates",
     "scores",
     "text",
     "tokens",
+    "verdicts",
 ]
 __version__ = "0.1.0"

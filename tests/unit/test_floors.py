@@ -13,6 +13,8 @@ FLOORS = {
     "shapes": 0,
     "numerics": 0,
     "results": 0,
+    "files": 0,
+    "verdicts": 0,
     "gaussian": 1,
     "masks": 1,
     "evidence": 1,
@@ -29,7 +31,7 @@ FLOORS = {
     "diffusion": 4,
     "experiments": 5,
 }
-WINGS = {"data", "fit", "plots", "symbolic", "text"}
+WINGS = {"data", "fit", "page", "plots", "symbolic", "text"}
 # Rooms of several modules: all of them may import this one, which imports none of them.
 BASES = {"models": "mpt_lml.models.base", "estimators": "mpt_lml.estimators.proposals"}
 # One wing may lean on another: sentences lie in the same folder as images.

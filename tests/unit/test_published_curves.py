@@ -12,7 +12,7 @@ import torch
 from mpt_lml import experiments
 from mpt_lml.experiments import published_curves
 from mpt_lml.experiments.published_curves import PRINTED, RATES, SETS
-from mpt_lml.results import read_json
+from mpt_lml.files import read_json
 
 ROOT = Path(__file__).parents[2]
 

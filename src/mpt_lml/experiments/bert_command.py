@@ -28,8 +28,9 @@ from mpt_lml.experiments.bert_curve import (
     curves,
 )
 from mpt_lml.experiments.registry import Progress, resolve_device
+from mpt_lml.files import provenance, require_writable, write_json
 from mpt_lml.models import bert_networks
-from mpt_lml.results import Estimate, provenance, require_writable, write_json
+from mpt_lml.results import Estimate
 from mpt_lml.tokens import Tokens, encode
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.experiments.registry import Progress, silent
+from mpt_lml.files import replacing
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.results import Estimate, replacing
+from mpt_lml.results import Estimate
 from mpt_lml.shapes import require_count
 from mpt_lml.tokens import Tokens, sample_ranks, sizes_at
 

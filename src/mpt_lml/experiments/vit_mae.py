@@ -28,6 +28,7 @@ from mpt_lml.experiments.registry import (
     silent,
     weights_of,
 )
+from mpt_lml.files import replacing
 from mpt_lml.models.mae_networks import (
     HUB_NAME,
     IMAGENET_MEAN,
@@ -40,7 +41,7 @@ from mpt_lml.models.mae_networks import (
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.numerics import LOG_2PI
 from mpt_lml.rates import crossover, jackknife
-from mpt_lml.results import MaskCurve, replacing
+from mpt_lml.results import MaskCurve
 
 if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining
