@@ -30,7 +30,7 @@ def test_the_file_is_the_one_with_the_stated_origin() -> None:
 def test_the_file_travels_with_the_package() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     taken = wheel["targets"]["wheel"]["force-include"]
-    assert taken["book/results/published_curves"] == "mpt_lml/published_curves"
+    assert taken["book/results"] == "mpt_lml/book/results"
 
 
 def test_table_2_prints_the_stored_areas_cut_in_four_of_five_cases_that_can_tell() -> None:
