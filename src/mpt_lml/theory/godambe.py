@@ -16,12 +16,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import masks
+from mpt_lml.scores import mean_by_size
 from mpt_lml.shapes import require_count
 
 __all__ = ["GaussianFamily", "Godambe"]
 
 MAX_FEATURES = 12
-"""Largest D whose 2^D subsets are visited."""
 
 
 @dataclass(frozen=True)
@@ -129,18 +129,14 @@ class Godambe:
     def of(cls, family: GaussianFamily) -> Godambe:
         """At the point of ``family``, from all 2^D subsets; ``ValueError`` for D above 12."""
         num_features = len(family.covariance)
-        if num_features > MAX_FEATURES:
-            raise ValueError(
-                f"exact Godambe information visits all 2^D subsets; D = {num_features} is above the "
-                f"limit {MAX_FEATURES}. Use a smaller D."
-            )
-        forms = family.mask_forms()
-        information = _by_size(family._products(family._subset_forms()))
+        require_count("D, whose 2^D subsets are all visited,", num_features, 1, MAX_FEATURES)
+        forms, size = family.mask_forms(), masks.subsets(num_features).sum(dim=1)
+        information = mean_by_size(family._products(family._subset_forms()), size, num_features)
         return cls(
             fisher=information[-1],
             sensitivity=num_features * information.diff(dim=0).flip(0),
-            all_masks=family._products(_by_size(forms)[1:]),
-            one_mask=_by_size(family._products(forms))[1:],
+            all_masks=family._products(mean_by_size(forms, size, num_features)[1:]),
+            one_mask=mean_by_size(family._products(forms), size, num_features)[1:],
         )
 
     def variability(self, masks_per_datum: int | None) -> Float[Tensor, "D Q Q"]:
@@ -206,11 +202,3 @@ class Godambe:
         factor = torch.linalg.cholesky(self.fisher)
         left = torch.linalg.solve_triangular(factor, matrices, upper=False)
         return torch.linalg.solve_triangular(factor, left.mT, upper=False)
-
-
-def _by_size(values: Float[Tensor, "S ..."]) -> Float[Tensor, "L ..."]:
-    """Means over the subsets of size 0, 1, ..., D."""
-    num_features = len(values).bit_length() - 1
-    group = torch.nn.functional.one_hot(masks.subsets(num_features).sum(dim=1)).to(values)
-    mean = (group / group.sum(dim=0)).mT @ values.flatten(1)
-    return mean.unflatten(1, values.shape[1:])
