@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from models import generator, random_ppca, random_table
-from test_masked_lm import MASK, tiny, tokenizer
+from tiny_bert import MASK, tiny, tokenizer
 
 from mpt_lml import (
     HMM,

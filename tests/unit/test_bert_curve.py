@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from models import generator
-from test_masked_lm import CLS, MASK, tiny, tokenizer
+from tiny_bert import CLS, MASK, tiny, tokenizer
 
 from mpt_lml import MaskedLM, curves, masks, tokens
 from mpt_lml.experiments import bert, bert_curve, random_bert

@@ -14,7 +14,7 @@ import nbformat
 import pytest
 import torch
 from hub import local_hub
-from test_masked_lm import MASK, tiny, tokenizer
+from tiny_bert import LINES, MASK, some_lines, tiny, tokenizer
 
 from mpt_lml import checkpoints, text
 from mpt_lml.checkpoints import PINNED
@@ -24,12 +24,6 @@ from mpt_lml.models.bert_networks import HUB_NAME
 from mpt_lml.results import write_json
 
 NOTEBOOK = Path(__file__).parents[2] / "book" / "11-bert.ipynb"
-LINES = ("the cat sat", "the dogs sat.", "a cat sat the", "dog the cat a dog", "a dog sat a cat.")
-
-
-def some_lines(name: str, split: str = "test") -> text.Sentences:
-    """Lines that the tiny tokenizer knows, under any name."""
-    return text.Sentences(LINES * 3, None, name, "test")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +79,7 @@ PATCHED = """
 import torch
 from mpt_lml import checkpoints
 from mpt_lml.experiments import bert, bert_live
-from test_bert_live import some_lines
+from tiny_bert import some_lines
 checkpoints.gpu = bert_live.gpu = lambda: torch.device("cpu")
 bert.text.sentences = some_lines
 """

@@ -128,3 +128,9 @@ def test_an_allowed_import_is_not() -> None:
         "from mpt_lml import masks\nfrom mpt_lml.models.base import ConditionalModel\nimport torch"
     )
     assert forbidden("curves", source) == []
+
+
+def test_tests_import_helpers_and_no_tests() -> None:
+    tests = Path(__file__).parents[1]
+    lines = [(path.name, line) for path in tests.rglob("*.py") for line in path.open()]
+    assert [(name, line) for name, line in lines if line.startswith("from test_")] == []

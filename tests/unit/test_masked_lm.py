@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from models import generator
+from tiny_bert import CLS, MASK, PIECES, SEP, tiny, tokenizer
 from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertModel,
-    BertTokenizer,
-    DistilBertConfig,
-    DistilBertForMaskedLM,
     PreTrainedTokenizerFast,
 )
 
@@ -23,37 +21,6 @@ from mpt_lml import MaskedLM, curves, estimators, masks, numerics, text, tokens
 from mpt_lml.checkpoints import CheckpointError
 from mpt_lml.models import bert_networks
 from mpt_lml.models.masked_lm import masked_logits
-
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", ".", "a", "dog"]
-CLS, SEP, MASK = 2, 3, 4
-
-
-def tokenizer() -> BertTokenizer:
-    return BertTokenizer(vocab={piece: number for number, piece in enumerate(PIECES)})
-
-
-def tiny(kind: str = "classic", seed: int = 0) -> torch.nn.Module:
-    """A network of each form whose logits differ from token to token."""
-    size = len(PIECES)
-    if kind == "distil":
-        config = DistilBertConfig(
-            vocab_size=size,
-            dim=32,
-            n_layers=1,
-            n_heads=1,
-            hidden_dim=64,
-            max_position_embeddings=16,
-        )
-        network = bert_networks.at_random(DistilBertForMaskedLM, config, seed=seed)
-    else:
-        network = bert_networks.small_network(
-            size, kind, width=32, num_layers=2, max_length=16, seed=seed
-        )
-    draws = generator(seed)
-    with torch.no_grad():
-        for each in network.parameters():
-            each.add_(0.3 * torch.randn(each.shape, generator=draws))
-    return network.double()
 
 
 def model(network: torch.nn.Module, num_features: int = 3) -> MaskedLM:
