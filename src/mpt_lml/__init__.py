@@ -15,8 +15,6 @@ from mpt_lml import (
     quadrature,
     rates,
     scores,
-    text,
-    tokens,
 )
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.conditional_table import ConditionalTable
@@ -54,7 +52,5 @@ __all__ = [
     "quadrature",
     "rates",
     "scores",
-    "text",
-    "tokens",
 ]
 __version__ = "0.1.0"

@@ -72,14 +72,10 @@ class Images:
         In [0, 1], row by row, the three channels of a pixel next to each other.
     shape : tuple
         (H, W), or (H, W, 3).
-    name, source : str
-        Which data, and where they were found ("scikit-learn", "local folder", "hub").
     """
 
     pixels: Float[Tensor, "N D"]
     shape: tuple[int, ...]
-    name: str
-    source: str
 
     @property
     def grid(self) -> Float[Tensor, "N C H W"]:
@@ -112,7 +108,7 @@ def images(name: str = "digits", split: Split = "train") -> Images:
         from sklearn.datasets import load_digits
 
         rows = torch.from_numpy(load_digits().images / 16.0).flatten(1)
-        return Images(rows[_held_out(len(rows), 3, split)], (8, 8), name, "scikit-learn")
+        return Images(rows[_held_out(len(rows), 3, split)], (8, 8))
     if name not in _HUB:
         known = ", ".join(["digits", *_HUB])
         raise ValueError(f"unknown image data {name!r}; there are {known}.")
@@ -122,12 +118,11 @@ def images(name: str = "digits", split: Split = "train") -> Images:
     else:
         pixels = _read_idx(folder, split) if name in _MD5 else _read_color(folder)
     rows = torch.tensor(pixels).flatten(1)
-    source = "hub" if folder is None else "local folder"
     if name in _COLOR_SETS:
         rows = rows[_held_out(len(rows), 5, split)].float().div_(255.0)
     else:
         rows = rows.double() / 255.0
-    return Images(rows, tuple(map(int, pixels.shape[1:])), name, source)
+    return Images(rows, tuple(map(int, pixels.shape[1:])))
 
 
 def _held_out(count: int, step: int, split: Split) -> Tensor:

@@ -94,21 +94,17 @@ class Sentences:
     first : tuple of str
     second : tuple of str or None
         The other half of each pair.
-    name, source : str
-        Which sentences, and where they were found ("package", "local folder", "hub").
     """
 
     first: tuple[str, ...]
-    second: tuple[str, ...] | None
-    name: str
-    source: str
+    second: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.first)
 
     def __getitem__(self, rows: slice) -> Sentences:
         second = None if self.second is None else self.second[rows]
-        return Sentences(self.first[rows], second, self.name, self.source)
+        return Sentences(self.first[rows], second)
 
 
 def sentences(name: str = "written", split: Split = "test") -> Sentences:
@@ -131,7 +127,7 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
     if split not in ("train", "test"):
         raise ValueError(f"split must be 'train' or 'test', got {split!r}.")
     if name == "written":
-        return Sentences(_WRITTEN, None, name, "package")
+        return Sentences(_WRITTEN)
     if name in _TABLES:
         return _glue(name)
     known = (
@@ -139,7 +135,7 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
         for each in _split_sentences((_books if name == "books" else _wikitext)(split))
         if re.search(r"\w", _UNKNOWN.sub("", each))
     )
-    return Sentences(tuple(known), None, name, "local folder")
+    return Sentences(tuple(known))
 
 
 def bert_vocabulary() -> Path:
@@ -188,7 +184,7 @@ def _glue(name: str) -> Sentences:
     if local("glue") is None:
         subset, split, names = table.hub
         rows = from_hub(not_found(name, file, hub, _DEFAULT), hub, subset, split=split)
-        columns, source = [tuple(rows[each]) for each in names], "hub"
+        columns = [tuple(rows[each]) for each in names]
     else:
         start = int(table.has_header)
         lines = _text(_found(name, file, hub)).splitlines()[start:]
@@ -200,8 +196,7 @@ def _glue(name: str) -> Sentences:
                     "The file needs the form in which GLUE publishes it."
                 )
         columns = [tuple(row[each].strip() for row in cells) for each in table.columns]
-        source = "local folder"
-    return Sentences(columns[0], columns[1] if columns[1:] else None, name, source)
+    return Sentences(*columns)
 
 
 _DEFAULT = "data.sentences('written')"
