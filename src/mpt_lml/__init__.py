@@ -4,7 +4,6 @@ from mpt_lml import (
     curves,
     data,
     diffusion,
-    efficiency,
     estimators,
     evidence,
     gaussian,
@@ -13,8 +12,13 @@ from mpt_lml import (
     orders,
     plots,
     quadrature,
-    rates,
     scores,
+<<<<<<< HEAD
+=======
+    text,
+    theory,
+    tokens,
+>>>>>>> main
 )
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.conditional_table import ConditionalTable
@@ -41,7 +45,6 @@ __all__ = [
     "curves",
     "data",
     "diffusion",
-    "efficiency",
     "estimators",
     "evidence",
     "gaussian",
@@ -50,7 +53,12 @@ __all__ = [
     "orders",
     "plots",
     "quadrature",
-    "rates",
     "scores",
+<<<<<<< HEAD
+=======
+    "text",
+    "theory",
+    "tokens",
+>>>>>>> main
 ]
 __version__ = "0.1.0"
