@@ -13,12 +13,7 @@ from mpt_lml import (
     plots,
     quadrature,
     scores,
-<<<<<<< HEAD
-=======
-    text,
     theory,
-    tokens,
->>>>>>> main
 )
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.conditional_table import ConditionalTable
@@ -54,11 +49,6 @@ __all__ = [
     "plots",
     "quadrature",
     "scores",
-<<<<<<< HEAD
-=======
-    "text",
     "theory",
-    "tokens",
->>>>>>> main
 ]
 __version__ = "0.1.0"
