@@ -14,9 +14,7 @@ from mpt_lml import (
     plots,
     quadrature,
     scores,
-    text,
     theory,
-    tokens,
     verdicts,
 )
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
@@ -54,9 +52,7 @@ __all__ = [
     "plots",
     "quadrature",
     "scores",
-    "text",
     "theory",
-    "tokens",
     "verdicts",
 ]
 __version__ = "0.1.0"
