@@ -19,11 +19,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import masks
-from mpt_lml.shapes import require_count
+from mpt_lml.shapes import require_count, require_enumerable
 
 Metric = Literal["euclidean", "fisher"]
-MAX_FEATURES = 12
-"""Largest D whose 2^D subsets are visited."""
 
 
 @dataclass(frozen=True)
@@ -197,14 +195,11 @@ def mask_forms(forms: Float[Tensor, "S Q D D"]) -> Float[Tensor, "S Q D D"]:
 def godambe(family: GaussianFamily) -> Godambe:
     """Exact Godambe information of every size at the point of ``family``, from all 2^D subsets.
 
-    Raises ``ValueError`` for D above ``MAX_FEATURES``.
+    Raises ``ValueError`` for D > 12.
     """
     num_features = len(family.covariance)
-    if num_features > MAX_FEATURES:
-        raise ValueError(
-            f"exact Godambe information visits all 2^D subsets; D = {num_features} is above the "
-            f"limit {MAX_FEATURES}. Use a smaller D."
-        )
+    what = f"all subsets of D = {num_features} coordinates"
+    require_enumerable(2**num_features, what, "a smaller D", limit=2**12)
     forms = subset_forms(family)
     by_mask = mask_forms(forms)
     information = _by_size(_covariance(forms, family.covariance))

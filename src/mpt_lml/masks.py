@@ -14,10 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.shapes import require_count, require_generator
-
-MAX_ENUMERATED = 2**20
-"""Most masks that are ever enumerated at once; above it, sample."""
+from mpt_lml.shapes import require_count, require_enumerable, require_generator
 
 
 def count(num_features: int, num_masked: int) -> int:
@@ -26,23 +23,16 @@ def count(num_features: int, num_masked: int) -> int:
     return math.comb(num_features, num_masked)
 
 
-def _refuse_large(number: int, what: str, alternative: str) -> None:
-    if number > MAX_ENUMERATED:
-        raise ValueError(
-            f"{what} are {number:.3e} masks, more than the {MAX_ENUMERATED} that are enumerated. "
-            f"Use {alternative} instead."
-        )
-
-
 def all_masks(num_features: int, num_masked: int) -> Bool[Tensor, "P D"]:
     """Every mask of size M, shape (C(D, M), D).
 
-    Raises ``ValueError`` when M is outside 1..D or there are more than ``MAX_ENUMERATED`` masks.
+    Raises ``ValueError`` when M is outside 1..D or there are more than 2^20 masks.
     """
     require_count("num_features", num_features, 1)
     require_count("num_masked", num_masked, 1, num_features)
     number = count(num_features, num_masked)
-    _refuse_large(number, f"all masks of size {num_masked} of {num_features}", "sample_masks")
+    what = f"all masks of size {num_masked} of D = {num_features} coordinates"
+    require_enumerable(number, what, "masks.sample_masks")
     chosen = torch.tensor(list(itertools.combinations(range(num_features), num_masked)))
     mask = torch.zeros(number, num_features, dtype=torch.bool)
     return mask.scatter_(1, chosen, True)
@@ -51,10 +41,11 @@ def all_masks(num_features: int, num_masked: int) -> Bool[Tensor, "P D"]:
 def subsets(num_features: int) -> Bool[Tensor, "P D"]:
     """All 2^D subsets, shape (2^D, D); coordinate j is in row i where bit j of i is set.
 
-    Row 0 is the empty set. Raises ``ValueError`` when 2^D exceeds ``MAX_ENUMERATED``.
+    Row 0 is the empty set. Raises ``ValueError`` for D > 20.
     """
     require_count("num_features", num_features, 1)
-    _refuse_large(2**num_features, f"all subsets of {num_features} coordinates", "sample_masks")
+    what = f"all masks of D = {num_features} coordinates"
+    require_enumerable(2**num_features, what, "curves.sampled_curve or masks.sample_masks")
     rows = torch.arange(2**num_features)
     return (rows[:, None] >> torch.arange(num_features)) & 1 == 1
 

@@ -6,7 +6,6 @@ of PPCA; ``objectives.bernoulli`` has the ones of Bernoulli PCA and ``objectives
 
 from mpt_lml.objectives import bernoulli, vae
 from mpt_lml.objectives.ppca import (
-    MAX_EXACT_FEATURES,
     curve,
     draw_masks,
     exact,
@@ -18,7 +17,6 @@ from mpt_lml.objectives.ppca import (
 )
 
 __all__ = [
-    "MAX_EXACT_FEATURES",
     "bernoulli",
     "curve",
     "draw_masks",

@@ -16,10 +16,7 @@ from torch import Tensor
 from mpt_lml import masks
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.masks import SizeLaw
-from mpt_lml.shapes import require_count, require_data
-
-MAX_EXACT_FEATURES = 12
-"""Largest D whose masks are all visited in one training step (4,095 of them)."""
+from mpt_lml.shapes import require_count, require_data, require_enumerable
 
 
 def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
@@ -69,7 +66,7 @@ def exact(
 ) -> Float[Tensor, "*B"]:
     """D Σ_M π(M) S(x; M) over every mask that the law can draw.
 
-    Raises ``ValueError`` for D above ``MAX_EXACT_FEATURES``; use :func:`sampled` there.
+    Raises ``ValueError`` for D > 12; use :func:`sampled` there.
     """
     num_features = loadings.shape[-2]
     mask, weights = weighted_masks(num_features, law)
@@ -81,11 +78,9 @@ def weighted_masks(
     num_features: int, law: SizeLaw
 ) -> tuple[Bool[Tensor, "P D"], Float[Tensor, " P"]]:
     """Every mask of positive probability under ``law`` and its probability, (P, D) and (P,)."""
-    if num_features > MAX_EXACT_FEATURES:
-        raise ValueError(
-            f"the exact objective visits all 2^D masks in every step; D = {num_features} is above "
-            f"the limit {MAX_EXACT_FEATURES}. Use objectives.sampled with masks from draw_masks."
-        )
+    what = f"all masks of D = {num_features} coordinates in every step"
+    instead = "objectives.sampled with masks from draw_masks"
+    require_enumerable(2**num_features, what, instead, limit=2**12)
     probabilities = law.probabilities(num_features)
     mask = masks.subsets(num_features)[1:]
     sizes = mask.sum(dim=1)
