@@ -4,7 +4,6 @@ from mpt_lml import (
     curves,
     data,
     diffusion,
-    efficiency,
     estimators,
     evidence,
     gaussian,
@@ -13,9 +12,9 @@ from mpt_lml import (
     orders,
     plots,
     quadrature,
-    rates,
     scores,
     text,
+    theory,
     tokens,
 )
 from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped
@@ -44,7 +43,6 @@ __all__ = [
     "curves",
     "data",
     "diffusion",
-    "efficiency",
     "estimators",
     "evidence",
     "gaussian",
@@ -53,9 +51,9 @@ __all__ = [
     "orders",
     "plots",
     "quadrature",
-    "rates",
     "scores",
     "text",
+    "theory",
     "tokens",
 ]
 __version__ = "0.1.0"

@@ -114,15 +114,16 @@ def require_count(name: str, value: int, low: int, high: int | None = None) -> N
         raise ValueError(f"{name} must be in {legal}, got {value}.")
 
 
-def require_enumerable(number: int, what: str, alternative: str, limit: int = 2**20) -> None:
-    """Refuse to visit more than ``limit`` masks, orders or points one by one.
+MAX_ENUMERATED = 2**18
+"""Most masks, subsets, points or orders that are visited one by one."""
 
-    The default is what fits the memory; callers that keep more of each pass a smaller ``limit``.
-    """
-    if number > limit:
+
+def require_enumerable(what: str, number: int, instead: str) -> None:
+    """Refuse to visit ``number`` of ``what`` where that would never end; say what to do instead."""
+    if number > MAX_ENUMERATED:
         raise ValueError(
-            f"{what} are {float(number):.4g}, more than the {limit:,} that are visited one by one. "
-            f"Use {alternative} instead."
+            f"{what} are {number:.3e}, more than the {MAX_ENUMERATED} that are enumerated. "
+            f"Use {instead} instead."
         )
 
 

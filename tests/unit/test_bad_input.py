@@ -161,9 +161,9 @@ CASES = {
         "sampled_curve",
     ),
     "an exact variance that does not fit": (
-        lambda: estimators.exact_variance(random_ppca(10, 2), torch.zeros(1, 10).double()),
+        lambda: estimators.exact_variance(random_ppca(9, 2), torch.zeros(1, 9).double()),
         ValueError,
-        "D = 10.*standard error",
+        "D = 9.*standard error",
     ),
     "no generator": (lambda: masks.sample_masks(3, 5, 2), TypeError, "'generator'"),
     "generator None": (

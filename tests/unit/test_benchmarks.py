@@ -62,7 +62,7 @@ def test_batched_training_is_the_literal_loop() -> None:
         history = training.train(config, of, law)
         starts, generators = training.initial_loadings(config)
         for run, g in enumerate(generators):
-            mask = [objectives.draw_masks(5, 5, law, generator=g) for _ in range(6)]
+            mask = [masks.stratified_masks(5, 5, law, generator=g) for _ in range(6)]
             loadings, lml = literal.train(of.x, starts[run], 0.2, torch.stack(mask), 0.01)
             ours = history.parameters["loadings"][run]
             torch.testing.assert_close(ours, loadings, atol=1e-9, rtol=0)

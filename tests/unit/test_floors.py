@@ -22,10 +22,9 @@ FLOORS = {
     "models": 2,
     "curves": 3,
     "objectives": 3,
-    "rates": 3,
-    "efficiency": 3,
     "estimators": 4,
     "orders": 4,
+    "theory": 4,
     "diffusion": 4,
     "experiments": 5,
 }

@@ -69,7 +69,7 @@ class TestConditionalTable:
                 ValueError,
                 "logits must be finite",
             ),
-            (lambda: points(20, 3), ValueError, "more than the 4,096"),
+            (lambda: points(20, 3), ValueError, "the points of D = 20.*more than"),
             (
                 lambda: ConditionalTable.of(random_table(2, 2), 2, noise=-1.0),
                 ValueError,
@@ -229,9 +229,9 @@ def test_blocks_have_equal_sizes() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: orders.every(10), ValueError, r"all orders of D = 10.*3\.629e\+06"),
+        (lambda: orders.every(9), ValueError, r"all orders of D = 9.*3\.629e\+05"),
         (
-            lambda: orders.exact(random_ppca(17, 1), torch.zeros(1, 17, **f64)),
+            lambda: orders.exact(random_ppca(19, 1), torch.zeros(1, 19, **f64)),
             ValueError,
             r"orders\.draw and orders\.log_probability",
         ),

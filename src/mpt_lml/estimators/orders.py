@@ -77,13 +77,13 @@ def exact_variance(
 ) -> float:
     """Variance over masks of one replicate of an estimator, nats², by visiting every outcome.
 
-    With P replicates the variance is this over P. Raises ``ValueError`` for D > 9 or an
+    With P replicates the variance is this over P. Raises ``ValueError`` for D > 8 or an
     unknown scheme.
     """
     num_features = model.num_features
     what = f"all orders of D = {num_features} coordinates"
     instead = "the standard error of estimators.area"
-    require_enumerable(math.factorial(num_features), what, instead)
+    require_enumerable(what, math.factorial(num_features), instead)
     subset = masks.subsets(num_features)[1:]
     values = model.mean_log_conditional(x, subset.to(x.device)).cpu()
     if scheme == "nested":

@@ -133,7 +133,7 @@ class ConditionalTable(ConditionalModel):
     Raises
     ------
     TypeError, ValueError
-        For anything but a finite floating-point tensor of such a shape, or more than 4096 points.
+        For anything but a finite floating-point tensor of such a shape.
 
     >>> table = ConditionalTable(torch.zeros(4, 9, 2, 3))  # two coordinates, three values
     >>> table.log_each(torch.tensor([[0, 2]]), torch.tensor([[True, False]])).exp()
@@ -210,7 +210,7 @@ class ConditionalTable(ConditionalModel):
 
 
 def points(num_features: int, num_values: int) -> Int[Tensor, "N D"]:
-    """All V^D points, (V^D, D) int64, the last coordinate fastest; at most 4096 of them.
+    """All V^D points, (V^D, D) int64, the last coordinate fastest.
 
     >>> points(2, 2).tolist()
     [[0, 0], [0, 1], [1, 0], [1, 1]]
@@ -218,6 +218,6 @@ def points(num_features: int, num_values: int) -> Int[Tensor, "N D"]:
     require_count("num_features", num_features, 1)
     require_count("num_values", num_values, 1)
     what = f"the points of D = {num_features} coordinates with V = {num_values} values"
-    require_enumerable(num_values**num_features, what, "fewer of either", limit=4096)
+    require_enumerable(what, num_values**num_features, "fewer of either")
     axes = [torch.arange(num_values)] * num_features
     return torch.cartesian_prod(*axes).view(-1, num_features)

@@ -7,7 +7,6 @@ of PPCA; ``objectives.bernoulli`` has the ones of Bernoulli PCA and ``objectives
 from mpt_lml.objectives import bernoulli, vae
 from mpt_lml.objectives.ppca import (
     curve,
-    draw_masks,
     exact,
     log_marginal,
     mask_scores,
@@ -19,7 +18,6 @@ from mpt_lml.objectives.ppca import (
 __all__ = [
     "bernoulli",
     "curve",
-    "draw_masks",
     "exact",
     "log_marginal",
     "mask_scores",
