@@ -10,12 +10,12 @@ from mpt_lml import (
     masks,
     objectives,
     orders,
+    page,
     plots,
     quadrature,
     scores,
-    text,
     theory,
-    tokens,
+    verdicts,
 )
 from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
@@ -49,11 +49,11 @@ __all__ = [
     "masks",
     "objectives",
     "orders",
+    "page",
     "plots",
     "quadrature",
     "scores",
-    "text",
     "theory",
-    "tokens",
+    "verdicts",
 ]
 __version__ = "0.1.0"

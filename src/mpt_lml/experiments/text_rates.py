@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.experiments.bert import conditionals, some_tokens
+from mpt_lml.experiments.bert import some_tokens
 from mpt_lml.experiments.bert_curve import Design, SentenceCurves, curves
 from mpt_lml.experiments.registry import (
     Config,
@@ -23,6 +23,7 @@ from mpt_lml.experiments.registry import (
     silent,
 )
 from mpt_lml.models.bert_networks import load_small_bert
+from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.theory.rates import crossover, jackknife
 
 
@@ -72,7 +73,7 @@ def text_rates(
     """
     network, tokenizer = load_small_bert()
     longest = network.config.max_position_embeddings
-    model = conditionals(network.to(device), tokenizer, half_precision=True)  # type: ignore[arg-type]
+    model = MaskedLM.of(network.to(device), tokenizer, half_precision=True)  # type: ignore[arg-type]
     arrays: dict[str, Tensor] = {}
     ids = []
     for name in config.data_sets:
