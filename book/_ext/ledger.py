@@ -32,7 +32,7 @@ from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 from mpt_lml.experiments import ledger as rules
-from mpt_lml.results import provenance
+from mpt_lml.files import provenance
 
 LEDGER, RESULTS = "book/ledger.json", "book/results"
 SCHEMA = json.loads(Path(__file__).with_name("ledger_schema.json").read_text(encoding="utf-8"))
