@@ -232,7 +232,7 @@ def run(
     an unknown name (the nearest is suggested), preset, setting or device.
 
     >>> run("table-1", "quick", num_data=20).arrays["estimates"].shape
-    torch.Size([3, 5])
+    torch.Size([2, 5])
     """
     chosen = find(name).preset(preset, **settings)
     return chosen.run(bench_for(chosen, device, progress, checkpoints))
