@@ -21,11 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpt_lml import data
+from mpt_lml import data, networks
 from mpt_lml.data import Tokens
 from mpt_lml.experiments import bert
 from mpt_lml.experiments.bert_curve import PAPER_RATES, Design, curves
-from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import MaskedLM
 
 if TYPE_CHECKING:
@@ -77,9 +76,10 @@ def our_sums(model: MaskedLM, tokens: Tokens, masks: Tensor) -> Tensor:
         rows = (tokens.lengths == length).nonzero().flatten()
         batch = tokens.rows(rows)
         hidden = masks[:, rows, : batch.ids.shape[1]].flatten(0, 1)
-        values = model.log_each(
-            batch.ids.repeat(count, 1), hidden, types=batch.types.repeat(count, 1)
-        )
+        with fast_linear(model.network):
+            values = model.log_each(
+                batch.ids.repeat(count, 1), hidden, types=batch.types.repeat(count, 1)
+            )
         sums[:, rows] = values.sum(dim=1).view(count, len(rows))
     return sums
 

@@ -15,10 +15,9 @@ import torch
 from tiny_bert import tiny, tokenizer
 from transformers import BertForMaskedLM
 
-from mpt_lml import MaskedLM, checkpoints
+from mpt_lml import MaskedLM, checkpoints, networks
 from mpt_lml.experiments import bert, bert_command, cli
 from mpt_lml.files import read_json
-from mpt_lml.models import networks
 
 LINES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "the cat a dog sat"]
 

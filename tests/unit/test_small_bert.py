@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from mpt_lml import networks
 from mpt_lml.experiments import small_bert
 from mpt_lml.experiments.small_bert import SmallBert
 from mpt_lml.files import read_json
-from mpt_lml.models import networks
 
 
 def stopping(after: int):

@@ -9,8 +9,7 @@ import pytest
 import torch
 from models import generator
 
-from mpt_lml import ViTMAE, checkpoints, curves, masks
-from mpt_lml.models import networks
+from mpt_lml import ViTMAE, checkpoints, curves, masks, networks
 from mpt_lml.models.vit_mae import mask_noise, set_masked_patches
 
 transformers = pytest.importorskip("transformers")

@@ -19,7 +19,7 @@ from mpt_lml.experiments import cli, image_baselines, ledger, mae_live, mae_trai
 from mpt_lml.experiments.base import run
 from mpt_lml.files import read_json
 from mpt_lml.models.base import Grouped
-from mpt_lml.models.networks import small_mae
+from mpt_lml.networks import small_mae
 
 pytest.importorskip("transformers")
 QUICK = vit_mae.Figure6.quick()

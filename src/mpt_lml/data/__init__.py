@@ -7,7 +7,7 @@ from mpt_lml.data.drawn import GaussianDraw, paper_gaussian
 from mpt_lml.data.image_sets import Images, images
 from mpt_lml.data.places import DATA_VARIABLE, CorruptDataError, DataNotFoundError
 from mpt_lml.data.texts import Sentences, bert_vocabulary, sentences
-from mpt_lml.data.tokens import Tokens, encode
+from mpt_lml.data.tokens import Tokens, encode, train_tokenizer
 
 __all__ = [
     "DATA_VARIABLE",
@@ -22,4 +22,5 @@ __all__ = [
     "images",
     "paper_gaussian",
     "sentences",
+    "train_tokenizer",
 ]

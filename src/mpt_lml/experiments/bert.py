@@ -32,7 +32,7 @@ from mpt_lml.experiments.registry import (
     weights_of,
 )
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.models.networks import (
+from mpt_lml.networks import (
     load_network,
     load_small_bert,
     load_tokenizer,

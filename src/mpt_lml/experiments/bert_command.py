@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpt_lml import checkpoints, data
+from mpt_lml import checkpoints, data, networks
 from mpt_lml.data import Tokens, encode
 from mpt_lml.data.texts import NAMES
 from mpt_lml.experiments.bert_curve import (
@@ -30,7 +30,6 @@ from mpt_lml.experiments.bert_curve import (
 )
 from mpt_lml.experiments.registry import Progress, resolve_device
 from mpt_lml.files import provenance, require_writable, write_json
-from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.results import Estimate
 

@@ -11,7 +11,7 @@ from mpt_lml.experiments.bert import found_rate, some_tokens
 from mpt_lml.experiments.bert_curve import Design, SentenceCurves, curves
 from mpt_lml.experiments.registry import resolve_device
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.models.networks import load_network, load_tokenizer
+from mpt_lml.networks import load_network, load_tokenizer
 from mpt_lml.results import Estimate
 
 VARIABLE = "MPT_LML_BERT"

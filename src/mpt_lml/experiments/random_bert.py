@@ -25,11 +25,10 @@ from mpt_lml.experiments.registry import (
     silent,
 )
 from mpt_lml.models.masked_lm import MaskedLM, Replacement
-from mpt_lml.models.networks import (
+from mpt_lml.networks import (
     load_tokenizer,
     random_bert_base,
     small_masked_lm,
-    train_tokenizer,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class Table2(Config):
 def _starting_point(small: bool, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A network before training and its tokenizer."""
     if small:
-        tokenizer = train_tokenizer(data.sentences().first, 150)
+        tokenizer = data.train_tokenizer(data.sentences().first, 150)
         network = small_masked_lm(len(tokenizer), "classic", width=32, num_layers=1, seed=seed)
         return network, tokenizer
     return random_bert_base(seed=seed), load_tokenizer(data.bert_vocabulary())

@@ -25,11 +25,10 @@ from mpt_lml.experiments.registry import (
 )
 from mpt_lml.files import replacing
 from mpt_lml.models.masked_lm import masked_logits
-from mpt_lml.models.networks import (
+from mpt_lml.networks import (
     Architecture,
     load_tokenizer,
     small_masked_lm,
-    train_tokenizer,
 )
 
 if TYPE_CHECKING:
@@ -279,7 +278,7 @@ def _prepare(config: SmallBert, checkpoints: Path | None) -> tuple[Any, Batches,
     if folder is not None and folder.exists():
         tokenizer = load_tokenizer(folder)
     else:
-        tokenizer = train_tokenizer(sentences, config.vocab_size)
+        tokenizer = data.train_tokenizer(sentences, config.vocab_size)
         if folder is not None:
             tokenizer.save_pretrained(folder)
     batches = batches_of(sentences, tokenizer, config.batch_tokens)

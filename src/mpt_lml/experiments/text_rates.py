@@ -23,7 +23,7 @@ from mpt_lml.experiments.registry import (
     silent,
 )
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.models.networks import load_small_bert
+from mpt_lml.networks import load_small_bert
 from mpt_lml.theory.rates import crossover, jackknife
 
 
