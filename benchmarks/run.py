@@ -159,7 +159,7 @@ def figure_2() -> Row:
         for name, law in training.laws(config).items():
             loadings, generators = training.initial_loadings(config)
             mask = [
-                objectives.draw_masks(size, size, law, generator=generators[0])
+                masks.stratified_masks(size, size, law, generator=generators[0])
                 for _ in range(EPOCHS)
             ]
             start = time.perf_counter()

@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+pytest.register_assert_rewrite("cases")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("MPT_LML_DATA"):

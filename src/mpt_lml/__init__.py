@@ -4,7 +4,6 @@ from mpt_lml import (
     curves,
     data,
     diffusion,
-    efficiency,
     estimators,
     evidence,
     gaussian,
@@ -13,10 +12,8 @@ from mpt_lml import (
     orders,
     plots,
     quadrature,
-    rates,
     scores,
-    text,
-    tokens,
+    theory,
 )
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.conditional_table import ConditionalTable
@@ -43,7 +40,6 @@ __all__ = [
     "curves",
     "data",
     "diffusion",
-    "efficiency",
     "estimators",
     "evidence",
     "gaussian",
@@ -52,9 +48,7 @@ __all__ = [
     "orders",
     "plots",
     "quadrature",
-    "rates",
     "scores",
-    "text",
-    "tokens",
+    "theory",
 ]
 __version__ = "0.1.0"

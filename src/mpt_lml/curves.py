@@ -131,11 +131,11 @@ def sampled_scores(
     orders = num_masks * (len(grid) if scheme == "independent" else 1)
     ranks = masks.sample_ranks(orders, model.num_features, generator=generator)
     ranks = ranks.view(-1, num_masks, model.num_features).expand(len(grid), -1, -1).to(x.device)
-    limit = grid.to(x.device)[:, None, None]
-    mask = ranks < limit
+    limit = grid.to(x.device)[:, None]
+    mask = masks.from_ranks(ranks, limit)
     if tokens == "all":
         return size_scores(model, x, mask)
-    last = ranks == limit - 1
+    last = ranks == limit[..., None] - 1
     values = model.mean_log_conditional(x, mask.flatten(0, 1)).view(mask.shape)
     return (values * last).sum(dim=-1)
 

@@ -1,4 +1,4 @@
-"""Which coordinates to hide: counting, enumerating and sampling masks, and laws of their size (floor 1).
+"""Which coordinates to hide: enumerating and sampling masks, and laws of their size.
 
 Everywhere **True means masked**.
 """
@@ -8,53 +8,71 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.shapes import require_count, require_generator
+from mpt_lml.shapes import require_count, require_enumerable, require_generator
 
-MAX_ENUMERATED = 2**20
-"""Most masks that are ever enumerated at once; above it, sample."""
+__all__ = [
+    "BernoulliRate",
+    "FixedRate",
+    "FixedSize",
+    "SizeLaw",
+    "SizeSet",
+    "UniformSize",
+    "all_masks",
+    "count",
+    "from_ranks",
+    "nested_masks",
+    "sample_masks",
+    "sample_ranks",
+    "stratified_masks",
+    "subsets",
+]
 
 
 def count(num_features: int, num_masked: int) -> int:
-    """C(D, M), how many masks of size M there are, as an exact integer (paper, Section 2)."""
+    """C(D, M), how many masks of size M there are, an exact integer (paper, Section 2).
+
+    >>> count(12, 3)
+    220
+    """
     require_count("num_masked", num_masked, 0, num_features)
     return math.comb(num_features, num_masked)
-
-
-def _refuse_large(number: int, what: str, alternative: str) -> None:
-    if number > MAX_ENUMERATED:
-        raise ValueError(
-            f"{what} are {number:.3e} masks, more than the {MAX_ENUMERATED} that are enumerated. "
-            f"Use {alternative} instead."
-        )
 
 
 def all_masks(num_features: int, num_masked: int) -> Bool[Tensor, "P D"]:
     """Every mask of size M, shape (C(D, M), D).
 
-    Raises ``ValueError`` when M is outside 1..D or there are more than ``MAX_ENUMERATED`` masks.
+    Raises ``ValueError`` when M is outside 1..D or there are too many masks to enumerate.
+
+    >>> all_masks(3, 2).int().tolist()
+    [[1, 1, 0], [1, 0, 1], [0, 1, 1]]
     """
     require_count("num_features", num_features, 1)
     require_count("num_masked", num_masked, 1, num_features)
     number = count(num_features, num_masked)
-    _refuse_large(number, f"all masks of size {num_masked} of {num_features}", "sample_masks")
+    what = f"the masks that hide {num_masked} of {num_features} coordinates"
+    require_enumerable(what, number, "masks.sample_masks")
     chosen = torch.tensor(list(itertools.combinations(range(num_features), num_masked)))
-    mask = torch.zeros(number, num_features, dtype=torch.bool)
-    return mask.scatter_(1, chosen, True)
+    return torch.zeros(number, num_features, dtype=torch.bool).scatter_(1, chosen, True)
 
 
-def subsets(num_features: int) -> Bool[Tensor, "P D"]:
+def subsets(num_features: int, *, instead: str = "masks.sample_masks") -> Bool[Tensor, "P D"]:
     """All 2^D subsets, shape (2^D, D); coordinate j is in row i where bit j of i is set.
 
-    Row 0 is the empty set. Raises ``ValueError`` when 2^D exceeds ``MAX_ENUMERATED``.
+    Row 0 is the empty set. Raises ``ValueError``, which says what to use ``instead``, when there are
+    too many to enumerate.
+
+    >>> subsets(2).int().tolist()
+    [[0, 0], [1, 0], [0, 1], [1, 1]]
     """
     require_count("num_features", num_features, 1)
-    _refuse_large(2**num_features, f"all subsets of {num_features} coordinates", "sample_masks")
+    require_enumerable(f"the subsets of D = {num_features} coordinates", 2**num_features, instead)
     rows = torch.arange(2**num_features)
     return (rows[:, None] >> torch.arange(num_features)) & 1 == 1
 
@@ -66,49 +84,31 @@ class SizeLaw(ABC):
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
         """Probability of M = 1, ..., D (float64, sums to 1)."""
 
-    def sample(self, num_masks: int, num_features: int, *, generator: torch.Generator) -> Tensor:
-        """``num_masks`` sizes in 1..D, shape (P,) int64."""
+    def sample(
+        self, num_masks: int, num_features: int, *, generator: torch.Generator
+    ) -> Int[Tensor, " P"]:
+        """``num_masks`` independent sizes in 1..D."""
         weights = self.probabilities(num_features)
-        draws = torch.multinomial(weights, num_masks, replacement=True, generator=generator)
-        return draws + 1
+        return 1 + torch.multinomial(weights, num_masks, replacement=True, generator=generator)
 
     def stratified(
         self, num_masks: int, num_features: int, *, generator: torch.Generator
-    ) -> Tensor:
-        """``num_masks`` sizes at evenly spaced quantiles with one random shift, shape (P,) int64.
+    ) -> Int[Tensor, " P"]:
+        """``num_masks`` sizes at evenly spaced quantiles with one random shift.
 
         Each size is unbiased for the law, and the set is as even as it can be: with P = D and the
         uniform law it is every size 1..D once, whatever the shift.
         """
         shift = torch.rand((), generator=generator, dtype=torch.float64)
-        return self.quantile(spread(shift, num_masks), num_features)
+        return self._spread(shift, num_masks, num_features)
 
-    def quantile(self, level: Tensor, num_features: int) -> Tensor:
-        """The sizes at quantiles ``level`` in [0, 1), int64 of the same shape."""
+    def _spread(
+        self, shift: Float[Tensor, "*B"], num_masks: int, num_features: int
+    ) -> Int[Tensor, "*B P"]:
+        level = (torch.arange(num_masks, dtype=torch.float64) + shift[..., None]) / num_masks
         # The last partial sum may round below 1; no quantile may fall behind it.
         bounds = self.probabilities(num_features).cumsum(0)[:-1]
         return torch.bucketize(level, bounds, right=True) + 1
-
-
-def spread(shift: Float[Tensor, "*B"], num_masks: int) -> Float[Tensor, "*B P"]:
-    """``num_masks`` evenly spaced quantiles in [0, 1), moved by ``shift`` in [0, 1)."""
-    return (torch.arange(num_masks, dtype=torch.float64) + shift[..., None]) / num_masks
-
-
-@dataclass(frozen=True)
-class FixedSize(SizeLaw):
-    """Always M = ``num_masked``."""
-
-    num_masked: int
-
-    def __post_init__(self) -> None:
-        require_count("num_masked", self.num_masked, 1)
-
-    def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
-        require_count("num_masked", self.num_masked, 1, num_features)
-        weights = torch.zeros(num_features, dtype=torch.float64)
-        weights[self.num_masked - 1] = 1.0
-        return weights
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,30 @@ class SizeSet(SizeLaw):
 
 
 @dataclass(frozen=True)
+class FixedSize(SizeLaw):
+    """Always M = ``num_masked``."""
+
+    num_masked: int
+
+    def __post_init__(self) -> None:
+        require_count("num_masked", self.num_masked, 1)
+
+    def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
+        return SizeSet((self.num_masked,)).probabilities(num_features)
+
+
+@dataclass(frozen=True)
 class FixedRate(SizeLaw):
-    """Always M = max(1, ⌊rate · D⌋): 15 % of 512 coordinates are the paper's 76."""
+    """Always M = max(1, ⌊rate · D⌋): 15 % of 512 coordinates are the paper's 76.
+
+    >>> FixedRate(0.15).num_masked(512)
+    76
+    """
 
     rate: float
 
     def __post_init__(self) -> None:
-        _require_rate("rate", self.rate)
+        _require_rate(self.rate)
 
     def num_masked(self, num_features: int) -> int:
         """M for this D."""
@@ -164,7 +181,7 @@ class BernoulliRate(SizeLaw):
     rate: float
 
     def __post_init__(self) -> None:
-        _require_rate("rate", self.rate)
+        _require_rate(self.rate)
 
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
         require_count("num_features", num_features, 1)
@@ -177,9 +194,22 @@ class BernoulliRate(SizeLaw):
         return weights / weights.sum()
 
 
-def _require_rate(name: str, rate: float) -> None:
+def _require_rate(rate: float) -> None:
     if not 0.0 < rate <= 1.0:
-        raise ValueError(f"{name} must be in (0, 1], got {rate}. 15 % is {name}=0.15.")
+        raise ValueError(f"rate must be in (0, 1], got {rate}. 15 % is rate=0.15.")
+
+
+def from_ranks(
+    ranks: Int[Tensor, "*#B D"], sizes: int | Int[Tensor, "*#B"]
+) -> Bool[Tensor, "*B D"]:
+    """The masks that hide the coordinates of rank 0..M − 1, M from ``sizes``, shape (..., D).
+
+    Orders and sizes are broadcast against each other.
+
+    >>> from_ranks(torch.tensor([2, 0, 1]), torch.tensor([1, 2])).int().tolist()
+    [[0, 1, 0], [0, 1, 1]]
+    """
+    return ranks < torch.as_tensor(sizes, device=ranks.device)[..., None]
 
 
 def sample_ranks(
@@ -187,8 +217,8 @@ def sample_ranks(
 ) -> Int[Tensor, "P D"]:
     """Ranks of the coordinates in P uniformly random orders, shape (P, D) with values 0..D−1.
 
-    ``ranks < M`` is then a uniformly random mask of size M, and the coordinate of rank M − 1 is a
-    uniformly random member of it.
+    ``from_ranks(ranks, M)`` are then uniformly random masks of size M, and the coordinate of rank
+    M − 1 is a uniformly random member of its mask.
     """
     require_count("num_masks", num_masks, 1)
     require_generator(generator)
@@ -204,6 +234,10 @@ def sample_masks(
     """P random masks, shape (P, D): sizes from ``size``, coordinates uniform given the size.
 
     ``size`` is an integer or a law: ``FixedRate(0.15)``, ``UniformSize()``, ``BernoulliRate(0.15)``.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> sample_masks(4, 10, FixedRate(0.3), generator=g).sum(dim=1).tolist()
+    [3, 3, 3, 3]
     """
     require_count("num_features", num_features, 1)
     law = FixedSize(size) if isinstance(size, int) and not isinstance(size, bool) else size
@@ -213,20 +247,52 @@ def sample_masks(
         )
     law.probabilities(num_features)  # refuses a size that this D does not have, before drawing
     ranks = sample_ranks(num_masks, num_features, generator=generator)
-    sizes = law.sample(num_masks, num_features, generator=generator)
-    return ranks < sizes.to(ranks.device)[:, None]
+    return from_ranks(ranks, law.sample(num_masks, num_features, generator=generator))
+
+
+def stratified_masks(
+    num_masks: int,
+    num_features: int,
+    law: SizeLaw | Sequence[SizeLaw],
+    *,
+    generator: torch.Generator | Sequence[torch.Generator],
+) -> Bool[Tensor, "... P D"]:
+    """Masks for one training step: :meth:`SizeLaw.stratified` sizes, coordinates uniform.
+
+    With ``num_masks`` = D and the uniform law that is one fresh mask of every size, the paper's
+    training; with a fixed size, D masks of that size. Shape (P, D), with an axis in front for a
+    sequence of generators and one before that for a sequence of laws, which share random numbers.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> stratified_masks(5, 5, UniformSize(), generator=g).sum(dim=1).tolist()
+    [1, 2, 3, 4, 5]
+    """
+    require_count("num_masks", num_masks, 1)
+    laws = [law] if isinstance(law, SizeLaw) else law
+    generators = [generator] if isinstance(generator, torch.Generator) else generator
+    shifts, orders = [], []
+    for g in generators:
+        require_generator(g)
+        shifts.append(torch.rand((), generator=g, dtype=torch.float64))
+        orders.append(sample_ranks(num_masks, num_features, generator=g))
+    shift = torch.stack(shifts)
+    sizes = torch.stack([each._spread(shift, num_masks, num_features) for each in laws])
+    mask = from_ranks(torch.stack(orders), sizes)
+    mask = mask[0] if isinstance(law, SizeLaw) else mask
+    return mask[..., 0, :, :] if isinstance(generator, torch.Generator) else mask
 
 
 def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
     """One order of the coordinates -> D masks of sizes 1..D; row M − 1 masks ``order[:M]``.
 
     The coordinates are revealed from the last of ``order`` to the first. Leading axes are batches.
+
+    >>> nested_masks(torch.tensor([2, 0, 1])).int().tolist()
+    [[0, 0, 1], [1, 0, 1], [1, 1, 1]]
     """
     num_features = order.shape[-1]
-    ranks = order.argsort(dim=-1)
     if not torch.equal(order.sort(dim=-1).values, torch.arange(num_features).expand_as(order)):
         raise ValueError(
             f"order must be a permutation of 0..{num_features - 1}, got {order.tolist()}."
         )
-    sizes = torch.arange(1, num_features + 1)
-    return ranks[..., None, :] < sizes[:, None]
+    return from_ranks(order.argsort(dim=-1)[..., None, :], torch.arange(1, num_features + 1))

@@ -68,6 +68,12 @@ class Estimate(float):
         return {"value": self.value, **self.__dict__}
 
 
+def trapezoid_weights(sizes: np.ndarray, num_features: int) -> np.ndarray:
+    """Weights of S at ``sizes`` in Σ_M S(M), M = 1..D: straight lines between, constant outside."""
+    every = np.arange(1, num_features + 1)
+    return np.array([np.interp(every, sizes, row).sum() for row in np.eye(len(sizes))])
+
+
 @dataclass(frozen=True)
 class MaskCurve:
     """The mask-rate curve S(x; M) of a model, averaged over the data.
@@ -125,10 +131,8 @@ class MaskCurve:
         Between two neighboring sizes the curve is taken as a straight line, and outside the grid as
         constant; the sum then runs over all M = 1..D. With every size present all weights are 1.
         """
-        sizes = np.arange(1, self.num_features + 1)
-        grid = self.num_masked.numpy()
-        basis = [np.interp(sizes, grid, row).sum() for row in np.eye(len(grid))]
-        return torch.tensor(basis, dtype=self.score.dtype)
+        weights = trapezoid_weights(self.num_masked.numpy(), self.num_features)
+        return torch.tensor(weights, dtype=self.score.dtype)
 
     def area(self) -> Estimate:
         """Area under the curve, sum over M = 1..D of S(x; M): log p(x) by Proposition 1, in nats.

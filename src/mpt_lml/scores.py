@@ -1,28 +1,39 @@
-"""Reductions over masked positions: the one place that divides by M (floor 1)."""
+"""Reductions over masked positions: the one place that divides by M."""
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+__all__ = ["mask_score", "mean_by_size"]
 
 
 def mask_score(
-    log_conditional: Float[Tensor, "P *N D"], mask: Bool[Tensor, "P D"]
-) -> Float[Tensor, "P *N"]:
-    """(1/M) Σ_{j∈A} log p(x_j | x_R) for every mask A: the score of one mask, in nats a coordinate.
+    log_conditional: Float[Tensor, "... D"], mask: Bool[Tensor, "... D"]
+) -> Float[Tensor, "..."]:
+    """(1/M) Σ_{j∈A} log p(x_j | x_R), the score of a mask A, in nats a coordinate.
 
-    ``log_conditional`` is (P, N, D), or (P, D) when already averaged over the data; its entries at
-    unmasked coordinates are 0.
+    With as many axes as ``mask``, such as (P, D) averaged over the data or (B, D) with one mask a
+    datum, every row has its own mask. With one axis more, (P, N, D), every mask meets all data: (P, N).
+
+    >>> mask_score(torch.tensor([[-1.0, -3.0, 0.0]]), torch.tensor([[True, True, False]]))
+    tensor([-2.])
     """
-    sizes = mask.sum(dim=1).to(log_conditional.dtype)
-    return log_conditional.sum(dim=-1) / sizes.view(-1, *[1] * (log_conditional.ndim - 2))
+    if log_conditional.ndim > mask.ndim:
+        mask = mask[..., None, :]
+    return log_conditional.where(mask, 0.0).sum(dim=-1) / mask.sum(dim=-1)
 
 
 def mean_by_size(
-    values: Float[Tensor, " P"], sizes: Tensor, num_features: int
-) -> Float[Tensor, " L"]:
-    """Mean of ``values`` over all masks of size 0, ..., D, shape (D + 1,); NaN where there is none."""
-    empty = torch.zeros(num_features + 1, dtype=values.dtype, device=values.device)
-    total = empty.index_add(0, sizes, values)
-    return total / torch.bincount(sizes, minlength=num_features + 1)
+    values: Float[Tensor, "P *rest"], sizes: Int[Tensor, " P"], num_features: int
+) -> Float[Tensor, "L *rest"]:
+    """Mean of ``values`` over all masks of size 0, ..., D, shape (D + 1, ...); NaN where none is.
+
+    >>> mean_by_size(torch.tensor([5.0, 1.0, 3.0]), torch.tensor([0, 1, 1]), 1)
+    tensor([5., 2.])
+    """
+    empty = values.new_zeros(num_features + 1, *values.shape[1:])
+    number = torch.bincount(sizes, minlength=num_features + 1)
+    rows = sizes.view(-1, *[1] * (values.ndim - 1)).expand_as(values)
+    return empty.scatter_add(0, rows, values) / number.view(-1, *[1] * (values.ndim - 1))

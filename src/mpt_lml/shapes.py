@@ -92,6 +92,19 @@ def require_count(name: str, value: int, low: int, high: int | None = None) -> N
         raise ValueError(f"{name} must be in {legal}, got {value}.")
 
 
+MAX_ENUMERATED = 2**18
+"""Most masks, subsets, points or orders that are visited one by one."""
+
+
+def require_enumerable(what: str, number: int, instead: str) -> None:
+    """Refuse to visit ``number`` of ``what`` where that would never end; say what to do instead."""
+    if number > MAX_ENUMERATED:
+        raise ValueError(
+            f"{what} are {number:.3e}, more than the {MAX_ENUMERATED} that are enumerated. "
+            f"Use {instead} instead."
+        )
+
+
 def require_generator(generator: torch.Generator | None) -> None:
     """Check that randomness was passed in, not left to a global state."""
     if not isinstance(generator, torch.Generator):

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 from models import generator, random_ppca, random_table
-from test_masked_lm import MASK, tiny, tokenizer
+from tiny_bert import MASK, tiny, tokenizer
 
 from mpt_lml import (
     HMM,
     ConditionalTable,
     MaskedLM,
     curves,
+    data,
     estimators,
     masks,
     objectives,
     orders,
     quadrature,
-    tokens,
 )
 from mpt_lml.experiments import training
 
@@ -62,7 +62,7 @@ def test_batched_training_is_the_literal_loop() -> None:
         history = training.train(config, of, law)
         starts, generators = training.initial_loadings(config)
         for run, g in enumerate(generators):
-            mask = [objectives.draw_masks(5, 5, law, generator=g) for _ in range(6)]
+            mask = [masks.stratified_masks(5, 5, law, generator=g) for _ in range(6)]
             loadings, lml = literal.train(of.x, starts[run], 0.2, torch.stack(mask), 0.01)
             ours = history.parameters["loadings"][run]
             torch.testing.assert_close(ours, loadings, atol=1e-9, rtol=0)
@@ -113,7 +113,7 @@ def test_bernoulli_score_is_the_literal_one_in_both_precisions() -> None:
 
 @pytest.mark.parametrize("kind", ["classic", "modern"])
 def test_an_evaluation_loop_scores_the_same_masks_alike(kind: str) -> None:
-    text = tokens.encode(tokenizer(), ["the cat sat", "a dog", "the dogs sat.", "cats."])
+    text = data.encode(tokenizer(), ["the cat sat", "a dog", "the dogs sat.", "cats."])
     network = tiny(kind)
     mask = torch.stack(
         [language.bernoulli_masks(text, rate, generator=generator(rate)) for rate in (30, 60)]

@@ -8,8 +8,8 @@ import warnings
 
 import pytest
 import torch
+from cases import TractableModelCase
 from models import generator, random_bernoulli
-from test_models import TractableModelCase
 
 from mpt_lml import BernoulliPCA, curves, masks, objectives, quadrature
 from mpt_lml.shapes import require_binary

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_masked_lm import tiny, tokenizer
+from tiny_bert import tiny, tokenizer
 from transformers import BertForMaskedLM
 
 from mpt_lml import MaskedLM, checkpoints

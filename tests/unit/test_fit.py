@@ -18,9 +18,7 @@ SETTINGS = {"law": "uniform", "seeds": [1, 2, 3]}
 
 
 def objective(parameters: fit.Parameters, generators: Sequence[torch.Generator]) -> torch.Tensor:
-    mask = torch.stack(
-        [objectives.draw_masks(5, 5, masks.UniformSize(), generator=g) for g in generators]
-    )
+    mask = masks.stratified_masks(5, 5, masks.UniformSize(), generator=generators)
     return objectives.sampled(parameters["loadings"], NOISE, MOMENT, mask)
 
 
@@ -78,7 +76,7 @@ def test_adam_is_adam() -> None:
     loadings = START["loadings"][0].clone().requires_grad_()
     optimizer = torch.optim.Adam([loadings], lr=0.05)
     for _ in range(30):
-        mask = objectives.draw_masks(5, 5, masks.UniformSize(), generator=g)
+        mask = masks.stratified_masks(5, 5, masks.UniformSize(), generator=g)
         optimizer.zero_grad()
         (-objectives.sampled(loadings, NOISE, MOMENT, mask)).backward()
         optimizer.step()

@@ -8,8 +8,8 @@ import time
 
 import pytest
 import torch
+from cases import TractableModelCase
 from models import generator, random_hmm
-from test_models import TractableModelCase
 
 from mpt_lml import HMM, JointTable, masks
 

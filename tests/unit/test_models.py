@@ -6,69 +6,13 @@ import math
 
 import pytest
 import torch
+from cases import EXACT, TractableModelCase
 from models import generator, random_ppca, random_table
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
-from mpt_lml import PPCA, JointTable, curves, gaussian, masks
-from mpt_lml.models.base import ConditionalModel, TractableModel
+from mpt_lml import PPCA, JointTable, gaussian, masks
 from mpt_lml.numerics import log_normal
-
-EXACT = 1e-10
-
-
-class TractableModelCase:
-    """Mathematics that holds for any joint distribution; each model inherits it."""
-
-    def data(self, model: TractableModel, n: int = 6) -> torch.Tensor:
-        return model.sample(n, generator=generator(7))
-
-    def every_mask(self, model: TractableModel) -> torch.Tensor:
-        return masks.subsets(model.num_features)[1:]
-
-    def test_proposition_1(self, model: TractableModel) -> None:
-        x = self.data(model)
-        for row in x:
-            area = curves.exact_curve(model, row[None]).area()
-            assert abs(area - model.log_marginal(row[None]).item()) <= EXACT
-
-    def test_a_conditional_is_a_ratio_of_marginals(self, model: TractableModel) -> None:
-        x, mask = self.data(model), self.every_mask(model)
-        values = model.log_conditional(x, mask)
-        for p, j in mask.nonzero().tolist():
-            larger = ~mask[p : p + 1]
-            given = model.log_subset_marginal(x, larger)[0]
-            larger = larger.clone()
-            larger[0, j] = True
-            ratio = model.log_subset_marginal(x, larger)[0] - given
-            torch.testing.assert_close(values[p, :, j], ratio, atol=EXACT, rtol=0)
-
-    def test_zero_where_not_masked_and_never_nan(self, model: TractableModel) -> None:
-        x, mask = self.data(model), self.every_mask(model)
-        values = model.log_conditional(x, mask)
-        assert values.shape == (len(mask), len(x), model.num_features)
-        assert torch.isfinite(values).all()
-        hidden = mask[:, None, :].expand_as(values)
-        assert (values[~hidden] == 0).all()
-        assert (values[hidden] != 0).any()
-
-    def test_the_mean_over_data_is_the_mean(self, model: TractableModel) -> None:
-        x, mask = self.data(model), self.every_mask(model)
-        fast, slow = model.mean_log_conditional(x, mask), model.log_conditional(x, mask).mean(dim=1)
-        torch.testing.assert_close(fast, slow, atol=EXACT, rtol=0)
-        plain = ConditionalModel.mean_log_conditional(model, x, mask)  # what other models inherit
-        torch.testing.assert_close(plain, slow, atol=EXACT, rtol=0)
-        fast = model.mean_log_subset_marginal(x, ~mask)
-        slow = model.log_subset_marginal(x, ~mask).mean(dim=1)
-        torch.testing.assert_close(fast, slow, atol=EXACT, rtol=0)
-
-    def test_the_empty_and_the_full_set(self, model: TractableModel) -> None:
-        x = self.data(model)
-        ends = torch.stack([torch.zeros(model.num_features), torch.ones(model.num_features)]).bool()
-        values = model.log_subset_marginal(x, ends)
-        assert (values[0] == 0).all()
-        torch.testing.assert_close(values[1], model.log_marginal(x), atol=EXACT, rtol=0)
-
 
 PPCAS = {
     "D=1 K=0": random_ppca(1, 0),

@@ -61,7 +61,7 @@ def test_sampled_objective_is_unbiased(law: masks.SizeLaw) -> None:
     draws = torch.stack(
         [
             objectives.sampled(
-                loadings, NOISE, moment, objectives.draw_masks(6, 6, law, generator=g)
+                loadings, NOISE, moment, masks.stratified_masks(6, 6, law, generator=g)
             )
             for _ in range(3000)
         ]
@@ -72,9 +72,9 @@ def test_sampled_objective_is_unbiased(law: masks.SizeLaw) -> None:
 
 def test_stratified_uniform_is_every_size_once() -> None:
     for seed in range(20):
-        mask = objectives.draw_masks(7, 7, masks.UniformSize(), generator=generator(seed))
+        mask = masks.stratified_masks(7, 7, masks.UniformSize(), generator=generator(seed))
         assert mask.sum(dim=1).tolist() == [1, 2, 3, 4, 5, 6, 7]
-        fixed = objectives.draw_masks(7, 7, masks.FixedSize(3), generator=generator(seed))
+        fixed = masks.stratified_masks(7, 7, masks.FixedSize(3), generator=generator(seed))
         assert fixed.sum(dim=1).tolist() == [3] * 7
 
 
@@ -122,14 +122,14 @@ def test_closed_form_with_known_noise_is_the_maximum_over_the_loadings() -> None
 @pytest.mark.bad_input
 class TestRefused:
     def test_exact_objective_that_does_not_fit(self) -> None:
-        with pytest.raises(ValueError, match=r"D = 13.*objectives\.sampled"):
-            objectives.exact(batch(13), NOISE, torch.eye(13).double(), masks.UniformSize())
+        with pytest.raises(ValueError, match=r"D = 19.*objectives\.sampled"):
+            objectives.exact(batch(19), NOISE, torch.eye(19).double(), masks.UniformSize())
 
     def test_a_size_that_these_data_do_not_have(self) -> None:
         with pytest.raises(ValueError, match=r"1\.\.6, got 7"):
             objectives.exact(batch(), NOISE, torch.eye(6).double(), masks.FixedSize(7))
         with pytest.raises(ValueError, match=r"1\.\.6, got 7"):
-            objectives.draw_masks(6, 6, masks.FixedSize(7), generator=generator())
+            masks.stratified_masks(6, 6, masks.FixedSize(7), generator=generator())
 
     def test_an_empty_size_law(self) -> None:
         with pytest.raises(ValueError, match="at least one size"):

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+from cases import EXACT, TractableModelCase
 from models import generator
 from scipy import integrate, stats
-from test_models import EXACT, TractableModelCase
 
 from mpt_lml import PPCA, curves, estimators, masks
 from mpt_lml.models.regression import ConjugateRegression

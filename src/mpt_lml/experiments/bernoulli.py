@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mpt_lml import data, estimators, fit, objectives, quadrature
 from mpt_lml.experiments.registry import Config, Progress, checksum, silent
-from mpt_lml.masks import FixedRate, SizeLaw, UniformSize
+from mpt_lml.masks import FixedRate, SizeLaw, UniformSize, stratified_masks
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.quadrature import Grid
 from mpt_lml.results import History
@@ -208,8 +208,8 @@ def _objective(
     score = objectives.bernoulli.masked if conditional else objectives.bernoulli.block
 
     def masked(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
-        drawn = [objectives.draw_masks(masks, x.shape[1], law, generator=g) for g in generators]
-        return score(p["loadings"], p["offset"], x, torch.stack(drawn).to(x.device), grid)
+        drawn = stratified_masks(masks, x.shape[1], law, generator=generators)
+        return score(p["loadings"], p["offset"], x, drawn.to(x.device), grid)
 
     return {"elbo": elbo, "elbo-small": elbo, "marginal": marginal}.get(objective, masked)
 

@@ -45,7 +45,7 @@ def paper_masks(
     draws = num_features * num_masks
     orders = torch.stack([torch.randperm(num_features, generator=generator) for _ in range(draws)])
     ranks = orders.argsort(dim=1).view(num_features, num_masks, num_features)
-    return ranks < torch.arange(1, num_features + 1)[:, None, None]
+    return masks.from_ranks(ranks, torch.arange(1, num_features + 1)[:, None])
 
 
 def _cut(value: float) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mpt_lml import data, estimators, fit, objectives, quadrature, scores
 from mpt_lml.experiments.registry import Config, Progress, checksum, silent
-from mpt_lml.masks import FixedRate, SizeLaw, UniformSize
+from mpt_lml.masks import FixedRate, SizeLaw, UniformSize, stratified_masks
 from mpt_lml.models import vae
 from mpt_lml.quadrature import Grid
 from mpt_lml.results import History
@@ -123,8 +123,7 @@ class Batches:
     def masks(self, law: SizeLaw, generators: Sequence[torch.Generator]) -> Bool[Tensor, "B n D"]:
         """One mask per image."""
         shape = (self.config.batch_size, self.x.shape[1])
-        drawn = [objectives.draw_masks(*shape, law, generator=g) for g in generators]
-        return torch.stack(drawn).to(self.x.device)
+        return stratified_masks(*shape, law, generator=generators).to(self.x.device)
 
     def noise(
         self, count: int, size: int, generators: Sequence[torch.Generator]
@@ -213,7 +212,7 @@ def _objective(config: DeepVAE, x: Float[Tensor, "N D"], objective: str) -> fit.
     def exact(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
         batch, values = draw.images(generators), []
         for run, g in enumerate(generators):
-            mask = objectives.draw_masks(config.exact_masks, x.shape[1], law, generator=g)
+            mask = stratified_masks(config.exact_masks, x.shape[1], law, generator=g)
             model = vae.dense_model(p, run, "gaussian", variance)
             shifted = _shifted(grid, config.exact_nodes, generator=g)
             table = estimators.GridConditional(model, shifted)

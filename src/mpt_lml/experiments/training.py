@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import data, fit, masks, objectives
@@ -119,7 +119,8 @@ def train(
         loadings = parameters["loadings"]
         if exact:
             return objectives.exact(loadings, noise, of.moment, law)
-        mask = draw_for_all(generators, [law], config.num_features)[0]
+        size = config.num_features
+        mask = masks.stratified_masks(size, size, law, generator=generators)
         return objectives.sampled(loadings, noise, of.moment, mask.to(loadings.device))
 
     settings = dataclasses.asdict(config) | {
@@ -139,27 +140,6 @@ def train(
         checkpoint=None if checkpoint is None else fit.Checkpoint(checkpoint, settings),
         progress=progress,
     )
-
-
-def draw_for_all(
-    generators: Sequence[torch.Generator], laws: Sequence[SizeLaw], num_features: int
-) -> Bool[Tensor, "laws seeds P D"]:
-    """One epoch's D masks for every law and seed; the laws of a seed share its random numbers.
-
-    Number for number what :func:`mpt_lml.objectives.draw_masks` draws for one law and generator.
-    """
-    size = num_features
-    rand = [
-        (
-            torch.rand((), generator=g, dtype=torch.float64),
-            torch.rand(size, size, generator=g, dtype=torch.float64),
-        )
-        for g in generators
-    ]
-    level = masks.spread(torch.stack([shift for shift, _ in rand]), size)
-    ranks = torch.stack([noise for _, noise in rand]).argsort(dim=-1)
-    sizes = torch.stack([law.quantile(level, size) for law in laws])
-    return ranks < sizes[..., None]
 
 
 def train_together(
@@ -185,8 +165,10 @@ def train_together(
         return parameters["loadings"].unflatten(0, batch)
 
     def objective(parameters: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
-        mask = draw_for_all(generators, laws, config.num_features).to(moment.device)
-        return objectives.sampled(loadings(parameters), noise, moment, mask).flatten()
+        size = config.num_features
+        mask = masks.stratified_masks(size, size, laws, generator=generators)
+        scores = objectives.sampled(loadings(parameters), noise, moment, mask.to(moment.device))
+        return scores.flatten()
 
     def lml(parameters: fit.Parameters) -> Tensor:
         return objectives.log_marginal(loadings(parameters), noise, moment).flatten()

@@ -6,9 +6,7 @@ of PPCA; ``objectives.bernoulli`` has the ones of Bernoulli PCA and ``objectives
 
 from mpt_lml.objectives import bernoulli, vae
 from mpt_lml.objectives.ppca import (
-    MAX_EXACT_FEATURES,
     curve,
-    draw_masks,
     exact,
     log_marginal,
     mask_scores,
@@ -18,10 +16,8 @@ from mpt_lml.objectives.ppca import (
 )
 
 __all__ = [
-    "MAX_EXACT_FEATURES",
     "bernoulli",
     "curve",
-    "draw_masks",
     "exact",
     "log_marginal",
     "mask_scores",

@@ -13,13 +13,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml import masks
+from mpt_lml import masks, scores
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.masks import SizeLaw
-from mpt_lml.shapes import require_count, require_data
-
-MAX_EXACT_FEATURES = 12
-"""Largest D whose masks are all visited in one training step (4,095 of them)."""
+from mpt_lml.shapes import require_data
 
 
 def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
@@ -47,8 +44,8 @@ def mask_scores(
 ) -> Float[Tensor, "*B P"]:
     """(1/M) Σ_{j∈A} log p(x_j | x_R) of every mask, mean over the data, shape (..., P)."""
     posterior = LowRankPosterior.of(loadings, noise_variance, ~mask)
-    values = posterior.mean_log_conditional(moment).where(mask, 0.0)
-    return values.sum(dim=-1) / mask.sum(dim=-1)
+    values = posterior.mean_log_conditional(moment)
+    return scores.mask_score(values, mask.expand_as(values))
 
 
 def sampled(
@@ -69,42 +66,24 @@ def exact(
 ) -> Float[Tensor, "*B"]:
     """D Σ_M π(M) S(x; M) over every mask that the law can draw.
 
-    Raises ``ValueError`` for D above ``MAX_EXACT_FEATURES``; use :func:`sampled` there.
+    Raises ``ValueError`` where 2^D masks are too many; use :func:`sampled` there.
     """
     num_features = loadings.shape[-2]
     mask, weights = weighted_masks(num_features, law)
-    scores = mask_scores(loadings, noise_variance, moment, mask.to(loadings.device))
-    return num_features * (scores * weights.to(loadings)).sum(dim=-1)
+    each = mask_scores(loadings, noise_variance, moment, mask.to(loadings.device))
+    return num_features * (each * weights.to(loadings)).sum(dim=-1)
 
 
 def weighted_masks(
     num_features: int, law: SizeLaw
 ) -> tuple[Bool[Tensor, "P D"], Float[Tensor, " P"]]:
     """Every mask of positive probability under ``law`` and its probability, (P, D) and (P,)."""
-    if num_features > MAX_EXACT_FEATURES:
-        raise ValueError(
-            f"the exact objective visits all 2^D masks in every step; D = {num_features} is above "
-            f"the limit {MAX_EXACT_FEATURES}. Use objectives.sampled with masks from draw_masks."
-        )
     probabilities = law.probabilities(num_features)
-    mask = masks.subsets(num_features)[1:]
+    mask = masks.subsets(num_features, instead="objectives.sampled")[1:]
     sizes = mask.sum(dim=1)
     counts = torch.bincount(sizes, minlength=num_features + 1)[1:]
     weights = (probabilities / counts)[sizes - 1]
     return mask[weights > 0], weights[weights > 0]
-
-
-def draw_masks(
-    num_masks: int, num_features: int, law: SizeLaw, *, generator: torch.Generator
-) -> Bool[Tensor, "P D"]:
-    """Masks for one training step, (P, D): sizes stratified over ``law``, coordinates uniform.
-
-    With ``num_masks`` = D and the uniform law that is one fresh mask of every size, the paper's
-    training; with a fixed size, D masks of that size.
-    """
-    require_count("num_masks", num_masks, 1)
-    sizes = law.stratified(num_masks, num_features, generator=generator)
-    return masks.sample_ranks(num_masks, num_features, generator=generator) < sizes[:, None]
 
 
 def curve(
@@ -115,6 +94,6 @@ def curve(
     """The exact S(x; M), M = 1..D, of every model of the batch, shape (..., D)."""
     num_features = loadings.shape[-2]
     mask, _ = weighted_masks(num_features, masks.UniformSize())
-    scores = mask_scores(loadings, noise_variance, moment, mask.to(loadings.device))
-    group = torch.nn.functional.one_hot(mask.sum(dim=1) - 1).to(loadings)
-    return scores @ (group / group.sum(dim=0))
+    each = mask_scores(loadings, noise_variance, moment, mask.to(loadings.device))
+    sizes = mask.sum(dim=1).to(loadings.device)
+    return scores.mean_by_size(each.movedim(-1, 0), sizes, num_features)[1:].movedim(0, -1)

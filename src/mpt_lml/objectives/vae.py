@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mpt_lml import scores
 from mpt_lml.models.vae import Parameters, dense, divergence_from_prior, log_likelihood
 
 
@@ -132,8 +133,7 @@ def partial(
 
 def _score(values: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N D"]) -> Float[Tensor, " B"]:
     """D times the mean over masked coordinates, then over data."""
-    means = values.where(mask, 0.0).sum(dim=-1) / mask.sum(dim=-1)
-    return mask.shape[-1] * means.mean(dim=-1)
+    return mask.shape[-1] * scores.mask_score(values, mask).mean(dim=-1)
 
 
 def _require_draws(noise: Tensor, samples: int) -> None:
