@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mpt_lml.data import Tokens
 from mpt_lml.masks import from_ranks
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.numerics import mean_and_error
 from mpt_lml.results import Estimate
 from mpt_lml.scores import mask_score
 from mpt_lml.shapes import require_count
-from mpt_lml.tokens import Tokens, sample_ranks, sizes_at
 
 __all__ = ["PAPER_UNIT", "Design", "SentenceCurves", "curves"]
 
@@ -93,9 +93,9 @@ class Design:
         """The masks of one sentence, for each repeat all columns, and last the one of everything."""
         generator = self.generator(sentence)
         count = self.num_masks * len(self.columns)
-        ranks = sample_ranks(row.rows(torch.zeros(count).long()), generator=generator)
+        ranks = row.rows(torch.zeros(count).long()).sample_ranks(generator=generator)
         if self.strata is None:
-            sizes = sizes_at(torch.tensor(self.rates), row.num_features)
+            sizes = row.sizes_at(torch.tensor(self.rates))
         else:
             jitter = torch.rand(self.num_masks, self.strata, generator=generator)
             edges = torch.arange(self.strata + 1, dtype=torch.float64) / self.strata

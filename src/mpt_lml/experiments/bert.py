@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import text
+from mpt_lml.data import Tokens, encode, sentences
 from mpt_lml.experiments.base import (
     Bench,
     Experiment,
@@ -26,14 +26,13 @@ from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.numerics import mean_and_error
 from mpt_lml.sentence_curves import Design, Part, SentenceCurves, Work, curves
 from mpt_lml.theory import rates
-from mpt_lml.tokens import Tokens, encode
 
 GLUE = ("glue/ax", "glue/cola", "glue/qnli", "glue/mrpc", "glue/sst-2")
 
 
 def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = None) -> Tokens:
     """``count`` sentences, the same ones every time, of those that fit the network whole."""
-    found = text.sentences(name)
+    found = sentences(name)
     tokens = encode(tokenizer, found.first, found.second)
     fits = (tokens.lengths <= (longest or tokens.lengths.max())) & (tokens.num_features >= 2)
     if not fits.any():
@@ -45,7 +44,7 @@ def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = Non
 
 @dataclass(frozen=True)
 class OnSentences(Experiment):
-    """Curves on sets of sentences, each a name of ``text.NAMES`` or a file with one a line."""
+    """Curves on sets of sentences, each a name of ``data.sentences`` or a file with one a line."""
 
     seeds: tuple[int, ...] = (4,)
     data_sets: tuple[str, ...] = GLUE

@@ -13,14 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import text
+from mpt_lml.data import Tokens, bert_vocabulary, sentences
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.bert import GLUE, OnSentences
 from mpt_lml.files import book_file
 from mpt_lml.models import bert_networks
 from mpt_lml.sentence_curves import PAPER_UNIT, Design
 from mpt_lml.theory import rates
-from mpt_lml.tokens import Tokens
 
 SETS = ("ax", "cola", "qnli", "mrpc", "sst2")
 PRINTED = {
@@ -84,9 +83,9 @@ class Table2(OnSentences):
 
     def _before_training(self, seed: int) -> tuple[Any, Any]:
         if not self.small:
-            tokenizer = bert_networks.load_tokenizer(text.bert_vocabulary())
+            tokenizer = bert_networks.load_tokenizer(bert_vocabulary())
             return bert_networks.random_bert_base(seed=seed), tokenizer
-        tokenizer = bert_networks.train_tokenizer(text.WRITTEN, 150)
+        tokenizer = bert_networks.train_tokenizer(sentences("written").first, 150)
         network = bert_networks.small_network(
             len(tokenizer), "classic", width=32, num_layers=1, seed=seed
         )
