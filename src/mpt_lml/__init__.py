@@ -10,10 +10,12 @@ from mpt_lml import (
     masks,
     objectives,
     orders,
+    page,
     plots,
     quadrature,
     scores,
     theory,
+    verdicts,
 )
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.conditional_table import ConditionalTable
@@ -46,9 +48,11 @@ __all__ = [
     "masks",
     "objectives",
     "orders",
+    "page",
     "plots",
     "quadrature",
     "scores",
     "theory",
+    "verdicts",
 ]
 __version__ = "0.1.0"

@@ -14,8 +14,8 @@ from tiny_bert import CLS, MASK, tiny, tokenizer
 from mpt_lml import MaskedLM, curves, data, masks
 from mpt_lml.experiments import bert, bert_curve, random_bert
 from mpt_lml.experiments.bert_curve import Design, SentenceCurves
+from mpt_lml.files import read_json
 from mpt_lml.models.bert_networks import at_random
-from mpt_lml.results import read_json
 
 SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "dog the cat a dog"]
 

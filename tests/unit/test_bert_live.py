@@ -20,8 +20,8 @@ from mpt_lml import checkpoints, data
 from mpt_lml.checkpoints import PINNED
 from mpt_lml.experiments import bert, bert_live
 from mpt_lml.experiments.small_bert import mean_score
+from mpt_lml.files import write_json
 from mpt_lml.models.bert_networks import HUB_NAME
-from mpt_lml.results import write_json
 
 NOTEBOOK = Path(__file__).parents[2] / "book" / "11-bert.ipynb"
 

@@ -13,6 +13,8 @@ FLOORS = {
     "shapes": 0,
     "numerics": 0,
     "results": 0,
+    "files": 0,
+    "verdicts": 0,
     "gaussian": 1,
     "masks": 1,
     "evidence": 1,
@@ -27,7 +29,7 @@ FLOORS = {
     "diffusion": 4,
     "experiments": 5,
 }
-WINGS = {"data", "fit", "plots", "symbolic"}
+WINGS = {"data", "fit", "page", "plots", "symbolic"}
 # Rooms of several modules: all of them may import this one, which imports none of them.
 BASES = {
     "data": "mpt_lml.data.places",

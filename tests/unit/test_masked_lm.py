@@ -392,7 +392,7 @@ class TestTheBooksOwn:
         root = Path(__file__).parents[2]
         content = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
         taken = content["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-        assert taken["book/results/small_bert"] == "mpt_lml/small_bert"
+        assert taken["book/results"] == "mpt_lml/book/results"
         assert (root / "book/results/small_bert/model.safetensors").exists()
 
     def test_vocabularies_do_not_depend_on_the_run(self) -> None:

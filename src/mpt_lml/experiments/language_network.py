@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from mpt_lml import masks
 from mpt_lml.experiments.registry import Progress, silent
+from mpt_lml.files import replacing
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.paired import PairedConditionals
-from mpt_lml.results import replacing
 
 if TYPE_CHECKING:
     from transformers import BertForMaskedLM

@@ -23,6 +23,7 @@ from mpt_lml.experiments.registry import (
     experiment,
     silent,
 )
+from mpt_lml.files import replacing
 from mpt_lml.models.bert_networks import (
     Architecture,
     load_tokenizer,
@@ -30,7 +31,6 @@ from mpt_lml.models.bert_networks import (
     train_tokenizer,
 )
 from mpt_lml.models.masked_lm import masked_logits
-from mpt_lml.results import replacing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

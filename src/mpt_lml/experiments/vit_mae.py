@@ -28,6 +28,7 @@ from mpt_lml.experiments.registry import (
     silent,
     weights_of,
 )
+from mpt_lml.files import replacing
 from mpt_lml.models.mae_networks import (
     HUB_NAME,
     IMAGENET_MEAN,
@@ -39,7 +40,7 @@ from mpt_lml.models.mae_networks import (
 )
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.numerics import LOG_2PI
-from mpt_lml.results import MaskCurve, replacing
+from mpt_lml.results import MaskCurve
 from mpt_lml.theory.rates import crossover, jackknife
 
 if TYPE_CHECKING:
