@@ -14,6 +14,7 @@ from mpt_lml import (
     plots,
     quadrature,
     scores,
+    sentence_curves,
     theory,
     verdicts,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "plots",
     "quadrature",
     "scores",
+    "sentence_curves",
     "theory",
     "verdicts",
 ]

@@ -47,7 +47,7 @@ class Design:
     Raises
     ------
     ValueError
-        For rates that do not increase, and for counts below one.
+        For rates that do not increase within 1..100, and for counts below one.
 
     >>> Design(strata=4).columns
     (12.5, 37.5, 62.5, 87.5)
@@ -62,6 +62,8 @@ class Design:
         require_count("num_masks", self.num_masks, 1)
         if self.strata is not None:
             require_count("strata", self.strata, 1)
+        for rate in self.rates:
+            require_count("rate in percent", rate, 1, 100)
         if not self.rates or list(self.rates) != sorted(set(self.rates)):
             raise ValueError(f"rates must increase, in percent, got {self.rates}.")
 
@@ -177,7 +179,7 @@ class SentenceCurves:
                 f"the mean over {self.design.rates} % is no area: that takes rates all over the "
                 "range, such as 5, 15, ..., 95."
             )
-        unit = {"token": 1, "sentence": self.num_features, "paper": PAPER_UNIT}[per]
+        unit = PAPER_UNIT if per == "paper" else self.num_features if per == "sentence" else 1.0
         mean, error = mean_and_error(self.each.mean(dim=1) * unit)
         return Estimate(mean.item(), error.item(), len(self.raw))
 

@@ -108,7 +108,8 @@ class PreTrained(OnSentences):
         """
         design = Design(self.rates, seed=self.seeds[0])
         found = self.curves(bench, *load(self.model), design, batch_tokens=16384)
-        arrays, findings = {}, {}
+        arrays: dict[str, Tensor] = {}
+        findings: dict[str, Finding] = {}
         for name, (_, result) in found.items():
             area = result.area("paper")
             arrays |= {

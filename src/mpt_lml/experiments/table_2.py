@@ -8,20 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.data import Tokens, bert_vocabulary, sentences
+from mpt_lml.data import Tokens, bert_vocabulary, published_curves, sentences
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.bert import GLUE, OnSentences
-from mpt_lml.files import book_file
 from mpt_lml.models import bert_networks
 from mpt_lml.sentence_curves import PAPER_UNIT, Design
 from mpt_lml.theory import rates
 
-SETS = ("ax", "cola", "qnli", "mrpc", "sst2")
+SETS = ("ax", "cola", "qnli", "mrpc", "sst2")  # as the authors' files call them
 PRINTED = {
     "random": ("-5245.31", "-5283.52", "-5343.98", "-5362.21"),
     "pretrained": ("-1715.75", "-1657.68", "-1770.28", "-1773.45"),
@@ -61,9 +59,8 @@ class Table2(OnSentences):
         for seed in bench.progress(self.seeds, "initializations"):
             network, tokenizer = self._before_training(seed)
             design = Design(strata=self.strata, seed=seed)
-            places = bench, network, tokenizer, design, f"{seed}/"
-            options = {"half_precision": True, "part_size": 8}
-            found = self.curves(*places, **options)
+            run = bench, network, tokenizer, design
+            found = self.curves(*run, f"{seed}/mask/", 8, half_precision=True)
             for name, (tokens, result) in found.items():
                 area = result.area("paper")
                 by_seed[f"area/{name}"].append(area.value)
@@ -71,7 +68,9 @@ class Table2(OnSentences):
                 by_seed[f"curve/{name}"].append(result.score.tolist())
                 arrays[f"repetition/{name}"] = repetition(tokens)
                 arrays[f"num_features/{name}"] = tokens.num_features
-            as_trained = only_first.curves(*places, replacement="bert", **options)
+            as_trained = only_first.curves(
+                *run, f"{seed}/bert/", 8, half_precision=True, replacement="bert"
+            )
             for name, (_, result) in as_trained.items():
                 by_seed[f"area_bert/{name}"].append(result.area("paper").value)
             variance = network.config.hidden_size * network.config.initializer_range**2
@@ -145,17 +144,6 @@ def joint_p(
         larger += int((statistic(further, shared) >= observed).sum())
     p = larger / num_draws
     return p, math.sqrt(p * (1 - p) / num_draws)
-
-
-def published_curves() -> dict[str, Float[Tensor, " R"]]:
-    """``KIND/SET``, KIND random or pretrained: nats per masked token at 1, ..., 99 %, float64.
-
-    Source: ``data/results/`` of the paper's public repository; see the README beside the table.
-    """
-    path = book_file("results/published_curves/bert_base.csv")
-    table = np.genfromtxt(path, delimiter=",", names=True)
-    kinds = [(kind, name) for kind in ("random", "pretrained") for name in SETS]
-    return {f"{kind}/{name}": torch.tensor(table[f"{name}_{kind}"]) for kind, name in kinds}
 
 
 @experiment(
