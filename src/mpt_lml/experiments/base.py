@@ -243,7 +243,7 @@ def live(name: str, otherwise: str, **settings: Any) -> Outcome | None:
 
     Elsewhere ``None``, after one printed line: why not, and ``otherwise``, what would be done.
     """
-    model = str(settings.get("model", find(name).preset().model))
+    model = settings.get("model") or dataclasses.asdict(find(name).preset())["model"]
     reason = None if Path(model).exists() else why_not_here(model)
     if reason is None:
         try:

@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(_tables(ledger.compare(command, ledger.location())))
         else:
             _run(options)
-    except (ValueError, OSError) as error:
+    except (TypeError, ValueError, OSError) as error:
         print(f"mpt-lml: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
