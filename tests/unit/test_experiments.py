@@ -12,7 +12,7 @@ from mpt_lml import PPCA, curves, data, estimators, experiments, fit
 from mpt_lml.experiments import base, cli, ledger
 from mpt_lml.experiments.base import Bench, Finding
 from mpt_lml.files import read_json, write_json
-from mpt_lml.models import bert_networks
+from mpt_lml.models import networks
 
 ROOT = Path(__file__).parents[2]
 
@@ -246,7 +246,7 @@ class TestOtherNetworks:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        folder = str(bert_networks.small_bert_folder())
+        folder = str(networks.small_bert_folder())
         call = ["run", "table-2-pretrained", "--preset", "quick"]
         assert cli.main([*call, "--model", folder]) == 0
         named = read_json(Path("mpt-lml-results", "table-2-pretrained.json"))
