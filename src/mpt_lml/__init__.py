@@ -3,7 +3,6 @@
 from mpt_lml import (
     curves,
     data,
-    diffusion,
     estimators,
     evidence,
     gaussian,
@@ -43,7 +42,6 @@ __all__ = [
     "ViTMAE",
     "curves",
     "data",
-    "diffusion",
     "estimators",
     "evidence",
     "gaussian",

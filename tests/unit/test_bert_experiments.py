@@ -14,10 +14,11 @@ from tiny_bert import tiny, tokenizer
 from transformers import BertForMaskedLM
 
 from mpt_lml import MaskedLM, checkpoints, data, experiments
+from mpt_lml.checkpoints import BERT_BASE
 from mpt_lml.experiments import bert, cli, table_2
 from mpt_lml.experiments.base import Bench
 from mpt_lml.files import CheckpointMismatchError, read_json
-from mpt_lml.models import bert_networks
+from mpt_lml.models import networks
 from mpt_lml.sentence_curves import Design, SentenceCurves
 
 LINES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "the cat a dog sat"]
@@ -117,14 +118,14 @@ def test_long_sentences_are_left_out(call: list[str], capsys) -> None:
 
 def test_a_pinned_revision_is_recorded(call: list[str], tmp_path: Path, monkeypatch) -> None:
     """A hub's cache as it lies on disk, so that a name is resolved without a network."""
-    pinned = checkpoints.PINNED[bert_networks.HUB_NAME]
+    pinned = checkpoints.PINNED[BERT_BASE]
     home = tmp_path / "hub" / "models--google-bert--bert-base-uncased"
     shutil.copytree(call[3], home / "snapshots" / pinned)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert cli.main([*call, "--model", bert_networks.HUB_NAME]) == 0
+    assert cli.main([*call, "--model", BERT_BASE]) == 0
     assert result(call)["weights"]["revision"] == pinned
-    network = bert_networks.load_network(bert_networks.HUB_NAME)
+    network = networks.load_network(BERT_BASE)
     assert isinstance(network, BertForMaskedLM)
 
 
@@ -137,7 +138,7 @@ def test_the_books_own_network_needs_no_network(monkeypatch) -> None:
 
 def test_the_published_network_is_the_default() -> None:
     found = bert.PreTrained()
-    assert found.model == bert_networks.HUB_NAME and len(found.rates) == 99
+    assert found.model == BERT_BASE and len(found.rates) == 99
 
 
 @pytest.mark.bad_input
@@ -172,7 +173,7 @@ class TestRefusals:
 
     def test_no_network_is_one_line(self, call: list[str], monkeypatch, capsys) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        message = self.refused([*call, "--model", bert_networks.HUB_NAME], capsys)
+        message = self.refused([*call, "--model", BERT_BASE], capsys)
         assert "there is no network" in message and "needs no download" in message
         assert message.count("\n") == 1
 
@@ -241,9 +242,9 @@ def test_the_rate_of_the_mean_height_has_an_error() -> None:
 def test_what_was_kept_of_other_weights_is_refused(tmp_path: Path) -> None:
     settings = bert.TextRates(data_sets=("written",), num_sentences=4)
     bench, design = Bench(folder=tmp_path), Design(rates=(50,))
-    network, reader = bert_networks.load_small_bert()
+    network, reader = networks.load_small_bert()
     settings.curves(bench, network, reader, design)
-    other = bert_networks.random_twin(network, seed=1)
+    other = networks.random_twin(network, seed=1)
     with pytest.raises(CheckpointMismatchError, match="its weights is"):
         settings.curves(bench, other, reader, design)
 

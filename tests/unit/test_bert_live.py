@@ -15,9 +15,8 @@ from hub import local_hub
 from tiny_bert import LINES, MASK, tiny, tokenizer
 
 from mpt_lml import checkpoints, data, experiments
-from mpt_lml.checkpoints import PINNED
+from mpt_lml.checkpoints import BERT_BASE, PINNED
 from mpt_lml.experiments.small_bert import mean_score
-from mpt_lml.models.bert_networks import HUB_NAME
 
 NOTEBOOK = Path(__file__).parents[2] / "book" / "11-bert.ipynb"
 
@@ -90,12 +89,12 @@ def with_tests() -> str:
 @pytest.mark.slow  # a process of its own imports transformers and draws the figure
 def test_live_on_a_gpu_with_a_network(folder: Path, tmp_path: Path) -> None:
     """Through the hub's own protocol, served on this machine, at the pinned commit."""
-    with local_hub(HUB_NAME, PINNED[HUB_NAME], folder) as (address, asked):
+    with local_hub(BERT_BASE, PINNED[BERT_BASE], folder) as (address, asked):
         env = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "PYTHONPATH": with_tests()}
         printed = run_chapter(tmp_path, PATCHED, **env)
     assert "ax run here: -" in printed and "not run here" not in printed
     assert "'run here, ax'" in printed
-    assert any(f"resolve/{PINNED[HUB_NAME]}/model.safetensors" in each for each in asked)
+    assert any(f"resolve/{PINNED[BERT_BASE]}/model.safetensors" in each for each in asked)
 
 
 @pytest.mark.slow  # a process of its own imports transformers and draws the figure

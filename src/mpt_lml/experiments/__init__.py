@@ -19,7 +19,6 @@ from mpt_lml.experiments import (
     table_2,
     training,
     training_curve,
-    unbiased,
     vit_mae,
 )
 from mpt_lml.experiments.base import (
@@ -64,6 +63,5 @@ __all__ = [
     "table_2",
     "training",
     "training_curve",
-    "unbiased",
     "vit_mae",
 ]

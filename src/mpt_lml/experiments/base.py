@@ -314,5 +314,5 @@ def checksum(tensors: Iterable[Tensor]) -> str:
     """SHA-256 of the bytes of ``tensors``, so that a stored result names its data."""
     digest = hashlib.sha256()
     for tensor in tensors:
-        digest.update(tensor.contiguous().numpy().tobytes())
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mpt_lml.checkpoints import BERT_BASE
 from mpt_lml.data import Tokens, encode, sentences
 from mpt_lml.experiments.base import (
     Bench,
@@ -21,7 +22,7 @@ from mpt_lml.experiments.base import (
     experiment,
     weights_of,
 )
-from mpt_lml.models import bert_networks
+from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.numerics import mean_and_error
 from mpt_lml.sentence_curves import Design, Part, SentenceCurves, Work, curves
@@ -82,8 +83,8 @@ def _keep(bench: Bench, name: str, same: Mapping[str, str], part: str, work: Wor
 def load(model: str | None) -> tuple[Any, Any]:
     """The book's own BERT (``None``), or that of a folder or a name on the hub, and its tokenizer."""
     if model is None:
-        return bert_networks.load_small_bert()
-    return bert_networks.load_network(model), bert_networks.load_tokenizer(model)
+        return networks.load_small_bert()
+    return networks.load_network(model), networks.load_tokenizer(model)
 
 
 @experiment(
@@ -97,7 +98,7 @@ def load(model: str | None) -> tuple[Any, Any]:
 class PreTrained(OnSentences):
     """Table 2, second row: 99 rates on as many sentences as the paper may have used."""
 
-    model: str | None = bert_networks.HUB_NAME  # or a folder; None: the book's small one
+    model: str | None = BERT_BASE  # or a folder; None: the book's small one
     rates: tuple[int, ...] = tuple(range(1, 100))
 
     def run(self, bench: Bench) -> Outcome:
@@ -162,7 +163,7 @@ class BertCurve(OnSentences):
         ``mean_rate/SET`` (2,): the rate in percent at which the trained curve has its mean height.
         """
         trained, tokenizer = load(self.model)
-        random = bert_networks.random_twin(trained, seed=self.seeds[0])
+        random = networks.random_twin(trained, seed=self.seeds[0])
         design = Design(self.rates, seed=self.seeds[0])
         arrays: dict[str, Tensor] = {}
         for kind, network in (("trained", trained), ("random", random)):

@@ -15,7 +15,7 @@ from torch import Tensor
 from mpt_lml.data import Tokens, bert_vocabulary, published_curves, sentences
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.bert import GLUE, OnSentences
-from mpt_lml.models import bert_networks
+from mpt_lml.models import networks
 from mpt_lml.sentence_curves import PAPER_UNIT, Design
 from mpt_lml.theory import rates
 
@@ -82,10 +82,10 @@ class Table2(OnSentences):
 
     def _before_training(self, seed: int) -> tuple[Any, Any]:
         if not self.small:
-            tokenizer = bert_networks.load_tokenizer(bert_vocabulary())
-            return bert_networks.random_bert_base(seed=seed), tokenizer
-        tokenizer = bert_networks.train_tokenizer(sentences("written").first, 150)
-        network = bert_networks.small_network(
+            tokenizer = networks.load_tokenizer(bert_vocabulary())
+            return networks.random_bert_base(seed=seed), tokenizer
+        tokenizer = networks.train_tokenizer(sentences("written").first, 150)
+        network = networks.small_masked_lm(
             len(tokenizer), "classic", width=32, num_layers=1, seed=seed
         )
         return network, tokenizer
