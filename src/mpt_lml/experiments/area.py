@@ -20,7 +20,6 @@ from mpt_lml.experiments.registry import (
     experiment,
     silent,
 )
-from mpt_lml.experiments.training import over
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.theory.rates import random_loadings_curve
 
@@ -99,7 +98,7 @@ def figure_4(
 def _findings(config: Figure4, arrays: dict[str, Tensor]) -> dict[str, Finding]:
     """Area minus exact LML on the paper's draw; its error is the spread over the mask seeds."""
     return {
-        f"fig-4-{panel}": over(
+        f"fig-4-{panel}": Finding.over(
             arrays[f"score/{panel}/paper"].sum(dim=1) - arrays[f"lml/{panel}/paper"]
         )
         for panel, _, _ in config.panels
@@ -192,13 +191,13 @@ def curve_shape(
             arrays[f"closed/{at}"] = (score - predicted).abs().amax(dim=1) / reach
     low, high = kept[few, "paper"], kept[many, "paper"]
     findings = {
-        "claim-tail-90": over(fall_beyond(low, 0.9)),
-        "claim-exponential": over(arrays[f"exponential/{few}/paper"]),
-        "claim-decay-50": over(rate_of_fall(high, 0.05)),
-        "steepest-rate-k-50": over((high.diff(dim=1).argmin(dim=1) + 1) / high.shape[1]),
-        "closed-form-residual": over(arrays[f"closed/{few}/model"]),
-        "closed-form-residual-k-50": over(arrays[f"closed/{many}/model"]),
-        "exponential-residual-k-50": over(arrays[f"exponential/{many}/model"]),
+        "claim-tail-90": Finding.over(fall_beyond(low, 0.9)),
+        "claim-exponential": Finding.over(arrays[f"exponential/{few}/paper"]),
+        "claim-decay-50": Finding.over(rate_of_fall(high, 0.05)),
+        "steepest-rate-k-50": Finding.over((high.diff(dim=1).argmin(dim=1) + 1) / high.shape[1]),
+        "closed-form-residual": Finding.over(arrays[f"closed/{few}/model"]),
+        "closed-form-residual-k-50": Finding.over(arrays[f"closed/{many}/model"]),
+        "exponential-residual-k-50": Finding.over(arrays[f"exponential/{many}/model"]),
     }
     return Outcome(findings, arrays, checksum(used))
 
