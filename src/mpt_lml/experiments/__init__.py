@@ -18,7 +18,6 @@ from mpt_lml.experiments import (
     small_bert,
     text_rates,
     training,
-    unbiased,
     vit_mae,
 )
 from mpt_lml.experiments.base import (
@@ -60,6 +59,5 @@ __all__ = [
     "small_bert",
     "text_rates",
     "training",
-    "unbiased",
     "vit_mae",
 ]
