@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -65,7 +65,7 @@ class ViTMAE(ConditionalModel):
         pixel_scale: float | Tensor = 1.0,
     ) -> None:
         _require_network(network)
-        self.network = network
+        self.network: Any = network
         self.device = network.decoder.mask_token.device
         self.variance = self._variance(variance)
         self.pixel_mean = self._per_channel("pixel_mean", pixel_mean)
