@@ -26,7 +26,6 @@ FLOORS = {
     "estimators": 4,
     "orders": 4,
     "theory": 4,
-    "diffusion": 4,
     "experiments": 5,
 }
 WINGS = {"data", "fit", "page", "plots", "symbolic"}
