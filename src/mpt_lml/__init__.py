@@ -4,28 +4,26 @@ from mpt_lml import (
     curves,
     data,
     diffusion,
-    efficiency,
     estimators,
     evidence,
     gaussian,
     masks,
     objectives,
     orders,
+    page,
     plots,
     quadrature,
-    rates,
     scores,
-    text,
-    tokens,
+    theory,
+    verdicts,
 )
+from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
-from mpt_lml.models.conditional_table import ConditionalTable
 from mpt_lml.models.hmm import HMM
-from mpt_lml.models.joint_table import JointTable
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.models.paired import PairedConditionals
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
+from mpt_lml.models.tables import ConditionalTable, JointTable
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
 
@@ -34,27 +32,28 @@ __all__ = [
     "PPCA",
     "VAE",
     "BernoulliPCA",
+    "ConditionalModel",
     "ConditionalTable",
     "ConjugateRegression",
+    "FromFunction",
+    "Grouped",
     "JointTable",
     "MaskedLM",
-    "PairedConditionals",
     "ViTMAE",
     "curves",
     "data",
     "diffusion",
-    "efficiency",
     "estimators",
     "evidence",
     "gaussian",
     "masks",
     "objectives",
     "orders",
+    "page",
     "plots",
     "quadrature",
-    "rates",
     "scores",
-    "text",
-    "tokens",
+    "theory",
+    "verdicts",
 ]
 __version__ = "0.1.0"

@@ -16,12 +16,12 @@ from mpt_lml import (
     ConditionalTable,
     MaskedLM,
     curves,
+    data,
     estimators,
     masks,
     objectives,
     orders,
     quadrature,
-    tokens,
 )
 from mpt_lml.experiments import training
 
@@ -113,7 +113,7 @@ def test_bernoulli_score_is_the_literal_one_in_both_precisions() -> None:
 
 @pytest.mark.parametrize("kind", ["classic", "modern"])
 def test_an_evaluation_loop_scores_the_same_masks_alike(kind: str) -> None:
-    text = tokens.encode(tokenizer(), ["the cat sat", "a dog", "the dogs sat.", "cats."])
+    text = data.encode(tokenizer(), ["the cat sat", "a dog", "the dogs sat.", "cats."])
     network = tiny(kind)
     mask = torch.stack(
         [language.bernoulli_masks(text, rate, generator=generator(rate)) for rate in (30, 60)]
@@ -145,7 +145,7 @@ def test_hidden_markov_conditionals_are_the_literal_ones() -> None:
     source = HMM.cyclic(3, 6, 6)
     x = source.sample(20, generator=generator(1))
     mask = masks.sample_masks(20, 6, masks.UniformSize(), generator=generator(2))
-    ours = source.paired_log_conditional(x, mask)
+    ours = source.log_each(x, mask)
     for row, hidden, values in zip(x, mask, ours, strict=True):
         parameters = (source.initial, source.transition, source.emission)
         slow = literal.hmm_log_conditional(row, *parameters, hidden)

@@ -81,7 +81,7 @@ def test_the_gap_is_the_mean_divergence_over_orders() -> None:
     for mask in masks.subsets(features)[1:]:
         size = int(mask.sum())
         rows = mask.expand(len(x), -1)
-        difference = SOURCE.paired_log_conditional(x, rows)
+        difference = SOURCE.log_each(x, rows)
         difference = difference - language_network.paired_log_conditional(net, x, rows)
         gap += (weight @ difference.sum(dim=1)).item() / size / math.comb(features, size)
     assert gap == pytest.approx(divergence, abs=1e-5)
@@ -96,7 +96,7 @@ def test_the_gap_is_the_mean_divergence_over_orders() -> None:
 
 def test_the_source_does_not_differ_from_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     def exact(net: HMM, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return net.paired_log_conditional(x, mask)
+        return net.log_each(x, mask)
 
     monkeypatch.setattr("mpt_lml.experiments.language_gap.paired_log_conditional", exact)
     other = random_hmm(2, 3, 4, seed=9)

@@ -24,17 +24,20 @@ from mpt_lml.experiments import (
     unbiased,
     vit_mae,
 )
-from mpt_lml.experiments.registry import (
+from mpt_lml.experiments.base import (
+    Bench,
     Experiment,
     Finding,
     Outcome,
     UnknownExperimentError,
     find,
+    load,
     names,
     run,
 )
 
 __all__ = [
+    "Bench",
     "Experiment",
     "Finding",
     "Outcome",
@@ -51,6 +54,7 @@ __all__ = [
     "fixed_size",
     "identity",
     "language",
+    "load",
     "maxima",
     "names",
     "published_curves",

@@ -26,9 +26,9 @@ from mpt_lml.experiments.registry import (
     experiment,
     silent,
 )
+from mpt_lml.files import replacing
 from mpt_lml.models.hmm import HMM
 from mpt_lml.numerics import mean_and_error
-from mpt_lml.results import replacing
 
 if TYPE_CHECKING:
     from transformers import BertForMaskedLM

@@ -61,7 +61,7 @@ class Problem:
         self.last = (ranks[:, None, :] == sizes[:, None] - 1).flatten(0, 1)
         self.rows = self.x.repeat_interleave(num_orders * features, dim=0)
         self.log_marginal = source.log_marginal(self.x)
-        self.values = source.paired_log_conditional(self.rows, self.mask)
+        self.values = source.log_each(self.rows, self.mask)
 
     def compare(self, network: BertForMaskedLM) -> Comparison:
         """The network's conditionals at the same masks, float32, without gradients."""

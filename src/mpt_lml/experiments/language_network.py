@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from mpt_lml import masks
 from mpt_lml.experiments.registry import Progress, silent
+from mpt_lml.files import replacing
+from mpt_lml.models.base import FromFunction
 from mpt_lml.models.hmm import HMM
-from mpt_lml.models.paired import PairedConditionals
-from mpt_lml.results import replacing
 
 if TYPE_CHECKING:
     from transformers import BertForMaskedLM
@@ -102,9 +102,9 @@ def paired_log_conditional(
     return values.masked_fill(~mask, 0.0)
 
 
-def conditionals(network: BertForMaskedLM) -> PairedConditionals:
+def conditionals(network: BertForMaskedLM) -> FromFunction:
     """The network as a model of conditionals, for curves and estimators."""
-    return PairedConditionals(
+    return FromFunction(
         partial(log_values, network), network.config.max_position_embeddings, rows=1024
     )
 

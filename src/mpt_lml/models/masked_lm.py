@@ -21,7 +21,7 @@ from mpt_lml.numerics import fast_linear
 from mpt_lml.shapes import require_count, require_generator, require_mask
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Replacement = Literal["mask", "bert"]
 
@@ -71,7 +71,7 @@ class MaskedLM(ConditionalModel):
         special_token_ids: Sequence[int] = (),
         replacement: Replacement = "mask",
         half_precision: bool | None = None,
-        batch_tokens: int = 4096,
+        batch_tokens: int = 2048,
     ) -> None:
         require_masked_lm(network)
         require_count("num_features", num_features, 1)
@@ -89,6 +89,40 @@ class MaskedLM(ConditionalModel):
         self.special_token_ids = torch.tensor(sorted({mask_token_id, *special_token_ids}))
         self._frame = (torch.tensor(list(prefix)).long(), torch.tensor(list(suffix)).long())
         self._num_features = num_features
+
+    @classmethod
+    def of(
+        cls,
+        network: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        num_features: int = 1,
+        **options: Any,
+    ) -> MaskedLM:
+        """``network`` with the mask token, special tokens and frame of its ``tokenizer``.
+
+        ``options`` are the keywords of the class.
+
+        Raises
+        ------
+        ValueError
+            When the tokenizer has no mask token.
+        """
+        if tokenizer.mask_token_id is None:
+            raise ValueError(
+                f"this {type(tokenizer).__name__} has no mask token: it belongs to a model that "
+                "does not fill in masks. Use the tokenizer of a masked language model, such as "
+                "BERT's."
+            )
+        first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
+        return cls(
+            network,
+            tokenizer.mask_token_id,
+            num_features,
+            prefix=() if first is None else (first,),
+            suffix=() if last is None else (last,),
+            special_token_ids=tokenizer.all_special_ids,
+            **options,
+        )
 
     @property
     def num_features(self) -> int:
@@ -132,13 +166,13 @@ class MaskedLM(ConditionalModel):
                 "log_conditional hides with the mask token only: with replacement='bert' a scored "
                 "token may have been seen. Use log_each(..., generator=g)."
             )
-        self._require_data(x)
+        self.require_data(x)
         rows, hidden = x.repeat(len(mask), 1), mask.repeat_interleave(len(x), dim=0)
         return self.paired(rows, hidden).view(len(mask), *x.shape)
 
     def paired(self, x: Int[Tensor, "N D"], mask: Bool[Tensor, "N D"]) -> Float[Tensor, "N D"]:
         """:meth:`log_each` of data without their frame, (N, D)."""
-        self._require_data(x)
+        self.require_data(x)
         before, after = (part.expand(len(x), -1) for part in self._frame)
         ids = torch.cat([before, x, after], dim=1)
         ends = (before.shape[1], after.shape[1])
@@ -177,7 +211,7 @@ class MaskedLM(ConditionalModel):
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
-    def _require_data(self, x: Tensor) -> None:
+    def require_data(self, x: Tensor) -> None:
         if x.ndim != 2 or len(x) == 0 or x.shape[1] != self.num_features:
             raise ValueError(
                 f"x must have shape (N, {self.num_features}) with N >= 1, got {tuple(x.shape)}."
