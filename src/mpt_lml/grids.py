@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI, cholesky
-from mpt_lml.shapes import require_count
+from mpt_lml.shapes import require_count, require_generator
 
 __all__ = [
     "MAX_LATENT_DIM",
@@ -61,6 +61,13 @@ class Grid:
     def latent_dim(self) -> int:
         """K."""
         return self.nodes.shape[1]
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n K"]:
+        """``n`` nodes drawn by their weights."""
+        require_count("n", n, 1)
+        require_generator(generator)
+        weights = self.log_weights.exp()
+        return self.nodes[torch.multinomial(weights, n, replacement=True, generator=generator)]
 
     def to(self, like: Tensor) -> Grid:
         """The same grid with the dtype and on the device of ``like``."""
@@ -135,7 +142,6 @@ def log_mixture(
 def log_integral(
     log_joint: _LogJoint,
     start: Float[Tensor, "N K"],
-    *,
     nodes_per_axis: int = 11,
     extent: float = 5.0,
 ) -> Float[Tensor, " N"]:

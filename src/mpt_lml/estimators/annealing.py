@@ -14,7 +14,7 @@ from mpt_lml import objectives
 from mpt_lml.estimators.latent import from_prior, log_mean_weight, mean_over_data
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.results import Estimate
-from mpt_lml.shapes import require_count, require_finite, require_generator
+from mpt_lml.shapes import require_count, require_finite, require_generator, require_positive
 
 __all__ = ["ais", "annealed_evidence"]
 
@@ -102,8 +102,7 @@ def annealed_evidence(
     require_count("latent_dim", latent_dim, 0)
     require_count("num_chains", num_chains, 2)
     require_count("num_steps", num_steps, 1)
-    if not (math.isfinite(noise_variance) and noise_variance > 0):
-        raise ValueError(f"noise_variance must be a finite number > 0, got {noise_variance}.")
+    require_positive("noise_variance", noise_variance)
     require_generator(generator)
     noise, shape = second_moment.new_tensor(noise_variance), (second_moment.shape[-1], latent_dim)
 
@@ -130,8 +129,8 @@ def annealed_evidence(
             # The stiffest direction has a precision of about 1 + β N / σ². Random lengths: with a
             # fixed one, a direction that it takes half a period round would hardly mix.
             uniform = torch.rand((*weight.shape, 1), generator=generator, dtype=weight.dtype)
-            size = (0.2 + 0.7 * uniform) / math.sqrt(1.0 + after * num_data / noise_variance)
-            at, _ = _hamiltonian_move(at, log_prior, log_likelihood, after, size, 3, generator)
+            step = (0.2 + 0.7 * uniform) / math.sqrt(1.0 + after * num_data / noise_variance)
+            at, _ = _hamiltonian_move(at, log_prior, log_likelihood, after, step, 3, generator)
     value, error = log_mean_weight(weight.T)
     return (value if upward else -value), error
 

@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import data, estimators, fit, objectives, quadrature
+from mpt_lml import data, estimators, fit, objectives
 from mpt_lml.experiments.registry import Config, Progress, checksum, silent
+from mpt_lml.grids import Grid, LostMassWarning, gauss_hermite, trapezoid
 from mpt_lml.masks import FixedRate, SizeLaw, UniformSize, stratified_masks
-from mpt_lml.models.bernoulli_pca import BernoulliPCA
-from mpt_lml.quadrature import Grid
+from mpt_lml.models.mixture import BernoulliPCA
 from mpt_lml.results import History
 
 PRINTED = ("published/1/1", "elbo/1/0")
@@ -83,7 +83,7 @@ class Bernoulli(Config):
         """Where ``objective`` integrates: 4 × 4 nodes on [−5, 5]² if "published"."""
         if objective == "published":
             return grids(self.latent_dim)["4 × 4"]
-        return quadrature.trapezoid(self.latent_dim, self.grid_nodes, self.grid_extent)
+        return trapezoid(self.latent_dim, self.grid_nodes, self.grid_extent)
 
 
 OBJECTIVES = ("elbo", "fixed", "uniform", "block", "marginal")
@@ -154,7 +154,7 @@ def train(
     """
     epochs = num_epochs or config.num_epochs
     grid, coarse = (config.grid(name).to(x) for name in (objective, "published"))
-    fine = quadrature.trapezoid(config.latent_dim, config.track_nodes, extent=8.0).to(x)
+    fine = trapezoid(config.latent_dim, config.track_nodes, extent=8.0).to(x)
     small = config.encoder_scale if objective == "elbo-small" else 1.0
     parameters = {
         name: value.to(x) for name, value in start(config, x.shape[1], scale, small).items()
@@ -176,7 +176,7 @@ def train(
     }
 
     def lml_on(nodes: Grid) -> fit.Tracked:
-        return lambda p: objectives.bernoulli.log_marginal(p["loadings"], p["offset"], x, nodes)
+        return lambda p: objectives.mixture_log_marginal(p["loadings"], p["offset"], x, nodes)
 
     return fit.maximize(
         parameters,
@@ -196,7 +196,7 @@ def _objective(
     config: Bernoulli, x: Float[Tensor, "N D"], objective: str, grid: Grid, masks: int
 ) -> fit.Objective:
     def marginal(p: Mapping[str, Tensor], _: Sequence[torch.Generator]) -> Tensor:
-        return objectives.bernoulli.log_marginal(p["loadings"], p["offset"], x, grid)
+        return objectives.mixture_log_marginal(p["loadings"], p["offset"], x, grid)
 
     def elbo(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
         shape = (len(x), config.latent_dim)
@@ -205,17 +205,17 @@ def _objective(
 
     law: SizeLaw = UniformSize() if objective == "uniform" else FixedRate(config.fixed_rate)
     conditional = objective in ("fixed", "uniform")
-    score = objectives.bernoulli.masked if conditional else objectives.bernoulli.block
 
     def masked(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
         drawn = stratified_masks(masks, x.shape[1], law, generator=generators)
-        return score(p["loadings"], p["offset"], x, drawn.to(x.device), grid)
+        pair = (p["loadings"], p["offset"])
+        return objectives.mixture(*pair, x, drawn.to(x.device), grid, block=not conditional)
 
     return {"elbo": elbo, "elbo-small": elbo, "marginal": marginal}.get(objective, masked)
 
 
 def _elbo(p: Mapping[str, Tensor], x: Tensor, noise: Tensor) -> Float[Tensor, " B"]:
-    return objectives.bernoulli.elbo(
+    return objectives.linear_elbo(
         p["loadings"],
         p["offset"],
         p["encoder"],
@@ -229,15 +229,15 @@ def _elbo(p: Mapping[str, Tensor], x: Tensor, noise: Tensor) -> Float[Tensor, " 
 def grids(latent_dim: int) -> dict[str, Grid]:
     """The shared grids that are compared, coarse to fine; the authors' command uses the first."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", quadrature.LostMassWarning)
-        coarse = quadrature.trapezoid(latent_dim, 4)
+        warnings.simplefilter("ignore", LostMassWarning)
+        coarse = trapezoid(latent_dim, 4)
     return {
         "4 × 4": coarse,
-        "20 × 20": quadrature.trapezoid(latent_dim, 20),
-        "40 × 40": quadrature.trapezoid(latent_dim, 40),
-        "Gauss–Hermite 20": quadrature.gauss_hermite(latent_dim, 20),
-        "Gauss–Hermite 40": quadrature.gauss_hermite(latent_dim, 40),
-        "160 × 160": quadrature.trapezoid(latent_dim, 160),
+        "20 × 20": trapezoid(latent_dim, 20),
+        "40 × 40": trapezoid(latent_dim, 40),
+        "Gauss–Hermite 20": gauss_hermite(latent_dim, 20),
+        "Gauss–Hermite 40": gauss_hermite(latent_dim, 40),
+        "160 × 160": trapezoid(latent_dim, 160),
     }
 
 
