@@ -25,7 +25,7 @@ from mpt_lml import data
 from mpt_lml.data import Tokens
 from mpt_lml.experiments import bert
 from mpt_lml.experiments.bert_curve import PAPER_RATES, Design, curves
-from mpt_lml.models import bert_networks
+from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import MaskedLM
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def report(each: Comparison) -> str:
 
 def small(num_sentences: int) -> Comparison:
     """The book's small BERT, trained."""
-    network, tokenizer = bert_networks.load_small_bert()
+    network, tokenizer = networks.load_small_bert()
     longest = network.config.max_position_embeddings
     tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences, max_length=longest)
     model = MaskedLM.of(network, tokenizer, batch_tokens=4096)
@@ -166,8 +166,8 @@ def small(num_sentences: int) -> Comparison:
 
 def base(num_sentences: int) -> Comparison:
     """BERT-base at random initialization."""
-    tokenizer = bert_networks.load_tokenizer(data.bert_vocabulary())
-    network = bert_networks.random_bert_base(seed=4)
+    tokenizer = networks.load_tokenizer(data.bert_vocabulary())
+    network = networks.random_bert_base(seed=4)
     tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences)
     model = MaskedLM.of(network, tokenizer, batch_tokens=2048)
     return compare("random BERT-base, AX", network, model, tokens)

@@ -18,7 +18,7 @@ from transformers import BertForMaskedLM
 from mpt_lml import MaskedLM, checkpoints
 from mpt_lml.experiments import bert, bert_command, cli
 from mpt_lml.files import read_json
-from mpt_lml.models import bert_networks
+from mpt_lml.models import networks
 
 LINES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "the cat a dog sat"]
 
@@ -194,14 +194,14 @@ def test_replacement_as_in_berts_training(call: list[str]) -> None:
 
 def test_a_pinned_revision_is_recorded(call: list[str], tmp_path: Path, monkeypatch) -> None:
     """A hub's cache as it lies on disk, so that a name is resolved without a network."""
-    pinned = checkpoints.PINNED[bert_networks.HUB_NAME]
+    pinned = checkpoints.PINNED[checkpoints.BERT_BASE]
     home = tmp_path / "hub" / "models--google-bert--bert-base-uncased"
     shutil.copytree(call[2], home / "snapshots" / pinned)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert cli.main([*call, "--model", bert_networks.HUB_NAME]) == 0
+    assert cli.main([*call, "--model", checkpoints.BERT_BASE]) == 0
     assert result(call)["revision"] == pinned
-    network = bert_networks.load_network(bert_networks.HUB_NAME)
+    network = networks.load_network(checkpoints.BERT_BASE)
     assert isinstance(network, BertForMaskedLM)
 
 
@@ -221,7 +221,7 @@ def test_the_books_own_network_needs_no_network(tmp_path: Path, monkeypatch) -> 
 def test_published_random_network_takes_the_same_path() -> None:
     """BERT-base by its own class and names, in small: what the download would be."""
     found = bert.PreTrained.paper()
-    assert found.model == bert_networks.HUB_NAME and len(found.rates) == 99
+    assert found.model == checkpoints.BERT_BASE and len(found.rates) == 99
 
 
 @pytest.mark.bad_input
@@ -259,7 +259,7 @@ class TestRefusals:
 
     def test_no_network_is_one_line(self, call: list[str], monkeypatch, capsys) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        message = self.refused([*call, "--model", bert_networks.HUB_NAME], capsys)
+        message = self.refused([*call, "--model", checkpoints.BERT_BASE], capsys)
         assert "there is no network" in message and "needs no download" in message
         assert message.count("\n") == 1
 

@@ -15,7 +15,7 @@ from mpt_lml import MaskedLM, curves, data, masks
 from mpt_lml.experiments import bert, bert_curve, random_bert
 from mpt_lml.experiments.bert_curve import Design, SentenceCurves
 from mpt_lml.files import read_json
-from mpt_lml.models.bert_networks import at_random
+from mpt_lml.models.networks import at_random
 
 SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "dog the cat a dog"]
 

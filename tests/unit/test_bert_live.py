@@ -17,11 +17,10 @@ from hub import local_hub
 from tiny_bert import LINES, MASK, some_lines, tiny, tokenizer
 
 from mpt_lml import checkpoints, data
-from mpt_lml.checkpoints import PINNED
+from mpt_lml.checkpoints import BERT_BASE, PINNED
 from mpt_lml.experiments import bert, bert_live
 from mpt_lml.experiments.small_bert import mean_score
 from mpt_lml.files import write_json
-from mpt_lml.models.bert_networks import HUB_NAME
 
 NOTEBOOK = Path(__file__).parents[2] / "book" / "11-bert.ipynb"
 
@@ -89,12 +88,12 @@ bert.data.sentences = some_lines
 def test_live_on_a_gpu_with_a_network(folder: Path, tmp_path: Path) -> None:
     """Through the hub's own protocol, served on this machine, at the pinned commit."""
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    with local_hub(HUB_NAME, PINNED[HUB_NAME], folder) as (address, asked):
+    with local_hub(BERT_BASE, PINNED[BERT_BASE], folder) as (address, asked):
         env = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "PYTHONPATH": path}
         printed = run_chapter(tmp_path, PATCHED, **env)
-    assert f"{HUB_NAME}, 15 sentences of glue/ax: area -" in printed
+    assert f"{BERT_BASE}, 15 sentences of glue/ax: area -" in printed
     assert "not run here" not in printed and "run here, glue/ax" in printed
-    assert any(f"resolve/{PINNED[HUB_NAME]}/model.safetensors" in each for each in asked)
+    assert any(f"resolve/{PINNED[BERT_BASE]}/model.safetensors" in each for each in asked)
 
 
 @pytest.mark.slow  # a process of its own imports transformers and draws the figure
@@ -123,7 +122,7 @@ def test_without_a_gpu_nothing_is_asked(monkeypatch, capsys) -> None:
     assert bert_live.pretrained() is None
     printed = capsys.readouterr().out
     assert printed.startswith("not run here (no GPU): with a GPU and a network this cell takes")
-    assert printed.count("\n") == 1 and PINNED[HUB_NAME][:7] in printed
+    assert printed.count("\n") == 1 and PINNED[BERT_BASE][:7] in printed
 
 
 @pytest.mark.parametrize("answers", [False, True])

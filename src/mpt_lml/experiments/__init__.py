@@ -21,7 +21,6 @@ from mpt_lml.experiments import (
     text_rates,
     training,
     training_curve,
-    unbiased,
     vit_mae,
 )
 from mpt_lml.experiments.base import (
@@ -66,6 +65,5 @@ __all__ = [
     "text_rates",
     "training",
     "training_curve",
-    "unbiased",
     "vit_mae",
 ]

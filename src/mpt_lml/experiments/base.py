@@ -20,13 +20,10 @@ from torch import Tensor
 from mpt_lml import fit
 from mpt_lml.checkpoints import resolved_revision
 from mpt_lml.files import book_file, load_tensors, read_json, save_tensors
+from mpt_lml.fit import silent
 from mpt_lml.numerics import mean_and_error
 
 Item = TypeVar("Item")
-
-
-class UnknownExperimentError(ValueError):
-    """No experiment of this name; the message suggests the nearest ones."""
 
 
 class Progress(Protocol):
@@ -35,9 +32,8 @@ class Progress(Protocol):
     def __call__(self, items: Iterable[Item], description: str) -> Iterable[Item]: ...
 
 
-def silent(items: Iterable[Item], description: str) -> Iterable[Item]:
-    """Progress that shows nothing."""
-    return items
+class UnknownExperimentError(ValueError):
+    """No experiment of this name; the message suggests the nearest ones."""
 
 
 @dataclass(frozen=True)
@@ -235,8 +231,8 @@ def run(
     except its state into the folder ``checkpoints`` where one is given. Raises ``ValueError`` for
     an unknown name (the nearest is suggested), preset, setting or device.
 
-    >>> run("table-1", "quick", seeds=(4,)).arrays["estimates"].shape
-    torch.Size([3, 1])
+    >>> run("table-1", "quick", num_data=20).arrays["estimates"].shape
+    torch.Size([2, 5])
     """
     chosen = find(name).preset(preset, **settings)
     return chosen.run(bench_for(chosen, device, progress, checkpoints))
@@ -302,5 +298,5 @@ def checksum(tensors: Iterable[Tensor]) -> str:
     """SHA-256 of the bytes of ``tensors``, so that a stored result names its data."""
     digest = hashlib.sha256()
     for tensor in tensors:
-        digest.update(tensor.contiguous().numpy().tobytes())
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

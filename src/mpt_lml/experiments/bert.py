@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mpt_lml import data
+from mpt_lml.checkpoints import BERT_BASE
 from mpt_lml.data import Tokens, encode
 from mpt_lml.experiments.bert_curve import (
     PAPER_LENGTH,
@@ -30,14 +31,13 @@ from mpt_lml.experiments.registry import (
     silent,
     weights_of,
 )
-from mpt_lml.models.bert_networks import (
-    HUB_NAME,
+from mpt_lml.models.masked_lm import MaskedLM
+from mpt_lml.models.networks import (
     load_network,
     load_small_bert,
     load_tokenizer,
     random_twin,
 )
-from mpt_lml.models.masked_lm import MaskedLM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -69,7 +69,7 @@ class PreTrained(Config):
     """Table 2, second row: 99 rates on as many sentences as the paper may have used."""
 
     seeds: tuple[int, ...] = (4,)
-    model: str | None = HUB_NAME  # or a folder; None: the book's small one
+    model: str | None = BERT_BASE  # or a folder; None: the book's small one
     data_sets: tuple[str, ...] = GLUE
     num_sentences: int = 1000
     rates: tuple[int, ...] = tuple(range(1, 100))
@@ -109,7 +109,7 @@ def table_2_pretrained(
         network, tokenizer = load_small_bert()
     else:
         network, tokenizer = load_network(config.model), load_tokenizer(config.model)
-    model = MaskedLM.of(network.to(device), tokenizer, batch_tokens=16384)  # type: ignore[arg-type]
+    model = MaskedLM.of(network.to(device), tokenizer, batch_tokens=16384)
     arrays: dict[str, Tensor] = {}
     findings: dict[str, Finding] = {}
     ids = []
@@ -186,7 +186,7 @@ def bert_curve(
         arrays[f"num_features/{name}"] = tokens.num_features.double().mean()
         for kind, network in networks.items():
             folder = None if checkpoints is None else checkpoints / kind / name.replace("/", "-")
-            model = MaskedLM.of(network.to(device), tokenizer, half_precision=True)  # type: ignore[arg-type]
+            model = MaskedLM.of(network.to(device), tokenizer, half_precision=True)
             design = Design(rates=config.rates, seed=config.seeds[0])
             result = curves(model, tokens, design, folder=folder, progress=progress)
             assert result is not None

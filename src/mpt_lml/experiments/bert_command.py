@@ -30,7 +30,7 @@ from mpt_lml.experiments.bert_curve import (
 )
 from mpt_lml.experiments.registry import Progress, resolve_device
 from mpt_lml.files import provenance, require_writable, write_json
-from mpt_lml.models import bert_networks
+from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.results import Estimate
 
@@ -140,15 +140,15 @@ def load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A network and its tokenizer by the name given to ``--model``."""
     if name in ("small", "small-random"):
-        network, tokenizer = bert_networks.load_small_bert()
+        network, tokenizer = networks.load_small_bert()
         if name == "small-random":
-            network = bert_networks.random_twin(network, seed=seed)
+            network = networks.random_twin(network, seed=seed)
         return network, tokenizer
     if name == "bert-base-random":
-        tokenizer = bert_networks.load_tokenizer(data.bert_vocabulary())
-        return bert_networks.random_bert_base(len(tokenizer), seed=seed), tokenizer
-    network = bert_networks.load_network(name, revision=revision)
-    return network, bert_networks.load_tokenizer(name, revision=revision)
+        tokenizer = networks.load_tokenizer(data.bert_vocabulary())
+        return networks.random_bert_base(len(tokenizer), seed=seed), tokenizer
+    network = networks.load_network(name, revision=revision)
+    return network, networks.load_tokenizer(name, revision=revision)
 
 
 def _processes(device: torch.device) -> tuple[tuple[int, int], torch.device, Any]:

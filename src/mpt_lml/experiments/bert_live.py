@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from mpt_lml.checkpoints import PINNED, CheckpointError, gpu, why_not_here
+from mpt_lml.checkpoints import BERT_BASE, PINNED, CheckpointError, gpu, why_not_here
 from mpt_lml.data import DataNotFoundError
 from mpt_lml.experiments.bert import found_rate, some_tokens
 from mpt_lml.experiments.bert_curve import Design, SentenceCurves, curves
 from mpt_lml.experiments.registry import resolve_device
-from mpt_lml.models.bert_networks import HUB_NAME, load_network, load_tokenizer
 from mpt_lml.models.masked_lm import MaskedLM
+from mpt_lml.models.networks import load_network, load_tokenizer
 from mpt_lml.results import Estimate
 
 VARIABLE = "MPT_LML_BERT"
@@ -53,7 +53,7 @@ def pretrained(
     take about a minute on a small GPU.
     """
     asked = os.environ.get(VARIABLE)
-    source = asked or HUB_NAME
+    source = asked or BERT_BASE
     reason = None if asked else why_not_here(source)
     if reason is None:
         try:
@@ -61,8 +61,8 @@ def pretrained(
         except CheckpointError as error:
             reason = str(error)
     print(
-        f"not run here ({reason}): with a GPU and a network this cell takes {HUB_NAME} (440 MB, "
-        f"commit {PINNED[HUB_NAME][:7]}) and scores {num_sentences} sentences of {data} at "
+        f"not run here ({reason}): with a GPU and a network this cell takes {BERT_BASE} (440 MB, "
+        f"commit {PINNED[BERT_BASE][:7]}) and scores {num_sentences} sentences of {data} at "
         f"{len(rates)} rates, in under three minutes"
     )
     return None
@@ -76,7 +76,7 @@ def _run(source: str, data: str, num_sentences: int, rates: tuple[int, ...]) -> 
     except DataNotFoundError:
         data = "written"
         tokens = some_tokens(data, tokenizer, num_sentences, max_length=longest)
-    network = network.to(gpu() or resolve_device("cpu"))  # type: ignore[arg-type]
+    network = network.to(gpu() or resolve_device("cpu"))
     model = MaskedLM.of(network, tokenizer, half_precision=False, batch_tokens=8192)
     result = curves(model, tokens, Design(rates=rates))
     assert result is not None  # there is one process

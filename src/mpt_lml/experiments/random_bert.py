@@ -24,13 +24,13 @@ from mpt_lml.experiments.registry import (
     experiment,
     silent,
 )
-from mpt_lml.models.bert_networks import (
+from mpt_lml.models.masked_lm import MaskedLM, Replacement
+from mpt_lml.models.networks import (
     load_tokenizer,
     random_bert_base,
-    small_network,
+    small_masked_lm,
     train_tokenizer,
 )
-from mpt_lml.models.masked_lm import MaskedLM, Replacement
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -64,7 +64,7 @@ def _starting_point(small: bool, seed: int) -> tuple[PreTrainedModel, PreTrained
     """A network before training and its tokenizer."""
     if small:
         tokenizer = train_tokenizer(data.sentences().first, 150)
-        network = small_network(len(tokenizer), "classic", width=32, num_layers=1, seed=seed)
+        network = small_masked_lm(len(tokenizer), "classic", width=32, num_layers=1, seed=seed)
         return network, tokenizer
     return random_bert_base(seed=seed), load_tokenizer(data.bert_vocabulary())
 

@@ -22,8 +22,8 @@ from mpt_lml.experiments.registry import (
     experiment,
     silent,
 )
-from mpt_lml.models.bert_networks import load_small_bert
 from mpt_lml.models.masked_lm import MaskedLM
+from mpt_lml.models.networks import load_small_bert
 from mpt_lml.theory.rates import crossover, jackknife
 
 
@@ -73,7 +73,7 @@ def text_rates(
     """
     network, tokenizer = load_small_bert()
     longest = network.config.max_position_embeddings
-    model = MaskedLM.of(network.to(device), tokenizer, half_precision=True)  # type: ignore[arg-type]
+    model = MaskedLM.of(network.to(device), tokenizer, half_precision=True)
     arrays: dict[str, Tensor] = {}
     ids = []
     for name in config.data_sets:
