@@ -3,7 +3,6 @@
 from mpt_lml import (
     curves,
     data,
-    diffusion,
     estimators,
     gaussian,
     grids,
@@ -42,7 +41,6 @@ __all__ = [
     "ViTMAE",
     "curves",
     "data",
-    "diffusion",
     "estimators",
     "gaussian",
     "grids",

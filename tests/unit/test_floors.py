@@ -25,10 +25,9 @@ FLOORS = {
     "estimators": 4,
     "orders": 4,
     "theory": 4,
-    "diffusion": 4,
     "experiments": 5,
 }
-WINGS = {"data", "fit", "page", "plots", "symbolic"}
+WINGS = {"bfgs", "data", "fit", "page", "plots", "symbolic"}
 # Rooms of several modules: all of them may import this one, which imports none of them.
 BASES = {
     "data": "mpt_lml.data.places",

@@ -3,8 +3,6 @@
 from mpt_lml.experiments import (
     approximate_conditionals,
     area,
-    bernoulli,
-    bernoulli_runs,
     bert,
     convergence,
     deep_vae,
@@ -12,7 +10,7 @@ from mpt_lml.experiments import (
     fixed_size,
     identity,
     language,
-    maxima,
+    linear_vae,
     published_curves,
     random_bert,
     rates,
@@ -20,7 +18,6 @@ from mpt_lml.experiments import (
     small_bert,
     text_rates,
     training,
-    training_curve,
     vit_mae,
 )
 from mpt_lml.experiments.base import (
@@ -43,8 +40,6 @@ __all__ = [
     "UnknownExperimentError",
     "approximate_conditionals",
     "area",
-    "bernoulli",
-    "bernoulli_runs",
     "bert",
     "convergence",
     "deep_vae",
@@ -53,8 +48,8 @@ __all__ = [
     "fixed_size",
     "identity",
     "language",
+    "linear_vae",
     "load",
-    "maxima",
     "names",
     "published_curves",
     "random_bert",
@@ -64,6 +59,5 @@ __all__ = [
     "small_bert",
     "text_rates",
     "training",
-    "training_curve",
     "vit_mae",
 ]
