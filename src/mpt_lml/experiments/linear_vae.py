@@ -193,8 +193,8 @@ class Figure3Upper(Experiment):
                 noise = torch.stack([torch.randn(shape, generator=g) for g in generators])
                 return objectives.linear_elbo(**p, x=x, noise=noise.to(x))
             mask = stratified_masks(num_masks, x.shape[1], law, generator=generators)
-            data = {"x": x, "mask": mask.to(x.device), "grid": grid}
-            return objectives.mixture(**p, **data, block=not conditional)
+            pair, mask = (p["loadings"], p["offset"]), mask.to(x.device)
+            return objectives.mixture(*pair, x, mask, grid, block=not conditional)
 
         return value
 
