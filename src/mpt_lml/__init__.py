@@ -12,6 +12,7 @@ from mpt_lml import (
     page,
     plots,
     scores,
+    sentence_curves,
     theory,
     verdicts,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "page",
     "plots",
     "scores",
+    "sentence_curves",
     "theory",
     "verdicts",
 ]
