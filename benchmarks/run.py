@@ -35,10 +35,9 @@ from mpt_lml import (
     masks,
     objectives,
     orders,
-    quadrature,
 )
-from mpt_lml.experiments import training
 from mpt_lml.experiments.convergence import NOISE_VARIANCE
+from mpt_lml.experiments.training import Figure2
 from mpt_lml.files import provenance, write_json
 
 SEEDS = (4, 44, 444, 4444, 44444)
@@ -151,13 +150,14 @@ def subset_curve() -> Row:
 
 def figure_2() -> Row:
     """Two laws on two draws, five starts, a thousand epochs, the exact LML of every epoch."""
-    config = training.Training.paper()
+    config = Figure2()
     seconds, outcome = timed(lambda: experiments.run("figure-2", device="cpu"), repeats=2)
     size, literal_seconds, worst = config.num_features, 0.0, 0.0
+    laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(config.fixed_rate)}
     for draw in ("paper", "model"):
-        of = training.problem(config, draw)
-        for name, law in training.laws(config).items():
-            loadings, generators = training.initial_loadings(config)
+        of = config.problem(draw, experiments.Bench())
+        for name, law in laws.items():
+            loadings, generators = config.starts()
             mask = [
                 masks.stratified_masks(size, size, law, generator=generators[0])
                 for _ in range(EPOCHS)
@@ -235,16 +235,14 @@ def _bernoulli_step(literally: bool, num_data: int, repeats: int) -> tuple[float
     loadings = (0.3 * torch.randn(784, 2, generator=generator)).requires_grad_()
     offset = torch.randn(784, generator=generator).requires_grad_()
     mask = masks.sample_masks(1, 784, masks.FixedRate(0.15), generator=generator)
-    grid = quadrature.trapezoid(2, 20).to(x)
+    grid = grids.trapezoid(2, 20).to(x)
 
     def step() -> list[Tensor]:
         if literally:
             parts = (x, loadings, offset, mask[0], grid.nodes, grid.log_weights)
             value = literal.bernoulli_score(*parts)
         else:
-            value = objectives.bernoulli.masked(loadings[None], offset[None], x, mask[None], grid)[
-                0
-            ]
+            value = objectives.mixture(loadings[None], offset[None], x, mask[None], grid)[0]
         return [value.detach()[None], *torch.autograd.grad(value, (loadings, offset))]
 
     if literally:  # minutes and gigabytes: no warm-up
