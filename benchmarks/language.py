@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpt_lml import text
+from mpt_lml import data
+from mpt_lml.data import Tokens
 from mpt_lml.experiments import bert
 from mpt_lml.experiments.bert_curve import PAPER_RATES, Design, curves
 from mpt_lml.models import bert_networks
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.tokens import Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -73,7 +73,8 @@ def our_sums(model: MaskedLM, tokens: Tokens, masks: Tensor) -> Tensor:
     """Sum of log q over each mask (P, N, L) -> (P, N): equally long sentences in one batch."""
     sums = torch.empty(masks.shape[:2], dtype=torch.float64)
     count = len(masks)
-    for rows in tokens.buckets():
+    for length in tokens.lengths.unique():
+        rows = (tokens.lengths == length).nonzero().flatten()
         batch = tokens.rows(rows)
         hidden = masks[:, rows, : batch.ids.shape[1]].flatten(0, 1)
         values = model.log_each(
@@ -159,16 +160,16 @@ def small(num_sentences: int) -> Comparison:
     network, tokenizer = bert_networks.load_small_bert()
     longest = network.config.max_position_embeddings
     tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences, max_length=longest)
-    model = bert.conditionals(network, tokenizer, batch_tokens=4096)
+    model = MaskedLM.of(network, tokenizer, batch_tokens=4096)
     return compare("small BERT, AX", network, model, tokens)
 
 
 def base(num_sentences: int) -> Comparison:
     """BERT-base at random initialization."""
-    tokenizer = bert_networks.load_tokenizer(text.bert_vocabulary())
+    tokenizer = bert_networks.load_tokenizer(data.bert_vocabulary())
     network = bert_networks.random_bert_base(seed=4)
     tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences)
-    model = bert.conditionals(network, tokenizer, batch_tokens=2048)
+    model = MaskedLM.of(network, tokenizer, batch_tokens=2048)
     return compare("random BERT-base, AX", network, model, tokens)
 
 

@@ -39,7 +39,7 @@ from mpt_lml import (
 )
 from mpt_lml.experiments import training
 from mpt_lml.experiments.convergence import NOISE_VARIANCE
-from mpt_lml.results import provenance, write_json
+from mpt_lml.files import provenance, write_json
 
 SEEDS = (4, 44, 444, 4444, 44444)
 EPOCHS = 20  # that literal training is timed on

@@ -4,19 +4,18 @@ from mpt_lml import (
     curves,
     data,
     diffusion,
-    efficiency,
     estimators,
     evidence,
     gaussian,
     masks,
     objectives,
     orders,
+    page,
     plots,
     quadrature,
-    rates,
     scores,
-    text,
-    tokens,
+    theory,
+    verdicts,
 )
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.conditional_table import ConditionalTable
@@ -26,6 +25,7 @@ from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.models.paired import PairedConditionals
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
+from mpt_lml.models.symbol_bert import SymbolBERT
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
 
@@ -39,22 +39,22 @@ __all__ = [
     "JointTable",
     "MaskedLM",
     "PairedConditionals",
+    "SymbolBERT",
     "ViTMAE",
     "curves",
     "data",
     "diffusion",
-    "efficiency",
     "estimators",
     "evidence",
     "gaussian",
     "masks",
     "objectives",
     "orders",
+    "page",
     "plots",
     "quadrature",
-    "rates",
     "scores",
-    "text",
-    "tokens",
+    "theory",
+    "verdicts",
 ]
 __version__ = "0.1.0"

@@ -1,48 +1,45 @@
-"""Gradient training of several runs side by side, resumable to the last bit (wing).
+"""Gradient training that goes on to the last bit: runs side by side, and networks.
 
-The runs are a batch axis: every parameter has a leading axis of length B, the objective returns one
-value a run, and Adam works entry by entry, so the runs never see each other.
+In :func:`maximize` the runs are a batch axis: every parameter has a leading axis of length B, the
+objective returns one value a run, and Adam works entry by entry, so the runs never see each other.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mpt_lml.results import History, replacing, require_writable
+from mpt_lml.files import CheckpointMismatchError, load_tensors, require_writable, save_tensors
+from mpt_lml.results import History
 from mpt_lml.shapes import require_count
+
+__all__ = ["Checkpoint", "CheckpointMismatchError", "DivergedError", "descend", "maximize"]
 
 Parameters = Mapping[str, Tensor]
 Objective = Callable[[Parameters, Sequence[torch.Generator]], Tensor]
 Tracked = Callable[[Parameters], Tensor]
+Progress = Callable[[Iterable[int], str], Iterable[int]]
 
 
 class DivergedError(RuntimeError):
-    """The objective is no longer finite.
+    """The objective or its gradient is no longer finite, at ``epoch`` (counted from 0).
 
-    Attributes
-    ----------
-    epoch : int
-        The first epoch whose objective is not finite (counted from 0).
-    history : History
-        Everything up to the last good state, whose parameters are ``history.parameters``.
+    A checkpoint keeps the state before that epoch.
+
+    >>> DivergedError("nan at epoch 12", epoch=12).epoch
+    12
     """
 
-    def __init__(self, message: str, epoch: int, history: History) -> None:
+    def __init__(self, message: str, epoch: int) -> None:
         super().__init__(message)
         self.epoch = epoch
-        self.history = history
-
-
-class CheckpointMismatchError(ValueError):
-    """A checkpoint on disk belongs to another configuration."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +49,14 @@ class Checkpoint:
     Attributes
     ----------
     path : Path
-        An ``.npz`` file (no pickles), written atomically.
+        A safetensors file, written atomically.
     settings : dict
         Plain values; a file with other settings is refused, with the first difference named.
     every : int
-        Epochs between two writes. It is also written when the run is interrupted.
+        Steps between two writes. It is also written when the run is interrupted.
+
+    >>> Checkpoint(Path("run.safetensors"), {"law": "uniform"}).every
+    100
     """
 
     path: Path
@@ -82,9 +82,9 @@ def maximize(
     track_every: int = 1,
     snapshots: Sequence[int] = (),
     checkpoint: Checkpoint | None = None,
-    progress: Callable[[Iterable[int], str], Iterable[int]] = _all,
+    progress: Progress = _all,
 ) -> History:
-    """Maximize ``objective`` with Adam, one step an epoch.
+    """Maximize ``objective`` with Adam, one step an epoch, for B runs side by side.
 
     Parameters
     ----------
@@ -93,13 +93,9 @@ def maximize(
     objective : callable
         ``objective(parameters, generators) -> (B,)``, in nats. Its randomness comes from
         ``generators``, whose states are part of the checkpoint.
-    num_epochs, learning_rate
-        Both positive.
     track : dict of callables, optional
-        ``name: f(parameters) -> (B,)``, evaluated before the first epoch and after those below.
-    track_every : int
-        Epochs between two evaluations of what is tracked; the last epoch is always evaluated, and
-        rows in between are NaN.
+        ``name: f(parameters) -> (B,)``, evaluated before the first epoch, after every
+        ``track_every`` epochs and after the last; rows in between are NaN.
     snapshots : sequence of int
         Epochs after which the parameters are kept (0 is the initialization).
     checkpoint : Checkpoint, optional
@@ -119,7 +115,16 @@ def maximize(
     CheckpointMismatchError
         When the file belongs to another configuration.
     DivergedError
-        When the objective is not finite any more; it names the epoch and keeps the last good state.
+        When the objective or its gradient is not finite any more.
+
+    Examples
+    --------
+    >>> start = {"level": torch.zeros(2)}
+    >>> history = maximize(
+    ...     start, lambda p, _: -((p["level"] - 1) ** 2), num_epochs=50, learning_rate=0.1
+    ... )
+    >>> history.values["objective"].shape
+    torch.Size([51, 2])
     """
     require_count("num_epochs", num_epochs, 1)
     if not learning_rate > 0:
@@ -127,174 +132,223 @@ def maximize(
     require_count("track_every", track_every, 1)
     for epoch in snapshots:
         require_count("snapshot epoch", epoch, 0, num_epochs)
-    tracked = {*range(0, num_epochs, track_every), num_epochs} if track else set()
-    run = _Run(
-        parameters, objective, learning_rate, generators, track or {}, tracked, set(snapshots)
+    own = {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
+    first, track = next(iter(own.values())), track or {}
+    values = {
+        name: torch.full((num_epochs + 1, len(first)), torch.nan, dtype=first.dtype)
+        for name in ("objective", *track)
+    }
+    state = _State(
+        own,
+        [torch.optim.Adam(list(own.values()), lr=learning_rate)],
+        generators,
+        values,
+        checkpoint,
     )
-    run.start(num_epochs, checkpoint)
-    try:
-        for epoch in progress(range(run.done, num_epochs), "epoch"):
-            run.step(epoch)
-            if checkpoint is not None and run.done % checkpoint.every == 0:
-                run.save(checkpoint)
-    finally:
-        if checkpoint is not None and run.consistent:
-            run.save(checkpoint)
-    return run.history()
+
+    def ascend(epoch: int) -> None:
+        value = objective(own, generators)
+        _require_finite("objective", value, epoch)
+        state.optimizers[0].zero_grad()
+        (-value.sum()).backward()
+        for name, parameter in own.items():
+            assert parameter.grad is not None
+            slope = parameter.grad.reshape(len(value), -1).sum(dim=1)
+            _require_finite(f"gradient of {name}", slope, epoch)
+        values["objective"][epoch] = value.detach()
+
+    def look(epoch: int) -> None:
+        if epoch % track_every == 0 or epoch == num_epochs:
+            for name, function in track.items():
+                values[name][epoch] = function(own)
+        if epoch in snapshots:
+            state.kept |= {f"{epoch}/{name}": value.clone() for name, value in own.items()}
+
+    state.run(num_epochs, ascend, look, (), progress, "epoch")
+    return History(
+        values,
+        {name: value.detach() for name, value in own.items()},
+        {epoch: {name: state.kept[f"{epoch}/{name}"] for name in own} for epoch in snapshots},
+    )
 
 
-class _Run:
-    """The moving state of :func:`maximize`."""
+def descend(
+    network: nn.Module,
+    loss: Callable[[int], Tensor],
+    schedules: Sequence[torch.optim.lr_scheduler.LRScheduler],
+    *,
+    num_steps: int,
+    generators: Sequence[torch.Generator] = (),
+    max_norm: float | None = None,
+    watch: Callable[[], Tensor] | None = None,
+    watched: Collection[int] = (),
+    checkpoint: Checkpoint | None = None,
+    progress: Progress = _all,
+    label: str = "step",
+) -> tuple[Tensor, list[Tensor]]:
+    """Minimize ``loss`` over the weights of ``network``, in place.
 
-    def __init__(
+    Each of ``schedules`` brings its optimizer; gradients are cut to ``max_norm`` where it is given.
+    ``loss(step)`` draws from ``generators`` alone, whose states are part of the checkpoint; a file
+    is continued as in :func:`maximize`, with the same errors. Returns the losses (num_steps,), in
+    the unit of ``loss``, and what ``watch()`` gave after the ``watched`` numbers of steps.
+
+    >>> network = nn.Linear(2, 1)
+    >>> cycle = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), lr=0.1))
+    >>> descend(network, lambda step: network.weight.square().sum(), [cycle], num_steps=9)[0].shape
+    torch.Size([9])
+    """
+    weights = [weight for weight in network.parameters() if weight.requires_grad]
+    losses = torch.full((num_steps,), torch.nan)
+    state = _State(
+        network.state_dict(keep_vars=True),
+        [schedule.optimizer for schedule in schedules],
+        generators,
+        {"loss": losses},
+        checkpoint,
+    )
+
+    def gradient(step: int) -> None:
+        value = loss(step)
+        _require_finite("loss", value.detach()[None], step)
+        network.zero_grad()
+        value.backward()
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(weights, max_norm)
+        losses[step] = value.detach()
+
+    def look(step: int) -> None:
+        if watch is not None and step in watched:
+            state.kept[f"{step}"] = watch()
+
+    state.run(num_steps, gradient, look, schedules, progress, label)
+    return losses, [state.kept[f"{step}"] for step in sorted(watched)]
+
+
+def _require_finite(what: str, value: Tensor, epoch: int) -> None:
+    bad = (~torch.isfinite(value)).nonzero().flatten().tolist()
+    if bad:
+        raise DivergedError(
+            f"the {what} is {value[bad[0]].item()} at epoch {epoch} in run {bad[0]} of "
+            f"{len(value)}; training stopped with the state before that epoch. A smaller "
+            "learning rate may help.",
+            epoch,
+        )
+
+
+@dataclass
+class _State:
+    """Everything that the next step depends on, and what the steps so far have left."""
+
+    parameters: Mapping[str, Tensor]
+    optimizers: Sequence[torch.optim.Optimizer]
+    generators: Sequence[torch.Generator]
+    rows: dict[str, Tensor]
+    checkpoint: Checkpoint | None
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    done: int = 0
+    seen: int = -1  # the last number of steps after which ``look`` has looked
+
+    def run(
         self,
-        parameters: Parameters,
-        objective: Objective,
-        learning_rate: float,
-        generators: Sequence[torch.Generator],
-        track: Mapping[str, Tracked],
-        tracked: set[int],
-        snapshots: set[int],
+        num_steps: int,
+        gradient: Callable[[int], None],
+        look: Callable[[int], None],
+        schedules: Sequence[torch.optim.lr_scheduler.LRScheduler],
+        progress: Progress,
+        label: str,
     ) -> None:
-        self.parameters = {
-            name: value.detach().clone().requires_grad_() for name, value in parameters.items()
-        }
-        self.optimizer = torch.optim.Adam(list(self.parameters.values()), lr=learning_rate)
-        self.objective, self.generators, self.track = objective, generators, track
-        self.tracked, self.wanted = tracked, snapshots
-        self.kept: dict[int, dict[str, Tensor]] = {}
-        self.values: dict[str, Tensor] = {}
-        self.done = 0
-        self.consistent = True
+        """All steps from where the state is; it is stored on the way and at any end."""
+        self.load(num_steps, schedules)
+        whole = True
 
-    def start(self, num_epochs: int, checkpoint: Checkpoint | None) -> None:
-        """Make room for the values, then continue from disk or record the initialization."""
-        batch = len(next(iter(self.parameters.values())))
-        dtype = next(iter(self.parameters.values())).dtype
-        for name in ("objective", *self.track):
-            self.values[name] = torch.full((num_epochs + 1, batch), torch.nan, dtype=dtype)
-        if checkpoint is not None:
-            require_writable(checkpoint.path.parent)
-            if checkpoint.path.exists():
-                self.load(checkpoint)
-                return
-        self.record()
+        @torch.no_grad()
+        def see() -> None:
+            if self.seen < self.done:
+                look(self.done)
+                self.seen = self.done
 
-    def step(self, epoch: int) -> None:
-        """One update of all runs."""
-        states = [generator.get_state() for generator in self.generators]
         try:
-            value = self.objective(self.parameters, self.generators)
-            self._require_finite("objective", value, epoch)
-            self.optimizer.zero_grad()
-            (-value.sum()).backward()
-            for name, parameter in self.parameters.items():
-                gradient = parameter.grad
-                assert gradient is not None
-                self._require_finite(
-                    f"gradient of {name}", gradient.reshape(len(gradient), -1).sum(dim=1), epoch
-                )
+            see()
+            for step in progress(range(self.done, num_steps), label):
+                with self.undone_on_error():
+                    gradient(step)
+                whole = False
+                for optimizer in self.optimizers:
+                    optimizer.step()
+                for schedule in schedules:
+                    schedule.step()
+                self.done = step + 1
+                whole = True
+                see()
+                if self.checkpoint is not None and self.done % self.checkpoint.every == 0:
+                    self.save()
+        finally:
+            if whole:
+                self.save()
+
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Nothing is updated yet: with the generators put back, a failed step never began."""
+        before = [generator.get_state() for generator in self.generators]
+        try:
+            yield
         except BaseException:
-            # Nothing was updated: with the generators put back, this is the state before the epoch.
-            for generator, state in zip(self.generators, states, strict=True):
+            for generator, state in zip(self.generators, before, strict=True):
                 generator.set_state(state)
             raise
-        self.consistent = False
-        self.values["objective"][epoch] = value.detach()
-        self.optimizer.step()
-        self.done = epoch + 1
-        self.record()
-        self.consistent = True
 
-    def _require_finite(self, what: str, value: Tensor, epoch: int) -> None:
-        bad = (~torch.isfinite(value)).nonzero().flatten().tolist()
-        if bad:
-            message = (
-                f"the {what} is {value[bad[0]].item()} at epoch {epoch} in run {bad[0]} of "
-                f"{len(value)}; training stopped with the state before that epoch. A smaller "
-                "learning rate may help."
-            )
-            raise DivergedError(message, epoch, self.history())
+    def memories(self) -> Iterator[tuple[str, Tensor, dict[str, Tensor]]]:
+        """A name for what an optimizer remembers of a parameter, the parameter, the memory."""
+        for o, optimizer in enumerate(self.optimizers):
+            values = [value for group in optimizer.param_groups for value in group["params"]]
+            for p, value in enumerate(values):
+                yield f"moment/{o}/{p}/", value, optimizer.state[value]
 
-    def record(self) -> None:
-        """Values and snapshots of the present parameters."""
-        if self.done in self.tracked:
-            with torch.no_grad():
-                for name, function in self.track.items():
-                    self.values[name][self.done] = function(self.parameters)
-        if self.done in self.wanted:
-            self.kept[self.done] = self.copy()
+    def save(self) -> None:
+        if self.checkpoint is None:
+            return
+        tensors = {"counts": torch.tensor([self.done, self.seen])}
+        for prefix, _, memory in self.memories():
+            tensors |= {prefix + key: moment for key, moment in memory.items()}
+        tensors |= {f"parameter/{name}": value for name, value in self.parameters.items()}
+        tensors |= {f"rows/{name}": rows[: self.done + 1] for name, rows in self.rows.items()}
+        tensors |= {f"kept/{name}": value for name, value in self.kept.items()}
+        tensors |= {f"generator/{g}": each.get_state() for g, each in enumerate(self.generators)}
+        save_tensors(self.checkpoint.path, tensors, self.checkpoint.settings)
 
-    def copy(self) -> dict[str, Tensor]:
-        return {name: value.detach().clone() for name, value in self.parameters.items()}
-
-    def history(self) -> History:
-        """What there is so far."""
-        values = {name: rows[: self.done + 1].clone() for name, rows in self.values.items()}
-        return History(values, self.copy(), dict(self.kept))
-
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Write everything that the next epoch depends on."""
-        arrays = {"done": np.array(self.done), "settings": np.array(_text(checkpoint.settings))}
-        for name, value in self.parameters.items():
-            arrays[f"parameter/{name}"] = value.detach().cpu().numpy()
-            for key, moment in self.optimizer.state.get(value, {}).items():
-                arrays[f"adam/{name}/{key}"] = moment.cpu().numpy()
-        for name, rows in self.values.items():
-            arrays[f"values/{name}"] = rows[: self.done + 1].numpy()
-        for epoch, kept in self.kept.items():
-            for name, value in kept.items():
-                arrays[f"snapshot/{epoch}/{name}"] = value.cpu().numpy()
-        for index, generator in enumerate(self.generators):
-            arrays[f"generator/{index}"] = generator.get_state().numpy()
-        with replacing(checkpoint.path) as partial, partial.open("wb") as stream:
-            np.savez(stream, **arrays)  # type: ignore[arg-type]
-
-    def load(self, checkpoint: Checkpoint) -> None:
-        """Continue from the file, after checking that it belongs to this configuration."""
-        with np.load(checkpoint.path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        _require_same(json.loads(str(arrays["settings"])), checkpoint)
-        self.done = int(arrays["done"])
-        if self.done >= len(self.values["objective"]):
+    def load(
+        self, num_steps: int, schedules: Sequence[torch.optim.lr_scheduler.LRScheduler]
+    ) -> None:
+        """Go on from the file, after checking that it belongs to this configuration."""
+        if self.checkpoint is None:
+            return
+        require_writable(self.checkpoint.path.parent)
+        if not self.checkpoint.path.exists():
+            return
+        stored = load_tensors(self.checkpoint.path, self.checkpoint.settings)
+        self.done, self.seen = stored["counts"].tolist()
+        if self.done > num_steps:
             raise CheckpointMismatchError(
-                f"{checkpoint.path} is already at epoch {self.done}, beyond the "
-                f"{len(self.values['objective']) - 1} asked for. Name another file."
+                f"{self.checkpoint.path} is already at epoch {self.done}, beyond the {num_steps} "
+                "asked for. Name another file."
             )
         for name, value in self.parameters.items():
-            value.data = torch.from_numpy(arrays[f"parameter/{name}"]).to(value.device)
-            prefix = f"adam/{name}/"
-            self.optimizer.state[value] = {
-                key.removeprefix(prefix): _beside(value, key, array)
-                for key, array in arrays.items()
-                if key.startswith(prefix)
-            }
-        for name, rows in self.values.items():
-            rows[: self.done + 1] = torch.from_numpy(arrays[f"values/{name}"])
-        for key, array in arrays.items():
-            if key.startswith("snapshot/"):
-                _, epoch, name = key.split("/", 2)
-                self.kept.setdefault(int(epoch), {})[name] = torch.from_numpy(array)
-        for index, generator in enumerate(self.generators):
-            generator.set_state(torch.from_numpy(arrays[f"generator/{index}"]))
+            value.data.copy_(stored[f"parameter/{name}"])
+        for prefix, value, memory in self.memories():
+            for key, moment in _under(prefix, stored).items():  # a count of steps stays on the CPU
+                memory[key] = moment if key == "step" else moment.to(value.device)
+        for name, rows in self.rows.items():
+            rows[: self.done + 1] = stored[f"rows/{name}"]
+        self.kept |= _under("kept/", stored)
+        for g, generator in enumerate(self.generators):
+            generator.set_state(stored[f"generator/{g}"])
+        with warnings.catch_warnings():  # they follow from the number of steps alone
+            warnings.simplefilter("ignore")
+            for schedule in schedules:
+                for _ in range(self.done):
+                    schedule.step()
 
 
-def _beside(value: Tensor, key: str, array: np.ndarray) -> Tensor:
-    """Adam's moments live where the parameter does, its step count on the CPU."""
-    moment = torch.from_numpy(array)
-    return moment if key.endswith("/step") else moment.to(value.device)
-
-
-def _text(settings: Mapping[str, Any]) -> str:
-    return json.dumps(dict(settings), sort_keys=True)
-
-
-def _require_same(stored: Mapping[str, Any], checkpoint: Checkpoint) -> None:
-    wanted = json.loads(_text(checkpoint.settings))
-    for name in sorted({*stored, *wanted}):
-        if stored.get(name) != wanted.get(name):
-            raise CheckpointMismatchError(
-                f"{checkpoint.path} belongs to another configuration: its {name} is "
-                f"{stored.get(name)!r}, wanted {wanted.get(name)!r}. Remove the file or name "
-                "another one."
-            )
+def _under(prefix: str, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): value for k, value in stored.items() if k.startswith(prefix)}

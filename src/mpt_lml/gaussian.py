@@ -197,16 +197,3 @@ def _log_density(
 def _outer(loadings: Float[Tensor, "*B D K"]) -> Float[Tensor, "*B D KK"]:
     """w_j w_jᵀ as rows: turns a batch of K×K forms into one matrix product."""
     return (loadings[..., :, None] * loadings[..., None, :]).flatten(-2)
-
-
-def random_loadings_variance(
-    num_observed: Float[Tensor, "..."], latent_dim: int, noise_variance: float
-) -> Float[Tensor, "..."]:
-    """v(r): Var(x_j | x_R) for loadings with independent N(0, 1) entries and r observed coordinates.
-
-    v(r) = ½ [σ² + K − r + √((σ² + K − r)² + 4 σ² r)], the limit for large D, K and r (ours). At
-    r = 0 it is the prior variance σ² + K, and for r well above K it is close to σ²; the bend is at
-    r = K. Under the model the score is then S(M) ≈ −½ ln(2πe v(D − M)).
-    """
-    gap = noise_variance + latent_dim - num_observed
-    return 0.5 * (gap + (gap.square() + 4.0 * noise_variance * num_observed).sqrt())

@@ -1,25 +1,14 @@
-"""Results as values: a number with its error, a curve, where it came from, and safe files (floor 0)."""
+"""Results as values: a number with its error, a curve, what a training run leaves."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import platform
-import re
-import subprocess
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+__all__ = ["Estimate", "History", "MaskCurve"]
 
 
 class Estimate(float):
@@ -63,9 +52,11 @@ class Estimate(float):
             return f"{self.value:.4f} {self.unit} (exact)"
         return f"{self.value:.4f} ± {self.standard_error:.4f} {self.unit}"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain dictionary for JSON."""
-        return {"value": self.value, **self.__dict__}
+
+def trapezoid_weights(sizes: np.ndarray, num_features: int) -> np.ndarray:
+    """Weights of S at ``sizes`` in Σ_M S(M), M = 1..D: straight lines between, constant outside."""
+    every = np.arange(1, num_features + 1)
+    return np.array([np.interp(every, sizes, row).sum() for row in np.eye(len(sizes))])
 
 
 @dataclass(frozen=True)
@@ -125,10 +116,8 @@ class MaskCurve:
         Between two neighboring sizes the curve is taken as a straight line, and outside the grid as
         constant; the sum then runs over all M = 1..D. With every size present all weights are 1.
         """
-        sizes = np.arange(1, self.num_features + 1)
-        grid = self.num_masked.numpy()
-        basis = [np.interp(sizes, grid, row).sum() for row in np.eye(len(grid))]
-        return torch.tensor(basis, dtype=self.score.dtype)
+        weights = trapezoid_weights(self.num_masked.numpy(), self.num_features)
+        return torch.tensor(weights, dtype=self.score.dtype)
 
     def area(self) -> Estimate:
         """Area under the curve, sum over M = 1..D of S(x; M): log p(x) by Proposition 1, in nats.
@@ -154,31 +143,6 @@ class MaskCurve:
             )
         return self.score.cumsum(0)
 
-    def save(self, path: str | Path) -> None:
-        """Write to ``path`` (``.npz``, no pickles), atomically."""
-        meta = {
-            "num_features": self.num_features,
-            "num_masks": self.num_masks,
-            "area_standard_error": self.area_standard_error,
-        }
-        with replacing(Path(path)) as partial, partial.open("wb") as stream:
-            np.savez(
-                stream,
-                num_masked=self.num_masked.numpy(),
-                score=self.score.numpy(),
-                standard_error=self.standard_error.numpy(),
-                meta=np.array(json.dumps(meta)),
-            )
-
-    @classmethod
-    def load(cls, path: str | Path) -> MaskCurve:
-        """Read what :meth:`save` wrote."""
-        with np.load(path, allow_pickle=False) as stored:
-            fields = json.loads(str(stored["meta"]))
-            for name in ("num_masked", "score", "standard_error"):
-                fields[name] = torch.from_numpy(stored[name])
-            return cls(**fields)
-
 
 @dataclass(frozen=True)
 class History:
@@ -203,114 +167,3 @@ class History:
     def num_epochs(self) -> int:
         """E."""
         return len(next(iter(self.values.values()))) - 1
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary sibling of ``path`` that replaces it when the block ends without an error."""
-    require_writable(path.parent)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    partial = Path(name)
-    try:
-        yield partial
-        partial.chmod(0o644)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def require_writable(folder: str | Path) -> Path:
-    """Make ``folder`` if needed and prove that a file can be written there, before work starts."""
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError as error:
-        raise PermissionError(
-            f"cannot write to the output folder {folder}: {error.strerror}. "
-            "Name another one with --out DIR."
-        ) from error
-
-
-def write_json(path: str | Path, content: Any) -> None:
-    """Write ``content`` as indented JSON to ``path``, atomically; NaN is refused."""
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-    # A row of numbers stays on one line: a curve is not a thousand lines of a diff.
-    text = re.sub(
-        r"\[[\s\d.,eE+-]+\]", lambda row: "[" + " ".join(row[0][1:-1].split()) + "]", text
-    )
-    with replacing(Path(path)) as partial:
-        partial.write_text(text + "\n", encoding="utf-8")
-
-
-def read_json(path: str | Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(Path(path).read_text(encoding="utf-8"))
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _commit() -> str:
-    """Commit of the checkout this package runs from, ``unknown`` when it was installed."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-        source = subprocess.run(
-            [*git, "status", "--porcelain", "--", "."], capture_output=True, text=True
-        )
-    except OSError:
-        return "unknown"
-    if head.returncode:
-        return "unknown"
-    return head.stdout.strip() + ("+changes" if source.stdout.strip() else "")
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    """Versions of what a number can depend on, of those that are installed."""
-    names = ("mpt-lml", "torch", "numpy", "scipy", "scikit-learn")
-    for name in (*names, "transformers", "tokenizers", "datasets"):
-        with suppress(metadata.PackageNotFoundError):
-            yield name, metadata.version(name)
-
-
-def provenance(command: str, device: str = "cpu") -> dict[str, Any]:
-    """Where a recorded number came from: command, commit, date, versions and hardware.
-
-    The commit ends in ``+changes`` where the package's sources differed from it.
-    """
-    hardware: dict[str, Any] = {"cpu": _cpu_name(), "threads": torch.get_num_threads()}
-    if device == "cuda":
-        hardware["gpu"] = torch.cuda.get_device_name()
-    return {
-        "command": command,
-        "commit": _commit(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "python": platform.python_version(),
-        "versions": dict(_versions()),
-        "hardware": hardware,
-    }
-
-
-def glue(name: str, value: object) -> None:
-    """Record ``value`` under ``name``, so that prose can show it with ``{glue:text}``.
-
-    Writes the same output as ``myst_nb.glue`` without needing that package (on Colab, for example).
-    A float that is not finite is refused: a number in prose has to be a number.
-    """
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"glue({name!r}): {value} is not a number to print in prose")
-    from IPython.display import display
-
-    prefix = "application/papermill.record/"
-    scrapbook = {"name": name, "mime_prefix": prefix}
-    # repr, also of a string: myst-nb evaluates the text, and an unquoted "1.10" would become 1.1.
-    display({f"{prefix}text/plain": repr(value)}, raw=True, metadata={"scrapbook": scrapbook})

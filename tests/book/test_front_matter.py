@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_lml import PPCA, curves, data, experiments, tokens
+from mpt_lml import PPCA, curves, data, experiments
 from mpt_lml.models import bert_networks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +34,7 @@ def _with_nan() -> torch.Tensor:
 
 def _long_sentence():
     reader = bert_networks.load_tokenizer(bert_networks.small_bert_folder())
-    return tokens.encode(reader, ["the"] * 3 + ["the " * 78], max_length=64)
+    return data.encode(reader, ["the"] * 3 + ["the " * 78], max_length=64)
 
 
 MISTAKES = [

@@ -167,7 +167,7 @@ def test_every_recorded_run_names_a_clean_tree_a_date_and_what_it_depended_on():
 
 
 def test_the_file_is_written_as_the_runs_write_it(tmp_path):
-    from mpt_lml.results import write_json
+    from mpt_lml.files import write_json
 
     write_json(tmp_path / "again.json", json.loads(LEDGER.read_text(encoding="utf-8")))
     assert LEDGER.read_bytes() == (tmp_path / "again.json").read_bytes()

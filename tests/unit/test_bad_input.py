@@ -9,9 +9,10 @@ import torch
 from models import generator, random_ppca, random_table
 
 from mpt_lml import PPCA, JointTable, curves, data, estimators, masks
-from mpt_lml.experiments import registry
+from mpt_lml.experiments import base
 from mpt_lml.numerics import NotPositiveDefiniteError, cholesky
-from mpt_lml.results import Estimate, MaskCurve, glue
+from mpt_lml.page import glue
+from mpt_lml.results import Estimate, MaskCurve
 
 pytestmark = pytest.mark.bad_input
 
@@ -188,21 +189,21 @@ CASES = {
         "some",
     ),
     "an unknown experiment": (
-        lambda: registry.find("table1"),
-        registry.UnknownExperimentError,
+        lambda: base.find("table1"),
+        base.UnknownExperimentError,
         "Did you mean table-1",
     ),
     "nothing like an experiment": (
-        lambda: registry.find("zzz"),
-        registry.UnknownExperimentError,
+        lambda: base.find("zzz"),
+        base.UnknownExperimentError,
         "There are: bert-curve, curve-shape, figure-1-center",
     ),
     "an unknown preset": (
-        lambda: registry.run("table-1", "fast"),
+        lambda: base.run("table-1", "fast"),
         ValueError,
         "'paper' or 'quick'",
     ),
-    "an unknown device": (lambda: registry.resolve_device("tpu"), ValueError, "'tpu'"),
+    "an unknown device": (lambda: base.resolve_device("tpu"), ValueError, "'tpu'"),
     "unknown data": (lambda: data.images("imagenet"), ValueError, "digits, mnist, fashion_mnist"),
     "an unknown split": (lambda: data.images("digits", "dev"), ValueError, "'train' or 'test'"),
     "a matrix that is not positive definite": (

@@ -16,12 +16,12 @@ from mpt_lml import (
     ConditionalTable,
     MaskedLM,
     curves,
+    data,
     estimators,
     masks,
     objectives,
     orders,
     quadrature,
-    tokens,
 )
 from mpt_lml.experiments import training
 
@@ -113,7 +113,7 @@ def test_bernoulli_score_is_the_literal_one_in_both_precisions() -> None:
 
 @pytest.mark.parametrize("kind", ["classic", "modern"])
 def test_an_evaluation_loop_scores_the_same_masks_alike(kind: str) -> None:
-    text = tokens.encode(tokenizer(), ["the cat sat", "a dog", "the dogs sat.", "cats."])
+    text = data.encode(tokenizer(), ["the cat sat", "a dog", "the dogs sat.", "cats."])
     network = tiny(kind)
     mask = torch.stack(
         [language.bernoulli_masks(text, rate, generator=generator(rate)) for rate in (30, 60)]

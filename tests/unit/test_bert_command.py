@@ -17,8 +17,8 @@ from transformers import BertForMaskedLM
 
 from mpt_lml import MaskedLM, checkpoints
 from mpt_lml.experiments import bert, bert_command, cli
+from mpt_lml.files import read_json
 from mpt_lml.models import bert_networks
-from mpt_lml.results import read_json
 
 LINES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "the cat a dog sat"]
 

@@ -11,11 +11,11 @@ import torch
 from models import generator
 from tiny_bert import CLS, MASK, tiny, tokenizer
 
-from mpt_lml import MaskedLM, curves, masks, tokens
+from mpt_lml import MaskedLM, curves, data, masks
 from mpt_lml.experiments import bert, bert_curve, random_bert
 from mpt_lml.experiments.bert_curve import Design, SentenceCurves
+from mpt_lml.files import read_json
 from mpt_lml.models.bert_networks import at_random
-from mpt_lml.results import read_json
 
 SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "dog the cat a dog"]
 
@@ -27,11 +27,11 @@ def model(kind: str = "classic") -> MaskedLM:
     return MaskedLM(tiny(kind), MASK, special_token_ids=(0, 1, 2, 3), batch_tokens=200)
 
 
-def encoded() -> tokens.Tokens:
-    return tokens.encode(tokenizer(), SENTENCES)
+def encoded() -> data.Tokens:
+    return data.encode(tokenizer(), SENTENCES)
 
 
-def exact_area(row: tokens.Tokens) -> float:
+def exact_area(row: data.Tokens) -> float:
     """Σ_M S(M) of one sentence, from all masks of the package's own curve."""
     size = int(row.num_features[0])
     one = MaskedLM(tiny(), MASK, size, prefix=(CLS,), suffix=(3,), special_token_ids=(0, 1, 2, 3))
@@ -63,7 +63,7 @@ class TestDesign:
 
     def test_a_sentences_masks_do_not_depend_on_its_neighbors(self) -> None:
         together = encoded()
-        alone = tokens.encode(tokenizer(), SENTENCES[1:2])
+        alone = data.encode(tokenizer(), SENTENCES[1:2])
         design = Design(rates=(10, 90))
         found = design.masks(together.rows(torch.tensor([1])), 1)
         assert torch.equal(found, design.masks(alone, 1))
@@ -126,7 +126,7 @@ def test_strata_estimate_the_exact_area_without_bias(power: float) -> None:
 
 
 def test_all_rates_give_the_curve_of_the_sizes() -> None:
-    text = tokens.encode(tokenizer(), ["the cat sat the"] * 4)  # D = 4 = 25 % a step
+    text = data.encode(tokenizer(), ["the cat sat the"] * 4)  # D = 4 = 25 % a step
     found = bert_curve.curves(model(), text, Design(rates=(25, 50, 75, 100), num_masks=400))
     assert found is not None
     one = MaskedLM(tiny(), MASK, 4, prefix=(CLS,), suffix=(3,), special_token_ids=(0, 1, 2, 3))
@@ -273,7 +273,7 @@ def test_the_rate_of_the_mean_height_has_an_error() -> None:
 
 
 def test_repetition_of_tokens() -> None:
-    text = tokens.encode(tokenizer(), ["the the", "a dog"])
+    text = data.encode(tokenizer(), ["the the", "a dog"])
     assert math.isclose(random_bert.repetition(text), 0.5**2 + 0.25**2 + 0.25**2)
 
 

@@ -16,12 +16,12 @@ import torch
 from hub import local_hub
 from tiny_bert import LINES, MASK, some_lines, tiny, tokenizer
 
-from mpt_lml import checkpoints, text
+from mpt_lml import checkpoints, data
 from mpt_lml.checkpoints import PINNED
 from mpt_lml.experiments import bert, bert_live
 from mpt_lml.experiments.small_bert import mean_score
+from mpt_lml.files import write_json
 from mpt_lml.models.bert_networks import HUB_NAME
-from mpt_lml.results import write_json
 
 NOTEBOOK = Path(__file__).parents[2] / "book" / "11-bert.ipynb"
 
@@ -81,7 +81,7 @@ from mpt_lml import checkpoints
 from mpt_lml.experiments import bert, bert_live
 from tiny_bert import some_lines
 checkpoints.gpu = bert_live.gpu = lambda: torch.device("cpu")
-bert.text.sentences = some_lines
+bert.data.sentences = some_lines
 """
 
 
@@ -100,7 +100,7 @@ def test_live_on_a_gpu_with_a_network(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.slow  # a process of its own imports transformers and draws the figure
 def test_a_stored_run_is_shown(folder: Path, tmp_path: Path, monkeypatch) -> None:
     """The file that mpt-lml run table-2-pretrained writes, of a network of the same class."""
-    monkeypatch.setattr(text, "sentences", some_lines)
+    monkeypatch.setattr(data, "sentences", some_lines)
     rates = tuple(range(5, 100, 10))
     config = replace(bert.PreTrained.paper(), model=str(folder), num_sentences=15, rates=rates)
     outcome = bert.table_2_pretrained(config)
@@ -149,7 +149,7 @@ def test_without_a_network_it_goes_on_at_once(monkeypatch, capsys, answers: bool
 
 def test_a_folder_runs_on_any_device(folder: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv(bert_live.VARIABLE, str(folder))
-    monkeypatch.setattr(text, "sentences", some_lines)
+    monkeypatch.setattr(data, "sentences", some_lines)
     found = bert_live.pretrained("glue/ax", num_sentences=9, rates=(10, 30, 50, 70, 90))
     assert found is not None and found.data == "glue/ax" and len(found.curve.raw) == 9
     assert found.area.value == pytest.approx(506.88 * found.curve.score.mean().item())
@@ -160,12 +160,12 @@ def test_a_folder_runs_on_any_device(folder: Path, monkeypatch, capsys) -> None:
 
 
 def test_sentences_that_are_not_there_have_a_substitute(folder: Path, monkeypatch, capsys) -> None:
-    def only_written(name: str, split: str = "test") -> text.Sentences:
+    def only_written(name: str, split: str = "test") -> data.Sentences:
         if name != "written":
-            raise text.DataNotFoundError(name)
+            raise data.DataNotFoundError(name)
         return some_lines(name)
 
     monkeypatch.setenv(bert_live.VARIABLE, str(folder))
-    monkeypatch.setattr(text, "sentences", only_written)
+    monkeypatch.setattr(data, "sentences", only_written)
     found = bert_live.pretrained(num_sentences=9, rates=(10, 50, 90))
     assert found is not None and found.data == "written"

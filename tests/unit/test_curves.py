@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -122,16 +121,3 @@ def test_trapezoid_is_exact_for_a_straight_line_and_says_which_rule() -> None:
 def test_area_outside_the_grid_is_constant() -> None:
     curve = MaskCurve(torch.tensor([3]), torch.tensor([-2.0]), torch.zeros(1), 8)
     assert curve.area() == pytest.approx(-16.0)
-
-
-def test_a_curve_survives_the_disk(tmp_path: Path) -> None:
-    model = MODELS["ppca"]
-    x = model.sample(4, generator=generator(8))
-    curve = curves.sampled_curve(model, x, 6, generator=generator(9), scheme="nested")
-    curve.save(tmp_path / "curve.npz")
-    again = MaskCurve.load(tmp_path / "curve.npz")
-    assert torch.equal(again.score, curve.score)
-    assert torch.equal(again.standard_error, curve.standard_error)
-    assert again.area() == curve.area()
-    assert again.area().standard_error == curve.area().standard_error
-    assert [path.name for path in tmp_path.iterdir()] == ["curve.npz"]

@@ -15,7 +15,8 @@ from models import generator
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from mpt_lml import data, text
+from mpt_lml import data
+from mpt_lml.data import image_sets
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -32,12 +33,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home.mkdir()
     sums = {}
     pictures = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
-    for part, array in (("images", pictures), ("labels", np.array([7, 0, 9], dtype=np.uint8))):
-        name = data.IDX_FILES["test", part]
+    for split, array in (("test", pictures), ("train", pictures[:2] + 9)):
         packed = idx_bytes(array)
-        (home / name).write_bytes(packed)
-        sums[name] = hashlib.md5(packed).hexdigest()
-    monkeypatch.setitem(data.MD5, "mnist", sums)
+        (home / image_sets._IDX_FILES[split]).write_bytes(packed)
+        sums[split] = hashlib.md5(packed).hexdigest()
+    monkeypatch.setitem(image_sets._MD5, "mnist", sums)
     return home
 
 
@@ -45,20 +45,19 @@ def test_idx_files_are_read(folder: Path) -> None:
     images = data.images("mnist", "test")
     assert images.pixels.shape == (3, 20)
     assert images.shape == (4, 5)
-    assert images.source == "local folder"
-    assert images.labels.tolist() == [7, 0, 9]
     assert images.pixels[2, 19].item() == pytest.approx(59 / 255)
+    assert data.images("mnist").pixels[0, 0].item() == pytest.approx(9 / 255)
 
 
 def test_a_truncated_file_is_named(folder: Path) -> None:
-    path = folder / data.IDX_FILES["test", "images"]
+    path = folder / image_sets._IDX_FILES["test"]
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(data.CorruptDataError, match=f"{path.name}.*MD5.*truncated"):
         data.images("mnist", "test")
 
 
 def test_a_changed_byte_is_found(folder: Path) -> None:
-    path = folder / data.IDX_FILES["test", "labels"]
+    path = folder / image_sets._IDX_FILES["test"]
     changed = bytearray(path.read_bytes())
     changed[-9] ^= 1
     path.write_bytes(bytes(changed))
@@ -67,8 +66,8 @@ def test_a_changed_byte_is_found(folder: Path) -> None:
 
 
 def test_a_missing_file_in_a_folder_that_is_there(folder: Path) -> None:
-    (folder / data.IDX_FILES["test", "labels"]).unlink()
-    with pytest.raises(data.DataNotFoundError, match=r"t10k-labels.*four IDX files"):
+    (folder / image_sets._IDX_FILES["test"]).unlink()
+    with pytest.raises(data.DataNotFoundError, match=r"t10k-images.*needs the IDX files"):
         data.images("mnist", "test")
 
 
@@ -97,12 +96,11 @@ def test_the_hub_is_asked_when_no_folder_has_them(monkeypatch: pytest.MonkeyPatc
 
     def load_dataset(name: str, split: str) -> dict:
         asked.append((name, split))
-        return {"image": [np.full((2, 2), 51, dtype=np.uint8)] * 3, "label": [1, 2, 3]}
+        return {"image": [Image.new("L", (2, 2), 51)] * 3}
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     images = data.images("mnist", "test")
     assert asked == [("ylecun/mnist", "test")]
-    assert images.source == "hub"
     assert images.pixels.tolist() == [[0.2] * 4] * 3
 
 
@@ -111,11 +109,11 @@ def color_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> 
     monkeypatch.setenv(data.DATA_VARIABLE, str(tmp_path))
     home = tmp_path / name
     home.mkdir()
-    side = data.COLOR_SETS[name][1]
+    side = image_sets._COLOR_SETS[name][1]
     pictures = np.zeros((10, side, side, 3), dtype=np.uint8)
     pictures[..., 0] = 20 * np.arange(10)[:, None, None]
     if name == "cifar100":
-        np.savez(home / "test.npz", images=pictures, labels=np.arange(10))
+        np.savez(home / "test.npz", images=pictures)
         return home / "test.npz"
     with tarfile.open(home / "val.tar", "w") as archive:
         for n in (10, *range(2, 10), 1):  # files lie in any order
@@ -125,8 +123,6 @@ def color_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> 
             entry.size = packed.tell()
             packed.seek(0)
             archive.addfile(entry, packed)
-    rows = [f"val_{n}.JPEG\tn{20 - n}\t0\t0\t9\t9" for n in range(1, 11)]
-    (home / "val_annotations.txt").write_text("\n".join(rows))
     return home / "val.tar"
 
 
@@ -136,11 +132,10 @@ def test_color_sets_and_their_split(
 ) -> None:
     color_folder(tmp_path, monkeypatch, name)
     train, test = data.images(name), data.images(name, "test")
-    side = data.COLOR_SETS[name][1]
+    side = image_sets._COLOR_SETS[name][1]
     assert train.grid.shape == (8, 3, side, side)
     assert test.grid.shape == (2, 3, side, side)
     assert train.shape == (side, side, 3)
-    assert len(set(train.labels.tolist() + test.labels.tolist())) == 10
     # JPEG is not exact: within two levels of 255
     order = np.random.RandomState(0).permutation(10) if name == "cifar100" else np.arange(10)
     expected = torch.from_numpy(20.0 * order[[4, 9]]).float() / 255
@@ -159,7 +154,7 @@ def test_a_truncated_color_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_color_set_of_the_wrong_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = color_folder(tmp_path, monkeypatch, "cifar100")
-    np.savez(path, images=np.zeros((2, 28, 28), dtype=np.uint8), labels=np.zeros(2))
+    np.savez(path, images=np.zeros((2, 28, 28), dtype=np.uint8))
     with pytest.raises(data.CorruptDataError, match=r"\(2, 28, 28\).*expected.*\(2, 32, 32, 3\)"):
         data.images("cifar100")
     path.unlink()
@@ -174,16 +169,17 @@ def test_color_sets_that_are_nowhere(monkeypatch: pytest.MonkeyPatch, name: str)
     with pytest.raises(data.DataNotFoundError) as caught:
         data.images(name)
     message = str(caught.value)
-    assert all(way in message for way in (data.COLOR_SETS[name][0], "mpt-lml[hub]", "'digits'"))
+    assert all(
+        way in message for way in (image_sets._COLOR_SETS[name][0], "mpt-lml[hub]", "'digits'")
+    )
 
 
 @pytest.mark.data
 def test_the_color_sets_at_hand() -> None:
-    for name in data.COLOR_SETS:
+    for name in image_sets._COLOR_SETS:
         test = data.images(name, "test")
         assert len(test.pixels) == 2000
         assert 0.3 < test.pixels.mean() < 0.6
-        assert len(test.labels[:500].unique()) > 80  # not sorted by class
 
 
 def test_digits_are_all_there_and_split_once() -> None:
@@ -192,7 +188,6 @@ def test_digits_are_all_there_and_split_once() -> None:
     total = train.pixels.sum() + test.pixels.sum()
     assert total.item() == pytest.approx(load_digits().data.sum() / 16)
     assert train.pixels.max().item() == 1.0
-    assert set(test.labels.tolist()) == set(range(10))
 
 
 @pytest.mark.data
@@ -201,10 +196,6 @@ def test_the_published_files(name: str) -> None:
     for split, count in (("train", 60_000), ("test", 10_000)):
         images = data.images(name, split)
         assert images.pixels.shape == (count, 784)
-        assert images.source == "local folder"
-        assert torch.bincount(images.labels).tolist()[0] in (
-            (5923, 980) if name == "mnist" else (6000, 1000)
-        )
     assert os.environ[data.DATA_VARIABLE]
 
 
@@ -241,5 +232,5 @@ def test_words_taken_out_of_wikitext_are_unknown(tmp_path: Path, monkeypatch) ->
     )
     (folder / "test.txt").write_text(content, encoding="utf-8")
     monkeypatch.setenv("MPT_LML_DATA", str(tmp_path))
-    found = text.sentences("wikitext-2").first
+    found = data.sentences("wikitext-2").first
     assert found == ("The [UNK] had 3,000 men (and ships).", "It sank.")

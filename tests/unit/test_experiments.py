@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_lml import PPCA, curves, data, estimators, experiments
-from mpt_lml.experiments import cli, convergence, fixed_size, ledger, registry
-from mpt_lml.experiments.registry import Finding
+from mpt_lml import PPCA, curves, data, estimators, experiments, fit
+from mpt_lml.experiments import base, cli, convergence, fixed_size, ledger
+from mpt_lml.experiments.base import Bench, Finding
+from mpt_lml.files import read_json, write_json
 from mpt_lml.models import bert_networks
-from mpt_lml.results import read_json, write_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -155,36 +155,30 @@ def test_a_random_size_is_scaled_by_the_number_of_sizes() -> None:
         assert abs(found.measured) < 4 * found.standard_error < 4.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Steps(registry.Config):
-    num_steps: int = 3
-
-    @classmethod
-    def paper(cls) -> Steps:
-        return cls()
-
-    @classmethod
-    def quick(cls) -> Steps:
-        return cls(num_steps=2)
-
-
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """A resumable experiment that stops in its second step the first time; the steps it did."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
     done: list[int] = []
 
-    @registry.experiment("counting", title="t", cost="c", config=Steps, resumable=True)
-    def function(config, *, device, progress, checkpoints):
-        for step in range(config.num_steps):
-            if checkpoints is not None and not (checkpoints / str(step)).exists():
-                if done == [0]:
-                    done.append(-1)
-                    raise KeyboardInterrupt
-                done.append(step)
-                (checkpoints / str(step)).write_text("")
-        return experiments.Outcome({"fig-3-upper": Finding(1.0)})
+    def work(step: int) -> dict[str, torch.Tensor]:
+        if done == [0]:
+            done.append(-1)
+            raise KeyboardInterrupt
+        done.append(step)
+        return {"step": torch.tensor(step)}
+
+    @base.experiment("counting", title="t", cost="c", quick={"num_steps": 2}, resumable=True)
+    @dataclasses.dataclass(frozen=True)
+    class Counting(base.Experiment):
+        num_steps: int = 3
+        model: str | None = None
+
+        def run(self, bench: Bench) -> base.Outcome:
+            for step in range(self.num_steps):
+                assert bench.keep(f"{step}", lambda step=step: work(step))["step"] == step
+            return experiments.Outcome({"fig-3-upper": Finding(1.0)})
 
     return done
 
@@ -208,7 +202,30 @@ class TestResumableRuns:
         assert cli.main(call) == 130
         assert cli.main(call) == 0
         kept = sorted(path.name for path in (tmp_path / "mine").iterdir())
-        assert kept == ["0", "1", "seconds.json"]
+        assert kept == ["0.safetensors", "1.safetensors", "seconds.json"]
+
+    def test_what_was_kept_for_other_settings_is_refused(
+        self, counting: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        call = ["run", "counting", "--preset", "quick", "--checkpoints", str(tmp_path / "mine")]
+        assert [cli.main(call), cli.main(call)] == [130, 0]
+        for change in (["--seed", "1"], ["--model", "other"], ["--set", "num_steps=3"]):
+            assert cli.main([*call, *change]) == 2
+            assert "belongs to another configuration: its" in capsys.readouterr().err
+
+    def test_so_is_what_another_device_or_precision_left(self, tmp_path: Path) -> None:
+        work = {"a": torch.tensor(1)}
+        Bench(folder=tmp_path).keep("x", lambda: work)
+        with pytest.raises(fit.CheckpointMismatchError, match="its device is 'cpu'"):
+            Bench(torch.device("cuda"), folder=tmp_path).keep("x", lambda: work)
+        with pytest.raises(fit.CheckpointMismatchError, match="its weights is None, wanted 'b'"):
+            Bench(folder=tmp_path).keep("x", lambda: work, weights="b")
+        torch.set_default_dtype(torch.float64)
+        try:
+            with pytest.raises(fit.CheckpointMismatchError, match="its precision is 'torch.float3"):
+                Bench(folder=tmp_path).keep("x", lambda: work)
+        finally:
+            torch.set_default_dtype(torch.float32)
 
     def test_the_recorded_time_is_that_of_all_parts(
         self, counting: list[int], tmp_path: Path
@@ -305,7 +322,7 @@ class TestCommand:
         def fail(*args: object, **kwargs: object) -> None:
             raise AssertionError("the run was started")
 
-        monkeypatch.setattr("mpt_lml.experiments.registry.run", fail)
+        monkeypatch.setattr(base.find("table-1"), "run", fail)
         assert cli.main(["run", "table-1", "--out", str(tmp_path / "file" / "x")]) == 2
         assert "cannot write to the output folder" in capsys.readouterr().err
 
@@ -343,9 +360,48 @@ class TestCommand:
     def test_one_that_computes_on_the_cpu_only_refuses_a_gpu(
         self, counting: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        found = dataclasses.replace(registry.find("counting"), gpu=False)
+        chosen = base.find("counting").preset()
+        monkeypatch.setattr(type(chosen), "gpu", False)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        assert registry.device_of(found, "auto").type == "cpu"
-        assert registry.resolve_device("auto").type == "cuda"
+        assert base.bench_for(chosen).device.type == "cpu"
+        assert base.resolve_device("auto").type == "cuda"
         with pytest.raises(ValueError, match="counting computes on the CPU only"):
-            registry.device_of(found, "cuda")
+            base.bench_for(chosen, "cuda")
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_a_recorded_run_comes_back_as_it_was(name: str) -> None:
+    path = ROOT / "book" / "results" / f"{name}.json"
+    if not path.exists():
+        with pytest.raises(FileNotFoundError, match=f"mpt-lml run {name}"):
+            experiments.load(name)
+        return
+    stored, loaded = read_json(path), experiments.load(name)
+    again = loaded.as_dict()
+    assert again["arrays"] == stored["arrays"]
+    assert again["findings"] == stored["findings"]
+    assert (loaded.settings, loaded.seconds) == (stored["config"], stored["seconds"])
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "value"),
+    [
+        ("num_data", "12", 12),
+        ("num_masks", "1,5:7,10:30:10", (1, 5, 6, 7, 10, 20, 30)),
+        ("num_masks", "4", (4,)),
+    ],
+)
+def test_settings_from_the_command_line(field: str, text: str, value: object) -> None:
+    call = ["run", "table-1", "--set", f"{field}={text}"]
+    assert getattr(cli._settings(cli.parser().parse_args(call)), field) == value
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [("nothing=1", "table-1 has no setting 'nothing'; it has seeds, num_data"), ("x", "FIELD=V")],
+)
+def test_other_settings_are_refused(
+    change: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", "table-1", "--json", "-", "--set", change]) == 2
+    assert message in capsys.readouterr().err

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from models import generator, random_ppca
+from models import random_ppca
 
 from mpt_lml import gaussian, masks, objectives
 
@@ -51,26 +49,3 @@ def test_bias_identity() -> None:
         assert (bias[0, size - 1] - bias[1, size - 1]).item() == pytest.approx(
             right.item(), abs=1e-9
         )
-
-
-@pytest.mark.parametrize(("num_features", "latent_dim"), [(400, 10), (400, 100)])
-def test_random_loadings_variance_is_the_limit(num_features: int, latent_dim: int) -> None:
-    loadings = torch.randn(num_features, latent_dim, generator=generator(3), dtype=torch.float64)
-    noise = torch.tensor(0.2, dtype=torch.float64)
-    for observed in (0, 1, latent_dim // 2, 2 * latent_dim, 3 * latent_dim):
-        mask = masks.sample_masks(20, num_features, num_features - observed, generator=generator(4))
-        variance = gaussian.LowRankPosterior.of(loadings, noise, ~mask).variance()
-        mean = variance[mask].mean().item()
-        count = torch.tensor(float(observed), dtype=torch.float64)
-        value = gaussian.random_loadings_variance(count, latent_dim, 0.2).item()
-        # Self-averaging: the spread of w_j' A^-1 w_j is O(1/sqrt(K)) an entry and averaged over
-        # hundreds; what is left is the O(1/K) correction of the limit.
-        assert mean == pytest.approx(value, rel=3 / latent_dim)
-
-
-def test_random_loadings_variance_at_the_ends() -> None:
-    ends = torch.tensor([0.0, 1e6], dtype=torch.float64)
-    start, end = gaussian.random_loadings_variance(ends, 5, 0.2).tolist()
-    assert start == pytest.approx(5.2)
-    assert end == pytest.approx(0.2, rel=1e-4)
-    assert math.isfinite(end)

@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from mpt_lml import MaskedLM, curves, estimators, masks, numerics, text, tokens
+from mpt_lml import MaskedLM, curves, data, estimators, masks, numerics
 from mpt_lml.checkpoints import CheckpointError
 from mpt_lml.models import bert_networks
 from mpt_lml.models.masked_lm import masked_logits
@@ -207,30 +207,31 @@ def test_training_mode_comes_back() -> None:
 
 
 def test_tokens_of_pairs_and_their_masks() -> None:
-    found = tokens.encode(tokenizer(), ["the cat sat.", "a dog"], ["the dogs", "the cat sat"])
+    found = data.encode(tokenizer(), ["the cat sat.", "a dog"], ["the dogs", "the cat sat"])
     assert found.ids[0, : found.lengths[0]].tolist() == [2, 5, 6, 7, 9, 3, 5, 11, 8, 3]
     assert found.types[0, : found.lengths[0]].tolist() == [0] * 6 + [1] * 4
     assert found.num_features.tolist() == [7, 5]
     assert found.lengths.tolist() == [10, 8]
-    ranks = tokens.sample_ranks(found, generator=generator())
+    ranks = found.sample_ranks(generator=generator())
     for size in range(1, 8):
         mask = ranks < torch.minimum(torch.tensor(size), found.num_features)[:, None]
         assert mask.sum(dim=1).tolist() == [size, min(size, 5)]
         assert not (mask & ~found.maskable).any()
-    assert sorted(row for bucket in found.buckets() for row in bucket.tolist()) == [0, 1]
     assert found.rows(torch.tensor([1])).ids.shape == (1, 8)
 
 
 def test_unknown_tokens_are_shown_and_not_scored() -> None:
-    found = tokens.encode(tokenizer(), ["the zebra sat"])
+    found = data.encode(tokenizer(), ["the zebra sat"])
     assert found.ids[0].tolist() == [CLS, 5, 1, 7, 3]
     assert found.maskable[0].tolist() == [False, True, False, True, False]
     with pytest.raises(ValueError, match="sentence 0 has no word pieces: 'zebra'"):
-        tokens.encode(tokenizer(), ["zebra"])
+        data.encode(tokenizer(), ["zebra"])
 
 
 def test_sizes_at_rates() -> None:
-    sizes = tokens.sizes_at(torch.arange(1, 101), torch.tensor([20, 7]))
+    maskable = torch.arange(20) < torch.tensor([20, 7])[:, None]
+    rows = data.Tokens(maskable.long(), maskable.long(), maskable, maskable.sum(dim=1))
+    sizes = rows.sizes_at(torch.arange(1, 101))
     assert sizes[0].bincount().tolist() == [0] + [5] * 20  # each size has the same share
     assert sizes[1, [0, 13, 14, 28, 99]].tolist() == [1, 1, 2, 3, 7]
 
@@ -241,7 +242,7 @@ def test_a_saved_bert_comes_back_the_same(tmp_path: Path) -> None:
     tokenizer().save_pretrained(tmp_path)
     again = bert_networks.load_network(tmp_path)
     reader = bert_networks.load_tokenizer(tmp_path)
-    assert tokens.mask_token(reader) == MASK
+    assert MaskedLM.of(again, reader).mask_token_id == MASK
     mask = masks.all_masks(3, 2)
     # The stored network may choose another attention kernel: float32 sums in another order.
     torch.testing.assert_close(
@@ -259,7 +260,7 @@ def test_vocabulary_file(tmp_path: Path) -> None:
 
 
 def test_trained_vocabulary_covers_its_text() -> None:
-    sentences = list(text.WRITTEN)
+    sentences = list(data.sentences().first)
     found = bert_networks.train_tokenizer(sentences, 120)
     assert 100 < len(found) <= 120
     assert found.convert_tokens_to_ids("[MASK]") == MASK
@@ -280,11 +281,11 @@ class TestRefusals:
 
         without = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0}, "a")))
         with pytest.raises(ValueError, match="has no mask token.*Use the tokenizer of a masked"):
-            tokens.encode(without, ["a"])
+            MaskedLM.of(tiny(), without)
 
     def test_long_sentence_is_named(self) -> None:
         with pytest.raises(ValueError, match=r"sentence 1 has 7 tokens.*positions for 6: 'the cat"):
-            tokens.encode(tokenizer(), ["a", "the cat sat the cat"], max_length=6)
+            data.encode(tokenizer(), ["a", "the cat sat the cat"], max_length=6)
 
     def test_rows_longer_than_the_positions(self) -> None:
         with pytest.raises(ValueError, match="rows of 17 tokens are longer than the model's 16"):
@@ -293,13 +294,13 @@ class TestRefusals:
     @pytest.mark.parametrize("sentence", ["", "  \n"])
     def test_empty_text(self, sentence: str) -> None:
         with pytest.raises(ValueError, match="sentence 1 is empty"):
-            tokens.encode(tokenizer(), ["a", sentence])
+            data.encode(tokenizer(), ["a", sentence])
         with pytest.raises(ValueError, match="at least one sentence"):
-            tokens.encode(tokenizer(), [])
+            data.encode(tokenizer(), [])
 
     def test_halves_of_other_number(self) -> None:
         with pytest.raises(ValueError, match="2 first sentences came with 1 second"):
-            tokens.encode(tokenizer(), ["a", "a"], ["a"])
+            data.encode(tokenizer(), ["a", "a"], ["a"])
 
     def test_special_tokens_are_not_masked(self) -> None:
         ids = torch.tensor([[CLS, 5, SEP]])
@@ -382,7 +383,7 @@ class TestTheBooksOwn:
         conditionals = MaskedLM(
             network, MASK, special_token_ids=reader.all_special_ids, half_precision=False
         )
-        found = tokens.encode(reader, ["He sat down by the fire.", "He sat down by fire the."])
+        found = data.encode(reader, ["He sat down by the fire.", "He sat down by fire the."])
         hidden = found.maskable & (found.ids == reader.convert_tokens_to_ids("the"))
         right, wrong = conditionals.log_each(found.ids, hidden).sum(dim=1)
         assert right > -1 and right > wrong + 2
@@ -391,12 +392,12 @@ class TestTheBooksOwn:
         root = Path(__file__).parents[2]
         content = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
         taken = content["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-        assert taken["book/results/small_bert"] == "mpt_lml/small_bert"
+        assert taken["book/results"] == "mpt_lml/book/results"
         assert (root / "book/results/small_bert/model.safetensors").exists()
 
     def test_vocabularies_do_not_depend_on_the_run(self) -> None:
         """The trainer numbers equally frequent pieces as it likes; the pieces are the same."""
-        once, again = (bert_networks.train_tokenizer(text.WRITTEN, 150) for _ in range(2))
+        once, again = (bert_networks.train_tokenizer(data.sentences().first, 150) for _ in range(2))
         assert once.get_vocab() == again.get_vocab()
         pieces = sorted(once.get_vocab(), key=once.get_vocab().get)
         assert pieces[:5] == list(bert_networks.SPECIAL_TOKENS)

@@ -10,7 +10,7 @@ import torch
 
 from mpt_lml import masks, objectives
 from mpt_lml.experiments import maxima, training
-from mpt_lml.results import read_json, write_json
+from mpt_lml.files import read_json, write_json
 
 CONFIG = training.Training(num_data=200, num_features=5, num_epochs=20, seeds=(4, 44, 444))
 OF = training.problem(CONFIG, "model")

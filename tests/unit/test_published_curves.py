@@ -12,7 +12,7 @@ import torch
 from mpt_lml import experiments
 from mpt_lml.experiments import published_curves
 from mpt_lml.experiments.published_curves import PRINTED, RATES, SETS
-from mpt_lml.results import read_json
+from mpt_lml.files import read_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def test_the_file_is_the_one_with_the_stated_origin() -> None:
 def test_the_file_travels_with_the_package() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     taken = wheel["targets"]["wheel"]["force-include"]
-    assert taken["book/results/published_curves"] == "mpt_lml/published_curves"
+    assert taken["book/results"] == "mpt_lml/book/results"
 
 
 def test_table_2_prints_the_stored_areas_cut_in_four_of_five_cases_that_can_tell() -> None:

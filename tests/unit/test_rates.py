@@ -5,54 +5,34 @@ import math
 import pytest
 import torch
 
-from mpt_lml import PPCA, curves, masks, objectives, rates
+from mpt_lml import PPCA, curves, gaussian, masks, objectives
 from mpt_lml.experiments import rates as experiment
+from mpt_lml.theory import rates
 
 f64 = {"dtype": torch.float64}
 
 
-def by_enumeration(covariance: torch.Tensor) -> torch.Tensor:
-    """−(h_{D−M+1} − h_{D−M}) with every subset's determinant, one at a time."""
-    size = len(covariance)
-    level = [0.0]
-    for r in range(1, size + 1):
-        logs = [
-            torch.logdet(2 * math.pi * math.e * covariance[keep][:, keep])
-            for keep in masks.all_masks(size, r)
-        ]
-        level.append(-0.5 * torch.stack(logs).mean().item())
-    return torch.tensor(level, **f64).diff().flip(0)
-
-
-@pytest.mark.parametrize("phi", [0.9, 0.3, -0.7])
-def test_autoregressive_curve(phi: float) -> None:
-    lag = (torch.arange(7.0, **f64)[:, None] - torch.arange(7.0, **f64)).abs()
-    expected = by_enumeration(phi**lag)
-    torch.testing.assert_close(rates.autoregressive_curve(7, phi), expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("rho", [0.9, 0.2, -0.16])
-def test_equicorrelated_curve(rho: float) -> None:
-    covariance = rho + (1.0 - rho) * torch.eye(7, **f64)
-    expected = by_enumeration(covariance)
-    torch.testing.assert_close(rates.equicorrelated_curve(7, rho), expected, rtol=0, atol=1e-12)
+def equal(size: int, rho: float) -> torch.Tensor:
+    """E S(x; M) of Gaussian coordinates with variance 1 and one correlation, exact."""
+    r = torch.arange(size + 1, **f64)
+    log_det = (r - 1) * math.log1p(-rho) + torch.log1p((r - 1) * rho)
+    return -0.5 * (math.log(2 * math.pi * math.e) + log_det.diff()).flip(0)
 
 
 def test_weak_dependence_crosses_in_the_middle() -> None:
-    for curve in (rates.autoregressive_curve(40, 1e-4), rates.equicorrelated_curve(40, 1e-6)):
-        assert abs(rates.curve_crossover(curve).item() - 41 / 80) < 1e-3
+    assert abs(rates.crossover(equal(40, 1e-6)).item() - 41 / 80) < 1e-3
 
 
 class TestCrossover:
     def test_of_a_straight_line(self) -> None:
         rate = torch.linspace(0.1, 1.0, 10, **f64)
         lines = torch.stack([1.0 - rate, 3.0 - 2.0 * rate])
-        found = rates.crossover(rate, lines, torch.tensor([0.35, 2.1], **f64))
+        found = rates.crossover(lines, rate, torch.tensor([0.35, 2.1], **f64))
         torch.testing.assert_close(found, torch.tensor([0.65, 0.45], **f64))
 
     def test_is_where_d_times_s_is_the_area(self) -> None:
-        score = rates.equicorrelated_curve(30, 0.4)
-        at = 30 * rates.curve_crossover(score).item()
+        score = equal(30, 0.4)
+        at = 30 * rates.crossover(score).item()
         low = math.floor(at)
         value = score[low - 1] + (at - low) * (score[low] - score[low - 1])
         assert abs(30 * value - score.sum()) < 1e-10
@@ -64,20 +44,18 @@ class TestCrossover:
         left, right = (level[10 - m] - level[11 - m] for m in (7, 8))
         share = (left + level[10] / 10) / (left - right)
         assert 0.1 < share < 0.4  # not the middle of the step
-        found = rates.curve_crossover(rates.equicorrelated_curve(10, 0.5)).item()
+        found = rates.crossover(equal(10, 0.5)).item()
         assert abs(found - (7 + share) / 10) < 1e-12
 
-    def test_crossings_are_counted(self) -> None:
-        curves = torch.tensor([[3.0, 1.0, -1.0], [1.0, -1.0, 1.0], [1.0, 2.0, 3.0]], **f64)
-        assert rates.crossings(curves, torch.zeros(3, **f64)).tolist() == [1, 2, 0]
-        falling = rates.autoregressive_curve(20, 0.5)
-        assert rates.crossings(falling, falling.mean()) == 1
+    def test_is_the_first(self) -> None:
+        curve = torch.tensor([1.0, -1.0, 1.0, -1.0], **f64)
+        assert rates.crossover(curve, torch.tensor([0.0, 0.2, 0.4, 1.0], **f64)).item() == 0.1
 
     def test_error_shrinks_with_the_groups(self) -> None:
         g = torch.Generator().manual_seed(0)
-        rows = rates.equicorrelated_curve(20, 0.5) + 0.02 * torch.randn(400, 20, generator=g, **f64)
-        _, small = rates.jackknife(rates.curve_crossover, rows[:100])
-        _, large = rates.jackknife(rates.curve_crossover, rows)
+        rows = equal(20, 0.5) + 0.02 * torch.randn(400, 20, generator=g, **f64)
+        _, small = rates.jackknife(rates.crossover, rows[:100])
+        _, large = rates.jackknife(rates.crossover, rows)
         assert 1.4 < small / large < 2.8
 
     def test_jackknife_of_a_mean_is_its_standard_error(self) -> None:
@@ -112,12 +90,33 @@ class TestFewSizes:
 
 
 class TestRandomLoadings:
+    @pytest.mark.parametrize("latent_dim", [10, 100])
+    def test_curve_is_the_limit_of_many_coordinates(self, latent_dim: int) -> None:
+        g = torch.Generator().manual_seed(3)
+        loadings = torch.randn(400, latent_dim, generator=g, **f64)
+        curve = rates.random_loadings_curve(400, latent_dim, 0.2)
+        for observed in (0, 1, latent_dim // 2, 2 * latent_dim, 3 * latent_dim):
+            mask = masks.sample_masks(20, 400, 400 - observed, generator=g)
+            noise = torch.tensor(0.2, **f64)
+            variance = gaussian.LowRankPosterior.of(loadings, noise, ~mask).variance()
+            expected = (-2 * curve[399 - observed] - 1).exp() / (2 * math.pi)
+            # Self-averaging: the spread of w_j' A^-1 w_j is O(1/sqrt(K)) an entry and averaged over
+            # hundreds; what is left is the O(1/K) correction of the limit.
+            assert variance[mask].mean().item() == pytest.approx(
+                expected.item(), rel=3 / latent_dim
+            )
+
+    def test_curve_at_the_ends(self) -> None:
+        curve = rates.random_loadings_curve(10**6, 5, 0.2)
+        end, start = ((-2 * curve[[0, -1]] - 1).exp() / (2 * math.pi)).tolist()
+        assert start == pytest.approx(5.2) and end == pytest.approx(0.2, rel=1e-4)
+
     def test_formula_is_the_limit_of_the_hyperbola(self) -> None:
         gaps = []
         for scale in (1, 10, 100):
             curve = rates.random_loadings_curve(200 * scale, 20 * scale, 0.2)
             formula = rates.random_loadings_crossover(200 * scale, 20 * scale, 0.2)
-            gaps.append(abs(rates.curve_crossover(curve).item() - formula))
+            gaps.append(abs(rates.crossover(curve).item() - formula))
         assert gaps[0] > 2 * gaps[1] > 4 * gaps[2]
         assert gaps[2] < 1e-4
 
@@ -126,7 +125,7 @@ class TestRandomLoadings:
         D = 20_000
         curve = rates.random_loadings_curve(D, round(share * D), 0.2)
         formula = rates.random_loadings_crossover(D, round(share * D), 0.2)
-        assert abs(rates.curve_crossover(curve).item() - formula) < 3e-4
+        assert abs(rates.crossover(curve).item() - formula) < 3e-4
 
     @pytest.mark.parametrize("latent_dim", [2, 100, 150])
     def test_formula_against_measured_crossovers(self, latent_dim: int) -> None:
@@ -137,8 +136,8 @@ class TestRandomLoadings:
             score = experiment.expected_scores(loadings, 0.2, 3, generator=g, balanced=True).mean(
                 dim=1
             )
-            truth = torch.tensor(experiment.expected_log_marginal(loadings, 0.2) / 200, **f64)
-            found.append(rates.crossover(torch.arange(1, 201, **f64) / 200, score, truth))
+            truth = experiment.expected_log_marginal(loadings, 0.2) / 200
+            found.append(rates.crossover(score, height=truth))
         found = torch.stack([torch.as_tensor(each) for each in found])
         # Draws of W scatter by a few thousandths; what the formula neglects is of order 1/D.
         assert abs(found.mean() - rates.random_loadings_crossover(200, latent_dim, 0.2)) < 0.01
@@ -219,12 +218,10 @@ def test_learning_rate_and_the_excess_of_sgd() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: rates.autoregressive_curve(5, 1.0), r"correlation must lie between -1 and 1.*1.0"),
-        (lambda: rates.equicorrelated_curve(5, -0.25), r"between -0.25 and 1, both excluded"),
         (lambda: rates.sizes_and_weights(5, 6), r"num_sizes must be in 1..5, got 6"),
         (lambda: rates.sizes_and_weights(5, 3, "simpson"), r"rule must be 'midpoint'.*'simpson'"),
         (lambda: rates.random_loadings_crossover(5, 5, 0.2), r"latent_dim must be in 1..4, got 5"),
-        (lambda: rates.curve_crossover(torch.ones(5)), r"no crossover.*Widen the rates"),
+        (lambda: rates.crossover(torch.ones(5)), r"no crossover.*Widen the rates"),
     ],
 )
 def test_wrong_calls_say_what_to_do(call, message: str) -> None:

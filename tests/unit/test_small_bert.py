@@ -11,8 +11,8 @@ import torch
 
 from mpt_lml.experiments import small_bert
 from mpt_lml.experiments.small_bert import SmallBert
+from mpt_lml.files import read_json
 from mpt_lml.models import bert_networks
-from mpt_lml.results import read_json
 
 
 def stopping(after: int):

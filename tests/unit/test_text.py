@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpt_lml import text
-from mpt_lml.data import DATA_VARIABLE, CorruptDataError, DataNotFoundError
+from mpt_lml.data import DATA_VARIABLE, CorruptDataError, DataNotFoundError, sentences, texts
 
 FOLDER = Path(__file__).parents[2] / "book" / "results" / "small_bert"
 
@@ -23,7 +22,7 @@ def test_the_model_card_lists_the_books_and_the_checksum() -> None:
     for row in listed():
         found = [row["title"], row["author"], row["year"], f"`{row['git blob'][:10]}`", row["use"]]
         assert "| " + " | ".join(found) + " |" in card
-    assert text.BOOKS_SHA256 in card
+    assert texts._BOOKS_SHA256 in card
     held_out = [row["title"] for row in listed() if row["use"] == "held out"]
     assert held_out == ["Kidnapped", "Treasure Island"]
 
@@ -34,14 +33,14 @@ def test_another_corpus_is_refused(tmp_path: Path, monkeypatch) -> None:
     folder.mkdir(parents=True)
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     with pytest.raises(DataNotFoundError, match="make it as the model card says"):
-        text.sentences("books")
-    (folder / "corpus.txt").write_text(f"A book.\n\n{text.FIRST_HELD_OUT} in June.\n")
-    with pytest.raises(CorruptDataError, match=f"expected {text.BOOKS_SHA256}.*model card"):
-        text.sentences("books")
+        sentences("books")
+    (folder / "corpus.txt").write_text(f"A book.\n\n{texts._FIRST_HELD_OUT} in June.\n")
+    with pytest.raises(CorruptDataError, match=f"expected {texts._BOOKS_SHA256}.*model card"):
+        sentences("books")
 
 
 @pytest.mark.data
 def test_the_corpus_is_the_one_that_is_described() -> None:
-    assert text.sentences("books").first[0].startswith(text.FIRST_HELD_OUT)
-    first = text.sentences("books", "train").first
+    assert sentences("books").first[0].startswith(texts._FIRST_HELD_OUT)
+    first = sentences("books", "train").first
     assert "Being a reprint from the reminiscences" in " ".join(first[:3])

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
+from mpt_lml import verdicts
 from mpt_lml.experiments import ledger
-from mpt_lml.experiments.registry import Finding
-from mpt_lml.results import read_json, write_json
+from mpt_lml.experiments.base import Finding
+from mpt_lml.files import read_json, write_json
 
 NEAR = {"test": "within", "margin": 1.0, "otherwise": "refuted"}
 DIGITS = {"test": "printed", "margin": 0.005, "otherwise": "corrected"}
@@ -22,7 +23,7 @@ def test_the_interval_covers_its_share_of_small_samples() -> None:
     means, errors = draws.mean(axis=1), draws.std(axis=1, ddof=1) / 5**0.5
 
     def share(replicates: int | None) -> float:
-        reach = ledger.interval(0.0, 1.0, replicates)[1]
+        reach = verdicts.interval(0.0, 1.0, replicates)[1]
         return float((abs(means) < reach * errors).mean())
 
     assert abs(share(5) - 0.99) < 5 * (0.99 * 0.01 / 20000) ** 0.5
@@ -31,7 +32,7 @@ def test_the_interval_covers_its_share_of_small_samples() -> None:
 
 @pytest.mark.parametrize("error", [None, 0.0])
 def test_a_number_without_an_error_is_an_interval_by_itself(error: float | None) -> None:
-    assert ledger.interval(2.5, error, 5) == (2.5, 2.5)
+    assert verdicts.interval(2.5, error, 5) == (2.5, 2.5)
 
 
 @pytest.mark.parametrize(

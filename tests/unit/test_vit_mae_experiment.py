@@ -16,11 +16,11 @@ from models import generator
 
 from mpt_lml import PPCA, ViTMAE, checkpoints, data, masks
 from mpt_lml.experiments import cli, image_baselines, ledger, mae_live, mae_training, vit_mae
-from mpt_lml.experiments.registry import run
+from mpt_lml.experiments.base import run
+from mpt_lml.files import read_json
 from mpt_lml.models import mae_networks
 from mpt_lml.models.grouped import Grouped, patch_groups
 from mpt_lml.models.mae_networks import small_network
-from mpt_lml.results import read_json
 
 pytest.importorskip("transformers")
 QUICK = vit_mae.Figure6.quick()

@@ -6,7 +6,7 @@ import torch
 from models import generator
 from transformers import BertTokenizer, DistilBertConfig, DistilBertForMaskedLM
 
-from mpt_lml import text
+from mpt_lml import data
 from mpt_lml.models import bert_networks
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", ".", "a", "dog"]
@@ -42,6 +42,6 @@ def tiny(kind: str = "classic", seed: int = 0) -> torch.nn.Module:
     return network.double()
 
 
-def some_lines(name: str, split: str = "test") -> text.Sentences:
+def some_lines(name: str, split: str = "test") -> data.Sentences:
     """Lines that the tiny tokenizer knows, under any name."""
-    return text.Sentences(LINES * 3, None, name, "test")
+    return data.Sentences(LINES * 3)

@@ -1,17 +1,15 @@
 """The paper's experiments by name, with their settings as data; ``mpt-lml`` runs them."""
 
 from mpt_lml.experiments import (
-    approximate_conditionals,
     area,
     bernoulli,
     bernoulli_runs,
     bert,
     convergence,
     deep_vae,
-    figure_3_lower,
     fixed_size,
     identity,
-    language,
+    known_language,
     maxima,
     published_curves,
     random_bert,
@@ -24,33 +22,35 @@ from mpt_lml.experiments import (
     unbiased,
     vit_mae,
 )
-from mpt_lml.experiments.registry import (
+from mpt_lml.experiments.base import (
+    Bench,
     Experiment,
     Finding,
     Outcome,
     UnknownExperimentError,
     find,
+    load,
     names,
     run,
 )
 
 __all__ = [
+    "Bench",
     "Experiment",
     "Finding",
     "Outcome",
     "UnknownExperimentError",
-    "approximate_conditionals",
     "area",
     "bernoulli",
     "bernoulli_runs",
     "bert",
     "convergence",
     "deep_vae",
-    "figure_3_lower",
     "find",
     "fixed_size",
     "identity",
-    "language",
+    "known_language",
+    "load",
     "maxima",
     "names",
     "published_curves",

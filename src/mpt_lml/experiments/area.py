@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import curves, data, estimators, gaussian, masks, objectives
+from mpt_lml import curves, data, estimators, masks, objectives
 from mpt_lml.experiments.convergence import NOISE_VARIANCE, paper_masks
 from mpt_lml.experiments.registry import (
     Config,
@@ -22,6 +22,7 @@ from mpt_lml.experiments.registry import (
 )
 from mpt_lml.experiments.training import over
 from mpt_lml.models.ppca import PPCA
+from mpt_lml.theory.rates import random_loadings_curve
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,6 @@ class Figure4(Config):
         """D = 20."""
         panels = (("left", 2, 1), ("center", 2, 10), ("right", 10, 5))
         return cls(num_data=50, num_features=20, panels=panels)
-
-
-def predicted_curve(
-    num_features: int, latent_dim: int, noise_variance: float
-) -> Float[Tensor, " D"]:
-    """S(M) ≈ −½ ln(2πe v(D − M)) for M = 1..D: normal loadings, data from the model."""
-    observed = torch.arange(num_features - 1, -1, -1, dtype=torch.float64)
-    variance = gaussian.random_loadings_variance(observed, latent_dim, noise_variance)
-    return -0.5 * (2.0 * math.pi * math.e * variance).log()
 
 
 @experiment(
@@ -98,7 +90,7 @@ def figure_4(
             arrays[f"score/{panel}/{draw}"] = torch.stack(scores[draw])
             exact = float(estimators.exact(model, x.to(device)))
             arrays[f"lml/{panel}/{draw}"] = torch.tensor(exact, dtype=torch.float64)
-        arrays[f"predicted/{panel}"] = predicted_curve(
+        arrays[f"predicted/{panel}"] = random_loadings_curve(
             config.num_features, latent_dim, NOISE_VARIANCE
         )
     return Outcome(_findings(config, arrays), arrays, checksum(used))
@@ -190,7 +182,7 @@ def curve_shape(
             ):
                 orders = torch.Generator().manual_seed(seed)
                 rows[draw].append(dense_curve(model, moment, num_masks, generator=orders))
-        predicted = predicted_curve(config.num_features, latent_dim, NOISE_VARIANCE)
+        predicted = random_loadings_curve(config.num_features, latent_dim, NOISE_VARIANCE)
         for draw in rows:
             score = kept[latent_dim, draw] = torch.stack(rows[draw])
             at = f"{latent_dim}/{draw}"

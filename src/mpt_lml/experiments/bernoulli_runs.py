@@ -18,9 +18,9 @@ from mpt_lml import data, fit
 from mpt_lml.experiments import bernoulli
 from mpt_lml.experiments.bernoulli import Bernoulli
 from mpt_lml.experiments.registry import Finding, Outcome, Progress, checksum, experiment, silent
+from mpt_lml.files import replacing
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.ppca import PPCA
-from mpt_lml.results import replacing
 
 
 @dataclass(frozen=True)

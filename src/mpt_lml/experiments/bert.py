@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from mpt_lml import text
+from mpt_lml import data
+from mpt_lml.data import Tokens, encode
 from mpt_lml.experiments.bert_curve import (
     PAPER_LENGTH,
     PAPER_RATES,
@@ -36,35 +37,15 @@ from mpt_lml.models.bert_networks import (
     load_tokenizer,
     random_twin,
 )
-from mpt_lml.models.masked_lm import MaskedLM, Replacement
-from mpt_lml.tokens import Tokens, encode, mask_token
+from mpt_lml.models.masked_lm import MaskedLM
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 GLUE = ("glue/ax", "glue/cola", "glue/qnli", "glue/mrpc", "glue/sst-2")
 PUBLISHED = GLUE[:4]
 PER_TOKEN = 0.01 * PAPER_LENGTH * PAPER_RATES
 """The paper's area of a curve that is 1 everywhere."""
-
-
-def conditionals(
-    network: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    replacement: Replacement = "mask",
-    half_precision: bool | None = None,
-    batch_tokens: int = 2048,
-) -> MaskedLM:
-    """``network`` with the special tokens of its ``tokenizer``, for whole rows."""
-    return MaskedLM(
-        network,
-        mask_token(tokenizer),
-        special_token_ids=tokenizer.all_special_ids,
-        replacement=replacement,
-        half_precision=half_precision,
-        batch_tokens=batch_tokens,
-    )
 
 
 def some_tokens(
@@ -73,10 +54,10 @@ def some_tokens(
     count: int,
     *,
     max_length: int = 512,
-    split: text.Split = "test",
+    split: Literal["train", "test"] = "test",
 ) -> Tokens:
     """``count`` sentences, the same ones every time, of those that fit the model whole."""
-    found = text.sentences(name, split)
+    found = data.sentences(name, split)
     tokens = encode(tokenizer, found.first, found.second)
     fits = ((tokens.lengths <= max_length) & (tokens.num_features >= 2)).nonzero().flatten()
     generator = torch.Generator().manual_seed(0)
@@ -128,7 +109,7 @@ def table_2_pretrained(
         network, tokenizer = load_small_bert()
     else:
         network, tokenizer = load_network(config.model), load_tokenizer(config.model)
-    model = conditionals(network.to(device), tokenizer, batch_tokens=16384)  # type: ignore[arg-type]
+    model = MaskedLM.of(network.to(device), tokenizer, batch_tokens=16384)  # type: ignore[arg-type]
     arrays: dict[str, Tensor] = {}
     findings: dict[str, Finding] = {}
     ids = []
@@ -205,7 +186,7 @@ def bert_curve(
         arrays[f"num_features/{name}"] = tokens.num_features.double().mean()
         for kind, network in networks.items():
             folder = None if checkpoints is None else checkpoints / kind / name.replace("/", "-")
-            model = conditionals(network.to(device), tokenizer, half_precision=True)  # type: ignore[arg-type]
+            model = MaskedLM.of(network.to(device), tokenizer, half_precision=True)  # type: ignore[arg-type]
             design = Design(rates=config.rates, seed=config.seeds[0])
             result = curves(model, tokens, design, folder=folder, progress=progress)
             assert result is not None

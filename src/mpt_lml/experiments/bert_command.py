@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpt_lml import checkpoints, text
-from mpt_lml.experiments.bert import conditionals
+from mpt_lml import checkpoints, data
+from mpt_lml.data import Tokens, encode
+from mpt_lml.data.texts import NAMES
 from mpt_lml.experiments.bert_curve import (
     PAPER_RATES,
     Design,
@@ -28,9 +29,10 @@ from mpt_lml.experiments.bert_curve import (
     curves,
 )
 from mpt_lml.experiments.registry import Progress, resolve_device
+from mpt_lml.files import provenance, require_writable, write_json
 from mpt_lml.models import bert_networks
-from mpt_lml.results import Estimate, provenance, require_writable, write_json
-from mpt_lml.tokens import Tokens, encode
+from mpt_lml.models.masked_lm import MaskedLM
+from mpt_lml.results import Estimate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -58,7 +60,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--data",
         default="written",
-        help=f"{', '.join(text.NAMES)}, or a text file with one sentence a line",
+        help=f"{', '.join(NAMES)}, or a text file with one sentence a line",
     )
     parser.add_argument("--rates", type=rates, default="1:99", help="percent: 1:99, 5:95:10, 15,85")
     parser.add_argument(
@@ -109,7 +111,7 @@ def run(options: argparse.Namespace, progress: Progress) -> None:
         options.rates, options.strata, power=2.0, num_masks=options.masks, seed=options.seed
     )
     folder = require_writable(out / f"parts-{_key(options, tokens)}")
-    model = conditionals(
+    model = MaskedLM.of(
         network.to(device),  # type: ignore[arg-type]
         tokenizer,
         replacement=options.replacement,
@@ -143,7 +145,7 @@ def load(
             network = bert_networks.random_twin(network, seed=seed)
         return network, tokenizer
     if name == "bert-base-random":
-        tokenizer = bert_networks.load_tokenizer(text.bert_vocabulary())
+        tokenizer = bert_networks.load_tokenizer(data.bert_vocabulary())
         return bert_networks.random_bert_base(len(tokenizer), seed=seed), tokenizer
     network = bert_networks.load_network(name, revision=revision)
     return network, bert_networks.load_tokenizer(name, revision=revision)
@@ -175,23 +177,23 @@ def _tokens(
     return tokens.rows(fits), len(tokens) - len(fits)
 
 
-def _sentences(data: str) -> text.Sentences:
+def _sentences(name: str) -> data.Sentences:
     """Sentences by name, or the lines of a file; lines without text are no sentences."""
-    if data in text.NAMES:
-        return text.sentences(data)
-    if not Path(data).is_file():
+    if name in NAMES:
+        return data.sentences(name)
+    if not Path(name).is_file():
         raise ValueError(
-            f"--data {data}: neither a text file nor one of {', '.join(text.NAMES)}. Name a UTF-8 "
+            f"--data {name}: neither a text file nor one of {', '.join(NAMES)}. Name a UTF-8 "
             "file with one sentence a line."
         )
     try:
-        lines = Path(data).read_text(encoding="utf-8-sig").splitlines()
+        lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"--data {data} is not UTF-8 text: {error}.") from error
+        raise ValueError(f"--data {name} is not UTF-8 text: {error}.") from error
     kept = tuple(filter(str.strip, lines))
     if not kept:
-        raise ValueError(f"--data {data} is empty: there is nothing to score.")
-    return text.Sentences(kept, None, data, "file")
+        raise ValueError(f"--data {name} is empty: there is nothing to score.")
+    return data.Sentences(kept)
 
 
 def _key(options: argparse.Namespace, tokens: Tokens) -> str:

@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mpt_lml.data import Tokens
 from mpt_lml.experiments.registry import Progress, silent
+from mpt_lml.files import replacing
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.results import Estimate, replacing
+from mpt_lml.results import Estimate
 from mpt_lml.shapes import require_count
-from mpt_lml.tokens import Tokens, sample_ranks, sizes_at
 
 PAPER_LENGTH = 512
 """Tokens in the paper's area: 512 · 0.01 · Σ over rates in percent."""
@@ -86,9 +87,9 @@ class Design:
         generator = self.generator(sentence)
         count = self.num_masks * len(self.columns)
         repeated = row.rows(torch.zeros(count, dtype=torch.int64))
-        ranks = sample_ranks(repeated, generator=generator)
+        ranks = repeated.sample_ranks(generator=generator)
         if self.strata is None:
-            sizes = sizes_at(torch.tensor(self.rates), row.num_features).flatten()
+            sizes = row.sizes_at(torch.tensor(self.rates)).flatten()
             sizes = sizes.repeat(self.num_masks)
         else:
             jitter = torch.rand(self.num_masks, self.strata, generator=generator)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from mpt_lml import text
 from mpt_lml.checkpoints import PINNED, CheckpointError, gpu, why_not_here
-from mpt_lml.experiments.bert import conditionals, found_rate, some_tokens
+from mpt_lml.data import DataNotFoundError
+from mpt_lml.experiments.bert import found_rate, some_tokens
 from mpt_lml.experiments.bert_curve import Design, SentenceCurves, curves
 from mpt_lml.experiments.registry import resolve_device
 from mpt_lml.models.bert_networks import HUB_NAME, load_network, load_tokenizer
+from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.results import Estimate
 
 VARIABLE = "MPT_LML_BERT"
@@ -72,11 +73,11 @@ def _run(source: str, data: str, num_sentences: int, rates: tuple[int, ...]) -> 
     longest = network.config.max_position_embeddings
     try:
         tokens = some_tokens(data, tokenizer, num_sentences, max_length=longest)
-    except text.DataNotFoundError:
+    except DataNotFoundError:
         data = "written"
         tokens = some_tokens(data, tokenizer, num_sentences, max_length=longest)
     network = network.to(gpu() or resolve_device("cpu"))  # type: ignore[arg-type]
-    model = conditionals(network, tokenizer, half_precision=False, batch_tokens=8192)
+    model = MaskedLM.of(network, tokenizer, half_precision=False, batch_tokens=8192)
     result = curves(model, tokens, Design(rates=rates))
     assert result is not None  # there is one process
     where = found_rate(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import json
 import shutil
@@ -10,18 +11,13 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from tqdm.auto import tqdm
 
-from mpt_lml.experiments import bert_command, ledger, registry
-from mpt_lml.experiments.registry import Item, Outcome
-from mpt_lml.results import provenance, read_json, require_writable, write_json
-
-
-def _bar(items: Iterable[Item], description: str) -> Iterable[Item]:
-    """A progress bar on a terminal's standard error, silence in a pipe."""
-    return tqdm(items, desc=description, disable=None, leave=False)
+from mpt_lml.experiments import base, bert_command, ledger
+from mpt_lml.experiments.base import Experiment, Item, Outcome
+from mpt_lml.files import checkout, provenance, read_json, require_writable, write_json
 
 
 class _Clock:
@@ -42,8 +38,8 @@ class _Clock:
             self.noted = time.perf_counter()
 
     def ticking(self, items: Iterable[Item], description: str) -> Iterable[Item]:
-        """A progress bar that also notes, at most once a second, how long the run has taken."""
-        for item in _bar(items, description):
+        """A bar on a terminal's standard error that also notes, once a second, the time so far."""
+        for item in tqdm(items, desc=description, disable=None, leave=False):
             yield item
             if time.perf_counter() - self.noted > 1.0:
                 self.save()
@@ -71,6 +67,14 @@ def parser() -> argparse.ArgumentParser:
         "the name on the hub (the ledger is left alone)",
     )
     run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="replace another setting; several values are separated by commas, and 5:95:10 is a "
+        "range, its last number included",
+    )
+    run.add_argument(
         "--out",
         metavar="DIR",
         help="folder for NAME.json; default: book/results for a paper run in a checkout, "
@@ -92,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _costs() -> str:
-    found = [registry.find(name) for name in registry.names()]
+    found = [base.find(name) for name in base.names()]
     width = max(len(each.name) for each in found)
     return "\n".join(f"  {each.name:<{width}}  {each.cost:<12} {each.title}" for each in found)
 
@@ -104,10 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.action == "list":
             print(_costs())
         elif options.action == "compare":
-            command = None if options.all else f"mpt-lml run {registry.find(options.name).name}"
+            command = None if options.all else f"mpt-lml run {base.find(options.name).name}"
             print(_tables(ledger.compare(command, ledger.location())))
         elif options.action == "bert-curve":
-            bert_command.run(options, _bar)
+            bert_command.run(options, _Clock(None).ticking)
         else:
             _run(options)
     except (ValueError, OSError) as error:
@@ -120,88 +124,111 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
-    found = registry.find(options.name)
-    seeds = tuple(options.seed) if options.seed else None
-    as_published = options.preset == "paper" and seeds is None and options.model is None
-    config = registry.make_config(found, options.preset, seeds, options.model)
-    target = _target(options, as_published)
-    checkpoints = _checkpoints(options)
-    device = registry.device_of(found, options.device)
-    clock = _Clock(checkpoints)
+    chosen = _settings(options)
+    published = chosen == type(chosen).preset("paper")
+    root = checkout() if published and options.json is None and options.out is None else None
+    target = _target(options, root)
+    folder = _folder(options, chosen)
+    clock = _Clock(folder)
+    bench = base.bench_for(chosen, options.device, clock.ticking, folder)
     try:
-        outcome = registry.run(
-            options.name,
-            options.preset,
-            seeds=seeds,
-            model=options.model,
-            device=options.device,
-            progress=clock.ticking,
-            checkpoints=checkpoints,
-        )
+        outcome = chosen.run(bench)
     except BaseException:
         clock.save()
         raise
-    content = _content(options, config, outcome, clock.seconds(), device.type)
+    content = _content(options, chosen, outcome, clock.seconds(), bench.device.type)
     if target is None:
         json.dump(content, sys.stdout, indent=2, allow_nan=False)
         print()
         return
     write_json(target, content)
     print(f"wrote {target}")
-    if checkpoints is not None and options.checkpoints is None:
-        shutil.rmtree(checkpoints, ignore_errors=True)
-    root = ledger.checkout()
-    if as_published and options.json is None and options.out is None and root is not None:
+    if folder is not None and options.checkpoints is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    if root is not None:
         print(_tables(ledger.record(outcome.findings, ledger.location())))
     else:
         for name, each in outcome.findings.items():
             print(f"{name}: {each.measured:.6g}")
 
 
-def _target(options: argparse.Namespace, as_published: bool) -> Path | None:
+def _settings(options: argparse.Namespace) -> Experiment:
+    """The preset with every setting that the command line replaces."""
+    found = base.find(options.name)
+    hints = get_type_hints(found)
+    given: dict[str, Any] = {}
+    for each in options.set:
+        field, equals, text = each.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes FIELD=VALUE, got {each!r}.")
+        given[field] = _value(text, hints.get(field))
+    if options.seed:
+        given["seeds"] = tuple(options.seed)
+    if options.model is not None:
+        given["model"] = options.model
+    return found.preset(options.preset, **given)
+
+
+def _value(text: str, kind: Any) -> Any:
+    """``text`` as a value of the type that a setting has."""
+    if str(kind).startswith("tuple"):
+        parts: list[Any] = []
+        for part in text.split(","):
+            ends = part.split(":")
+            if len(ends) > 1 and all(end.isdigit() for end in ends):
+                first, last, *step = map(int, ends)
+                parts += range(first, last + 1, *step)
+            else:
+                parts.append(_value(part, str if "str" in str(kind) else None))
+        return tuple(parts)
+    if kind is not None and "str" in str(kind):
+        return text
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _target(options: argparse.Namespace, root: Path | None) -> Path | None:
     """Where the result goes (``None``: stdout), proven writable before any work."""
     if options.json == "-":
         return None
-    if options.json is not None:
-        path = Path(options.json)
-    else:
-        root = ledger.checkout()
-        home = root / "book" / "results" if root and as_published else Path("mpt-lml-results")
-        path = Path(options.out or home) / f"{options.name}.json"
+    home = root / "book" / "results" if root else Path("mpt-lml-results")
+    path = Path(options.json or Path(options.out or home) / f"{options.name}.json")
     require_writable(path.parent)
     return path
 
 
-def _checkpoints(options: argparse.Namespace) -> Path | None:
+def _folder(options: argparse.Namespace, chosen: Experiment) -> Path | None:
     """The folder for the state of a run that has one."""
-    if options.checkpoints is None and not registry.find(options.name).resumable:
+    if options.checkpoints is None and not chosen.resumable:
         return None
     other = [Path(options.model).name] if options.model else []
-    name = "-".join([options.name, options.preset, *map(str, options.seed or []), *other])
-    folder = Path(options.checkpoints or Path("mpt-lml-results", "checkpoints", name))
-    require_writable(folder)
-    return folder
+    given = [*map(str, options.seed or []), *other, *options.set]
+    name = "-".join([options.name, options.preset, *given]).replace("/", "-")
+    return require_writable(options.checkpoints or Path("mpt-lml-results", "checkpoints", name))
 
 
 def _left_behind(options: argparse.Namespace) -> str:
     if options.action == "bert-curve":
         return f"the same command goes on from {options.out}"
-    if options.action == "run" and registry.find(options.name).resumable:
-        return f"the same command goes on from {_checkpoints(options)}"
+    if options.action == "run" and base.find(options.name).resumable:
+        return f"the same command goes on from {_folder(options, _settings(options))}"
     return "nothing was written"
 
 
 def _content(
-    options: argparse.Namespace, config: Any, outcome: Outcome, seconds: float, device: str
+    options: argparse.Namespace, chosen: Experiment, outcome: Outcome, seconds: float, device: str
 ) -> dict[str, Any]:
     command = ["mpt-lml", "run", options.name]
     command += ["--preset", options.preset] if options.preset != "paper" else []
     command += ["--seed", *map(str, options.seed)] if options.seed else []
     command += ["--model", options.model] if options.model else []
+    command += [part for each in options.set for part in ("--set", each)]
     return {
         "experiment": options.name,
         "preset": options.preset,
-        "config": dataclasses.asdict(config),
+        "config": dataclasses.asdict(chosen),
         **outcome.as_dict(),
         "seconds": seconds,
         "provenance": provenance(" ".join(command), device),

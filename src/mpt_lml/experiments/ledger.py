@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mpt_lml.experiments.registry import Finding
-from mpt_lml.results import read_json, write_json
-
-LEVEL = 0.99
-"""Every verdict rests on an interval of this coverage."""
-
-
-def checkout() -> Path | None:
-    """Root of the repository this package runs from, ``None`` when it was installed elsewhere."""
-    root = Path(__file__).resolve().parents[3]
-    return root if (root / "book" / "ledger.json").is_file() else None
+from mpt_lml.experiments.base import Finding
+from mpt_lml.files import book_file, read_json, write_json
+from mpt_lml.verdicts import interval
 
 
 def location() -> Path:
     """The ledger of the checkout, else the copy that the installed package carries."""
-    root = checkout()
-    if root is not None:
-        return root / "book" / "ledger.json"
-    return Path(str(resources.files("mpt_lml") / "ledger.json"))
-
-
-def interval(
-    measured: float, standard_error: float | None, replicates: int | None = None
-) -> tuple[float, float]:
-    """The 99 % interval of a measurement; a number without an error is an interval by itself.
-
-    By Student's t with ``replicates - 1`` degrees of freedom; by the normal distribution where the
-    error is not over a few replicates.
-    """
-    if not standard_error:
-        return measured, measured
-    from scipy import stats
-
-    tail = 0.5 * (1.0 + LEVEL)
-    quantile = stats.norm.ppf(tail) if replicates is None else stats.t.ppf(tail, replicates - 1)
-    reach = float(quantile) * standard_error
-    return measured - reach, measured + reach
+    return book_file("ledger.json")
 
 
 def decide(
@@ -54,8 +24,8 @@ def decide(
 ) -> str:
     """The verdict of ``rule`` on a measurement, the same for runs, terminal and pages.
 
-    ``within``: the interval has to lie within ``margin`` of ``target`` (else of ``published``, else
-    of zero). ``above`` and ``below``: on that side of ``bound``. An interval that lies wholly
+    ``within``: the 99 % interval has to lie within ``margin`` of ``target`` (else of ``published``,
+    else of zero). ``above`` and ``below``: on that side of ``bound``. An interval that lies wholly
     elsewhere gives the rule's ``otherwise``, one that crosses leaves the entry *undecided*.
     ``printed``: the number itself, whatever its error, within ``margin`` of the printed digits.
     ``p-value``: a number below ``reject`` gives ``otherwise``, and no number confirms.
@@ -63,9 +33,8 @@ def decide(
     test = rule["test"]
     if test == "p-value":
         return rule["otherwise"] if measured < rule["reject"] else "undecided"
-    if test == "printed":
-        standard_error = None
-    low, high = interval(measured, standard_error, rule.get("replicates"))
+    error = None if test == "printed" else standard_error
+    low, high = interval(measured, error, rule.get("replicates"))
     if test in ("within", "printed"):
         target = rule.get("target", published or 0.0)
         reach = rule["margin"] * (1.0 + 1e-9)  # a difference of decimals is not exact in binary

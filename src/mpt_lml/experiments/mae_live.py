@@ -14,8 +14,8 @@ from mpt_lml.checkpoints import CheckpointError, pinned_revision
 from mpt_lml.data import DataNotFoundError
 from mpt_lml.experiments.registry import weights_of
 from mpt_lml.experiments.vit_mae import Figure6, figure_6
+from mpt_lml.files import read_json
 from mpt_lml.models.mae_networks import HUB_NAME
-from mpt_lml.results import read_json
 
 NUM_IMAGES = 32
 """Of every set and split: 19 rates with a network and its random twin then take a minute or two."""

@@ -22,8 +22,8 @@ from mpt_lml.experiments.training import (
     problem,
     train_together,
 )
+from mpt_lml.files import read_json, write_json
 from mpt_lml.masks import SizeLaw
-from mpt_lml.results import read_json, write_json
 
 REACHED = 1e-5
 """Nats below the maximum of an objective that count as having reached it."""

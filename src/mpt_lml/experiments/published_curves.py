@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import math
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -22,6 +20,7 @@ from mpt_lml.experiments.registry import (
     experiment,
     silent,
 )
+from mpt_lml.files import book_file
 from mpt_lml.numerics import mean_and_error
 
 SETS = ("ax", "cola", "qnli", "mrpc", "sst2")
@@ -46,9 +45,8 @@ def load() -> dict[str, Float[Tensor, " R"]]:
 
     Source: ``data/results/`` of the paper's public repository; see the README beside the table.
     """
-    checkout = Path(__file__).resolve().parents[3] / "book" / "results" / "published_curves"
-    folder = checkout if checkout.is_dir() else resources.files("mpt_lml") / "published_curves"
-    rows = list(csv.DictReader((folder / "bert_base.csv").read_text("utf-8").splitlines()))
+    path = book_file("results/published_curves/bert_base.csv")
+    rows = list(csv.DictReader(path.read_text("utf-8").splitlines()))
     assert tuple(int(row["rate_percent"]) for row in rows) == RATES
     return {
         f"{kind}/{name}": torch.tensor([float(row[f"{name}_{kind}"]) for row in rows]).double()

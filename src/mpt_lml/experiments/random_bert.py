@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import text
-from mpt_lml.experiments.bert import GLUE, PUBLISHED, conditionals, some_tokens
+from mpt_lml import data
+from mpt_lml.data import Tokens
+from mpt_lml.experiments.bert import GLUE, PUBLISHED, some_tokens
 from mpt_lml.experiments.bert_curve import Design, curves
 from mpt_lml.experiments.registry import (
     Config,
@@ -29,8 +30,7 @@ from mpt_lml.models.bert_networks import (
     small_network,
     train_tokenizer,
 )
-from mpt_lml.models.masked_lm import Replacement
-from mpt_lml.tokens import Tokens
+from mpt_lml.models.masked_lm import MaskedLM, Replacement
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -63,10 +63,10 @@ class Table2(Config):
 def _starting_point(small: bool, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A network before training and its tokenizer."""
     if small:
-        tokenizer = train_tokenizer(text.WRITTEN, 150)
+        tokenizer = train_tokenizer(data.sentences().first, 150)
         network = small_network(len(tokenizer), "classic", width=32, num_layers=1, seed=seed)
         return network, tokenizer
-    return random_bert_base(seed=seed), load_tokenizer(text.bert_vocabulary())
+    return random_bert_base(seed=seed), load_tokenizer(data.bert_vocabulary())
 
 
 @experiment(
@@ -129,7 +129,7 @@ def _areas(
         folder = None
         if checkpoints is not None:
             folder = checkpoints / f"{name.replace('/', '-')}-{kind}-{seed}"
-        model = conditionals(network, tokenizer, replacement=kind, half_precision=True)
+        model = MaskedLM.of(network, tokenizer, replacement=kind, half_precision=True)
         result = curves(model, tokens, design, folder=folder, part_size=8)
         assert result is not None  # there is one process
         area = result.paper_area()

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import masks, objectives, rates
-from mpt_lml.efficiency import GaussianFamily, godambe
+from mpt_lml import masks, objectives
 from mpt_lml.experiments.convergence import NOISE_VARIANCE
 from mpt_lml.experiments.registry import (
     Config,
@@ -23,7 +22,9 @@ from mpt_lml.experiments.registry import (
     silent,
 )
 from mpt_lml.gaussian import LowRankPosterior
-from mpt_lml.numerics import chunks
+from mpt_lml.numerics import LOG_2PI, chunks
+from mpt_lml.theory import rates
+from mpt_lml.theory.godambe import GaussianFamily, Godambe
 
 RULES: tuple[rates.Rule, ...] = ("midpoint", "trapezoid", "clenshaw-curtis", "gauss-legendre")
 LAWS = ("uniform", "gradient")
@@ -99,7 +100,7 @@ def expected_scores(
     values = []
     for rows in chunks(len(masked), 8 * (3 * latent_dim**2 + 4 * num_features), 2**24):
         variance = LowRankPosterior.of(loadings, noise, ~masked[rows]).variance()
-        entropy = 0.5 * (rates.LOG_2PIE + variance.log())
+        entropy = 0.5 * ((LOG_2PI + 1.0) + variance.log())
         values.append(-(entropy * masked[rows]).sum(dim=1) / sizes[rows])
     return torch.cat(values).view(num_features, num_masks)
 
@@ -109,7 +110,7 @@ def expected_log_marginal(loadings: Float[Tensor, "D K"], noise_variance: float)
     num_features, latent_dim = loadings.shape
     gram = torch.eye(latent_dim, dtype=loadings.dtype) + loadings.mT @ loadings / noise_variance
     log_det = num_features * math.log(noise_variance) + torch.logdet(gram).item()
-    return -0.5 * (num_features * rates.LOG_2PIE + log_det)
+    return -0.5 * (num_features * (LOG_2PI + 1.0) + log_det)
 
 
 @experiment(
@@ -160,8 +161,7 @@ def _one_draw(
     score = scores.mean(dim=1)
     truth = expected_log_marginal(loadings, setting[2])
     size = len(score)
-    rate = torch.arange(1, size + 1, dtype=torch.float64) / size
-    found = rates.crossover(rate, score, torch.tensor(truth / size, dtype=torch.float64))
+    found = rates.crossover(score, height=truth / size)
     at = torch.tensor([1, *(masks.FixedRate(r).num_masked(size) for r in (0.15, 0.25, 0.85)), size])
     return loadings, found, size * score[at - 1] - truth
 
@@ -170,7 +170,7 @@ def predicted(num_features: int, latent_dim: int, noise_variance: float) -> tupl
     """Crossover rates of the hyperbola v(r), of the large-D formula and of its limit for K ≪ D."""
     hyperbola = rates.random_loadings_curve(num_features, latent_dim, noise_variance)
     return (
-        rates.curve_crossover(hyperbola).item(),
+        rates.crossover(hyperbola).item(),
         rates.random_loadings_crossover(num_features, latent_dim, noise_variance),
         1.0 - 1.0 / math.log(1.0 + num_features / noise_variance),
     )
@@ -211,7 +211,7 @@ def _descend(config: MaskingRates, progress: Progress) -> tuple[Tensor, Tensor]:
     excess is η tr(J)/4 to first order in the learning rate η, J the variance of the gradient used.
     """
     truth, family = sgd_family(config.seeds[0])
-    info = godambe(family)
+    info = Godambe.of(family)
     rms = info.gradient_rms()
     laws = torch.stack([torch.full_like(rms, 1.0 / len(rms)), rms / rms.sum()])
     second = (rms.square() / laws).sum(dim=1) / config.batch  # mean square of the gradient
@@ -293,6 +293,8 @@ def _findings(config: MaskingRates, arrays: dict[str, Tensor]) -> dict[str, Find
 
 def _counterexample() -> float:
     """|error| at 25 % minus at 15 % where one constraint ties 100 coordinates, nats, exact."""
-    score = rates.equicorrelated_curve(100, -(1.0 - 1e-3) / 99)
+    correlation, size = -(1.0 - 1e-3) / 99, torch.arange(101, dtype=torch.float64)
+    log_det = (size - 1.0) * math.log1p(-correlation) + torch.log1p((size - 1.0) * correlation)
+    score = -0.5 * (LOG_2PI + 1.0 + log_det.diff()).flip(0)
     error = (100 * score - score.sum())[[14, 24]].abs()
     return (error[1] - error[0]).item()

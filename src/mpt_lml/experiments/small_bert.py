@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional
 
-from mpt_lml import masks, text
+from mpt_lml import data, masks
 from mpt_lml.experiments.registry import (
     Config,
     Finding,
@@ -23,6 +23,7 @@ from mpt_lml.experiments.registry import (
     experiment,
     silent,
 )
+from mpt_lml.files import replacing
 from mpt_lml.models.bert_networks import (
     Architecture,
     load_tokenizer,
@@ -30,7 +31,6 @@ from mpt_lml.models.bert_networks import (
     train_tokenizer,
 )
 from mpt_lml.models.masked_lm import masked_logits
-from mpt_lml.results import replacing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -274,7 +274,7 @@ def _prepare(config: SmallBert, checkpoints: Path | None) -> tuple[Any, Batches,
 
     A run that goes on keeps the vocabulary it began with, in ``vocabulary`` of its folder.
     """
-    sentences = text.sentences(config.source, "train").first
+    sentences = data.sentences(config.source, "train").first
     folder = None if checkpoints is None else checkpoints / "vocabulary"
     if folder is not None and folder.exists():
         tokenizer = load_tokenizer(folder)
@@ -283,7 +283,7 @@ def _prepare(config: SmallBert, checkpoints: Path | None) -> tuple[Any, Batches,
         if folder is not None:
             tokenizer.save_pretrained(folder)
     batches = batches_of(sentences, tokenizer, config.batch_tokens)
-    held = text.sentences(config.source, "test").first
+    held = data.sentences(config.source, "test").first
     other = batches_of(held, tokenizer, config.num_held_out * LENGTH)
     generator = torch.Generator().manual_seed(0)
     return tokenizer, batches, other.rows(other.starts, LENGTH - 2, generator)

@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import rates
-from mpt_lml.experiments.bert import conditionals, some_tokens
+from mpt_lml.experiments.bert import some_tokens
 from mpt_lml.experiments.bert_curve import Design, SentenceCurves, curves
 from mpt_lml.experiments.registry import (
     Config,
@@ -24,6 +23,8 @@ from mpt_lml.experiments.registry import (
     silent,
 )
 from mpt_lml.models.bert_networks import load_small_bert
+from mpt_lml.models.masked_lm import MaskedLM
+from mpt_lml.theory.rates import crossover, jackknife
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def text_rates(
     """
     network, tokenizer = load_small_bert()
     longest = network.config.max_position_embeddings
-    model = conditionals(network.to(device), tokenizer, half_precision=True)  # type: ignore[arg-type]
+    model = MaskedLM.of(network.to(device), tokenizer, half_precision=True)  # type: ignore[arg-type]
     arrays: dict[str, Tensor] = {}
     ids = []
     for name in config.data_sets:
@@ -96,17 +97,17 @@ def summary(result: SentenceCurves, percent: Sequence[int], num_groups: int) -> 
     low, high = percent.index(15), percent.index(25)
     return {
         "groups": groups,
-        "crossover": torch.tensor(crossover(percent, groups), dtype=torch.float64),
+        "crossover": torch.tensor(mean_crossover(percent, groups), dtype=torch.float64),
         "bias": _mean_and_error(bias),
         "change": _mean_and_error((bias[:, high] - bias[:, low])[:, None])[0],
         "num_features": size.mean(),
     }
 
 
-def crossover(percent: Sequence[int], groups: Float[Tensor, "G R"]) -> tuple[float, float]:
+def mean_crossover(percent: Sequence[int], groups: Float[Tensor, "G R"]) -> tuple[float, float]:
     """M*/D of the mean of G curves at ``percent``, evenly spaced over 0..100, and its jackknife error."""
     rate = torch.tensor(percent, dtype=torch.float64) / 100
-    return rates.jackknife(lambda v: rates.crossover(rate, v, v.mean(dim=-1)), groups)
+    return jackknife(lambda v: crossover(v, rate), groups)
 
 
 def _mean_and_error(values: Float[Tensor, "N R"]) -> Float[Tensor, "R two"]:

@@ -28,6 +28,7 @@ from mpt_lml.experiments.registry import (
     silent,
     weights_of,
 )
+from mpt_lml.files import replacing
 from mpt_lml.models.mae_networks import (
     HUB_NAME,
     IMAGENET_MEAN,
@@ -39,8 +40,8 @@ from mpt_lml.models.mae_networks import (
 )
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.numerics import LOG_2PI
-from mpt_lml.rates import crossover, jackknife
-from mpt_lml.results import MaskCurve, replacing
+from mpt_lml.results import MaskCurve
+from mpt_lml.theory.rates import crossover, jackknife
 
 if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining
@@ -393,7 +394,7 @@ def _rate_of_mean(
     """r*, at which D·S equals the area, and its jackknife error over ten groups of images."""
     count = min(10, score.shape[1])
     groups = torch.stack([score[:, k::count].mean(dim=1) for k in range(count)])
-    found = jackknife(lambda rows: crossover(rates.to(rows), rows, rows @ weights), groups)
+    found = jackknife(lambda rows: crossover(rows, rates.to(rows), rows @ weights), groups)
     return torch.tensor(found[0]), torch.tensor(found[1])
 
 

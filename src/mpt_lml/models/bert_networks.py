@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +13,7 @@ from mpt_lml.checkpoints import (
     load_pretrained,
     pinned_revision,
 )
+from mpt_lml.files import book_file
 from mpt_lml.shapes import require_count
 
 if TYPE_CHECKING:
@@ -176,8 +176,7 @@ def load_network(source: str | Path, *, revision: str | None = None) -> PreTrain
 
 def small_bert_folder() -> Path:
     """Where the book's own small BERT lies: in the repository, or inside the installed package."""
-    checkout = Path(__file__).resolve().parents[3] / "book" / "results" / "small_bert"
-    return checkout if checkout.is_dir() else Path(str(resources.files("mpt_lml") / "small_bert"))
+    return book_file("results/small_bert")
 
 
 def load_small_bert() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

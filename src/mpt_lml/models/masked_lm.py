@@ -21,7 +21,7 @@ from mpt_lml.numerics import fast_linear
 from mpt_lml.shapes import require_count, require_generator, require_mask
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Replacement = Literal["mask", "bert"]
 
@@ -71,7 +71,7 @@ class MaskedLM(ConditionalModel):
         special_token_ids: Sequence[int] = (),
         replacement: Replacement = "mask",
         half_precision: bool | None = None,
-        batch_tokens: int = 4096,
+        batch_tokens: int = 2048,
     ) -> None:
         require_masked_lm(network)
         require_count("num_features", num_features, 1)
@@ -89,6 +89,40 @@ class MaskedLM(ConditionalModel):
         self.special_token_ids = torch.tensor(sorted({mask_token_id, *special_token_ids}))
         self._frame = (torch.tensor(list(prefix)).long(), torch.tensor(list(suffix)).long())
         self._num_features = num_features
+
+    @classmethod
+    def of(
+        cls,
+        network: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        num_features: int = 1,
+        **options: Any,
+    ) -> MaskedLM:
+        """``network`` with the mask token, special tokens and frame of its ``tokenizer``.
+
+        ``options`` are the keywords of the class.
+
+        Raises
+        ------
+        ValueError
+            When the tokenizer has no mask token.
+        """
+        if tokenizer.mask_token_id is None:
+            raise ValueError(
+                f"this {type(tokenizer).__name__} has no mask token: it belongs to a model that "
+                "does not fill in masks. Use the tokenizer of a masked language model, such as "
+                "BERT's."
+            )
+        first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
+        return cls(
+            network,
+            tokenizer.mask_token_id,
+            num_features,
+            prefix=() if first is None else (first,),
+            suffix=() if last is None else (last,),
+            special_token_ids=tokenizer.all_special_ids,
+            **options,
+        )
 
     @property
     def num_features(self) -> int:

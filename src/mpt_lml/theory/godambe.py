@@ -1,12 +1,9 @@
-"""How much a fixed mask size loses as an estimating equation: Godambe information, exact (floor 3).
+"""How much a fixed mask size loses as an estimating equation: Godambe information, exact.
 
 Zero-mean Gaussian families N(0, C(θ)) at their true parameter. For a set S of coordinates,
 ∇ log p(x_S) = x_Sᵀ G_S x_S − E with G_{S,q} = ½ C_S⁻¹ (∂_q C)_S C_S⁻¹, and two such forms have
 covariance 2 tr(G C G' C). By the chain rule a masked score is a difference of these, so that every
 expectation below is a sum over the 2^D subsets and nothing is sampled.
-
-Per datum, in nats: sensitivity H_M = −E ∇² D·S(x; M), variability J_M = Cov ∇ D·S(x; M), Godambe
-information H J⁻¹ H (Godambe 1960; Varin, Reid & Firth 2011, Section 2).
 """
 
 from __future__ import annotations
@@ -19,11 +16,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import masks
+from mpt_lml.scores import mean_by_size
 from mpt_lml.shapes import require_count
 
-Metric = Literal["euclidean", "fisher"]
+__all__ = ["GaussianFamily", "Godambe"]
+
 MAX_FEATURES = 12
-"""Largest D whose 2^D subsets are visited."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,12 @@ class GaussianFamily:
     covariance : Tensor (D, D)
         C at the true θ.
     directions : Tensor (Q, D, D)
-        ∂C/∂θ_q; they have to be linearly independent.
+        ∂C/∂θ_q; ``ValueError`` where they are not linearly independent.
+
+    >>> identity = torch.eye(4)  # unit variances and one correlation, θ = ρ = 0.5
+    >>> family = GaussianFamily(0.5 + 0.5 * identity, (1 - identity)[None])
+    >>> family.mask_forms().shape
+    torch.Size([16, 1, 4, 4])
     """
 
     covariance: Float[Tensor, "D D"]
@@ -51,56 +54,90 @@ class GaussianFamily:
             )
 
     @classmethod
-    def autoregressive(cls, num_features: int, correlation: float) -> GaussianFamily:
-        """AR(1) with unit variance, θ = φ: C_ij = φ^{|i−j|}."""
-        index = torch.arange(num_features, dtype=torch.float64)
-        lag = (index[:, None] - index).abs()
-        slope = lag * correlation ** (lag - 1.0).clamp(min=0.0)
-        return cls(correlation**lag, slope[None])
-
-    @classmethod
-    def equicorrelated(cls, num_features: int, correlation: float) -> GaussianFamily:
-        """Unit variances and one correlation, θ = ρ."""
-        identity = torch.eye(num_features, dtype=torch.float64)
-        return cls(identity + correlation * (1.0 - identity), (1.0 - identity)[None])
-
-    @classmethod
     def ppca(cls, loadings: Float[Tensor, "D K"], noise_variance: float) -> GaussianFamily:
         """PPCA with known σ²: orthonormal directions of W, without the rotations W (skew)."""
         num_features, latent_dim = loadings.shape
-        identity = torch.eye(num_features, dtype=loadings.dtype)
         rows, columns = torch.triu_indices(latent_dim, latent_dim, 1)
         skew = torch.zeros(len(rows), latent_dim, latent_dim, dtype=loadings.dtype)
         skew[torch.arange(len(rows)), rows, columns] = 1.0
-        turned = (loadings @ (skew - skew.mT)).flatten(1)
-        gauge = torch.linalg.qr(turned.mT, mode="complete").Q if len(rows) else None
-        count = num_features * latent_dim
-        basis = torch.eye(count, dtype=loadings.dtype) if gauge is None else gauge[:, len(rows) :]
-        steps = basis.mT.reshape(-1, num_features, latent_dim)
-        half = steps @ loadings.mT
+        basis = torch.eye(loadings.numel(), dtype=loadings.dtype)
+        if len(rows):
+            turned = (loadings @ (skew - skew.mT)).flatten(1)
+            basis = torch.linalg.qr(turned.mT, mode="complete").Q[:, len(rows) :]
+        half = basis.mT.reshape(-1, num_features, latent_dim) @ loadings.mT
+        identity = torch.eye(num_features, dtype=loadings.dtype)
         return cls(loadings @ loadings.mT + noise_variance * identity, half + half.mT)
+
+    def mask_forms(self) -> Float[Tensor, "S Q D D"]:
+        """B of every mask in the order of ``masks.subsets``: ∇ D s(A) = xᵀ B_A x − E, 0 for no mask.
+
+        B_A = (D/M) Σ_{j∈A} (G_{R∪j} − G_R), with R the complement of A.
+        """
+        forms, num_features = self._subset_forms(), len(self.covariance)
+        mask = torch.arange(len(forms))
+        rest = len(forms) - 1 - mask
+        total = torch.zeros_like(forms)
+        for j in range(num_features):
+            masked = ((mask >> j) & 1).bool()
+            total[masked] += forms[rest[masked] | (1 << j)] - forms[rest[masked]]
+        size = masks.subsets(num_features).sum(dim=1).clamp(min=1).to(forms)
+        return total * (num_features / size)[:, None, None, None]
+
+    def _subset_forms(self) -> Float[Tensor, "S Q D D"]:
+        """G of every subset in the order of ``masks.subsets``."""
+        keep = masks.subsets(len(self.covariance)).to(self.covariance)
+        inside = keep[:, :, None] * keep[:, None, :]
+        # The identity outside S makes all blocks D×D; its part of the inverse is cut off again.
+        outside = torch.eye(keep.shape[1]).to(keep) * (1.0 - inside)
+        inverse = torch.linalg.inv(self.covariance * inside + outside) * inside
+        return 0.5 * inverse[:, None] @ self.directions @ inverse[:, None]
+
+    def _products(self, forms: Float[Tensor, "S Q D D"]) -> Float[Tensor, "S Q Q"]:
+        """2 tr(G C G' C) of all pairs: the covariance of the forms under N(0, C)."""
+        product = forms @ self.covariance
+        return 2.0 * product.flatten(2) @ product.mT.flatten(2).mT
 
 
 @dataclass(frozen=True)
 class Godambe:
-    """Information of every mask size, M = 1..D, for Q parameters, per datum.
+    """Information H J⁻¹ H of every mask size, M = 1..D, for Q parameters, nats a datum.
+
+    After Godambe (1960); Varin, Reid & Firth (2011), Section 2.
 
     Attributes
     ----------
     fisher : Tensor (Q, Q)
         Of the likelihood.
     sensitivity : Tensor (D, Q, Q)
-        H_M of D·S(x; M).
+        H_M = −E ∇² D·S(x; M).
     all_masks : Tensor (D, Q, Q)
-        Variability where every datum is scored under all masks of the size.
+        J_M = Cov ∇ D·S(x; M) where every datum is scored under all masks of the size.
     one_mask : Tensor (D, Q, Q)
-        Variability where every datum is scored under one random mask of its own.
+        J_M where every datum is scored under one random mask of its own.
+
+    >>> family = GaussianFamily.ppca(torch.tensor([[1.0], [2.0], [3.0]]).double(), 0.5)
+    >>> [round(v, 2) for v in Godambe.of(family).efficiency().tolist()]
+    [0.92, 0.93, 0.93]
     """
 
     fisher: Float[Tensor, "Q Q"]
     sensitivity: Float[Tensor, "D Q Q"]
     all_masks: Float[Tensor, "D Q Q"]
     one_mask: Float[Tensor, "D Q Q"]
+
+    @classmethod
+    def of(cls, family: GaussianFamily) -> Godambe:
+        """At the point of ``family``, from all 2^D subsets; ``ValueError`` for D above 12."""
+        num_features = len(family.covariance)
+        require_count("D, whose 2^D subsets are all visited,", num_features, 1, MAX_FEATURES)
+        forms, size = family.mask_forms(), masks.subsets(num_features).sum(dim=1)
+        information = mean_by_size(family._products(family._subset_forms()), size, num_features)
+        return cls(
+            fisher=information[-1],
+            sensitivity=num_features * information.diff(dim=0).flip(0),
+            all_masks=family._products(mean_by_size(forms, size, num_features)[1:]),
+            one_mask=mean_by_size(family._products(forms), size, num_features)[1:],
+        )
 
     def variability(self, masks_per_datum: int | None) -> Float[Tensor, "D Q Q"]:
         """J_M with that many independent masks per datum; ``None`` is all of them."""
@@ -117,15 +154,12 @@ class Godambe:
         """
         return self._relative(self.sensitivity, self.variability(masks_per_datum))
 
-    def law_efficiency(self, probabilities: Float[Tensor, " D"], weighted: bool = True) -> float:
-        """The same for one mask per datum whose size follows ``probabilities``.
+    def law_efficiency(self, probabilities: Float[Tensor, " D"]) -> float:
+        """The same for one mask per datum whose size follows ``probabilities`` π.
 
-        ``weighted``: scores are divided by D π(M), so that the objective is the LML; otherwise they
-        are left as they are and the objective is D Σ π(M) S(M).
+        Scores are divided by D π(M), so that the objective is the LML over the sizes of π.
         """
-        uniform = 1.0 / len(probabilities)
-        weight = torch.where(probabilities > 0, uniform / probabilities, 0.0)
-        weight = weight if weighted else torch.ones_like(weight)
+        weight = (1.0 / probabilities).where(probabilities > 0, 0.0) / len(probabilities)
         sensitivity = torch.einsum("m,mpq->pq", probabilities * weight, self.sensitivity)
         variability = torch.einsum("m,mpq->pq", probabilities * weight**2, self.one_mask)
         return self._relative(sensitivity[None], variability[None]).item()
@@ -136,7 +170,9 @@ class Godambe:
         ratio = values[:, -1] / values[:, 0]
         return ratio.where(self._identified(self.sensitivity), torch.inf)
 
-    def gradient_rms(self, metric: Metric = "euclidean") -> Float[Tensor, " D"]:
+    def gradient_rms(
+        self, metric: Literal["euclidean", "fisher"] = "euclidean"
+    ) -> Float[Tensor, " D"]:
         """Root mean square of the gradient of one mask's score, for every size: √(tr J_M)/D.
 
         ``"euclidean"`` in the family's coordinates, ``"fisher"`` in those in which I = 1, which do
@@ -166,65 +202,3 @@ class Godambe:
         factor = torch.linalg.cholesky(self.fisher)
         left = torch.linalg.solve_triangular(factor, matrices, upper=False)
         return torch.linalg.solve_triangular(factor, left.mT, upper=False)
-
-
-def subset_forms(family: GaussianFamily) -> Float[Tensor, "S Q D D"]:
-    """G of every subset in the order of ``masks.subsets``: ∇ log p(x_S) = x_Sᵀ G_S x_S − E."""
-    keep = masks.subsets(len(family.covariance)).to(family.covariance)
-    inside = keep[:, :, None] * keep[:, None, :]
-    identity = torch.eye(len(family.covariance)).to(family.covariance)
-    # The identity outside S makes all blocks D×D; its part of the inverse is cut off again.
-    inverse = torch.linalg.inv(family.covariance * inside + identity * (1.0 - inside)) * inside
-    return 0.5 * inverse[:, None] @ family.directions @ inverse[:, None]
-
-
-def mask_forms(forms: Float[Tensor, "S Q D D"]) -> Float[Tensor, "S Q D D"]:
-    """B of every mask in the order of ``masks.subsets``: ∇ D s(A) = xᵀ B_A x − E, 0 for no mask.
-
-    B_A = (D/M) Σ_{j∈A} (G_{R∪j} − G_R), with R the complement of A.
-    """
-    number, num_features = forms.shape[0], forms.shape[-1]
-    mask = torch.arange(number)
-    rest = number - 1 - mask
-    total = torch.zeros_like(forms)
-    for j in range(num_features):
-        masked = ((mask >> j) & 1).bool()
-        total[masked] += forms[rest[masked] | (1 << j)] - forms[rest[masked]]
-    size = masks.subsets(num_features).sum(dim=1).clamp(min=1).to(forms)
-    return total * (num_features / size)[:, None, None, None]
-
-
-def godambe(family: GaussianFamily) -> Godambe:
-    """Exact Godambe information of every size at the point of ``family``, from all 2^D subsets.
-
-    Raises ``ValueError`` for D above ``MAX_FEATURES``.
-    """
-    num_features = len(family.covariance)
-    if num_features > MAX_FEATURES:
-        raise ValueError(
-            f"exact Godambe information visits all 2^D subsets; D = {num_features} is above the "
-            f"limit {MAX_FEATURES}. Use a smaller D."
-        )
-    forms = subset_forms(family)
-    by_mask = mask_forms(forms)
-    information = _by_size(_covariance(forms, family.covariance))
-    sensitivity = num_features * information.diff(dim=0).flip(0)
-    all_masks = _covariance(_by_size(by_mask)[1:], family.covariance)
-    one_mask = _by_size(_covariance(by_mask, family.covariance))[1:]
-    return Godambe(information[-1], sensitivity, all_masks, one_mask)
-
-
-def _covariance(
-    forms: Float[Tensor, "S Q D D"], covariance: Float[Tensor, "D D"]
-) -> Float[Tensor, "S Q Q"]:
-    """2 tr(G C G' C) of all pairs: the covariance of the forms under N(0, C)."""
-    product = forms @ covariance
-    return 2.0 * product.flatten(2) @ product.mT.flatten(2).mT
-
-
-def _by_size(values: Float[Tensor, "S ..."]) -> Float[Tensor, "L ..."]:
-    """Means over the subsets of size 0, 1, ..., D."""
-    num_features = len(values).bit_length() - 1
-    group = torch.nn.functional.one_hot(masks.subsets(num_features).sum(dim=1)).to(values)
-    mean = (group / group.sum(dim=0)).mT @ values.flatten(1)
-    return mean.unflatten(1, values.shape[1:])

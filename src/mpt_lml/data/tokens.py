@@ -1,8 +1,8 @@
-"""Sentences as rows of token ids, and masks of exact sizes on them (floor 1)."""
+"""Sentences as rows of token ids, and masks of exact sizes on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mpt_lml.shapes import require_count, require_generator
+
+__all__ = ["Tokens", "encode"]
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,10 +53,20 @@ class Tokens:
         ids, types = self.ids[chosen, :length], self.types[chosen, :length]
         return Tokens(ids, types, self.maskable[chosen, :length], self.lengths[chosen])
 
-    def buckets(self) -> Iterator[Int[Tensor, " B"]]:
-        """Row numbers of equally long sentences, so that nothing has to be padded."""
-        for length in self.lengths.unique():
-            yield (self.lengths == length).nonzero().flatten()
+    def sample_ranks(self, *, generator: torch.Generator) -> Int[Tensor, "N L"]:
+        """Ranks 0..D−1 of each row's maskable tokens in a random order; the others come after.
+
+        ``ranks < M`` is then a uniformly random mask of M maskable tokens.
+        """
+        require_generator(generator)
+        noise = torch.rand(self.ids.shape, generator=generator, dtype=torch.float64)
+        return noise.masked_fill(~self.maskable, 2.0).argsort(dim=1).argsort(dim=1)
+
+    def sizes_at(self, rates: Int[Tensor, " R"]) -> Int[Tensor, "N R"]:
+        """M = ⌈rD/100⌉ for rates r in percent: the size on whose step of the curve r lies."""
+        for rate in rates.tolist():
+            require_count("rate in percent", rate, 1, 100)
+        return -(-rates[None, :] * self.num_features[:, None] // 100)
 
 
 def encode(
@@ -69,10 +81,14 @@ def encode(
     Raises
     ------
     ValueError
-        For a tokenizer without a mask token, for no text or an empty one, and for a sentence with
-        more than ``max_length`` tokens, which is named and never cut.
+        For no text or an empty one, and for a sentence with more than ``max_length`` tokens, which
+        is named and never cut.
+
+    >>> from mpt_lml.models.networks import load_small_bert
+    >>> _, tokenizer = load_small_bert()
+    >>> encode(tokenizer, ["He sat down by the fire."]).num_features
+    tensor([7])
     """
-    mask_token(tokenizer)
     _require_texts(first, second)
     pairs = () if second is None else (list(second),)
     found = tokenizer(
@@ -102,16 +118,6 @@ def encode(
     return Tokens(ids, _padded(found["token_type_ids"], 0), maskable, lengths)
 
 
-def mask_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id of the mask token; a tokenizer without one is refused."""
-    if tokenizer.mask_token_id is None:
-        raise ValueError(
-            f"this {type(tokenizer).__name__} has no mask token: it belongs to a model that does "
-            "not fill in masks. Use the tokenizer of a masked language model, such as BERT's."
-        )
-    return int(tokenizer.mask_token_id)
-
-
 def _require_texts(first: Sequence[str], second: Sequence[str] | None) -> None:
     if isinstance(first, str) or len(first) == 0:
         raise ValueError(f"first must be a sequence of at least one sentence, got {first!r}.")
@@ -126,20 +132,3 @@ def _require_texts(first: Sequence[str], second: Sequence[str] | None) -> None:
 def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     parts = [torch.tensor(row) for row in rows]
     return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=value)
-
-
-def sample_ranks(tokens: Tokens, *, generator: torch.Generator) -> Int[Tensor, "N L"]:
-    """Ranks 0..D−1 of the maskable tokens of each row in a random order; the others come after.
-
-    ``ranks < M`` is then a uniformly random mask of M maskable tokens.
-    """
-    require_generator(generator)
-    noise = torch.rand(tokens.ids.shape, generator=generator, dtype=torch.float64)
-    return noise.masked_fill(~tokens.maskable, 2.0).argsort(dim=1).argsort(dim=1)
-
-
-def sizes_at(rates: Int[Tensor, " R"], num_features: Int[Tensor, " N"]) -> Int[Tensor, "N R"]:
-    """M = ⌈rD/100⌉ for rates r in percent: the size on whose step of the curve the rate lies."""
-    for rate in rates.tolist():
-        require_count("rate in percent", rate, 1, 100)
-    return -(-rates[None, :] * num_features[:, None] // 100)

@@ -1,0 +1,51 @@
+"""Data that are drawn from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mpt_lml.shapes import require_count, require_generator
+
+__all__ = ["GaussianDraw", "paper_gaussian"]
+
+
+@dataclass(frozen=True)
+class GaussianDraw:
+    """Data of the paper's PPCA experiments with the loadings they were drawn from."""
+
+    x: Float[Tensor, "N D"]
+    loadings: Float[Tensor, "D K"]
+
+
+def paper_gaussian(
+    num_data: int,
+    num_features: int,
+    latent_dim: int,
+    *,
+    generator: torch.Generator,
+    precision: float = 5.0,
+) -> GaussianDraw:
+    """The paper's own draw, number for number: x = Z Wᵀ + ε/precision with **one** ε a datum.
+
+    W (D, K), Z (N, K) and ε (N, 1) are drawn in this order in float32, as the authors' published
+    code does, and returned in float64. The noise is shared by all D coordinates and has standard
+    deviation 1/precision where the model has variance 1/precision, so these data do not come from
+    the model that scores them. Use it to reproduce printed numbers; elsewhere ``PPCA.sample``.
+
+    >>> draw = paper_gaussian(100, 6, 2, generator=torch.Generator().manual_seed(1991))
+    >>> draw.x.shape, draw.loadings.shape
+    (torch.Size([100, 6]), torch.Size([6, 2]))
+    """
+    for name, value in (("num_data", num_data), ("num_features", num_features)):
+        require_count(name, value, 1)
+    require_count("latent_dim", latent_dim, 0)
+    require_generator(generator)
+    single = torch.float32  # named: the numbers must not follow torch's default dtype
+    loadings = torch.randn(num_features, latent_dim, generator=generator, dtype=single)
+    latent = torch.randn(num_data, latent_dim, generator=generator, dtype=single)
+    noise = torch.randn(num_data, 1, generator=generator, dtype=single) * (1.0 / precision)
+    return GaussianDraw((latent @ loadings.T + noise).double(), loadings.double())

@@ -1,0 +1,195 @@
+"""Images: what is always there, what a local folder has, what a hub has.
+
+==================  ====================  ====================================  ===================
+name                always there          folder named by ``MPT_LML_DATA``      hub
+==================  ====================  ====================================  ===================
+``digits``          with scikit-learn     --                                    --
+``mnist``           --                    ``mnist/*.gz`` (IDX, MD5-checked)     ``ylecun/mnist``
+``fashion_mnist``   --                    ``fashion_mnist/*.gz`` (the same)     Fashion-MNIST
+``cifar100``        --                    ``cifar100/test.npz``                 CIFAR-100
+``tiny_imagenet``   --                    ``tiny_imagenet/val.tar``             Tiny-ImageNet
+==================  ====================  ====================================  ===================
+
+Of the two color sets only CIFAR-100's test images and Tiny-ImageNet's validation images are read,
+10,000 each; this book holds every fifth of them out (``split="test"``, 2,000) and trains on the rest.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mpt_lml.data.places import (
+    CorruptDataError,
+    DataNotFoundError,
+    checked,
+    from_hub,
+    local,
+    not_found,
+)
+
+__all__ = ["Images", "images"]
+
+Split = Literal["train", "test"]
+
+_IDX_FILES = {"train": "train-images-idx3-ubyte.gz", "test": "t10k-images-idx3-ubyte.gz"}
+_MD5 = {
+    "mnist": {
+        "train": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "test": "9fb629c4189551a2d022fa330f9573f3",
+    },
+    "fashion_mnist": {
+        "train": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "test": "bef4ecab320f06d8554ea6380940ec79",
+    },
+}
+_COLOR_SETS = {"cifar100": ("test.npz", 32), "tiny_imagenet": ("val.tar", 64)}  # side of an image
+_HUB = {  # name, split, column
+    "mnist": ("ylecun/mnist", None, "image"),
+    "fashion_mnist": ("zalando-datasets/fashion_mnist", None, "image"),
+    "cifar100": ("uoft-cs/cifar100", "test", "img"),
+    "tiny_imagenet": ("zh-plus/tiny-imagenet", "valid", "image"),
+}
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images as rows.
+
+    Attributes
+    ----------
+    pixels : Tensor (N, H·W) float64, or (N, H·W·3) float32 for the color sets
+        In [0, 1], row by row, the three channels of a pixel next to each other.
+    shape : tuple
+        (H, W), or (H, W, 3).
+    """
+
+    pixels: Float[Tensor, "N D"]
+    shape: tuple[int, ...]
+
+    @property
+    def grid(self) -> Float[Tensor, "N C H W"]:
+        """The images as networks take them: channels, rows, columns."""
+        height, width, *channels = self.shape
+        return self.pixels.view(-1, height, width, *(channels or [1])).movedim(-1, 1)
+
+
+def images(name: str = "digits", split: Split = "train") -> Images:
+    """Images by name: ``digits`` (always there), or one of the four sets in the module's table.
+
+    The folder named by the environment variable ``MPT_LML_DATA`` is asked first, then the hub (only
+    where the ``datasets`` package is installed and ``HF_HUB_OFFLINE`` is not set).
+
+    Raises
+    ------
+    ValueError
+        For an unknown name or split.
+    DataNotFoundError
+        When the data are in none of the places; the message lists the three ways to get them.
+    CorruptDataError
+        When a local file is truncated or fails its checksum.
+
+    >>> images("digits", "test").grid.shape
+    torch.Size([599, 1, 8, 8])
+    """
+    if split not in ("train", "test"):
+        raise ValueError(f"split must be 'train' or 'test', got {split!r}.")
+    if name == "digits":
+        from sklearn.datasets import load_digits
+
+        rows = torch.from_numpy(load_digits().images / 16.0).flatten(1)
+        return Images(rows[_held_out(len(rows), 3, split)], (8, 8))
+    if name not in _HUB:
+        known = ", ".join(["digits", *_HUB])
+        raise ValueError(f"unknown image data {name!r}; there are {known}.")
+    folder = local(name)
+    if folder is None:
+        pixels = _from_hub(name, split)
+    else:
+        pixels = _read_idx(folder, split) if name in _MD5 else _read_color(folder)
+    rows = torch.tensor(pixels).flatten(1)
+    if name in _COLOR_SETS:
+        rows = rows[_held_out(len(rows), 5, split)].float().div_(255.0)
+    else:
+        rows = rows.double() / 255.0
+    return Images(rows, tuple(map(int, pixels.shape[1:])))
+
+
+def _held_out(count: int, step: int, split: Split) -> Tensor:
+    """Every ``step``-th row is of the test split."""
+    last = torch.arange(count) % step == step - 1
+    return last if split == "test" else ~last
+
+
+def _read_idx(folder: Path, split: Split) -> np.ndarray:
+    """Pixels (N, H, W) of one IDX file as published, checked against its MD5 before it is read."""
+    path = folder / _IDX_FILES[split]
+    if not path.is_file():
+        raise DataNotFoundError(
+            f"{folder.name}: {path.name} is missing in {folder}. The folder needs the IDX files as "
+            f"published: {', '.join(_IDX_FILES.values())}."
+        )
+    raw = gzip.decompress(checked(path, "md5", _MD5[folder.name][split]))
+    axes = raw[3]  # IDX: two zero bytes, the type, the number of axes, then their lengths
+    shape = np.frombuffer(raw, dtype=">i4", count=axes, offset=4)
+    return np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def _read_color(folder: Path) -> np.ndarray:
+    """Pixels (N, H, W, 3) of a color set's file, its form checked."""
+    file, side = _COLOR_SETS[folder.name]
+    path = folder / file
+    if not path.is_file():
+        raise DataNotFoundError(f"{folder.name}: {file} is missing in {folder}.")
+    try:
+        pixels = (_read_npz if path.suffix == ".npz" else _read_tar)(path)
+    except (OSError, EOFError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise CorruptDataError(
+            f"{path} cannot be read ({error}). It may be truncated; fetch it again."
+        ) from error
+    if pixels.dtype != np.uint8 or pixels.shape[1:] != (side, side, 3):
+        raise CorruptDataError(
+            f"{path} holds {pixels.dtype} images of shape {pixels.shape}, "
+            f"expected bytes of shape ({len(pixels)}, {side}, {side}, 3)."
+        )
+    return pixels
+
+
+def _read_npz(path: Path) -> np.ndarray:
+    """``images``, in one fixed random order: a file may be sorted by class."""
+    with np.load(path, allow_pickle=False) as stored:
+        pixels = stored["images"]
+    return pixels[np.random.RandomState(0).permutation(len(pixels))]  # its stream is frozen
+
+
+def _read_tar(path: Path) -> np.ndarray:
+    """JPEGs ``val_0.JPEG``, ``val_1.JPEG``, ... in the order of their numbers."""
+    from PIL import Image
+
+    pictures = {}
+    with tarfile.open(path) as archive:
+        for member in archive:
+            stream = archive.extractfile(member)
+            if stream is not None:
+                number = int(Path(member.name).stem.partition("_")[2])
+                picture = Image.open(io.BytesIO(stream.read())).convert("RGB")
+                pictures[number] = np.asarray(picture)
+    return np.stack([pictures[number] for number in sorted(pictures)])
+
+
+def _from_hub(name: str, split: Split) -> np.ndarray:
+    hub, only, column = _HUB[name]
+    file = f"{name}/{_COLOR_SETS[name][0] if name in _COLOR_SETS else '*.gz'}"
+    rows = from_hub(not_found(name, file, hub, "images('digits')"), hub, split=only or split)
+    mode = "RGB" if name in _COLOR_SETS else "L"
+    return np.stack([np.asarray(picture.convert(mode)) for picture in rows[column]])

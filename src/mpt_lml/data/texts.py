@@ -1,0 +1,216 @@
+"""Sentences: what is always there, what a local folder has, what a hub has.
+
+==================  ====================  ============================================  ===========
+name                always there          folder named by ``MPT_LML_DATA``              hub
+==================  ====================  ============================================  ===========
+``written``         with the package      --                                            --
+``glue/ax``         --                    ``glue/AX/diagnostic-full.tsv``, pairs        nyu-mll/glue
+``glue/cola``       --                    ``glue/CoLA/dev.tsv``                         the same
+``glue/mrpc``       --                    ``glue/MRPC/msr_paraphrase_test.txt``, pairs  the same
+``glue/qnli``       --                    ``glue/QNLI/dev.tsv``, pairs                  the same
+``glue/sst-2``      --                    ``glue/SST-2/dev.tsv``                        the same
+``books``           --                    ``text/classic_books/corpus.txt``             --
+``wikitext-2``      --                    ``text/wikitext-2/{valid,test}.txt``          --
+==================  ====================  ============================================  ===========
+
+Of the 23 classic books the last two, both by Stevenson, are held out (``split="test"``). The model
+card of the small BERT lists them and says how they make one file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from mpt_lml.data.places import (
+    CorruptDataError,
+    checked,
+    from_hub,
+    local,
+    not_found,
+)
+
+__all__ = ["Sentences", "bert_vocabulary", "sentences"]
+
+Split = Literal["train", "test"]
+_CARD = "make it as the model card says (book/results/small_bert/README.md)"
+_BOOKS = "text/classic_books/corpus.txt"
+_BOOKS_SHA256 = "a8108a0c43f20253bae5d6ad21462dccfeab855d480f807966f107830bb61844"
+# Opens *Kidnapped*, the first of the two held-out books: the corpus has no titles between books.
+_FIRST_HELD_OUT = "I will begin the story of my adventures"
+# How a word stands in a text whose publisher took it out.
+_UNKNOWN = re.compile(r"\[UNK\]")
+
+
+class _Table(NamedTuple):
+    """A file of GLUE as published, and where the hub has its text columns."""
+
+    file: str
+    columns: tuple[int, ...]
+    num_columns: int
+    has_header: bool
+    hub: tuple[str, str, tuple[str, ...]]  # subset, split, columns
+
+
+_QNLI = ("qnli", "validation", ("question", "sentence"))
+_MRPC = ("mrpc", "test", ("sentence1", "sentence2"))
+_TABLES = {
+    "glue/ax": _Table(
+        "AX/diagnostic-full.tsv", (5, 6), 8, True, ("ax", "test", ("premise", "hypothesis"))
+    ),
+    "glue/cola": _Table("CoLA/dev.tsv", (3,), 4, False, ("cola", "validation", ("sentence",))),
+    "glue/mrpc": _Table("MRPC/msr_paraphrase_test.txt", (3, 4), 5, True, _MRPC),
+    "glue/qnli": _Table("QNLI/dev.tsv", (1, 2), 4, True, _QNLI),
+    "glue/sst-2": _Table("SST-2/dev.tsv", (0,), 2, True, ("sst2", "validation", ("sentence",))),
+}
+NAMES = ("written", *_TABLES, "books", "wikitext-2")
+
+# Written for this book; nobody else's words.
+_WRITTEN = (
+    "The lamp was lit, and the old man sat down by the fire to wait for his son.",
+    "She opened the letter with a trembling hand and read it twice before she spoke.",
+    "It was late in the evening when the ship came into the harbor.",
+    "I had never seen the house before, but I knew every window of it.",
+    "The captain looked at the sky, and then at his men, and said nothing.",
+    "There is no man in the village who would not have done the same.",
+    "When the rain had stopped, the children ran out into the garden.",
+    "He had a great deal of money, and very little time to spend it.",
+    "My dear friend, you must not think that I have forgotten you.",
+    "The door was closed, but a light was burning in the room above.",
+    "In the morning they found that the horse and the boat were both gone.",
+    "What she wanted most in the world was to be left alone for an hour.",
+)
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Texts, or pairs of texts, in the order of their file; ``sentences[:64]`` are some of them.
+
+    Attributes
+    ----------
+    first : tuple of str
+    second : tuple of str or None
+        The other half of each pair.
+    """
+
+    first: tuple[str, ...]
+    second: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, rows: slice) -> Sentences:
+        second = None if self.second is None else self.second[rows]
+        return Sentences(self.first[rows], second)
+
+
+def sentences(name: str = "written", split: Split = "test") -> Sentences:
+    """Sentences by name, see the module's table; GLUE has one split here, which is not labeled.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name or split.
+    DataNotFoundError
+        When the sentences are in none of the places; the message lists the three ways to get them.
+    CorruptDataError
+        When a local file has a row with too few columns, or is not UTF-8.
+
+    >>> sentences("written").first[2]
+    'It was late in the evening when the ship came into the harbor.'
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown sentences {name!r}; there are {', '.join(NAMES)}.")
+    if split not in ("train", "test"):
+        raise ValueError(f"split must be 'train' or 'test', got {split!r}.")
+    if name == "written":
+        return Sentences(_WRITTEN)
+    if name in _TABLES:
+        return _glue(name)
+    known = (
+        each
+        for each in _split_sentences((_books if name == "books" else _wikitext)(split))
+        if re.search(r"\w", _UNKNOWN.sub("", each))
+    )
+    return Sentences(tuple(known))
+
+
+def bert_vocabulary() -> Path:
+    """The 30,522 word pieces of bert-base-uncased, a ``vocab.txt`` in the local folder.
+
+    Raises
+    ------
+    DataNotFoundError
+        When it is not there.
+    """
+    name = "BERT's vocabulary"
+    file = "bert_vocab/bert-base-uncased-vocab.txt"
+    own = "the small BERT of the book, which brings its own"
+    return _found(name, file, "fetch vocab.txt of bert-base-uncased and put it there", own)
+
+
+def _split_sentences(passage: str) -> Iterator[str]:
+    """Sentences of running text: cut after . ! ? (and quotes) before a capital or a quote."""
+    for paragraph in re.split(r"\n\s*\n", passage.replace("\r\n", "\n")):
+        line = " ".join(re.sub(r"[_*#]", "", paragraph).split())
+        for sentence in re.split(r"(?:(?<=[.!?])|(?<=[.!?][\"'”’]))\s+(?=[\"'“‘(A-Z])", line):
+            if sentence:
+                yield sentence
+
+
+def _books(split: Split) -> str:
+    path = _found("books", _BOOKS, f"{_CARD}; no hub is asked for it")
+    content = _text(path, checked(path, "sha256", _BOOKS_SHA256, _CARD))
+    start = content.index(_FIRST_HELD_OUT)
+    return content[start:] if split == "test" else content[:start]
+
+
+def _wikitext(split: Split) -> str:
+    """The published tokenization is undone: ``@-@``, spaced punctuation, ``<unk>`` for rare words."""
+    file = "test.txt" if split == "test" else "valid.txt"
+    remedy = "fetch it from where it is published; no hub is asked for it"
+    lines = _text(_found("wikitext-2", f"text/wikitext-2/{file}", remedy)).splitlines()
+    kept = [line for line in lines if line.strip() and not line.strip().startswith("=")]
+    joined = re.sub(r" @(.)@ ", r"\1", "\n\n".join(kept)).replace("<unk>", "[UNK]")
+    return re.sub(r" ([,.;:!?)])", r"\1", joined.replace("( ", "("))
+
+
+def _glue(name: str) -> Sentences:
+    table = _TABLES[name]
+    file, hub = f"glue/{table.file}", "nyu-mll/glue"
+    if local("glue") is None:
+        subset, split, names = table.hub
+        rows = from_hub(not_found(name, file, hub, _DEFAULT), hub, subset, split=split)
+        columns = [tuple(rows[each]) for each in names]
+    else:
+        start = int(table.has_header)
+        lines = _text(_found(name, file, hub)).splitlines()[start:]
+        cells = [line.split("\t") for line in lines if line]
+        for number, row in enumerate(cells, start=1 + start):
+            if len(row) < table.num_columns:
+                raise CorruptDataError(
+                    f"{file}, row {number}: {len(row)} columns, expected {table.num_columns}. "
+                    "The file needs the form in which GLUE publishes it."
+                )
+        columns = [tuple(row[each].strip() for row in cells) for each in table.columns]
+    return Sentences(*columns)
+
+
+_DEFAULT = "data.sentences('written')"
+
+
+def _found(name: str, file: str, hub: str, default: str = _DEFAULT) -> Path:
+    path = local(file)
+    if path is None:
+        raise not_found(name, file, hub, default)
+    return path
+
+
+def _text(path: Path, content: bytes | None = None) -> str:
+    try:
+        return (path.read_bytes() if content is None else content).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(f"{path} is not UTF-8 text: {error}.") from error

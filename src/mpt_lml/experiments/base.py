@@ -1,0 +1,306 @@
+"""Experiments as values: the fields are the settings, ``run`` measures, the ledger judges."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpt_lml import fit
+from mpt_lml.checkpoints import resolved_revision
+from mpt_lml.files import book_file, load_tensors, read_json, save_tensors
+from mpt_lml.numerics import mean_and_error
+
+Item = TypeVar("Item")
+
+
+class UnknownExperimentError(ValueError):
+    """No experiment of this name; the message suggests the nearest ones."""
+
+
+class Progress(Protocol):
+    """Something like ``tqdm``: passes items through and shows how far it is."""
+
+    def __call__(self, items: Iterable[Item], description: str) -> Iterable[Item]: ...
+
+
+def silent(items: Iterable[Item], description: str) -> Iterable[Item]:
+    """Progress that shows nothing."""
+    return items
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a run measured for one entry of the ledger; the entry's rule makes the verdict of it."""
+
+    measured: float
+    standard_error: float | None = None
+
+    @classmethod
+    def over(cls, values: Tensor) -> Finding:
+        """Mean of independent ``values`` and its standard error, which a single one has not."""
+        mean, error = mean_and_error(values)
+        return cls(mean.item(), error.item() if len(values) > 1 else None)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run returns: findings for the ledger, arrays for figures, a checksum of its data.
+
+    ``weights`` names the loaded network and the commit of the hub that it came from. ``settings``,
+    ``seconds`` and ``provenance`` are filled in where the outcome was recorded.
+    """
+
+    findings: dict[str, Finding]
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+    data_sha256: str | None = None
+    weights: dict[str, str | None] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    seconds: float | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers for JSON, arrays rounded to 8 significant digits."""
+        content = {
+            "findings": {name: dataclasses.asdict(found) for name, found in self.findings.items()},
+            "arrays": {name: _rounded(array.tolist()) for name, array in self.arrays.items()},
+            "data_sha256": self.data_sha256,
+        }
+        return content if self.weights is None else content | {"weights": self.weights}
+
+
+def weights_of(model: str | None) -> dict[str, str | None] | None:
+    """For :class:`Outcome`: a loaded network's name, and the commit behind it on the hub."""
+    return None if model is None else {"name": model, "revision": resolved_revision(model)}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.8g}") if math.isfinite(value) else None
+    return value
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where a run takes place: its device, its progress bar, and a folder to go on from."""
+
+    device: torch.device = torch.device("cpu")
+    progress: Progress = silent
+    folder: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def checkpoint(self, name: str, *, every: int = 100, **identity: Any) -> fit.Checkpoint | None:
+        """Where :mod:`mpt_lml.fit` keeps the state of the training called ``name``, if anywhere."""
+        if self.folder is None:
+            return None
+        return fit.Checkpoint(self._path(name), self._identity(identity), every)
+
+    def keep(
+        self, name: str, work: Callable[[], Mapping[str, Tensor]], **identity: Any
+    ) -> dict[str, Tensor]:
+        """What an earlier run of these settings kept under ``name``, else ``work()``, now kept.
+
+        ``identity`` is what else decides the tensors: a hash of weights or data. They come back on
+        the CPU. Raises :class:`~mpt_lml.files.CheckpointMismatchError` where a file is of another.
+        """
+        if self.folder is None:
+            return dict(work())
+        path, identity = self._path(name), self._identity(identity)
+        if not path.exists():
+            save_tensors(path, work(), identity)
+        return load_tensors(path, identity)
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{name}.safetensors"
+
+    def _identity(self, more: Mapping[str, Any]) -> dict[str, Any]:
+        precision = f"{torch.get_default_dtype()}, {torch.get_float32_matmul_precision()}"
+        return {**self.settings, "device": self.device.type, "precision": precision, **more}
+
+
+@dataclass(frozen=True)
+class Experiment(ABC):
+    """Settings of one thing that can be run; the defaults are the paper's.
+
+    ``cost`` says in words what a run takes on two cores. One that is not ``resumable`` keeps
+    nothing; one without ``gpu`` always computes on the CPU.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    cost: ClassVar[str]
+    quick_settings: ClassVar[Mapping[str, Any]]
+    resumable: ClassVar[bool]
+    gpu: ClassVar[bool]
+
+    seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)  # the paper's five
+
+    @classmethod
+    def preset(cls, preset: str = "paper", **settings: Any) -> Self:
+        """The settings of a preset, those given replaced; other names are refused."""
+        cls._require_known(preset, settings)
+        return cls(**{**(cls.quick_settings if preset == "quick" else {}), **settings})
+
+    @classmethod
+    def _require_known(cls, preset: str, settings: Mapping[str, Any]) -> None:
+        if preset not in ("paper", "quick"):
+            raise ValueError(f"preset must be 'paper' or 'quick', got {preset!r}.")
+        known = [each.name for each in dataclasses.fields(cls)]
+        unknown = next((name for name in settings if name not in known), None)
+        if unknown == "model":
+            others = ", ".join(n for n in names() if "model" in find(n).__dataclass_fields__)
+            raise ValueError(
+                f"{cls.name} loads no network, so {settings['model']!r} has no place in it. "
+                f"These do: {others}."
+            )
+        if unknown is not None:
+            raise ValueError(f"{cls.name} has no setting {unknown!r}; it has {', '.join(known)}.")
+
+    @abstractmethod
+    def run(self, bench: Bench) -> Outcome:
+        """Measure; the docstring of each experiment names its arrays."""
+
+
+_REGISTRY: dict[str, type[Experiment]] = {}
+
+
+def experiment(
+    name: str,
+    *,
+    title: str,
+    cost: str,
+    quick: Mapping[str, Any] | None = None,
+    resumable: bool = False,
+    gpu: bool = True,
+) -> Callable[[Any], Any]:
+    """Register a class of settings under ``name``; what its runs keep names these settings."""
+    about = {"name": name, "title": title, "cost": cost, "resumable": resumable, "gpu": gpu}
+
+    def register(cls: Any) -> Any:
+        inner = cls.__dict__["run"]
+
+        @functools.wraps(inner)
+        def run(self: Any, bench: Bench) -> Outcome:
+            return inner(self, dataclasses.replace(bench, settings=dataclasses.asdict(self)))
+
+        own = {"run": run, "quick_settings": dict(quick or {})}
+        for key, value in {**about, **own}.items():
+            setattr(cls, key, value)
+        _REGISTRY[name] = cls
+        return cls
+
+    return register
+
+
+def names() -> list[str]:
+    """Names of all experiments, sorted."""
+    return sorted(_REGISTRY)
+
+
+def find(name: str) -> type[Experiment]:
+    """The experiment called ``name``; :class:`UnknownExperimentError` suggests near names."""
+    if name in _REGISTRY:
+        return _REGISTRY[name]
+    near = difflib.get_close_matches(name, _REGISTRY, n=3, cutoff=0.4)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(names())}."
+    raise UnknownExperimentError(f"unknown experiment {name!r}. {hint}")
+
+
+def run(
+    name: str,
+    preset: str = "paper",
+    *,
+    device: str = "auto",
+    progress: Progress = silent,
+    checkpoints: Path | None = None,
+    **settings: Any,
+) -> Outcome:
+    """Run the experiment ``name`` and return its :class:`Outcome`; in nats unless it says otherwise.
+
+    ``settings`` replace fields of the preset (``seeds=(4,)``, ``model=FOLDER``). Writes nothing,
+    except its state into the folder ``checkpoints`` where one is given. Raises ``ValueError`` for
+    an unknown name (the nearest is suggested), preset, setting or device.
+
+    >>> run("table-1", "quick", seeds=(4,)).arrays["estimates"].shape
+    torch.Size([3, 1])
+    """
+    chosen = find(name).preset(preset, **settings)
+    return chosen.run(bench_for(chosen, device, progress, checkpoints))
+
+
+def bench_for(
+    chosen: Experiment,
+    device: str = "auto",
+    progress: Progress = silent,
+    folder: Path | None = None,
+) -> Bench:
+    """A bench for ``chosen``; asking for a device or a folder it would not use is an error."""
+    if folder is not None and not chosen.resumable:
+        raise ValueError(
+            f"{chosen.name} keeps no state to go on from ({chosen.cost}): leave the checkpoints out."
+        )
+    if device == "cuda" and not chosen.gpu:
+        raise ValueError(f"{chosen.name} computes on the CPU only. Leave the device out.")
+    where = resolve_device("cpu" if device == "auto" and not chosen.gpu else device)
+    return Bench(where, progress, folder)
+
+
+def resolve_device(device: str) -> torch.device:
+    """``auto`` is a GPU where there is one; asking for ``cuda`` without one is an error."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
+    available = torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise ValueError("device 'cuda' was asked for, but torch sees no GPU. Use 'auto' or 'cpu'.")
+    return torch.device("cuda" if device != "cpu" and available else "cpu")
+
+
+def load(name: str) -> Outcome:
+    """The recorded run of ``name`` at the paper's settings: what ``mpt-lml run NAME`` stored.
+
+    Raises :class:`UnknownExperimentError` for an unknown name and ``FileNotFoundError`` for one
+    that is not recorded.
+
+    >>> load("table-1").arrays["estimates"].shape
+    torch.Size([3, 5])
+    """
+    path = book_file(f"results/{find(name).name}.json")
+    if not path.is_file():
+        raise FileNotFoundError(f"no run of {name} is recorded. Make one: mpt-lml run {name}")
+    stored = read_json(path)
+    return Outcome(
+        {key: Finding(**value) for key, value in stored["findings"].items()},
+        {key: _tensor(value) for key, value in stored["arrays"].items()},
+        stored["data_sha256"],
+        stored.get("weights"),
+        stored["config"],
+        stored["seconds"],
+        stored["provenance"],
+    )
+
+
+def _tensor(value: Any) -> Tensor:
+    array = np.array(value)
+    return torch.from_numpy(array.astype(float) if array.dtype == object else array)
+
+
+def checksum(tensors: Iterable[Tensor]) -> str:
+    """SHA-256 of the bytes of ``tensors``, so that a stored result names its data."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()

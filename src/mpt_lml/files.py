@@ -1,0 +1,154 @@
+"""Safe files: written whole or not at all, and read back only as what they were written for."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+class CheckpointMismatchError(ValueError):
+    """A file on disk belongs to other settings, weights, data, device or precision."""
+
+
+def checkout() -> Path | None:
+    """Root of the repository this package runs from, ``None`` when it was installed elsewhere."""
+    root = PACKAGE.parents[1]
+    return root if (root / "book" / "ledger.json").is_file() else None
+
+
+def book_file(name: str) -> Path:
+    """A file of ``book/`` that the package needs: in the checkout, else the copy it carries."""
+    return (checkout() or PACKAGE) / "book" / name
+
+
+def require_writable(folder: str | Path) -> Path:
+    """Make ``folder`` if needed and prove that a file can be written there, before work starts."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise PermissionError(
+            f"cannot write to the output folder {folder}: {error.strerror}. "
+            "Name another one with --out DIR."
+        ) from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary sibling of ``path`` that replaces it when the block ends without an error."""
+    require_writable(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        partial.chmod(0o644)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    """Write ``content`` as indented JSON to ``path``, atomically; NaN is refused."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    # A row of numbers stays on one line: a curve is not a thousand lines of a diff.
+    text = re.sub(
+        r"\[[\s\d.,eE+-]+\]", lambda row: "[" + " ".join(row[0][1:-1].split()) + "]", text
+    )
+    with replacing(Path(path)) as partial:
+        partial.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], identity: Mapping[str, Any]) -> None:
+    """Write ``tensors`` (safetensors) with what they belong to, plain values, beside them."""
+    with replacing(path) as partial:
+        own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+        save_file(own, partial, metadata={"identity": json.dumps(dict(identity), sort_keys=True)})
+
+
+def load_tensors(path: Path, identity: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What :func:`save_tensors` wrote for this very ``identity``.
+
+    Raises :class:`CheckpointMismatchError` with the first difference where the file is of another.
+    """
+    with safe_open(path, framework="pt") as stored:
+        kept = json.loads((stored.metadata() or {}).get("identity", "{}"))
+        wanted = json.loads(json.dumps(dict(identity)))
+        for name in sorted({*kept, *wanted}):
+            if kept.get(name) != wanted.get(name):
+                raise CheckpointMismatchError(
+                    f"{path} belongs to another configuration: its {name} is {kept.get(name)!r}, "
+                    f"wanted {wanted.get(name)!r}. Remove the file or name another one."
+                )
+        return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+
+
+def provenance(command: str, device: str = "cpu") -> dict[str, Any]:
+    """Where a recorded number came from: command, commit, date, versions and hardware.
+
+    The commit ends in ``+changes`` where the package's sources differed from it.
+    """
+    hardware: dict[str, Any] = {"cpu": _cpu_name(), "threads": torch.get_num_threads()}
+    if device == "cuda":
+        hardware["gpu"] = torch.cuda.get_device_name()
+    return {
+        "command": command,
+        "commit": _commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "python": platform.python_version(),
+        "versions": dict(_versions()),
+        "hardware": hardware,
+    }
+
+
+def _cpu_name() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    """Commit of the checkout this package runs from, ``unknown`` when it was installed."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(PACKAGE), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--short", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    """Versions of what a number can depend on, of those that are installed."""
+    names = ("mpt-lml", "torch", "numpy", "scipy", "scikit-learn")
+    for name in (*names, "transformers", "tokenizers", "datasets"):
+        with suppress(metadata.PackageNotFoundError):
+            yield name, metadata.version(name)

@@ -1,0 +1,28 @@
+"""What a page needs besides figures: numbers that prose can show."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["glue"]
+
+
+def glue(name: str, value: object) -> None:
+    """Record ``value`` under ``name``, so that prose can show it with ``{glue:text}``.
+
+    Writes the same output as ``myst_nb.glue`` without needing that package (on Colab, for example).
+    Returns nothing; raises ``ValueError`` for a float that is not finite: a number in prose has to
+    be a number.
+
+    >>> glue("gap", math.inf)
+    Traceback (most recent call last):
+    ValueError: glue('gap'): inf is not a number to print in prose
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"glue({name!r}): {value} is not a number to print in prose")
+    from IPython.display import display
+
+    prefix = "application/papermill.record/"
+    scrapbook = {"name": name, "mime_prefix": prefix}
+    # repr, also of a string: myst-nb evaluates the text, and an unquoted "1.10" would become 1.1.
+    display({f"{prefix}text/plain": repr(value)}, raw=True, metadata={"scrapbook": scrapbook})

@@ -1,0 +1,1 @@
+"""Companions of part V: which masking rate, what a fixed size costs, masked diffusion."""

@@ -1,0 +1,164 @@
+"""Where one masking rate is right, and few mask sizes in place of all; nats per coordinate.
+
+Under the model E S(x; M) falls with M (Han 1978), so D·S(M) overestimates E log p(x) at low rates
+and underestimates it at high ones. The *crossover* M*/D is the rate at which it is right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mpt_lml.numerics import LOG_2PI
+from mpt_lml.results import trapezoid_weights
+from mpt_lml.shapes import require_count
+
+__all__ = [
+    "crossover",
+    "jackknife",
+    "random_loadings_crossover",
+    "random_loadings_curve",
+    "sizes_and_weights",
+]
+
+Rule = Literal["midpoint", "trapezoid", "gauss-legendre", "clenshaw-curtis"]
+
+
+def crossover(
+    score: Float[Tensor, "*B L"],
+    rate: Float[Tensor, " L"] | None = None,
+    height: Float[Tensor, "*#B"] | float | None = None,
+) -> Float[Tensor, "*B"]:
+    """M*/D, the rate at which a curve, joined by straight lines, *first* passes ``height``, (...).
+
+    A curve that falls passes it once; that of an overfitted model on held-out data can do so more
+    often. ``score`` is S at the increasing masking rates ``rate``, without them at M/D for M = 1..D;
+    ``height`` is log p(x)/D, the mean of ``score`` where none is given.
+
+    Raises ``ValueError`` where a curve stays on one side of its height.
+
+    >>> crossover(torch.tensor([0.0, -1.0, -5.0], dtype=torch.float64)).item()
+    0.75
+    """
+    count = score.shape[-1]
+    require_count("the number of rates", count, 2)
+    rate = torch.arange(1, count + 1).to(score) / count if rate is None else rate
+    height = score.mean(dim=-1) if height is None else torch.as_tensor(height).to(score)
+    above = score - height[..., None]
+    crosses = (above[..., :-1] * above[..., 1:] <= 0) & (above[..., :-1] != above[..., 1:])
+    if not crosses.any(dim=-1).all():
+        raise ValueError(
+            f"no crossover: a curve over the rates {rate[0]:.3g}..{rate[-1]:.3g} stays on one side "
+            "of log p(x)/D. Widen the rates, or look whether all coordinates are independent."
+        )
+    first = crosses.double().argmax(dim=-1, keepdim=True)
+    left, right = above.gather(-1, first), above.gather(-1, first + 1)
+    share = (left / (left - right))[..., 0]
+    start, end = rate[first[..., 0]], rate[first[..., 0] + 1]
+    return start + share * (end - start)
+
+
+def jackknife(
+    statistic: Callable[[Float[Tensor, "... L"]], Float[Tensor, "..."]],
+    groups: Float[Tensor, "G L"],
+) -> tuple[float, float]:
+    """``statistic`` of the mean of G independent rows, and its jackknife standard error.
+
+    Leaves out one row at a time: error² = (G − 1)/G Σ (t_g − t̄)² (Efron & Stein 1981).
+
+    >>> jackknife(lambda mean: mean[..., 0], torch.tensor([[1.0], [3.0]]))
+    (2.0, 1.0)
+    """
+    count = len(groups)
+    require_count("the number of groups", count, 2)
+    total = groups.sum(dim=0)
+    without = statistic((total - groups) / (count - 1))
+    error = ((count - 1) / count * (without - without.mean()).square().sum()).sqrt()
+    return statistic(total / count).item(), error.item()
+
+
+def random_loadings_curve(
+    num_features: int, latent_dim: int, noise_variance: float
+) -> Float[Tensor, " D"]:
+    """S(M) ≈ −½ ln(2πe v(D − M)) of PPCA with N(0, 1) loadings and data from the model, (D,) (ours).
+
+    v(r) = ½ [σ² + K − r + √((σ² + K − r)² + 4 σ² r)] is Var(x_j | x_R) at r observed coordinates, in
+    the limit of large D, K and r: σ² + K at r = 0, close to σ² well above the bend at r = K.
+
+    >>> [round(v, 3) for v in random_loadings_curve(4, 1, 0.2).tolist()]
+    [-0.796, -0.892, -1.127, -1.51]
+    """
+    observed = torch.arange(num_features - 1, -1, -1, dtype=torch.float64)
+    gap = noise_variance + latent_dim - observed
+    variance = 0.5 * (gap + (gap.square() + 4.0 * noise_variance * observed).sqrt())
+    return -0.5 * (LOG_2PI + 1.0 + variance.log())
+
+
+def random_loadings_crossover(num_features: int, latent_dim: int, noise_variance: float) -> float:
+    """M*/D of PPCA with N(0, 1) loadings for large D and K = κD < D (ours):
+
+    M*/D ≈ 1 − κ/(1 − e^{−E}) + σ² e^E/D,  E = κ (ln(D/σ²) − 1) − (1 − κ) ln(1 − κ).
+
+    For κ → 0 it is 1 − 1/ln(D/σ²), whatever K.
+
+    >>> round(random_loadings_crossover(200, 5, 0.2), 3)
+    0.843
+    """
+    require_count("num_features", num_features, 2)
+    require_count("latent_dim", latent_dim, 1, num_features - 1)
+    share = latent_dim / num_features
+    drop = share * (math.log(num_features / noise_variance) - 1.0)
+    drop -= (1.0 - share) * math.log1p(-share)
+    return 1.0 - share / -math.expm1(-drop) + noise_variance * math.exp(drop) / num_features
+
+
+def sizes_and_weights(
+    num_features: int, num_sizes: int, rule: Rule = "gauss-legendre"
+) -> tuple[Int[Tensor, " L"], Float[Tensor, " L"]]:
+    """Few sizes M_l and weights with Σ_l w_l S(M_l) ≈ Σ_{M=1}^D S(M), shapes (L,) and L ≤ num_sizes.
+
+    The nodes of ``rule`` on [½, D + ½] are rounded to whole sizes (equal ones become one). The
+    trapezoid joins them by straight lines. The other rules get the weights that sum every
+    polynomial of degree below L exactly over M = 1..D, so that rounding costs no order;
+    ``midpoint`` is even nodes with equal weights. Raises ``ValueError`` for another rule.
+
+    >>> sizes, weights = sizes_and_weights(200, 3)
+    >>> sizes.tolist(), round(weights.sum().item(), 9)
+    ([23, 100, 178], 200.0)
+    """
+    require_count("num_features", num_features, 1)
+    require_count("num_sizes", num_sizes, 1, num_features)
+    nodes = 0.5 + num_features * (_nodes(num_sizes, rule) + 1.0) / 2.0
+    sizes = np.unique(np.clip(np.rint(nodes), 1, num_features).astype(np.int64))
+    if rule == "midpoint":
+        weights = np.full(len(sizes), num_features / len(sizes))
+    elif rule == "trapezoid":
+        weights = trapezoid_weights(sizes, num_features)
+    else:
+        few, every = (
+            np.polynomial.legendre.legvander(2.0 / num_features * (m - 0.5) - 1.0, len(sizes) - 1)
+            for m in (sizes, np.arange(1, num_features + 1))
+        )
+        weights = np.linalg.solve(few.T, every.sum(axis=0))
+    return torch.from_numpy(sizes), torch.from_numpy(weights)
+
+
+def _nodes(count: int, rule: Rule) -> np.ndarray:
+    """Nodes of a rule on [−1, 1], increasing."""
+    if rule == "gauss-legendre":
+        return np.polynomial.legendre.leggauss(count)[0]
+    if rule == "midpoint" or count == 1:
+        return (2.0 * np.arange(count) + 1.0) / count - 1.0
+    if rule == "clenshaw-curtis":
+        return -np.cos(np.pi * np.arange(count) / (count - 1))
+    if rule == "trapezoid":
+        return np.linspace(-1.0, 1.0, count)
+    raise ValueError(
+        f"rule must be 'midpoint', 'trapezoid', 'gauss-legendre' or 'clenshaw-curtis', got {rule!r}."
+    )

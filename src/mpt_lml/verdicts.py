@@ -1,0 +1,67 @@
+"""Verdicts on a measurement with an error: each looks at the same 99 % interval."""
+
+from __future__ import annotations
+
+__all__ = ["agrees", "apart", "equivalent", "exceeds", "interval"]
+
+LEVEL = 0.99
+"""Coverage of the interval behind every verdict."""
+
+
+def interval(value: float, error: float | None, n: int | None = None) -> tuple[float, float]:
+    """The 99 % interval of ``value``, in its own unit; without an ``error``, the value itself.
+
+    By Student's t with ``n - 1`` degrees of freedom where ``error`` is the standard error of ``n``
+    replicates, by the normal distribution where ``n`` is None.
+
+    >>> [round(end, 2) for end in interval(0.0, 1.0, n=5)]
+    [-4.6, 4.6]
+    """
+    if not error:
+        return value, value
+    from scipy import stats
+
+    tail = 0.5 * (1.0 + LEVEL)
+    quantile = stats.norm.ppf(tail) if n is None else stats.t.ppf(tail, n - 1)
+    reach = float(quantile) * error
+    return value - reach, value + reach
+
+
+def agrees(value: float, error: float | None, n: int | None = None, *, at: float = 0.0) -> bool:
+    """Does the 99 % interval hold ``at``? Noise alone can make it so: see :func:`equivalent`.
+
+    >>> agrees(0.3, 0.2)
+    True
+    """
+    low, high = interval(value, error, n)
+    return low <= at <= high
+
+
+def apart(value: float, error: float | None, n: int | None = None, *, at: float = 0.0) -> bool:
+    """Does the whole 99 % interval lie on one side of ``at``?
+
+    >>> apart(0.3, 0.1), apart(0.3, 0.1, n=5)
+    (True, False)
+    """
+    return not agrees(value, error, n, at=at)
+
+
+def exceeds(value: float, error: float | None, n: int | None = None, *, at: float = 0.0) -> bool:
+    """Does the whole 99 % interval lie above ``at``?
+
+    >>> exceeds(-0.3, 0.1)
+    False
+    """
+    return interval(value, error, n)[0] > at
+
+
+def equivalent(
+    value: float, error: float | None, n: int | None = None, *, margin: float, at: float = 0.0
+) -> bool:
+    """Does the whole 99 % interval lie within ``margin`` of ``at``? A large error never does.
+
+    >>> equivalent(0.3, 0.1, margin=1.0), equivalent(0.3, 1.0, margin=1.0)
+    (True, False)
+    """
+    low, high = interval(value, error, n)
+    return at - margin <= low and high <= at + margin
