@@ -39,7 +39,7 @@ class Problem:
         self.order = ranks.argsort(dim=1).view(num_data, num_orders, features)
         self.mask = masks.nested_masks(self.order).flatten(0, 2)
         self.rows = self.x.repeat_interleave(num_orders * features, dim=0)
-        self.values = source.log_each(self.rows, self.mask)
+        self.values = source.paired_log_conditional(self.rows, self.mask)
 
     def by_size(self, values: Float[Tensor, "P D"]) -> Float[Tensor, "N O D"]:
         """Score of every mask, by sequence, order and size."""

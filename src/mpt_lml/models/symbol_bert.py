@@ -79,5 +79,17 @@ class SymbolBERT(ConditionalModel):
         return logits.double().log_softmax(dim=2)
 
     @torch.no_grad()
-    def _log_each(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        return self.log_values(x, mask).gather(2, x[..., None]).squeeze(2)
+    def log_each(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        """log q(x_j | x_R), row b under its own mask, nats, float64; 0 where not masked."""
+        parts = [
+            self.log_values(rows, hidden).gather(2, rows[..., None]).squeeze(2)
+            for rows, hidden in zip(x.split(1024), mask.split(1024), strict=True)
+        ]
+        return torch.cat(parts).masked_fill(~mask, 0.0)
+
+    def log_conditional(
+        self, x: Int[Tensor, "N D"], mask: Bool[Tensor, "P D"]
+    ) -> Float[Tensor, "P N D"]:
+        """log q(x_j | x_R) of every mask and datum, nats; 0 where ``mask`` is False."""
+        values = self.log_each(x.repeat(len(mask), 1), mask.repeat_interleave(len(x), dim=0))
+        return values.view(len(mask), *x.shape)
