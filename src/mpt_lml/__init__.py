@@ -17,15 +17,14 @@ from mpt_lml import (
     theory,
     verdicts,
 )
+from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
-from mpt_lml.models.conditional_table import ConditionalTable
 from mpt_lml.models.hmm import HMM
-from mpt_lml.models.joint_table import JointTable
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.models.paired import PairedConditionals
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
 from mpt_lml.models.symbol_bert import SymbolBERT
+from mpt_lml.models.tables import ConditionalTable, JointTable
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
 
@@ -34,11 +33,13 @@ __all__ = [
     "PPCA",
     "VAE",
     "BernoulliPCA",
+    "ConditionalModel",
     "ConditionalTable",
     "ConjugateRegression",
+    "FromFunction",
+    "Grouped",
     "JointTable",
     "MaskedLM",
-    "PairedConditionals",
     "SymbolBERT",
     "ViTMAE",
     "curves",

@@ -21,28 +21,14 @@ from mpt_lml.shapes import require_count
 Scheme = Literal["independent", "nested"]
 Tokens = Literal["all", "one"]
 
-MAX_EXACT_FEATURES = 18
-"""Largest D whose 2^D masks are all visited (262,144 of them)."""
-
-
-def _require_enumerable(num_features: int) -> None:
-    if num_features > MAX_EXACT_FEATURES:
-        raise ValueError(
-            f"the exact curve visits all 2^D masks; D = {num_features} would need "
-            f"{2.0**num_features:.2e} of them, the limit is D = {MAX_EXACT_FEATURES}. Use "
-            "curves.sampled_curve(model, x, num_masks, generator=g) instead: it is unbiased and "
-            "states its standard error."
-        )
-
 
 def exact_curve(model: ConditionalModel, x: Tensor) -> MaskCurve:
     """S(x; M) for M = 1..D from every mask, mean over the data, nats; literally the definition.
 
-    Raises ``ValueError`` for D above ``MAX_EXACT_FEATURES``.
+    Raises ``ValueError`` for D > 18.
     """
     num_features = model.num_features
-    _require_enumerable(num_features)
-    mask = masks.subsets(num_features)[1:].to(x.device)
+    mask = masks.subsets(num_features, instead="curves.sampled_curve")[1:].to(x.device)
     values = scores.mask_score(model.mean_log_conditional(x, mask), mask)
     return _exact(scores.mean_by_size(values, mask.sum(dim=1), num_features)[1:])
 
@@ -51,8 +37,7 @@ def subset_curve(model: TractableModel, x: Tensor) -> MaskCurve:
     """The same curve from 2^D marginals: S(x; M) = ℓ_{D−M+1} − ℓ_{D−M} (telescoping lemma).
 
     ℓ_r is the mean of log p(x_R) over all sets R of r coordinates. Every marginal is computed once,
-    where the definition asks for D 2^{D−1} conditionals. Raises ``ValueError`` for D above
-    ``MAX_EXACT_FEATURES``.
+    where the definition asks for D 2^{D−1} conditionals. Raises ``ValueError`` for D > 18.
     """
     return _exact(subset_levels(model, x).diff().flip(0))
 
@@ -60,8 +45,7 @@ def subset_curve(model: TractableModel, x: Tensor) -> MaskCurve:
 def subset_levels(model: TractableModel, x: Tensor) -> Float[Tensor, " L"]:
     """ℓ_0, ..., ℓ_D: mean of log p(x_R) over the sets R of each size and over the data, (D + 1,)."""
     num_features = model.num_features
-    _require_enumerable(num_features)
-    observed = masks.subsets(num_features).to(x.device)
+    observed = masks.subsets(num_features, instead="curves.sampled_curve").to(x.device)
     values = model.mean_log_subset_marginal(x, observed)
     return scores.mean_by_size(values, observed.sum(dim=1), num_features)
 

@@ -1,4 +1,4 @@
-"""Absorbing-state (masked) diffusion: its bound from the mask-rate curve, and its sampler (floor 4).
+"""Absorbing-state (masked) diffusion: its bound from the mask-rate curve, and its sampler.
 
 At time t every coordinate is masked with probability p(t), independently; p(0) = 0 and p(1) = 1.
 In the notation of the diffusion papers, p = 1 − α. Everything is in nats; a curve is the tensor
@@ -8,7 +8,6 @@ In the notation of the diffusion papers, p = 1 − α. Everything is in nats; a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -17,10 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mpt_lml.models.base import ConditionalModel
 from mpt_lml.shapes import require_count, require_generator
-
-LogValues = Callable[[Tensor, Tensor], Tensor]
-"""(x (N, D), mask (N, D)) -> log q(x_j = v | x_R), (N, D, V): one mask per datum."""
 
 
 class Schedule(ABC):
@@ -147,7 +144,7 @@ def reveal_steps(
 
 
 def sample(
-    log_values: LogValues, reveal: Int[Tensor, "N D"], *, generator: torch.Generator
+    model: ConditionalModel, reveal: Int[Tensor, "N D"], *, generator: torch.Generator
 ) -> tuple[Int[Tensor, "N D"], Float[Tensor, " N"]]:
     """One draw for every row of ``reveal``, and the log-probability of that draw along that row.
 
@@ -155,8 +152,8 @@ def sample(
 
     Parameters
     ----------
-    log_values : callable
-        (x, mask), both (N, D) -> log-probabilities of every value, (N, D, V).
+    model : ConditionalModel
+        With ``log_values``: its coordinates are discrete.
     reveal : Tensor (N, D) int64
         From :func:`reveal_steps`, :func:`mpt_lml.orders.draw` or :func:`mpt_lml.orders.in_blocks`.
 
@@ -174,26 +171,11 @@ def sample(
         active = now.any(dim=1)
         if active.any():
             hidden: Bool[Tensor, "N D"] = reveal[active] >= step
-            values = log_values(x[active], hidden)[now[active]]
+            values = model.log_values(x[active], hidden)[now[active]]
             x[now] = torch.multinomial(values.exp(), 1, generator=generator)[:, 0]
             said = values.gather(1, x[now][:, None])[:, 0].to(total)
             total.index_add_(0, now.nonzero()[:, 0], said)
     return x, total
-
-
-def paired_values(paired_log_conditional: LogValues, num_values: int) -> LogValues:
-    """Log-probabilities of all V values from a model that scores one value at a time.
-
-    ``paired_log_conditional``: (x, mask), both (N, D) -> log q(x_j | x_R), (N, D). A conditional does
-    not see what is masked, so every masked coordinate can be set to v at once: V calls.
-    """
-    require_count("num_values", num_values, 1)
-
-    def log_values(x: Tensor, mask: Tensor) -> Tensor:
-        every = [paired_log_conditional(torch.where(mask, v, x), mask) for v in range(num_values)]
-        return torch.stack(every, dim=-1)
-
-    return log_values
 
 
 def _levels(schedule: Schedule, num_steps: int) -> Float[Tensor, " L"]:

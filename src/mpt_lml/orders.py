@@ -22,23 +22,14 @@ from torch import Tensor
 from mpt_lml import masks
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import chunks
-from mpt_lml.shapes import require_count
-
-MAX_ENUMERATED_FEATURES = 8
-"""Largest D whose D! orders are listed (40,320 of them)."""
-
-MAX_EXACT_FEATURES = 16
-"""Largest D whose 2^D masks are visited by :func:`exact`."""
+from mpt_lml.shapes import require_count, require_dtype, require_enumerable, require_rows
 
 
 def every(num_features: int) -> Int[Tensor, "S D"]:
-    """All D! orders as reveals, (D!, D). Raises ``ValueError`` for D above 8."""
+    """All D! orders as reveals, (D!, D). Raises ``ValueError`` for D > 8."""
     require_count("num_features", num_features, 1)
-    if num_features > MAX_ENUMERATED_FEATURES:
-        raise ValueError(
-            f"D = {num_features} coordinates have {math.factorial(num_features):.3g} orders; at "
-            f"most D = {MAX_ENUMERATED_FEATURES} is enumerated. Use orders.exact or orders.draw."
-        )
+    what = f"all orders of D = {num_features} coordinates"
+    require_enumerable(what, math.factorial(num_features), "orders.exact or orders.draw")
     return torch.tensor(list(itertools.permutations(range(num_features))))
 
 
@@ -114,22 +105,17 @@ def exact(model: ConditionalModel, x: Tensor) -> OverOrders:
 
     The coordinates of a mask A can be revealed by choosing the first of them, j, uniformly and then
     those of A without j; so each statistic of A follows from those of its M subsets of size M − 1
-    (the variance by the law of total variance). Raises ``ValueError`` for D above
-    ``MAX_EXACT_FEATURES``.
+    (the variance by the law of total variance). Raises ``ValueError`` for D > 18.
     """
     num_features = model.num_features
-    if num_features > MAX_EXACT_FEATURES:
-        raise ValueError(
-            f"all orders at D = {num_features} need 2^D = {2.0**num_features:.3g} masks, more than "
-            f"2^{MAX_EXACT_FEATURES}. Use orders.draw and orders.log_probability instead."
-        )
     per_datum = 8 * 4 * 2**num_features * num_features
     parts = [_exact(model, x[rows]) for rows in chunks(len(x), per_datum)]
     return OverOrders(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def _exact(model: ConditionalModel, x: Tensor) -> tuple[Tensor, ...]:
-    mask = masks.subsets(model.num_features)
+    instead = "orders.draw and orders.log_probability"
+    mask = masks.subsets(model.num_features, instead=instead)
     sizes = mask.sum(dim=1)
     per_mask = 8 * 4 * x.shape[0] * model.num_features
     values = torch.cat(
@@ -176,13 +162,7 @@ def mixture_bound(log_probability: Float[Tensor, "S N"], num_orders: int) -> Flo
 
 
 def _require_reveal(reveal: Tensor, num_features: int) -> None:
-    if not isinstance(reveal, Tensor) or reveal.dtype != torch.int64:
-        got = reveal.dtype if isinstance(reveal, Tensor) else type(reveal).__name__
-        raise TypeError(f"reveal must be an int64 tensor of shape (S, D), got {got}.")
-    if reveal.ndim != 2 or len(reveal) == 0 or reveal.shape[1] != num_features:
-        raise ValueError(
-            f"reveal must have shape (S, {num_features}) with S >= 1, got {tuple(reveal.shape)}. "
-            "A single order is passed as order[None, :]."
-        )
+    require_dtype("reveal", reveal, torch.int64)
+    require_rows("reveal", reveal, num_features, "S")
     if reveal.min() < 0:
         raise ValueError(f"reveal must count steps from 0, got {int(reveal.min())}.")

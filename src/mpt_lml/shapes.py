@@ -1,4 +1,4 @@
-"""Axis letters and the checks at the door (floor 0).
+"""Axis letters and the checks at the door.
 
 ==== =========================================
 N    data (rows of ``x``)
@@ -15,8 +15,33 @@ a model may look at, is called ``observed``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+
+def require_dtype(
+    name: str, value: object, dtype: torch.dtype | None = None, *, hint: str = ""
+) -> None:
+    """Check that ``value`` is a tensor of this dtype, by default of a floating-point one."""
+    if isinstance(value, Tensor):
+        got: object = value.dtype
+        if got == dtype or (dtype is None and value.is_floating_point()):
+            return
+    else:
+        got = type(value).__name__
+    kind = "floating-point" if dtype is None else str(dtype)
+    raise TypeError(f"{name} must be a {kind} tensor, got {got}.{hint}")
+
+
+def require_rows(name: str, rows: Tensor, num_features: int, letter: str = "N") -> None:
+    """Check that ``rows`` has shape (N, ``num_features``) with N >= 1."""
+    if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != num_features:
+        raise ValueError(
+            f"{name} must have shape ({letter}, {num_features}) with {letter} >= 1, got "
+            f"{tuple(rows.shape)}. A single one is passed as {name}[None, :]."
+        )
 
 
 def require_finite(name: str, value: Tensor) -> None:
@@ -32,15 +57,22 @@ def require_finite(name: str, value: Tensor) -> None:
 
 def require_data(x: Tensor, num_features: int) -> None:
     """Check that ``x`` is a finite floating-point tensor of shape (N, ``num_features``)."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        got = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"x must be a floating-point torch tensor of shape (N, D), got {got}.")
-    if x.ndim != 2 or x.shape[0] == 0 or x.shape[1] != num_features:
-        raise ValueError(
-            f"x must have shape (N, {num_features}) with N >= 1, got {tuple(x.shape)}. "
-            "A single datum is passed as x[None, :]."
-        )
+    require_dtype("x", x)
+    require_rows("x", x, num_features)
     require_finite("x", x)
+
+
+def require_values(x: Tensor, sizes: Sequence[int]) -> None:
+    """Check that ``x`` is (N, D) int64 and coordinate j one of 0..V_j − 1, V_j = ``sizes[j]``."""
+    require_dtype("x", x, torch.int64)
+    require_rows("x", x, len(sizes))
+    bad = ((x < 0) | (x >= torch.tensor(sizes, device=x.device))).nonzero()
+    if len(bad):
+        row, column = bad[0].tolist()
+        raise ValueError(
+            f"x[{row}, {column}] is {x[row, column].item()}, but coordinate {column} takes values "
+            f"0..{sizes[column] - 1}."
+        )
 
 
 def require_binary(x: Tensor) -> None:
@@ -57,24 +89,14 @@ def require_binary(x: Tensor) -> None:
 
 def require_boolean_rows(name: str, rows: Tensor, num_features: int) -> None:
     """Check that ``rows`` is a boolean tensor of shape (P, ``num_features``) with P >= 1."""
-    if not isinstance(rows, Tensor) or rows.dtype != torch.bool:
-        got = rows.dtype if isinstance(rows, Tensor) else type(rows).__name__
-        raise TypeError(
-            f"{name} must be a boolean torch tensor (True = masked), got {got}. "
-            f"Convert with {name}.bool() if 1 means masked."
-            if name == "mask"
-            else f"{name} must be a boolean torch tensor, got {got}."
-        )
-    if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != num_features:
-        raise ValueError(
-            f"{name} must have shape (P, {num_features}) with P >= 1, got {tuple(rows.shape)}. "
-            f"A single one is passed as {name}[None, :]."
-        )
+    require_dtype(name, rows, torch.bool, hint=" Convert with .bool() if 1 stands for True.")
+    require_rows(name, rows, num_features, "P")
 
 
 def require_mask(mask: Tensor, num_features: int) -> None:
     """Check that ``mask`` is boolean, of shape (P, ``num_features``), with no empty row."""
-    require_boolean_rows("mask", mask, num_features)
+    require_dtype("mask", mask, torch.bool, hint=" True = masked: convert with mask.bool().")
+    require_rows("mask", mask, num_features, "P")
     empty = (~mask.any(dim=1)).nonzero().flatten()
     if len(empty):
         raise ValueError(

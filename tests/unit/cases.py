@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from models import generator
 
@@ -50,11 +51,20 @@ class TractableModelCase:
         x, mask = self.data(model), self.every_mask(model)
         fast, slow = model.mean_log_conditional(x, mask), model.log_conditional(x, mask).mean(dim=1)
         torch.testing.assert_close(fast, slow, atol=EXACT, rtol=0)
-        plain = ConditionalModel.mean_log_conditional(model, x, mask)  # what other models inherit
+        plain = ConditionalModel._mean_log_conditional(model, x, mask)  # what others inherit
         torch.testing.assert_close(plain, slow, atol=EXACT, rtol=0)
         fast = model.mean_log_subset_marginal(x, ~mask)
         slow = model.log_subset_marginal(x, ~mask).mean(dim=1)
         torch.testing.assert_close(fast, slow, atol=EXACT, rtol=0)
+
+    def test_one_mask_a_datum_is_a_diagonal(self, model: TractableModel) -> None:
+        mask = self.every_mask(model)
+        x = self.data(model, len(mask))
+        every = model.log_conditional(x, mask)
+        pairs = torch.arange(len(mask))
+        torch.testing.assert_close(model.log_each(x, mask), every[pairs, pairs], atol=EXACT, rtol=0)
+        with pytest.raises(ValueError, match="same number of rows"):
+            model.log_each(torch.cat([x, x]), mask)
 
     def test_the_empty_and_the_full_set(self, model: TractableModel) -> None:
         x = self.data(model)

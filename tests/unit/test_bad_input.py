@@ -154,7 +154,7 @@ CASES = {
     "an exact curve that does not fit": (
         lambda: curves.exact_curve(random_ppca(50, 2), torch.zeros(1, 50).double()),
         ValueError,
-        r"D = 50.*1.13e\+15.*sampled_curve",
+        r"D = 50.*1.126e\+15.*sampled_curve",
     ),
     "a subset curve that does not fit": (
         lambda: curves.subset_curve(random_ppca(50, 2), torch.zeros(1, 50).double()),

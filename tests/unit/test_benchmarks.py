@@ -145,7 +145,7 @@ def test_hidden_markov_conditionals_are_the_literal_ones() -> None:
     source = HMM.cyclic(3, 6, 6)
     x = source.sample(20, generator=generator(1))
     mask = masks.sample_masks(20, 6, masks.UniformSize(), generator=generator(2))
-    ours = source.paired_log_conditional(x, mask)
+    ours = source.log_each(x, mask)
     for row, hidden, values in zip(x, mask, ours, strict=True):
         parameters = (source.initial, source.transition, source.emission)
         slow = literal.hmm_log_conditional(row, *parameters, hidden)

@@ -7,7 +7,8 @@ import torch
 from models import generator, random_ppca, random_table
 
 from mpt_lml import curves, diffusion, masks, orders
-from mpt_lml.models.conditional_table import ConditionalTable, points
+from mpt_lml.models.base import ConditionalModel
+from mpt_lml.models.tables import ConditionalTable, points
 
 f64 = {"dtype": torch.float64}
 SCHEDULES = [
@@ -144,7 +145,7 @@ class TestSample:
     def test_follows_the_mixture_over_reveals(self, num_steps: int) -> None:
         model, count = inconsistent(3, 2, noise=1.5), 60_000
         reveal = orders.in_blocks(orders.draw(count, 3, generator=generator(6)), num_steps)
-        x, said = diffusion.sample(model.log_values, reveal, generator=generator(7))
+        x, said = diffusion.sample(model, reveal, generator=generator(7))
         observed = torch.bincount((x * torch.tensor([4, 2, 1])).sum(dim=1), minlength=8) / count
         for row in range(50):  # what each draw says of itself
             own = orders.log_probability(model, x[row][None], reveal[row][None])
@@ -158,7 +159,7 @@ class TestSample:
         joint = random_table(2, 2, 2, seed=3)
         model, count = ConditionalTable.of(joint, 2), 60_000
         reveal = 3 * orders.draw(count, 3, generator=generator(8))
-        x, said = diffusion.sample(model.log_values, reveal, generator=generator(9))
+        x, said = diffusion.sample(model, reveal, generator=generator(9))
         observed = torch.bincount((x * torch.tensor([4, 2, 1])).sum(dim=1), minlength=8) / count
         torch.testing.assert_close(said, joint.log_marginal(x), rtol=0, atol=1e-12)
         expected = joint.log_table.exp().flatten()
@@ -169,10 +170,7 @@ class TestSample:
         model, x = inconsistent(), points(4, 3)
         mask = masks.sample_masks(len(x), 4, masks.UniformSize(), generator=generator(10))
 
-        def paired(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            return model.log_conditional(x, mask).diagonal().T
-
-        found = diffusion.paired_values(paired, 3)(x, mask)
+        found = ConditionalModel._log_values(model, x, mask)
         expected = model.log_values(x, mask)
         torch.testing.assert_close(found[mask], expected[mask], rtol=0, atol=0)
 
@@ -194,7 +192,7 @@ class TestSample:
         ),
         (lambda: diffusion.block_elbo(torch.zeros(3), 4), ValueError, r"1\.\.3, got 4"),
         (
-            lambda: diffusion.sample(inconsistent().log_values, orders.every(4), generator=None),
+            lambda: diffusion.sample(inconsistent(), orders.every(4), generator=None),
             TypeError,
             "generator must be a torch.Generator",
         ),

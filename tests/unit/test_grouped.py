@@ -7,7 +7,7 @@ import torch
 from models import generator, random_ppca, random_table
 
 from mpt_lml import curves, masks
-from mpt_lml.models.grouped import Grouped, patch_groups
+from mpt_lml.models.base import Grouped
 
 MODEL = random_ppca(6, 2)
 GROUP = torch.tensor([0, 1, 0, 2, 2, 1])
@@ -66,8 +66,8 @@ def test_a_group_with_its_joint_density_is_a_coordinate() -> None:
 
 
 def test_patches_of_an_image() -> None:
-    assert patch_groups(4, 4, 2).view(4, 4).tolist() == [[0, 0, 1, 1]] * 2 + [[2, 2, 3, 3]] * 2
-    assert patch_groups(2, 6, 2).tolist() == [0, 0, 1, 1, 2, 2] * 2
+    assert Grouped.patches(4, 4, 2).view(4, 4).tolist() == [[0, 0, 1, 1]] * 2 + [[2, 2, 3, 3]] * 2
+    assert Grouped.patches(2, 6, 2).tolist() == [0, 0, 1, 1, 2, 2] * 2
 
 
 def test_a_curve_of_groups() -> None:
@@ -89,7 +89,7 @@ def test_joint_densities_take_marginals() -> None:
         (lambda: Grouped(MODEL, torch.arange(5)), r"each of 6 coordinates, got shape \(5,\)"),
         (lambda: Grouped(MODEL, torch.tensor([0, 0, 2, 2, 3, 3])), r"without a gap.*\[0, 2, 3\]"),
         (lambda: Grouped(MODEL, GROUP).log_conditional(X, masks.all_masks(6, 1)), r"\(P, 3\)"),
-        (lambda: patch_groups(8, 8, 3), "side 3 do not cover an image of 8 by 8"),
+        (lambda: Grouped.patches(8, 8, 3), "side 3 do not cover an image of 8 by 8"),
     ],
 )
 def test_refused_with_a_reason(call, message) -> None:

@@ -66,7 +66,7 @@ class TestHMM(TractableModelCase):
         x, mask = self.data(model, 9), self.every_mask(model)
         count = min(len(x), len(mask))
         every = model.log_conditional(x[:count], mask[:count])
-        paired = model.paired_log_conditional(x[:count], mask[:count])
+        paired = model.log_each(x[:count], mask[:count])
         torch.testing.assert_close(paired, every.diagonal().T, atol=0, rtol=0)
 
     def test_sampler_follows_the_probabilities(self, model: HMM) -> None:
@@ -90,8 +90,8 @@ def test_reversing_time_reverses_the_answers() -> None:
     x = model.sample(50, generator=generator(1))
     mask = masks.sample_masks(50, 16, masks.UniformSize(), generator=generator(2))
     torch.testing.assert_close(
-        model.paired_log_conditional(x, mask).flip(1),
-        backward.paired_log_conditional(x.flip(1), mask.flip(1)),
+        model.log_each(x, mask).flip(1),
+        backward.log_each(x.flip(1), mask.flip(1)),
         atol=EXACT,
         rtol=0,
     )
@@ -112,7 +112,7 @@ def test_long_sequences_do_not_underflow() -> None:
     model = HMM.cyclic(num_features=3000)
     x = model.sample(2, generator=generator(3))
     mask = masks.sample_masks(2, 3000, 1500, generator=generator(4))
-    values = model.paired_log_conditional(x, mask)
+    values = model.log_each(x, mask)
     assert torch.isfinite(values).all()
     total = model.log_marginal(x)
     assert (total < -4000).all()  # exp of it is 0 in double precision
@@ -139,7 +139,7 @@ def test_sixty_four_thousand_masks_within_a_second() -> None:
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        model.paired_log_conditional(x, mask)
+        model.log_each(x, mask)
         seconds.append(time.perf_counter() - start)
     assert min(seconds) < 1.0
 
@@ -175,12 +175,12 @@ CASES = {
         r"x\[0, 0\] is -1",
     ),
     "rows do not pair": (
-        lambda: MODEL.paired_log_conditional(X, MASK),
+        lambda: MODEL.log_each(X, MASK),
         ValueError,
         "got 1 and 3.*log_conditional",
     ),
     "empty mask": (
-        lambda: MODEL.paired_log_conditional(X, torch.zeros(1, 3, dtype=torch.bool)),
+        lambda: MODEL.log_each(X, torch.zeros(1, 3, dtype=torch.bool)),
         ValueError,
         r"mask\[0\] masks nothing",
     ),

@@ -98,7 +98,7 @@ def test_priors_must_be_positive(name: str, value: float) -> None:
 
 @pytest.mark.bad_input
 def test_inputs_are_checked_at_the_door() -> None:
-    with pytest.raises(ValueError, match=r"\(D, K\).*got torch.float32 of shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"\(D, K\).*got \(3,\)"):
         ConjugateRegression(torch.ones(3))
     with pytest.raises(ValueError, match=r"inputs\[1, 0\] is nan"):
         ConjugateRegression(torch.tensor([[1.0], [math.nan]]))

@@ -19,7 +19,7 @@ from mpt_lml.experiments import cli, image_baselines, ledger, mae_live, mae_trai
 from mpt_lml.experiments.base import run
 from mpt_lml.files import read_json
 from mpt_lml.models import mae_networks
-from mpt_lml.models.grouped import Grouped, patch_groups
+from mpt_lml.models.base import Grouped
 from mpt_lml.models.mae_networks import small_network
 
 pytest.importorskip("transformers")
@@ -249,7 +249,7 @@ def test_linear_models_are_those_of_the_package() -> None:
         expected = exact.log_marginal(test)
         torch.testing.assert_close(model.log_marginal(test), expected, rtol=1e-4, atol=1e-3)
         assert model.noise_variance.item() == pytest.approx(exact.noise_variance.item(), rel=1e-5)
-    group, sizes = patch_groups(8, 8, 2), (3, 16)
+    group, sizes = Grouped.patches(8, 8, 2), (3, 16)
     options = {"sizes": sizes, "num_masks": 4}
     found = image_baselines.patch_scores(models[20], test, group, generator=generator(), **options)
     g = generator()

@@ -13,7 +13,6 @@ from mpt_lml.estimators.conditionals import (
 )
 from mpt_lml.estimators.latent import ais, iwae, log_mean_of, log_weights
 from mpt_lml.estimators.orders import (
-    MAX_ORDERS_FEATURES,
     area,
     exact,
     exact_variance,
@@ -29,7 +28,6 @@ from mpt_lml.estimators.proposals import (
 )
 
 __all__ = [
-    "MAX_ORDERS_FEATURES",
     "GaussianProposal",
     "GibbsConditional",
     "GridConditional",

@@ -22,10 +22,8 @@ from mpt_lml.models.vae import VAE
 from mpt_lml.numerics import chunks
 from mpt_lml.quadrature import Grid
 from mpt_lml.shapes import (
-    require_boolean_rows,
     require_count,
     require_generator,
-    require_mask,
 )
 
 
@@ -47,27 +45,18 @@ class GridConditional(TractableModel):
         """D."""
         return self.model.num_features
 
-    def log_marginal(self, x: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
-        """log Σ_g w_g p(x | z_g), nats, (N,)."""
-        everything = torch.ones(1, self.num_features, dtype=torch.bool, device=x.device)
-        return self.log_subset_marginal(x, everything)[0]
+    def require_data(self, x: Tensor) -> None:
+        """Check ``x`` as the model does."""
+        self.model.require_data(x)
 
-    def log_subset_marginal(
-        self, x: Float[Tensor, "N D"], observed: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N"]:
-        """log p(x_R), nats, (P, N)."""
-        require_boolean_rows("observed", observed, self.num_features)
+    def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         parts = []
         for factors in self._factors(x):
             joint = torch.einsum("gnd,pd->png", factors, observed.to(x))
             parts.append((joint + self.grid.log_weights.to(x)).logsumexp(dim=-1))
-        return torch.cat(parts, dim=1).masked_fill(~observed.any(dim=1, keepdim=True), 0.0)
+        return torch.cat(parts, dim=1)
 
-    def log_conditional(
-        self, x: Float[Tensor, "N D"], mask: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N D"]:
-        """log p(x_j | x_R), nats, (P, N, D); 0 where ``mask`` is False."""
-        require_mask(mask, self.num_features)
+    def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         parts = []
         for factors in self._factors(x):
             seen = torch.einsum("gnd,pd->png", factors, (~mask).to(x))
@@ -75,7 +64,7 @@ class GridConditional(TractableModel):
             top = factors.detach().amax(dim=0)
             mixed = torch.einsum("png,gnd->pnd", omega, (factors - top).exp())
             parts.append(mixed.log() + top)
-        return torch.cat(parts, dim=1).where(mask[:, None, :], 0.0)
+        return torch.cat(parts, dim=1)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n D"]:
         """``n`` draws from the mixture."""
@@ -87,7 +76,6 @@ class GridConditional(TractableModel):
 
     def _factors(self, x: Float[Tensor, "N D"]) -> Iterator[Float[Tensor, "G N D"]]:
         """log p(x_d | z_g) for some data at a time."""
-        self.model.require_data(x)
         nodes = self.grid.nodes.to(x)
         for rows in chunks(len(x), x.element_size() * 4 * len(self.grid) * self.num_features):
             yield self.model.log_table(x[rows], nodes)
@@ -103,15 +91,13 @@ class EstimatedConditional(ConditionalModel):
         """D."""
         return self.model.num_features
 
-    @torch.no_grad()
-    def log_conditional(
-        self, x: Float[Tensor, "N D"], mask: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N D"]:
-        """Estimates of log p(x_j | x_R), nats, (P, N, D); 0 where ``mask`` is False."""
+    def require_data(self, x: Tensor) -> None:
+        """Check ``x`` as the model does."""
         self.model.require_data(x)
-        require_mask(mask, self.num_features)
-        values = torch.stack([self._one(x, hidden) for hidden in mask])
-        return values.where(mask[:, None, :], 0.0)
+
+    @torch.no_grad()
+    def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        return torch.stack([self._one(x, hidden) for hidden in mask])
 
     @abstractmethod
     def _one(self, x: Float[Tensor, "N D"], hidden: Bool[Tensor, " D"]) -> Float[Tensor, "N D"]:

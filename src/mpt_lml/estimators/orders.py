@@ -7,6 +7,7 @@ and every value is the mean over the data, in nats.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Literal
 
 import torch
@@ -17,10 +18,7 @@ from mpt_lml.curves import Scheme, Tokens
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.numerics import mean_and_error
 from mpt_lml.results import Estimate
-from mpt_lml.shapes import require_count
-
-MAX_ORDERS_FEATURES = 8
-"""Largest D whose D! orders are enumerated (40,320 of them)."""
+from mpt_lml.shapes import require_count, require_enumerable
 
 
 def exact(model: TractableModel, x: Tensor) -> Estimate:
@@ -79,15 +77,13 @@ def exact_variance(
 ) -> float:
     """Variance over masks of one replicate of an estimator, nats², by visiting every outcome.
 
-    With P replicates the variance is this over P. Raises ``ValueError`` for D above
-    ``MAX_ORDERS_FEATURES`` or an unknown scheme.
+    With P replicates the variance is this over P. Raises ``ValueError`` for D > 8 or an
+    unknown scheme.
     """
     num_features = model.num_features
-    if num_features > MAX_ORDERS_FEATURES:
-        raise ValueError(
-            f"the exact variance visits all subsets and orders; D = {num_features} is above the "
-            f"limit {MAX_ORDERS_FEATURES}. Use the standard error of estimators.area instead."
-        )
+    what = f"all orders of D = {num_features} coordinates"
+    instead = "the standard error of estimators.area"
+    require_enumerable(what, math.factorial(num_features), instead)
     subset = masks.subsets(num_features)[1:]
     values = model.mean_log_conditional(x, subset.to(x.device)).cpu()
     if scheme == "nested":

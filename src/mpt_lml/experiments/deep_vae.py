@@ -60,7 +60,7 @@ class Masked:
         self, p: vae.Parameters, x: Tensor, generators: Generators, of: Figure3Lower
     ) -> Tensor:
         law = self.law or FixedRate(of.fixed_rate)
-        mask = masks.stratified_masks(*x.shape[1:], law, generator=generators)
+        mask = masks.stratified_masks(x.shape[1], x.shape[2], law, generator=generators)
         score = self.score(p, x, mask.to(x.device), generators, of)
         if self.gradient != "decoder":
             return score
@@ -182,11 +182,12 @@ class Figure3Lower(Experiment):
     ais_seeds: int = 2  # annealing is the most expensive check, so of two models only
     exact_nodes: int = 20  # per axis, to train with exact conditionals, shifted at every step
     exact_masks: int = 4  # per minibatch, scored on all of it
+    precision: str = "float32"
     keep_weights: bool = False
 
     def images(self) -> Float[Tensor, "N D"]:
-        """Training images in [0, 1], float32."""
-        return data.images(self.dataset).pixels[: self.num_data].to(torch.float32)
+        """Training images in [0, 1]."""
+        return data.images(self.dataset).pixels[: self.num_data].to(getattr(torch, self.precision))
 
     def train(
         self, x: Float[Tensor, "N D"], objective: Objective, bench: Bench, name: str

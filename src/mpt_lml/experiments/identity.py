@@ -19,9 +19,9 @@ from mpt_lml import curves, estimators, gaussian, masks
 from mpt_lml.experiments import printed
 from mpt_lml.experiments.registry import Config, Finding, Outcome, Progress, experiment, silent
 from mpt_lml.models.base import TractableModel
-from mpt_lml.models.joint_table import JointTable
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
+from mpt_lml.models.tables import JointTable
 from mpt_lml.numerics import log_normal, mean_and_error
 
 APPLES = ((0.4, 0.1), (0.2, 0.3))

@@ -20,7 +20,7 @@ from mpt_lml.experiments.registry import (
     experiment,
     silent,
 )
-from mpt_lml.models.grouped import Grouped, patch_groups
+from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import log_normal
 from mpt_lml.results import MaskCurve
@@ -40,7 +40,7 @@ def linear_curves(
     ``linear-exact`` (K,); errors over the images. The same masks for every K.
     """
     channels, side = x.shape[1:3]
-    group = patch_groups(side, side, patch).repeat(channels)
+    group = Grouped.patches(side, side, patch).repeat(channels)
     rows, root, grid = test.flatten(1).double(), len(test) ** 0.5, torch.tensor(sizes)
     zero, found = torch.zeros(len(grid), dtype=rows.dtype), defaultdict(list)
     weights = MaskCurve(grid, zero, zero, int(group.max()) + 1).area_weights()
@@ -88,7 +88,7 @@ def patch_scores(
     """S of each image, nats per patch, its pixels one by one: ``num_masks`` masks a size.
 
     Every mask is shared by N / num_masks of the images. The numbers are those of
-    :class:`~mpt_lml.models.grouped.Grouped`; this way takes d K² operations a mask and no table of
+    :class:`~mpt_lml.models.base.Grouped`; this way takes d K² operations a mask and no table of
     d K² numbers.
     """
     num_groups, rows = int(group.max()) + 1, []
@@ -148,7 +148,7 @@ def patches(
     is log p(x); ``one-by-one``, pixel by pixel. Nothing is random.
     """
     x, test = (data.images("digits", split).pixels for split in ("train", "test"))
-    model, group = PPCA.fit_closed_form(x, config.latent_dim), patch_groups(8, 8, 4)
+    model, group = PPCA.fit_closed_form(x, config.latent_dim), Grouped.patches(8, 8, 4)
     total = model.log_marginal(test)
     jointly, one_by_one = (
         _sum_of_scores(Grouped(model, group, jointly=joint), test) for joint in (True, False)

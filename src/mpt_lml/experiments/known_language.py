@@ -39,7 +39,7 @@ class Problem:
         self.order = ranks.argsort(dim=1).view(num_data, num_orders, features)
         self.mask = masks.nested_masks(self.order).flatten(0, 2)
         self.rows = self.x.repeat_interleave(num_orders * features, dim=0)
-        self.values = source.paired_log_conditional(self.rows, self.mask)
+        self.values = source.log_each(self.rows, self.mask)
 
     def by_size(self, values: Float[Tensor, "P D"]) -> Float[Tensor, "N O D"]:
         """Score of every mask, by sequence, order and size."""
@@ -240,8 +240,8 @@ class KnownLanguage(Experiment):
             arrays[f"excess_error/{law}"] = mean_and_error(excess.mean(dim=2), dim=1)[1]
         for width, num_steps, rate in self.variants:
             recipe = replace(self.recipe, num_steps=num_steps, learning_rate=rate)
-            found = kept("uniform", self.seeds[0], width, recipe)
-            summary = [found[name] for name in ("num_parameters", "gap", "gap_error", "spread")]
+            variant = kept("uniform", self.seeds[0], width, recipe)
+            summary = [variant[name] for name in ("num_parameters", "gap", "gap_error", "spread")]
             arrays[f"variant/{width}-{num_steps}-{rate:g}"] = torch.stack(summary)
         arrays |= problem.designs(runs["uniform"][0]["area"], runs["uniform"][0]["chain"])
         return Outcome(self.findings(arrays), arrays, checksum([problem.x, few.x]))

@@ -171,7 +171,7 @@ class Recursion(Experiment):
         x = training.images()
         arrays: dict[str, Tensor] = {}
         few = x[: self.examined].double()
-        trained = {**VARIANTS, **REFERENCES}
+        trained: dict[str, Objective] = {**VARIANTS, **REFERENCES}
         for number, name in enumerate(bench.progress(list(trained), "variant")):
             history = training.train(x, trained[name], bench, str(number))
             arrays[f"lml/{name}"] = training.log_likelihood(history.parameters, few)

@@ -1,67 +1,319 @@
-"""What a model has to answer (floor 2)."""
+"""What a model has to answer: given the observed coordinates of x, log p(x_j | x_R)?"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.numerics import LOG_2PI, chunks
-from mpt_lml.shapes import require_data
+from mpt_lml.numerics import LOG_2PI, WORKING_BYTES, chunks
+from mpt_lml.shapes import (
+    require_boolean_rows,
+    require_count,
+    require_data,
+    require_dtype,
+    require_mask,
+    require_rows,
+)
+
+__all__ = ["ConditionalModel", "FromFunction", "Grouped", "LatentVariableModel", "TractableModel"]
 
 
-class ConditionalModel(ABC):
-    """Given the observed coordinates of x, what is log p(x_j | x_R) for each masked one?"""
-
+class _Model(ABC):
     @property
     @abstractmethod
     def num_features(self) -> int:
         """D."""
 
-    @abstractmethod
+    def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` is something the model can have made: (N, D), finite."""
+        require_data(x, self.num_features)
+
+
+class ConditionalModel(_Model):
+    """Given the observed coordinates of x, what is log p(x_j | x_R) for each masked one?
+
+    A subclass writes the mathematics: ``_log_each``, or ``_log_conditional`` where one batch of
+    masks on the same data is cheaper than its pairs; each follows from the other. They are called
+    with checked arguments, and what they say of coordinates that are not masked is not read.
+
+    >>> model = FromFunction(lambda x, mask: torch.zeros(*x.shape, 4).log_softmax(-1), 3)
+    >>> x, mask = torch.zeros(5, 3).long(), torch.ones(2, 3).bool()
+    >>> model.log_conditional(x, mask).shape, model.log_each(x[:2], mask).shape
+    (torch.Size([2, 5, 3]), torch.Size([2, 3]))
+    """
+
+    def log_each(self, x: Tensor, mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        """log p(x_j | x_R) of every datum under its own mask, nats, (B, D); 0 where not masked.
+
+        Raises ``TypeError`` or ``ValueError`` for an ``x`` that the model cannot have made, a mask
+        that is not boolean (B, D) or masks nothing, or another number of masks than of data.
+        """
+        self._require_pairs(x, mask)
+        return _keep(self._in_batches(self._log_each, x, mask), mask)
+
+    def log_values(self, x: Tensor, mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D V"]:
+        """log p(x_j = v | x_R) of every value v for discrete data, nats, (B, D, V).
+
+        One mask a datum. What stands in ``x`` at masked coordinates is not read. Meaningless where
+        ``mask`` is False. Raises as :meth:`log_each`, and ``TypeError`` if x is not discrete.
+        """
+        self._require_pairs(x, mask)
+        return self._log_values(x, mask)
+
     def log_conditional(self, x: Tensor, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P N D"]:
-        """log p(x_j | x_R), nats, (P, N, D); entries where ``mask`` is False are 0."""
+        """log p(x_j | x_R) of every mask with every datum, nats, (P, N, D); 0 where not masked.
+
+        Raises ``TypeError`` or ``ValueError`` for an ``x`` that the model cannot have made, or a
+        mask that is not boolean (P, D) or masks nothing.
+        """
+        self.require_data(x)
+        require_mask(mask, self.num_features)
+        return _keep(self._log_conditional(x, mask), mask[:, None])
 
     def mean_log_conditional(self, x: Tensor, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P D"]:
-        """:meth:`log_conditional` averaged over the data, (P, D), in bounded memory."""
-        per_mask = 8 * 4 * x.shape[0] * x.shape[1]
-        parts = [
-            self.log_conditional(x, mask[rows]).mean(dim=1) for rows in chunks(len(mask), per_mask)
-        ]
-        return torch.cat(parts)
+        """:meth:`log_conditional` averaged over the data, nats, (P, D), in bounded memory."""
+        self.require_data(x)
+        require_mask(mask, self.num_features)
+        return _keep(self._mean_log_conditional(x, mask), mask)
+
+    @property
+    def num_values(self) -> int | None:
+        """V, where every coordinate takes the values 0..V−1; None where that is not known."""
+        return None
+
+    @property
+    def _pairs_at_once(self) -> int:
+        """How many pairs of a datum and a mask :meth:`_log_each` works on at a time."""
+        return max(1, WORKING_BYTES // (32 * self.num_features))
+
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        pairs = zip(x.split(1), mask.split(1), strict=True)
+        return torch.cat([self._log_conditional(*pair)[0] for pair in pairs])
+
+    def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
+        if self.num_values is None:
+            raise TypeError(f"{type(self).__name__} has no list of values a coordinate can take.")
+        # A conditional does not see what is masked: every masked coordinate is set to v at once.
+        every = [self.log_each(x.masked_fill(mask, v), mask) for v in range(self.num_values)]
+        return torch.stack(every, dim=-1)
+
+    def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self._every_pair(self._log_each, x, mask)
+
+    def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        rows = chunks(len(mask), 32 * len(x) * self.num_features)
+        return torch.cat([self.log_conditional(x, mask[some]).mean(dim=1) for some in rows])
+
+    def _every_pair(
+        self, function: Callable[[Tensor, Tensor], Tensor], x: Tensor, mask: Tensor
+    ) -> Tensor:
+        """``function`` of every mask with every datum, (P, N, ...)."""
+        repeated = x.repeat(len(mask), *[1] * (x.ndim - 1))
+        values = self._in_batches(function, repeated, mask.repeat_interleave(len(x), dim=0))
+        return values.unflatten(0, (len(mask), len(x)))
+
+    def _in_batches(
+        self, function: Callable[[Tensor, Tensor], Tensor], x: Tensor, mask: Tensor
+    ) -> Tensor:
+        rows = chunks(len(x), 1, self._pairs_at_once)
+        return torch.cat([function(x[some], mask[some]) for some in rows])
+
+    def _require_pairs(self, x: Tensor, mask: Tensor) -> None:
+        self.require_data(x)
+        require_mask(mask, self.num_features)
+        if len(mask) != len(x):
+            raise ValueError(
+                f"x and mask must have the same number of rows, got {len(x)} and {len(mask)}. "
+                "For every mask with every datum use log_conditional."
+            )
+
+
+def _keep(values: Tensor, mask: Tensor) -> Tensor:
+    return values.where(mask.to(values.device), 0.0)
 
 
 class TractableModel(ConditionalModel):
     """A model whose joint and marginal probabilities are known exactly."""
 
-    @abstractmethod
     def log_marginal(self, x: Tensor) -> Float[Tensor, " N"]:
-        """log p(x), nats, shape (N,), exact."""
+        """log p(x), exact, nats, (N,). Raises for an ``x`` that the model cannot have made."""
+        everything = torch.ones(1, self.num_features, dtype=torch.bool, device=x.device)
+        return self.log_subset_marginal(x, everything)[0]
 
-    @abstractmethod
     def log_subset_marginal(self, x: Tensor, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
-        """log p(x_R) for every row R of ``observed`` (True = in R), (P, N); 0 for the empty set."""
+        """log p(x_R) for every row R of ``observed`` (True = in R), nats, (P, N); 0 for none."""
+        self.require_data(x)
+        require_boolean_rows("observed", observed, self.num_features)
+        rows = chunks(len(observed), 16 * len(x) * self.num_features)
+        values = torch.cat([self._log_subset_marginal(x, observed[some]) for some in rows])
+        return _keep(values, observed.any(dim=1, keepdim=True))
 
     def mean_log_subset_marginal(
         self, x: Tensor, observed: Bool[Tensor, "P D"]
     ) -> Float[Tensor, " P"]:
-        """:meth:`log_subset_marginal` averaged over the data, (P,)."""
-        return self.log_subset_marginal(x, observed).mean(dim=1)
+        """:meth:`log_subset_marginal` averaged over the data, nats, (P,)."""
+        self.require_data(x)
+        require_boolean_rows("observed", observed, self.num_features)
+        return self._mean_log_subset_marginal(x, observed)
 
     @abstractmethod
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws from p(x), shape (n, D)."""
+        """``n`` draws from p(x), (n, D)."""
+
+    @abstractmethod
+    def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor: ...
+
+    def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
+        return self.log_subset_marginal(x, observed).mean(dim=1)
 
 
-class LatentVariableModel(ABC):
-    """p(x, z) = N(z; 0, I_K) Π_d p(x_d | z): what has to be integrated over z to be known."""
+@final
+class FromFunction(ConditionalModel):
+    """The conditionals of a function that answers one mask a datum, such as a network.
+
+    Parameters
+    ----------
+    log_values : callable
+        (x, mask), both (B, D) -> log q(x_j = v | x_R) for every value v, nats, (B, D, V). It must
+        not read x where ``mask`` is True.
+    num_features : int
+        D.
+    rows : int
+        Pairs of a datum and a mask that are asked for at a time: what fits a cache.
+
+    >>> coins = FromFunction(lambda x, mask: torch.zeros(*x.shape, 2).log_softmax(-1), 3)
+    >>> coins.log_each(torch.zeros(1, 3).long(), torch.tensor([[True, False, False]])).exp()
+    tensor([[0.5000, 1.0000, 1.0000]])
+    """
+
+    def __init__(
+        self, log_values: Callable[[Tensor, Tensor], Tensor], num_features: int, rows: int = 512
+    ) -> None:
+        require_count("num_features", num_features, 1)
+        require_count("rows", rows, 1)
+        self.function = log_values
+        self.rows = rows
+        self._num_features = num_features
 
     @property
-    @abstractmethod
     def num_features(self) -> int:
-        """D."""
+        return self._num_features
+
+    @property
+    def _pairs_at_once(self) -> int:
+        return self.rows
+
+    def require_data(self, x: Tensor) -> None:
+        require_dtype("x", x, torch.int64)
+        require_rows("x", x, self.num_features)
+
+    def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.function(x, mask)
+
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.function(x, mask).gather(2, x[..., None])[..., 0]
+
+
+@final
+class Grouped(ConditionalModel):
+    """Σ_{i in group j} log p(x_i | x_R) for every group j: hidden together, scored one by one.
+
+    This is how a masked autoencoder treats the pixels of a patch. If the members of a group depend
+    on each other given x_R, the area under the curve is smaller than log p(x) on average, by their
+    total correlations (as in the paper's Equation 1); groups of one give back the model.
+
+    Parameters
+    ----------
+    model : ConditionalModel
+        With d coordinates.
+    group : Tensor (d,) int64
+        The group 0..D−1 of each coordinate, every one used.
+    jointly : bool
+        Score each group by its joint density log p(x_{R ∪ j}) − log p(x_R) instead, which takes a
+        model with marginals. Then a group is a coordinate like any other.
+
+    >>> coins = FromFunction(lambda x, mask: torch.zeros(*x.shape, 2).log_softmax(-1), 4)
+    >>> pairs = Grouped(coins, torch.tensor([0, 0, 1, 1]))
+    >>> pairs.log_each(torch.zeros(1, 4).long(), torch.tensor([[True, False]])).exp()
+    tensor([[0.2500, 1.0000]])
+    """
+
+    def __init__(
+        self, model: ConditionalModel, group: Int[Tensor, " d"], *, jointly: bool = False
+    ) -> None:
+        if jointly and not isinstance(model, TractableModel):
+            raise TypeError(f"jointly=True needs marginals, which {type(model).__name__} lacks.")
+        if group.shape != (model.num_features,):
+            raise ValueError(
+                f"group must name a group for each of {model.num_features} coordinates, got shape "
+                f"{tuple(group.shape)}."
+            )
+        present = group.unique()
+        if not torch.equal(present, torch.arange(len(present), device=group.device)):
+            raise ValueError(
+                f"groups must be numbered 0, 1, ... without a gap, got {present.tolist()}."
+            )
+        self.model, self.group, self.jointly = model, group, jointly
+        self._num_features = len(present)
+
+    @property
+    def num_features(self) -> int:
+        """D, the number of groups."""
+        return self._num_features
+
+    @staticmethod
+    def patches(height: int, width: int, patch: int) -> Int[Tensor, " d"]:
+        """The patch of every pixel of an image, both row by row, (H·W,): a ``group``.
+
+        Raises ``ValueError`` where patches of that side do not cover the image.
+        """
+        if height % patch or width % patch:
+            raise ValueError(
+                f"patches of side {patch} do not cover an image of {height} by {width}."
+            )
+        rows = torch.arange(height)[:, None] // patch
+        return (rows * (width // patch) + torch.arange(width) // patch).flatten()
+
+    def require_data(self, x: Tensor) -> None:
+        """Check ``x`` as the model does."""
+        self.model.require_data(x)
+
+    def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        if self.jointly:
+            return torch.stack([self._joint(x, row) for row in mask])
+        return self._sum(self.model.log_conditional(x, self._members(mask)))
+
+    def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        if self.jointly:
+            return self._log_conditional(x, mask).mean(dim=1)
+        return self._sum(self.model.mean_log_conditional(x, self._members(mask)))
+
+    def _joint(self, x: Tensor, mask: Tensor) -> Tensor:
+        """log p(x_{R ∪ j}) − log p(x_R) for every j in one ``mask``, (N, D)."""
+        assert isinstance(self.model, TractableModel)
+        hidden = mask.nonzero().flatten()
+        seen = ~self._members(mask[None])
+        more = seen | (self.group == hidden[:, None])
+        values = self.model.log_subset_marginal(x, torch.cat([seen, more]))
+        result = values.new_zeros(values.shape[1], self.num_features)
+        result[:, hidden] = (values[1:] - values[0]).T
+        return result
+
+    def _members(self, mask: Tensor) -> Tensor:
+        return mask[:, self.group.to(mask.device)]
+
+    def _sum(self, values: Tensor) -> Tensor:
+        empty = values.new_zeros(*values.shape[:-1], self.num_features)
+        return empty.index_add(-1, self.group.to(values.device), values)
+
+
+class LatentVariableModel(_Model):
+    """p(x, z) = N(z; 0, I_K) Π_d p(x_d | z): what has to be integrated over z to be known."""
 
     @property
     @abstractmethod
@@ -85,10 +337,6 @@ class LatentVariableModel(ABC):
         self, z: Float[Tensor, "*S K"], *, generator: torch.Generator
     ) -> Float[Tensor, "*S D"]:
         """One x ~ p(x | z) for every z, (..., D)."""
-
-    def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` is (N, D), finite, and something the likelihood can have made."""
-        require_data(x, self.num_features)
 
     def log_prior(self, z: Float[Tensor, "*S K"]) -> Float[Tensor, "*S"]:
         """log N(z; 0, I), nats."""

@@ -29,7 +29,6 @@ from mpt_lml.shapes import (
     require_data,
     require_finite,
     require_generator,
-    require_mask,
 )
 
 CACHE_BYTES = 2**24
@@ -118,41 +117,26 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         noise = torch.rand(probability.shape, generator=generator, dtype=probability.dtype)
         return (noise < probability).to(probability)
 
-    def log_marginal(self, x: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
-        """log Σ_g w_g p(x | z_g), nats, (N,)."""
-        return self.log_subset_marginal(x, self._everything())[0]
-
-    def log_subset_marginal(
-        self, x: Float[Tensor, "N D"], observed: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N"]:
-        """log p(x_R) on the grid for every row R of ``observed`` (True = in R), nats, (P, N)."""
-        self._require_binary(x)
-        require_boolean_rows("observed", observed, self.num_features)
+    def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         parts = [
             self._log_weights(x, observed[rows]).logsumexp(dim=-1)
             for rows in chunks(len(observed), self._bytes_per_mask(x), CACHE_BYTES)
         ]
-        empty = ~observed.any(dim=1, keepdim=True)
-        return torch.cat(parts).masked_fill(empty, 0.0)
+        return torch.cat(parts)
 
-    def log_conditional(
-        self, x: Float[Tensor, "N D"], mask: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N D"]:
-        """log p(x_j | x_R) on the grid for every masked j, nats, (P, N, D); 0 elsewhere."""
-        self._require_binary(x)
-        require_mask(mask, self.num_features)
+    def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         logits = self.logits(self.grid.nodes)
         parts = [
             _log_mixture(x, self._log_weights(x, ~mask[rows]).softmax(dim=-1), logits)
             for rows in chunks(len(mask), self._bytes_per_mask(x), CACHE_BYTES)
         ]
-        return torch.cat(parts).where(mask[:, None, :], 0.0)
+        return torch.cat(parts)
 
     def posterior_weights(
         self, x: Float[Tensor, "N D"], observed: Bool[Tensor, "P D"]
     ) -> Float[Tensor, "P N G"]:
         """ω_g(x_R), the probability of every node given x_R, (P, N, G); the prior's for empty R."""
-        self._require_binary(x)
+        self.require_data(x)
         require_boolean_rows("observed", observed, self.num_features)
         return self._log_weights(x, observed).softmax(dim=-1)
 
@@ -168,7 +152,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
         The posterior is log-concave, so the mode is the only one.
         """
-        self._require_binary(x)
+        self.require_data(x)
         keep = None if observed is None else observed[None]
         mode, precision = quadrature.find_modes(
             lambda z: self.log_joint(x, z, keep), torch.zeros_like(x[:, : self.latent_dim])
@@ -217,17 +201,11 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         price = keep @ F.softplus(self.logits(self.grid.nodes)).T
         return self.grid.log_weights + fit - price[:, None, :]
 
-    def _everything(self) -> Bool[Tensor, "1 D"]:
-        return torch.ones(1, self.num_features, dtype=torch.bool, device=self.loadings.device)
-
     def _bytes_per_mask(self, x: Float[Tensor, "N D"]) -> int:
         return x.element_size() * len(x) * (3 * len(self.grid) + 4 * self.num_features)
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), zeros and ones, of the loadings' dtype."""
-        self._require_binary(x)
-
-    def _require_binary(self, x: Tensor) -> None:
         require_data(x, self.num_features)
         require_binary(x)
         if x.dtype != self.loadings.dtype:

@@ -1,8 +1,7 @@
-"""A hidden Markov model: a language whose every conditional is known exactly (floor 2)."""
+"""A hidden Markov model: a language whose every conditional is known exactly."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import final
 
 import torch
@@ -10,11 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.models.base import TractableModel
-from mpt_lml.numerics import chunks
-from mpt_lml.shapes import require_boolean_rows, require_count, require_generator, require_mask
-
-CACHE_BYTES = 2**21
-"""Bytes of messages worked on at a time: what a core's cache holds, not what its memory does."""
+from mpt_lml.shapes import require_count, require_dtype, require_generator, require_values
 
 
 @final
@@ -115,43 +110,19 @@ class HMM(TractableModel):
         """Q."""
         return self.emission.shape[0]
 
-    def log_marginal(self, x: Int[Tensor, "N D"]) -> Float[Tensor, " N"]:
-        """log p(x), nats, shape (N,): one pass forward."""
-        self._require_symbols(x)
-        return self._in_chunks(self._log_evidence, x, torch.zeros_like(x, dtype=torch.bool))
+    @property
+    def num_values(self) -> int:
+        """V."""
+        return self.num_symbols
 
-    def log_subset_marginal(
-        self, x: Int[Tensor, "N D"], observed: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N"]:
-        """log p(x_R) for every row R of ``observed`` (True = in R), nats, (P, N)."""
-        self._require_symbols(x)
-        require_boolean_rows("observed", observed, self.num_features)
-        hidden = (~observed).repeat_interleave(len(x), dim=0)
-        values = self._in_chunks(self._log_evidence, x.repeat(len(observed), 1), hidden)
-        return values.view(len(observed), len(x))
+    @property
+    def _pairs_at_once(self) -> int:
+        # As many messages as a core's cache holds.
+        return max(1, 2**21 // (8 * self.num_features * self.num_states))
 
-    def log_conditional(
-        self, x: Int[Tensor, "N D"], mask: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N D"]:
-        """log p(x_j | x_R) for every masked j, nats, (P, N, D); 0 where ``mask`` is False."""
-        self._require_symbols(x)
-        require_mask(mask, self.num_features)
-        every = mask.repeat_interleave(len(x), dim=0)
-        values = self._in_chunks(self._log_predictive, x.repeat(len(mask), 1), every)
-        return values.view(len(mask), len(x), self.num_features)
-
-    def paired_log_conditional(
-        self, x: Int[Tensor, "N D"], mask: Bool[Tensor, "N D"]
-    ) -> Float[Tensor, "N D"]:
-        """The same where row n of ``mask`` belongs to row n of ``x``, (N, D)."""
-        self._require_symbols(x)
-        require_mask(mask, self.num_features)
-        if len(mask) != len(x):
-            raise ValueError(
-                f"x and mask must have the same number of rows, got {len(x)} and {len(mask)}. "
-                "For every mask with every datum use log_conditional."
-            )
-        return self._in_chunks(self._log_predictive, x, mask)
+    def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` is (N, D) int64 with symbols 0..V−1."""
+        require_values(x, [self.num_symbols] * self.num_features)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Int[Tensor, "N D"]:
         """``n`` sequences, shape (n, D) int64."""
@@ -196,42 +167,17 @@ class HMM(TractableModel):
             message = (behind[j] * factors[j]) @ back
         return behind
 
-    def _log_evidence(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Tensor:
-        values = self._forward(self._factors(x, mask))[1]
-        return values.masked_fill(mask.all(dim=1), 0.0)  # the empty set, to the last bit
+    def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
+        return self._every_pair(
+            lambda x, hidden: self._forward(self._factors(x, hidden))[1], x, ~observed
+        )
 
-    def _log_predictive(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Tensor:
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         factors = self._factors(x, mask)
         states = self._forward(factors)[0] * self._backward(factors)
         # With z_j's own factor left out: p(x_j | x_R) for a masked j, since x_j is not in R.
         emitted = (states * self.emission.T[x.T]).sum(dim=2)
-        return (emitted / states.sum(dim=2)).log().T.masked_fill(~mask, 0.0)
-
-    def _in_chunks(
-        self,
-        function: Callable[[Tensor, Tensor], Tensor],
-        x: Int[Tensor, "B D"],
-        mask: Bool[Tensor, "B D"],
-    ) -> Tensor:
-        """``function(x, mask)`` on rows that stay in the cache."""
-        rows = chunks(len(x), self.num_features * self.num_states * 8, CACHE_BYTES)
-        return torch.cat([function(x[each], mask[each]) for each in rows])
-
-    def _require_symbols(self, x: Tensor) -> None:
-        if not isinstance(x, Tensor) or x.dtype != torch.int64:
-            got = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise TypeError(f"x must be an int64 tensor of shape (N, D), got {got}.")
-        if x.ndim != 2 or x.shape[0] == 0 or x.shape[1] != self.num_features:
-            raise ValueError(
-                f"x must have shape (N, {self.num_features}) with N >= 1, got {tuple(x.shape)}."
-            )
-        bad = ((x < 0) | (x >= self.num_symbols)).nonzero()
-        if len(bad):
-            row, column = bad[0].tolist()
-            raise ValueError(
-                f"x[{row}, {column}] is {x[row, column].item()}, but the symbols are "
-                f"0..{self.num_symbols - 1}."
-            )
+        return (emitted / states.sum(dim=2)).log().T
 
 
 def _pick(weights: Float[Tensor, "N C"], uniform: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
@@ -242,9 +188,7 @@ def _pick(weights: Float[Tensor, "N C"], uniform: Float[Tensor, " N"]) -> Int[Te
 
 def _require_table(name: str, table: Tensor, shape: tuple[int | None, ...]) -> None:
     """Check that ``table`` holds probabilities along its last axis."""
-    if not isinstance(table, Tensor) or not table.is_floating_point():
-        got = table.dtype if isinstance(table, Tensor) else type(table).__name__
-        raise TypeError(f"{name} must be a floating-point tensor, got {got}.")
+    require_dtype(name, table)
     if table.ndim != len(shape) or any(
         want not in (None, got) for want, got in zip(shape, table.shape, strict=True)
     ):

@@ -166,13 +166,13 @@ class MaskedLM(ConditionalModel):
                 "log_conditional hides with the mask token only: with replacement='bert' a scored "
                 "token may have been seen. Use log_each(..., generator=g)."
             )
-        self._require_data(x)
+        self.require_data(x)
         rows, hidden = x.repeat(len(mask), 1), mask.repeat_interleave(len(x), dim=0)
         return self.paired(rows, hidden).view(len(mask), *x.shape)
 
     def paired(self, x: Int[Tensor, "N D"], mask: Bool[Tensor, "N D"]) -> Float[Tensor, "N D"]:
         """:meth:`log_each` of data without their frame, (N, D)."""
-        self._require_data(x)
+        self.require_data(x)
         before, after = (part.expand(len(x), -1) for part in self._frame)
         ids = torch.cat([before, x, after], dim=1)
         ends = (before.shape[1], after.shape[1])
@@ -211,7 +211,7 @@ class MaskedLM(ConditionalModel):
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
-    def _require_data(self, x: Tensor) -> None:
+    def require_data(self, x: Tensor) -> None:
         if x.ndim != 2 or len(x) == 0 or x.shape[1] != self.num_features:
             raise ValueError(
                 f"x must have shape (N, {self.num_features}) with N >= 1, got {tuple(x.shape)}."

@@ -12,12 +12,10 @@ from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import chunks
 from mpt_lml.shapes import (
-    require_boolean_rows,
     require_count,
     require_data,
     require_finite,
     require_generator,
-    require_mask,
 )
 
 CHUNK_BYTES = 2**22  # 4 MiB a batch of masks stays in the cache: measured fastest
@@ -91,63 +89,46 @@ class PPCA(TractableModel):
         )
         return self.loadings @ self.loadings.T + self.noise_variance * identity
 
-    def log_marginal(self, x: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
-        """log p(x) = log N(x; μ, S), nats, shape (N,); cost O(N D K)."""
-        return self.log_subset_marginal(x, self._everything())[0]
+    def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` is (N, D), finite, of the loadings' dtype."""
+        require_data(x, self.num_features)
+        if x.dtype != self.loadings.dtype:
+            raise TypeError(
+                f"x is {x.dtype} but the loadings are {self.loadings.dtype}. "
+                f"Convert with x.to({self.loadings.dtype})."
+            )
 
-    def log_subset_marginal(
-        self, x: Float[Tensor, "N D"], observed: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N"]:
-        """log p(x_R) for every row R of ``observed`` (True = in R), nats, (P, N)."""
-        centered = self._center(x)
-        require_boolean_rows("observed", observed, self.num_features)
-        per_mask = 8 * 2 * x.shape[0] * max(self.latent_dim, self.num_features)
-        parts = [
-            self._posterior(observed[rows]).log_marginal(centered)
-            for rows in chunks(len(observed), per_mask)
-        ]
-        return torch.cat(parts)
+    def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
+        return self._posterior(observed).log_marginal(x - self.mean)
 
-    def mean_log_subset_marginal(
-        self, x: Float[Tensor, "N D"], observed: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, " P"]:
-        """log p(x_R) averaged over the data, (P,); the data enter through their second moment."""
+    def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         second_moment = self._second_moment(x)
-        require_boolean_rows("observed", observed, self.num_features)
         parts = [
             self._posterior(observed[rows]).mean_log_marginal(second_moment)
             for rows in chunks(len(observed), self._bytes_per_mask(), CHUNK_BYTES)
         ]
         return torch.cat(parts)
 
-    def log_conditional(
-        self, x: Float[Tensor, "N D"], mask: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N D"]:
-        """log p(x_j | x_R) for every masked j, nats, (P, N, D); 0 where ``mask`` is False."""
-        centered = self._center(x)
-        require_mask(mask, self.num_features)
-        values = self._posterior(~mask).log_conditional(centered)
-        return values.where(mask[:, None, :], 0.0)
+    def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self._posterior(~mask).log_conditional(x - self.mean)
 
-    def mean_log_conditional(
-        self, x: Float[Tensor, "N D"], mask: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P D"]:
-        """:meth:`log_conditional` averaged over the data, (P, D): O(D² K) a mask, N drops out."""
+    def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        # The data enter through their second moment: O(D² K) a mask, N drops out.
         second_moment = self._second_moment(x)
-        require_mask(mask, self.num_features)
         parts = [
             self._posterior(~mask[rows]).mean_log_conditional(second_moment)
             for rows in chunks(len(mask), self._bytes_per_mask(), CHUNK_BYTES)
         ]
-        return torch.cat(parts).where(mask, 0.0)
+        return torch.cat(parts)
 
     def posterior(
         self, x: Float[Tensor, "N D"]
     ) -> tuple[Float[Tensor, "N K"], Float[Tensor, "K K"]]:
         """Mean (N, K) and covariance (K, K) of p(z | x)."""
-        centered = self._center(x)
-        covariance = self._posterior(self._everything()).inverse[0]
-        return centered @ self.loadings @ covariance / self.noise_variance, covariance
+        self.require_data(x)
+        everything = torch.ones_like(self.mean, dtype=torch.bool)[None]
+        covariance = self._posterior(everything).inverse[0]
+        return (x - self.mean) @ self.loadings @ covariance / self.noise_variance, covariance
 
     def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "N D"]:
         """``n`` draws from the model, shape (n, D)."""
@@ -208,23 +189,11 @@ class PPCA(TractableModel):
         scale = (eigenvalues[top] - variance).clamp(min=0.0).sqrt()
         return cls((eigenvectors[:, top] * scale).flip(1), variance, center)
 
-    def _everything(self) -> Bool[Tensor, "1 D"]:
-        return torch.ones(1, self.num_features, dtype=torch.bool, device=self.loadings.device)
-
     def _posterior(self, observed: Bool[Tensor, "P D"]) -> LowRankPosterior:
         return LowRankPosterior.of(self.loadings, self.noise_variance, observed)
 
-    def _center(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-        require_data(x, self.num_features)
-        if x.dtype != self.loadings.dtype:
-            raise TypeError(
-                f"x is {x.dtype} but the loadings are {self.loadings.dtype}. "
-                f"Convert with x.to({self.loadings.dtype})."
-            )
-        return x - self.mean
-
     def _second_moment(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
-        centered = self._center(x)
+        centered = x - self.mean
         return centered.T @ centered / len(x)
 
     def _bytes_per_mask(self) -> int:

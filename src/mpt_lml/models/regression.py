@@ -1,4 +1,4 @@
-"""Bayesian linear regression as a model of its observations (floor 2).
+"""Bayesian linear regression as a model of its observations.
 
 The "coordinates" of this model are the observations y_1, ..., y_n of one data set, which share unknown
 weights. Masking them is cross-validation: log p(y_j | y_R) is the log posterior predictive of a
@@ -19,15 +19,8 @@ from torch import Tensor
 
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
-from mpt_lml.numerics import LOG_2PI, chunks
-from mpt_lml.shapes import (
-    require_boolean_rows,
-    require_count,
-    require_data,
-    require_finite,
-    require_generator,
-    require_mask,
-)
+from mpt_lml.numerics import LOG_2PI
+from mpt_lml.shapes import require_count, require_dtype, require_finite, require_generator
 
 
 @final
@@ -60,10 +53,10 @@ class ConjugateRegression(TractableModel):
         shape: float = 2.0,
         rate: float = 1.0,
     ) -> None:
-        if inputs.ndim != 2 or len(inputs) == 0 or not inputs.is_floating_point():
+        require_dtype("inputs", inputs)
+        if inputs.ndim != 2 or len(inputs) == 0:
             raise ValueError(
-                "inputs must be a floating-point tensor (D, K) with a row an observation, got "
-                f"{inputs.dtype} of shape {tuple(inputs.shape)}."
+                f"inputs must be (D, K) with a row an observation, got {tuple(inputs.shape)}."
             )
         require_finite("inputs", inputs)
         for name, value in (("prior_scale", prior_scale), ("shape", shape), ("rate", rate)):
@@ -78,40 +71,6 @@ class ConjugateRegression(TractableModel):
     def num_features(self) -> int:
         """D: how many observations a data set has."""
         return len(self.inputs)
-
-    def log_marginal(self, x: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
-        """The log evidence log p(y) of each data set (a row of ``x``), nats, shape (N,)."""
-        everything = torch.ones(1, self.num_features, dtype=torch.bool, device=self.inputs.device)
-        return self.log_subset_marginal(x, everything)[0]
-
-    def log_subset_marginal(
-        self, x: Float[Tensor, "N D"], observed: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N"]:
-        """log p(y_R), nats, (P, N): the evidence of the observations in R alone."""
-        require_data(x, self.num_features)
-        require_boolean_rows("observed", observed, self.num_features)
-        parts = [
-            self._log_evidence(x, observed[rows])
-            for rows in chunks(len(observed), 16 * x.shape[0] * self.num_features)
-        ]
-        return torch.cat(parts)
-
-    def log_conditional(
-        self, x: Float[Tensor, "N D"], mask: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N D"]:
-        """log p(y_j | y_R), the log posterior predictive of every left-out j, nats, (P, N, D)."""
-        require_data(x, self.num_features)
-        require_mask(mask, self.num_features)
-        given = self._posterior(~mask)
-        square, _ = _quadratic(given, x)
-        a = self.shape + 0.5 * (~mask).sum(dim=1).to(x)[:, None, None]
-        b = self.rate + 0.5 * square[:, :, None]
-        # given.log_conditional is normal with the noise set to 1; its residual is what is needed.
-        log_variance = given.variance().log()[:, None, :]
-        residual = -2.0 * given.log_conditional(x) - LOG_2PI - log_variance
-        constant = torch.lgamma(a + 0.5) - torch.lgamma(a) - 0.5 * (LOG_2PI + b.log())
-        values = constant - 0.5 * log_variance - (a + 0.5) * torch.log1p(0.5 * residual / b)
-        return values.where(mask[:, None, :], 0.0)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "N D"]:
         """``n`` data sets of D observations from the prior predictive, shape (n, D)."""
@@ -128,12 +87,23 @@ class ConjugateRegression(TractableModel):
         one = torch.ones((), dtype=self.inputs.dtype, device=self.inputs.device)
         return LowRankPosterior.of(self.prior_scale * self.inputs, one, observed)
 
-    def _log_evidence(self, x: Tensor, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
+    def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         square, base = _quadratic(self._posterior(observed), x)
         a = self.shape + 0.5 * observed.sum(dim=1).to(x)[:, None]
         start = torch.tensor(self.shape).to(x)
         constant = torch.lgamma(a) - torch.lgamma(start) + self.shape * math.log(self.rate)
         return base + constant - a * (self.rate + 0.5 * square).log()
+
+    def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        given = self._posterior(~mask)
+        square, _ = _quadratic(given, x)
+        a = self.shape + 0.5 * (~mask).sum(dim=1).to(x)[:, None, None]
+        b = self.rate + 0.5 * square[:, :, None]
+        # given.log_conditional is normal with the noise set to 1; its residual is what is needed.
+        log_variance = given.variance().log()[:, None, :]
+        residual = -2.0 * given.log_conditional(x) - LOG_2PI - log_variance
+        constant = torch.lgamma(a + 0.5) - torch.lgamma(a) - 0.5 * (LOG_2PI + b.log())
+        return constant - 0.5 * log_variance - (a + 0.5) * torch.log1p(0.5 * residual / b)
 
 
 def _quadratic(given: LowRankPosterior, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.files import book_file
 from mpt_lml.models.base import ConditionalModel
+from mpt_lml.shapes import require_dtype, require_rows
 
 
 @final
@@ -68,28 +68,20 @@ class SymbolBERT(ConditionalModel):
 
     @property
     def num_features(self) -> int:
-        """D."""
         return self._num_features
 
-    def log_values(
-        self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]
-    ) -> Float[Tensor, "B D V"]:
-        """log q(x_j = v | x_R) of every token v, row b under its own mask, nats, float64."""
+    @property
+    def _pairs_at_once(self) -> int:
+        return 1024
+
+    def require_data(self, x: Tensor) -> None:
+        require_dtype("x", x, torch.int64)
+        require_rows("x", x, self.num_features)
+
+    def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         logits: Tensor = self.network(input_ids=x.masked_fill(mask, self.mask_token)).logits
         return logits.double().log_softmax(dim=2)
 
     @torch.no_grad()
-    def log_each(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        """log q(x_j | x_R), row b under its own mask, nats, float64; 0 where not masked."""
-        parts = [
-            self.log_values(rows, hidden).gather(2, rows[..., None]).squeeze(2)
-            for rows, hidden in zip(x.split(1024), mask.split(1024), strict=True)
-        ]
-        return torch.cat(parts).masked_fill(~mask, 0.0)
-
-    def log_conditional(
-        self, x: Int[Tensor, "N D"], mask: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N D"]:
-        """log q(x_j | x_R) of every mask and datum, nats; 0 where ``mask`` is False."""
-        values = self.log_each(x.repeat(len(mask), 1), mask.repeat_interleave(len(x), dim=0))
-        return values.view(len(mask), *x.shape)
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self._log_values(x, mask).gather(2, x[..., None])[..., 0]

@@ -1,0 +1,223 @@
+"""Discrete models given as full tables: a joint distribution, and conditionals that need not fit."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mpt_lml.models.base import ConditionalModel, TractableModel
+from mpt_lml.shapes import (
+    require_count,
+    require_dtype,
+    require_enumerable,
+    require_finite,
+    require_generator,
+    require_values,
+)
+
+__all__ = ["ConditionalTable", "JointTable", "points"]
+
+
+@final
+class JointTable(TractableModel):
+    """A distribution over D discrete coordinates given as its full table.
+
+    Parameters
+    ----------
+    probabilities : Tensor (V_1, ..., V_D)
+        Positive entries that sum to 1; axis j has one entry per value of coordinate j.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For entries that are not positive and finite, or a sum that is not 1 within 1e-9.
+
+    >>> table = JointTable(torch.tensor([[0.4, 0.1], [0.2, 0.3]]))
+    >>> table.log_marginal(torch.tensor([[1, 0]])).exp()  # nats before exp
+    tensor([0.2000], dtype=torch.float64)
+    """
+
+    def __init__(self, probabilities: Float[Tensor, "..."]) -> None:
+        require_dtype("probabilities", probabilities)
+        if probabilities.ndim == 0 or not (probabilities.isfinite() & (probabilities > 0)).all():
+            raise ValueError(
+                "probabilities must be positive and finite with one axis a coordinate, got shape "
+                f"{tuple(probabilities.shape)}, the smallest is {probabilities.min()}."
+            )
+        total = probabilities.sum().item()
+        if abs(total - 1.0) > 1e-9:
+            raise ValueError(f"probabilities must sum to 1, got {total}. Divide by their sum.")
+        self.log_table = probabilities.to(torch.float64).log()
+
+    @classmethod
+    def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> JointTable:
+        """A table drawn uniformly from the simplex; ``sizes`` = (V_1, ..., V_D)."""
+        require_generator(generator)
+        weights = torch.empty(*sizes, dtype=torch.float64).exponential_(generator=generator)
+        return cls(weights / weights.sum())
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return self.log_table.ndim
+
+    def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` is (N, D) int64 and every coordinate one of its values."""
+        require_values(x, self.log_table.shape)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Int[Tensor, "N D"]:
+        """``n`` draws, (n, D) int64."""
+        require_count("n", n, 1)
+        require_generator(generator)
+        weights = self.log_table.exp().flatten()
+        cells = torch.multinomial(weights, n, replacement=True, generator=generator)
+        return torch.stack(torch.unravel_index(cells, self.log_table.shape), dim=1)
+
+    def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
+        return self._subset_table(x).T[_row_number(observed)]
+
+    def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        return _ratios(self._subset_table(x), mask).transpose(0, 1)
+
+    def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        return _ratios(self._subset_table(x).mean(dim=0), mask)
+
+    def _subset_table(self, x: Int[Tensor, "N D"]) -> Float[Tensor, "N subsets"]:
+        """log p(x_R) for all 2^D sets R; bit j of the index says whether j is in R.
+
+        One pass over the coordinates: each either sums its axis out or looks its value up, so every
+        marginal is computed once from a larger one.
+        """
+        rows = torch.arange(len(x))
+        table = self.log_table.view(1, 1, -1)  # (N or 1, subsets so far, coordinates to come)
+        for values, size in zip(x.T, self.log_table.shape, strict=True):
+            table = table.view(len(table), table.shape[1], size, -1)
+            picked = table.expand(len(x), -1, -1, -1)[rows, :, values]
+            table = torch.cat([table.logsumexp(dim=2).expand_as(picked), picked], dim=1)
+        table = table.squeeze(2)
+        table[:, 0] = 0.0  # the empty set has probability 1, to the last bit
+        return table
+
+
+def _row_number(rows: Tensor) -> Tensor:
+    """Where :func:`mpt_lml.masks.subsets` has each row."""
+    return (rows.long() << torch.arange(rows.shape[-1])).sum(dim=-1)
+
+
+def _ratios(table: Tensor, mask: Tensor) -> Tensor:
+    """log p(x_{R+j}) − log p(x_R) from a table over all subsets, (..., P, D)."""
+    given = _row_number(~mask)
+    larger = given[:, None] + (mask.long() << torch.arange(mask.shape[1]))
+    return table[..., larger] - table[..., given][..., None]
+
+
+@final
+class ConditionalTable(ConditionalModel):
+    """Any family q(x_j | x_R) of D coordinates with values 0..V−1: what a masked network may say.
+
+    Every conditional is a distribution of its own. Nothing makes them fit together, so they have no
+    joint, no marginals and no ``sample`` of their own.
+
+    Parameters
+    ----------
+    logits : Tensor (2^D, V^D, D, V)
+        Unnormalized log-probabilities. The first axis is the mask, numbered as the rows of
+        :func:`mpt_lml.masks.subsets`; the second is x, numbered as the rows of :func:`points`. An
+        entry is read only where the masked coordinates of x are 0, so that a conditional cannot
+        depend on what it does not see.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For anything but a finite floating-point tensor of such a shape.
+
+    >>> table = ConditionalTable(torch.zeros(4, 9, 2, 3))  # two coordinates, three values
+    >>> table.log_each(torch.tensor([[0, 2]]), torch.tensor([[True, False]])).exp()
+    tensor([[0.3333, 1.0000]], dtype=torch.float64)
+    """
+
+    def __init__(self, logits: Float[Tensor, "..."]) -> None:
+        require_dtype("logits", logits)
+        num_features, num_values = logits.shape[2:] if logits.ndim == 4 else (1, 2)
+        expected = (
+            2**num_features,
+            len(points(num_features, num_values)),
+            num_features,
+            num_values,
+        )
+        if logits.shape != expected:
+            raise ValueError(
+                f"logits must have shape (2^D, V^D, D, V), such as {expected}, got "
+                f"{tuple(logits.shape)}."
+            )
+        require_finite("logits", logits)
+        self.log_table = logits.to(torch.float64).log_softmax(dim=-1)
+
+    @classmethod
+    def of(
+        cls,
+        model: TractableModel,
+        num_values: int,
+        *,
+        noise: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> ConditionalTable:
+        """The conditionals of ``model``, each logit moved by ``noise`` times a standard normal.
+
+        ``noise=0`` keeps them consistent; otherwise pass ``generator=``.
+        """
+        num_features = model.num_features
+        x = points(num_features, num_values)
+        if not (math.isfinite(noise) and noise >= 0.0):
+            raise ValueError(f"noise must be finite and not negative, got {noise}.")
+        logits = torch.zeros(2**num_features, len(x), num_features, num_values, dtype=torch.float64)
+        bits = 1 << torch.arange(num_features)
+        for row in range(1, 2**num_features):
+            mask = (row & bits) > 0
+            for value in range(num_values):
+                filled = torch.where(mask, value, x)
+                logits[row, :, :, value] = model.log_conditional(filled, mask[None])[0]
+        if noise:
+            require_generator(generator)
+            logits += noise * torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
+        return cls(logits)
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return self.log_table.shape[2]
+
+    @property
+    def num_values(self) -> int:
+        """V."""
+        return self.log_table.shape[3]
+
+    def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` is (N, D) int64 with values 0..V−1."""
+        require_values(x, [self.num_values] * self.num_features)
+
+    def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
+        powers = self.num_values ** torch.arange(self.num_features - 1, -1, -1)
+        point = (x.masked_fill(mask, 0) * powers).sum(dim=-1)
+        return self.log_table[_row_number(mask), point]
+
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self._log_values(x, mask).gather(-1, x[..., None])[..., 0]
+
+
+def points(num_features: int, num_values: int) -> Int[Tensor, "N D"]:
+    """All V^D points, (V^D, D) int64, the last coordinate fastest.
+
+    >>> points(2, 2).tolist()
+    [[0, 0], [0, 1], [1, 0], [1, 1]]
+    """
+    require_count("num_features", num_features, 1)
+    require_count("num_values", num_values, 1)
+    what = f"the points of D = {num_features} coordinates with V = {num_values} values"
+    require_enumerable(what, num_values**num_features, "fewer of either")
+    axes = [torch.arange(num_values)] * num_features
+    return torch.cartesian_prod(*axes).view(-1, num_features)
