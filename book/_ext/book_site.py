@@ -1,10 +1,9 @@
 """The book's own Sphinx extension: its static files, and no request to another site.
 
-* `book/_static/*.css` and `*.js` are put on every page, in alphabetical order.
-* `book/_ext/static` holds the hover previews' script.
+* The files of `book/_static` are on every page; `book/_ext/static` holds the hover previews' script.
 * Citations are set as "Han (1978)" and "(Han, 1978)", with round brackets.
-* The notebook that the download button offers is the one in plain Markdown that stands beside the
-  chapter, not the theme's own copy, which shows raw directives.
+* The download button offers the notebook in plain Markdown that stands beside the chapter, not the
+  theme's own copy, which shows raw directives.
 * sphinx_thebe, which jupyter-book always loads, writes the address of a CDN into every page; this
   book runs on Colab or on a reader's machine, so its scripts are taken out again.
 """
@@ -23,7 +22,7 @@ from sphinxcontrib.bibtex.style.referencing import BracketStyle
 from sphinxcontrib.bibtex.style.referencing.author_year import AuthorYearReferenceStyle
 
 HERE = Path(__file__).resolve().parent
-FOLDERS = (HERE.parent / "_static", HERE / "static")
+STATIC = HERE.parent / "_static"
 
 
 def round_brackets() -> BracketStyle:
@@ -37,36 +36,28 @@ class RoundBrackets(AuthorYearReferenceStyle):
 
 
 def add_static_folders(app: Sphinx, config: Config) -> None:
-    folders = [str(folder) for folder in FOLDERS if folder.is_dir()]
-    config.html_static_path = [*config.html_static_path, *folders]
+    config.html_static_path += [str(STATIC), str(HERE / "static")]
 
 
 def add_site_files(app: Sphinx) -> None:
-    app.add_css_file("site.css")
-    for path in sorted(FOLDERS[0].glob("*.css")):
+    for path in [Path("site.css"), *sorted(STATIC.glob("*.css"))]:
         app.add_css_file(path.name)
-    for path in sorted(FOLDERS[0].glob("*.js")):
+    for path in sorted(STATIC.glob("*.js")):
         app.add_js_file(path.name, loading_method="defer")
 
 
-def drop_thebe(
+def mend_page(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
 ) -> None:
-    def is_thebe(script: object) -> bool:
-        name = str(getattr(script, "filename", None) or script)
-        body = getattr(script, "attributes", {}).get("body") or ""
-        return "thebe" in name or "THEBE_JS_URL" in body
-
-    context["script_files"] = [s for s in context.get("script_files", ()) if not is_thebe(s)]
-
-
-def mend_roles(
-    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
-) -> None:
-    """docutils calls the bibliography a list of things that are not list items."""
+    context["script_files"] = [
+        each
+        for each in context.get("script_files", ())
+        if "thebe" not in f"{each.filename} {each.attributes}".lower()
+    ]
+    # docutils calls the bibliography a list of things that are not list items.
     if "body" in context:
         context["body"] = context["body"].replace(
-            '<div role="list" class="citation-list">', '<div class="citation-list">'
+            '<div role="list" class="citation', '<div class="citation'
         )
 
 
@@ -86,6 +77,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", add_static_folders)
     app.connect("builder-inited", add_site_files)
     app.connect("build-finished", offer_plain_notebooks)
-    app.connect("html-page-context", mend_roles)
-    app.connect("html-page-context", drop_thebe, priority=900)
+    app.connect("html-page-context", mend_page, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

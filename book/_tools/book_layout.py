@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +24,7 @@ class Page:
 
     @property
     def name(self) -> str:
-        return self.docname.rsplit("/", 1)[-1]
-
-    @property
-    def is_chapter(self) -> bool:
-        return self.number is not None
+        return self.path.stem
 
     @property
     def notebook(self) -> Path:
@@ -47,22 +42,18 @@ class Book:
     @cached_property
     def pages(self) -> list[Page]:
         toc = yaml.safe_load((self.root / "_toc.yml").read_text(encoding="utf-8"))
-        entries: list[tuple[str, bool]] = [(toc["root"], False)]
-        for part in toc.get("parts", [toc]):
-            numbered = bool(part.get("numbered"))
-            entries += [(chapter["file"], numbered) for chapter in part.get("chapters", [])]
-        return list(self._numbered(entries))
-
-    def _numbered(self, entries: list[tuple[str, bool]]) -> Iterator[Page]:
-        chapter = 0
-        for file, numbered in entries:
-            docname = file.removesuffix(".md")
-            chapter += numbered
-            yield Page(docname, self.root / f"{docname}.md", chapter if numbered else None)
+        pages, chapter = [], 0
+        for part in [{"chapters": [{"file": toc["root"]}]}, *toc["parts"]]:
+            for entry in part["chapters"]:
+                chapter += part.get("numbered", False)
+                name = entry["file"].removesuffix(".md")
+                number = chapter if part.get("numbered") else None
+                pages.append(Page(name, self.root / f"{name}.md", number))
+        return pages
 
     @property
     def chapters(self) -> list[Page]:
-        return [page for page in self.pages if page.is_chapter]
+        return [page for page in self.pages if page.number is not None]
 
     def chapter(self, name: str) -> Page:
         """A chapter by file name, stem, or number: 03, 3, 03-mask-rate-curve."""

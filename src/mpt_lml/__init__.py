@@ -3,7 +3,6 @@
 from mpt_lml import (
     curves,
     data,
-    diffusion,
     estimators,
     evidence,
     gaussian,
@@ -14,6 +13,7 @@ from mpt_lml import (
     plots,
     quadrature,
     scores,
+    sentence_curves,
     theory,
     verdicts,
 )
@@ -44,7 +44,6 @@ __all__ = [
     "ViTMAE",
     "curves",
     "data",
-    "diffusion",
     "estimators",
     "evidence",
     "gaussian",
@@ -55,6 +54,7 @@ __all__ = [
     "plots",
     "quadrature",
     "scores",
+    "sentence_curves",
     "theory",
     "verdicts",
 ]

@@ -1,14 +1,12 @@
 """Gradient training that goes on to the last bit: runs side by side, and networks.
 
-In :func:`maximize` the runs are a batch axis: every parameter has a leading axis of length B, the
-objective returns one value a run, and Adam works entry by entry, so the runs never see each other.
+In :func:`maximize` the runs are a batch axis: Adam works entry by entry, so they never meet.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,16 +24,16 @@ Parameters = Mapping[str, Tensor]
 Objective = Callable[[Parameters, Sequence[torch.Generator]], Tensor]
 Tracked = Callable[[Parameters], Tensor]
 Progress = Callable[[Iterable[int], str], Iterable[int]]
+Schedule = torch.optim.lr_scheduler.LRScheduler
+
+
+def silent(items: Iterable[Any], description: str) -> Iterable[Any]:
+    """Progress that shows nothing."""
+    return items
 
 
 class DivergedError(RuntimeError):
-    """The objective or its gradient is no longer finite, at ``epoch`` (counted from 0).
-
-    A checkpoint keeps the state before that epoch.
-
-    >>> DivergedError("nan at epoch 12", epoch=12).epoch
-    12
-    """
+    """Objective or gradient is not finite at ``epoch`` (from 0); a checkpoint has the state before."""
 
     def __init__(self, message: str, epoch: int) -> None:
         super().__init__(message)
@@ -46,14 +44,8 @@ class DivergedError(RuntimeError):
 class Checkpoint:
     """Where a run is kept so that it can go on, and what it has to match.
 
-    Attributes
-    ----------
-    path : Path
-        A safetensors file, written atomically.
-    settings : dict
-        Plain values; a file with other settings is refused, with the first difference named.
-    every : int
-        Steps between two writes. It is also written when the run is interrupted.
+    ``path`` is a safetensors file, written atomically every so many steps and when the run is
+    interrupted; one with other ``settings`` (plain values) is refused, the first difference named.
 
     >>> Checkpoint(Path("run.safetensors"), {"law": "uniform"}).every
     100
@@ -67,10 +59,6 @@ class Checkpoint:
         require_count("every", self.every, 1)
 
 
-def _all(items: Iterable[int], description: str) -> Iterable[int]:
-    return items
-
-
 def maximize(
     parameters: Parameters,
     objective: Objective,
@@ -82,47 +70,26 @@ def maximize(
     track_every: int = 1,
     snapshots: Sequence[int] = (),
     checkpoint: Checkpoint | None = None,
-    progress: Progress = _all,
+    progress: Progress = silent,
 ) -> History:
     """Maximize ``objective`` with Adam, one step an epoch, for B runs side by side.
 
-    Parameters
-    ----------
-    parameters : dict of Tensor (B, ...)
-        Where to start; not changed.
-    objective : callable
-        ``objective(parameters, generators) -> (B,)``, in nats. Its randomness comes from
-        ``generators``, whose states are part of the checkpoint.
-    track : dict of callables, optional
-        ``name: f(parameters) -> (B,)``, evaluated before the first epoch, after every
-        ``track_every`` epochs and after the last; rows in between are NaN.
-    snapshots : sequence of int
-        Epochs after which the parameters are kept (0 is the initialization).
-    checkpoint : Checkpoint, optional
-        Where to store the state; an existing file is continued, bit for bit as if the run had never
-        stopped (same machine, same versions, same number of threads).
+    ``objective(parameters, generators)`` gives (B,) nats from parameters (B, ...); its randomness
+    comes from ``generators`` alone. What ``track`` names, ``f(parameters) -> (B,)``, is evaluated
+    before the first epoch, after every ``track_every`` and after the last; rows in between are NaN.
+    ``snapshots`` are epochs after which the parameters are kept (0: the start).
 
-    Returns
-    -------
-    History
-        ``values["objective"]`` and everything tracked; the objective's last row is NaN, since no
-        step follows it.
+    With a ``checkpoint`` the state is stored, and an existing file is continued bit for bit as if
+    the run had never stopped (same machine, same versions, same number of threads).
 
-    Raises
-    ------
-    ValueError
-        For an epoch count or learning rate that is not positive, or a snapshot outside 0..E.
-    CheckpointMismatchError
-        When the file belongs to another configuration.
-    DivergedError
-        When the objective or its gradient is not finite any more.
+    Returns a :class:`~mpt_lml.results.History` with ``values["objective"]`` (its last row is NaN, no
+    step follows it) and everything tracked. Raises ``ValueError`` for counts or rates that are not
+    positive, :class:`CheckpointMismatchError` for a file of another configuration and
+    :class:`DivergedError` where objective or gradient is not finite any more.
 
-    Examples
-    --------
-    >>> start = {"level": torch.zeros(2)}
-    >>> history = maximize(
-    ...     start, lambda p, _: -((p["level"] - 1) ** 2), num_epochs=50, learning_rate=0.1
-    ... )
+    >>> def objective(parameters, generators):
+    ...     return -(parameters["level"] - 1).square()
+    >>> history = maximize({"level": torch.zeros(2)}, objective, num_epochs=50, learning_rate=0.1)
     >>> history.values["objective"].shape
     torch.Size([51, 2])
     """
@@ -134,22 +101,15 @@ def maximize(
         require_count("snapshot epoch", epoch, 0, num_epochs)
     own = {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
     first, track = next(iter(own.values())), track or {}
-    values = {
-        name: torch.full((num_epochs + 1, len(first)), torch.nan, dtype=first.dtype)
-        for name in ("objective", *track)
-    }
-    state = _State(
-        own,
-        [torch.optim.Adam(list(own.values()), lr=learning_rate)],
-        generators,
-        values,
-        checkpoint,
-    )
+    empty = torch.full((num_epochs + 1, len(first)), torch.nan, dtype=first.dtype)
+    values = {name: empty.clone() for name in ("objective", *track)}
+    adam = torch.optim.Adam(list(own.values()), lr=learning_rate)
+    state = _State(own, [adam], generators, values, checkpoint)
 
     def ascend(epoch: int) -> None:
         value = objective(own, generators)
         _require_finite("objective", value, epoch)
-        state.optimizers[0].zero_grad()
+        adam.zero_grad()
         (-value.sum()).backward()
         for name, parameter in own.items():
             assert parameter.grad is not None
@@ -164,7 +124,7 @@ def maximize(
         if epoch in snapshots:
             state.kept |= {f"{epoch}/{name}": value.clone() for name, value in own.items()}
 
-    state.run(num_epochs, ascend, look, (), progress, "epoch")
+    state.run(num_epochs, ascend, look, progress, "epoch")
     return History(
         values,
         {name: value.detach() for name, value in own.items()},
@@ -175,7 +135,7 @@ def maximize(
 def descend(
     network: nn.Module,
     loss: Callable[[int], Tensor],
-    schedules: Sequence[torch.optim.lr_scheduler.LRScheduler],
+    schedules: Sequence[Schedule],
     *,
     num_steps: int,
     generators: Sequence[torch.Generator] = (),
@@ -183,7 +143,7 @@ def descend(
     watch: Callable[[], Tensor] | None = None,
     watched: Collection[int] = (),
     checkpoint: Checkpoint | None = None,
-    progress: Progress = _all,
+    progress: Progress = silent,
     label: str = "step",
 ) -> tuple[Tensor, list[Tensor]]:
     """Minimize ``loss`` over the weights of ``network``, in place.
@@ -200,13 +160,9 @@ def descend(
     """
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     losses = torch.full((num_steps,), torch.nan)
-    state = _State(
-        network.state_dict(keep_vars=True),
-        [schedule.optimizer for schedule in schedules],
-        generators,
-        {"loss": losses},
-        checkpoint,
-    )
+    own = network.state_dict(keep_vars=True)
+    optimizers = [schedule.optimizer for schedule in schedules]
+    state = _State(own, optimizers, generators, {"loss": losses}, checkpoint)
 
     def gradient(step: int) -> None:
         value = loss(step)
@@ -221,19 +177,18 @@ def descend(
         if watch is not None and step in watched:
             state.kept[f"{step}"] = watch()
 
-    state.run(num_steps, gradient, look, schedules, progress, label)
+    state.run(num_steps, gradient, look, progress, label, schedules)
     return losses, [state.kept[f"{step}"] for step in sorted(watched)]
 
 
 def _require_finite(what: str, value: Tensor, epoch: int) -> None:
     bad = (~torch.isfinite(value)).nonzero().flatten().tolist()
     if bad:
-        raise DivergedError(
-            f"the {what} is {value[bad[0]].item()} at epoch {epoch} in run {bad[0]} of "
-            f"{len(value)}; training stopped with the state before that epoch. A smaller "
-            "learning rate may help.",
-            epoch,
+        message = (
+            f"the {what} is {value[bad[0]].item()} at epoch {epoch} in run {bad[0]} of {len(value)}; "
+            "training stopped with the state before that epoch. A smaller learning rate may help."
         )
+        raise DivergedError(message, epoch)
 
 
 @dataclass
@@ -254,45 +209,41 @@ class _State:
         num_steps: int,
         gradient: Callable[[int], None],
         look: Callable[[int], None],
-        schedules: Sequence[torch.optim.lr_scheduler.LRScheduler],
         progress: Progress,
         label: str,
+        schedules: Sequence[Schedule] = (),
     ) -> None:
         """All steps from where the state is; it is stored on the way and at any end."""
         self.load(num_steps, schedules)
+        movers: list[Any] = [*self.optimizers, *schedules]
         whole = True
-
-        @torch.no_grad()
-        def see() -> None:
-            if self.seen < self.done:
-                look(self.done)
-                self.seen = self.done
-
         try:
-            see()
-            for step in progress(range(self.done, num_steps), label):
-                with self.undone_on_error():
-                    gradient(step)
+            self.see(look)
+            for _ in progress(range(self.done, num_steps), label):
+                self.attempt(gradient)
                 whole = False
-                for optimizer in self.optimizers:
-                    optimizer.step()
-                for schedule in schedules:
-                    schedule.step()
-                self.done = step + 1
+                for mover in movers:
+                    mover.step()
+                self.done += 1
                 whole = True
-                see()
+                self.see(look)
                 if self.checkpoint is not None and self.done % self.checkpoint.every == 0:
                     self.save()
         finally:
             if whole:
                 self.save()
 
-    @contextmanager
-    def undone_on_error(self) -> Iterator[None]:
+    @torch.no_grad()
+    def see(self, look: Callable[[int], None]) -> None:
+        if self.seen < self.done:
+            look(self.done)
+            self.seen = self.done
+
+    def attempt(self, gradient: Callable[[int], None]) -> None:
         """Nothing is updated yet: with the generators put back, a failed step never began."""
         before = [generator.get_state() for generator in self.generators]
         try:
-            yield
+            gradient(self.done)
         except BaseException:
             for generator, state in zip(self.generators, before, strict=True):
                 generator.set_state(state)
@@ -317,9 +268,7 @@ class _State:
         tensors |= {f"generator/{g}": each.get_state() for g, each in enumerate(self.generators)}
         save_tensors(self.checkpoint.path, tensors, self.checkpoint.settings)
 
-    def load(
-        self, num_steps: int, schedules: Sequence[torch.optim.lr_scheduler.LRScheduler]
-    ) -> None:
+    def load(self, num_steps: int, schedules: Sequence[Schedule]) -> None:
         """Go on from the file, after checking that it belongs to this configuration."""
         if self.checkpoint is None:
             return
@@ -336,11 +285,12 @@ class _State:
         for name, value in self.parameters.items():
             value.data.copy_(stored[f"parameter/{name}"])
         for prefix, value, memory in self.memories():
-            for key, moment in _under(prefix, stored).items():  # a count of steps stays on the CPU
-                memory[key] = moment if key == "step" else moment.to(value.device)
+            for key in [key for key in stored if key.startswith(prefix)]:
+                count = key.endswith("/step")  # it stays on the CPU
+                memory[key.removeprefix(prefix)] = stored[key].to("cpu" if count else value.device)
         for name, rows in self.rows.items():
             rows[: self.done + 1] = stored[f"rows/{name}"]
-        self.kept |= _under("kept/", stored)
+        self.kept |= {name[5:]: value for name, value in stored.items() if name[:5] == "kept/"}
         for g, generator in enumerate(self.generators):
             generator.set_state(stored[f"generator/{g}"])
         with warnings.catch_warnings():  # they follow from the number of steps alone
@@ -348,7 +298,3 @@ class _State:
             for schedule in schedules:
                 for _ in range(self.done):
                     schedule.step()
-
-
-def _under(prefix: str, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): value for k, value in stored.items() if k.startswith(prefix)}

@@ -1,8 +1,7 @@
-"""Figures: leaves that take results and an ``ax`` and compute nothing but positions (wing)."""
+"""Figures: leaves that take results and an ``ax`` and compute nothing but positions."""
 
 from __future__ import annotations
 
-import math
 from importlib import resources
 
 import matplotlib.pyplot as plt
@@ -13,16 +12,16 @@ from torch import Tensor
 
 from mpt_lml.results import MaskCurve
 
+__all__ = ["convergence", "mask_curve", "use_style"]
+
 
 def use_style() -> None:
-    """Use the book's matplotlib style (``book.mplstyle``) from here on."""
+    """Use the book's matplotlib style (``book.mplstyle``) from here on.
+
+    >>> use_style()
+    """
     with resources.as_file(resources.files("mpt_lml") / "book.mplstyle") as path:
         plt.style.use(path)
-
-
-def bits_per_dimension(nats: float, num_features: int) -> float:
-    """−nats / (D ln 2): the unit of compression, for a log-probability of D coordinates."""
-    return -nats / (num_features * math.log(2.0))
 
 
 def mask_curve(
@@ -31,14 +30,17 @@ def mask_curve(
     ax: Axes,
     label: str | None = None,
     color: str | None = None,
-    rate_axis: bool = False,
     area: bool = False,
 ) -> None:
-    """Draw S(x; M) against M (or the rate M/D), with two standard errors shaded where there are any.
+    """Draw S(x; M), nats, against M on ``ax``, two standard errors shaded where there are any.
 
     ``area=True`` shades the area between curve and zero, which is log p(x) by Proposition 1.
+
+    >>> import torch
+    >>> sizes = torch.arange(1, 4)
+    >>> mask_curve(MaskCurve(sizes, -1.0 * sizes, 0.0 * sizes, 3), ax=plt.figure().subplots())
     """
-    position = (curve.mask_rate if rate_axis else curve.num_masked).numpy()
+    position = curve.num_masked.numpy()
     score, error = curve.score.numpy(), 2 * np.nan_to_num(curve.standard_error.numpy())
     marker = "o" if len(score) <= 30 else ""
     (line,) = ax.plot(position, score, marker=marker, label=label, color=color)
@@ -48,14 +50,18 @@ def mask_curve(
         )
     if area:
         ax.fill_between(position, 0.0, score, color=line.get_color(), alpha=0.15, lw=0)
-    ax.set_xlabel("mask rate M/D" if rate_axis else "masked coordinates M")
+    ax.set_xlabel("masked coordinates M")
     ax.set_ylabel("S(x; M)  [nats / coordinate]")
 
 
 def convergence(
     difference: Float[Tensor, "runs P"], *, ax: Axes, label: str | None = None, color: str = "C0"
 ) -> None:
-    """Draw LML minus estimate after 1..P masks per size, one faint line per run, and the zero line."""
+    """Draw LML minus estimate, nats, after 1..P masks per size: a faint line a run, and zero.
+
+    >>> import torch
+    >>> convergence(torch.zeros(5, 100), ax=plt.figure().subplots())
+    """
     masks_per_size = np.arange(1, difference.shape[1] + 1)
     for index, row in enumerate(difference.numpy()):
         ax.plot(masks_per_size, row, color=color, alpha=0.55, label=None if index else label)

@@ -11,6 +11,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from sphinx.errors import ExtensionError
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
@@ -111,8 +112,9 @@ def _write(folder: Path, entries: list[dict], findings: tuple[dict, ...] = ()) -
 
 
 def test_every_claim_of_the_paper_has_an_entry_or_a_line():
-    assert CLAIMS - COMMITTED.claims() == set()
-    assert COMMITTED.claims() - CLAIMS == set()
+    assert {
+        claim for each in (*COMMITTED.paper, *COMMITTED.read) for claim in each.claims
+    } == CLAIMS
     assert REQUIRED - ENTRIES.keys() == set()
 
 
@@ -141,7 +143,7 @@ def test_every_finding_has_its_number():
 
 
 def test_chapters_exist():
-    for chapter in COMMITTED.chapters():
+    for chapter in {entry.chapter for entry in (*COMMITTED.paper, *COMMITTED.findings)}:
         assert (ROOT / f"{chapter}.md").is_file(), chapter
 
 
@@ -184,9 +186,12 @@ BROKEN = {
     "a negative error": ({"standard_error": -0.1}, "-0.1 is less than the minimum"),
     "a margin of nothing": ({"rule": PRINTS | {"margin": 0}}, "is not valid under any"),
     "an unknown test": ({"rule": {"test": "feel", "otherwise": "refuted"}}, "is not valid under"),
-    "a verdict without a run": ({"measured": None}, "measured is null"),
-    "a verdict without a rule": ({"rule": None}, "without a rule"),
-    "a measured entry that waits for weights": ({"verdict": "needs-weights"}, "was measured"),
+    "a verdict without a run": ({"measured": None}, "None is not of type 'number'"),
+    "a verdict without a rule": ({"rule": None}, "None is not of type 'object'"),
+    "a measured entry that waits for weights": (
+        {"verdict": "needs-weights"},
+        "1e-12 is not of type 'null'",
+    ),
     "a confirmed miss": (
         {"rule": PRINTS, "published": -60.34, "measured": -60.4},
         "its rule says 'corrected'",
@@ -205,38 +210,38 @@ BROKEN = {
 @pytest.mark.parametrize("changes, message", BROKEN.values(), ids=BROKEN.keys())
 def test_a_broken_entry_is_refused_by_name(tmp_path, changes, message):
     path = _write(tmp_path, [_entry(id="eq-0"), _entry(**changes)])
-    with pytest.raises(ledger.LedgerError, match=re.escape(message)) as caught:
+    with pytest.raises(ExtensionError, match=re.escape(message)) as caught:
         ledger.read_ledger(path)
     assert str(path) in str(caught.value)
     assert repr(changes.get("id", "eq-1")) in str(caught.value)
 
 
 def test_a_number_that_is_none_is_refused(tmp_path):
-    with pytest.raises(ledger.LedgerError, match="NaN is no number"):
+    with pytest.raises(ExtensionError, match="not JSON compliant"):
         ledger.read_ledger(_write(tmp_path, [_entry(measured=float("nan"))]))
 
 
 def test_a_missing_key_is_refused(tmp_path):
     entry = _entry()
     del entry["unit"]
-    with pytest.raises(ledger.LedgerError, match="'eq-1': .*'unit' is a required property"):
+    with pytest.raises(ExtensionError, match="'eq-1': .*'unit' is a required property"):
         ledger.read_ledger(_write(tmp_path, [entry]))
 
 
 def test_an_id_that_stands_twice_is_refused(tmp_path):
-    with pytest.raises(ledger.LedgerError, match="'eq-1': the id stands twice"):
+    with pytest.raises(ExtensionError, match="'eq-1': the id stands twice"):
         ledger.read_ledger(_write(tmp_path, [_entry(), _entry()]))
-    with pytest.raises(ledger.LedgerError, match="'eq-1': the id stands twice"):
+    with pytest.raises(ExtensionError, match="'eq-1': the id stands twice"):
         ledger.read_ledger(_write(tmp_path, [_entry()], (_finding(id="eq-1"),)))
 
 
 def test_a_file_that_is_not_json_is_refused(tmp_path):
     path = tmp_path / "ledger.json"
     path.write_text("[{", encoding="utf-8")
-    with pytest.raises(ledger.LedgerError, match="is not JSON"):
+    with pytest.raises(ExtensionError, match="is not JSON"):
         ledger.read_ledger(path)
     path.write_text("[]", encoding="utf-8")
-    with pytest.raises(ledger.LedgerError, match="is not of type 'object'"):
+    with pytest.raises(ExtensionError, match="is not of type 'object'"):
         ledger.read_ledger(path)
 
 
@@ -250,7 +255,7 @@ def test_a_stored_verdict_that_its_rule_does_not_make_is_seen(tmp_path):
         entry["verdict"] = other[entry["verdict"]]
         path = tmp_path / "ledger.json"
         path.write_text(json.dumps(broken), encoding="utf-8")
-        with pytest.raises(ledger.LedgerError, match=re.escape(repr(name))):
+        with pytest.raises(ExtensionError, match=re.escape(repr(name))):
             ledger.read_ledger(path)
 
 
@@ -268,7 +273,7 @@ def small_site(tmp_path):
     (tmp_path / "book" / "01-first.rst").write_text("The first chapter\n=================\n")
     (tmp_path / "book" / "map.rst").write_text(
         "Map\n===\n\n.. toctree::\n\n   01-first\n\n"
-        ".. ledger::\n   :anchors:\n\n.. ledger-summary::\n\n.. ledger-findings::\n\n"
+        ".. ledger::\n\n.. ledger-summary::\n\n.. ledger-findings::\n\n"
         ".. ledger-read::\n\n.. stored-results::\n"
     )
 
@@ -300,7 +305,7 @@ def test_the_table_shows_numbers_verdicts_and_links(small_site):
     assert "abstract It explains. It may." in text
     assert 'class="verdict verdict-confirmed"' in html
     assert 'id="ledger-table-1-true"' in html
-    table = html[html.index("ledger-entries") : html.index("ledger-summary")]
+    table = html[html.index("<table") : html.index("ledger-summary")]
     assert 'href="01-first.html"' in table
     _write(folder / "book", [entry, _entry(chapter="book/12-nowhere")])
     assert "12-nowhere" in build().stderr
@@ -339,7 +344,7 @@ def test_a_recorded_run_is_listed_with_where_it_came_from(small_site):
     result = build()
     assert result.returncode == 0, result.stderr
     text = _text((folder / "_build" / "book" / "map.html").read_text(encoding="utf-8"))
-    for piece in ("table-1.json", "torch 2.13.0", "A processor, 2 threads", "012345678"):
+    for piece in ("table-1.json", "torch 2.13.0", "A processor, threads: 2", "012345678"):
         assert piece in text
 
     record.write_text("{}", encoding="utf-8")
