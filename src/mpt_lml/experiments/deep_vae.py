@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import data, estimators, fit, masks, objectives, quadrature, scores
+from mpt_lml import data, estimators, fit, grids, masks, objectives, scores
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.masks import FixedRate, SizeLaw
 from mpt_lml.models import vae
+from mpt_lml.models.mixture import GridConditional
 from mpt_lml.results import Estimate, History
 
 Generators = Sequence[torch.Generator]
@@ -36,7 +37,7 @@ def noise(count: int, x: Float[Tensor, "B n D"], size: int, generators: Generato
 def elbo(p: vae.Parameters, x: Tensor, generators: Generators, of: Figure3Lower) -> Tensor:
     """The usual objective."""
     drawn = noise(1, x, of.latent_dim, generators)[0]
-    return objectives.vae.elbo(p, x, drawn, of.noise_variance)
+    return objectives.elbo(p, x, drawn, of.noise_variance)
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,9 @@ class Masked:
         before, size, variance = self.rounds - 1, of.latent_dim, of.noise_variance
         if self.partial:
             drawn, weighted = noise(self.samples, x, size, generators), self.partial == "bound"
-            return objectives.vae.partial(p, x, mask, drawn, variance, weighted=weighted)
+            return objectives.partial(p, x, mask, drawn, variance, weighted=weighted)
         drawn = noise(before + self.samples, x, size, generators)
-        return objectives.vae.recursive(
+        return objectives.recursive(
             p,
             x,
             mask,
@@ -96,23 +97,23 @@ def exact(p: vae.Parameters, x: Tensor, generators: Generators, of: Figure3Lower
     The grid is moved by a random fraction of its spacing at every step. On nodes that stay, the
     decoder learns to fit between them: log p(x) on that grid rises and on any other one falls.
     """
-    grid, values = quadrature.trapezoid(of.latent_dim, of.exact_nodes).to(x), []
+    grid, values = grids.trapezoid(of.latent_dim, of.exact_nodes).to(x), []
     width, law = grid.nodes[:, 0].max() - grid.nodes[:, 0].min(), FixedRate(of.fixed_rate)
     for images, model, g in zip(x, of.models(p), generators, strict=True):
         mask = masks.stratified_masks(of.exact_masks, x.shape[2], law, generator=g).to(x.device)
         shift = torch.rand(of.latent_dim, generator=g).to(x) - 0.5
         nodes = grid.nodes + shift * width / (of.exact_nodes - 1)
         log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
-        table = estimators.GridConditional(model, quadrature.Grid(nodes, log_weights))
+        table = GridConditional(model, grids.Grid(nodes, log_weights))
         score = scores.mask_score(table.log_conditional(images, mask), mask)
         values.append(x.shape[2] * score.mean())
     idle = sum(value.sum() for name, value in p.items() if name.startswith("encoder"))
     return torch.stack(values) + 0.0 * idle
 
 
-def on_grid(model: vae.VAE) -> estimators.GridConditional:
+def on_grid(model: vae.VAE) -> GridConditional:
     """``model`` with its prior on a grid that knows its log p(x), K ≤ 3."""
-    return estimators.GridConditional(model, quadrature.trapezoid(model.latent_dim, NODES))
+    return GridConditional(model, grids.trapezoid(model.latent_dim, NODES))
 
 
 def double(parameters: vae.Parameters) -> dict[str, Tensor]:
@@ -236,7 +237,7 @@ class Figure3Lower(Experiment):
         """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
         values = []
         for run, model in enumerate(self.models(double(parameters))):
-            if self.latent_dim <= quadrature.MAX_LATENT_DIM:
+            if self.latent_dim <= grids.MAX_LATENT_DIM:
                 values.append(on_grid(model).log_marginal(x).mean().item())
             else:
                 g = torch.Generator().manual_seed(run)
