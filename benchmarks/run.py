@@ -37,8 +37,8 @@ from mpt_lml import (
     orders,
     quadrature,
 )
-from mpt_lml.experiments import training
 from mpt_lml.experiments.convergence import NOISE_VARIANCE
+from mpt_lml.experiments.training import Figure2
 from mpt_lml.files import provenance, write_json
 
 SEEDS = (4, 44, 444, 4444, 44444)
@@ -151,13 +151,14 @@ def subset_curve() -> Row:
 
 def figure_2() -> Row:
     """Two laws on two draws, five starts, a thousand epochs, the exact LML of every epoch."""
-    config = training.Training.paper()
+    config = Figure2()
     seconds, outcome = timed(lambda: experiments.run("figure-2", device="cpu"), repeats=2)
     size, literal_seconds, worst = config.num_features, 0.0, 0.0
+    laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(config.fixed_rate)}
     for draw in ("paper", "model"):
-        of = training.problem(config, draw)
-        for name, law in training.laws(config).items():
-            loadings, generators = training.initial_loadings(config)
+        of = config.problem(draw, experiments.Bench())
+        for name, law in laws.items():
+            loadings, generators = config.starts()
             mask = [
                 masks.stratified_masks(size, size, law, generator=generators[0])
                 for _ in range(EPOCHS)

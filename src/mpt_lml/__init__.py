@@ -3,7 +3,6 @@
 from mpt_lml import (
     curves,
     data,
-    diffusion,
     estimators,
     evidence,
     gaussian,
@@ -14,6 +13,7 @@ from mpt_lml import (
     plots,
     quadrature,
     scores,
+    sentence_curves,
     theory,
     verdicts,
 )
@@ -42,7 +42,6 @@ __all__ = [
     "ViTMAE",
     "curves",
     "data",
-    "diffusion",
     "estimators",
     "evidence",
     "gaussian",
@@ -53,6 +52,7 @@ __all__ = [
     "plots",
     "quadrature",
     "scores",
+    "sentence_curves",
     "theory",
     "verdicts",
 ]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mpt_lml import PPCA, curves, data, experiments
-from mpt_lml.models import bert_networks
+from mpt_lml.models import networks
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
@@ -33,7 +33,7 @@ def _with_nan() -> torch.Tensor:
 
 
 def _long_sentence():
-    reader = bert_networks.load_tokenizer(bert_networks.small_bert_folder())
+    reader = networks.load_tokenizer(networks.small_bert_folder())
     return data.encode(reader, ["the"] * 3 + ["the " * 78], max_length=64)
 
 

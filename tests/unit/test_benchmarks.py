@@ -23,7 +23,8 @@ from mpt_lml import (
     orders,
     quadrature,
 )
-from mpt_lml.experiments import training
+from mpt_lml.experiments import Bench
+from mpt_lml.experiments.training import Figure2
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import language
@@ -56,11 +57,11 @@ def test_the_exact_curve_agrees_with_the_literal_formula() -> None:
 
 
 def test_batched_training_is_the_literal_loop() -> None:
-    config = training.Training(num_data=40, num_features=5, num_epochs=6, seeds=(4, 44))
-    of = training.problem(config, "model")
-    for law in training.laws(config).values():
-        history = training.train(config, of, law)
-        starts, generators = training.initial_loadings(config)
+    config = Figure2(num_data=40, num_features=5, num_epochs=6, seeds=(4, 44))
+    of = config.problem("model", Bench())
+    for law in (masks.UniformSize(), masks.FixedRate(0.2)):
+        history = config.train([of], [law], Bench())
+        starts, generators = config.starts()
         for run, g in enumerate(generators):
             mask = [masks.stratified_masks(5, 5, law, generator=g) for _ in range(6)]
             loadings, lml = literal.train(of.x, starts[run], 0.2, torch.stack(mask), 0.01)
@@ -70,17 +71,16 @@ def test_batched_training_is_the_literal_loop() -> None:
 
 
 def test_everything_in_one_batch_is_everything_one_by_one() -> None:
-    config = training.Training(num_data=40, num_features=5, num_epochs=6, seeds=(4, 44))
-    problems = [training.problem(config, draw) for draw in ("paper", "model")]
-    laws = list(training.laws(config).values())
-    together = training.train_together(config, problems, laws)
+    config = Figure2(num_data=40, num_features=5, num_epochs=6, seeds=(4, 44))
+    problems = [config.problem(draw, Bench()) for draw in ("paper", "model")]
+    laws = [masks.UniformSize(), masks.FixedRate(0.2)]
+    together = config.train(problems, laws, Bench()).values
     for p, of in enumerate(problems):
         for q, law in enumerate(laws):
-            alone = training.train(config, of, law).values
+            alone = config.train([of], [law], Bench()).values
             for name in ("lml", "objective"):
-                torch.testing.assert_close(
-                    together[name][p, q].T, alone[name], atol=1e-9, rtol=0, equal_nan=True
-                )
+                batch = together[name].unflatten(1, (2, 2, 2))[:, p, q]
+                torch.testing.assert_close(batch, alone[name], atol=1e-9, rtol=0, equal_nan=True)
 
 
 def test_all_orders_agree_with_one_conditional_at_a_time() -> None:

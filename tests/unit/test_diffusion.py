@@ -6,17 +6,23 @@ import pytest
 import torch
 from models import generator, random_ppca, random_table
 
-from mpt_lml import curves, diffusion, masks, orders
+from mpt_lml import curves, masks, orders
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.tables import ConditionalTable, points
+from mpt_lml.theory import diffusion
 
 f64 = {"dtype": torch.float64}
-SCHEDULES = [
-    diffusion.Polynomial(),
-    diffusion.Polynomial(2.0),
-    diffusion.Polynomial(3.5),
-    diffusion.Cosine(),
-]
+
+
+def linear(time: torch.Tensor) -> torch.Tensor:
+    return time
+
+
+def cosine(time: torch.Tensor) -> torch.Tensor:
+    return (0.5 * torch.pi * time).sin()
+
+
+SCHEDULES = [linear, torch.square, lambda time: time**3.5, cosine]
 
 
 def inconsistent(num_features: int = 4, num_values: int = 3, noise: float = 0.7):
@@ -37,12 +43,10 @@ def masked_sum(model: ConditionalTable, x: torch.Tensor, p: float) -> float:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_schedules_run_from_zero_to_one_at_their_speed(schedule: diffusion.Schedule) -> None:
-    ends = schedule.masked(torch.tensor([0.0, 1.0], **f64))
-    assert ends.tolist() == [0.0, 1.0]
-    time = torch.linspace(0.05, 0.95, 7, **f64).requires_grad_()
-    (slope,) = torch.autograd.grad(schedule.masked(time).sum(), time)
-    torch.testing.assert_close(schedule.speed(time), slope, rtol=1e-12, atol=0)
+def test_speed_is_the_slope(schedule) -> None:
+    time = torch.linspace(0.05, 0.95, 7, **f64)
+    slope = (schedule(time + 1e-6) - schedule(time - 1e-6)) / 2e-6
+    torch.testing.assert_close(diffusion.speed(schedule, time), slope, rtol=1e-8, atol=0)
 
 
 class TestBernstein:
@@ -71,7 +75,7 @@ class TestBernstein:
 
 class TestNelbo:
     @pytest.mark.parametrize("schedule", SCHEDULES)
-    def test_is_minus_the_area_for_every_schedule(self, schedule: diffusion.Schedule) -> None:
+    def test_is_minus_the_area_for_every_schedule(self, schedule) -> None:
         model, x = inconsistent(), points(4, 3)[17:18]
         score = curve_of(model, x)
         # p = t^3.5 is not smooth at 0, so Gauss-Legendre is not exact for it: 1e-8, not 1e-13.
@@ -89,7 +93,7 @@ class TestNelbo:
 
     def test_long_curves(self) -> None:
         score = -torch.rand(300, generator=generator(3), **f64)
-        found = diffusion.nelbo(score, diffusion.Polynomial(), num_nodes=150)
+        found = diffusion.nelbo(score, linear, num_nodes=150)
         assert abs(found + score.sum()) < 1e-9
 
 
@@ -99,7 +103,7 @@ class TestSteps:
     def test_elbo_is_the_mean_over_reveals(self, schedule, num_steps: int) -> None:
         """Every assignment of the coordinates to steps, weighted by the products of p_i − p_{i−1}."""
         model, x = inconsistent(), points(4, 3)[30:31]
-        level = schedule.masked(torch.arange(num_steps + 1, **f64) / num_steps)
+        level = schedule(torch.arange(num_steps + 1, **f64) / num_steps)
         reveal = points(4, num_steps)
         weight = level.diff().flip(0)[reveal].prod(dim=1)
         assert abs(weight.sum() - 1.0) < 1e-12
@@ -110,7 +114,7 @@ class TestSteps:
     def test_elbo_converges_at_first_order(self) -> None:
         score = curve_of(inconsistent(), points(4, 3)[30:31])
         gap = [
-            4 * (score.mean() - diffusion.step_elbo(score, diffusion.Polynomial(), t) / 4).item()
+            4 * (score.mean() - diffusion.step_elbo(score, linear, t) / 4).item()
             for t in (200, 400)
         ]
         predicted = 4 * (score[0] - score[-1]).item() / 2
@@ -118,9 +122,9 @@ class TestSteps:
         assert gap[0] / gap[1] == pytest.approx(2.0, rel=0.02)
 
     def test_reveal_steps_follow_the_schedule(self) -> None:
-        schedule, count = diffusion.Cosine(), 40_000
+        schedule, count = cosine, 40_000
         reveal = diffusion.reveal_steps(count, 2, schedule, 5, generator=generator(4))
-        expected = schedule.masked(torch.arange(6, **f64) / 5).diff().flip(0)
+        expected = schedule(torch.arange(6, **f64) / 5).diff().flip(0)
         observed = torch.bincount(reveal.flatten(), minlength=5) / (2 * count)
         error = (expected * (1 - expected) / (2 * count)).sqrt()
         assert ((observed - expected).abs() < 5 * error).all()
@@ -179,14 +183,18 @@ class TestSample:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: diffusion.Polynomial(0.5), ValueError, "power must be at least 1.*got 0.5"),
+        (
+            lambda: diffusion.sample(random_table(2, 2), orders.every(2), generator=generator()),
+            TypeError,
+            "JointTable has no list of values",
+        ),
         (
             lambda: diffusion.bernstein(torch.zeros(3), torch.tensor([1.1])),
             ValueError,
             "vector of probabilities",
         ),
         (
-            lambda: diffusion.step_elbo(torch.zeros(3), diffusion.Cosine(), 0),
+            lambda: diffusion.step_elbo(torch.zeros(3), cosine, 0),
             ValueError,
             "num_steps must be in >= 1, got 0",
         ),
@@ -208,4 +216,4 @@ def test_a_gaussian_has_the_same_bound() -> None:
     x = model.sample(3, generator=generator(1))
     score = curves.exact_curve(model, x).score
     exact = model.log_marginal(x).mean()
-    assert abs(diffusion.nelbo(score, diffusion.Cosine()) + exact) < 1e-9
+    assert abs(diffusion.nelbo(score, cosine) + exact) < 1e-9

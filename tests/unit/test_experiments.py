@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from mpt_lml import PPCA, curves, data, estimators, experiments, fit
-from mpt_lml.experiments import base, cli, convergence, fixed_size, ledger
+from mpt_lml.experiments import base, cli, ledger
 from mpt_lml.experiments.base import Bench, Finding
 from mpt_lml.files import read_json, write_json
-from mpt_lml.models import bert_networks
+from mpt_lml.models import networks
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,26 +109,23 @@ def test_one_entry_of_table_1_tells_cutting_from_rounding(table_1: experiments.O
 
 
 def test_every_choice_of_one_mask_per_size() -> None:
-    model, x, _ = convergence.seeded_problem(convergence.Figure1Left(), 4)
-    every = convergence.one_mask_estimates(model, x)
-    assert len(every) == math.prod(math.comb(5, size) for size in range(1, 6))
-    assert abs(every.mean() - estimators.exact(model, x)) < 1e-12
-    exact = estimators.exact_variance(model, x)
-    assert abs(every.var(correction=0) - exact) < 1e-12
+    outcome = experiments.run("figure-1-left", seeds=(4,), num_masks=2000, device="cpu")
+    assert outcome.findings["claim-subset-biased"].measured < 1e-12
     # The standard error that Figure 1 goes by is that of one replicate over the root of P.
-    outcome = convergence.figure_1_left(convergence.Figure1Left(seeds=(4,), num_masks=2000))
+    draw = data.paper_gaussian(100, 5, 2, generator=torch.Generator().manual_seed(4))
+    exact = estimators.exact_variance(PPCA(draw.loadings, 0.2), draw.x)
     assert outcome.arrays["standard_error"][0] == pytest.approx((exact / 2000) ** 0.5, rel=0.05)
 
 
 def test_a_point_of_the_fixed_size_panel_stands_on_one_mask_per_term() -> None:
-    config = fixed_size.Figure1Right(num_features=64, num_masked=10, num_masks=60)
-    found = fixed_size.figure_1_right(config).findings["fig-1-right-masks"]
+    settings = {"num_features": 64, "num_masked": 10, "num_masks": 60}
+    found = experiments.run("figure-1-right", **settings).findings["fig-1-right-masks"]
     assert abs(found.measured - 8.0) < 4 * found.standard_error < 2.0
 
 
 def test_fixed_size_settles_at_d_times_its_score() -> None:
-    config = fixed_size.Figure1Right(num_features=6, num_masked=2, num_masks=500)
-    outcome = fixed_size.figure_1_right(config)
+    settings = {"num_features": 6, "num_masked": 2, "num_masks": 500}
+    outcome = experiments.run("figure-1-right", **settings)
     draw = data.paper_gaussian(100, 6, 2, generator=torch.Generator().manual_seed(111))
     model = PPCA(draw.loadings, 0.2)
     expected = estimators.exact(model, draw.x) - 6 * curves.exact_curve(model, draw.x).score[1]
@@ -249,7 +246,7 @@ class TestOtherNetworks:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        folder = str(bert_networks.small_bert_folder())
+        folder = str(networks.small_bert_folder())
         call = ["run", "table-2-pretrained", "--preset", "quick"]
         assert cli.main([*call, "--model", folder]) == 0
         named = read_json(Path("mpt-lml-results", "table-2-pretrained.json"))

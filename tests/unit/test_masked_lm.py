@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from mpt_lml import MaskedLM, curves, data, estimators, masks, numerics
-from mpt_lml.checkpoints import CheckpointError
-from mpt_lml.models import bert_networks
+from mpt_lml.checkpoints import BERT_BASE, CheckpointError
+from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import masked_logits
 
 
@@ -240,8 +240,8 @@ def test_a_saved_bert_comes_back_the_same(tmp_path: Path) -> None:
     network = tiny().float()
     network.save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
-    again = bert_networks.load_network(tmp_path)
-    reader = bert_networks.load_tokenizer(tmp_path)
+    again = networks.load_network(tmp_path)
+    reader = networks.load_tokenizer(tmp_path)
     assert MaskedLM.of(again, reader).mask_token_id == MASK
     mask = masks.all_masks(3, 2)
     # The stored network may choose another attention kernel: float32 sums in another order.
@@ -256,12 +256,12 @@ def test_a_saved_bert_comes_back_the_same(tmp_path: Path) -> None:
 def test_vocabulary_file(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
-    assert bert_networks.load_tokenizer(path)("The dogs")["input_ids"] == [2, 5, 11, 8, 3]
+    assert networks.load_tokenizer(path)("The dogs")["input_ids"] == [2, 5, 11, 8, 3]
 
 
 def test_trained_vocabulary_covers_its_text() -> None:
     sentences = list(data.sentences().first)
-    found = bert_networks.train_tokenizer(sentences, 120)
+    found = networks.train_tokenizer(sentences, 120)
     assert 100 < len(found) <= 120
     assert found.convert_tokens_to_ids("[MASK]") == MASK
     assert all(found.unk_token_id not in row for row in found(sentences)["input_ids"])
@@ -325,11 +325,11 @@ class TestRefusals:
     def test_folders_that_are_no_checkpoints(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").touch()
         with pytest.raises(CheckpointError, match="no config.json .it holds notes.txt"):
-            bert_networks.load_network(tmp_path)
+            networks.load_network(tmp_path)
         with pytest.raises(CheckpointError, match="is not a folder"):
-            bert_networks.load_network(tmp_path / "nothing")
+            networks.load_network(tmp_path / "nothing")
         with pytest.raises(CheckpointError, match="has no tokenizer that can be read"):
-            bert_networks.load_tokenizer(tmp_path)
+            networks.load_tokenizer(tmp_path)
 
     def test_pickles_are_refused(self, tmp_path: Path) -> None:
         network = tiny().float()
@@ -338,12 +338,12 @@ class TestRefusals:
         with pytest.raises(
             CheckpointError, match="only pickled weights .pytorch_model.bin.*refused"
         ):
-            bert_networks.load_network(tmp_path)
+            networks.load_network(tmp_path)
 
     def test_encoder_without_its_head(self, tmp_path: Path) -> None:
         BertModel(tiny().config).float().save_pretrained(tmp_path)
-        with pytest.raises(CheckpointError, match="lacks .* of the weights of a masked language"):
-            bert_networks.load_network(tmp_path)
+        with pytest.raises(CheckpointError, match="lacks .* of the weights of BertForMaskedLM"):
+            networks.load_network(tmp_path)
 
     def test_another_kind_of_model(self, tmp_path: Path) -> None:
         from transformers import GPT2Config, GPT2LMHeadModel
@@ -351,16 +351,16 @@ class TestRefusals:
         config = GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=1, n_positions=8)
         GPT2LMHeadModel(config).save_pretrained(tmp_path)
         with pytest.raises(ValueError, match="a 'gpt2' model, which has no masked-LM head"):
-            bert_networks.load_network(tmp_path)
+            networks.load_network(tmp_path)
 
     def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         with pytest.raises(CheckpointError, match="there is no network.*small BERT of the book"):
-            bert_networks.load_network(bert_networks.HUB_NAME)
+            networks.load_network(BERT_BASE)
 
     def test_a_hub_name_needs_a_revision(self) -> None:
         with pytest.raises(ValueError, match="Pin the revision"):
-            bert_networks.load_network("someone/some-bert")
+            networks.load_network("someone/some-bert")
 
     def test_a_config_without_positions_counts(self) -> None:
         config = BertConfig(
@@ -371,14 +371,14 @@ class TestRefusals:
 
 class TestTheBooksOwn:
     def test_it_is_small_and_comes_with_a_card(self) -> None:
-        folder = bert_networks.small_bert_folder()
+        folder = networks.small_bert_folder()
         names = {path.name for path in folder.iterdir()}
         assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= names
         assert sum(path.stat().st_size for path in folder.iterdir()) <= 8 * 2**20
         assert "mpt-lml run small-bert" in (folder / "README.md").read_text(encoding="utf-8")
 
     def test_it_has_learned_english(self) -> None:
-        network, reader = bert_networks.load_small_bert()
+        network, reader = networks.load_small_bert()
         assert next(network.parameters()).dtype == torch.float32
         conditionals = MaskedLM(
             network, MASK, special_token_ids=reader.all_special_ids, half_precision=False
@@ -397,8 +397,8 @@ class TestTheBooksOwn:
 
     def test_vocabularies_do_not_depend_on_the_run(self) -> None:
         """The trainer numbers equally frequent pieces as it likes; the pieces are the same."""
-        once, again = (bert_networks.train_tokenizer(data.sentences().first, 150) for _ in range(2))
+        once, again = (networks.train_tokenizer(data.sentences().first, 150) for _ in range(2))
         assert once.get_vocab() == again.get_vocab()
         pieces = sorted(once.get_vocab(), key=once.get_vocab().get)
-        assert pieces[:5] == list(bert_networks.SPECIAL_TOKENS)
+        assert pieces[:5] == list(networks.SPECIAL_TOKENS)
         assert pieces[5:] == sorted(pieces[5:])

@@ -12,7 +12,7 @@ import torch
 from mpt_lml.experiments import small_bert
 from mpt_lml.experiments.small_bert import SmallBert
 from mpt_lml.files import read_json
-from mpt_lml.models import bert_networks
+from mpt_lml.models import networks
 
 
 def stopping(after: int):
@@ -74,7 +74,7 @@ def test_the_weights_have_the_recorded_scores(tmp_path: Path) -> None:
     """The committed files are those of the run: vocabulary, weights and held-out rows agree."""
     shutil.copytree(RESULTS / "small_bert", tmp_path / "vocabulary")
     tokenizer, _, held_out = small_bert._prepare(SmallBert.paper(), tmp_path)
-    network, _ = bert_networks.load_small_bert()
+    network, _ = networks.load_small_bert()
     found = small_bert.watch(network, held_out, tokenizer.mask_token_id)
     # Weights are stored with 11 bits: relative errors of 5e-4 in each of some layers' many terms.
     assert found == pytest.approx(recorded_scores()["after"], abs=5e-3)

@@ -10,14 +10,14 @@ import torch
 from models import generator
 
 from mpt_lml import ViTMAE, checkpoints, curves, masks
-from mpt_lml.models import mae_networks
+from mpt_lml.models import networks
 from mpt_lml.models.vit_mae import mask_noise, set_masked_patches
 
 transformers = pytest.importorskip("transformers")
 
 
 def network(channels: int = 1, size: int = 8, patch: int = 2, seed: int = 0):
-    return mae_networks.small_network(
+    return networks.small_mae(
         size, channels, patch, width=16, num_layers=1, decoder_layers=1, seed=seed
     )
 
@@ -112,17 +112,18 @@ def test_hidden_patches_are_told_apart() -> None:
     net = network()
     net.decoder.decoder_pos_embed.data.zero_()
     assert spread(net) < 1e-5
-    assert spread(mae_networks.restore_positions(net)) > 1e-2
-    twin = mae_networks.random_twin(network(), seed=1)
+    assert spread(networks.random_twin(net, seed=2)) > 1e-2
+    twin = networks.random_twin(network(), seed=1)
     codes = twin.vit.embeddings.position_embeddings[0]  # of the first place and of all patches
     assert (codes[1:, None] - codes[None, 1:]).abs().amax(dim=2).fill_diagonal_(1).min() > 0.1
     patches = twin.vit.embeddings.patch_embeddings.projection.weight.clone()
     twin.vit.embeddings.position_embeddings.data.zero_()
-    mae_networks.restore_positions(twin)
+    networks._restore_positions(twin)
     assert torch.equal(twin.vit.embeddings.position_embeddings[0], codes)
     assert torch.equal(twin.vit.embeddings.patch_embeddings.projection.weight, patches)
-    kept = net.decoder.decoder_pos_embed.clone()
-    assert torch.equal(mae_networks.restore_positions(net).decoder.decoder_pos_embed, kept)
+    kept = twin.decoder.decoder_pos_embed.clone()
+    networks._restore_positions(twin)
+    assert torch.equal(twin.decoder.decoder_pos_embed, kept)
 
 
 def test_masks_of_different_sizes_go_together() -> None:
@@ -239,19 +240,19 @@ def test_a_seed_names_a_network_and_leaves_the_global_one() -> None:
 def test_a_saved_network_comes_back(tmp_path: Path) -> None:
     net = network(3, 8, 4)
     net.save_pretrained(tmp_path)
-    loaded = mae_networks.load_network(tmp_path)
+    loaded = networks.load_network(tmp_path)
     x = images(2, 3)
     mask = masks.sample_masks(2, 4, 2, generator=generator())
     assert torch.equal(ViTMAE(net, 0.1).log_each(x, mask), ViTMAE(loaded, 0.1).log_each(x, mask))
     net.half().save_pretrained(tmp_path)
-    assert mae_networks.load_network(tmp_path).dtype == torch.float32
+    assert networks.load_network(tmp_path).dtype == torch.float32
 
 
 def test_the_name_on_the_hub_means_one_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hub's cache as it lies on disk, so that a name is resolved without a network."""
-    name = mae_networks.HUB_NAME
+    name = checkpoints.VIT_MAE_BASE
     pinned = checkpoints.PINNED[name]
     home = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
     net = network(3, 8, 4)
@@ -259,17 +260,9 @@ def test_the_name_on_the_hub_means_one_commit(
     network(3, 8, 4, seed=9).save_pretrained(home / "snapshots" / ("0" * 40))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    loaded = mae_networks.load_network(name).state_dict()
+    loaded = networks.load_network(name).state_dict()
     assert all(torch.equal(value, loaded[key]) for key, value in net.state_dict().items())
     assert checkpoints.resolved_revision(name) == pinned
-
-
-def test_enlarged_images() -> None:
-    with pytest.warns(UserWarning, match=r"\(1, 8, 8\) become \(3, 16, 16\)"):
-        larger = mae_networks.as_inputs(images(2), (3, 16, 16))
-    assert larger.shape == (2, 3, 16, 16)
-    same = images(2)
-    assert mae_networks.as_inputs(same, (1, 8, 8)) is same
 
 
 def with_pixel(value: float) -> torch.Tensor:
@@ -366,11 +359,6 @@ REFUSED = {
         ValueError,
         "8 is not a multiple of patch_size 3",
     ),
-    "two channels to three": (
-        lambda: mae_networks.as_inputs(images(1, 2), (3, 8, 8)),
-        ValueError,
-        "2 channels",
-    ),
 }
 
 
@@ -385,7 +373,7 @@ def test_refused_with_a_reason(call, error, message) -> None:
 class TestLoading:
     def refused(self, source: object, message: str) -> None:
         with pytest.raises(checkpoints.CheckpointError, match=message):
-            mae_networks.load_network(source)
+            networks.load_network(source)
 
     def test_a_folder_that_is_no_checkpoint(self, tmp_path: Path) -> None:
         (tmp_path / "holiday.txt").touch()
@@ -412,16 +400,16 @@ class TestLoading:
         sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
         config = transformers.BertConfig(vocab_size=9, intermediate_size=8, **sizes)
         transformers.BertForMaskedLM(config).save_pretrained(tmp_path)
-        with pytest.raises(ValueError, match="'bert' checkpoint, not a 'vit_mae'"):
-            mae_networks.load_network(tmp_path)
+        with pytest.raises(TypeError, match="ViTMAEForPreTraining.*got BertForMaskedLM"):
+            ViTMAE(networks.load_network(tmp_path), 1.0)
 
     def test_a_name_without_a_revision(self) -> None:
         with pytest.raises(ValueError, match="somebody/mae.*Pin the revision"):
-            mae_networks.load_network("somebody/mae")
+            networks.load_network("somebody/mae")
 
     def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def offline(*args: object, **options: object) -> None:
             raise OSError("we couldn't connect")
 
         monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", offline)
-        self.refused(mae_networks.HUB_NAME, "no network.*save_pretrained.*small_network")
+        self.refused(checkpoints.VIT_MAE_BASE, "no network.*save_pretrained.*small_mae")

@@ -18,9 +18,8 @@ from mpt_lml import PPCA, ViTMAE, checkpoints, data, masks
 from mpt_lml.experiments import cli, image_baselines, ledger, mae_live, mae_training, vit_mae
 from mpt_lml.experiments.base import run
 from mpt_lml.files import read_json
-from mpt_lml.models import mae_networks
 from mpt_lml.models.base import Grouped
-from mpt_lml.models.mae_networks import small_network
+from mpt_lml.models.networks import small_mae
 
 pytest.importorskip("transformers")
 QUICK = vit_mae.Figure6.quick()
@@ -61,7 +60,7 @@ def test_scores_are_those_of_the_model(outcome: tuple) -> None:
     x = data.images("digits").grid[: QUICK.num_train].float()
     test = data.images("digits", "test").grid[: QUICK.num_test].float()
     mean, scale = vit_mae.channel_moments(x)
-    network = small_network(8, 1, 2, width=16, num_layers=1, decoder_layers=1, seed=4)
+    network = small_mae(8, 1, 2, width=16, num_layers=1, decoder_layers=1, seed=4)
     model = ViTMAE(network, 1.0, pixel_mean=mean, pixel_scale=scale)
     sizes = vit_mae.grid_sizes(QUICK.rates, 16)
     assert sizes == [2, 8, 14]
@@ -102,7 +101,7 @@ def test_sizes_of_a_cycle_are_visited_once(monkeypatch) -> None:
     moments = vit_mae.channel_moments(x)
     options = {"batch_size": 2, "learning_rate": 1e-3, "generator": generator()}
     options |= {"pixel_mean": moments[0], "pixel_scale": moments[1]}
-    network = small_network(8, 1, 2, width=8, num_layers=1, decoder_layers=1, seed=0)
+    network = small_mae(8, 1, 2, width=8, num_layers=1, decoder_layers=1, seed=0)
     vit_mae.train(network, x, num_steps=32, **options)
     assert sorted(seen[:16]) == sorted(seen[16:]) == list(range(1, 17))
     assert seen[:16] != seen[16:]
@@ -110,9 +109,7 @@ def test_sizes_of_a_cycle_are_visited_once(monkeypatch) -> None:
 
 def test_a_local_checkpoint_takes_the_place_of_the_small_ones(tmp_path: Path) -> None:
     """The path of facebook/vit-mae-base, with a small network of the same classes, enlarged images."""
-    small_network(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1).save_pretrained(
-        tmp_path
-    )
+    small_mae(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1).save_pretrained(tmp_path)
     config = dataclasses.replace(
         vit_mae.Figure6.pretrained(str(tmp_path)),
         seeds=(4,),
@@ -134,9 +131,9 @@ def test_one_command_runs_the_pretrained_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As with facebook/vit-mae-base, whose name the paper preset has; the ledger is not touched."""
-    assert vit_mae.PreTrained.paper().model == mae_networks.HUB_NAME
+    assert vit_mae.PreTrained.paper().model == checkpoints.VIT_MAE_BASE
     monkeypatch.chdir(tmp_path)
-    small_network(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1).save_pretrained("mae")
+    small_mae(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1).save_pretrained("mae")
     before = ledger.location().read_bytes()
     call = ["run", "figure-6-pretrained", "--preset", "quick", "--seed", "4", "--model", "mae"]
     with pytest.warns(UserWarning, match="enlarged"):
@@ -193,14 +190,14 @@ def run_cells(word: str, places: dict) -> tuple:
 
 
 def tiny_network():
-    return small_network(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1)
+    return small_mae(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1)
 
 
 def test_the_pretrained_network_runs_live_from_a_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hub's cache as on disk, with a stand-in of the same class under the pinned commit."""
-    name = mae_networks.HUB_NAME
+    name = checkpoints.VIT_MAE_BASE
     pinned = checkpoints.PINNED[name]
     home = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
     tiny_network().save_pretrained(home / "snapshots" / pinned)
@@ -283,7 +280,7 @@ def test_the_rate_of_the_mean(outcome: tuple) -> None:
 
 def test_muon_takes_the_matrices_of_the_layers() -> None:
     x = data.images("digits").grid[:50].float()
-    network = small_network(8, 1, 2, width=8, num_layers=1, decoder_layers=1, seed=0)
+    network = small_mae(8, 1, 2, width=8, num_layers=1, decoder_layers=1, seed=0)
     first = {key: value.clone() for key, value in network.state_dict().items()}
     moments = vit_mae.channel_moments(x)
     vit_mae.train(
@@ -300,3 +297,13 @@ def test_muon_takes_the_matrices_of_the_layers() -> None:
     moved = [k for k, v in network.state_dict().items() if (v - first[k]).abs().max() > 1e-4]
     assert len(moved) == 12  # four of attention and two of the MLP, in one layer and one decoder's
     assert all(".layers.0." in key or "_layers.0." in key for key in moved)
+
+
+def test_enlarged_images() -> None:
+    x = torch.rand(2, 1, 8, 8, generator=generator(3), dtype=torch.float64)
+    with pytest.warns(UserWarning, match=r"\(1, 8, 8\) become \(3, 16, 16\)"):
+        larger = vit_mae.as_inputs(x, (3, 16, 16))
+    assert larger.shape == (2, 3, 16, 16)
+    assert vit_mae.as_inputs(x, (1, 8, 8)) is x
+    with pytest.raises(ValueError, match="2 channels"):
+        vit_mae.as_inputs(x.expand(-1, 2, -1, -1), (3, 16, 16))

@@ -7,7 +7,7 @@ from models import generator
 from transformers import BertTokenizer, DistilBertConfig, DistilBertForMaskedLM
 
 from mpt_lml import data
-from mpt_lml.models import bert_networks
+from mpt_lml.models import networks
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", ".", "a", "dog"]
 CLS, SEP, MASK = 2, 3, 4
@@ -30,9 +30,9 @@ def tiny(kind: str = "classic", seed: int = 0) -> torch.nn.Module:
             hidden_dim=64,
             max_position_embeddings=16,
         )
-        network = bert_networks.at_random(DistilBertForMaskedLM, config, seed=seed)
+        network = networks.at_random(DistilBertForMaskedLM, config, seed=seed)
     else:
-        network = bert_networks.small_network(
+        network = networks.small_masked_lm(
             size, kind, width=32, num_layers=2, max_length=16, seed=seed
         )
     draws = generator(seed)

@@ -9,24 +9,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import curves, data, estimators, masks, objectives
-from mpt_lml.experiments.convergence import NOISE_VARIANCE, paper_masks
-from mpt_lml.experiments.registry import (
-    Config,
-    Finding,
-    Outcome,
-    Progress,
-    checksum,
-    experiment,
-    silent,
-)
-from mpt_lml.experiments.training import over
+from mpt_lml import curves, estimators, masks, objectives
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.convergence import NOISE_VARIANCE, paper_masks, paper_problem, seeded
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.theory.rates import random_loadings_curve
 
 
+@experiment(
+    "figure-4",
+    title="Figure 4: area under the mask-rate curve at D = 200",
+    cost="about 15 s",
+    quick={
+        "num_data": 50,
+        "num_features": 20,
+        "panels": (("left", 2, 1), ("center", 2, 10), ("right", 10, 5)),
+    },
+    gpu=False,
+)
 @dataclass(frozen=True)
-class Figure4(Config):
+class Figure4(Experiment):
     """Three panels as (K, P): one mask per size, a hundred, and fifty latent dimensions.
 
     One mask per size leaves much to chance: those panels draw under ``more_seeds`` as well.
@@ -42,68 +44,35 @@ class Figure4(Config):
     )
     more_seeds: tuple[int, ...] = tuple(range(15))
 
-    @classmethod
-    def paper(cls) -> Figure4:
-        """As published."""
-        return cls()
+    def run(self, bench: Bench) -> Outcome:
+        """The three panels on the paper's own draw and on data from the model with the same loadings.
 
-    @classmethod
-    def quick(cls) -> Figure4:
-        """D = 20."""
-        panels = (("left", 2, 1), ("center", 2, 10), ("right", 10, 5))
-        return cls(num_data=50, num_features=20, panels=panels)
-
-
-@experiment(
-    "figure-4",
-    title="Figure 4: area under the mask-rate curve at D = 200",
-    cost="about 15 s",
-    config=Figure4,
-)
-def figure_4(
-    config: Figure4, *, device: torch.device = torch.device("cpu"), progress: Progress = silent
-) -> Outcome:
-    """The three panels on the paper's own draw and on data from the model with the same loadings.
-
-    Arrays, for panel in (left, center, right) and draw in (paper, model): ``score/PANEL/DRAW``
-    (seeds, D), ``lml/PANEL/DRAW`` (), and ``predicted/PANEL`` (D,) for data from the model.
-    """
-    arrays: dict[str, Tensor] = {}
-    used = []
-    for panel, latent_dim, num_masks in config.panels:
-        generator = torch.Generator().manual_seed(config.data_seed)
-        drawn = data.paper_gaussian(
-            config.num_data, config.num_features, latent_dim, generator=generator
-        )
-        own = PPCA(drawn.loadings, NOISE_VARIANCE).sample(config.num_data, generator=generator)
-        used += [drawn.x, own]
-        model = PPCA(drawn.loadings.to(device), NOISE_VARIANCE)
-        scores: dict[str, list[Tensor]] = {"paper": [], "model": []}
-        seeds = config.seeds + (config.more_seeds if num_masks == 1 else ())
-        for seed in progress(seeds, f"{panel}, seed"):
-            mask_generator = torch.Generator().manual_seed(seed)
-            mask = paper_masks(num_masks, config.num_features, generator=mask_generator)
-            for draw, x in (("paper", drawn.x), ("model", own)):
-                values = curves.size_scores(model, x.to(device), mask.to(device))
-                scores[draw].append(values.mean(dim=1).cpu())
-        for draw, x in (("paper", drawn.x), ("model", own)):
-            arrays[f"score/{panel}/{draw}"] = torch.stack(scores[draw])
-            exact = float(estimators.exact(model, x.to(device)))
-            arrays[f"lml/{panel}/{draw}"] = torch.tensor(exact, dtype=torch.float64)
-        arrays[f"predicted/{panel}"] = random_loadings_curve(
-            config.num_features, latent_dim, NOISE_VARIANCE
-        )
-    return Outcome(_findings(config, arrays), arrays, checksum(used))
-
-
-def _findings(config: Figure4, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-    """Area minus exact LML on the paper's draw; its error is the spread over the mask seeds."""
-    return {
-        f"fig-4-{panel}": over(
-            arrays[f"score/{panel}/paper"].sum(dim=1) - arrays[f"lml/{panel}/paper"]
-        )
-        for panel, _, _ in config.panels
-    }
+        Arrays, for panel in (left, center, right) and draw in (paper, model): ``score/PANEL/DRAW``
+        (seeds, D), ``lml/PANEL/DRAW`` (), and ``predicted/PANEL`` (D,) for data from the model.
+        """
+        arrays: dict[str, Tensor] = {}
+        findings: dict[str, Finding] = {}
+        used: list[Tensor] = []
+        for panel, latent_dim, num_masks in self.panels:
+            sizes, generator = (self.num_features, latent_dim), seeded(self.data_seed)
+            model, x = paper_problem(self.num_data, *sizes, generator)
+            draws = {"paper": x, "model": model.sample(self.num_data, generator=generator)}
+            used += draws.values()
+            seeds = self.seeds + (self.more_seeds if num_masks == 1 else ())
+            for draw, x in draws.items():
+                scores = []
+                for seed in bench.progress(seeds, f"{panel}, {draw} draw, seed"):
+                    mask = paper_masks(num_masks, self.num_features, generator=seeded(seed))
+                    scores.append(curves.size_scores(model, x, mask).mean(dim=1))
+                exact = torch.tensor(float(estimators.exact(model, x)), dtype=torch.float64)
+                arrays |= {
+                    f"score/{panel}/{draw}": torch.stack(scores),
+                    f"lml/{panel}/{draw}": exact,
+                }
+            arrays[f"predicted/{panel}"] = random_loadings_curve(*sizes, NOISE_VARIANCE)
+            area = arrays[f"score/{panel}/paper"].sum(dim=1)
+            findings[f"fig-4-{panel}"] = Finding.over(area - arrays[f"lml/{panel}/paper"])
+        return Outcome(findings, arrays, checksum(used))
 
 
 def dense_curve(
@@ -120,14 +89,21 @@ def dense_curve(
     shifts = torch.arange(0, size, max(1, size // num_masks))
     ranks = ((orders[:, None] + shifts[:, None]) % size).flatten(0, 1).to(moment.device)
     score = [
-        objectives.mask_scores(model.loadings, noise, moment, ranks < m).mean()
+        objectives.mask_scores(model.loadings, noise, moment, masks.from_ranks(ranks, m)).mean()
         for m in range(1, size + 1)
     ]
     return torch.stack(score).cpu()
 
 
+@experiment(
+    "curve-shape",
+    title="Figure 4: tail, decay and its beginning, at twenty truths",
+    cost="about 4 min",
+    quick={"seeds": (1991, 1), "num_data": 50, "num_features": 20, "panels": ((2, 20), (8, 5))},
+    gpu=False,
+)
 @dataclass(frozen=True)
-class CurveShape(Config):
+class CurveShape(Experiment):
     """Figure 4's curves at several truths, as (K, P); ``seeds`` draw loadings and data."""
 
     seeds: tuple[int, ...] = (1991, *range(1, 20))
@@ -135,72 +111,49 @@ class CurveShape(Config):
     num_features: int = 200
     panels: tuple[tuple[int, int], ...] = ((5, 200), (50, 40))
 
-    @classmethod
-    def paper(cls) -> CurveShape:
-        """D = 200; K = 5 and K = 50."""
-        return cls()
+    def run(self, bench: Bench) -> Outcome:
+        """Smooth curves on the paper's own draw, and expected ones under the model.
 
-    @classmethod
-    def quick(cls) -> CurveShape:
-        """D = 20."""
-        return cls(seeds=(1991, 1), num_data=50, num_features=20, panels=((2, 20), (8, 5)))
-
-
-@experiment(
-    "curve-shape",
-    title="Figure 4: tail, decay and its beginning, at twenty truths",
-    cost="about 4 min",
-    config=CurveShape,
-    gpu=False,
-)
-def curve_shape(
-    config: CurveShape, *, device: torch.device = torch.device("cpu"), progress: Progress = silent
-) -> Outcome:
-    """Smooth curves on the paper's own draw, and expected ones under the model.
-
-    Arrays, for the two K and draw in (paper, model): ``score/K/DRAW`` and ``spread/K/DRAW`` (D,), the
-    mean curve in nats per coordinate and its standard deviation over the truths; ``exponential/K/DRAW``
-    and ``closed/K/DRAW`` (truths,), how far the nearest exponential and the closed form stay from a
-    curve, as shares of its range. For "model" the second moment is the model's covariance.
-    """
-    arrays: dict[str, Tensor] = {}
-    kept: dict[tuple[int, str], Tensor] = {}
-    used = []
-    few, many = (latent_dim for latent_dim, _ in config.panels)
-    for latent_dim, num_masks in config.panels:
-        rows: dict[str, list[Tensor]] = {"paper": [], "model": []}
-        for seed in progress(config.seeds, f"K = {latent_dim}, truth"):
-            generator = torch.Generator().manual_seed(seed)
-            drawn = data.paper_gaussian(
-                config.num_data, config.num_features, latent_dim, generator=generator
-            )
-            used.append(drawn.x)
-            model = PPCA(drawn.loadings, NOISE_VARIANCE)
-            for draw, moment in (
-                ("paper", objectives.second_moment(drawn.x)),
-                ("model", model.covariance),
-            ):
-                orders = torch.Generator().manual_seed(seed)
-                rows[draw].append(dense_curve(model, moment, num_masks, generator=orders))
-        predicted = random_loadings_curve(config.num_features, latent_dim, NOISE_VARIANCE)
-        for draw in rows:
-            score = kept[latent_dim, draw] = torch.stack(rows[draw])
-            at = f"{latent_dim}/{draw}"
-            arrays[f"score/{at}"], arrays[f"spread/{at}"] = score.mean(dim=0), score.std(dim=0)
-            arrays[f"exponential/{at}"] = torch.stack([exponential_residual(row) for row in score])
-            reach = score.amax(dim=1) - score.amin(dim=1)
-            arrays[f"closed/{at}"] = (score - predicted).abs().amax(dim=1) / reach
-    low, high = kept[few, "paper"], kept[many, "paper"]
-    findings = {
-        "claim-tail-90": over(fall_beyond(low, 0.9)),
-        "claim-exponential": over(arrays[f"exponential/{few}/paper"]),
-        "claim-decay-50": over(rate_of_fall(high, 0.05)),
-        "steepest-rate-k-50": over((high.diff(dim=1).argmin(dim=1) + 1) / high.shape[1]),
-        "closed-form-residual": over(arrays[f"closed/{few}/model"]),
-        "closed-form-residual-k-50": over(arrays[f"closed/{many}/model"]),
-        "exponential-residual-k-50": over(arrays[f"exponential/{many}/model"]),
-    }
-    return Outcome(findings, arrays, checksum(used))
+        Arrays, for the two K and draw in (paper, model): ``score/K/DRAW`` and ``spread/K/DRAW`` (D,),
+        the mean curve in nats per coordinate and its standard deviation over the truths;
+        ``exponential/K/DRAW`` and ``closed/K/DRAW`` (truths,), how far the nearest exponential and
+        the closed form stay from a curve, as shares of its range. For "model" the second moment is
+        the model's covariance.
+        """
+        arrays: dict[str, Tensor] = {}
+        kept: dict[str, Tensor] = {}
+        used = []
+        for latent_dim, num_masks in self.panels:
+            sizes = (self.num_features, latent_dim)
+            rows: dict[str, list[Tensor]] = {"paper": [], "model": []}
+            for seed in bench.progress(self.seeds, f"K = {latent_dim}, truth"):
+                model, x = paper_problem(self.num_data, *sizes, seeded(seed))
+                used.append(x)
+                moments = {"paper": objectives.second_moment(x), "model": model.covariance}
+                for draw, moment in moments.items():
+                    rows[draw].append(dense_curve(model, moment, num_masks, generator=seeded(seed)))
+            predicted = random_loadings_curve(*sizes, NOISE_VARIANCE)
+            for draw in rows:
+                at = f"{latent_dim}/{draw}"
+                score = kept[at] = torch.stack(rows[draw])
+                arrays[f"score/{at}"], arrays[f"spread/{at}"] = score.mean(dim=0), score.std(dim=0)
+                residuals = [exponential_residual(row) for row in score]
+                arrays[f"exponential/{at}"] = torch.stack(residuals)
+                reach = score.amax(dim=1) - score.amin(dim=1)
+                arrays[f"closed/{at}"] = (score - predicted).abs().amax(dim=1) / reach
+        few, many = (latent_dim for latent_dim, _ in self.panels)
+        low, high = kept[f"{few}/paper"], kept[f"{many}/paper"]
+        findings = {
+            "claim-tail-90": fall_beyond(low, 0.9),
+            "claim-exponential": arrays[f"exponential/{few}/paper"],
+            "claim-decay-50": rate_of_fall(high, 0.05),
+            "steepest-rate-k-50": (high.diff(dim=1).argmin(dim=1) + 1) / high.shape[1],
+            "closed-form-residual": arrays[f"closed/{few}/model"],
+            "closed-form-residual-k-50": arrays[f"closed/{many}/model"],
+            "exponential-residual-k-50": arrays[f"exponential/{many}/model"],
+        }
+        found = {name: Finding.over(values) for name, values in findings.items()}
+        return Outcome(found, arrays, checksum(used))
 
 
 def fall_beyond(score: Float[Tensor, "*B D"], rate: float) -> Float[Tensor, "*B"]:

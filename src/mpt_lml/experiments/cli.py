@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 
 from tqdm.auto import tqdm
 
-from mpt_lml.experiments import base, bert_command, ledger
+from mpt_lml.experiments import base, ledger
 from mpt_lml.experiments.base import Experiment, Item, Outcome
 from mpt_lml.files import checkout, provenance, read_json, require_writable, write_json
 
@@ -24,20 +24,19 @@ class _Clock:
     """Seconds of a run over all of its parts; the earlier ones are noted beside its state."""
 
     def __init__(self, folder: Path | None) -> None:
-        self.note = None if folder is None else folder / "seconds.json"
-        kept = self.note is not None and self.note.is_file()
-        self.before = float(read_json(self.note)) if kept and self.note else 0.0
-        self.start = self.noted = time.perf_counter()
+        self.note = folder / "seconds.json" if folder else None
+        before = read_json(self.note) if self.note and self.note.is_file() else 0.0
+        self.start = self.noted = time.perf_counter() - before
 
     def seconds(self) -> float:
-        return round(self.before + time.perf_counter() - self.start, 2)
+        return round(time.perf_counter() - self.start, 2)
 
     def save(self) -> None:
         if self.note is not None:
             write_json(self.note, self.seconds())
-            self.noted = time.perf_counter()
+        self.noted = time.perf_counter()
 
-    def ticking(self, items: Iterable[Item], description: str) -> Iterable[Item]:
+    def __call__(self, items: Iterable[Item], description: str) -> Iterable[Item]:
         """A bar on a terminal's standard error that also notes, once a second, the time so far."""
         for item in tqdm(items, desc=description, disable=None, leave=False):
             yield item
@@ -55,39 +54,33 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="action", required=True)
     commands.add_parser("list", help="names, titles and costs")
-    run = commands.add_parser("run", help="run one experiment and store what it finds")
-    run.add_argument("name", help="see 'mpt-lml list'")
-    run.add_argument("--preset", choices=("paper", "quick"), default="paper")
-    run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    run.add_argument("--seed", type=int, nargs="+", metavar="S", help="replace the preset's seeds")
-    run.add_argument(
-        "--model",
-        metavar="FOLDER",
-        help="for experiments that load a network: a folder made by save_pretrained, in place of "
-        "the name on the hub (the ledger is left alone)",
-    )
-    run.add_argument(
+    add = commands.add_parser("run", help="run one experiment, store what it finds").add_argument
+    add("name", help="see 'mpt-lml list'")
+    add("--preset", choices=("paper", "quick"), default="paper")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add("--seed", type=int, nargs="+", metavar="S", help="replace the preset's seeds")
+    add("--model", metavar="FOLDER", help="another network: a folder made by save_pretrained")
+    add(
         "--set",
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="replace another setting; several values are separated by commas, and 5:95:10 is a "
-        "range, its last number included",
+        help="replace a setting: "
+        "several values are separated by commas, 5:95:10 is a range with its last number",
     )
-    run.add_argument(
+    add(
         "--out",
         metavar="DIR",
-        help="folder for NAME.json; default: book/results for a paper run in a checkout, "
-        "else mpt-lml-results",
+        help="folder for NAME.json; default: book/results for a paper run "
+        "in a checkout, which also enters the ledger, else mpt-lml-results",
     )
-    run.add_argument("--json", metavar="PATH", help="write the result there only; - is stdout")
-    run.add_argument(
+    add("--json", metavar="PATH", help="write the result there only; - is stdout")
+    add(
         "--checkpoints",
         metavar="DIR",
-        help="where a long run keeps its state; the same command goes on from it "
-        "(default: under mpt-lml-results/checkpoints, removed when the result is written)",
+        help="where a long run keeps its state; the same command "
+        "goes on from it (default: under mpt-lml-results, removed at the end)",
     )
-    bert_command.add_parser(commands)
     compare = commands.add_parser("compare", help="measured against published, from the ledger")
     which = compare.add_mutually_exclusive_group(required=True)
     which.add_argument("name", nargs="?", help="see 'mpt-lml list'")
@@ -110,11 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.action == "compare":
             command = None if options.all else f"mpt-lml run {base.find(options.name).name}"
             print(_tables(ledger.compare(command, ledger.location())))
-        elif options.action == "bert-curve":
-            bert_command.run(options, _Clock(None).ticking)
         else:
             _run(options)
-    except (ValueError, OSError) as error:
+    except (TypeError, ValueError, OSError) as error:
         print(f"mpt-lml: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -130,7 +121,7 @@ def _run(options: argparse.Namespace) -> None:
     target = _target(options, root)
     folder = _folder(options, chosen)
     clock = _Clock(folder)
-    bench = base.bench_for(chosen, options.device, clock.ticking, folder)
+    bench = base.bench_for(chosen, options.device, clock, folder)
     try:
         outcome = chosen.run(bench)
     except BaseException:
@@ -172,21 +163,22 @@ def _settings(options: argparse.Namespace) -> Experiment:
 def _value(text: str, kind: Any) -> Any:
     """``text`` as a value of the type that a setting has."""
     if str(kind).startswith("tuple"):
-        parts: list[Any] = []
-        for part in text.split(","):
-            ends = part.split(":")
-            if len(ends) > 1 and all(end.isdigit() for end in ends):
-                first, last, *step = map(int, ends)
-                parts += range(first, last + 1, *step)
-            else:
-                parts.append(_value(part, str if "str" in str(kind) else None))
-        return tuple(parts)
-    if kind is not None and "str" in str(kind):
+        parts = text.split(",")
+        return tuple(each for part in parts for each in _range(part, "str" in str(kind)))
+    if "str" in str(kind):
         return text
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+def _range(part: str, words: bool) -> Iterable[Any]:
+    ends = part.split(":")
+    if len(ends) == 1 or not all(end.isdigit() for end in ends):
+        return [_value(part, str if words else None)]
+    first, last, *step = map(int, ends)
+    return range(first, last + 1, *step)
 
 
 def _target(options: argparse.Namespace, root: Path | None) -> Path | None:
@@ -210,8 +202,6 @@ def _folder(options: argparse.Namespace, chosen: Experiment) -> Path | None:
 
 
 def _left_behind(options: argparse.Namespace) -> str:
-    if options.action == "bert-curve":
-        return f"the same command goes on from {options.out}"
     if options.action == "run" and base.find(options.name).resumable:
         return f"the same command goes on from {_folder(options, _settings(options))}"
     return "nothing was written"
@@ -220,42 +210,39 @@ def _left_behind(options: argparse.Namespace) -> str:
 def _content(
     options: argparse.Namespace, chosen: Experiment, outcome: Outcome, seconds: float, device: str
 ) -> dict[str, Any]:
-    command = ["mpt-lml", "run", options.name]
-    command += ["--preset", options.preset] if options.preset != "paper" else []
-    command += ["--seed", *map(str, options.seed)] if options.seed else []
-    command += ["--model", options.model] if options.model else []
-    command += [part for each in options.set for part in ("--set", each)]
+    given = ["--preset", options.preset] if options.preset != "paper" else []
+    given += ["--seed", *map(str, options.seed)] if options.seed else []
+    given += ["--model", options.model] if options.model else []
+    given += [part for each in options.set for part in ("--set", each)]
     return {
         "experiment": options.name,
         "preset": options.preset,
         "config": dataclasses.asdict(chosen),
         **outcome.as_dict(),
         "seconds": seconds,
-        "provenance": provenance(" ".join(command), device),
+        "provenance": provenance(" ".join(["mpt-lml", "run", options.name, *given]), device),
     }
 
 
 def _tables(entries: Sequence[dict[str, Any]]) -> str:
     """What the paper prints with its verdicts, then what this book finds."""
-    judged = [e for e in entries if "verdict" in e]
-    found = [e for e in entries if "verdict" not in e]
-    parts = []
-    if judged:
-        heads = ("in the paper", "published", "measured", "std. error", "unit", "verdict")
-        rows = [(*_numbers(e, "published"), e["unit"], e["verdict"]) for e in judged]
-        parts.append(_aligned(heads, *rows))
-    if found:
-        titles = ("found by this book", "measured", "std. error", "unit")
-        parts.append(_aligned(titles, *((*_numbers(e), e["unit"]) for e in found)))
+    heads = ("published", "measured", "std. error", "unit", "verdict")
+    judged = [("in the paper", *heads), *(_row(e, True) for e in entries if "verdict" in e)]
+    found = [
+        ("found by this book", *heads[1:-1]),
+        *(_row(e, False) for e in entries if "verdict" not in e),
+    ]
+    parts = [_aligned(rows) for rows in (judged, found) if len(rows) > 1]
     return "\n\n".join(parts) or "the ledger has no entry for this experiment"
 
 
-def _numbers(entry: dict[str, Any], *before: str) -> tuple[str, ...]:
-    values = (entry[key] for key in (*before, "measured", "standard_error"))
-    return (entry["id"], *("–" if value is None else f"{value:.6g}" for value in values))
+def _row(entry: dict[str, Any], judged: bool) -> tuple[str, ...]:
+    keys = ("published", "measured", "standard_error")[not judged :]
+    numbers = ("–" if entry[key] is None else f"{entry[key]:.6g}" for key in keys)
+    return (entry["id"], *numbers, entry["unit"], *([entry["verdict"]] if judged else []))
 
 
-def _aligned(*rows: tuple[str, ...]) -> str:
+def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
     """Rows as columns of a terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(

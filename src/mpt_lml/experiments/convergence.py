@@ -1,7 +1,8 @@
-"""Table 1 and Figure 1: how fast the accumulated masked score finds log p(x)."""
+"""Table 1 and Figure 1, left and center: how fast the accumulated score finds log p(x)."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -10,15 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import curves, data, estimators, masks
-from mpt_lml.experiments.registry import (
-    Config,
-    Finding,
-    Outcome,
-    Progress,
-    checksum,
-    experiment,
-    silent,
-)
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.models.ppca import PPCA
 
 NOISE_VARIANCE = 0.2
@@ -32,6 +25,18 @@ TABLE_1 |= {"p100-mean": -60.34, "p100-sd": 0.03}
 def seeded(seed: int) -> torch.Generator:
     """A generator on the CPU that starts from ``seed``."""
     return torch.Generator().manual_seed(seed)
+
+
+def paper_problem(
+    num_data: int,
+    num_features: int,
+    latent_dim: int,
+    generator: torch.Generator,
+    device: torch.device = torch.device("cpu"),
+) -> tuple[PPCA, Float[Tensor, "N D"]]:
+    """The paper's model and its own draw of data, both on ``device``."""
+    drawn = data.paper_gaussian(num_data, num_features, latent_dim, generator=generator)
+    return PPCA(drawn.loadings.to(device), NOISE_VARIANCE), drawn.x.to(device)
 
 
 def paper_masks(
@@ -48,6 +53,11 @@ def paper_masks(
     return masks.from_ranks(ranks, torch.arange(1, num_features + 1)[:, None])
 
 
+def of_spread(value: float, degrees: float) -> Finding:
+    """A standard deviation from so many normal deviations, with its error by normal theory."""
+    return Finding(value, value / math.sqrt(2 * degrees))
+
+
 def _cut(value: float) -> float:
     """``value`` cut after two decimals, so 0.1299 gives 0.12.
 
@@ -57,9 +67,15 @@ def _cut(value: float) -> float:
     return math.trunc(100.0 * (value + math.copysign(5e-6, value))) / 100.0
 
 
+@experiment(
+    "table-1",
+    title="Table 1: LML and its estimate from P = 1, 10, 100 masks per size",
+    cost="about 10 s",
+    quick={"num_data": 50, "num_features": 20, "num_masks": (1, 10), "spread_masks": 20},
+)
 @dataclass(frozen=True)
-class Table1(Config):
-    """Settings of Table 1. The text suggests K = 2; the printed values come from K = 5, D = 200."""
+class Table1(Experiment):
+    """The text suggests K = 2; the printed values come from K = 5, D = 200."""
 
     num_data: int = 1000
     num_features: int = 200
@@ -68,72 +84,47 @@ class Table1(Config):
     num_masks: tuple[int, ...] = (1, 10, 100)
     spread_masks: int = 240
 
-    @classmethod
-    def paper(cls) -> Table1:
-        """As published."""
-        return cls()
+    def run(self, bench: Bench) -> Outcome:
+        """Mean and sample standard deviation over the mask seeds, the exact value, and the spread.
 
-    @classmethod
-    def quick(cls) -> Table1:
-        """Small enough for a test; its findings are not the paper's."""
-        return cls(num_data=50, num_features=20, num_masks=(1, 10), spread_masks=20)
-
-
-@experiment(
-    "table-1",
-    title="Table 1: LML and its estimate from P = 1, 10, 100 masks per size",
-    cost="about 10 s",
-    config=Table1,
-)
-def table_1(
-    config: Table1, *, device: torch.device = torch.device("cpu"), progress: Progress = silent
-) -> Outcome:
-    """Mean and sample standard deviation over the mask seeds, the exact value, and the spread.
-
-    Arrays: ``estimates`` (columns, seeds) in nats per datum, ``num_masks`` (columns,), ``spread``
-    (), the standard deviation of the estimate at P = 1 from masks that the table does not use.
-    """
-    draw = data.paper_gaussian(
-        config.num_data,
-        config.num_features,
-        config.latent_dim,
-        generator=seeded(config.data_seed),
-    )
-    x = draw.x.to(device)
-    model = PPCA(draw.loadings.to(device), NOISE_VARIANCE)
-    findings = {"table-1/true": Finding(float(estimators.exact(model, x)))}
-    columns = []
-    cells = [(column, seed) for column in config.num_masks for seed in config.seeds]
-    for num_masks, seed in progress(cells, "masks per size, seed"):
-        mask = paper_masks(num_masks, config.num_features, generator=seeded(seed))
-        columns.append(curves.size_scores(model, x, mask.to(device)).mean(dim=1).sum().item())
-    estimates = torch.tensor(columns, dtype=torch.float64).view(-1, len(config.seeds))
-    for num_masks, row in zip(config.num_masks, estimates, strict=True):
-        spread = row.std().item()
-        error = spread / math.sqrt(len(row))
-        findings[f"table-1/p{num_masks}-mean"] = Finding(row.mean().item(), error)
-        # Normal theory: the standard error of a sample standard deviation.
-        findings[f"table-1/p{num_masks}-sd"] = Finding(spread, spread / math.sqrt(2 * len(row) - 2))
-    told_apart = {
-        n: f.measured for n, f in findings.items() if _cut(f.measured) != round(f.measured, 2)
-    }
-    cut = [TABLE_1.get(name.removeprefix("table-1/")) == _cut(v) for name, v in told_apart.items()]
-    findings["table-1-cut-digits"] = Finding(float(sum(cut)))
-    # Var of the estimate at P = 1 is the sum of the variances of the sizes; its error from blocks.
-    values = curves.sampled_scores(model, x, config.spread_masks, generator=seeded(56)).cpu()
-    blocks = values.view(config.num_features, 4, -1).var(dim=2).sum(dim=0).sqrt()
-    share = blocks / abs(findings["table-1/true"].measured)
-    findings["claim-fast"] = Finding(share.mean().item(), share.std().item() / 2.0)
-    arrays = {"estimates": estimates, "num_masks": torch.tensor(config.num_masks)}
-    arrays["spread"] = blocks.mean()
-    return Outcome(findings, arrays, checksum([draw.x, draw.loadings]))
+        Arrays: ``estimates`` (columns, seeds) in nats per datum, ``num_masks`` (columns,), ``spread``
+        (), the standard deviation of the estimate at P = 1 from masks that the table does not use.
+        """
+        sizes = (self.num_data, self.num_features, self.latent_dim)
+        model, x = paper_problem(*sizes, seeded(self.data_seed), bench.device)
+        found = {"true": Finding(float(estimators.exact(model, x)))}
+        cells = list(itertools.product(self.num_masks, self.seeds))
+        values = []
+        for num_masks, seed in bench.progress(cells, "masks per size, seed"):
+            mask = paper_masks(num_masks, self.num_features, generator=seeded(seed))
+            values.append(curves.size_scores(model, x, mask.to(x.device)).mean(dim=1).sum().item())
+        estimates = torch.tensor(values, dtype=torch.float64).view(-1, len(self.seeds))
+        for num_masks, row in zip(self.num_masks, estimates, strict=True):
+            found[f"p{num_masks}-mean"] = Finding.over(row)
+            found[f"p{num_masks}-sd"] = of_spread(row.std().item(), len(row) - 1)
+        cut = [
+            TABLE_1.get(name) == _cut(each.measured) != round(each.measured, 2)
+            for name, each in found.items()
+        ]
+        # Var of the estimate at P = 1 is the sum of the variances of the sizes; its error from blocks.
+        other = curves.sampled_scores(model, x, self.spread_masks, generator=seeded(56)).cpu()
+        blocks = other.view(self.num_features, 4, -1).var(dim=2).sum(dim=0).sqrt()
+        findings = {f"table-1/{name}": each for name, each in found.items()} | {
+            "table-1-cut-digits": Finding(float(sum(cut))),
+            "claim-fast": Finding.over(blocks / abs(found["true"].measured)),
+        }
+        columns = torch.tensor(self.num_masks)
+        arrays = {"estimates": estimates, "num_masks": columns, "spread": blocks.mean()}
+        return Outcome(findings, arrays, checksum([x, model.loadings]))
 
 
 @dataclass(frozen=True)
-class Figure1(Config):
-    """Settings of Figure 1, left (D = 5) and center (D = 50): every seed has its own W, Z, noise.
+class Figure1(Experiment):
+    """Left (D = 5) and center (D = 50): every seed has its own W, Z, noise.
 
-    The authors' scripts run P = 0, ..., 199, of which P = 0 is 0/0: 199 is the last.
+    The authors' scripts run P = 0, ..., 199, of which P = 0 is 0/0: 199 is the last. Arrays, in nats
+    per datum: ``difference`` (seeds, P), LML − Σ_M Ŝ(M) after 1..P masks per size,
+    ``standard_error`` (seeds,) at the last P, ``truth`` (seeds,).
     """
 
     num_features: int = 50
@@ -141,74 +132,27 @@ class Figure1(Config):
     latent_dim: int = 2
     num_masks: int = 199
 
+    def problem(self, seed: int, device: torch.device) -> tuple[PPCA, Tensor, torch.Generator]:
+        """Model and data for one seed, and the generator that goes on to draw the masks."""
+        sizes, generator = (self.num_data, self.num_features, self.latent_dim), seeded(seed)
+        return *paper_problem(*sizes, generator, device), generator
 
-@dataclass(frozen=True)
-class Figure1Left(Figure1):
-    """D = 5."""
-
-    num_features: int = 5
-
-    @classmethod
-    def paper(cls) -> Figure1Left:
-        """As published."""
-        return cls()
-
-    @classmethod
-    def quick(cls) -> Figure1Left:
-        """20 masks per size."""
-        return cls(num_masks=20)
-
-
-@dataclass(frozen=True)
-class Figure1Center(Figure1):
-    """D = 50, and the replicates that the rate of convergence is measured on."""
-
-    rate_replicates: int = 200
-    rate_masks: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-
-    @classmethod
-    def paper(cls) -> Figure1Center:
-        """As published."""
-        return cls()
-
-    @classmethod
-    def quick(cls) -> Figure1Center:
-        """20 masks per size and few replicates."""
-        return cls(num_masks=20, rate_replicates=20, rate_masks=(1, 4, 16))
-
-
-def seeded_problem(
-    config: Figure1, seed: int
-) -> tuple[PPCA, Float[Tensor, "N D"], torch.Generator]:
-    """The paper's model and data for one seed, and the generator that goes on to draw the masks."""
-    generator = seeded(seed)
-    draw = data.paper_gaussian(
-        config.num_data, config.num_features, config.latent_dim, generator=generator
-    )
-    return PPCA(draw.loadings, NOISE_VARIANCE), draw.x, generator
-
-
-def _running_difference(config: Figure1, device: torch.device, progress: Progress) -> Outcome:
-    """LML − Σ_M Ŝ(M) after 1..P masks per size, for every seed, nats per datum.
-
-    Arrays: ``difference`` (seeds, P), ``standard_error`` (seeds,) at the last P, ``truth`` (seeds,).
-    """
-    rows, errors, truths, used = [], [], [], []
-    for seed in progress(config.seeds, "seed"):
-        model, x, generator = seeded_problem(config, seed)
-        used += [x, model.loadings]
-        model, x = PPCA(model.loadings.to(device), NOISE_VARIANCE), x.to(device)
-        values = curves.sampled_scores(model, x, config.num_masks, generator=generator).cpu()
-        truths.append(float(estimators.exact(model, x)))
-        rows.append(truths[-1] - curves.running_area(values))
-        errors.append((values.var(dim=1).sum() / config.num_masks).sqrt())
-    arrays = {"difference": torch.stack(rows), "standard_error": torch.stack(errors)}
-    arrays["truth"] = torch.tensor(truths, dtype=torch.float64)
-    return Outcome({}, arrays, checksum(used))
+    def converge(self, bench: Bench) -> tuple[dict[str, Tensor], str]:
+        """The arrays, and the checksum of the data."""
+        rows, errors, truths, used = [], [], [], []
+        for seed in bench.progress(self.seeds, "seed"):
+            model, x, generator = self.problem(seed, bench.device)
+            used += [x, model.loadings]
+            values = curves.sampled_scores(model, x, self.num_masks, generator=generator).cpu()
+            truths.append(float(estimators.exact(model, x)))
+            rows.append(truths[-1] - curves.running_area(values))
+            errors.append((values.var(dim=1).sum() / self.num_masks).sqrt())
+        arrays = {"difference": torch.stack(rows), "standard_error": torch.stack(errors)}
+        return arrays | {"truth": torch.tensor(truths, dtype=torch.float64)}, checksum(used)
 
 
 def mean_of_last(arrays: dict[str, Tensor]) -> Finding:
-    """Mean over seeds of ``difference`` at the last P, nats; its error from ``standard_error``."""
+    """Mean over seeds of ``difference`` at the last P; its error from ``standard_error``."""
     last, error = arrays["difference"][:, -1], arrays["standard_error"]
     return Finding(last.mean().item(), error.square().sum().sqrt().item() / len(error))
 
@@ -217,92 +161,68 @@ def mean_of_last(arrays: dict[str, Tensor]) -> Finding:
     "figure-1-left",
     title="Figure 1, left: convergence at D = 5",
     cost="under 1 s",
-    config=Figure1Left,
+    quick={"num_masks": 20},
 )
-def figure_1_left(
-    config: Figure1Left, *, device: torch.device = torch.device("cpu"), progress: Progress = silent
-) -> Outcome:
-    """LML minus the running area at D = 5; and the bias of one mask per size, by enumeration.
+@dataclass(frozen=True)
+class Figure1Left(Figure1):
+    """D = 5."""
 
-    Arrays as in ``figure-1-center``.
-    """
-    outcome = _running_difference(config, device, progress)
-    model, x, _ = seeded_problem(config, config.seeds[0])
-    bias = one_mask_estimates(model, x).mean() - estimators.exact(model, x)
-    findings = {
-        "fig-1-left": mean_of_last(outcome.arrays),
-        "claim-subset-biased": Finding(abs(bias.item())),
-    }
-    return Outcome(findings, outcome.arrays, outcome.data_sha256)
+    num_features: int = 5
 
-
-def one_mask_estimates(model: PPCA, x: Float[Tensor, "N D"]) -> Float[Tensor, " O"]:
-    """Every value that the area can take with one mask per size, all equally likely, nats.
-
-    The Cartesian product of the masks of all sizes: O = Π_M C(D, M), 2500 at D = 5.
-    """
-    estimates = torch.zeros(1, dtype=torch.float64)
-    for size in range(1, model.num_features + 1):
-        every = masks.all_masks(model.num_features, size)
-        scores_of_size = curves.size_scores(model, x, every[None])[0]
-        estimates = (estimates[:, None] + scores_of_size).flatten()
-    return estimates
+    def run(self, bench: Bench) -> Outcome:
+        """LML minus the running area; and the bias of one mask per size, over all 2500 choices."""
+        arrays, used = self.converge(bench)
+        model, x, _ = self.problem(self.seeds[0], bench.device)
+        estimates = torch.zeros(1, dtype=torch.float64)
+        for size in range(1, self.num_features + 1):
+            scores = curves.size_scores(model, x, masks.all_masks(self.num_features, size)[None])
+            estimates = (estimates[:, None] + scores[0]).flatten()
+        bias = estimates.mean() - estimators.exact(model, x)
+        findings = {
+            "fig-1-left": mean_of_last(arrays),
+            "claim-subset-biased": Finding(abs(bias.item())),
+        }
+        return Outcome(findings, arrays, used)
 
 
 @experiment(
     "figure-1-center",
     title="Figure 1, center: convergence at D = 50, and its rate",
     cost="about 10 s",
-    config=Figure1Center,
+    quick={"num_masks": 20, "rate_replicates": 20, "rate_masks": (1, 4, 16)},
 )
-def figure_1_center(
-    config: Figure1Center,
-    *,
-    device: torch.device = torch.device("cpu"),
-    progress: Progress = silent,
-) -> Outcome:
-    """LML minus the running area at D = 50, and the slope of log error against log P.
+@dataclass(frozen=True)
+class Figure1Center(Figure1):
+    """D = 50, and the replicates that the rate of convergence is measured on."""
 
-    Arrays: ``difference`` (seeds, P), ``standard_error`` (seeds,) at the last P, ``truth`` (seeds,)
-    in nats per datum; ``rate_masks`` (G,) and ``rate_error`` (G,), the root-mean-square error over
-    independent replicates with that many masks per size.
-    """
-    outcome = _running_difference(config, device, progress)
-    grid = torch.tensor(config.rate_masks)
-    error = _error_by_masks(config, progress)
-    relative = outcome.arrays["difference"][:, -1] / outcome.arrays["truth"]
-    typical = relative.square().mean().sqrt().item()
-    findings = {
-        "fig-1-center": mean_of_last(outcome.arrays),
-        "claim-very-well": Finding(typical, typical / math.sqrt(2 * len(relative))),
-        "convergence-rate": Finding(*_log_slope(grid, error, config.rate_replicates)),
-    }
-    arrays = outcome.arrays | {"rate_masks": grid, "rate_error": error}
-    return Outcome(findings, arrays, outcome.data_sha256)
+    rate_replicates: int = 200
+    rate_masks: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
 
+    def run(self, bench: Bench) -> Outcome:
+        """LML minus the running area, and the slope of log error against log P.
 
-def _error_by_masks(config: Figure1Center, progress: Progress) -> Float[Tensor, " G"]:
-    """Root-mean-square error of the area, from replicates that share no mask."""
-    model, x, generator = seeded_problem(config, config.seeds[0])
-    truth = estimators.exact(model, x)
-    errors = []
-    for num_masks in progress(config.rate_masks, "masks per size"):
-        total = num_masks * config.rate_replicates
-        values = curves.sampled_scores(model, x, total, generator=generator)
-        areas = values.sum(dim=0).view(config.rate_replicates, num_masks).mean(dim=1)
-        errors.append((areas - truth).square().mean().sqrt())
-    return torch.stack(errors)
-
-
-def _log_slope(
-    num_masks: Tensor, error: Float[Tensor, " G"], replicates: int
-) -> tuple[float, float]:
-    """Least-squares slope of log error on log P and its standard error.
-
-    A root mean square over R independent normal errors has relative standard error 1/√(2R).
-    """
-    position = num_masks.double().log()
-    position = position - position.mean()
-    slope = (position @ error.log()) / position.square().sum()
-    slope_error = (1.0 / (2.0 * replicates)) ** 0.5 / position.square().sum().sqrt()
-    return slope.item(), slope_error.item()
+        Also ``rate_masks`` (G,) and ``rate_error`` (G,), the root-mean-square error over independent
+        replicates with that many masks per size.
+        """
+        arrays, used = self.converge(bench)
+        model, x, generator = self.problem(self.seeds[0], torch.device("cpu"))
+        errors = []
+        for num_masks in bench.progress(self.rate_masks, "masks per size"):
+            total = num_masks * self.rate_replicates
+            values = curves.sampled_scores(model, x, total, generator=generator).sum(dim=0)
+            areas = values.view(self.rate_replicates, num_masks).mean(dim=1)
+            errors.append((areas - estimators.exact(model, x)).square().mean().sqrt())
+        error = torch.stack(errors)
+        typical = (arrays["difference"][:, -1] / arrays["truth"]).square().mean().sqrt().item()
+        # Least squares; a root mean square of R normal errors has relative standard error 1/√(2R).
+        position = torch.tensor(self.rate_masks).double().log()
+        position = position - position.mean()
+        slope = (position @ error.log()) / position.square().sum()
+        slope_error = (2.0 * self.rate_replicates * position.square().sum()) ** -0.5
+        findings = {
+            "fig-1-center": mean_of_last(arrays),
+            "claim-very-well": of_spread(typical, len(self.seeds)),
+            "convergence-rate": Finding(slope.item(), slope_error.item()),
+        }
+        rates = {"rate_masks": torch.tensor(self.rate_masks), "rate_error": error}
+        return Outcome(findings, arrays | rates, used)

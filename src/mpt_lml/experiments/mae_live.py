@@ -10,19 +10,18 @@ import torch
 from torch import Tensor
 
 from mpt_lml import data
-from mpt_lml.checkpoints import CheckpointError, pinned_revision
+from mpt_lml.checkpoints import VIT_MAE_BASE, CheckpointError, pinned_revision
 from mpt_lml.data import DataNotFoundError
 from mpt_lml.experiments.registry import weights_of
 from mpt_lml.experiments.vit_mae import Figure6, figure_6
 from mpt_lml.files import read_json
-from mpt_lml.models.mae_networks import HUB_NAME
 
 NUM_IMAGES = 32
 """Of every set and split: 19 rates with a network and its random twin then take a minute or two."""
 
 
 def pretrained_curves(
-    stored: str | Path, *, model: str = HUB_NAME, device: torch.device | None = None
+    stored: str | Path, *, model: str = VIT_MAE_BASE, device: torch.device | None = None
 ) -> tuple[dict[str, Tensor] | None, str]:
     """Figure 6 with loaded weights: the arrays of :func:`figure_6`, and a line on their origin.
 

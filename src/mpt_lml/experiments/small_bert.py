@@ -24,13 +24,13 @@ from mpt_lml.experiments.registry import (
     silent,
 )
 from mpt_lml.files import replacing
-from mpt_lml.models.bert_networks import (
+from mpt_lml.models.masked_lm import masked_logits
+from mpt_lml.models.networks import (
     Architecture,
     load_tokenizer,
-    small_network,
+    small_masked_lm,
     train_tokenizer,
 )
-from mpt_lml.models.masked_lm import masked_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -171,9 +171,9 @@ class Training:
     ) -> None:
         seed = config.seeds[0]
         size = {"width": config.width, "num_layers": config.num_layers}
-        self.network: Any = small_network(
+        self.network: Any = small_masked_lm(
             vocab, architecture, **size, max_length=LENGTH, seed=seed
-        ).to(device)  # type: ignore[arg-type]
+        ).to(device)
         self.optimizer = torch.optim.AdamW(
             self.network.parameters(), lr=config.learning_rate, weight_decay=0.01
         )

@@ -1,39 +1,51 @@
-"""Figure 2: PPCA trained by masked objectives, the exact LML at every epoch."""
+"""PPCA trained by masks: Figure 2, the curve along a run (Figure 5, left), maxima of single sizes."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import data, fit, masks, objectives
+from mpt_lml import curves, data, fit, masks, objectives
+from mpt_lml.bfgs import climb
+from mpt_lml.experiments.area import dense_curve, fall_beyond
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.convergence import NOISE_VARIANCE
-from mpt_lml.experiments.registry import (
-    Config,
-    Finding,
-    Outcome,
-    Progress,
-    checksum,
-    experiment,
-    silent,
-)
 from mpt_lml.masks import SizeLaw
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.results import History
 
-Draw = Literal["paper", "model"]
+DRAWS = ("paper", "model")
+NOISE = torch.tensor(NOISE_VARIANCE, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
-class Training(Config):
-    """PPCA with known noise, W alone learned, one fresh mask a slot and epoch."""
+class Problem:
+    """Data with the loadings they were drawn from and those of the greatest LML, σ² and μ known."""
+
+    x: Float[Tensor, "N D"]
+    loadings: Float[Tensor, "D K"]
+    moment: Float[Tensor, "D D"]
+    best: Float[Tensor, "D K"]
+
+    def log_marginal(self, loadings: Float[Tensor, "*B D K"]) -> Float[Tensor, "*B"]:
+        """Exact mean log p(x) under ``loadings``, in nats."""
+        return objectives.log_marginal(loadings, NOISE, self.moment)
+
+    def exact(self, loadings: Float[Tensor, "*B D K"], law: SizeLaw) -> Float[Tensor, "*B"]:
+        """The masked objective under ``law``, over every mask, in nats."""
+        return objectives.exact(loadings, NOISE, self.moment, law)
+
+
+@dataclass(frozen=True)
+class Training(Experiment):
+    """PPCA with known noise, W alone learned, D fresh masks an epoch."""
 
     num_data: int = 2000
     num_features: int = 10
@@ -43,223 +55,264 @@ class Training(Config):
     learning_rate: float = 0.01
     fixed_rate: float = 0.2
 
-    @classmethod
-    def paper(cls) -> Training:
-        """As published (Figure 2)."""
-        return cls()
+    def problem(self, draw: str, bench: Bench) -> Problem:
+        """The paper's own draw, or as many data from the model with the same loadings."""
+        generator = torch.Generator().manual_seed(self.data_seed)
+        shape = (self.num_data, self.num_features, self.latent_dim)
+        drawn = data.paper_gaussian(*shape, generator=generator)
+        model = PPCA(drawn.loadings, NOISE_VARIANCE)
+        x = drawn.x if draw == "paper" else model.sample(self.num_data, generator=generator)
+        x = x.to(bench.device)
+        known = (NOISE_VARIANCE, torch.zeros_like(x[0]))
+        best = PPCA.fit_closed_form(x, self.latent_dim, noise_variance=known[0], mean=known[1])
+        return Problem(x, drawn.loadings.to(x), objectives.second_moment(x), best.loadings)
 
-    @classmethod
-    def quick(cls) -> Training:
-        """Few data, few epochs."""
-        return cls(num_data=100, num_features=6, num_epochs=40)
+    def starts(self) -> tuple[Float[Tensor, "seeds D K"], list[torch.Generator]]:
+        """W₀ = randn(D, K) in float32 under every seed, and the generators that go on to masks."""
+        generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
+        shape = (self.num_features, self.latent_dim)
+        drawn = [torch.randn(shape, generator=g, dtype=torch.float32) for g in generators]
+        return torch.stack(drawn).double(), generators
 
+    def train(
+        self,
+        problems: Sequence[Problem],
+        laws: Sequence[SizeLaw],
+        bench: Bench,
+        *,
+        scales: Sequence[float] = (1.0,),
+        snapshots: Sequence[int] = (),
+    ) -> History:
+        """Every law on every problem from every seed as one batch, the exact LML of every epoch.
 
-@dataclass(frozen=True)
-class Problem:
-    """Data with the loadings they were drawn from, and what the best loadings reach."""
+        An epoch scores D masks, with sizes stratified over the law: one of every size for the
+        uniform law, D of the one size for a fixed one, as the authors' published scripts do.
+        ``scales`` multiplies the starts: one number for all problems, or one for each. The batch
+        axis of the history is (problems, laws, seeds), flattened.
+        """
+        (start, generators), size = self.starts(), self.num_features
+        start = start * torch.tensor(scales, dtype=start.dtype)[:, None, None, None, None]
+        moment = torch.stack([of.moment for of in problems])
+        moment = moment.repeat_interleave(len(laws) * len(generators), dim=0)
 
-    x: Float[Tensor, "N D"]
-    loadings: Float[Tensor, "D K"]
-    moment: Float[Tensor, "D D"]
-    best: PPCA
+        def objective(p: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
+            mask = masks.stratified_masks(size, size, laws, generator=generators).flatten(0, 1)
+            mask = mask.repeat(len(problems), 1, 1).to(moment.device)
+            return objectives.sampled(p["loadings"], NOISE, moment, mask)
 
-    def log_marginal(self, loadings: Float[Tensor, "*B D K"]) -> Float[Tensor, "*B"]:
-        """Exact mean log p(x) of the data under ``loadings``."""
-        return objectives.log_marginal(loadings, self.best.noise_variance, self.moment)
-
-
-def problem(config: Training, draw: Draw, device: torch.device = torch.device("cpu")) -> Problem:
-    """The paper's own draw, or as many data from the model with the same loadings.
-
-    ``best`` is the maximum of the LML over W in closed form, σ² and μ = 0 known.
-    """
-    generator = torch.Generator().manual_seed(config.data_seed)
-    drawn = data.paper_gaussian(
-        config.num_data, config.num_features, config.latent_dim, generator=generator
-    )
-    x = drawn.x
-    if draw == "model":
-        x = PPCA(drawn.loadings, NOISE_VARIANCE).sample(config.num_data, generator=generator)
-    x = x.to(device)
-    best = PPCA.fit_closed_form(
-        x, config.latent_dim, noise_variance=NOISE_VARIANCE, mean=torch.zeros_like(x[0])
-    )
-    return Problem(x, drawn.loadings.to(device), objectives.second_moment(x), best)
-
-
-def initial_loadings(
-    config: Training,
-) -> tuple[Float[Tensor, "B D K"], list[torch.Generator]]:
-    """W₀ = randn(D, K) in float32 under every seed, and the generators that go on to draw masks."""
-    generators = [torch.Generator().manual_seed(seed) for seed in config.seeds]
-    shape = (config.num_features, config.latent_dim)
-    start = torch.stack([torch.randn(shape, generator=g, dtype=torch.float32) for g in generators])
-    return start.double(), generators
-
-
-def train(
-    config: Training,
-    of: Problem,
-    law: SizeLaw,
-    *,
-    exact: bool = False,
-    snapshots: Sequence[int] = (),
-    checkpoint: Path | None = None,
-    progress: Progress = silent,
-) -> History:
-    """All seeds side by side; ``values["lml"]`` (epochs + 1, seeds) is the exact LML of every epoch.
-
-    The sampled objective scores D masks an epoch with sizes stratified over ``law``: one of every
-    size for the uniform law, D of the one size for a fixed one, as the authors' published scripts
-    do. ``exact`` visits every mask instead.
-    """
-    noise = of.best.noise_variance
-
-    def objective(parameters: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
-        loadings = parameters["loadings"]
-        if exact:
-            return objectives.exact(loadings, noise, of.moment, law)
-        size = config.num_features
-        mask = masks.stratified_masks(size, size, law, generator=generators)
-        return objectives.sampled(loadings, noise, of.moment, mask.to(loadings.device))
-
-    settings = dataclasses.asdict(config) | {
-        "law": repr(law),
-        "exact": exact,
-        "data": checksum([of.x.cpu()]),
-    }
-    start, generators = initial_loadings(config)
-    return fit.maximize(
-        {"loadings": start.to(of.x.device)},
-        objective,
-        num_epochs=config.num_epochs,
-        learning_rate=config.learning_rate,
-        generators=generators,
-        track={"lml": lambda parameters: of.log_marginal(parameters["loadings"])},
-        snapshots=snapshots,
-        checkpoint=None if checkpoint is None else fit.Checkpoint(checkpoint, settings),
-        progress=progress,
-    )
-
-
-def train_together(
-    config: Training,
-    problems: Sequence[Problem],
-    laws: Sequence[SizeLaw],
-    *,
-    scales: Sequence[float] = (1.0,),
-    progress: Progress = silent,
-) -> dict[str, Float[Tensor, "problems laws seeds E"]]:
-    """Every law on every problem from every seed as one batch; what :func:`train` gives one by one.
-
-    ``scales`` multiplies the starts: one number for all problems, or one for each. Returns ``lml``
-    and ``objective`` in nats, each (problems, laws, seeds, epochs + 1).
-    """
-    start, generators = initial_loadings(config)
-    start = start * torch.tensor(scales, dtype=start.dtype)[:, None, None, None, None]
-    batch = (len(problems), len(laws), len(generators))
-    noise = problems[0].best.noise_variance
-    moment = torch.stack([of.moment for of in problems])[:, None, None]
-
-    def loadings(parameters: fit.Parameters) -> Tensor:
-        return parameters["loadings"].unflatten(0, batch)
-
-    def objective(parameters: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
-        size = config.num_features
-        mask = masks.stratified_masks(size, size, laws, generator=generators)
-        scores = objectives.sampled(loadings(parameters), noise, moment, mask.to(moment.device))
-        return scores.flatten()
-
-    def lml(parameters: fit.Parameters) -> Tensor:
-        return objectives.log_marginal(loadings(parameters), noise, moment).flatten()
-
-    history = fit.maximize(
-        {"loadings": start.to(moment.device).expand(*batch, -1, -1).flatten(0, 2)},
-        objective,
-        num_epochs=config.num_epochs,
-        learning_rate=config.learning_rate,
-        generators=generators,
-        track={"lml": lml},
-        progress=progress,
-    )
-    return {name: rows.T.unflatten(0, batch) for name, rows in history.values.items()}
-
-
-def laws(config: Training) -> dict[str, SizeLaw]:
-    """The two laws of Figure 2: every size, and the fixed rate."""
-    return {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(config.fixed_rate)}
+        start = start.expand(len(problems), len(laws), -1, -1, -1).flatten(0, 2)
+        return fit.maximize(
+            {"loadings": start.to(moment)},
+            objective,
+            num_epochs=self.num_epochs,
+            learning_rate=self.learning_rate,
+            generators=generators,
+            track={"lml": lambda p: objectives.log_marginal(p["loadings"], NOISE, moment)},
+            snapshots=snapshots,
+            progress=bench.progress,
+        )
 
 
 @experiment(
     "figure-2",
     title="Figure 2: PPCA trained at every size and at 20 %, on two draws of data",
     cost="about 2 s",
-    config=Training,
+    quick={"num_data": 100, "num_features": 6, "num_epochs": 40},
 )
-def figure_2(
-    config: Training, *, device: torch.device = torch.device("cpu"), progress: Progress = silent
-) -> Outcome:
+@dataclass(frozen=True)
+class Figure2(Training):
     """Both laws on the paper's own draw and on data from the model, five starts each.
 
     Arrays, for draw in (paper, model) and law in (uniform, fixed): ``lml/DRAW/LAW`` and
     ``objective/DRAW/LAW`` (epochs + 1, seeds), ``true_lml/DRAW`` and ``best_lml/DRAW`` (), the LML
-    of the loadings the data were drawn with and of the best ones; ``gradient_error`` () of
-    :func:`gradient_error` at the five starts, on the paper's draw.
+    of the loadings the data were drawn with and of the best ones; ``gradient_error`` (), the largest
+    entry of grad D Σ_M S(x; M)/D, over every mask, minus grad log p(x) at the starts, paper's draw.
     """
-    draws: tuple[Draw, ...] = ("paper", "model")
-    problems = [problem(config, draw, device) for draw in draws]
-    named = laws(config)
-    values = train_together(config, problems, list(named.values()), progress=progress)
-    arrays: dict[str, Tensor] = {}
-    for p, draw in enumerate(draws):
-        of = problems[p]
-        arrays[f"true_lml/{draw}"] = of.log_marginal(of.loadings).cpu()
-        arrays[f"best_lml/{draw}"] = of.log_marginal(of.best.loadings).cpu()
-        for q, law in enumerate(named):
-            for name in ("lml", "objective"):
-                arrays[f"{name}/{draw}/{law}"] = values[name][p, q].T.cpu()
-    starts = initial_loadings(config)[0].to(problems[0].x.device)
-    error = gradient_error(problems[0], starts)
-    arrays["gradient_error"] = torch.tensor(error, dtype=torch.float64)
-    return Outcome(_findings_2(arrays), arrays, checksum([of.x.cpu() for of in problems]))
+
+    def run(self, bench: Bench) -> Outcome:
+        problems = [self.problem(draw, bench) for draw in DRAWS]
+        laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(self.fixed_rate)}
+        W = self.starts()[0].to(bench.device).requires_grad_()
+        difference = problems[0].exact(W, laws["uniform"]) - problems[0].log_marginal(W)
+        (slope,) = torch.autograd.grad(difference.sum(), W)
+        arrays = {"gradient_error": slope.abs().max().cpu()}
+        values = self.train(problems, list(laws.values()), bench).values
+        for p, (draw, of) in enumerate(zip(DRAWS, problems, strict=True)):
+            arrays[f"true_lml/{draw}"] = of.log_marginal(of.loadings).cpu()
+            arrays[f"best_lml/{draw}"] = of.log_marginal(of.best).cpu()
+            for name, rows in values.items():
+                each = rows.unflatten(1, (len(problems), len(laws), -1))[:, p].cpu()
+                arrays |= {f"{name}/{draw}/{law}": each[:, q] for q, law in enumerate(laws)}
+        return Outcome(self._findings(arrays), arrays, checksum(of.x.cpu() for of in problems))
+
+    def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
+        """On the paper's draw; in nats unless said otherwise, over the starts."""
+        best, generating = arrays["best_lml/paper"], arrays["true_lml/paper"]
+        uniform, fixed = (arrays[f"lml/paper/{law}"] for law in ("uniform", "fixed"))
+        loss, tenth = arrays["objective/paper/fixed"], max(1, self.num_epochs // 10)
+
+        def late(values: Float[Tensor, "E seeds"]) -> Float[Tensor, " seeds"]:
+            return values[-1 - tenth : -1].mean(dim=0)  # the objective's last row is NaN
+
+        early = (loss - fixed)[:tenth].mean(dim=0)
+        return {
+            "fig-2-left": Finding.over(best - late(uniform)),
+            "claim-stochastic-gradient": Finding(arrays["gradient_error"].item()),
+            "fig-2-center": Finding.over(late(loss - fixed)),
+            "fig-2-right": Finding.over(generating - late(fixed)),
+            # The share of the distance to the maximum that training at 20 % closes.
+            "claim-lml-still-maximized": Finding.over(1 - (best - late(fixed)) / (best - fixed[0])),
+            "claim-same-value": Finding((late(loss).max() - late(loss).min()).item()),
+            "claim-bias-constant": Finding.over(late(loss - fixed) - early),
+        }
 
 
-def _late(values: Float[Tensor, "E seeds"]) -> Float[Tensor, " seeds"]:
-    """Mean over the last tenth of the epochs; an objective's last row, which is NaN, is left out."""
-    return values[-1 - max(1, len(values) // 10) : -1].mean(dim=0)
+@experiment(
+    "figure-5-left",
+    title="Figure 5, left: the mask-rate curve during training",
+    cost="about 5 s",
+    quick={"num_data": 100, "num_features": 12, "num_epochs": 40, "dense_masks": 12, "every": 20},
+)
+@dataclass(frozen=True)
+class Figure5Left(Training):
+    """The curve along a training run at D = 50: the first seed's every 100 epochs, P masks a size.
+
+    Arrays: ``epochs`` (C,), ``score`` and ``standard_error`` (C, D), ``lml`` (epochs + 1, seeds),
+    ``true_lml`` () of the generating loadings, ``areas`` (C, seeds) of every seed's model, ``first``
+    and ``last`` (seeds, D), smooth curves of every seed before and after training; all in nats.
+    """
+
+    num_data: int = 1000
+    num_features: int = 50
+    num_epochs: int = 600
+    num_masks: int = 20
+    dense_masks: int = 100
+    every: int = 100
+
+    def run(self, bench: Bench) -> Outcome:
+        of, epochs = self.problem("paper", bench), range(0, self.num_epochs + 1, self.every)
+        history = self.train([of], [masks.UniformSize()], bench, snapshots=epochs)
+        kept = [history.snapshots[epoch]["loadings"] for epoch in epochs]
+        models = [[PPCA(W, NOISE_VARIANCE) for W in each] for each in kept]
+        g = torch.Generator().manual_seed(self.data_seed)
+        drawn = [
+            curves.sampled_curve(each[0], of.x, self.num_masks, generator=g) for each in models
+        ]
+        arrays = {
+            "epochs": torch.tensor(epochs),
+            "score": torch.stack([curve.score for curve in drawn]),
+            "standard_error": torch.stack([curve.standard_error for curve in drawn]),
+            "lml": history.values["lml"].cpu(),
+            "true_lml": of.log_marginal(of.loadings).cpu(),
+            "areas": torch.stack([self._areas(of, each, g) for each in kept]).cpu(),
+        }
+        for name, each in (("first", models[0]), ("last", models[-1])):
+            rows = [dense_curve(m, of.moment, self.dense_masks, generator=g) for m in each]
+            arrays[name] = torch.stack(rows)
+        return Outcome(self._findings(arrays), arrays, checksum([of.x.cpu()]))
+
+    def _areas(self, of: Problem, loadings: Tensor, g: torch.Generator) -> Float[Tensor, " seeds"]:
+        """The same for every start, from fresh masks."""
+        count, size, areas = self.num_masks, self.num_features, []
+        for W in loadings:
+            drawn = [masks.sample_masks(count, size, m + 1, generator=g) for m in range(size)]
+            mask = torch.cat(drawn).to(of.x.device)
+            areas.append(objectives.mask_scores(W, NOISE, of.moment, mask).sum() / count)
+        return torch.stack(areas)
+
+    def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
+        """Over the starts, but for the growth of the first one's sampled area."""
+        first, last, areas = arrays["first"], arrays["last"], arrays["areas"]
+        fall = (last[:, 0] - last[:, -1]).abs()
+        grown = (arrays["score"][-1] - arrays["score"][0]).sum().item()
+        error = arrays["standard_error"][[0, -1]].square().sum().sqrt().item()
+        return {
+            "fig-5-left": Finding.over((areas - arrays["lml"][arrays["epochs"]]).mean(dim=0)),
+            "claim-area-converges": Finding.over(areas[-1] - arrays["true_lml"]),
+            "claim-tail-85": Finding.over(fall_beyond(last, 0.85)),
+            "claim-flat-at-init": Finding.over((first.amax(dim=1) - first.amin(dim=1)) / fall),
+            "flat-at-init-rise": Finding.over(first[:, -1] - first[:, 0]),
+            "area-growth": Finding(grown, error),
+        }
 
 
-def over(values: Float[Tensor, " n"]) -> Finding:
-    """Mean of independent ``values`` and its standard error, which a single one does not have."""
-    error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else None
-    return Finding(values.mean().item(), error)
+@experiment(
+    "fixed-sizes",
+    title="Maxima of the masked objective at fixed sizes, by truth and start scale",
+    cost="about 10 min",
+    quick={"num_data": 200, "num_features": 5, "num_epochs": 40, "seeds": (0, 1)}
+    | {"truths": (1991, 1), "scales": (1.0, 0.1), "sizes": (1, 4)},
+    resumable=True,
+    gpu=False,
+)
+@dataclass(frozen=True)
+class FixedSizes(Training):
+    """Figure 2's problem at several truths, from starts of several scales; always on the CPU.
 
+    ``truths`` are seeds of the data and of the loadings behind them (the first is the paper's),
+    ``seeds`` those of the starts W₀, which ``scales`` multiplies. Training runs at each of ``sizes``
+    and at every size. Arrays, for draw in (paper, model), in nats: ``lost/DRAW`` (truths, sizes),
+    the LML lost at the maximum of a size's exact objective; ``below/DRAW`` (truths, sizes, scales,
+    starts), how far below that maximum climbing the exact objective ends; ``short/DRAW`` (truths,
+    sizes + 1, scales, starts), how far below its own maximum the LML is over the last tenth of
+    training by sampled masks, with every size last; ``bias/DRAW`` (truths, scales, starts),
+    objective minus LML at every size, mean over the epochs. The maximum of an objective is the best
+    end of all its climbs, one of which starts at the maximum of the LML.
+    """
 
-def _findings_2(arrays: dict[str, Tensor]) -> dict[str, Finding]:
-    """On the paper's draw; of nats unless said otherwise, over the starts."""
-    lml = {law: arrays[f"lml/paper/{law}"] for law in ("uniform", "fixed")}
-    bias = arrays["objective/paper/fixed"] - lml["fixed"]
-    best, generating = arrays["best_lml/paper"], arrays["true_lml/paper"]
-    tenth = max(1, len(bias) // 10)
-    loss = _late(arrays["objective/paper/fixed"])
-    # The share of the distance to the maximum that training at 20 % closes.
-    closed = 1 - (best - _late(lml["fixed"])) / (best - lml["fixed"][0])
-    return {
-        "fig-2-left": over(best - _late(lml["uniform"])),
-        "claim-stochastic-gradient": Finding(arrays["gradient_error"].item()),
-        "fig-2-center": over(_late(bias)),
-        "fig-2-right": over(generating - _late(lml["fixed"])),
-        "claim-lml-still-maximized": over(closed),
-        "claim-same-value": Finding((loss.max() - loss.min()).item()),
-        "claim-bias-constant": over(_late(bias) - bias[:tenth].mean(dim=0)),
-    }
+    seeds: tuple[int, ...] = tuple(range(20))
+    truths: tuple[int, ...] = (1991, 1, 2, 3, 4)
+    scales: tuple[float, ...] = (1.0, 0.3, 0.1, 0.01)
+    sizes: tuple[int, ...] = (1, 2, 8, 9)
 
+    def run(self, bench: Bench) -> Outcome:
+        problems = {
+            (draw, truth): dataclasses.replace(self, data_seed=truth).problem(draw, bench)
+            for draw in DRAWS
+            for truth in self.truths
+        }
+        rows: dict[str, list[Tensor]] = defaultdict(list)
+        for (draw, truth), of in bench.progress(problems.items(), "draw, truth"):
+            found = bench.keep(f"{draw}-{truth}", functools.partial(self._cell, of))
+            for name, values in found.items():
+                rows[f"{name}/{draw}"].append(values)
+        arrays = {name: torch.stack(values) for name, values in rows.items()}
+        used = checksum(of.x for of in problems.values())
+        return Outcome(self._findings(arrays), arrays, used)
 
-def gradient_error(of: Problem, starts: Float[Tensor, "B D K"]) -> float:
-    """Largest entry of grad D Σ_M S(x; M)/D, over every mask, minus grad log p(x), at ``starts``."""
-    loadings = starts.clone().requires_grad_()
-    noise = of.best.noise_variance
-    masked = objectives.exact(loadings, noise, of.moment, masks.UniformSize())
-    difference = (masked - objectives.log_marginal(loadings, noise, of.moment)).sum()
-    (slope,) = torch.autograd.grad(difference, loadings)
-    return slope.abs().max().item()
+    def _cell(self, of: Problem) -> dict[str, Tensor]:
+        scales = torch.tensor(self.scales, dtype=of.x.dtype)[:, None, None, None]
+        starts = scales * self.starts()[0]
+        everywhere = torch.cat([of.best[None], starts.flatten(0, 1)])
+        best, lost, below = of.log_marginal(of.best), [], []
+        laws = [*map(masks.FixedSize, self.sizes), masks.UniformSize()]
+        for law in laws[:-1]:
+            ends = climb(everywhere, functools.partial(of.exact, law=law))
+            value = of.exact(ends, law)
+            lost.append(best - of.log_marginal(ends[value.argmax()]))
+            below.append((value.max() - value[1:]).view(starts.shape[:2]))
+        trained = self.train([of] * len(scales), laws, Bench(), scales=self.scales).values
+        batch = (len(scales), len(laws), -1)
+        lml, objective = (trained[name].unflatten(1, batch) for name in ("lml", "objective"))
+        late = lml[-max(1, self.num_epochs // 10) :].mean(dim=0)
+        return {
+            "lost": torch.stack(lost),
+            "below": torch.stack(below),
+            "short": (best - late).transpose(0, 1).contiguous(),
+            "bias": (objective - lml)[:-1, :, -1].mean(dim=0),
+        }
+
+    def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
+        """At the published rate and at full masking but one, over the truths."""
+        two = self.sizes.index(masks.FixedRate(self.fixed_rate).num_masked(self.num_features))
+        # A climb that ends within 1e-5 nats of the maximum has reached it.
+        reached = (arrays["below/model"] <= 1e-5).double().mean(dim=-1)[:, -1]
+        short = {draw: arrays[f"short/{draw}"].mean(dim=-1)[:, two, 0] for draw in DRAWS}
+        return {
+            "claim-varying-rates-unbiased": Finding.over(arrays["bias/paper"][0, 0]),
+            "claim-fixed-rate-maximizes": Finding.over(arrays["lost/paper"][:, two]),
+            "fixed-rate-shortfall": Finding.over(short["paper"]),
+            "fixed-rate-shortfall-model": Finding.over(short["model"]),
+            "size-9-unit-starts": Finding.over(reached[:, 0]),
+            "size-9-small-starts": Finding.over(reached[:, -1]),
+        }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml import data, masks
+from mpt_lml.checkpoints import VIT_MAE_BASE
 from mpt_lml.experiments.image_baselines import linear_curves
 from mpt_lml.experiments.mae_training import channel_moments, train
 from mpt_lml.experiments.registry import (
@@ -29,14 +31,10 @@ from mpt_lml.experiments.registry import (
     weights_of,
 )
 from mpt_lml.files import replacing
-from mpt_lml.models.mae_networks import (
-    HUB_NAME,
-    IMAGENET_MEAN,
-    IMAGENET_SCALE,
-    as_inputs,
+from mpt_lml.models.networks import (
     load_network,
     random_twin,
-    small_network,
+    small_mae,
 )
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.numerics import LOG_2PI
@@ -45,6 +43,34 @@ from mpt_lml.theory.rates import crossover, jackknife
 
 if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining
+
+
+# What facebook/vit-mae-base subtracts and divides by, from its preprocessor (ImageNet's channels).
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_SCALE = (0.229, 0.224, 0.225)
+
+
+def as_inputs(
+    x: Float[Tensor, "N C H W"], image_shape: tuple[int, int, int]
+) -> Float[Tensor, "N c h w"]:
+    """Images enlarged to what a network takes (bilinear), one channel repeated to three.
+
+    An enlarged image is a function of fewer numbers than it has pixels: densities of it are not
+    densities of the original, and a warning says so.
+    """
+    channels, height, width = image_shape
+    if x.shape[1] not in (1, channels):
+        raise ValueError(f"images have {x.shape[1]} channels, the network takes {channels}.")
+    if tuple(x.shape[1:]) == image_shape:
+        return x
+    warnings.warn(
+        f"images {tuple(x.shape[1:])} become {image_shape}: log-densities are of the enlarged "
+        "images, whose pixels repeat each other, not of the originals.",
+        stacklevel=2,
+    )
+    size = (height, width)
+    larger = torch.nn.functional.interpolate(x, size, mode="bilinear", align_corners=False)
+    return larger.expand(-1, channels, -1, -1).clamp(0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -98,7 +124,7 @@ class Figure6(Config):
         )
 
     @classmethod
-    def pretrained(cls, model: str = HUB_NAME) -> Figure6:
+    def pretrained(cls, model: str = VIT_MAE_BASE) -> Figure6:
         """The paper's own network, where its weights can be had, against its random twin."""
         return cls(
             model=model, num_variance=100, num_test=100, num_pictures=5, picture_rates=(0.75,)
@@ -264,7 +290,7 @@ class Task:
         if config.model is not None:
             loaded = load_network(config.model)
             return loaded if kind == "trained" else random_twin(loaded, seed=seed)
-        return small_network(
+        return small_mae(
             self.x.shape[-1],
             self.x.shape[1],
             self.patch,

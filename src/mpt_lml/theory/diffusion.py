@@ -1,79 +1,35 @@
 """Absorbing-state (masked) diffusion: its bound from the mask-rate curve, and its sampler.
 
-At time t every coordinate is masked with probability p(t), independently; p(0) = 0 and p(1) = 1.
-In the notation of the diffusion papers, p = 1 − α. Everything is in nats; a curve is the tensor
-(D,) of S(x; M), M = 1..D.
+A schedule is a function p(t), increasing from p(0) = 0 to p(1) = 1: at time t every coordinate is
+masked with probability p(t), independently (1 − α in the notation of the diffusion papers). A curve
+is the tensor (..., D) of S(x; M), M = 1..D. Everything is in nats.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.shapes import require_count, require_generator
 
+__all__ = ["bernstein", "block_elbo", "nelbo", "reveal_steps", "sample", "speed", "step_elbo"]
 
-class Schedule(ABC):
-    """How fast coordinates are masked: p(t) and its derivative, for t in [0, 1]."""
-
-    @abstractmethod
-    def masked(self, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
-        """p(t), increasing from 0 to 1."""
-
-    @abstractmethod
-    def speed(self, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
-        """p'(t)."""
-
-
-@final
-@dataclass(frozen=True)
-class Polynomial(Schedule):
-    """p(t) = t^w: ``power`` 1 is the linear schedule, 2 the quadratic (Shi et al. 2024)."""
-
-    power: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.power >= 1.0:
-            raise ValueError(f"power must be at least 1 (p must have a speed), got {self.power}.")
-
-    def masked(self, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
-        return time**self.power
-
-    def speed(self, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
-        return self.power * time ** (self.power - 1.0)
-
-
-@final
-@dataclass(frozen=True)
-class Cosine(Schedule):
-    """p(t) = cos(π(1 − t)/2) (Shi et al. 2024, after MaskGIT)."""
-
-    def masked(self, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
-        return (0.5 * torch.pi * time).sin()  # the same; exact at both ends
-
-    def speed(self, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
-        return 0.5 * torch.pi * (0.5 * torch.pi * time).cos()
+Schedule = Callable[[Tensor], Tensor]
 
 
 def bernstein(score: Float[Tensor, "*B D"], rate: Float[Tensor, " L"]) -> Float[Tensor, "*B L"]:
-    """B(p) = Σ_M C(D−1, M−1) p^{M−1} (1−p)^{D−M} S(M): the mean over Bernoulli(p) masks of
+    """B(p) = Σ_M C(D−1, M−1) p^{M−1} (1−p)^{D−M} S(M) at every ``rate`` p in [0, 1], (..., L).
 
-    (1/(pD)) Σ_{j masked} log q(x_j | x_R). It is the Bernstein polynomial of the curve, of degree
-    D − 1, by de Casteljau's algorithm.
+    The mean over Bernoulli(p) masks of (1/(pD)) Σ_{j masked} log q(x_j | x_R), and the Bernstein
+    polynomial of the curve, of degree D − 1, by de Casteljau's algorithm.
 
-    Parameters
-    ----------
-    score : Tensor (..., D)
-        S(M) for M = 1..D.
-    rate : Tensor (L,)
-        p in [0, 1].
+    >>> bernstein(torch.tensor([-1.0, -2.0]), torch.tensor([0.0, 0.5, 1.0]))
+    tensor([-1.0000, -1.5000, -2.0000])
     """
     if rate.ndim != 1 or not ((rate >= 0) & (rate <= 1)).all():
         raise ValueError(f"rate must be a vector of probabilities, got {rate.tolist()}.")
@@ -83,6 +39,16 @@ def bernstein(score: Float[Tensor, "*B D"], rate: Float[Tensor, " L"]) -> Float[
     return levels[..., 0, :]
 
 
+def speed(schedule: Schedule, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
+    """p'(t), by automatic differentiation.
+
+    >>> speed(torch.square, torch.tensor([0.0, 0.5]))
+    tensor([0., 1.])
+    """
+    at = time.clone().requires_grad_()
+    return torch.autograd.grad(schedule(at).sum(), at)[0]
+
+
 def nelbo(
     score: Float[Tensor, "*B D"], schedule: Schedule, num_nodes: int = 64
 ) -> Float[Tensor, "*B"]:
@@ -90,12 +56,15 @@ def nelbo(
 
     −∫_0^1 p'(t)/p(t) E[Σ_{j masked at t} log q(x_j | x_R)] dt = −∫ p'(t) D B(p(t)) dt
     (Sahoo et al. 2024; Shi et al. 2024). For every schedule it is −Σ_M S(M).
+
+    >>> nelbo(torch.tensor([-1.0, -2.0]).double(), torch.square)
+    tensor(3.0000, dtype=torch.float64)
     """
     require_count("num_nodes", num_nodes, 1)
     nodes, weights = (torch.from_numpy(v) for v in np.polynomial.legendre.leggauss(num_nodes))
     time = 0.5 * (nodes + 1.0)
-    heights = score.shape[-1] * bernstein(score, schedule.masked(time))
-    return -(0.5 * weights * schedule.speed(time) * heights).sum(dim=-1)
+    heights = score.shape[-1] * bernstein(score, schedule(time))
+    return -(0.5 * weights * speed(schedule, time) * heights).sum(dim=-1)
 
 
 def step_elbo(
@@ -104,6 +73,9 @@ def step_elbo(
     """Evidence lower bound of the process with T steps: Σ_i (p_i − p_{i−1}) D B(p_i), p_i = p(i/T).
 
     The right Riemann sum of D ∫ B(p) dp, which is Σ_M S(M).
+
+    >>> step_elbo(torch.tensor([-1.0, -2.0]).double(), torch.square, 1)
+    tensor(-4., dtype=torch.float64)
     """
     level = _levels(schedule, num_steps)
     return score.shape[-1] * (level.diff() * bernstein(score, level[1:])).sum(dim=-1)
@@ -114,6 +86,9 @@ def block_elbo(score: Float[Tensor, "*B D"], num_steps: int) -> Float[Tensor, "*
 
     M_i is how many coordinates are masked before block i; the blocks are those of
     :func:`mpt_lml.orders.in_blocks`. At T = D it is Σ_M S(M).
+
+    >>> block_elbo(torch.tensor([-1.0, -2.0]), 2)
+    tensor(-3.)
     """
     num_features = score.shape[-1]
     require_count("num_steps", num_steps, 1, num_features)
@@ -135,6 +110,9 @@ def reveal_steps(
 
     Coordinate j is masked at time t where u_j < p(t) for one uniform u_j, and shown in the backward
     step that crosses its level.
+
+    >>> reveal_steps(5, 3, torch.square, 1, generator=torch.Generator()).unique()
+    tensor([0])
     """
     require_count("num_samples", num_samples, 1)
     require_generator(generator)
@@ -146,22 +124,18 @@ def reveal_steps(
 def sample(
     model: ConditionalModel, reveal: Int[Tensor, "N D"], *, generator: torch.Generator
 ) -> tuple[Int[Tensor, "N D"], Float[Tensor, " N"]]:
-    """One draw for every row of ``reveal``, and the log-probability of that draw along that row.
+    """One draw x for every row of ``reveal``, (N, D), and its log-probability along that row, (N,).
 
-    Coordinates shown together are drawn independently of each other, given what came before.
+    Coordinates shown together are drawn independently of each other, given what came before. Given
+    x alone one would have to average over reveals, which come from :func:`reveal_steps`,
+    :func:`mpt_lml.orders.draw` or :func:`mpt_lml.orders.in_blocks`. Raises ``TypeError`` for a model
+    whose coordinates are not discrete.
 
-    Parameters
-    ----------
-    model : ConditionalModel
-        With ``log_values``: its coordinates are discrete.
-    reveal : Tensor (N, D) int64
-        From :func:`reveal_steps`, :func:`mpt_lml.orders.draw` or :func:`mpt_lml.orders.in_blocks`.
-
-    Returns
-    -------
-    x : Tensor (N, D) int64
-    log_probability : Tensor (N,)
-        Given the reveal, in nats. Given x alone one would have to average over reveals.
+    >>> from mpt_lml import HMM
+    >>> g, reveal = torch.Generator().manual_seed(0), torch.arange(16)[None]
+    >>> x, log_probability = sample(HMM.cyclic(), reveal, generator=g)
+    >>> torch.allclose(log_probability, HMM.cyclic().log_marginal(x))
+    True
     """
     require_generator(generator)
     x = torch.zeros_like(reveal)
@@ -170,8 +144,7 @@ def sample(
         now = reveal == step
         active = now.any(dim=1)
         if active.any():
-            hidden: Bool[Tensor, "N D"] = reveal[active] >= step
-            values = model.log_values(x[active], hidden)[now[active]]
+            values = model.log_values(x[active], reveal[active] >= step)[now[active]]
             x[now] = torch.multinomial(values.exp(), 1, generator=generator)[:, 0]
             said = values.gather(1, x[now][:, None])[:, 0].to(total)
             total.index_add_(0, now.nonzero()[:, 0], said)
@@ -181,4 +154,4 @@ def sample(
 def _levels(schedule: Schedule, num_steps: int) -> Float[Tensor, " L"]:
     """p(0), p(1/T), ..., p(1)."""
     require_count("num_steps", num_steps, 1)
-    return schedule.masked(torch.arange(num_steps + 1, dtype=torch.float64) / num_steps)
+    return schedule(torch.arange(num_steps + 1, dtype=torch.float64) / num_steps)

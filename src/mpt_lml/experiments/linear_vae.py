@@ -1,0 +1,312 @@
+"""Figure 3, upper: Bernoulli PCA trained by the ELBO, by masks and by log p(x) itself."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mpt_lml import data, estimators, fit, objectives, quadrature
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.masks import FixedRate, UniformSize, stratified_masks
+from mpt_lml.models.bernoulli_pca import BernoulliPCA
+from mpt_lml.models.ppca import PPCA
+from mpt_lml.quadrature import Grid
+from mpt_lml.results import History
+
+PRINTED = ("published/1/1", "elbo/1/0")
+REPAIRED = ("block/1/1", "block/1/10", "elbo-small/1/0", "uniform/1/10")
+ROWS = (
+    *(*PRINTED, *REPAIRED[:2], "elbo-small/1/0/long", "uniform/1/10/long", "marginal/1/0/long"),
+    *("marginal/0.01/0", "elbo/0.01/0", "fixed/1/1", "uniform/1/1", "fixed/1/10", "block/0.01/1"),
+)
+
+# Findings that are means over seeds of one row of the arrays minus another, DATA left out.
+ON_FIRST = {  # on the first data
+    "fig-3-upper/estimation": ("coarse/published/1/1", "lml/published/1/1"),
+    "fig-3-upper/held-out": ("held/published/1/1", "held/elbo/1/0"),
+    "fig-3-upper/repaired": ("lml/block/1/1", "lml/elbo/1/0"),
+    "fig-3-upper/small-start": ("lml/fixed/1/10", "lml/elbo-small/1/0"),
+    "fig-3-upper/uniform-small-start-long": ("lml/uniform/1/10/long", "lml/elbo-small/1/0/long"),
+    "claim-uniform-size-trains-better": ("held/uniform/1/10", "held/fixed/1/10"),
+    "block-against-conditional": ("lml/block/1/10", "lml/fixed/1/10"),
+    "masks-per-epoch": ("lml/block/1/10", "lml/block/1/1"),
+    "start-scale": ("lml/block/0.01/1", "lml/block/1/1"),
+    "start-scale/elbo": ("lml/elbo/0.01/0", "lml/elbo/1/0"),
+    "grid-4-by-4": ("coarse/uniform/1/10", "lml/uniform/1/10"),
+}
+ON_EACH = {  # on every data
+    "fig-3-upper": ("lml/published/1/1", "lml/elbo/1/0"),
+    "fig-3-upper/ten-masks": ("lml/block/1/10", "lml/elbo/1/0"),
+    "fig-3-upper/uniform-small-start": ("lml/uniform/1/10", "lml/elbo-small/1/0"),
+}
+
+
+@experiment(
+    "figure-3-upper",
+    title="Figure 3, upper: Bernoulli linear VAE by the ELBO and by masks",
+    cost="about 35 min, resumable",
+    quick={"trained": tuple(f"digits/{row}" for row in ROWS), "num_data": 60, "held_out": 40}
+    | {"num_epochs": 6, "long_epochs": (9, 9), "track_every": 3, "track_nodes": 30}
+    | {"arbiter_data": 10, "arbiter_samples": 200, "seeds": (4, 44)},
+    resumable=True,
+)
+@dataclass(frozen=True)
+class Figure3Upper(Experiment):
+    """Full-batch Adam from all seeds, fresh masks every epoch, judged on adaptive grids.
+
+    ``trained`` holds rows DATA/OBJECTIVE/SCALE/MASKS[/long]: SCALE multiplies the parameters at the
+    start, MASKS is the masks per epoch (that many parts of the data with a mask each; 0: none).
+    OBJECTIVE is "elbo", "fixed", "uniform", "block" or "marginal"; "published" is "block" on 4 × 4
+    nodes, "elbo-small" the ELBO with a small encoder.
+
+    Arrays, for the KEY of a row (without "long"): ``track/KEY`` (tracked epochs, seeds) on a fine
+    grid, for "published" and "elbo" at scale 1 also ``read/KEY`` on 4 × 4 nodes and ``loss/KEY``, the
+    objective; ``lml/KEY``, ``held/KEY``, ``coarse/KEY`` and ``own/KEY`` (seeds,), the mean log p(x)
+    after ``num_epochs`` of the training and the test images on adaptive grids, of the training images
+    on 4 × 4 nodes and on the grid of the training; ``lml/KEY/long`` and ``held/KEY/long`` after
+    ``long_epochs``; ``bound/KEY`` (seeds,), the ELBO reached. For the first seed of some rows
+    ``loadings/KEY`` (D, K + 1), offset last, and ``grids/KEY`` of :func:`compare_grids`; with
+    ``decoders``, for every row ``decoders/KEY`` (seeds, D, K + 1). ``gaussian`` (seeds,): see
+    :meth:`gaussian_deficit`. All in nats.
+    """
+
+    trained: tuple[str, ...] = (  # in this order
+        *(f"mnist/{row}" for row in ROWS),
+        *(f"fashion_mnist/{row}" for row in (*PRINTED, *REPAIRED)),
+        *(f"digits/{row}" for row in ROWS),
+        *("digits/block/1/2", "digits/block/1/20"),
+    )
+    num_data: int = 2000
+    held_out: int = 2000
+    latent_dim: int = 2
+    num_epochs: int = 800
+    long_epochs: tuple[int, ...] = (1200, 4000)  # of rows that end in "long": MNIST, others
+    encoder_scale: float = 0.01  # of the encoder alone, for "elbo-small"
+    long_masks: int = 10  # masks per epoch where the ledger compares objectives
+    learning_rate: float = 0.01
+    fixed_rate: float = 0.15
+    grid_nodes: int = 14  # an axis, for training
+    grid_extent: float = 5.0
+    track_nodes: int = 64  # an axis on [−8, 8]², for the LML along the way
+    track_every: int = 50
+    judge_nodes: int = 7  # an axis, of the adaptive grids: 11 differ by hundredths of a nat
+    arbiter_data: int = 200  # on which grids are compared with importance sampling
+    arbiter_samples: int = 2000
+    decoders: bool = False  # return those of all seeds
+
+    def run(self, bench: Bench) -> Outcome:
+        images: dict[str, list[Tensor]] = {}
+        arrays: dict[str, Tensor] = {}
+        for row in self.trained:
+            name = row.split("/")[0]
+            if name not in images:
+                pixels = data.images(name, "train").pixels[: self.num_data]
+                more = data.images(name, "test").pixels[: self.held_out]
+                images[name] = [(each >= 0.5).float().to(bench.device) for each in (pixels, more)]
+            work = functools.partial(self._row, row, images[name], bench)
+            used = checksum(x.cpu() for x in images[name])
+            arrays |= bench.keep(row.replace("/", "-"), work, data=used)
+        arrays["gaussian"] = self.gaussian_deficit()
+        used = checksum(x.cpu() for pair in images.values() for x in pair)
+        return Outcome(self._findings(arrays, *images), arrays, used)
+
+    def _row(self, row: str, images: Sequence[Tensor], bench: Bench) -> dict[str, Tensor]:
+        """Train and judge one row."""
+        x, held_out = images
+        history, key = self.train(row, x, bench), row.removesuffix("/long")
+        epochs = len(history.values["lml"]) - 1
+        tracked = [*range(0, epochs, self.track_every), epochs]
+        arrays = {f"track/{key}": history.values["lml"][tracked]}
+        if key.endswith(("/published/1/1", "/elbo/1/0")):
+            arrays[f"read/{key}"] = history.values["read"][tracked]
+            arrays[f"loss/{key}"] = history.values["objective"][tracked[:-1]]
+        for end, p in {key: history.snapshots[self.num_epochs], row: history.parameters}.items():
+            for value, seen in (("lml", x.double()), ("held", held_out.double())):
+                arrays[f"{value}/{end}"] = torch.stack([self._judge(m, seen) for m in models(p)])
+            if "encoder" in p:
+                arrays[f"bound/{end}"] = bound(p, x)
+        trained = models(history.snapshots[self.num_epochs])
+        for value, name in (("coarse", "published"), ("own", key.split("/")[1])):
+            on_grid = [BernoulliPCA(m.loadings, m.offset, grid=self.grid(name)) for m in trained]
+            lml = [m.log_marginal(x.double()).mean() for m in on_grid]
+            arrays[f"{value}/{key}"] = torch.stack(lml)
+        both = torch.stack([torch.cat([m.loadings, m.offset[:, None]], dim=1) for m in trained])
+        if key.partition("/")[2] in (*PRINTED, f"uniform/1/{self.long_masks}"):
+            arrays[f"loadings/{key}"] = (1000 * both[0]).round() / 1000
+            arrays[f"grids/{key}"] = self.compare_grids(trained[0], x[: self.arbiter_data].double())
+        if self.decoders:
+            arrays[f"decoders/{key}"] = both
+        return {name: value.detach().cpu() for name, value in arrays.items()}
+
+    def _judge(self, model: BernoulliPCA, x: Float[Tensor, "N D"]) -> Float[Tensor, ""]:
+        return model.adaptive_log_marginal(x, nodes_per_axis=self.judge_nodes).mean()
+
+    def train(self, row: str, x: Float[Tensor, "N D"], bench: Bench) -> History:
+        """All seeds side by side, in nats per datum; the parameters at ``num_epochs`` are a snapshot.
+
+        ``values["lml"]`` is the LML on the tracking grid and ``values["read"]`` the one that 4 × 4
+        nodes read off, NaN between tracked epochs.
+        """
+        name, objective, scale, num_masks, *long = row.split("/")
+        epochs = self.long_epochs[name != "mnist"] if long else self.num_epochs
+        small = self.encoder_scale if objective == "elbo-small" else 1.0
+        begin = self.start(x.shape[1], float(scale), small)
+        if not objective.startswith("elbo"):
+            begin = {name: begin[name] for name in ("loadings", "offset")}
+
+        def lml_on(nodes: Grid) -> fit.Tracked:
+            return lambda p: objectives.bernoulli.log_marginal(p["loadings"], p["offset"], x, nodes)
+
+        fine = quadrature.trapezoid(self.latent_dim, self.track_nodes, extent=8.0)
+        state, used = f"{row.replace('/', '-')}-training", checksum([x.cpu()])
+        return fit.maximize(
+            {name: value.to(x) for name, value in begin.items()},
+            self.objective(objective, x, int(num_masks)),
+            num_epochs=epochs,
+            learning_rate=self.learning_rate,
+            generators=[torch.Generator().manual_seed(seed + 1) for seed in self.seeds],
+            track={"lml": lml_on(fine.to(x)), "read": lml_on(self.grid("published").to(x))},
+            track_every=self.track_every,
+            snapshots=(self.num_epochs,),
+            checkpoint=bench.checkpoint(state, every=50, data=used),
+            progress=lambda items, _: bench.progress(items, row),
+        )
+
+    def objective(self, name: str, x: Float[Tensor, "N D"], num_masks: int = 1) -> fit.Objective:
+        """What is maximized: (parameters, generators) -> (B,), in nats per datum."""
+        grid = self.grid(name).to(x)
+        law = UniformSize() if name == "uniform" else FixedRate(self.fixed_rate)
+        conditional = name in ("fixed", "uniform")
+        score = objectives.bernoulli.masked if conditional else objectives.bernoulli.block
+
+        def value(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
+            if name == "marginal":
+                return objectives.bernoulli.log_marginal(**p, x=x, grid=grid)
+            if name.startswith("elbo"):
+                shape = (len(x), self.latent_dim)
+                noise = torch.stack([torch.randn(shape, generator=g) for g in generators])
+                return objectives.bernoulli.elbo(**p, x=x, noise=noise.to(x))
+            mask = stratified_masks(num_masks, x.shape[1], law, generator=generators)
+            return score(**p, x=x, mask=mask.to(x.device), grid=grid)
+
+        return value
+
+    def grid(self, objective: str) -> Grid:
+        """Where ``objective`` integrates: the authors' 4 × 4 nodes on [−5, 5]² if "published"."""
+        if objective != "published":
+            return quadrature.trapezoid(self.latent_dim, self.grid_nodes, self.grid_extent)
+        with warnings.catch_warnings(action="ignore", category=quadrature.LostMassWarning):
+            return quadrature.trapezoid(self.latent_dim, 4)
+
+    def start(self, D: int, scale: float = 1.0, encoder_scale: float = 1.0) -> dict[str, Tensor]:
+        """Normal loadings, offsets and encoders of every seed, times ``scale``; (B, ...) each.
+
+        Standard normal ones, ``scale`` 1, are the authors' script's; ``encoder_scale`` multiplies the
+        encoder once more. The encoder's log-variances are standard normal at every scale.
+        """
+        K, generators = self.latent_dim, [torch.Generator().manual_seed(s) for s in self.seeds]
+        shapes = {"loadings": (D, K), "offset": (D,), "encoder": (K, D)}
+        shapes["encoder_log_variance"] = (K,)
+        drawn = {
+            name: torch.stack([torch.randn(shape, generator=g) for g in generators])
+            for name, shape in shapes.items()
+        }
+        scales = {"loadings": scale, "offset": scale, "encoder": scale * encoder_scale}
+        drawn |= {name: factor * drawn[name] for name, factor in scales.items()}
+        # Theirs encodes V (x − b); ours V x + c, which starts there and may leave.
+        drawn["encoder_offset"] = -(drawn["encoder"] @ drawn["offset"][..., None])[..., 0]
+        return drawn
+
+    def gaussian_deficit(self) -> Float[Tensor, " seeds"]:
+        """Best LML of PPCA on the gray digits minus the LML where the ELBO's ascent ends, in nats.
+
+        The linear VAE with Gaussian likelihood and q(z|x) = N(V (x − μ), L Lᵀ), which can hold the
+        exact posterior (Lucas et al. 2019): the expected ELBO is in closed form.
+        """
+        x, batch = data.images("digits").pixels, len(self.seeds)
+        best = PPCA.fit_closed_form(x, self.latent_dim)
+        values, vectors = torch.linalg.eigh(objectives.second_moment(x - best.mean))
+        data_root = vectors * values.clamp(min=0).sqrt()
+        begin = self.start(x.shape[1])
+        parameters = {name: begin[name].double() for name in ("loadings", "encoder")}
+        parameters["log_noise"] = torch.zeros(batch, dtype=x.dtype)
+        parameters["root"] = torch.eye(self.latent_dim, dtype=x.dtype).repeat(batch, 1, 1)
+
+        def energy(*matrices: Tensor) -> Float[Tensor, " B"]:
+            return torch.stack([each.square().sum(dim=(1, 2)) for each in matrices]).sum(dim=0)
+
+        def elbo(p: fit.Parameters, _: object) -> Tensor:
+            loadings, encoder, root = p["loadings"], p["encoder"], p["root"].tril()
+            errors = energy(data_root - loadings @ (encoder @ data_root), loadings @ root)
+            codes = energy(encoder @ data_root, root) - self.latent_dim
+            divergence = 0.5 * codes - root.diagonal(dim1=1, dim2=2).abs().log().sum(dim=1)
+            scale = x.shape[1] * (math.log(2 * math.pi) + p["log_noise"])
+            return -0.5 * (scale + errors / p["log_noise"].exp()) - divergence
+
+        ends = fit.maximize(
+            parameters, elbo, num_epochs=5 * self.num_epochs, learning_rate=self.learning_rate
+        ).parameters
+        reached = [
+            PPCA(w, noise_variance=float(s.exp()), mean=best.mean).log_marginal(x).mean()
+            for w, s in zip(ends["loadings"], ends["log_noise"], strict=True)
+        ]
+        return best.log_marginal(x).mean() - torch.stack(reached)
+
+    def compare_grids(self, model: BernoulliPCA, x: Float[Tensor, "N D"]) -> Float[Tensor, "G two"]:
+        """Mean log p(x) by six shared grids and the adaptive one, minus importance sampling; (7, 2).
+
+        Columns: difference and its standard error, that of the importance weights, in nats.
+        """
+        g = torch.Generator().manual_seed(0)
+        arbiter = estimators.iwae(model, x, self.arbiter_samples, generator=g)
+        trapezoid, hermite = quadrature.trapezoid, quadrature.gauss_hermite
+        rules = [(trapezoid, 20), (trapezoid, 40), (hermite, 20), (hermite, 40), (trapezoid, 160)]
+        grids = [self.grid("published"), *(rule(self.latent_dim, n) for rule, n in rules)]
+        values = [BernoulliPCA(model.loadings, model.offset, grid=g).log_marginal(x) for g in grids]
+        values.append(model.adaptive_log_marginal(x))
+        difference = torch.stack([each.mean() for each in values]) - float(arbiter)
+        return torch.stack([difference, torch.full_like(difference, arbiter.standard_error)], dim=1)
+
+    def _findings(self, arrays: Mapping[str, Tensor], first: str, *more: str) -> dict[str, Finding]:
+        """Differences over seeds that started alike, in nats, of what was trained."""
+        found = {"claim-elbo-suboptimal": Finding.over(arrays["gaussian"])}
+        pairs = {name: (first, *rows) for name, rows in (ON_FIRST | ON_EACH).items()}
+        for other in more:
+            for name, rows in ON_EACH.items():
+                tail = ("-" if "/" in name else "/") + other.replace("_", "-")
+                pairs[name + tail] = (other, *rows)
+        pairs["elbo-deficit"] = ("digits", "lml/marginal/1/0/long", "lml/elbo-small/1/0/long")
+        for name, (of, *pair) in pairs.items():
+            both = [arrays[at] for row in pair if (at := row.replace("/", f"/{of}/", 1)) in arrays]
+            if len(both) == 2:
+                found[name] = Finding.over(both[0] - both[1])
+        rise = arrays.get(f"track/{first}/{PRINTED[0]}")
+        if rise is not None:
+            found["fig-3-upper/maximized"] = Finding.over(rise[-1] - rise[0])
+        return found
+
+
+def models(parameters: Mapping[str, Tensor]) -> list[BernoulliPCA]:
+    """The trained models, one a seed, in double precision."""
+    pairs = zip(parameters["loadings"], parameters["offset"], strict=True)
+    return [BernoulliPCA(w.detach().double(), b.detach().double()) for w, b in pairs]
+
+
+def bound(
+    parameters: Mapping[str, Tensor], x: Float[Tensor, "N D"], num_draws: int = 20
+) -> Float[Tensor, " B"]:
+    """The ELBO of every seed's model and encoder, mean over the data and ``num_draws`` z, nats, (B,)."""
+    generator = torch.Generator().manual_seed(0)
+    batch, _, latent_dim = parameters["loadings"].shape
+    draws = []
+    for _ in range(num_draws):
+        noise = torch.randn(batch, len(x), latent_dim, generator=generator).to(x)
+        draws.append(objectives.bernoulli.elbo(**parameters, x=x, noise=noise))
+    return torch.stack(draws).mean(dim=0)

@@ -1,0 +1,284 @@
+"""Networks of ``transformers``: built here at random, or loaded with care."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from mpt_lml.checkpoints import CheckpointError, pinned_revision, quiet_if_local, require_checkpoint
+from mpt_lml.files import book_file
+from mpt_lml.shapes import require_count
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, ViTMAEForPreTraining
+
+__all__ = [
+    "at_random",
+    "load_network",
+    "load_small_bert",
+    "load_tokenizer",
+    "random_bert_base",
+    "random_twin",
+    "small_mae",
+    "small_masked_lm",
+    "train_tokenizer",
+]
+
+Architecture = Literal["modern", "classic"]
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def at_random(build: Any, config: Any, *, seed: int) -> Any:
+    """``build(config)`` at ``transformers``' own initialization, in evaluation mode.
+
+    ``seed`` sets torch's global generator, which ``transformers`` draws from, during the call only.
+
+    >>> from transformers import BertConfig, BertForMaskedLM
+    >>> sizes = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 1}
+    >>> at_random(BertForMaskedLM, BertConfig(num_hidden_layers=1, **sizes), seed=4).training
+    False
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(config).eval()
+
+
+def random_bert_base(vocab_size: int = 30522, *, seed: int) -> Any:
+    """BERT-base (110M parameters) with the weights it starts from, before any training."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    return at_random(BertForMaskedLM, BertConfig(vocab_size=vocab_size), seed=seed)
+
+
+def random_twin(network: Any, *, seed: int) -> Any:
+    """A network of the same configuration, untrained; a ViT-MAE gets its fixed positions."""
+
+    def build(config: Any) -> Any:
+        twin = type(network)(config)
+        if config.model_type == "vit_mae":
+            _restore_positions(twin)
+        return twin
+
+    return at_random(build, network.config, seed=seed)
+
+
+def _restore_positions(network: ViTMAEForPreTraining) -> None:
+    """``transformers`` 5 sets the fixed positions of a new network to zero: all patches look alike."""
+    positions = network.decoder.decoder_pos_embed
+    if not positions.any():
+        network.decoder.initialize_weights(positions.shape[1] - 1)
+    embeddings = network.vit.embeddings
+    if not embeddings.position_embeddings.any():
+        other: Any = copy.deepcopy(embeddings)  # its weights are drawn anew, too
+        other.patch_embeddings.projection._is_hf_initialized = False  # else it returns at once
+        other.initialize_weights()
+        embeddings.position_embeddings.data.copy_(other.position_embeddings)
+
+
+def small_masked_lm(
+    vocab_size: int,
+    architecture: Architecture = "modern",
+    *,
+    width: int = 160,
+    num_layers: int = 6,
+    max_length: int = 64,
+    seed: int,
+) -> Any:
+    """A small masked language model at random initialization, no dropout.
+
+    ``modern`` is ModernBERT (rotary positions, normalization before each block, gated feed-forward
+    layers, local and global attention in turn); ``classic`` is BERT (learned positions,
+    normalization after each block) with about as many parameters.
+
+    >>> small_masked_lm(100, width=32, num_layers=2, seed=4).num_parameters()
+    20292
+    """
+    from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
+
+    if architecture not in ("modern", "classic"):
+        raise ValueError(f"architecture must be 'modern' or 'classic', got {architecture!r}.")
+    shared: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": width,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": width // 32,
+        "max_position_embeddings": max_length,
+        "pad_token_id": 0,
+        "attn_implementation": "eager",  # at 64 tokens faster than the fused kernel on a CPU
+    }
+    if architecture == "classic":
+        shared |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        config = BertConfig(intermediate_size=3 * width, type_vocab_size=1, **shared)
+        return at_random(BertForMaskedLM, config, seed=seed)
+    ends = {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": None, "eos_token_id": None}
+    shared |= ends | {"local_attention": 32, "global_attn_every_n_layers": 2}
+    modern = ModernBertConfig(intermediate_size=2 * width, **shared)
+    return at_random(ModernBertForMaskedLM, modern, seed=seed)
+
+
+def small_mae(
+    image_size: int,
+    num_channels: int,
+    patch_size: int,
+    *,
+    width: int = 64,
+    num_layers: int = 3,
+    decoder_layers: int = 2,
+    seed: int,
+) -> ViTMAEForPreTraining:
+    """A ViT-MAE at random initialization, encoder and decoder of the same ``width``, 4 heads.
+
+    Weights have standard deviation 1/√width (what Xavier's rule gives a square matrix) instead of
+    0.02, which is meant for width 768. The fixed positions are standard normal vectors instead of
+    sines and cosines, which hardly differ between the few places of a small grid.
+
+    >>> small_mae(8, 1, 2, width=16, seed=4).num_parameters(only_trainable=True)
+    16868
+    """
+    from transformers import ViTMAEConfig, ViTMAEForPreTraining
+
+    for name, value in (("image_size", image_size), ("patch_size", patch_size)):
+        require_count(name, value, 1)
+    if image_size % patch_size:
+        raise ValueError(
+            f"image_size {image_size} is not a multiple of patch_size {patch_size}: the patches "
+            "would not cover the image."
+        )
+    config = ViTMAEConfig(
+        image_size=image_size,
+        num_channels=num_channels,
+        patch_size=patch_size,
+        hidden_size=width,
+        num_hidden_layers=num_layers,
+        num_attention_heads=4,
+        intermediate_size=4 * width,
+        decoder_hidden_size=width,
+        decoder_num_hidden_layers=decoder_layers,
+        decoder_num_attention_heads=4,
+        decoder_intermediate_size=4 * width,
+        initializer_range=width**-0.5,
+        norm_pix_loss=False,
+    )
+
+    def build(config: ViTMAEConfig) -> ViTMAEForPreTraining:
+        network = ViTMAEForPreTraining(config)
+        network.vit.embeddings.position_embeddings.data.normal_()
+        network.decoder.decoder_pos_embed.data.normal_()
+        return network
+
+    return at_random(build, config, seed=seed)
+
+
+def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedTokenizerBase:
+    """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer.
+
+    The trainer of ``tokenizers`` numbers continuing characters (##a) as it meets them, in another
+    order each time, and breaks ties of frequency by number. Here they are numbered beforehand, and
+    the pieces are sorted, so that a text always gives the same vocabulary.
+
+    >>> len(train_tokenizer(["the cat sat", "the dog sat"], 30))
+    30
+    """
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertTokenizer
+
+    require_count("vocab_size", vocab_size, len(SPECIAL_TOKENS) + 1)
+    trainer = BertWordPieceTokenizer(lowercase=True)
+    normalize = trainer.normalizer.normalize_str
+    characters = sorted({each for text in sentences for each in normalize(text)} - {" "})
+    first = [*SPECIAL_TOKENS, *(f"##{each}" for each in characters)]
+    trainer.train_from_iterator(
+        sentences, vocab_size=vocab_size, special_tokens=first, show_progress=False
+    )
+    pieces = [*SPECIAL_TOKENS, *sorted(set(trainer.get_vocab()) - set(SPECIAL_TOKENS))]
+    return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)
+
+
+def load_small_bert() -> tuple[Any, PreTrainedTokenizerBase]:
+    """The book's own small BERT (2.5M parameters, see its model card) and its tokenizer.
+
+    >>> len(load_small_bert()[1])
+    6000
+    """
+    folder = small_bert_folder()
+    return load_network(folder), load_tokenizer(folder)
+
+
+def small_bert_folder() -> Path:
+    """Where the book's own small BERT lies."""
+    return book_file("results/small_bert")
+
+
+def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder, of a ``vocab.txt``, or of a name on the hub.
+
+    Raises
+    ------
+    CheckpointError
+        When ``source`` holds no tokenizer, or the hub cannot be reached.
+    """
+    from transformers import AutoTokenizer, BertTokenizer
+
+    if Path(source).is_file():
+        pieces = Path(source).read_text(encoding="utf-8").splitlines()
+        return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)
+    try:
+        return AutoTokenizer.from_pretrained(source, revision=revision or pinned_revision(source))
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CheckpointError(
+            f"{source} has no tokenizer that can be read: {reason}. "
+            "Name a folder made by tokenizer.save_pretrained(folder), or a vocab.txt."
+        ) from error
+
+
+def load_network(source: str | Path, *, revision: str | None = None) -> Any:
+    """A masked language model or a ViT-MAE from a ``save_pretrained`` folder or from the hub.
+
+    Safetensors only; weights are float32, in whatever precision they were stored. A name on the hub
+    means the commit that the book pins, unless ``revision`` names another.
+
+    Raises
+    ------
+    CheckpointError
+        When ``source`` is a folder without a checkpoint or with pickled weights only, when some of
+        the weights are missing (an encoder alone), or when the hub cannot be reached.
+    ValueError
+        For another kind of model, and for a hub name without a revision.
+    """
+    from transformers import AutoConfig, AutoModelForMaskedLM, ViTMAEForPreTraining
+
+    require_checkpoint(source)
+    revision = revision or pinned_revision(source) or "main"  # a folder has none
+    try:
+        config = AutoConfig.from_pretrained(source, revision=revision)
+        is_mae = config.model_type == "vit_mae"
+        if not is_mae and type(config) not in AutoModelForMaskedLM._model_mapping:
+            raise ValueError(
+                f"{source} is a {config.model_type!r} model, which has no masked-LM head and is no "
+                "ViT-MAE: it cannot say log p of what is hidden. Use a model of BERT's kind."
+            )
+        loader: Any = ViTMAEForPreTraining if is_mae else AutoModelForMaskedLM
+        how: dict[str, Any] = {"use_safetensors": True, "dtype": torch.float32}
+        with quiet_if_local(source):
+            network, report = loader.from_pretrained(
+                source, config=config, revision=revision, output_loading_info=True, **how
+            )
+    except OSError as error:
+        raise CheckpointError(
+            f"{source} (revision {revision}) could not be loaded as safetensors: there is no "
+            "network, no such name, or only pickled weights, which are refused. Either download it "
+            "where there is a network and name the folder that save_pretrained made, or go on "
+            "without it: the small BERT of the book needs no download, small_mae(...) no weights."
+        ) from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise CheckpointError(
+            f"{source} lacks {len(missing)} of the weights of {type(network).__name__}, such as "
+            f"{missing[0]}; they would be random. It may be an encoder alone."
+        )
+    return network.eval()

@@ -1,0 +1,98 @@
+"""Training PPCA by masks, one run or many side by side, and climbing the exact objective of a size."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from mpt_lml import files, masks
+from mpt_lml.bfgs import climb
+from mpt_lml.experiments import Bench, training
+from mpt_lml.experiments.training import NOISE, Figure2, FixedSizes
+
+CONFIG = Figure2(num_data=200, num_features=5, num_epochs=20, seeds=(4, 44, 444))
+OF = CONFIG.problem("model", Bench())
+STARTS, _ = CONFIG.starts()
+SHORT = FixedSizes.preset("quick", num_epochs=5)
+
+
+def test_the_climb_at_every_size_ends_at_the_maximum_of_the_likelihood() -> None:
+    ends = climb(STARTS, partial(OF.exact, law=masks.UniformSize()))
+    best = OF.log_marginal(OF.best)
+    torch.testing.assert_close(OF.log_marginal(ends), best.expand(3), rtol=0, atol=1e-10)
+    for loadings in ends:  # W Wᵀ, which unlike W is not free to rotate
+        off = loadings @ loadings.T - OF.best @ OF.best.T
+        assert off.norm() < 1e-5 * (OF.best @ OF.best.T).norm()
+
+
+def test_every_end_is_stationary_and_above_its_start() -> None:
+    law = masks.FixedSize(4)
+    ends = climb(STARTS, partial(OF.exact, law=law)).requires_grad_()
+    value = OF.exact(ends, law)
+    (slope,) = torch.autograd.grad(value.sum(), ends)
+    assert slope.abs().max() < 1e-5
+    assert (value > OF.exact(STARTS, law)).all()
+
+
+def test_the_climbs_do_not_see_each_other() -> None:
+    objective = partial(OF.exact, law=masks.FixedSize(2))
+    together = climb(STARTS, objective, max_steps=4)
+    alone = [climb(start[None], objective, max_steps=4) for start in STARTS]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-10)
+
+
+def test_full_masking_learns_the_lengths_of_the_rows() -> None:
+    ends = climb(STARTS, partial(OF.exact, law=masks.FixedSize(5)))
+    wanted = (OF.moment.diagonal() - NOISE).clamp(min=0)
+    torch.testing.assert_close(ends.square().sum(dim=2), wanted.expand(3, -1), rtol=0, atol=1e-5)
+
+
+def test_scaled_starts_train_as_they_do_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    law, bench = masks.FixedRate(0.4), Bench()
+    together = CONFIG.train([OF, OF], [law], bench, scales=(1.0, 0.1)).values["lml"]
+    plain = CONFIG.train([OF], [law], bench).values["lml"]
+    torch.testing.assert_close(together[:, :3], plain, rtol=0, atol=1e-12)
+    start, generators = CONFIG.starts()
+    monkeypatch.setattr(training.Training, "starts", lambda self: (0.1 * start, generators))
+    small = CONFIG.train([OF], [law], bench).values["lml"]
+    torch.testing.assert_close(together[:, 3:], small, rtol=0, atol=1e-12)
+
+
+def test_the_gradient_error_is_zero_only_for_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = dataclasses.replace(CONFIG, num_epochs=1)
+    assert short.run(Bench()).arrays["gradient_error"] < 1e-11
+    monkeypatch.setattr(masks, "UniformSize", lambda: masks.FixedSize(2))
+    assert short.run(Bench()).arrays["gradient_error"] > 1
+
+
+def test_a_run_goes_on_from_its_cells_and_from_no_other_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SHORT.run(Bench(folder=tmp_path))
+    (tmp_path / "model-1.safetensors").unlink()
+    climbed = []
+
+    def counted(*args: object, **more: object) -> torch.Tensor:
+        climbed.append(1)
+        return climb(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training, "climb", counted)
+    again = SHORT.run(Bench(folder=tmp_path))
+    assert len(climbed) == 2  # the two sizes of the one cell that was gone
+    for name, values in first.arrays.items():
+        assert torch.equal(again.arrays[name], values)
+    other = dataclasses.replace(SHORT, scales=(1.0, 0.2))
+    with pytest.raises(files.CheckpointMismatchError, match="scales"):
+        other.run(Bench(folder=tmp_path))
+
+
+def test_below_is_measured_from_the_highest_end() -> None:
+    arrays = SHORT.run(Bench()).arrays
+    for draw in ("paper", "model"):
+        assert (arrays[f"below/{draw}"] >= 0).all()
+        assert (arrays[f"short/{draw}"] > 0).all()
+        assert arrays[f"short/{draw}"].shape == (2, 3, 2, 2)  # truths, two sizes and all, scales
