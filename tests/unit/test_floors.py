@@ -17,8 +17,7 @@ FLOORS = {
     "verdicts": 0,
     "gaussian": 1,
     "masks": 1,
-    "evidence": 1,
-    "quadrature": 1,
+    "grids": 1,
     "scores": 1,
     "models": 2,
     "curves": 3,
@@ -36,7 +35,7 @@ LEANS = {("sentence_curves", "data")}
 BASES = {
     "data": "mpt_lml.data.places",
     "models": "mpt_lml.models.base",
-    "estimators": "mpt_lml.estimators.proposals",
+    "estimators": "mpt_lml.estimators.latent",
 }
 
 
