@@ -203,7 +203,7 @@ CASES = {
         ValueError,
         "'paper' or 'quick'",
     ),
-    "an unknown device": (lambda: base.resolve_device("tpu"), ValueError, "'tpu'"),
+    "an unknown device": (lambda: base.run("table-1", device="tpu"), ValueError, "'tpu'"),
     "unknown data": (lambda: data.images("imagenet"), ValueError, "digits, mnist, fashion_mnist"),
     "an unknown split": (lambda: data.images("digits", "dev"), ValueError, "'train' or 'test'"),
     "a matrix that is not positive definite": (
