@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import data, estimators, fit, objectives, quadrature
+from mpt_lml import data, estimators, fit, grids, objectives
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.grids import Grid
 from mpt_lml.masks import FixedRate, UniformSize, stratified_masks
-from mpt_lml.models.bernoulli_pca import BernoulliPCA
+from mpt_lml.models.mixture import BernoulliPCA
 from mpt_lml.models.ppca import PPCA
-from mpt_lml.quadrature import Grid
 from mpt_lml.results import History
 
 PRINTED = ("published/1/1", "elbo/1/0")
@@ -162,9 +162,9 @@ class Figure3Upper(Experiment):
             begin = {name: begin[name] for name in ("loadings", "offset")}
 
         def lml_on(nodes: Grid) -> fit.Tracked:
-            return lambda p: objectives.bernoulli.log_marginal(p["loadings"], p["offset"], x, nodes)
+            return lambda p: objectives.mixture_log_marginal(p["loadings"], p["offset"], x, nodes)
 
-        fine = quadrature.trapezoid(self.latent_dim, self.track_nodes, extent=8.0)
+        fine = grids.trapezoid(self.latent_dim, self.track_nodes, extent=8.0)
         state, used = f"{row.replace('/', '-')}-training", checksum([x.cpu()])
         return fit.maximize(
             {name: value.to(x) for name, value in begin.items()},
@@ -184,26 +184,26 @@ class Figure3Upper(Experiment):
         grid = self.grid(name).to(x)
         law = UniformSize() if name == "uniform" else FixedRate(self.fixed_rate)
         conditional = name in ("fixed", "uniform")
-        score = objectives.bernoulli.masked if conditional else objectives.bernoulli.block
 
         def value(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
             if name == "marginal":
-                return objectives.bernoulli.log_marginal(**p, x=x, grid=grid)
+                return objectives.mixture_log_marginal(**p, x=x, grid=grid)
             if name.startswith("elbo"):
                 shape = (len(x), self.latent_dim)
                 noise = torch.stack([torch.randn(shape, generator=g) for g in generators])
-                return objectives.bernoulli.elbo(**p, x=x, noise=noise.to(x))
+                return objectives.linear_elbo(**p, x=x, noise=noise.to(x))
             mask = stratified_masks(num_masks, x.shape[1], law, generator=generators)
-            return score(**p, x=x, mask=mask.to(x.device), grid=grid)
+            pair, mask = (p["loadings"], p["offset"]), mask.to(x.device)
+            return objectives.mixture(*pair, x, mask, grid, block=not conditional)
 
         return value
 
     def grid(self, objective: str) -> Grid:
         """Where ``objective`` integrates: the authors' 4 × 4 nodes on [−5, 5]² if "published"."""
         if objective != "published":
-            return quadrature.trapezoid(self.latent_dim, self.grid_nodes, self.grid_extent)
-        with warnings.catch_warnings(action="ignore", category=quadrature.LostMassWarning):
-            return quadrature.trapezoid(self.latent_dim, 4)
+            return grids.trapezoid(self.latent_dim, self.grid_nodes, self.grid_extent)
+        with warnings.catch_warnings(action="ignore", category=grids.LostMassWarning):
+            return grids.trapezoid(self.latent_dim, 4)
 
     def start(self, D: int, scale: float = 1.0, encoder_scale: float = 1.0) -> dict[str, Tensor]:
         """Normal loadings, offsets and encoders of every seed, times ``scale``; (B, ...) each.
@@ -266,10 +266,12 @@ class Figure3Upper(Experiment):
         """
         g = torch.Generator().manual_seed(0)
         arbiter = estimators.iwae(model, x, self.arbiter_samples, generator=g)
-        trapezoid, hermite = quadrature.trapezoid, quadrature.gauss_hermite
+        trapezoid, hermite = grids.trapezoid, grids.gauss_hermite
         rules = [(trapezoid, 20), (trapezoid, 40), (hermite, 20), (hermite, 40), (trapezoid, 160)]
-        grids = [self.grid("published"), *(rule(self.latent_dim, n) for rule, n in rules)]
-        values = [BernoulliPCA(model.loadings, model.offset, grid=g).log_marginal(x) for g in grids]
+        shared = [self.grid("published"), *(rule(self.latent_dim, n) for rule, n in rules)]
+        values = [
+            BernoulliPCA(model.loadings, model.offset, grid=g).log_marginal(x) for g in shared
+        ]
         values.append(model.adaptive_log_marginal(x))
         difference = torch.stack([each.mean() for each in values]) - float(arbiter)
         return torch.stack([difference, torch.full_like(difference, arbiter.standard_error)], dim=1)
@@ -308,5 +310,5 @@ def bound(
     draws = []
     for _ in range(num_draws):
         noise = torch.randn(batch, len(x), latent_dim, generator=generator).to(x)
-        draws.append(objectives.bernoulli.elbo(**parameters, x=x, noise=noise))
+        draws.append(objectives.linear_elbo(**parameters, x=x, noise=noise))
     return torch.stack(draws).mean(dim=0)

@@ -124,7 +124,7 @@ class ViTMAE(ConditionalModel):
 
         In units of pixels. The network runs in evaluation mode and in its own precision.
         """
-        self._require_pairs(x, mask)
+        self._require(x, mask, pairs=True)
         return self._in_batches(self._predict, x, mask)
 
     def loss(self, x: Tensor, mask: Bool[Tensor, "N D"]) -> Float[Tensor, ""]:
@@ -133,7 +133,7 @@ class ViTMAE(ConditionalModel):
         Equally many patches are hidden in every image. With a constant variance and sizes spread
         evenly over 1..D its gradient is, up to constants, an unbiased one of the area.
         """
-        self._require_pairs(x, mask)
+        self._require(x, mask, pairs=True)
         noise = _masking_noise(self.network, mask.to(self.device))
         return self.network(self._inputs(x.to(self.device)), noise=noise).loss
 
