@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mpt_lml import data, estimators, fit, objectives, quadrature
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.convergence import seeded
 from mpt_lml.masks import FixedRate, UniformSize, stratified_masks
 from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.ppca import PPCA
@@ -171,7 +172,7 @@ class Figure3Upper(Experiment):
             self.objective(objective, x, int(num_masks)),
             num_epochs=epochs,
             learning_rate=self.learning_rate,
-            generators=[torch.Generator().manual_seed(seed + 1) for seed in self.seeds],
+            generators=[seeded(seed + 1) for seed in self.seeds],
             track={"lml": lml_on(fine.to(x)), "read": lml_on(self.grid("published").to(x))},
             track_every=self.track_every,
             snapshots=(self.num_epochs,),
@@ -211,7 +212,7 @@ class Figure3Upper(Experiment):
         Standard normal ones, ``scale`` 1, are the authors' script's; ``encoder_scale`` multiplies the
         encoder once more. The encoder's log-variances are standard normal at every scale.
         """
-        K, generators = self.latent_dim, [torch.Generator().manual_seed(s) for s in self.seeds]
+        K, generators = self.latent_dim, [*map(seeded, self.seeds)]
         shapes = {"loadings": (D, K), "offset": (D,), "encoder": (K, D)}
         shapes["encoder_log_variance"] = (K,)
         drawn = {
@@ -264,7 +265,7 @@ class Figure3Upper(Experiment):
 
         Columns: difference and its standard error, that of the importance weights, in nats.
         """
-        g = torch.Generator().manual_seed(0)
+        g = seeded(0)
         arbiter = estimators.iwae(model, x, self.arbiter_samples, generator=g)
         trapezoid, hermite = quadrature.trapezoid, quadrature.gauss_hermite
         rules = [(trapezoid, 20), (trapezoid, 40), (hermite, 20), (hermite, 40), (trapezoid, 160)]
@@ -303,10 +304,7 @@ def bound(
     parameters: Mapping[str, Tensor], x: Float[Tensor, "N D"], num_draws: int = 20
 ) -> Float[Tensor, " B"]:
     """The ELBO of every seed's model and encoder, mean over the data and ``num_draws`` z, nats, (B,)."""
-    generator = torch.Generator().manual_seed(0)
-    batch, _, latent_dim = parameters["loadings"].shape
-    draws = []
-    for _ in range(num_draws):
-        noise = torch.randn(batch, len(x), latent_dim, generator=generator).to(x)
-        draws.append(objectives.bernoulli.elbo(**parameters, x=x, noise=noise))
+    g, (batch, _, latent_dim) = seeded(0), parameters["loadings"].shape
+    noises = [torch.randn(batch, len(x), latent_dim, generator=g).to(x) for _ in range(num_draws)]
+    draws = [objectives.bernoulli.elbo(**parameters, x=x, noise=noise) for noise in noises]
     return torch.stack(draws).mean(dim=0)

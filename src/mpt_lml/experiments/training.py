@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import curves, data, fit, masks, objectives
+from mpt_lml import curves, fit, masks, objectives
 from mpt_lml.bfgs import climb
 from mpt_lml.experiments.area import dense_curve, fall_beyond
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import NOISE_VARIANCE
+from mpt_lml.experiments.convergence import NOISE_VARIANCE, paper_problem, seeded
 from mpt_lml.masks import SizeLaw
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.results import History
@@ -35,11 +36,9 @@ class Problem:
     best: Float[Tensor, "D K"]
 
     def log_marginal(self, loadings: Float[Tensor, "*B D K"]) -> Float[Tensor, "*B"]:
-        """Exact mean log p(x) under ``loadings``, in nats."""
         return objectives.log_marginal(loadings, NOISE, self.moment)
 
     def exact(self, loadings: Float[Tensor, "*B D K"], law: SizeLaw) -> Float[Tensor, "*B"]:
-        """The masked objective under ``law``, over every mask, in nats."""
         return objectives.exact(loadings, NOISE, self.moment, law)
 
 
@@ -57,20 +56,17 @@ class Training(Experiment):
 
     def problem(self, draw: str, bench: Bench) -> Problem:
         """The paper's own draw, or as many data from the model with the same loadings."""
-        generator = torch.Generator().manual_seed(self.data_seed)
-        shape = (self.num_data, self.num_features, self.latent_dim)
-        drawn = data.paper_gaussian(*shape, generator=generator)
-        model = PPCA(drawn.loadings, NOISE_VARIANCE)
-        x = drawn.x if draw == "paper" else model.sample(self.num_data, generator=generator)
-        x = x.to(bench.device)
-        known = (NOISE_VARIANCE, torch.zeros_like(x[0]))
-        best = PPCA.fit_closed_form(x, self.latent_dim, noise_variance=known[0], mean=known[1])
-        return Problem(x, drawn.loadings.to(x), objectives.second_moment(x), best.loadings)
+        N, D, K, g = self.num_data, self.num_features, self.latent_dim, seeded(self.data_seed)
+        model, x = paper_problem(N, D, K, g)
+        x = (x if draw == "paper" else model.sample(N, generator=g)).to(bench.device)
+        best = PPCA.fit_closed_form(
+            x, K, noise_variance=NOISE_VARIANCE, mean=torch.zeros_like(x[0])
+        )
+        return Problem(x, model.loadings.to(x), objectives.second_moment(x), best.loadings)
 
     def starts(self) -> tuple[Float[Tensor, "seeds D K"], list[torch.Generator]]:
         """W₀ = randn(D, K) in float32 under every seed, and the generators that go on to masks."""
-        generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
-        shape = (self.num_features, self.latent_dim)
+        generators, shape = [*map(seeded, self.seeds)], (self.num_features, self.latent_dim)
         drawn = [torch.randn(shape, generator=g, dtype=torch.float32) for g in generators]
         return torch.stack(drawn).double(), generators
 
@@ -136,13 +132,13 @@ class Figure2(Training):
         difference = problems[0].exact(W, laws["uniform"]) - problems[0].log_marginal(W)
         (slope,) = torch.autograd.grad(difference.sum(), W)
         arrays = {"gradient_error": slope.abs().max().cpu()}
-        values = self.train(problems, list(laws.values()), bench).values
-        for p, (draw, of) in enumerate(zip(DRAWS, problems, strict=True)):
+        for draw, of in zip(DRAWS, problems, strict=True):
             arrays[f"true_lml/{draw}"] = of.log_marginal(of.loadings).cpu()
             arrays[f"best_lml/{draw}"] = of.log_marginal(of.best).cpu()
-            for name, rows in values.items():
-                each = rows.unflatten(1, (len(problems), len(laws), -1))[:, p].cpu()
-                arrays |= {f"{name}/{draw}/{law}": each[:, q] for q, law in enumerate(laws)}
+        for name, rows in self.train(problems, list(laws.values()), bench).values.items():
+            each = rows.cpu().unflatten(1, (len(problems) * len(laws), -1)).unbind(dim=1)
+            keys = (f"{name}/{draw}/{law}" for draw, law in product(DRAWS, laws))
+            arrays |= zip(keys, each, strict=True)
         return Outcome(self._findings(arrays), arrays, checksum(of.x.cpu() for of in problems))
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
@@ -192,12 +188,9 @@ class Figure5Left(Training):
     def run(self, bench: Bench) -> Outcome:
         of, epochs = self.problem("paper", bench), range(0, self.num_epochs + 1, self.every)
         history = self.train([of], [masks.UniformSize()], bench, snapshots=epochs)
-        kept = [history.snapshots[epoch]["loadings"] for epoch in epochs]
+        kept, g = [history.snapshots[epoch]["loadings"] for epoch in epochs], seeded(self.data_seed)
         models = [[PPCA(W, NOISE_VARIANCE) for W in each] for each in kept]
-        g = torch.Generator().manual_seed(self.data_seed)
-        drawn = [
-            curves.sampled_curve(each[0], of.x, self.num_masks, generator=g) for each in models
-        ]
+        drawn = [curves.sampled_curve(m, of.x, self.num_masks, generator=g) for m, *_ in models]
         arrays = {
             "epochs": torch.tensor(epochs),
             "score": torch.stack([curve.score for curve in drawn]),
@@ -207,8 +200,8 @@ class Figure5Left(Training):
             "areas": torch.stack([self._areas(of, each, g) for each in kept]).cpu(),
         }
         for name, each in (("first", models[0]), ("last", models[-1])):
-            rows = [dense_curve(m, of.moment, self.dense_masks, generator=g) for m in each]
-            arrays[name] = torch.stack(rows)
+            smooth = [dense_curve(m, of.moment, self.dense_masks, generator=g) for m in each]
+            arrays[name] = torch.stack(smooth)
         return Outcome(self._findings(arrays), arrays, checksum([of.x.cpu()]))
 
     def _areas(self, of: Problem, loadings: Tensor, g: torch.Generator) -> Float[Tensor, " seeds"]:
@@ -266,19 +259,16 @@ class FixedSizes(Training):
     sizes: tuple[int, ...] = (1, 2, 8, 9)
 
     def run(self, bench: Bench) -> Outcome:
-        problems = {
-            (draw, truth): dataclasses.replace(self, data_seed=truth).problem(draw, bench)
-            for draw in DRAWS
-            for truth in self.truths
-        }
         rows: dict[str, list[Tensor]] = defaultdict(list)
-        for (draw, truth), of in bench.progress(problems.items(), "draw, truth"):
-            found = bench.keep(f"{draw}-{truth}", functools.partial(self._cell, of))
+        used = []
+        for draw, truth in bench.progress(list(product(DRAWS, self.truths)), "draw, truth"):
+            of = dataclasses.replace(self, data_seed=truth).problem(draw, bench)
+            used.append(of.x)
+            found = bench.keep(f"{draw}-{truth}", partial(self._cell, of))
             for name, values in found.items():
                 rows[f"{name}/{draw}"].append(values)
         arrays = {name: torch.stack(values) for name, values in rows.items()}
-        used = checksum(of.x for of in problems.values())
-        return Outcome(self._findings(arrays), arrays, used)
+        return Outcome(self._findings(arrays), arrays, checksum(used))
 
     def _cell(self, of: Problem) -> dict[str, Tensor]:
         scales = torch.tensor(self.scales, dtype=of.x.dtype)[:, None, None, None]
@@ -287,7 +277,7 @@ class FixedSizes(Training):
         best, lost, below = of.log_marginal(of.best), [], []
         laws = [*map(masks.FixedSize, self.sizes), masks.UniformSize()]
         for law in laws[:-1]:
-            ends = climb(everywhere, functools.partial(of.exact, law=law))
+            ends = climb(everywhere, partial(of.exact, law=law))
             value = of.exact(ends, law)
             lost.append(best - of.log_marginal(ends[value.argmax()]))
             below.append((value.max() - value[1:]).view(starts.shape[:2]))
