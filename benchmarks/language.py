@@ -24,15 +24,16 @@ from torch import Tensor
 from mpt_lml import data
 from mpt_lml.data import Tokens
 from mpt_lml.experiments import bert
-from mpt_lml.experiments.bert_curve import PAPER_RATES, Design, curves
 from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import MaskedLM
+from mpt_lml.sentence_curves import Design, curves
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 RATES = (1, 2, 4, 7, 11, 18, 30, 50, 70, 90, 99)
 """Where the literal estimate's mean and variance are measured; both are interpolated between."""
+NUM_RATES = 99
 TIMED = (4, 6, 7, 8, 9)  # places in RATES, of the passes that are timed
 
 
@@ -59,7 +60,7 @@ class Comparison:
     @property
     def time_ratio(self) -> float:
         """Time to the same standard error of the area over masks, literal over ours."""
-        literal_cost = PAPER_RATES * self.literal_pass * self.literal_error**2
+        literal_cost = NUM_RATES * self.literal_pass * self.literal_error**2
         return literal_cost / (self.our_seconds * self.our_error**2)
 
 
@@ -97,7 +98,7 @@ def token_average(sums: Tensor, sizes: Tensor) -> tuple[float, float]:
 
 def over_rates(values: Sequence[float]) -> float:
     """Mean over 1, 2, ..., 99 % of what is known at RATES: straight lines between."""
-    return float(np.interp(range(1, PAPER_RATES + 1), RATES, values).mean())
+    return float(np.interp(range(1, NUM_RATES + 1), RATES, values).mean())
 
 
 def compare(what: str, network: PreTrainedModel, model: MaskedLM, tokens: Tokens) -> Comparison:
@@ -119,21 +120,22 @@ def compare(what: str, network: PreTrainedModel, model: MaskedLM, tokens: Tokens
     sizes = masks.sum(dim=2).view(pairs.shape)
     found = [token_average(*each) for each in zip(pairs, sizes, strict=True)]
     mean, variance = (over_rates(each) for each in zip(*found, strict=True))
-    design = Design(strata=8, power=2.0, num_masks=2)
+    design = Design(strata=8, num_masks=2)
     start = time.process_time()
     result = curves(model, tokens, design, part_size=len(tokens))
-    assert result is not None
+    share = result.num_features / result.num_features.sum()
+    spread = result.values.mean(dim=2).var(dim=1) / design.num_masks
     return Comparison(
         what,
         int(tokens.lengths.sum()),
         literal_pass,
         our_pass,
         ((slow - fast).abs() / some.sum(dim=2).clamp_min(1)).max().item(),
-        math.sqrt(variance / PAPER_RATES),
-        result.mask_error(sentences="by length"),
+        math.sqrt(variance / NUM_RATES),
+        (share.square() * spread).sum().sqrt().item(),
         time.process_time() - start,
         mean,
-        (result.area_per_sentence().value / result.num_features.double().mean()).item(),
+        (result.area("sentence").value / result.num_features.double().mean()).item(),
     )
 
 
@@ -147,7 +149,7 @@ def report(each: Comparison) -> str:
             f"ratio {each.throughput_ratio:.2f}; largest difference of a sentence's score "
             f"{each.agreement:.1e} nats a token",
             f"  standard error over masks: literal {each.literal_error:.5f} in "
-            f"{PAPER_RATES * each.literal_pass:.0f} s (extrapolated), ours {each.our_error:.5f} in "
+            f"{NUM_RATES * each.literal_pass:.0f} s (extrapolated), ours {each.our_error:.5f} in "
             f"{each.our_seconds:.1f} s; time to the same error {each.time_ratio:.1f} times less",
             f"  area: literal {each.literal_area:.4f} (interpolated), ours {each.our_area:.4f} nats a "
             "token, all tokens alike",
@@ -159,7 +161,7 @@ def small(num_sentences: int) -> Comparison:
     """The book's small BERT, trained."""
     network, tokenizer = networks.load_small_bert()
     longest = network.config.max_position_embeddings
-    tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences, max_length=longest)
+    tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences, longest)
     model = MaskedLM.of(network, tokenizer, batch_tokens=4096)
     return compare("small BERT, AX", network, model, tokens)
 
@@ -168,7 +170,7 @@ def base(num_sentences: int) -> Comparison:
     """BERT-base at random initialization."""
     tokenizer = networks.load_tokenizer(data.bert_vocabulary())
     network = networks.random_bert_base(seed=4)
-    tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences)
+    tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences, 512)
     model = MaskedLM.of(network, tokenizer, batch_tokens=2048)
     return compare("random BERT-base, AX", network, model, tokens)
 

@@ -35,7 +35,6 @@ from mpt_lml import (
     masks,
     objectives,
     orders,
-    quadrature,
 )
 from mpt_lml.experiments.convergence import NOISE_VARIANCE
 from mpt_lml.experiments.training import Figure2
@@ -236,16 +235,14 @@ def _bernoulli_step(literally: bool, num_data: int, repeats: int) -> tuple[float
     loadings = (0.3 * torch.randn(784, 2, generator=generator)).requires_grad_()
     offset = torch.randn(784, generator=generator).requires_grad_()
     mask = masks.sample_masks(1, 784, masks.FixedRate(0.15), generator=generator)
-    grid = quadrature.trapezoid(2, 20).to(x)
+    grid = grids.trapezoid(2, 20).to(x)
 
     def step() -> list[Tensor]:
         if literally:
             parts = (x, loadings, offset, mask[0], grid.nodes, grid.log_weights)
             value = literal.bernoulli_score(*parts)
         else:
-            value = objectives.bernoulli.masked(loadings[None], offset[None], x, mask[None], grid)[
-                0
-            ]
+            value = objectives.mixture(loadings[None], offset[None], x, mask[None], grid)[0]
         return [value.detach()[None], *torch.autograd.grad(value, (loadings, offset))]
 
     if literally:  # minutes and gigabytes: no warm-up

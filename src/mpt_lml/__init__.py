@@ -4,22 +4,22 @@ from mpt_lml import (
     curves,
     data,
     estimators,
-    evidence,
     gaussian,
+    grids,
     masks,
     objectives,
     orders,
     page,
     plots,
-    quadrature,
     scores,
+    sentence_curves,
     theory,
     verdicts,
 )
 from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped
-from mpt_lml.models.bernoulli_pca import BernoulliPCA
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.masked_lm import MaskedLM
+from mpt_lml.models.mixture import BernoulliPCA, GridConditional
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
 from mpt_lml.models.tables import ConditionalTable, JointTable
@@ -35,6 +35,7 @@ __all__ = [
     "ConditionalTable",
     "ConjugateRegression",
     "FromFunction",
+    "GridConditional",
     "Grouped",
     "JointTable",
     "MaskedLM",
@@ -42,15 +43,15 @@ __all__ = [
     "curves",
     "data",
     "estimators",
-    "evidence",
     "gaussian",
+    "grids",
     "masks",
     "objectives",
     "orders",
     "page",
     "plots",
-    "quadrature",
     "scores",
+    "sentence_curves",
     "theory",
     "verdicts",
 ]

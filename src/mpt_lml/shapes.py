@@ -75,6 +75,36 @@ def require_values(x: Tensor, sizes: Sequence[int]) -> None:
         )
 
 
+def require_loadings(name: str, value: Tensor, least: int = 0) -> None:
+    """Check that ``value`` is a finite floating-point tensor (D, K) with D >= 1, K >= ``least``."""
+    require_dtype(name, value)
+    if value.ndim != 2 or len(value) == 0 or value.shape[1] < least:
+        raise ValueError(
+            f"{name} must have shape (D, K) with D >= 1 and K >= {least}, got {tuple(value.shape)}."
+        )
+    require_finite(name, value.detach())
+
+
+def vector_beside(name: str, value: Tensor | None, loadings: Tensor) -> Tensor:
+    """``value`` with its shape checked, (D,) beside ``loadings`` (D, K); zeros where it is None."""
+    if value is None:
+        return torch.zeros(len(loadings), dtype=loadings.dtype, device=loadings.device)
+    if value.shape != loadings.shape[:1]:
+        raise ValueError(
+            f"{name} must have shape ({len(loadings)},) to fit loadings {tuple(loadings.shape)}, "
+            f"got {tuple(value.shape)}."
+        )
+    require_finite(name, value.detach())
+    return value.to(loadings)
+
+
+def require_positive(name: str, value: float | Tensor, hint: str = "") -> None:
+    """Check that ``value`` is a single finite number > 0."""
+    number = torch.as_tensor(value, dtype=torch.float64)
+    if number.ndim != 0 or not torch.isfinite(number) or number <= 0:
+        raise ValueError(f"{name} must be a single finite number > 0, got {value}.{hint}")
+
+
 def require_binary(x: Tensor) -> None:
     """Check that ``x`` holds zeros and ones only, as a Bernoulli likelihood needs."""
     bad = (x != 0) & (x != 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mpt_lml import HMM, PPCA, BernoulliPCA, JointTable, quadrature
+from mpt_lml import HMM, PPCA, BernoulliPCA, JointTable, grids
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -25,7 +25,7 @@ def random_bernoulli(num_features: int, latent_dim: int, nodes: int, seed: int =
     normal = {"generator": generator(seed), "dtype": torch.float64}
     loadings = 1.5 * torch.randn(num_features, latent_dim, **normal)
     offset = torch.randn(num_features, **normal)
-    return BernoulliPCA(loadings, offset, grid=quadrature.trapezoid(latent_dim, nodes))
+    return BernoulliPCA(loadings, offset, grid=grids.trapezoid(latent_dim, nodes))
 
 
 def random_hmm(num_states: int, num_symbols: int, num_features: int, seed: int = 0) -> HMM:

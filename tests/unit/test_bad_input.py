@@ -162,7 +162,7 @@ CASES = {
         "sampled_curve",
     ),
     "an exact variance that does not fit": (
-        lambda: estimators.exact_variance(random_ppca(9, 2), torch.zeros(1, 9).double()),
+        lambda: estimators.exact_variance(random_ppca(9, 2), torch.zeros(1, 9).double(), "nested"),
         ValueError,
         "D = 9.*standard error",
     ),

@@ -18,10 +18,10 @@ from mpt_lml import (
     curves,
     data,
     estimators,
+    grids,
     masks,
     objectives,
     orders,
-    quadrature,
 )
 from mpt_lml.experiments import Bench
 from mpt_lml.experiments.training import Figure2
@@ -100,14 +100,12 @@ def test_bernoulli_score_is_the_literal_one_in_both_precisions() -> None:
     x = (torch.rand(30, 60, **normal) < 0.3).double()
     loadings, offset = torch.randn(60, 2, **normal), torch.randn(60, **normal)
     mask = masks.sample_masks(1, 60, 9, generator=generator(2))
-    grid = quadrature.trapezoid(2, 20)
+    grid = grids.trapezoid(2, 20)
     slow = literal.bernoulli_score(x, loadings, offset, mask[0], grid.nodes, grid.log_weights)
     batch = (loadings[None], offset[None], x)
-    ours = objectives.bernoulli.masked(*batch, mask[None], grid)
+    ours = objectives.mixture(*batch, mask[None], grid)
     assert ours.item() == pytest.approx(slow.item(), abs=1e-10)
-    single = objectives.bernoulli.masked(
-        *(each.float() for each in batch), mask[None], grid.to(x.float())
-    )
+    single = objectives.mixture(*(each.float() for each in batch), mask[None], grid.to(x.float()))
     assert single.item() == pytest.approx(slow.item(), rel=1e-5)
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 import torch
 from hub import local_hub
-from tiny_bert import LINES, MASK, some_lines, tiny, tokenizer
+from tiny_bert import LINES, MASK, tiny, tokenizer
 
-from mpt_lml import checkpoints, data
+from mpt_lml import checkpoints, data, experiments
 from mpt_lml.checkpoints import BERT_BASE, PINNED
-from mpt_lml.experiments import bert, bert_live
 from mpt_lml.experiments.small_bert import mean_score
-from mpt_lml.files import write_json
 
 NOTEBOOK = Path(__file__).parents[2] / "book" / "11-bert.ipynb"
 
@@ -52,7 +48,8 @@ def chapter_cells() -> str:
     code = [cell for cell in nbformat.read(NOTEBOOK, 4).cells if cell.cell_type == "code"]
     shown = [cell.source for cell in code if "pretrained" in cell.metadata.get("tags", [])]
     assert len(shown) == 2
-    return "\n".join([code[1].source, "recorded, c, texts, rates = None, {}, (), None", *shown])
+    before = [cell.source for cell in code if 'load("bert-curve")' in cell.source]
+    return "\n".join([code[1].source, before[0], "rates = torch.arange(1, 100, 2)", *shown])
 
 
 def run_chapter(folder: Path, before: str, **env: str) -> str:
@@ -77,39 +74,39 @@ def run_chapter(folder: Path, before: str, **env: str) -> str:
 PATCHED = """
 import torch
 from mpt_lml import checkpoints
-from mpt_lml.experiments import bert, bert_live
+from mpt_lml.experiments import bert
 from tiny_bert import some_lines
-checkpoints.gpu = bert_live.gpu = lambda: torch.device("cpu")
-bert.data.sentences = some_lines
+checkpoints.gpu = lambda: torch.device("cpu")
+bert.sentences = some_lines
 """
+
+
+def with_tests() -> str:
+    """The search path of a process that imports this module's helpers."""
+    return os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 
 @pytest.mark.slow  # a process of its own imports transformers and draws the figure
 def test_live_on_a_gpu_with_a_network(folder: Path, tmp_path: Path) -> None:
     """Through the hub's own protocol, served on this machine, at the pinned commit."""
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     with local_hub(BERT_BASE, PINNED[BERT_BASE], folder) as (address, asked):
-        env = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "PYTHONPATH": path}
+        env = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "PYTHONPATH": with_tests()}
         printed = run_chapter(tmp_path, PATCHED, **env)
-    assert f"{BERT_BASE}, 15 sentences of glue/ax: area -" in printed
-    assert "not run here" not in printed and "run here, glue/ax" in printed
+    assert "ax run here: -" in printed and "not run here" not in printed
+    assert "'run here, ax'" in printed
     assert any(f"resolve/{PINNED[BERT_BASE]}/model.safetensors" in each for each in asked)
 
 
 @pytest.mark.slow  # a process of its own imports transformers and draws the figure
-def test_a_stored_run_is_shown(folder: Path, tmp_path: Path, monkeypatch) -> None:
-    """The file that mpt-lml run table-2-pretrained writes, of a network of the same class."""
-    monkeypatch.setattr(data, "sentences", some_lines)
-    rates = tuple(range(5, 100, 10))
-    config = replace(bert.PreTrained.paper(), model=str(folder), num_sentences=15, rates=rates)
-    outcome = bert.table_2_pretrained(config)
-    content = {"config": {"rates": rates}, **outcome.as_dict()}
-    (tmp_path / "results").mkdir()
-    write_json(tmp_path / "results" / "table-2-pretrained.json", json.loads(json.dumps(content)))
-    printed = run_chapter(tmp_path, "")
-    area, error = outcome.arrays["area/glue/cola"].tolist()
-    assert f"run again: {area:.1f} ± {error:.1f}; r* = " in printed
-    assert printed.count("run again") == 5 and "no stored result" not in printed
+def test_a_folder_runs_on_any_device(folder: Path, tmp_path: Path) -> None:
+    patched = PATCHED.replace("checkpoints.gpu", "unused")
+    env = {"MPT_LML_BERT": str(folder), "HF_HUB_OFFLINE": "1", "PYTHONPATH": with_tests()}
+    printed = run_chapter(tmp_path, patched, **env)
+    assert "ax run here: -" in printed and "r* = " in printed
+
+
+def live(**settings: object) -> experiments.Outcome | None:
+    return experiments.live("table-2-pretrained", "with a GPU it would", **settings)
 
 
 def test_without_a_gpu_nothing_is_asked(monkeypatch, capsys) -> None:
@@ -118,11 +115,8 @@ def test_without_a_gpu_nothing_is_asked(monkeypatch, capsys) -> None:
 
     monkeypatch.setattr(checkpoints, "urlopen", fails)
     monkeypatch.setattr(checkpoints, "gpu", lambda: None)
-    monkeypatch.delenv(bert_live.VARIABLE, raising=False)
-    assert bert_live.pretrained() is None
-    printed = capsys.readouterr().out
-    assert printed.startswith("not run here (no GPU): with a GPU and a network this cell takes")
-    assert printed.count("\n") == 1 and PINNED[BERT_BASE][:7] in printed
+    assert live() is None
+    assert capsys.readouterr().out == "not run here (no GPU): with a GPU it would\n"
 
 
 @pytest.mark.parametrize("answers", [False, True])
@@ -132,7 +126,6 @@ def test_without_a_network_it_goes_on_at_once(monkeypatch, capsys, answers: bool
 
     monkeypatch.setattr(checkpoints, "gpu", lambda: torch.device("cpu"))
     monkeypatch.setattr(checkpoints, "HUB_SECONDS", 0.3)
-    monkeypatch.delenv(bert_live.VARIABLE, raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
@@ -141,30 +134,22 @@ def test_without_a_network_it_goes_on_at_once(monkeypatch, capsys, answers: bool
         address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
         start = time.perf_counter()
-        assert bert_live.pretrained() is None
+        assert live() is None
         assert time.perf_counter() - start < 3.0
     assert "not run here (no network)" in capsys.readouterr().out
 
 
-def test_a_folder_runs_on_any_device(folder: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv(bert_live.VARIABLE, str(folder))
-    monkeypatch.setattr(data, "sentences", some_lines)
-    found = bert_live.pretrained("glue/ax", num_sentences=9, rates=(10, 30, 50, 70, 90))
-    assert found is not None and found.data == "glue/ax" and len(found.curve.raw) == 9
-    assert found.area.value == pytest.approx(506.88 * found.curve.score.mean().item())
-    assert "r* = " in capsys.readouterr().out
-    monkeypatch.setenv(bert_live.VARIABLE, str(folder / "nothing"))
-    assert bert_live.pretrained() is None
-    assert "is not a folder" in capsys.readouterr().out
+def test_a_folder_is_run_and_what_is_none_says_so(folder: Path, tmp_path, capsys) -> None:
+    found = live(model=str(folder), data_sets=("written",), num_sentences=2, rates=(10, 50, 90))
+    assert found is not None
+    area, curve = found.arrays["area/written"][0].item(), found.arrays["curve/written"]
+    assert area == pytest.approx(506.88 * curve.mean().item())
+    assert live(model=str(tmp_path)) is None
+    assert "is not a checkpoint: it has no config.json" in capsys.readouterr().out
 
 
-def test_sentences_that_are_not_there_have_a_substitute(folder: Path, monkeypatch, capsys) -> None:
-    def only_written(name: str, split: str = "test") -> data.Sentences:
-        if name != "written":
-            raise data.DataNotFoundError(name)
-        return some_lines(name)
-
-    monkeypatch.setenv(bert_live.VARIABLE, str(folder))
-    monkeypatch.setattr(data, "sentences", only_written)
-    found = bert_live.pretrained(num_sentences=9, rates=(10, 50, 90))
-    assert found is not None and found.data == "written"
+def test_sentences_that_are_not_there_are_one_line(folder: Path, monkeypatch, capsys) -> None:
+    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert live(model=str(folder)) is None
+    assert "glue/ax is not on this machine" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import pytest
 import torch
 from models import generator
 
-from mpt_lml import estimators, masks, objectives, quadrature, scores
+from mpt_lml import GridConditional, grids, masks, objectives, scores
 from mpt_lml.experiments import approximate_conditionals, deep_vae, recursion
 from mpt_lml.experiments.recursion_variants import VARIANTS, Variant, masked_score, objective
 from mpt_lml.models import vae
@@ -48,11 +48,11 @@ def test_the_baseline_is_the_recursion_at_the_fixed_rate() -> None:
 def test_weighted_conditionals_approach_the_grids() -> None:
     """With a thousand weights the partial encoder's score is D·S of the model, on a grid."""
     drawn, x, mask = parameters(partial=True), normal(2, 4, 6, seed=2), hidden(4)
-    many = objectives.vae.partial(drawn, x, mask, normal(20_000, 2, 4, 2), 0.3)
-    few = objectives.vae.partial(drawn, x, mask, normal(1, 2, 4, 2), 0.3)
+    many = objectives.partial(drawn, x, mask, normal(20_000, 2, 4, 2), 0.3)
+    few = objectives.partial(drawn, x, mask, normal(1, 2, 4, 2), 0.3)
     for run in range(2):
         model = vae.dense_model(drawn, run, "gaussian", 0.3)
-        grid = estimators.GridConditional(model, quadrature.trapezoid(2, 61))
+        grid = GridConditional(model, grids.trapezoid(2, 61))
         exact = [
             6 * scores.mask_score(grid.log_conditional(x[run, i : i + 1], row[None]), row[None])
             for i, row in enumerate(mask[run])
@@ -65,7 +65,7 @@ def test_the_partial_encoder_is_trained_by_its_own_bound() -> None:
     """Its gradient is that of the ELBO of x_R; the decoder's holds the weights' part as well."""
     drawn = {name: value.requires_grad_() for name, value in parameters(partial=True).items()}
     x, mask, noise = normal(2, 4, 6, seed=2), hidden(4), normal(3, 2, 4, 2)
-    value = objectives.vae.partial(drawn, x, mask, noise, 0.3).sum()
+    value = objectives.partial(drawn, x, mask, noise, 0.3).sum()
     names = [name for name in drawn if name.startswith("encoder")]
     ours = torch.autograd.grad(value, [drawn[name] for name in names])
     bound = torch.zeros((), dtype=torch.float64)
@@ -86,7 +86,7 @@ def test_the_partial_encoder_is_trained_by_its_own_bound() -> None:
 def test_the_log_mean_stands_over_draws_of_the_last_round() -> None:
     drawn, x, mask = parameters(), normal(2, 4, 6, seed=2), hidden(4)
     noise = normal(4, 2, 4, 2)  # two rounds; three draws in the second
-    together = objectives.vae.recursive(drawn, x, mask, noise, 0.3, samples=3)
+    together = objectives.recursive(drawn, x, mask, noise, 0.3, samples=3)
     for run in range(2):
         model, holes = vae.dense_model(drawn, run, "gaussian", 0.3), mask[run]
         mean, variance = model.encode(torch.where(holes, 0.0, x[run]))
@@ -105,8 +105,8 @@ def test_how_far_the_gradient_goes(gradient) -> None:
     """Nothing reaches the encoder, one use of it does, or both; the value is the same."""
     drawn = {name: value.requires_grad_() for name, value in parameters().items()}
     x, mask, noise = normal(2, 4, 6, seed=2), hidden(4), normal(2, 2, 4, 2)
-    value = objectives.vae.recursive(drawn, x, mask, noise, 0.3, gradient=gradient).sum()
-    reference = objectives.vae.recursive(drawn, x, mask, noise, 0.3).sum()
+    value = objectives.recursive(drawn, x, mask, noise, 0.3, gradient=gradient).sum()
+    reference = objectives.recursive(drawn, x, mask, noise, 0.3).sum()
     assert torch.equal(value, reference)
     (found,) = torch.autograd.grad(value, [drawn["encoder/0/weight"]], allow_unused=True)
     (last,) = torch.autograd.grad(reference, [drawn["encoder/0/weight"]])
@@ -121,11 +121,11 @@ def test_where_the_holes_start_and_what_fills_them() -> None:
     drawn["decoder/1/bias"] = drawn["decoder/1/bias"] + 0.5  # else decode(0) = 0
     noise, pixels = normal(2, 2, 4, 2), normal(1, 2, 4, 6, seed=9)
     values = [
-        objectives.vae.recursive(drawn, x, mask, noise, 0.3, **options).sum().item()
+        objectives.recursive(drawn, x, mask, noise, 0.3, **options).sum().item()
         for options in ({}, {"from_decoder": True}, {"pixel_noise": pixels})
     ]
     assert len(set(values)) == 3
-    quiet = objectives.vae.recursive(drawn, x, mask, noise, 0.3, pixel_noise=0 * pixels).sum()
+    quiet = objectives.recursive(drawn, x, mask, noise, 0.3, pixel_noise=0 * pixels).sum()
     assert quiet.item() == values[0]
 
 
@@ -140,7 +140,7 @@ BAD = {
 def test_bad_noise_is_refused(name: str) -> None:
     options, message = BAD[name]
     with pytest.raises(ValueError, match=message):
-        objectives.vae.recursive(
+        objectives.recursive(
             parameters(), normal(4, 6), hidden(4), normal(2, 2, 4, 2), 0.3, **options
         )
 
@@ -177,7 +177,7 @@ def test_the_bias_of_a_score() -> None:
 def test_scores_and_areas_of_the_exact_conditionals_have_no_error() -> None:
     model = vae.dense_model(parameters(), 0, "gaussian", 0.3)
     x = normal(3, 6)
-    exact = estimators.GridConditional(model, quadrature.trapezoid(2, 41))
+    exact = GridConditional(model, grids.trapezoid(2, 41))
     sizes = (1, 3, 6)
     errors = approximate_conditionals.score_errors(model, exact, x, sizes)
     assert errors.abs().max() == 0

@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_lml import experiments
-from mpt_lml.experiments import published_curves
-from mpt_lml.experiments.published_curves import PRINTED, RATES, SETS
+from mpt_lml import data, experiments
+from mpt_lml.experiments.table_2 import PRINTED, SETS, shape
 from mpt_lml.files import read_json
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_file_is_the_one_with_the_stated_origin() -> None:
-    found = published_curves.load()
+    found = data.published_curves()
     assert list(found) == [f"{kind}/{name}" for kind in ("random", "pretrained") for name in SETS]
     assert all(each.shape == (99,) and torch.isfinite(each).all() for each in found.values())
     assert found["random/ax"][0].item() == -10.349201202392578  # the file's own digits, float32
@@ -35,35 +34,33 @@ def test_the_file_travels_with_the_package() -> None:
 
 def test_table_2_prints_the_stored_areas_cut_in_four_of_five_cases_that_can_tell() -> None:
     cut_printed, rounded_printed = [], []
-    for key, printed in PRINTED.items():
-        curve = published_curves.load()[key]
-        by_hand = 512 * 0.01 * sum(curve.tolist())
-        assert published_curves.area(curve) == pytest.approx(by_hand, rel=1e-12)
-        cut, rounded = published_curves.digits(by_hand)
-        assert printed in (cut, rounded), key
-        if cut != rounded:
-            (cut_printed if printed == cut else rounded_printed).append(key)
+    outcome = experiments.run("published-curves")
+    for kind, row in PRINTED.items():
+        for name, printed in zip(SETS, row, strict=False):
+            key = f"{kind}/{name}"
+            by_hand = 512 * 0.01 * sum(data.published_curves()[key].tolist())
+            assert outcome.arrays[f"area/{key}"].item() == pytest.approx(by_hand, rel=1e-12)
+            cut, rounded = f"{math.trunc(100 * by_hand) / 100:.2f}", f"{by_hand:.2f}"
+            assert printed in (cut, rounded), key
+            if cut != rounded:
+                (cut_printed if printed == cut else rounded_printed).append(key)
     assert rounded_printed == ["random/ax"] and len(cut_printed) == 4
-
-
-def test_cutting_and_rounding() -> None:
-    assert published_curves.digits(-1.239) == ("-1.23", "-1.24")
-    assert published_curves.digits(-1.231) == ("-1.23", "-1.23")
+    assert outcome.findings["table-2-cut-digits"].measured == 4
 
 
 def test_shapes_on_curves_that_are_known() -> None:
-    rate = torch.tensor(RATES, dtype=torch.float64)
-    line = -1.0 - 0.05 * rate
-    assert published_curves.tail(line) == pytest.approx(14 / 98)
-    assert published_curves.crossover(line) == pytest.approx(50.0)
-    assert published_curves.bias(line, 15) == pytest.approx(506.88 * 0.05 * 35)
+    rate = torch.arange(1, 100, dtype=torch.float64)
+    line, level = -1.0 - 0.05 * rate, torch.full_like(rate, -10.0)
+    found = shape(line, level)
+    assert found["tail"].item() == pytest.approx(14 / 98)
+    assert found["crossover"].item() == pytest.approx(50.0)
+    assert found["bias"][0].item() == pytest.approx(506.88 * 0.05 * 35)
+    assert found["flatness"] == 0.0
+    assert shape(10 * line, line)["flatness"].item() == pytest.approx(0.1)
     kink = torch.where(rate <= 85, -1.0, -1.0 - (rate - 85))  # level, then falls: all tail
-    assert published_curves.tail(kink) == pytest.approx(1.0)
-    late = -1.0 - math.exp(-8.0) * torch.exp(rate / 10)
-    assert published_curves.tail(late) > 0.29 and published_curves.crossover(late) > 60
-    level = torch.full_like(rate, -10.0)
-    assert published_curves.flatness(level, line) == 0.0
-    assert published_curves.flatness(line, 10 * line) == pytest.approx(0.1)
+    assert shape(kink, level)["tail"].item() == pytest.approx(1.0)
+    late = shape(-1.0 - math.exp(-8.0) * torch.exp(rate / 10), level)
+    assert late["tail"] > 0.29 and late["crossover"] > 60
 
 
 def test_findings_are_the_least_favorable_of_the_four_printed_sets() -> None:

@@ -92,7 +92,7 @@ def test_leave_p_out_sums_to_the_evidence() -> None:
 @pytest.mark.parametrize("name", ["prior_scale", "shape", "rate"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_priors_must_be_positive(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be a finite number > 0, got {value}"):
+    with pytest.raises(ValueError, match=f"{name} must be a single finite number > 0, got {value}"):
         ConjugateRegression(torch.ones(3, 1), **{name: value})
 
 

@@ -108,7 +108,9 @@ class Sentences:
 
 
 def sentences(name: str = "written", split: Split = "test") -> Sentences:
-    """Sentences by name, see the module's table; GLUE has one split here, which is not labeled.
+    """Sentences by name, see the module's table, or the lines of a UTF-8 file.
+
+    GLUE has one split here, which is not labeled.
 
     Raises
     ------
@@ -122,8 +124,12 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
     >>> sentences("written").first[2]
     'It was late in the evening when the ship came into the harbor.'
     """
+    if name not in NAMES and Path(name).is_file():
+        return Sentences(tuple(filter(str.strip, _text(Path(name)).splitlines())))
     if name not in NAMES:
-        raise ValueError(f"unknown sentences {name!r}; there are {', '.join(NAMES)}.")
+        raise ValueError(
+            f"unknown sentences {name!r}; there are {', '.join(NAMES)}, or name a file of lines."
+        )
     if split not in ("train", "test"):
         raise ValueError(f"split must be 'train' or 'test', got {split!r}.")
     if name == "written":

@@ -1,39 +1,24 @@
-"""Estimates of log p(x), and of conditionals that have no closed form (floor 4).
+"""Estimates of log p(x), and of conditionals that have no closed form."""
 
-``orders``: exact values, areas of curves, random orders and sizes, for any model with conditionals.
-``proposals``: where to look for p(z | x).
-``latent``: importance weighting and annealing, for models that are an integral over z.
-``conditionals``: log p(x_j | x_R) of such models, on a grid or by sampling.
-"""
-
-from mpt_lml.estimators.conditionals import (
-    GibbsConditional,
-    GridConditional,
-    ImportanceConditional,
-)
-from mpt_lml.estimators.latent import ais, iwae, log_mean_of, log_weights
-from mpt_lml.estimators.orders import (
-    area,
-    exact,
-    exact_variance,
-    ordered_chain,
-    random_size,
-)
-from mpt_lml.estimators.proposals import (
+from mpt_lml.estimators.annealing import ais, annealed_evidence
+from mpt_lml.estimators.area import area, exact, exact_variance, ordered_chain, random_size
+from mpt_lml.estimators.latent import (
     GaussianProposal,
-    ProposalRule,
+    GibbsConditional,
+    ImportanceConditional,
     at_mode,
     from_encoder,
     from_prior,
+    iwae,
+    log_weights,
 )
 
 __all__ = [
     "GaussianProposal",
     "GibbsConditional",
-    "GridConditional",
     "ImportanceConditional",
-    "ProposalRule",
     "ais",
+    "annealed_evidence",
     "area",
     "at_mode",
     "exact",
@@ -41,7 +26,6 @@ __all__ = [
     "from_encoder",
     "from_prior",
     "iwae",
-    "log_mean_of",
     "log_weights",
     "ordered_chain",
     "random_size",

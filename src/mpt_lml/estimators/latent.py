@@ -1,19 +1,126 @@
-"""log p(x) = log ∫ p(x, z) dz by importance weighting and by annealing (floor 4)."""
+"""Models that are an integral over z: log p(x) and log p(x_j | x_R) by importance weights and chains."""
 
 from __future__ import annotations
 
-import itertools
 import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.estimators.proposals import GaussianProposal, ProposalRule, at_mode, from_prior
-from mpt_lml.models.base import LatentVariableModel
-from mpt_lml.numerics import chunks
+from mpt_lml import grids
+from mpt_lml.models.base import ConditionalModel, LatentVariableModel
+from mpt_lml.models.vae import VAE
+from mpt_lml.numerics import LOG_2PI, chunks, mean_and_error
 from mpt_lml.results import Estimate
 from mpt_lml.shapes import require_count, require_generator
+
+__all__ = [
+    "GaussianProposal",
+    "GibbsConditional",
+    "ImportanceConditional",
+    "at_mode",
+    "from_encoder",
+    "from_prior",
+    "iwae",
+    "log_weights",
+]
+
+
+@dataclass(frozen=True)
+class GaussianProposal:
+    """N(mean, factor factorᵀ) of z for every datum, (N, K) and (N, K, K): where to look for p(z | x).
+
+    ``prior_share`` of the draws come from the prior instead (a defensive mixture, Hesterberg 1995):
+    with a share a > 0 no weight exceeds p(x | z)/a, and their variance is finite.
+    """
+
+    mean: Float[Tensor, "N K"]
+    factor: Float[Tensor, "N K K"]
+    prior_share: float = 0.0
+
+    def sample(self, num_samples: int, *, generator: torch.Generator) -> Float[Tensor, "S N K"]:
+        """``num_samples`` draws for every datum."""
+        shape = (num_samples, *self.mean.shape)
+        noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
+        z = self.mean + (self.factor @ noise[..., None])[..., 0]
+        if not self.prior_share:
+            return z
+        choice = torch.rand(shape[:2], generator=generator, dtype=self.mean.dtype)
+        return torch.where((choice < self.prior_share)[..., None], noise, z)
+
+    def log_density(self, z: Float[Tensor, "S N K"]) -> Float[Tensor, "S N"]:
+        """log q(z), nats."""
+        white = torch.linalg.solve(self.factor, (z - self.mean)[..., None])[..., 0]
+        log_volume = torch.linalg.slogdet(self.factor).logabsdet
+        constant = 0.5 * z.shape[-1] * LOG_2PI
+        own = -0.5 * white.square().sum(dim=-1) - constant - log_volume
+        if not self.prior_share:
+            return own
+        prior = -0.5 * z.square().sum(dim=-1) - constant
+        return torch.logaddexp(
+            own + math.log1p(-self.prior_share), prior + math.log(self.prior_share)
+        )
+
+
+ProposalRule = Callable[[LatentVariableModel, Tensor, "Tensor | None"], GaussianProposal]
+
+
+def from_prior(
+    model: LatentVariableModel, x: Float[Tensor, "N D"], observed: Bool[Tensor, "#N D"] | None
+) -> GaussianProposal:
+    """The prior N(0, I): knows nothing of x, and its weights have the largest variance."""
+    identity = torch.eye(model.latent_dim, dtype=x.dtype, device=x.device)
+    return GaussianProposal(x.new_zeros(len(x), model.latent_dim), identity.expand(len(x), -1, -1))
+
+
+def from_encoder(
+    model: LatentVariableModel, x: Float[Tensor, "N D"], observed: Bool[Tensor, "#N D"] | None
+) -> GaussianProposal:
+    """q(z | x) of a :class:`VAE`; hidden coordinates are filled with the decoder's mean at z = 0.
+
+    An encoder has never seen holes. What it says of a filled-in datum may be far from p(z | x_R) and
+    too narrow, and then importance weights have no finite variance. Raises ``TypeError`` for a model
+    without an encoder.
+    """
+    if not isinstance(model, VAE):
+        raise TypeError(f"{type(model).__name__} has no encoder; use at_mode or from_prior.")
+    if observed is not None:
+        fill = model.decode(x.new_zeros(1, model.latent_dim)).detach()
+        x = torch.where(observed, x, fill)
+    mean, variance = model.encode(x)
+    return GaussianProposal(mean, torch.diag_embed(variance.sqrt()))
+
+
+def at_mode(
+    model: LatentVariableModel,
+    x: Float[Tensor, "N D"],
+    observed: Bool[Tensor, "#N D"] | None,
+    *,
+    widen: float = 1.2,
+    prior_share: float = 0.1,
+) -> GaussianProposal:
+    """The normal at the mode of p(z | x_R) with its curvature, ``widen`` times as wide.
+
+    Wider than the Laplace approximation, because posteriors have heavier tails than the normal, and
+    with a share of draws from the prior, which see the modes that the search did not find. The search
+    starts at z = 0 or, where that is more probable, at the encoder's mean.
+    """
+    start = x.new_zeros(len(x), model.latent_dim)
+    if isinstance(model, VAE):
+        with torch.no_grad():
+            mean = from_encoder(model, x, observed).mean
+            better = model.log_joint(x, mean, observed) > model.log_joint(x, start, observed)
+            start = torch.where(better[:, None], mean, start)
+    mode, precision = grids.find_modes(
+        lambda z: model.log_joint(x, z, observed), start, tolerance=1e-4, accepted=0.1
+    )
+    factor = torch.linalg.inv(torch.linalg.cholesky(precision)).mT
+    return GaussianProposal(mode, widen * factor, prior_share)
 
 
 def log_weights(
@@ -23,15 +130,28 @@ def log_weights(
     num_samples: int,
     *,
     generator: torch.Generator,
-    observed: Bool[Tensor, "#N D"] | None = None,
 ) -> Float[Tensor, "S N"]:
-    """log p(x_R, z_s) − log q(z_s) for z_s ~ q, nats, (S, N), in bounded memory."""
+    """log p(x, z_s) − log q(z_s) for z_s ~ q, nats, (S, N), in bounded memory."""
     parts = []
-    per_sample = x.element_size() * x.numel() * 6
-    for rows in chunks(num_samples, per_sample):
+    for rows in chunks(num_samples, x.element_size() * x.numel() * 6):
         z = proposal.sample(rows.stop - rows.start, generator=generator)
-        parts.append(model.log_joint(x, z, observed) - proposal.log_density(z))
+        parts.append(model.log_joint(x, z) - proposal.log_density(z))
     return torch.cat(parts)
+
+
+def log_mean_weight(
+    log_weight: Float[Tensor, "S B"],
+) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+    """Logarithm of the mean of S weights, and its standard error by the delta method."""
+    value = log_weight.logsumexp(dim=0) - math.log(len(log_weight))
+    return value, mean_and_error((log_weight - value).exp())[1]
+
+
+def mean_over_data(log_weight: Float[Tensor, "S N"]) -> Estimate:
+    """Mean of log mean_s w_s; its error adds up those of the data, which are independent."""
+    value, error = log_mean_weight(log_weight)
+    total = error.square().sum().sqrt().item() / len(error)
+    return Estimate(value.mean().item(), total, len(log_weight))
 
 
 def iwae(
@@ -42,115 +162,136 @@ def iwae(
     generator: torch.Generator,
     proposal: ProposalRule = at_mode,
 ) -> Estimate:
-    """log (1/S) Σ_s p(x, z_s)/q(z_s), z_s ~ q(z | x), mean over the data (Burda et al. 2016, Eq. 8).
+    """log (1/S) Σ_s p(x, z_s)/q(z_s), z_s ~ q(z | x), mean over the data, nats.
 
-    In expectation a lower bound of log p(x) that rises with S; for weights of finite variance the
-    bias is −Var(w)/(2 S E[w]²) + O(1/S²) a datum. The standard error is that of the weights' mean by
-    the delta method: over z, with the data held fixed. It says nothing about a bias.
-
-    Parameters
-    ----------
-    proposal : callable
-        ``(model, x, None) -> GaussianProposal``: :func:`at_mode` (default), :func:`from_encoder`
-        (what Burda et al. use), :func:`from_prior`.
+    Burda et al. 2016, Eq. 8. In expectation a lower bound of log p(x) that rises with S; for weights
+    of finite variance the bias is −Var(w)/(2 S E[w]²) + O(1/S²) a datum. The standard error is that of
+    the weights' mean by the delta method: over z, with the data held fixed. It says nothing about a
+    bias. ``proposal`` is :func:`at_mode`, :func:`from_encoder` (what Burda et al. use) or
+    :func:`from_prior`.
     """
     require_count("num_samples", num_samples, 2)
     require_generator(generator)
     model.require_data(x)
     with torch.no_grad():
-        logs = log_weights(model, x, proposal(model, x, None), num_samples, generator=generator)
-    return _mean_over_data(logs)
+        q = proposal(model, x, None)
+        return mean_over_data(log_weights(model, x, q, num_samples, generator=generator))
 
 
-def log_mean_of(log_weight: Float[Tensor, "S N"], group: int) -> Float[Tensor, " N"]:
-    """E[log of the mean of ``group`` weights], from disjoint groups of S weights, (N,).
+class _EstimatedConditional(ConditionalModel):
+    """Conditionals that are estimated one mask at a time; Σ_M S(x; M) need not be log p(x)."""
 
-    With ``group`` = 1 the ELBO, with S the IWAE bound: the bias against the number of samples from
-    one set of draws.
+    model: LatentVariableModel
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return self.model.num_features
+
+    def require_data(self, x: Tensor) -> None:
+        """Check ``x`` as the model does."""
+        self.model.require_data(x)
+
+    @torch.no_grad()
+    def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        return torch.stack([self._one(x, hidden) for hidden in mask])
+
+    @abstractmethod
+    def _one(self, x: Float[Tensor, "N D"], hidden: Bool[Tensor, " D"]) -> Float[Tensor, "N D"]: ...
+
+
+@final
+class ImportanceConditional(_EstimatedConditional):
+    """Self-normalized importance sampling: Σ_s w̄_s p(x_j | z_s) with w_s ∝ p(x_R, z_s)/q(z_s).
+
+    Consistent as S grows, with a bias of order 1/S; the same draws serve every coordinate of a mask.
     """
-    require_count("group", group, 1, len(log_weight))
-    whole = log_weight[: len(log_weight) // group * group]
-    grouped = whole.unflatten(0, (-1, group))
-    return (grouped.logsumexp(dim=1) - math.log(group)).mean(dim=0)
+
+    def __init__(
+        self,
+        model: LatentVariableModel,
+        num_samples: int,
+        *,
+        generator: torch.Generator,
+        proposal: ProposalRule = at_mode,
+    ) -> None:
+        require_count("num_samples", num_samples, 1)
+        require_generator(generator)
+        self.model, self.num_samples = model, num_samples
+        self.generator, self.proposal = generator, proposal
+
+    def _one(self, x: Float[Tensor, "N D"], hidden: Bool[Tensor, " D"]) -> Float[Tensor, "N D"]:
+        observed = ~hidden[None]
+        q = self.proposal(self.model, x, observed)
+        z = q.sample(self.num_samples, generator=self.generator)
+        factors = self.model.log_factors(x, z)
+        joint = self.model.log_prior(z) + factors.where(observed, 0.0).sum(dim=-1)
+        weight = (joint - q.log_density(z)).log_softmax(dim=0)
+        return (weight[..., None] + factors).logsumexp(dim=0)
 
 
-def ais(
-    model: LatentVariableModel,
-    x: Float[Tensor, "N D"],
-    num_chains: int,
-    num_temperatures: int,
-    *,
-    generator: torch.Generator,
-    num_leapfrog: int = 5,
-) -> Estimate:
-    """Annealed importance sampling from the prior to p(z | x), mean over the data (Neal 2001).
+@final
+class GibbsConditional(_EstimatedConditional):
+    """Chains that alternate z given (x_R, x_A) and x_A given z; p(x_j | z) averaged along them.
 
-    Intermediate densities p(z) p(x | z)^β with β from 0 to 1 along a sigmoid, one Hamiltonian step of
-    ``num_leapfrog`` leapfrogs at each (Wu et al. 2017). The step size of every datum follows the
-    acceptance of its chains. exp(value) is unbiased for p(x) at fixed step sizes, so the value is a
-    lower bound in expectation; the standard error is over chains, by the delta method.
+    ``corrected=False`` is pseudo-Gibbs, the recursive encoding–decoding of Rezende et al. 2014
+    (Appendix F) that the paper uses: z comes from the encoder. It converges to the conditionals of
+    the model only where the encoder *is* the posterior. ``corrected=True`` accepts the encoder's z
+    with the Metropolis–Hastings probability and converges to the right ones for any encoder
+    (Metropolis-within-Gibbs, Mattei & Frellsen 2018).
+
+    The first half of the steps is thrown away. Hidden coordinates start at the decoder's mean at
+    z = 0. Raises ``TypeError`` for a model without an encoder.
     """
-    require_count("num_chains", num_chains, 2)
-    require_count("num_temperatures", num_temperatures, 2)
-    require_generator(generator)
-    model.require_data(x)
-    z = from_prior(model, x, None).sample(num_chains, generator=generator)
-    log_weight, step = torch.zeros_like(z[..., 0]), torch.full_like(z[:1, :, :1], 0.2)
-    betas = _sigmoid_schedule(num_temperatures).tolist()
-    for before, beta in itertools.pairwise(betas):
-        with torch.no_grad():
-            likelihood = model.log_joint(x, z) - model.log_prior(z)
-        log_weight = log_weight + (beta - before) * likelihood
-        z, accepted = _hamiltonian_step(model, x, z, beta, step, num_leapfrog, generator)
-        rate = accepted.to(x).mean(dim=0)[None, :, None]
-        step = (step * torch.where(rate > 0.65, 1.05, 0.95)).clamp(1e-4, 1.0)
-    return _mean_over_data(log_weight)
 
+    model: VAE
 
-def _sigmoid_schedule(num_temperatures: int) -> Float[Tensor, " T"]:
-    """0 to 1, dense at both ends."""
-    raw = torch.linspace(-4, 4, num_temperatures, dtype=torch.float64).sigmoid()
-    return (raw - raw[0]) / (raw[-1] - raw[0])
+    def __init__(
+        self,
+        model: VAE,
+        num_steps: int,
+        *,
+        generator: torch.Generator,
+        corrected: bool,
+        num_chains: int = 1,
+    ) -> None:
+        if not isinstance(model, VAE):
+            raise TypeError(f"GibbsConditional needs a VAE with its encoder, got {model!r}.")
+        require_count("num_steps", num_steps, 1)
+        require_count("num_chains", num_chains, 1)
+        require_generator(generator)
+        self.model, self.num_steps, self.num_chains = model, num_steps, num_chains
+        self.generator, self.corrected = generator, corrected
 
+    def _one(self, x: Float[Tensor, "N D"], hidden: Bool[Tensor, " D"]) -> Float[Tensor, "N D"]:
+        fill = self.model.decode(x.new_zeros(1, self.model.latent_dim))
+        filled = torch.where(hidden, fill, x).expand(self.num_chains, -1, -1)
+        z = None
+        kept: list[Tensor] = []
+        for step in range(self.num_steps):
+            z = self._latent(filled, z)
+            drawn = self.model.sample_given(z, generator=self.generator)
+            filled = torch.where(hidden, drawn, x)
+            if step >= self.num_steps // 2:
+                kept.append(self.model.log_factors(x, z))
+        factors = torch.stack(kept).flatten(0, 1)
+        return factors.logsumexp(dim=0) - math.log(len(factors))
 
-def _hamiltonian_step(
-    model: LatentVariableModel,
-    x: Float[Tensor, "N D"],
-    z: Float[Tensor, "S N K"],
-    beta: float,
-    step: Float[Tensor, "1 N 1"],
-    num_leapfrog: int,
-    generator: torch.Generator,
-) -> tuple[Float[Tensor, "S N K"], Bool[Tensor, "S N"]]:
-    """One Metropolis-corrected trajectory that leaves p(z) p(x|z)^β in place."""
+    def _latent(
+        self, filled: Float[Tensor, "C N D"], z: Float[Tensor, "C N K"] | None
+    ) -> Float[Tensor, "C N K"]:
+        """The next z: the encoder's, or the old one where that is rejected."""
+        mean, variance = self.model.encode(filled)
+        noise = torch.randn(mean.shape, generator=self.generator, dtype=mean.dtype)
+        proposed = mean + variance.sqrt() * noise
+        if not self.corrected or z is None:
+            return proposed
 
-    def energy(at: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            at = at.detach().requires_grad_()
-            prior = model.log_prior(at)
-            value = -(prior + beta * (model.log_joint(x, at) - prior))
-            (slope,) = torch.autograd.grad(value.sum(), at)
-        return value.detach(), slope
+        def log_weight(at: Tensor) -> Tensor:
+            white = (at - mean).square() / variance + variance.log()
+            flat = (filled.flatten(0, 1), at.flatten(0, 1))
+            return self.model.log_joint(*flat).view(at.shape[:2]) + 0.5 * white.sum(dim=-1)
 
-    momentum = torch.randn(z.shape, generator=generator, dtype=z.dtype)
-    value, slope = energy(z)
-    start = value + 0.5 * momentum.square().sum(dim=-1)
-    moved = z
-    for _ in range(num_leapfrog):
-        momentum = momentum - 0.5 * step * slope
-        moved = moved + step * momentum
-        value, slope = energy(moved)
-        momentum = momentum - 0.5 * step * slope
-    end = value + 0.5 * momentum.square().sum(dim=-1)
-    noise = torch.rand(end.shape, generator=generator, dtype=end.dtype)
-    accepted = noise.log() < start - end
-    return torch.where(accepted[..., None], moved, z), accepted
-
-
-def _mean_over_data(log_weight: Float[Tensor, "S N"]) -> Estimate:
-    """Mean over data of log mean_s w_s; its error adds up those of the data, which are independent."""
-    count, num_data = log_weight.shape
-    value = log_weight.logsumexp(dim=0) - math.log(count)
-    relative = (log_weight - value).exp().std(dim=0) / math.sqrt(count)
-    error = relative.square().sum().sqrt().item() / num_data
-    return Estimate(value.mean().item(), error, count)
+        ratio = log_weight(proposed) - log_weight(z)
+        uniform = torch.rand(ratio.shape, generator=self.generator, dtype=ratio.dtype)
+        return torch.where((uniform.log() < ratio)[..., None], proposed, z)

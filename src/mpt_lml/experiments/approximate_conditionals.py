@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import estimators, masks, quadrature, scores
+from mpt_lml import estimators, grids, masks, scores
 from mpt_lml.masks import FixedRate
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
+from mpt_lml.models.mixture import GridConditional
 
 
 def conditional_models(
@@ -101,7 +102,7 @@ def codes(
     model: vae.VAE, x: Float[Tensor, "N D"], *, nodes_per_axis: int = 41
 ) -> Mapping[str, float]:
     """Mean standard deviations of encoder and posterior, and the mean square length of the codes."""
-    grid = quadrature.trapezoid(model.latent_dim, nodes_per_axis)
+    grid = grids.trapezoid(model.latent_dim, nodes_per_axis)
     table = model.log_table(x, grid.nodes.to(x)).sum(dim=-1)
     omega = (grid.log_weights[:, None].to(x) + table).softmax(dim=0)[..., None]
     nodes = grid.nodes[:, None, :].to(x)
@@ -115,5 +116,5 @@ def codes(
     }
 
 
-def _exact(model: vae.VAE, nodes_per_axis: int) -> estimators.GridConditional:
-    return estimators.GridConditional(model, quadrature.trapezoid(model.latent_dim, nodes_per_axis))
+def _exact(model: vae.VAE, nodes_per_axis: int) -> GridConditional:
+    return GridConditional(model, grids.trapezoid(model.latent_dim, nodes_per_axis))

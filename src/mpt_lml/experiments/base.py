@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mpt_lml import fit
-from mpt_lml.checkpoints import resolved_revision
+from mpt_lml.checkpoints import resolved_revision, why_not_here
 from mpt_lml.files import book_file, load_tensors, read_json, save_tensors
 from mpt_lml.fit import silent
 from mpt_lml.numerics import mean_and_error
@@ -236,6 +236,22 @@ def run(
     """
     chosen = find(name).preset(preset, **settings)
     return chosen.run(bench_for(chosen, device, progress, checkpoints))
+
+
+def live(name: str, otherwise: str, **settings: Any) -> Outcome | None:
+    """Run an experiment with loaded weights on a page: on a GPU with a network, or from a folder.
+
+    Elsewhere ``None``, after one printed line: why not, and ``otherwise``, what would be done.
+    """
+    model = settings.get("model") or dataclasses.asdict(find(name).preset())["model"]
+    reason = None if Path(model).exists() else why_not_here(model)
+    if reason is None:
+        try:
+            return run(name, **settings)
+        except OSError as error:  # no weights, or no sentences or images
+            reason = str(error)
+    print(f"not run here ({reason}): {otherwise}")
+    return None
 
 
 def bench_for(

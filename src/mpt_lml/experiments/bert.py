@@ -1,256 +1,248 @@
-"""Table 2, second row, and Figure 5, right: curves of BERT-base with its weights, and in small."""
+"""Curves of BERTs with weights, the book's own or any other: areas, and which masking rate is right."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import data
 from mpt_lml.checkpoints import BERT_BASE
-from mpt_lml.data import Tokens, encode
-from mpt_lml.experiments.bert_curve import (
-    PAPER_LENGTH,
-    PAPER_RATES,
-    Design,
-    SentenceCurves,
-    curves,
-)
-from mpt_lml.experiments.registry import (
-    Config,
+from mpt_lml.data import Tokens, encode, sentences
+from mpt_lml.experiments.base import (
+    Bench,
+    Experiment,
     Finding,
     Outcome,
-    Progress,
     checksum,
     experiment,
-    silent,
     weights_of,
 )
+from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.models.networks import (
-    load_network,
-    load_small_bert,
-    load_tokenizer,
-    random_twin,
-)
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from mpt_lml.numerics import mean_and_error
+from mpt_lml.sentence_curves import Design, Part, SentenceCurves, Work, curves
+from mpt_lml.theory import rates
 
 GLUE = ("glue/ax", "glue/cola", "glue/qnli", "glue/mrpc", "glue/sst-2")
-PUBLISHED = GLUE[:4]
-PER_TOKEN = 0.01 * PAPER_LENGTH * PAPER_RATES
-"""The paper's area of a curve that is 1 everywhere."""
 
 
-def some_tokens(
-    name: str,
-    tokenizer: PreTrainedTokenizerBase,
-    count: int,
-    *,
-    max_length: int = 512,
-    split: Literal["train", "test"] = "test",
-) -> Tokens:
-    """``count`` sentences, the same ones every time, of those that fit the model whole."""
-    found = data.sentences(name, split)
+def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = None) -> Tokens:
+    """``count`` sentences, the same ones every time, of those that fit the network whole."""
+    found = sentences(name)
     tokens = encode(tokenizer, found.first, found.second)
-    fits = ((tokens.lengths <= max_length) & (tokens.num_features >= 2)).nonzero().flatten()
-    generator = torch.Generator().manual_seed(0)
-    return tokens.rows(fits[torch.randperm(len(fits), generator=generator)[:count]])
+    fits = (tokens.lengths <= (longest or tokens.lengths.max())) & (tokens.num_features >= 2)
+    if not fits.any():
+        raise ValueError(f"all {len(tokens)} sentences of {name} are longer than {longest} tokens.")
+    chosen = fits.nonzero().flatten()
+    order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0))
+    return tokens.rows(chosen[order[:count]])
 
 
 @dataclass(frozen=True)
-class PreTrained(Config):
-    """Table 2, second row: 99 rates on as many sentences as the paper may have used."""
+class OnSentences(Experiment):
+    """Curves on sets of sentences, each a name of ``data.sentences`` or a file with one a line."""
 
     seeds: tuple[int, ...] = (4,)
-    model: str | None = BERT_BASE  # or a folder; None: the book's small one
     data_sets: tuple[str, ...] = GLUE
     num_sentences: int = 1000
-    rates: tuple[int, ...] = tuple(range(1, 100))
 
-    @classmethod
-    def paper(cls) -> PreTrained:
-        """The paper's network, from the hub or its cache; it has to be there."""
-        return cls()
+    def curves(
+        self,
+        bench: Bench,
+        network: Any,
+        tokenizer: Any,
+        design: Design,
+        label: str = "",
+        part_size: int = 16,
+        **options: Any,
+    ) -> dict[str, tuple[Tokens, SentenceCurves]]:
+        """The sentences of each set and their curve, or what ``bench`` kept for these weights."""
+        model = MaskedLM.of(network.to(bench.device), tokenizer, **options)
+        weights = checksum(each.detach().cpu() for each in network.parameters())
+        found = {}
+        for name in self.data_sets:
+            tokens = some_tokens(name, tokenizer, self.num_sentences, model.max_length)
+            same = {"weights": weights, "sentences": checksum([tokens.ids])}
+            keep = partial(_keep, bench, f"{label}{name}", same)
+            result = curves(
+                model, tokens, design, keep=keep, part_size=part_size, progress=bench.progress
+            )
+            found[name] = tokens, result
+        return found
 
-    @classmethod
-    def quick(cls) -> PreTrained:
-        """The small BERT of the book in its place."""
-        return cls(model=None, data_sets=("written",), num_sentences=4, rates=(10, 50, 90))
+
+def _keep(bench: Bench, name: str, same: Mapping[str, str], part: str, work: Work) -> Part:
+    return bench.keep(f"{name}/{part}", work, **same)
+
+
+def load(model: str | None) -> tuple[Any, Any]:
+    """The book's own BERT (``None``), or that of a folder or a name on the hub, and its tokenizer."""
+    if model is None:
+        return networks.load_small_bert()
+    return networks.load_network(model), networks.load_tokenizer(model)
 
 
 @experiment(
     "table-2-pretrained",
     title="Table 2, second row, and Figure 5, right: needs the weights of bert-base-uncased",
     cost="GPU advised",
-    config=PreTrained,
+    quick={"model": None, "data_sets": ("written",), "num_sentences": 4, "rates": (10, 50, 90)},
     resumable=True,
 )
-def table_2_pretrained(
-    config: PreTrained,
-    *,
-    device: torch.device = torch.device("cpu"),
-    progress: Progress = silent,
-    checkpoints: Path | None = None,
-) -> Outcome:
-    """Area of the pre-trained network on each set, and whether it is the printed one.
-
-    ``config.model`` is a name on the hub or a folder made by ``save_pretrained``.
-    Arrays: ``area/SET`` (2,) in the paper's unit with its error over sentences, ``curve/SET`` and
-    ``error/SET`` (R,), nats per token, ``mean_rate/SET`` (2,), r* in percent with its error.
-    """
-    if config.model is None:
-        network, tokenizer = load_small_bert()
-    else:
-        network, tokenizer = load_network(config.model), load_tokenizer(config.model)
-    model = MaskedLM.of(network.to(device), tokenizer, batch_tokens=16384)
-    arrays: dict[str, Tensor] = {}
-    findings: dict[str, Finding] = {}
-    ids = []
-    for name in config.data_sets:
-        tokens = some_tokens(name, tokenizer, config.num_sentences)
-        ids.append(tokens.ids)
-        folder = None if checkpoints is None else checkpoints / name.replace("/", "-")
-        design = Design(rates=config.rates, seed=config.seeds[0])
-        result = curves(model, tokens, design, folder=folder, progress=progress)
-        assert result is not None
-        area = result.paper_area()
-        arrays[f"area/{name}"] = torch.tensor([area.value, area.standard_error])
-        arrays[f"curve/{name}"] = result.score
-        arrays[f"error/{name}"] = result.standard_error
-        crossover = torch.tensor(found_rate(result))
-        arrays |= {f"mean_rate/{name}": crossover} if crossover.isfinite().all() else {}
-        if name in PUBLISHED or config.model is None:
-            short = "ax" if config.model is None else name.removeprefix("glue/")
-            key = f"table-2/rerun-pretrained-{short}"
-            findings[key] = Finding(area.value, area.standard_error)
-    return Outcome(findings, arrays, checksum(ids), weights_of(config.model))
-
-
 @dataclass(frozen=True)
-class BertCurve(Config):
-    """The book's small BERT, trained and untrained, on held-out books, Wikipedia and GLUE."""
+class PreTrained(OnSentences):
+    """Table 2, second row: 99 rates on as many sentences as the paper may have used."""
 
-    seeds: tuple[int, ...] = (4,)
-    data_sets: tuple[str, ...] = ("written", "books", "wikitext-2", *GLUE)
-    num_sentences: int = 300
-    rates: tuple[int, ...] = tuple(range(1, 100, 2))
+    model: str | None = BERT_BASE  # or a folder; None: the book's small one
+    rates: tuple[int, ...] = tuple(range(1, 100))
 
-    @classmethod
-    def paper(cls) -> BertCurve:
-        """The book's run; the paper's is ``table-2-pretrained``."""
-        return cls()
+    def run(self, bench: Bench) -> Outcome:
+        """Area of the pre-trained network on each set, and whether it is the printed one.
 
-    @classmethod
-    def quick(cls) -> BertCurve:
-        """Three rates on four sentences."""
-        return cls(data_sets=("written",), num_sentences=4, rates=(5, 50, 95))
+        Arrays: ``area/SET`` (2,) in the paper's unit with its error over sentences, ``curve/SET``
+        and ``error/SET`` (R,), nats per token, ``mean_rate/SET`` (2,), r* in percent, its error.
+        """
+        design = Design(self.rates, seed=self.seeds[0])
+        found = self.curves(bench, *load(self.model), design, batch_tokens=16384)
+        arrays: dict[str, Tensor] = {}
+        findings: dict[str, Finding] = {}
+        for name, (_, result) in found.items():
+            area = result.area("paper")
+            arrays |= {
+                f"area/{name}": torch.tensor([area, area.standard_error]),
+                f"curve/{name}": result.score,
+                f"error/{name}": result.standard_error,
+                f"mean_rate/{name}": mean_rate(result),
+            }
+            short = "ax" if self.model is None else name.removeprefix("glue/")
+            if short != "sst-2":
+                key = f"table-2/rerun-pretrained-{short}"
+                findings[key] = Finding(area.value, area.standard_error)
+        data = checksum(tokens.ids for tokens, _ in found.values())
+        return Outcome(findings, arrays, data, weights_of(self.model))
+
+
+def mean_rate(result: SentenceCurves, num_groups: int = 10) -> Float[Tensor, " two"]:
+    """The rate in percent at which the curve has its mean height; jackknife error over sentences."""
+    percent, each = torch.tensor(result.design.columns), result.each
+    group = torch.arange(len(each)) % min(num_groups, len(each))
+    left_out = torch.stack([each[group != k].mean(dim=0) for k in group.unique()])
+    where = rates.crossover(left_out, percent)
+    error = ((len(where) - 1) * where.var(correction=0)).sqrt()
+    return torch.stack([rates.crossover(each.mean(dim=0), percent), error])
 
 
 @experiment(
     "bert-curve",
     title="Figure 5, right, in small: the book's BERT before and after training on eight texts",
     cost="about 10 min",
-    config=BertCurve,
+    quick={"data_sets": ("written",), "num_sentences": 4, "rates": (5, 50, 95)},
     resumable=True,
 )
-def bert_curve(
-    config: BertCurve,
-    *,
-    device: torch.device = torch.device("cpu"),
-    progress: Progress = silent,
-    checkpoints: Path | None = None,
-) -> Outcome:
-    """Curves of the small BERT with standard errors over sentences.
+@dataclass(frozen=True)
+class BertCurve(OnSentences):
+    """A BERT, trained and untrained, on held-out books, Wikipedia and GLUE, or other sentences."""
 
-    Arrays, for kind in (trained, random) and each set: ``curve/KIND/SET`` and ``error/KIND/SET``
-    (R,), nats per token; ``area/KIND/SET`` (3, 2): per token, per sentence and in the paper's unit,
-    each with its error; ``hidden/KIND/SET`` (): the score with everything hidden.
-    ``num_features/SET`` (): mean D; ``mean_rate/SET`` (2,): the rate, in percent, at which the
-    trained curve has its mean height, with its error.
-    """
-    trained, tokenizer = load_small_bert()
-    networks = {"trained": trained, "random": random_twin(trained, seed=config.seeds[0])}
-    arrays: dict[str, Tensor] = {}
-    ids = []
-    for name in config.data_sets:
-        longest = trained.config.max_position_embeddings
-        tokens = some_tokens(name, tokenizer, config.num_sentences, max_length=longest)
-        ids.append(tokens.ids)
-        arrays[f"num_features/{name}"] = tokens.num_features.double().mean()
-        for kind, network in networks.items():
-            folder = None if checkpoints is None else checkpoints / kind / name.replace("/", "-")
-            model = MaskedLM.of(network.to(device), tokenizer, half_precision=True)
-            design = Design(rates=config.rates, seed=config.seeds[0])
-            result = curves(model, tokens, design, folder=folder, progress=progress)
-            assert result is not None
-            arrays |= _summary(result, f"{kind}/{name}")
-            if kind == "trained":
-                arrays[f"mean_rate/{name}"] = torch.tensor(rate_of_mean(result))
-    return Outcome(_curve_findings(config, arrays), arrays, checksum(ids))
+    data_sets: tuple[str, ...] = ("written", "books", "wikitext-2", *GLUE)
+    num_sentences: int = 300
+    rates: tuple[int, ...] = tuple(range(1, 100, 2))
+    model: str | None = None  # the book's small one; or a folder, or a name on the hub
 
+    def run(self, bench: Bench) -> Outcome:
+        """Curves of the network and its random twin, with standard errors over sentences.
 
-def _summary(result: SentenceCurves, name: str) -> dict[str, Tensor]:
-    areas = (result.area_per_token(), result.area_per_sentence(), result.paper_area())
-    return {
-        f"curve/{name}": result.score,
-        f"error/{name}": result.standard_error,
-        f"area/{name}": torch.tensor([[each.value, each.standard_error] for each in areas]),
-        f"hidden/{name}": result.hidden.mean(),
-    }
-
-
-def _curve_findings(config: BertCurve, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-    """How far the trained curve falls from its first rate to its last, the least over the sets."""
-    names = config.data_sets
-    falls = torch.stack([_fall(arrays[f"curve/trained/{name}"]) for name in names])
-    errors = torch.stack([_end_error(arrays[f"error/trained/{name}"]) for name in names])
-    least = int(falls.argmin())
-    return {"small-bert-falls": Finding(falls[least].item(), errors[least].item())}
+        Arrays, for KIND in (trained, random) and each set: ``curve/KIND/SET`` and
+        ``error/KIND/SET`` (R,), nats per token; ``hidden/KIND/SET`` (): the score with everything
+        hidden; ``num_features/SET`` (): mean D. Where the rates have an area ``area/KIND/SET``
+        (3, 2): per token, per sentence and in the paper's unit, each with its error; and
+        ``mean_rate/SET`` (2,): the rate in percent at which the trained curve has its mean height.
+        """
+        trained, tokenizer = load(self.model)
+        random = networks.random_twin(trained, seed=self.seeds[0])
+        design = Design(self.rates, seed=self.seeds[0])
+        arrays: dict[str, Tensor] = {}
+        for kind, network in (("trained", trained), ("random", random)):
+            found = self.curves(bench, network, tokenizer, design, f"{kind}/", half_precision=True)
+            for name, (tokens, result) in found.items():
+                arrays |= {
+                    f"curve/{kind}/{name}": result.score,
+                    f"error/{kind}/{name}": result.standard_error,
+                    f"hidden/{kind}/{name}": result.hidden.mean(),
+                    f"num_features/{name}": tokens.num_features.double().mean(),
+                }
+                if design.has_area:
+                    areas = [result.area(per) for per in ("token", "sentence", "paper")]
+                    both = torch.tensor([[area, area.standard_error] for area in areas])
+                    arrays[f"area/{kind}/{name}"] = both
+                if design.has_area and kind == "trained":
+                    arrays[f"mean_rate/{name}"] = mean_rate(result)
+        # How far the trained curve falls from its first rate to its last, the least over the sets.
+        curve, error = (
+            torch.stack([arrays[f"{key}/trained/{name}"] for name in self.data_sets])
+            for key in ("curve", "error")
+        )
+        fall, least = (curve[:, 0] - curve[:, -1]).min(dim=0)
+        falls = Finding(fall.item(), torch.hypot(error[least, 0], error[least, -1]).item())
+        data = checksum(tokens.ids for tokens, _ in found.values())
+        return Outcome({"small-bert-falls": falls}, arrays, data, weights_of(self.model))
 
 
-def _fall(curve: Tensor) -> Tensor:
-    return curve[0] - curve[-1]
+@experiment(
+    "text-rates",
+    title="Which masking rate? The book's small BERT on held-out books and Wikipedia",
+    cost="about 3 min",
+    quick={"data_sets": ("written",), "num_sentences": 12, "num_groups": 4}
+    | {"rates": tuple(range(5, 100, 10))},
+    resumable=True,
+)
+@dataclass(frozen=True)
+class TextRates(OnSentences):
+    """Where D·S is the area, and how far it is from it at 15 % and 25 %, two of the rates."""
 
+    data_sets: tuple[str, ...] = ("books", "wikitext-2")
+    rates: tuple[int, ...] = tuple(range(1, 100, 2))
+    num_groups: int = 50
 
-def _end_error(error: Tensor) -> Tensor:
-    return torch.hypot(error[0], error[-1])
+    def run(self, bench: Bench) -> Outcome:
+        """Crossover of the network's own curve, and how far 15 % and 25 % lie from its own area.
 
+        Arrays, for each set: ``groups/SET`` (G, R), mean curves of groups of sentences, nats per
+        token; ``crossover/SET`` (2,), M*/D with its jackknife error over groups; ``bias/SET``
+        (R, 2), the mean over sentences of D·S(rate) − area with its error, nats per sentence;
+        ``change/SET`` (2,), the same for D·S(25 %) − D·S(15 %); ``num_features/SET`` (), mean D.
+        """
+        design = Design(self.rates, seed=self.seeds[0])
+        found = self.curves(bench, *load(None), design, half_precision=True)
+        arrays = {
+            f"{key}/{name}": value
+            for name, (_, result) in found.items()
+            for key, value in self.summary(result).items()
+        }
+        first = self.data_sets[0]
+        findings = {
+            "crossover/small-bert": Finding(*arrays[f"crossover/{first}"].tolist()),
+            "25-against-15/small-bert": Finding(*arrays[f"change/{first}"].tolist()),
+        }
+        data = checksum(tokens.ids for tokens, _ in found.values())
+        return Outcome(findings, arrays, data)
 
-def rate_of_mean(result: SentenceCurves, num_groups: int = 10) -> tuple[float, float]:
-    """The rate at which the curve has its mean height, and its jackknife error over sentences."""
-    each = result.values.mean(dim=1)
-    groups = torch.arange(len(each)) % min(num_groups, len(each))
-
-    def rate(curve: Tensor) -> float:
-        return mean_rate(result.rates, curve, curve.mean().item())
-
-    left_out = torch.tensor([rate(each[groups != k].mean(dim=0)) for k in groups.unique()])
-    count = len(left_out)
-    error = ((count - 1) * left_out.var(correction=0)).sqrt().item()
-    return rate(each.mean(dim=0)), error
-
-
-def found_rate(result: SentenceCurves) -> tuple[float, float]:
-    """:func:`rate_of_mean`, or nan where the curve does not fall: the network has learned nothing."""
-    try:
-        return rate_of_mean(result)
-    except ValueError:
-        return math.nan, math.nan
-
-
-def mean_rate(rates: Sequence[float] | Sequence[int], curve: Tensor, area: float) -> float:
-    """The rate, in percent, at which the falling ``curve`` has the height ``area``."""
-    below = (curve < area).nonzero().flatten()
-    if len(below) == 0 or int(below[0]) == 0:
-        raise ValueError("the curve does not cross this height between its first and last rate.")
-    right = int(below[0])
-    left = right - 1
-    share = ((curve[left] - area) / (curve[left] - curve[right])).item()
-    return rates[left] + share * (rates[right] - rates[left])
+    def summary(self, result: SentenceCurves) -> dict[str, Tensor]:
+        """The arrays of one set."""
+        rate, each = torch.tensor(self.rates).double() / 100, result.each
+        groups = torch.stack([part.mean(dim=0) for part in each.tensor_split(self.num_groups)])
+        size = result.num_features.double()
+        bias = size[:, None] * (each - each.mean(dim=1, keepdim=True))
+        low, high = self.rates.index(15), self.rates.index(25)
+        where = rates.jackknife(lambda curve: rates.crossover(curve, rate), groups)
+        return {
+            "groups": groups,
+            "crossover": torch.tensor(where, dtype=torch.float64),
+            "bias": torch.stack(mean_and_error(bias), dim=1),
+            "change": torch.stack(mean_and_error(bias[:, high] - bias[:, low])),
+            "num_features": size.mean(),
+        }

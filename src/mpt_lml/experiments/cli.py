@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 
 from tqdm.auto import tqdm
 
-from mpt_lml.experiments import base, bert_command, ledger
+from mpt_lml.experiments import base, ledger
 from mpt_lml.experiments.base import Experiment, Item, Outcome
 from mpt_lml.files import checkout, provenance, read_json, require_writable, write_json
 
@@ -81,7 +81,6 @@ def parser() -> argparse.ArgumentParser:
         help="where a long run keeps its state; the same command "
         "goes on from it (default: under mpt-lml-results, removed at the end)",
     )
-    bert_command.add_parser(commands)
     compare = commands.add_parser("compare", help="measured against published, from the ledger")
     which = compare.add_mutually_exclusive_group(required=True)
     which.add_argument("name", nargs="?", help="see 'mpt-lml list'")
@@ -104,11 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.action == "compare":
             command = None if options.all else f"mpt-lml run {base.find(options.name).name}"
             print(_tables(ledger.compare(command, ledger.location())))
-        elif options.action == "bert-curve":
-            bert_command.run(options, _Clock(None))
         else:
             _run(options)
-    except (ValueError, OSError) as error:
+    except (TypeError, ValueError, OSError) as error:
         print(f"mpt-lml: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -205,8 +202,6 @@ def _folder(options: argparse.Namespace, chosen: Experiment) -> Path | None:
 
 
 def _left_behind(options: argparse.Namespace) -> str:
-    if options.action == "bert-curve":
-        return f"the same command goes on from {options.out}"
     if options.action == "run" and base.find(options.name).resumable:
         return f"the same command goes on from {_folder(options, _settings(options))}"
     return "nothing was written"

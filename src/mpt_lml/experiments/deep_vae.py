@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml import data, estimators, fit, objectives, quadrature, scores
+from mpt_lml import data, estimators, fit, grids, objectives, scores
 from mpt_lml.experiments.registry import Config, Progress, checksum, silent
+from mpt_lml.grids import Grid
 from mpt_lml.masks import FixedRate, SizeLaw, UniformSize, stratified_masks
 from mpt_lml.models import vae
-from mpt_lml.quadrature import Grid
+from mpt_lml.models.mixture import GridConditional
 from mpt_lml.results import History
 
 EXACT = ("exact", "exact_uniform")
@@ -197,17 +198,17 @@ def _objective(config: DeepVAE, x: Float[Tensor, "N D"], objective: str) -> fit.
 
     def elbo(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
         batch = draw.images(generators)
-        return objectives.vae.elbo(p, batch, draw.noise(1, latent_dim, generators)[0], variance)
+        return objectives.elbo(p, batch, draw.noise(1, latent_dim, generators)[0], variance)
 
     def recursive(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
         batch, mask = draw.images(generators), draw.masks(law, generators)
         noise = draw.noise(config.num_rounds, latent_dim, generators)
-        return objectives.vae.recursive(p, batch, mask, noise, variance)
+        return objectives.recursive(p, batch, mask, noise, variance)
 
     def partial(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
         batch, mask = draw.images(generators), draw.masks(law, generators)
         noise = draw.noise(config.partial_samples, latent_dim, generators)
-        return objectives.vae.partial(p, batch, mask, noise, variance)
+        return objectives.partial(p, batch, mask, noise, variance)
 
     def exact(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
         batch, values = draw.images(generators), []
@@ -215,13 +216,13 @@ def _objective(config: DeepVAE, x: Float[Tensor, "N D"], objective: str) -> fit.
             mask = stratified_masks(config.exact_masks, x.shape[1], law, generator=g)
             model = vae.dense_model(p, run, "gaussian", variance)
             shifted = _shifted(grid, config.exact_nodes, generator=g)
-            table = estimators.GridConditional(model, shifted)
+            table = GridConditional(model, shifted)
             log_p = table.log_conditional(batch[run], mask.to(x.device))
             values.append(x.shape[1] * scores.mask_score(log_p, mask.to(x.device)).mean())
         return torch.stack(values)
 
     if objective in EXACT:
-        grid = quadrature.trapezoid(latent_dim, config.exact_nodes).to(x)
+        grid = grids.trapezoid(latent_dim, config.exact_nodes).to(x)
         return exact
     if objective.startswith("partial"):
         return partial
@@ -247,9 +248,9 @@ def log_likelihood(
     """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
     values, x = [], x.double()
     for run, model in enumerate(trained_models(config, parameters)):
-        if config.latent_dim <= quadrature.MAX_LATENT_DIM:
-            grid = quadrature.trapezoid(config.latent_dim, NODES)
-            values.append(estimators.GridConditional(model, grid).log_marginal(x).mean().item())
+        if config.latent_dim <= grids.MAX_LATENT_DIM:
+            grid = grids.trapezoid(config.latent_dim, NODES)
+            values.append(GridConditional(model, grid).log_marginal(x).mean().item())
         else:
             generator = torch.Generator().manual_seed(run)
             values.append(

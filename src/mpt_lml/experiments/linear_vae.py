@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import data, estimators, fit, objectives, quadrature
+from mpt_lml import data, estimators, fit, grids, objectives
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.convergence import seeded
+from mpt_lml.grids import Grid
 from mpt_lml.masks import FixedRate, UniformSize, stratified_masks
-from mpt_lml.models.bernoulli_pca import BernoulliPCA
+from mpt_lml.models.mixture import BernoulliPCA
 from mpt_lml.models.ppca import PPCA
-from mpt_lml.quadrature import Grid
 from mpt_lml.results import History
 
 PRINTED = ("published/1/1", "elbo/1/0")
@@ -120,34 +120,36 @@ class Figure3Upper(Experiment):
 
     def _row(self, row: str, images: Sequence[Tensor], bench: Bench) -> dict[str, Tensor]:
         """Train and judge one row."""
-        x, held_out = images
-        history, key = self.train(row, x, bench), row.removesuffix("/long")
+        (x, held_out), key = images, row.removesuffix("/long")
+        history = self.train(row, x, bench)
         epochs = len(history.values["lml"]) - 1
         tracked = [*range(0, epochs, self.track_every), epochs]
         arrays = {f"track/{key}": history.values["lml"][tracked]}
         if key.endswith(("/published/1/1", "/elbo/1/0")):
             arrays[f"read/{key}"] = history.values["read"][tracked]
             arrays[f"loss/{key}"] = history.values["objective"][tracked[:-1]]
-        for end, p in {key: history.snapshots[self.num_epochs], row: history.parameters}.items():
-            for value, seen in (("lml", x.double()), ("held", held_out.double())):
-                arrays[f"{value}/{end}"] = torch.stack([self._judge(m, seen) for m in models(p)])
+        ends = {key: history.snapshots[self.num_epochs], row: history.parameters}
+        for end, p in ends.items():
+            arrays[f"lml/{end}"] = self._judge(p, x.double())
+            arrays[f"held/{end}"] = self._judge(p, held_out.double())
             if "encoder" in p:
                 arrays[f"bound/{end}"] = bound(p, x)
-        trained = models(history.snapshots[self.num_epochs])
+        W, b = (ends[key][name].double() for name in ("loadings", "offset"))
         for value, name in (("coarse", "published"), ("own", key.split("/")[1])):
-            on_grid = [BernoulliPCA(m.loadings, m.offset, grid=self.grid(name)) for m in trained]
-            lml = [m.log_marginal(x.double()).mean() for m in on_grid]
-            arrays[f"{value}/{key}"] = torch.stack(lml)
-        both = torch.stack([torch.cat([m.loadings, m.offset[:, None]], dim=1) for m in trained])
+            grid = self.grid(name).to(W)
+            arrays[f"{value}/{key}"] = objectives.mixture_log_marginal(W, b, x.double(), grid)
+        both = torch.cat([W, b[..., None]], dim=-1)
         if key.partition("/")[2] in (*PRINTED, f"uniform/1/{self.long_masks}"):
             arrays[f"loadings/{key}"] = (1000 * both[0]).round() / 1000
-            arrays[f"grids/{key}"] = self.compare_grids(trained[0], x[: self.arbiter_data].double())
+            arrays[f"grids/{key}"] = self.compare_grids(BernoulliPCA(W[0], b[0]), x)
         if self.decoders:
             arrays[f"decoders/{key}"] = both
-        return {name: value.detach().cpu() for name, value in arrays.items()}
+        return {name: value.cpu() for name, value in arrays.items()}
 
-    def _judge(self, model: BernoulliPCA, x: Float[Tensor, "N D"]) -> Float[Tensor, ""]:
-        return model.adaptive_log_marginal(x, nodes_per_axis=self.judge_nodes).mean()
+    def _judge(self, p: fit.Parameters, x: Float[Tensor, "N D"]) -> Float[Tensor, " seeds"]:
+        n, pairs = self.judge_nodes, zip(p["loadings"].double(), p["offset"].double(), strict=True)
+        lml = [BernoulliPCA(W, b).adaptive_log_marginal(x, nodes_per_axis=n) for W, b in pairs]
+        return torch.stack([each.mean() for each in lml])
 
     def train(self, row: str, x: Float[Tensor, "N D"], bench: Bench) -> History:
         """All seeds side by side, in nats per datum; the parameters at ``num_epochs`` are a snapshot.
@@ -163,9 +165,9 @@ class Figure3Upper(Experiment):
             begin = {name: begin[name] for name in ("loadings", "offset")}
 
         def lml_on(nodes: Grid) -> fit.Tracked:
-            return lambda p: objectives.bernoulli.log_marginal(p["loadings"], p["offset"], x, nodes)
+            return lambda p: objectives.mixture_log_marginal(p["loadings"], p["offset"], x, nodes)
 
-        fine = quadrature.trapezoid(self.latent_dim, self.track_nodes, extent=8.0)
+        fine = grids.trapezoid(self.latent_dim, self.track_nodes, extent=8.0)
         state, used = f"{row.replace('/', '-')}-training", checksum([x.cpu()])
         return fit.maximize(
             {name: value.to(x) for name, value in begin.items()},
@@ -184,27 +186,26 @@ class Figure3Upper(Experiment):
         """What is maximized: (parameters, generators) -> (B,), in nats per datum."""
         grid = self.grid(name).to(x)
         law = UniformSize() if name == "uniform" else FixedRate(self.fixed_rate)
-        conditional = name in ("fixed", "uniform")
-        score = objectives.bernoulli.masked if conditional else objectives.bernoulli.block
+        block = name not in ("fixed", "uniform")
 
-        def value(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
+        def value(p: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
             if name == "marginal":
-                return objectives.bernoulli.log_marginal(**p, x=x, grid=grid)
+                return objectives.mixture_log_marginal(**p, x=x, grid=grid)
             if name.startswith("elbo"):
                 shape = (len(x), self.latent_dim)
                 noise = torch.stack([torch.randn(shape, generator=g) for g in generators])
-                return objectives.bernoulli.elbo(**p, x=x, noise=noise.to(x))
+                return objectives.linear_elbo(**p, x=x, noise=noise.to(x))
             mask = stratified_masks(num_masks, x.shape[1], law, generator=generators)
-            return score(**p, x=x, mask=mask.to(x.device), grid=grid)
+            return objectives.mixture(**p, x=x, mask=mask.to(x.device), grid=grid, block=block)
 
         return value
 
     def grid(self, objective: str) -> Grid:
         """Where ``objective`` integrates: the authors' 4 × 4 nodes on [−5, 5]² if "published"."""
         if objective != "published":
-            return quadrature.trapezoid(self.latent_dim, self.grid_nodes, self.grid_extent)
-        with warnings.catch_warnings(action="ignore", category=quadrature.LostMassWarning):
-            return quadrature.trapezoid(self.latent_dim, 4)
+            return grids.trapezoid(self.latent_dim, self.grid_nodes, self.grid_extent)
+        with warnings.catch_warnings(action="ignore", category=grids.LostMassWarning):
+            return grids.trapezoid(self.latent_dim, 4)
 
     def start(self, D: int, scale: float = 1.0, encoder_scale: float = 1.0) -> dict[str, Tensor]:
         """Normal loadings, offsets and encoders of every seed, times ``scale``; (B, ...) each.
@@ -233,7 +234,8 @@ class Figure3Upper(Experiment):
         """
         x, batch = data.images("digits").pixels, len(self.seeds)
         best = PPCA.fit_closed_form(x, self.latent_dim)
-        values, vectors = torch.linalg.eigh(objectives.second_moment(x - best.mean))
+        moment = objectives.second_moment(x - best.mean)
+        values, vectors = torch.linalg.eigh(moment)
         data_root = vectors * values.clamp(min=0).sqrt()
         begin = self.start(x.shape[1])
         parameters = {name: begin[name].double() for name in ("loadings", "encoder")}
@@ -254,25 +256,22 @@ class Figure3Upper(Experiment):
         ends = fit.maximize(
             parameters, elbo, num_epochs=5 * self.num_epochs, learning_rate=self.learning_rate
         ).parameters
-        reached = [
-            PPCA(w, noise_variance=float(s.exp()), mean=best.mean).log_marginal(x).mean()
-            for w, s in zip(ends["loadings"], ends["log_noise"], strict=True)
-        ]
-        return best.log_marginal(x).mean() - torch.stack(reached)
+        reached = objectives.log_marginal(ends["loadings"], ends["log_noise"].exp(), moment)
+        return objectives.log_marginal(best.loadings, best.noise_variance, moment) - reached
 
     def compare_grids(self, model: BernoulliPCA, x: Float[Tensor, "N D"]) -> Float[Tensor, "G two"]:
         """Mean log p(x) by six shared grids and the adaptive one, minus importance sampling; (7, 2).
 
         Columns: difference and its standard error, that of the importance weights, in nats.
         """
-        g = seeded(0)
-        arbiter = estimators.iwae(model, x, self.arbiter_samples, generator=g)
-        trapezoid, hermite = quadrature.trapezoid, quadrature.gauss_hermite
-        rules = [(trapezoid, 20), (trapezoid, 40), (hermite, 20), (hermite, 40), (trapezoid, 160)]
-        grids = [self.grid("published"), *(rule(self.latent_dim, n) for rule, n in rules)]
-        values = [BernoulliPCA(model.loadings, model.offset, grid=g).log_marginal(x) for g in grids]
-        values.append(model.adaptive_log_marginal(x))
-        difference = torch.stack([each.mean() for each in values]) - float(arbiter)
+        x, K = x[: self.arbiter_data].double(), self.latent_dim
+        shared = [self.grid("published"), grids.trapezoid(K, 20), grids.trapezoid(K, 40)]
+        shared += [grids.gauss_hermite(K, 20), grids.gauss_hermite(K, 40), grids.trapezoid(K, 160)]
+        pair = model.loadings[None], model.offset[None]
+        values = [objectives.mixture_log_marginal(*pair, x, grid.to(x))[0] for grid in shared]
+        values.append(model.adaptive_log_marginal(x).mean())
+        arbiter = estimators.iwae(model, x, self.arbiter_samples, generator=seeded(0))
+        difference = torch.stack(values) - float(arbiter)
         return torch.stack([difference, torch.full_like(difference, arbiter.standard_error)], dim=1)
 
     def _findings(self, arrays: Mapping[str, Tensor], first: str, *more: str) -> dict[str, Finding]:
@@ -294,17 +293,11 @@ class Figure3Upper(Experiment):
         return found
 
 
-def models(parameters: Mapping[str, Tensor]) -> list[BernoulliPCA]:
-    """The trained models, one a seed, in double precision."""
-    pairs = zip(parameters["loadings"], parameters["offset"], strict=True)
-    return [BernoulliPCA(w.detach().double(), b.detach().double()) for w, b in pairs]
-
-
 def bound(
     parameters: Mapping[str, Tensor], x: Float[Tensor, "N D"], num_draws: int = 20
 ) -> Float[Tensor, " B"]:
     """The ELBO of every seed's model and encoder, mean over the data and ``num_draws`` z, nats, (B,)."""
     g, (batch, _, latent_dim) = seeded(0), parameters["loadings"].shape
     noises = [torch.randn(batch, len(x), latent_dim, generator=g).to(x) for _ in range(num_draws)]
-    draws = [objectives.bernoulli.elbo(**parameters, x=x, noise=noise) for noise in noises]
+    draws = [objectives.linear_elbo(**parameters, x=x, noise=noise) for noise in noises]
     return torch.stack(draws).mean(dim=0)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import estimators, masks, quadrature, scores
+from mpt_lml import grids, masks, scores
 from mpt_lml.experiments import approximate_conditionals
 from mpt_lml.experiments.deep_vae import EXACT, NODES, DeepVAE, images, log_likelihood, train
 from mpt_lml.experiments.deep_vae import trained_models as models_of
@@ -27,6 +27,7 @@ from mpt_lml.experiments.registry import (
     silent,
 )
 from mpt_lml.masks import FixedRate
+from mpt_lml.models.mixture import GridConditional
 
 REFERENCES = ("elbo", "uniform", "partial_uniform", "exact")
 SIZES = (1, 8, 16, 24, 32, 40, 48, 56, 64)
@@ -106,10 +107,10 @@ def score_bias(
         drawn = [
             masked_score(config, variant, double, every, hidden, generators) for _ in range(repeats)
         ]
-    grid = quadrature.trapezoid(config.latent_dim, NODES)
+    grid = grids.trapezoid(config.latent_dim, NODES)
     exact = []
     for model in models_of(config, parameters):
-        log_p = estimators.GridConditional(model, grid).log_conditional(x, mask)
+        log_p = GridConditional(model, grid).log_conditional(x, mask)
         exact.append(x.shape[1] * scores.mask_score(log_p, mask).mean())
     return torch.stack(drawn).mean(dim=0) - torch.stack(exact)
 
@@ -203,10 +204,10 @@ def _areas(
 ) -> Float[Tensor, " seeds"]:
     """Error of the area through pseudo-Gibbs on ``x``, or on as many draws of each model."""
     values = []
-    grid = quadrature.trapezoid(training.latent_dim, NODES)
+    grid = grids.trapezoid(training.latent_dim, NODES)
     for run, model in enumerate(models_of(training, parameters)):
         if x is None:
-            exact = estimators.GridConditional(model, grid)
+            exact = GridConditional(model, grid)
             generator = torch.Generator().manual_seed(run)
             some = exact.sample(config.area_data, generator=generator)
         else:

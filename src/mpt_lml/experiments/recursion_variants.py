@@ -70,11 +70,11 @@ def masked_score(
     variance = config.noise_variance
     if variant.partial:
         weighted = variant.encoder == "bound"
-        return objectives.vae.partial(parameters, x, mask, noise, variance, weighted=weighted)
+        return objectives.partial(parameters, x, mask, noise, variance, weighted=weighted)
     pixels = None
     if variant.refill == "draw":
         pixels = draw.noise(variant.rounds - 1, x.shape[-1], generators)
-    return objectives.vae.recursive(
+    return objectives.recursive(
         parameters,
         x,
         mask,
@@ -98,7 +98,7 @@ def objective(config: DeepVAE, variant: Variant, x: Float[Tensor, "N D"]) -> fit
             return score
         held = {k: v.detach() if k.startswith("decoder") else v for k, v in p.items()}
         noise = draw.noise(1, config.latent_dim, generators)[0]
-        own = objectives.vae.elbo(held, batch, noise, config.noise_variance)
+        own = objectives.elbo(held, batch, noise, config.noise_variance)
         return score + own - own.detach()
 
     return function

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
@@ -146,20 +144,18 @@ class Figure2(Training):
         best, generating = arrays["best_lml/paper"], arrays["true_lml/paper"]
         uniform, fixed = (arrays[f"lml/paper/{law}"] for law in ("uniform", "fixed"))
         loss, tenth = arrays["objective/paper/fixed"], max(1, self.num_epochs // 10)
-
-        def late(values: Float[Tensor, "E seeds"]) -> Float[Tensor, " seeds"]:
-            return values[-1 - tenth : -1].mean(dim=0)  # the objective's last row is NaN
-
         early = (loss - fixed)[:tenth].mean(dim=0)
+        ends = (each[-1 - tenth : -1].mean(dim=0) for each in (uniform, fixed, loss))  # then NaN
+        uniform_end, end, loss_end = ends
         return {
-            "fig-2-left": Finding.over(best - late(uniform)),
+            "fig-2-left": Finding.over(best - uniform_end),
             "claim-stochastic-gradient": Finding(arrays["gradient_error"].item()),
-            "fig-2-center": Finding.over(late(loss - fixed)),
-            "fig-2-right": Finding.over(generating - late(fixed)),
+            "fig-2-center": Finding.over(loss_end - end),
+            "fig-2-right": Finding.over(generating - end),
             # The share of the distance to the maximum that training at 20 % closes.
-            "claim-lml-still-maximized": Finding.over(1 - (best - late(fixed)) / (best - fixed[0])),
-            "claim-same-value": Finding((late(loss).max() - late(loss).min()).item()),
-            "claim-bias-constant": Finding.over(late(loss - fixed) - early),
+            "claim-lml-still-maximized": Finding.over(1 - (best - end) / (best - fixed[0])),
+            "claim-same-value": Finding((loss_end.max() - loss_end.min()).item()),
+            "claim-bias-constant": Finding.over(loss_end - end - early),
         }
 
 
@@ -259,14 +255,13 @@ class FixedSizes(Training):
     sizes: tuple[int, ...] = (1, 2, 8, 9)
 
     def run(self, bench: Bench) -> Outcome:
-        rows: dict[str, list[Tensor]] = defaultdict(list)
+        rows: dict[str, list[Tensor]] = {}
         used = []
         for draw, truth in bench.progress(list(product(DRAWS, self.truths)), "draw, truth"):
-            of = dataclasses.replace(self, data_seed=truth).problem(draw, bench)
+            of = replace(self, data_seed=truth).problem(draw, bench)
             used.append(of.x)
-            found = bench.keep(f"{draw}-{truth}", partial(self._cell, of))
-            for name, values in found.items():
-                rows[f"{name}/{draw}"].append(values)
+            for name, values in bench.keep(f"{draw}-{truth}", partial(self._cell, of)).items():
+                rows.setdefault(f"{name}/{draw}", []).append(values)
         arrays = {name: torch.stack(values) for name, values in rows.items()}
         return Outcome(self._findings(arrays), arrays, checksum(used))
 

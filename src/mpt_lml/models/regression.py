@@ -20,7 +20,12 @@ from torch import Tensor
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import LOG_2PI
-from mpt_lml.shapes import require_count, require_dtype, require_finite, require_generator
+from mpt_lml.shapes import (
+    require_count,
+    require_generator,
+    require_loadings,
+    require_positive,
+)
 
 
 @final
@@ -53,15 +58,9 @@ class ConjugateRegression(TractableModel):
         shape: float = 2.0,
         rate: float = 1.0,
     ) -> None:
-        require_dtype("inputs", inputs)
-        if inputs.ndim != 2 or len(inputs) == 0:
-            raise ValueError(
-                f"inputs must be (D, K) with a row an observation, got {tuple(inputs.shape)}."
-            )
-        require_finite("inputs", inputs)
+        require_loadings("inputs", inputs)
         for name, value in (("prior_scale", prior_scale), ("shape", shape), ("rate", rate)):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a finite number > 0, got {value}.")
+            require_positive(name, value)
         self.inputs = inputs
         self.prior_scale = prior_scale
         self.shape = shape

@@ -1,4 +1,4 @@
-"""Variational autoencoders with a Bernoulli or Gaussian likelihood (floor 2)."""
+"""Variational autoencoders with a Bernoulli or Gaussian likelihood."""
 
 from __future__ import annotations
 
@@ -14,7 +14,22 @@ from torch import Tensor
 
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.numerics import log_normal
-from mpt_lml.shapes import require_binary, require_count, require_data, require_generator
+from mpt_lml.shapes import (
+    require_binary,
+    require_count,
+    require_data,
+    require_generator,
+    require_positive,
+)
+
+__all__ = [
+    "VAE",
+    "dense",
+    "dense_model",
+    "dense_parameters",
+    "divergence_from_prior",
+    "log_likelihood",
+]
 
 Likelihood = Literal["bernoulli", "gaussian"]
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -46,6 +61,11 @@ class VAE(LatentVariableModel):
     ------
     ValueError
         When the networks do not map between D and K dimensions, or σ² is missing or not positive.
+
+    >>> parameters = dense_parameters(5, [4], 2, generators=[torch.Generator().manual_seed(0)])
+    >>> model = dense_model(parameters, 0, "gaussian", 0.5)
+    >>> model.decode(torch.zeros(3, 2)).shape
+    torch.Size([3, 5])
     """
 
     def __init__(
@@ -67,8 +87,8 @@ class VAE(LatentVariableModel):
                 f"noise_variance={noise_variance} does not go with likelihood={likelihood!r}: "
                 "a Gaussian likelihood needs one, a Bernoulli likelihood has none."
             )
-        if noise_variance is not None and not 0 < noise_variance < math.inf:
-            raise ValueError(f"noise_variance must be finite and > 0, got {noise_variance}.")
+        if noise_variance is not None:
+            require_positive("noise_variance", noise_variance)
         self.encoder, self.decoder = encoder, decoder
         self._num_features, self._latent_dim = num_features, latent_dim
         self.likelihood, self.noise_variance = likelihood, noise_variance
@@ -88,12 +108,8 @@ class VAE(LatentVariableModel):
     ) -> tuple[Float[Tensor, "... K"], Float[Tensor, "... K"]]:
         """Mean and variance of q(z | x), both (..., K)."""
         mean, log_variance = self.encoder(x)
-        for what, value in (("mean", mean), ("log-variance", log_variance)):
-            if value.shape != (*x.shape[:-1], self.latent_dim):
-                raise ValueError(
-                    f"the encoder's {what} for x {tuple(x.shape)} must have shape "
-                    f"{(*x.shape[:-1], self.latent_dim)}, got {tuple(value.shape)}."
-                )
+        _require_output("the encoder's mean", mean, x, self.latent_dim)
+        _require_output("the encoder's log-variance", log_variance, x, self.latent_dim)
         return mean, log_variance.exp()
 
     def decode(self, z: Float[Tensor, "... K"]) -> Float[Tensor, "... D"]:
@@ -131,13 +147,6 @@ class VAE(LatentVariableModel):
         z = torch.randn(n, self.latent_dim, generator=generator)
         return self.sample_given(z, generator=generator)
 
-    def elbo(self, x: Float[Tensor, "N D"], noise: Float[Tensor, "S N K"]) -> Float[Tensor, " N"]:
-        """Mean over S of log p(x|z) minus KL(q(z|x) ‖ p(z)), nats, (N,); z = m + √v · noise."""
-        self.require_data(x)
-        mean, variance = self.encode(x)
-        fit = self.log_factors(x, mean + variance.sqrt() * noise).sum(dim=-1).mean(dim=0)
-        return fit - divergence_from_prior(mean, variance)
-
     def require_data(self, x: Tensor) -> None:
         """Check shape and values of ``x``: zeros and ones for a Bernoulli likelihood."""
         require_data(x, self.num_features)
@@ -146,12 +155,17 @@ class VAE(LatentVariableModel):
 
     def _decoded(self, z: Tensor) -> Tensor:
         output = self.decoder(z)
-        if output.shape != (*z.shape[:-1], self.num_features):
-            raise ValueError(
-                f"the decoder's output for z {tuple(z.shape)} must have shape "
-                f"{(*z.shape[:-1], self.num_features)}, got {tuple(output.shape)}."
-            )
+        _require_output("the decoder's output", output, z, self.num_features)
         return output
+
+
+def _require_output(what: str, output: Tensor, of: Tensor, size: int) -> None:
+    wanted = (*of.shape[:-1], size)
+    if output.shape != wanted:
+        raise ValueError(
+            f"{what} for an input {tuple(of.shape)} must have shape {wanted}, "
+            f"got {tuple(output.shape)}."
+        )
 
 
 def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> Tensor:

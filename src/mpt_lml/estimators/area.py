@@ -1,4 +1,4 @@
-"""Estimates of log p(x): exact, as the area of a curve, along orders, at one random size (floor 4).
+"""Estimates of log p(x) from conditionals: exact, areas of curves, along orders, at one random size.
 
 All sampled ones are unbiased for every P. Their standard errors are over masks, the data held fixed,
 and every value is the mean over the data, in nats.
@@ -20,9 +20,11 @@ from mpt_lml.numerics import mean_and_error
 from mpt_lml.results import Estimate
 from mpt_lml.shapes import require_count, require_enumerable
 
+__all__ = ["area", "exact", "exact_variance", "ordered_chain", "random_size"]
+
 
 def exact(model: TractableModel, x: Tensor) -> Estimate:
-    """log p(x) as the model knows it, mean over the data."""
+    """log p(x) as the model knows it."""
     return Estimate(model.log_marginal(x).mean().item())
 
 
@@ -38,6 +40,11 @@ def area(
     """Area of the sampled curve with ``num_masks`` masks a size (paper, Proposition 1).
 
     The defaults are the paper's estimator; see :func:`mpt_lml.curves.sampled_curve` for the rest.
+
+    >>> from mpt_lml import PPCA
+    >>> model, x = PPCA(torch.zeros(4, 0), 1.0), torch.zeros(1, 4)
+    >>> round(float(area(model, x, 2, generator=torch.Generator().manual_seed(0))), 4)
+    -3.6758
     """
     curve = curves.sampled_curve(
         model, x, num_masks, generator=generator, scheme=scheme, tokens=tokens
@@ -63,8 +70,7 @@ def random_size(
     require_count("num_masks", num_masks, 1)
     num_features = model.num_features
     mask = masks.sample_masks(num_masks, num_features, masks.UniformSize(), generator=generator)
-    mask = mask.to(x.device)
-    values = num_features * curves.size_scores(model, x, mask[None])[0]
+    values = num_features * curves.size_scores(model, x, mask.to(x.device)[None])[0]
     mean, error = mean_and_error(values)
     return Estimate(mean.item(), error.item(), num_masks)
 
@@ -77,37 +83,27 @@ def exact_variance(
 ) -> float:
     """Variance over masks of one replicate of an estimator, nats², by visiting every outcome.
 
-    With P replicates the variance is this over P. Raises ``ValueError`` for D > 8 or an
-    unknown scheme.
+    With P replicates the variance is this over P. Raises ``ValueError`` for an unknown scheme and
+    where there are too many subsets, or for ``nested`` orders, to visit.
     """
-    num_features = model.num_features
-    what = f"all orders of D = {num_features} coordinates"
-    instead = "the standard error of estimators.area"
-    require_enumerable(what, math.factorial(num_features), instead)
-    subset = masks.subsets(num_features)[1:]
+    num_features, instead = model.num_features, "the standard error of estimators.area"
+    subset = masks.subsets(num_features, instead=instead)[1:]
     values = model.mean_log_conditional(x, subset.to(x.device)).cpu()
+    mean = scores.mask_score(values, subset)
     if scheme == "nested":
-        return _variance_over_orders(values, num_features, tokens)
+        what = f"the orders of D = {num_features} coordinates"
+        require_enumerable(what, math.factorial(num_features), instead)
+        orders = torch.tensor(list(itertools.permutations(range(num_features))))
+        row = (1 << orders).cumsum(dim=1) - 1  # row of ``subset`` that masks order[:M]
+        along = mean[row] if tokens == "all" else values[row, orders]
+        return along.sum(dim=1).var(correction=0).item()
     if scheme not in ("independent", "random_size"):
         raise ValueError(
             f"scheme must be 'independent', 'nested' or 'random_size', got {scheme!r}."
         )
-    sizes = subset.sum(dim=1)
-    mean = scores.mask_score(values, subset)
     square = mean.square() if tokens == "all" else scores.mask_score(values.square(), subset)
-    first = scores.mean_by_size(mean, sizes, num_features)[1:]
-    second = scores.mean_by_size(square, sizes, num_features)[1:]
+    sizes = subset.sum(dim=1)
+    first, second = (scores.mean_by_size(v, sizes, num_features)[1:] for v in (mean, square))
     if scheme == "independent":
         return (second - first.square()).sum().item()
     return (num_features**2 * (second.mean() - first.mean().square())).item()
-
-
-def _variance_over_orders(values: Tensor, num_features: int, tokens: Tokens) -> float:
-    orders = torch.tensor(list(itertools.permutations(range(num_features))))
-    row = (1 << orders).cumsum(dim=1) - 1  # row of subsets()[1:] that masks order[:M]
-    if tokens == "all":
-        subset = masks.subsets(num_features)[1:]
-        totals = scores.mask_score(values, subset)[row].sum(dim=1)
-    else:
-        totals = values[row, orders].sum(dim=1)
-    return totals.var(correction=0).item()

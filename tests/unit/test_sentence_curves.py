@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from models import generator
 from tiny_bert import CLS, MASK, tiny, tokenizer
 
-from mpt_lml import MaskedLM, curves, data, masks
-from mpt_lml.experiments import bert, bert_curve, random_bert
-from mpt_lml.experiments.bert_curve import Design, SentenceCurves
-from mpt_lml.files import read_json
+from mpt_lml import MaskedLM, curves, data, masks, sentence_curves
 from mpt_lml.models.networks import at_random
+from mpt_lml.sentence_curves import Design, SentenceCurves
 
 SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "dog the cat a dog"]
-
-
-EVEN = torch.full((3,), 1 / 3, dtype=torch.float64)
 
 
 def model(kind: str = "classic") -> MaskedLM:
@@ -71,9 +65,6 @@ class TestDesign:
     def test_columns(self) -> None:
         assert Design(rates=(15, 85)).columns == (15.0, 85.0)
         assert Design(strata=4).columns == (12.5, 37.5, 62.5, 87.5)
-        assert Design(strata=2, power=2.0).columns == (12.5, 62.5)
-        assert Design(strata=2, power=2.0).weights.tolist() == [0.25, 0.75]
-        assert Design(rates=(15, 85)).weights.tolist() == [0.5, 0.5]
 
     @pytest.mark.bad_input
     def test_refusals(self) -> None:
@@ -85,16 +76,13 @@ class TestDesign:
             Design(num_masks=0)
         with pytest.raises(ValueError, match="strata"):
             Design(strata=0)
-        with pytest.raises(ValueError, match="power must be positive, got 0"):
-            Design(strata=2, power=0.0)
         with pytest.raises(ValueError, match="rate in percent"):
-            Design(rates=(0, 50)).masks(encoded().rows(torch.tensor([0])), 0)
+            Design(rates=(0, 50))
 
 
 def test_scores_are_those_of_the_masks_one_by_one() -> None:
     text, design = encoded(), Design(rates=(30, 60), num_masks=2)
-    found = bert_curve.curves(model(), text, design, part_size=2)
-    assert found is not None
+    found = sentence_curves.curves(model(), text, design, part_size=2)
     for n in range(len(text)):
         row = text.rows(torch.tensor([n]))
         hidden = design.masks(row, n)
@@ -108,18 +96,16 @@ def test_scores_are_those_of_the_masks_one_by_one() -> None:
         torch.testing.assert_close(found.control[n].flatten(), control, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("power", [1.0, 2.0])
-def test_strata_estimate_the_exact_area_without_bias(power: float) -> None:
+def test_strata_estimate_the_exact_area_without_bias() -> None:
     text = encoded()
-    found = bert_curve.curves(model(), text, Design(strata=2, power=power, num_masks=600))
-    assert found is not None
+    found = sentence_curves.curves(model(), text, Design(strata=2, num_masks=600))
     for n in range(len(text)):
         wanted = exact_area(text.rows(torch.tensor([n]))) / int(text.num_features[n])
         for values in (found.raw[n], found.values[n]):
-            each = (values * found.weights).sum(dim=1)  # the two strata of one repeat
+            each = values.mean(dim=1)  # the two strata of one repeat
             error = each.std() / math.sqrt(len(each))
             assert abs(each.mean() - wanted) < 5 * error + 1e-9
-    per_sentence = found.area_per_sentence()
+    per_sentence = found.area("sentence")
     exact = [exact_area(text.rows(torch.tensor([n]))) for n in range(len(text))]
     spread = found.mask_error(control=False) * max(text.num_features.tolist())
     assert abs(per_sentence.value - sum(exact) / len(exact)) < 5 * spread
@@ -127,8 +113,7 @@ def test_strata_estimate_the_exact_area_without_bias(power: float) -> None:
 
 def test_all_rates_give_the_curve_of_the_sizes() -> None:
     text = data.encode(tokenizer(), ["the cat sat the"] * 4)  # D = 4 = 25 % a step
-    found = bert_curve.curves(model(), text, Design(rates=(25, 50, 75, 100), num_masks=400))
-    assert found is not None
+    found = sentence_curves.curves(model(), text, Design(rates=(25, 50, 75, 100), num_masks=400))
     one = MaskedLM(tiny(), MASK, 4, prefix=(CLS,), suffix=(3,), special_token_ids=(0, 1, 2, 3))
     exact = curves.exact_curve(one, text.ids[:1, 1:5]).score
     error = found.raw.flatten(0, 1).std(dim=0) / math.sqrt(1600)
@@ -140,25 +125,41 @@ def test_all_rates_give_the_curve_of_the_sizes() -> None:
 def test_areas_in_their_three_units() -> None:
     raw = torch.tensor([[[-1.0, -3.0]], [[-2.0, -6.0]]], dtype=torch.float64)
     sizes = torch.tensor([10, 20])
-    shares = torch.tensor([0.25, 0.75], dtype=torch.float64)
     zero = torch.zeros_like(raw)
-    found = SentenceCurves((12.5, 62.5), raw, zero, raw[:, 0, 1], sizes, shares)
-    assert found.each_area.tolist() == [-2.5, -5.0]
-    assert found.area_per_token().value == -3.75
-    assert found.area_per_sentence().value == -62.5  # −25 and −100
-    assert math.isclose(found.paper_area().value, -3.75 * 512 * 0.99)
-    assert math.isclose(found.area_per_token().standard_error, 1.25)
+    found = SentenceCurves(Design(strata=2), raw, zero, raw[:, 0, 1], sizes)
+    assert found.each.tolist() == [[-1.0, -3.0], [-2.0, -6.0]]
+    assert found.area().value == -3.0  # −2 and −4
+    assert found.area("sentence").value == -50.0  # −20 and −80
+    assert math.isclose(found.area("paper").value, -3.0 * 512 * 0.99)
+    assert math.isclose(found.area().standard_error, 1.0)
     assert found.score.tolist() == [-1.5, -4.5]
+    height = dataclasses.replace(found, design=Design(rates=(15, 85)))
+    with pytest.raises(
+        ValueError, match=r"the mean over \(15, 85\) % is no area: that takes rates"
+    ):
+        height.area()
+
+
+@pytest.mark.parametrize(
+    ("rates", "covers"),
+    [
+        *[(range(*each), True) for each in ((1, 100), (1, 101), (1, 100, 2), (5, 96, 10))],
+        *[(range(*each), True) for each in ((10, 91, 20), (10, 91, 10), (10, 91, 40))],
+        *[(each, False) for each in ((15,), (15, 85), (1, 2, 3, 50, 99), (40, 50, 60))],
+        *[(range(*each), False) for each in ((1, 51), (50, 100))],
+    ],
+)
+def test_an_area_needs_rates_all_over_the_range(rates: range, covers: bool) -> None:
+    assert Design(rates=tuple(rates)).has_area == covers
+    assert Design(rates=tuple(rates), strata=8).has_area
 
 
 def test_errors_over_masks() -> None:
     raw = torch.tensor([[[-1.0], [-3.0]], [[-2.0], [-2.0]]], dtype=torch.float64)
-    one = torch.ones(1, dtype=torch.float64)
     sizes = torch.tensor([30, 10])
-    found = SentenceCurves((50.0,), raw, torch.zeros_like(raw), raw[:, 0, 0], sizes, one)
+    found = SentenceCurves(Design((50,)), raw, torch.zeros_like(raw), raw[:, 0, 0], sizes)
     # The first sentence has variance 2 over masks, its mean of two masks 1; the second has none.
     assert math.isclose(found.mask_error(), 0.5)
-    assert math.isclose(found.mask_error(sentences="by length"), 0.75)
     with pytest.raises(ValueError, match="masks for each rate"):
         dataclasses.replace(found, raw=raw[:, :1], control=found.control[:, :1]).mask_error()
 
@@ -180,7 +181,7 @@ def test_few_scores_are_left_raw(sentences: int, repeats: int, used: bool) -> No
     g = generator()
     control, raw = torch.randn(2, sentences, repeats, 3, generator=g, dtype=torch.float64)
     sizes = torch.full((sentences,), 10)
-    found = SentenceCurves((10.0, 50.0, 90.0), raw, control, raw[:, 0, 0], sizes, EVEN)
+    found = SentenceCurves(Design((10, 50, 90)), raw, control, raw[:, 0, 0], sizes)
     assert torch.equal(found.values, raw) != used
 
 
@@ -190,7 +191,7 @@ def test_control_variates_help_and_keep_the_mean() -> None:
     noise = 0.1 * torch.randn(400, 2, 3, generator=g, dtype=torch.float64)
     raw = -5.0 + torch.tensor([0.9, 0.5, 0.0]) * control + noise
     sizes = torch.full((400,), 10)
-    found = SentenceCurves((10.0, 50.0, 90.0), raw, control, raw[:, 0, 0], sizes, EVEN)
+    found = SentenceCurves(Design((10, 50, 90)), raw, control, raw[:, 0, 0], sizes)
     assert (found.score + 5).abs().max() < 5 * 0.1 / math.sqrt(800)
     assert found.mask_error() < 0.3 * found.mask_error(control=False)
     # The factor for one half of the sentences does not see their scores.
@@ -201,80 +202,32 @@ def test_control_variates_help_and_keep_the_mean() -> None:
     assert (moved.values[1::2] - found.values[1::2]).abs().max() > 1e-3
 
 
-class TestResuming:
-    def test_parts_are_kept_and_not_computed_again(self, tmp_path: Path) -> None:
-        design = Design(rates=(20, 80))
-        whole = bert_curve.curves(model(), encoded(), design, folder=tmp_path, part_size=2)
-        files = sorted(tmp_path.glob("part-*.safetensors"))
-        assert len(files) == 3
+@pytest.mark.parametrize("replacement", ["mask", "bert"])
+def test_parts_that_were_kept_are_not_computed_again(replacement: str) -> None:
+    design, kept = Design(rates=(20, 80)), {}
 
-        def fails(*args: object, **options: object) -> None:
-            raise AssertionError("computed again")
+    def model() -> MaskedLM:
+        return MaskedLM(tiny(), MASK, special_token_ids=(0, 1, 2, 3), replacement=replacement)
 
-        broken = model()
-        broken.log_each = fails  # type: ignore[method-assign, assignment]
-        again = bert_curve.curves(broken, encoded(), design, folder=tmp_path, part_size=2)
-        assert whole is not None and again is not None
-        assert torch.equal(whole.raw, again.raw) and torch.equal(whole.control, again.control)
-        files[1].unlink()
-        with pytest.raises(AssertionError, match="computed again"):
-            bert_curve.curves(broken, encoded(), design, folder=tmp_path, part_size=2)
-        resumed = bert_curve.curves(model(), encoded(), design, folder=tmp_path, part_size=2)
-        assert resumed is not None and torch.equal(whole.raw, resumed.raw)
+    def keep(name: str, work):
+        kept[name] = kept.get(name) or work()
+        return kept[name]
 
-    @pytest.mark.parametrize("replacement", ["mask", "bert"])
-    def test_processes_share_the_parts(self, tmp_path: Path, replacement: str) -> None:
-        def fresh() -> MaskedLM:
-            return MaskedLM(tiny(), MASK, special_token_ids=(0, 1, 2, 3), replacement=replacement)
+    whole = sentence_curves.curves(model(), encoded(), design, keep=keep, part_size=2)
+    assert sorted(kept) == ["part-00000", "part-00001", "part-00002"]
 
-        options = {"part_size": 2}
-        whole = bert_curve.curves(fresh(), encoded(), Design(rates=(50,)), **options)
-        options |= {"folder": tmp_path}
-        first = bert_curve.curves(
-            fresh(), encoded(), Design(rates=(50,)), process=(0, 2), **options
-        )
-        assert first is None  # the other's parts are not there
-        second = bert_curve.curves(
-            fresh(), encoded(), Design(rates=(50,)), process=(1, 2), **options
-        )
-        assert whole is not None and second is not None
-        torch.testing.assert_close(whole.raw, second.raw, rtol=0, atol=1e-12)
+    def fails(*args: object, **options: object) -> None:
+        raise AssertionError("computed again")
 
-
-def test_chance() -> None:
-    assert math.isclose(bert_curve.chance(30522, 100), -512 * math.log(30522))
-    assert f"{bert_curve.chance(30522):.1f}" == "-5234.1"
-
-
-def test_the_rate_of_the_mean_height() -> None:
-    curve = torch.tensor([-1.0, -2.0, -4.0])
-    assert math.isclose(bert.mean_rate((10, 50, 90), curve, -3.0), 70.0)
-    with pytest.raises(ValueError, match="does not cross"):
-        bert.mean_rate((10, 50, 90), curve, -5.0)
-
-
-def test_the_rate_of_the_mean_height_has_an_error() -> None:
-    g = generator()
-    slope = 1 + 0.2 * torch.randn(400, 1, 1, generator=g, dtype=torch.float64)
-    level = 0.5 * torch.randn(400, 1, 1, generator=g, dtype=torch.float64)
-    rates = torch.tensor([10.0, 30.0, 50.0, 70.0, 90.0], dtype=torch.float64)
-    raw = level - 0.02 * slope * rates
-    sizes = torch.full((400,), 10)
-    even = torch.full((5,), 0.2, dtype=torch.float64)
-    zero = torch.zeros_like(raw)
-    found = SentenceCurves(tuple(rates.tolist()), raw, zero, raw[:, 0, 0], sizes, even)
-    value, error = bert.rate_of_mean(found)
-    # Straight lines have their mean height in the middle, whatever their slopes and levels.
-    assert math.isclose(value, 50.0, abs_tol=1e-9) and error < 1e-9
-    noisy = dataclasses.replace(found, raw=raw + 0.3 * torch.randn(raw.shape, generator=g))
-    value, error = bert.rate_of_mean(noisy)
-    # Error of the mean at 50 %, 0.3 / 20 · √(1 − 1/5), over a slope of 0.02: 0.67 points.
-    assert 0.25 < error < 1.4 and abs(value - 50) < 4 * error
-
-
-def test_repetition_of_tokens() -> None:
-    text = data.encode(tokenizer(), ["the the", "a dog"])
-    assert math.isclose(random_bert.repetition(text), 0.5**2 + 0.25**2 + 0.25**2)
+    broken = model()
+    broken.log_each = fails  # type: ignore[method-assign, assignment]
+    again = sentence_curves.curves(broken, encoded(), design, keep=keep, part_size=2)
+    assert torch.equal(whole.raw, again.raw) and torch.equal(whole.control, again.control)
+    del kept["part-00001"]
+    with pytest.raises(AssertionError, match="computed again"):
+        sentence_curves.curves(broken, encoded(), design, keep=keep, part_size=2)
+    resumed = sentence_curves.curves(model(), encoded(), design, keep=keep, part_size=2)
+    assert torch.equal(whole.raw, resumed.raw)
 
 
 def test_spread_between_initializations() -> None:
@@ -306,36 +259,3 @@ def test_spread_between_initializations() -> None:
     # A variance from 150 normal draws has a relative standard error of √(2/149) = 0.12.
     assert different == pytest.approx(logit / 4, rel=4 * 0.12)
     assert 1.5 * logit / 4 < same < logit * (1 + 4 * 0.12)
-
-
-def drawn(own: int, sets: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One network a set, twelve on all sets with a correlation of 0.7, sentences of error 0.5."""
-    g = generator(own)
-    kind = {"generator": g, "dtype": torch.float64}
-    spread = torch.tensor([1.0, 2.0, 3.0, 4.0])[:sets, None].double()
-    common = torch.randn(1, 12, **kind)
-    areas = spread * (math.sqrt(0.7) * common + math.sqrt(0.3) * torch.randn(sets, 12, **kind))
-    error = 0.5 * spread[:, 0]
-    published = spread[:, 0] * torch.randn(sets, **kind) + error * torch.randn(sets, **kind)
-    return published, areas, error
-
-
-def test_the_joint_p_is_a_p_value() -> None:
-    """Where nothing is wrong it is uniform: below 0.1 in a tenth of cases, 0.25 in a quarter."""
-    found = torch.tensor([random_bert.joint_p(*drawn(k), num_draws=2000)[0] for k in range(400)])
-    for level in (0.1, 0.25, 0.5):
-        share, error = (found < level).double().mean().item(), math.sqrt(level * (1 - level) / 400)
-        assert abs(share - level) < 4 * error, level
-    published, areas, error = drawn(1)
-    assert random_bert.joint_p(areas.mean(dim=1), areas, error)[0] == 1.0
-    assert random_bert.joint_p(published + 40, areas, error)[0] < 0.001
-
-
-def test_the_recorded_row_has_a_joint_p_of_one_to_two_percent() -> None:
-    stored = read_json(Path(__file__).parents[2] / "book" / "results" / "table-2.json")
-    arrays = {name: torch.tensor(value).double() for name, value in stored["arrays"].items()}
-    found = random_bert._table_findings(random_bert.Table2.paper(), arrays)["table-2/random"]
-    assert 0.01 < found.measured < 0.02
-    assert found.measured == pytest.approx(
-        stored["findings"]["table-2/random"]["measured"], rel=0.1
-    )

@@ -1,0 +1,31 @@
+"""Curves that the authors stored."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mpt_lml.files import book_file
+
+__all__ = ["published_curves"]
+
+
+def published_curves() -> dict[str, Float[Tensor, " R"]]:
+    """BERT-base on five sets of GLUE (Table 2; Figure 5, right), ``KIND/SET``, nats per hidden token.
+
+    KIND is ``random`` or ``pretrained``, SET ``ax``, ``cola``, ``qnli``, ``mrpc`` or ``sst2``; at
+    masking rates of 1, ..., 99 %, float64. Source: ``data/results/`` of the paper's public
+    repository; see the README beside the table.
+
+    >>> published_curves()["random/ax"].shape
+    torch.Size([99])
+    """
+    path = book_file("results/published_curves/bert_base.csv")
+    table = np.genfromtxt(path, delimiter=",", names=True)
+    return {
+        f"{kind}/{name}": torch.tensor(table[f"{name}_{kind}"])
+        for kind in ("random", "pretrained")
+        for name in ("ax", "cola", "qnli", "mrpc", "sst2")
+    }

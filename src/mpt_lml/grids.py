@@ -1,0 +1,264 @@
+"""Grids for integrals against a standard normal prior, K ≤ 3, and mixtures with a node for each z.
+
+Every grid turns ∫ N(z; 0, I_K) f(z) dz into Σ_g w_g f(z_g) with weights that sum to 1. So it is itself
+a prior with finitely many atoms: a model on it is a finite mixture, whose marginals and conditionals
+belong to one joint distribution whatever the grid is worth as an approximation of the integral.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mpt_lml.numerics import LOG_2PI, cholesky
+from mpt_lml.shapes import require_count, require_generator
+
+__all__ = [
+    "MAX_LATENT_DIM",
+    "Grid",
+    "LostMassWarning",
+    "find_modes",
+    "gauss_hermite",
+    "log_integral",
+    "log_mixture",
+    "log_weights",
+    "trapezoid",
+]
+
+MAX_LATENT_DIM = 3
+"""Largest K with a grid: nodes grow as a power of K, and 20 an axis are 160,000 at K = 4."""
+
+_MASS_TOLERANCE = 1e-3
+
+_LogJoint = Callable[[Float[Tensor, "*S N K"]], Float[Tensor, "*S N"]]
+
+
+class LostMassWarning(UserWarning):
+    """A grid does not hold the probability mass it should."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Nodes (G, K) and log-weights (G,) for a standard normal prior, with a name for messages."""
+
+    nodes: Float[Tensor, "G K"]
+    log_weights: Float[Tensor, " G"]
+    name: str = "grid"
+
+    def __len__(self) -> int:
+        """G."""
+        return len(self.nodes)
+
+    @property
+    def latent_dim(self) -> int:
+        """K."""
+        return self.nodes.shape[1]
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n K"]:
+        """``n`` nodes drawn by their weights."""
+        require_count("n", n, 1)
+        require_generator(generator)
+        weights = self.log_weights.exp()
+        return self.nodes[torch.multinomial(weights, n, replacement=True, generator=generator)]
+
+    def to(self, like: Tensor) -> Grid:
+        """The same grid with the dtype and on the device of ``like``."""
+        return Grid(self.nodes.to(like), self.log_weights.to(like), self.name)
+
+
+def trapezoid(latent_dim: int, nodes_per_axis: int, extent: float = 5.0) -> Grid:
+    """Equally spaced nodes on [−extent, extent]^K with weights ∝ N(z; 0, I): nodes_per_axis^K of them.
+
+    The trapezoidal rule; for analytic integrands that have decayed at ±extent its error falls
+    exponentially in the number of nodes (Trefethen & Weideman 2014). A grid too coarse or too narrow
+    for the prior itself warns with the mass that it sees. Raises ``ValueError`` for K > 3.
+
+    >>> trapezoid(2, 20).nodes.shape
+    torch.Size([400, 2])
+    """
+    _require_axes(latent_dim, nodes_per_axis)
+    if not extent > 0:
+        raise ValueError(f"extent must be > 0, got {extent}.")
+    axis = torch.linspace(-extent, extent, nodes_per_axis, dtype=torch.float64)
+    log_density = -0.5 * (axis.square() + LOG_2PI) + math.log(2 * extent / (nodes_per_axis - 1))
+    name = " × ".join([str(nodes_per_axis)] * latent_dim) + f" on ±{extent:g}"
+    return _product(axis, log_density, latent_dim, name)
+
+
+def gauss_hermite(latent_dim: int, nodes_per_axis: int) -> Grid:
+    """Gauss–Hermite nodes for N(0, I_K): exact for polynomials of degree 2·nodes_per_axis − 1.
+
+    Raises ``ValueError`` for K > 3.
+
+    >>> (gauss_hermite(1, 3).nodes ** 2).flatten().round(decimals=9).tolist()
+    [3.0, 0.0, 3.0]
+    """
+    _require_axes(latent_dim, nodes_per_axis)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(nodes_per_axis)
+    log_weights = torch.from_numpy(weights).log() - 0.5 * LOG_2PI
+    name = f"Gauss–Hermite {nodes_per_axis}^{latent_dim}"
+    return _product(torch.from_numpy(nodes), log_weights, latent_dim, name)
+
+
+def log_weights(
+    grid: Grid,
+    loadings: Float[Tensor, "D K"],
+    offset: Float[Tensor, " D"],
+    x: Float[Tensor, "N D"],
+    observed: Bool[Tensor, " D"],
+) -> Float[Tensor, "N G"]:
+    """log w_g + log p(x_R | z_g) for Bernoulli logits W z + b, nats; R is what is ``observed``.
+
+    Nothing is tiled to (N, D, G): the data enter through K + 1 numbers each.
+    """
+    w, b, seen = loadings[observed], offset[observed], x[:, observed]
+    price = F.softplus(grid.nodes @ w.T + b).sum(dim=-1)
+    # One pass over (N, G): the offset's share travels as one more coordinate of z, always 1.
+    short = seen @ torch.cat([w, b[:, None]], dim=1)
+    nodes = torch.cat([grid.nodes, torch.ones_like(grid.nodes[:, :1])], dim=1)
+    return torch.addmm(grid.log_weights - price, short, nodes.T)
+
+
+def log_mixture(
+    log_weights: Float[Tensor, "N G"], logits: Float[Tensor, "G M"], x: Float[Tensor, "N M"]
+) -> Float[Tensor, "N M"]:
+    """log Σ_g ω_g p(x_d | z_g) with ω ∝ exp(log_weights), nats, for Bernoulli ``logits``.
+
+    Ones and zeros each have their own product, so that neither is 1 − p.
+    """
+    both = torch.cat([logits.sigmoid(), (-logits).sigmoid()], dim=1)
+    one, zero = (log_weights.softmax(dim=-1) @ both).chunk(2, dim=1)
+    return (x * one + (1 - x) * zero).clamp(min=torch.finfo(x.dtype).tiny).log()
+
+
+def log_integral(
+    log_joint: _LogJoint,
+    start: Float[Tensor, "N K"],
+    nodes_per_axis: int = 11,
+    extent: float = 5.0,
+) -> Float[Tensor, " N"]:
+    """log ∫ p(x_n, z) dz, nats, every datum on a grid of its own (Naylor & Smith 1982).
+
+    Nodes z = mode + L ξ with L Lᵀ the inverse of the negative Hessian at the mode, which is searched
+    from ``start``, and ξ equally spaced on [−extent, extent]^K: the trapezoidal rule. It warns where
+    posterior mass lies at the edge of a grid, and raises ``RuntimeError`` where no mode is found.
+    """
+    latent_dim = start.shape[-1]
+    _require_axes(latent_dim, nodes_per_axis)
+    mode, precision = find_modes(log_joint, start)
+    axis = torch.linspace(-extent, extent, nodes_per_axis, dtype=mode.dtype, device=mode.device)
+    unit = torch.cartesian_prod(*[axis] * latent_dim).reshape(-1, latent_dim)
+    factor = cholesky(precision, "the precision at the mode")  # Λ = C Cᵀ, so L = C⁻ᵀ
+    shift = torch.linalg.solve_triangular(factor.mT, unit.T.expand(len(mode), -1, -1), upper=True)
+    values = log_joint(mode + shift.permute(2, 0, 1))  # (G, N)
+    edge = (unit.abs() >= extent * (1 - 1e-9)).any(dim=-1)
+    lost = values.softmax(dim=0)[edge].sum(dim=0).max().item()
+    if lost > _MASS_TOLERANCE:
+        _warn(f"the adaptive grid's edge holds {lost:.2g} of a posterior's mass. Raise extent.")
+    log_cell = latent_dim * math.log(2 * extent / (nodes_per_axis - 1))
+    return values.logsumexp(dim=0) + log_cell - factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+
+
+def find_modes(
+    log_joint: _LogJoint,
+    start: Float[Tensor, "N K"],
+    *,
+    max_steps: int = 100,
+    tolerance: float = 1e-8,
+    accepted: float | None = None,
+) -> tuple[Float[Tensor, "N K"], Float[Tensor, "N K K"]]:
+    """Modes of log p(x_n, z) in z and the negative Hessians there, (N, K) and (N, K, K).
+
+    Damped Newton with automatic derivatives, all data at once; the Hessian's eigenvalues are
+    floored at 1, the prior's, where the decoder makes it indefinite. Raises ``RuntimeError`` when a
+    step still moves by more than ``accepted`` posterior standard deviations at the end
+    (``tolerance`` by default): below the prior's curvature the floor makes Newton slow, and a point
+    near the mode may be all that is needed.
+
+    >>> mode, precision = find_modes(lambda z: -2 * (z - 3).square().sum(-1), torch.zeros(1, 1))
+    >>> mode.item(), precision.item()
+    (3.0, 4.0)
+    """
+    z = start.detach().clone()
+    for _ in range(max_steps):
+        value, step, decrement, precision = _newton(log_joint, z)
+        if decrement.max() < tolerance**2:
+            return z, precision
+        z = _line_search(log_joint, z, value, step, decrement)
+    _, _, decrement, precision = _newton(log_joint, z)
+    remaining = decrement.max().sqrt().item()
+    if remaining <= (tolerance if accepted is None else accepted):
+        return z, precision
+    raise RuntimeError(
+        f"no mode after {max_steps} Newton steps (largest remaining step {remaining:.1e} posterior "
+        "standard deviations). Start elsewhere."
+    )
+
+
+def _newton(
+    log_joint: _LogJoint, z: Float[Tensor, "N K"]
+) -> tuple[Float[Tensor, " N"], Float[Tensor, "N K"], Float[Tensor, " N"], Float[Tensor, "N K K"]]:
+    """Value, step, its squared length in standard deviations, and floored negative Hessian."""
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        value = log_joint(z)
+        (gradient,) = torch.autograd.grad(value.sum(), z, create_graph=True)
+        axes = torch.eye(z.shape[1]).to(z)[:, None].expand(-1, len(z), -1)
+        (rows,) = torch.autograd.grad(gradient, z, axes, is_grads_batched=True)
+    hessian = rows.transpose(0, 1).detach()
+    eigenvalues, vectors = torch.linalg.eigh(-0.5 * (hessian + hessian.mT))
+    precision = (vectors * eigenvalues.clamp(min=1.0)[:, None, :]) @ vectors.mT
+    gradient = gradient.detach()
+    step = torch.linalg.solve(precision, gradient)
+    return value.detach(), step, (step * gradient).sum(dim=-1), precision
+
+
+def _line_search(
+    log_joint: _LogJoint, z: Tensor, value: Tensor, step: Tensor, decrement: Tensor
+) -> Tensor:
+    """Halve the steps of those data whose log-density did not rise (Armijo)."""
+    scale = torch.ones_like(value)
+    for _ in range(30):
+        trial = z + scale[:, None] * step
+        slack = 1e-12 * (1 + value.abs())  # rounding: near the mode a rise is not visible any more
+        poor = ~(log_joint(trial).detach() >= value + 1e-4 * scale * decrement - slack)
+        if not poor.any():
+            return trial
+        scale = torch.where(poor, 0.5 * scale, scale)
+    return torch.where(poor[:, None], z, trial)
+
+
+def _product(axis: Tensor, log_weights: Tensor, latent_dim: int, name: str) -> Grid:
+    """The product rule, normalized; warns when the prior's mass is not there."""
+    nodes = torch.cartesian_prod(*[axis] * latent_dim).reshape(-1, latent_dim)
+    total = torch.cartesian_prod(*[log_weights] * latent_dim).reshape(-1, latent_dim).sum(dim=1)
+    mass = total.exp().sum().item()
+    if abs(mass - 1.0) > _MASS_TOLERANCE:
+        _warn(
+            f"the grid {name} sees a mass of {mass:.4f} of a standard normal prior instead of 1; "
+            "its weights were divided by that. Use more nodes or another extent."
+        )
+    return Grid(nodes, total - math.log(mass), name)
+
+
+def _require_axes(latent_dim: int, nodes_per_axis: int) -> None:
+    require_count("latent_dim", latent_dim, 1)
+    require_count("nodes_per_axis", nodes_per_axis, 2)
+    if latent_dim > MAX_LATENT_DIM:
+        raise ValueError(
+            f"latent_dim = {latent_dim} is too large for a grid (at most {MAX_LATENT_DIM}: "
+            f"{nodes_per_axis} nodes an axis would be {nodes_per_axis**latent_dim:.3g} nodes). "
+            "estimators.iwae and estimators.ais need no grid."
+        )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, LostMassWarning, stacklevel=4)

@@ -1,0 +1,332 @@
+"""Training objectives as pure functions of parameters, in nats a datum: PPCA, mixtures on grids, VAEs.
+
+All of them are *maximized* and comparable with the mean log p(x): D Σ_M π(M) S(x; M) for a law π of
+mask sizes. With the uniform law that is the LML itself (Proposition 1), with M fixed it is D S(x; M).
+Leading axes of parameters (written ... or B) are models trained side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mpt_lml import grids, masks, scores
+from mpt_lml.gaussian import LowRankPosterior
+from mpt_lml.grids import Grid
+from mpt_lml.masks import SizeLaw
+from mpt_lml.models.vae import Parameters, dense, divergence_from_prior, log_likelihood
+from mpt_lml.shapes import require_boolean_rows, require_data
+
+__all__ = [
+    "curve",
+    "elbo",
+    "exact",
+    "linear_elbo",
+    "log_marginal",
+    "mask_scores",
+    "mixture",
+    "mixture_log_marginal",
+    "partial",
+    "recursive",
+    "sampled",
+    "second_moment",
+    "weighted_masks",
+]
+
+_W = Float[Tensor, "*B D K"]
+_Noise = Float[Tensor, "..."]
+_Moment = Float[Tensor, "*#B D D"]
+_Masks = Bool[Tensor, "*#B P D"]
+_Data = Float[Tensor, "#B N D"] | Float[Tensor, "N D"]
+
+
+def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
+    """XᵀX/N (about zero): all that a Gaussian's mean log-density needs of the data."""
+    require_data(x, x.shape[-1])
+    return x.mT @ x / len(x)
+
+
+def log_marginal(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor, "*B"]:
+    """The exact mean log p(x) of PPCA, (...); ``moment`` is that of the data about the model's mean.
+
+    >>> log_marginal(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2))
+    tensor(-2.8379)
+    """
+    everything = torch.ones(1, loadings.shape[-2], dtype=torch.bool, device=loadings.device)
+    posterior = LowRankPosterior.of(loadings, noise_variance, everything)
+    return posterior.mean_log_marginal(moment)[..., 0]
+
+
+def mask_scores(
+    loadings: _W, noise_variance: _Noise, moment: _Moment, mask: _Masks
+) -> Float[Tensor, "*B P"]:
+    """The score of every mask under PPCA, mean over the data, nats a coordinate, (..., P)."""
+    posterior = LowRankPosterior.of(loadings, noise_variance, ~mask)
+    values = posterior.mean_log_conditional(moment)
+    return scores.mask_score(values, mask.expand_as(values))
+
+
+def sampled(
+    loadings: _W, noise_variance: _Noise, moment: _Moment, mask: _Masks
+) -> Float[Tensor, "*B"]:
+    """D times the mean score of the given masks: unbiased for the law that their sizes follow."""
+    return loadings.shape[-2] * mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
+
+
+def exact(
+    loadings: _W, noise_variance: _Noise, moment: _Moment, law: SizeLaw
+) -> Float[Tensor, "*B"]:
+    """D Σ_M π(M) S(x; M) of PPCA over every mask that the law can draw.
+
+    Raises ``ValueError`` where 2^D masks are too many; use :func:`sampled` there.
+    """
+    mask, weights = weighted_masks(loadings.shape[-2], law)
+    each = mask_scores(loadings, noise_variance, moment, mask.to(loadings.device))
+    return loadings.shape[-2] * (each * weights.to(loadings)).sum(dim=-1)
+
+
+def weighted_masks(
+    num_features: int, law: SizeLaw
+) -> tuple[Bool[Tensor, "P D"], Float[Tensor, " P"]]:
+    """Every mask of positive probability under ``law`` and its probability, (P, D) and (P,)."""
+    mask = masks.subsets(num_features, instead="objectives.sampled")[1:]
+    sizes = mask.sum(dim=1)
+    weights = (law.probabilities(num_features) / torch.bincount(sizes)[1:])[sizes - 1]
+    return mask[weights > 0], weights[weights > 0]
+
+
+def curve(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor, "*B D"]:
+    """The exact S(x; M), M = 1..D, of every PPCA of the batch, nats a coordinate, (..., D)."""
+    num_features = loadings.shape[-2]
+    mask = masks.subsets(num_features, instead="objectives.sampled")[1:].to(loadings.device)
+    each = mask_scores(loadings, noise_variance, moment, mask).movedim(-1, 0)
+    return scores.mean_by_size(each, mask.sum(dim=1), num_features)[1:].movedim(0, -1)
+
+
+def mixture_log_marginal(
+    loadings: Float[Tensor, "B D K"],
+    offset: Float[Tensor, "B D"],
+    x: Float[Tensor, "N D"],
+    grid: Grid,
+) -> Float[Tensor, " B"]:
+    """Mean log p(x) of Bernoulli PCA on a grid, (B,); cost O(N K G + G D) a model."""
+    seen = torch.ones_like(x[0], dtype=torch.bool)
+    pairs = zip(loadings, offset, strict=True)
+    values = [grids.log_weights(grid, w, b, x, seen).logsumexp(dim=-1).mean() for w, b in pairs]
+    return torch.stack(values)
+
+
+def mixture(
+    loadings: Float[Tensor, "B D K"],
+    offset: Float[Tensor, "B D"],
+    x: Float[Tensor, "N D"],
+    mask: Bool[Tensor, "B P D"],
+    grid: Grid,
+    *,
+    block: bool = False,
+) -> Float[Tensor, " B"]:
+    """D times the mean score of Bernoulli PCA on a grid, (B,); unbiased for the law of the sizes.
+
+    The data are cut into P parts of (nearly) equal size and part p is scored with mask p: P masks for
+    the price of one. P = 1 is one mask for all data, the paper's way.
+
+    ``block``: (D/M) log p(x_A) instead, the marginal of the masked block. It forgets what was
+    observed. The authors' published script trains this where the paper writes log p(x_A | x_R).
+    """
+    score = _block_score if block else _mixture_score
+    values = []
+    for w, b, rows in zip(loadings, offset, mask, strict=True):
+        require_boolean_rows("mask", rows, x.shape[1])
+        parts = zip(x.tensor_split(len(rows)), rows, strict=True)
+        total = torch.stack([score(grid, w, b, part, hidden).sum() for part, hidden in parts])
+        values.append(total.sum() * x.shape[1] / len(x))
+    return torch.stack(values)
+
+
+def _mixture_score(grid: Grid, w: Tensor, b: Tensor, x: Tensor, mask: Tensor) -> Tensor:
+    """(1/M) Σ_{j∈A} log p(x_j | x_R) of every datum; only masked columns are mixed."""
+    hidden = mask.nonzero().flatten()
+    logits = grid.nodes @ w[hidden].T + b[hidden]
+    weights = grids.log_weights(grid, w, b, x, ~mask)
+    return grids.log_mixture(weights, logits, x[:, hidden]).mean(dim=-1)
+
+
+def _block_score(grid: Grid, w: Tensor, b: Tensor, x: Tensor, mask: Tensor) -> Tensor:
+    """(1/M) log p(x_A) of every datum."""
+    return grids.log_weights(grid, w, b, x, mask).logsumexp(dim=-1) / mask.sum()
+
+
+def linear_elbo(
+    loadings: Float[Tensor, "B D K"],
+    offset: Float[Tensor, "B D"],
+    encoder: Float[Tensor, "B K D"],
+    encoder_offset: Float[Tensor, "B K"],
+    encoder_log_variance: Float[Tensor, "B K"],
+    x: Float[Tensor, "N D"],
+    noise: Float[Tensor, "B N K"],
+) -> Float[Tensor, " B"]:
+    """Mean ELBO of Bernoulli PCA with q(z|x) = N(V x + c, diag(v)), one z a datum, (B,).
+
+    The linear encoder of Lucas et al. 2019. Raises ``ValueError`` for an encoder whose dimensions
+    are not those of the decoder and the data.
+    """
+    batch, num_features, latent_dim = loadings.shape
+    if encoder.shape != (batch, latent_dim, num_features) or x.shape[1] != num_features:
+        raise ValueError(
+            f"the encoder must have shape ({batch}, {latent_dim}, {num_features}) to go with "
+            f"loadings {tuple(loadings.shape)} and data (N, {num_features}), got encoder "
+            f"{tuple(encoder.shape)} and data {tuple(x.shape)}."
+        )
+    mean = x @ encoder.mT + encoder_offset[:, None]
+    variance = encoder_log_variance.exp()[:, None]
+    z = mean + variance.sqrt() * noise
+    logits = z @ loadings.mT + offset[:, None]
+    # Σ_d x_d ℓ_d through K numbers a datum, as on a grid: the only (N, D) array is the softplus.
+    fit = ((x @ loadings) * z).sum(dim=-1) + offset @ x.T - F.softplus(logits).sum(dim=-1)
+    return _bound(fit, mean, variance)
+
+
+def elbo(
+    parameters: Parameters,
+    x: _Data,
+    noise: Float[Tensor, "B N K"],
+    noise_variance: float | None,
+) -> Float[Tensor, " B"]:
+    """Mean ELBO of VAEs with one reparameterized z a datum, (B,); Bernoulli where σ² is None.
+
+    ``parameters`` are those of :func:`mpt_lml.models.vae.dense_parameters`, here and below.
+    """
+    mean, log_variance = _encode(parameters, x.expand(len(noise), *x.shape[-2:]))
+    output = dense(parameters, "decoder", _draw(mean, log_variance, noise))
+    fit = log_likelihood(x, output, noise_variance).sum(dim=-1)
+    return _bound(fit, mean, log_variance.exp())
+
+
+def recursive(
+    parameters: Parameters,
+    x: _Data,
+    mask: Bool[Tensor, "B N D"],
+    noise: Float[Tensor, "R B N K"],
+    noise_variance: float | None,
+    *,
+    samples: int = 1,
+    from_decoder: bool = False,
+    pixel_noise: Float[Tensor, "r B N D"] | None = None,
+    gradient: Literal["last", "all", "decoder"] = "last",
+) -> Float[Tensor, " B"]:
+    """D times the mean of (1/M) Σ_{j∈A} log (1/S) Σ_s p(x_j | z_s), after rounds of refilling, (B,).
+
+    The paper's masked training of a deep VAE, with the conditionals of Rezende et al. 2014
+    (Appendix F): hidden coordinates start at 0, z ~ q(z | filled x), hidden coordinates are replaced by
+    the decoder's mean, and so on; in the last round ``samples`` draws z_s are scored. For one of them
+    the logarithm is in expectation below that of the chain's average (Jensen), so this bounds the
+    conditionals of the chain, not those of the model.
+
+    Parameters
+    ----------
+    noise : Tensor (rounds − 1 + samples, B, N, K)
+        The last ``samples`` belong to the last round.
+    from_decoder : bool
+        Start at the decoder's output at z = 0 instead of at 0.
+    pixel_noise : Tensor (rounds − 1, B, N, D), optional
+        Refill with draws of the decoder (Gaussian likelihood) instead of its mean.
+    gradient : "last", "all" or "decoder"
+        Through the last round (the fillings are constants), through all rounds, or through the last
+        decoding only: then nothing here trains the encoder.
+    """
+    _require_draws(noise, samples)
+    before = len(noise) - samples
+    if pixel_noise is not None and (noise_variance is None or len(pixel_noise) != before):
+        raise ValueError(
+            f"refilling with draws needs a Gaussian likelihood and pixel_noise for {before} rounds, "
+            f"got noise_variance={noise_variance} and {len(pixel_noise)}."
+        )
+
+    def filled_with(output: Tensor) -> Tensor:
+        return torch.where(mask, output.sigmoid() if noise_variance is None else output, x)
+
+    with torch.set_grad_enabled(torch.is_grad_enabled() and gradient == "all"):
+        filled = torch.where(mask, 0.0, x)
+        if from_decoder:
+            zero = noise.new_zeros(len(mask), 1, noise.shape[-1])
+            filled = filled_with(dense(parameters, "decoder", zero))
+        for number in range(before):
+            z = _draw(*_encode(parameters, filled), noise[number])
+            output = dense(parameters, "decoder", z)
+            if pixel_noise is not None and noise_variance is not None:
+                output = output + math.sqrt(noise_variance) * pixel_noise[number]
+            filled = filled_with(output)
+    z = _draw(*_encode(parameters, filled), noise[before:])
+    output = _decode(parameters, z.detach() if gradient == "decoder" else z)
+    factors = log_likelihood(x, output, noise_variance)
+    return _score(factors.logsumexp(dim=0) - math.log(samples), mask)
+
+
+def partial(
+    parameters: Parameters,
+    x: _Data,
+    mask: Bool[Tensor, "B N D"],
+    noise: Float[Tensor, "S B N K"],
+    noise_variance: float | None,
+    *,
+    weighted: bool = True,
+) -> Float[Tensor, " B"]:
+    """D times the mean of (1/M) Σ_{j∈A} log Σ_s w̄_s p(x_j | z_s), z_s ~ q(z | x_R), (B,).
+
+    The encoder sees x_R, with zeros in the holes (MIWAE, Mattei & Frellsen 2019), and the mask (as the
+    network of x_R in VAEAC, Ivanov et al. 2019; ``partial`` in
+    :func:`mpt_lml.models.vae.dense_parameters`).
+    Weights w̄_s ∝ p(x_R, z_s)/q(z_s | x_R) make the conditionals consistent as S grows. The decoder
+    follows the score, the encoder the ELBO of x_R alone, whose best answer is p(z | x_R). With
+    ``weighted`` false all w̄_s are 1/S and both networks follow the score.
+    """
+    _require_draws(noise, 1)
+    seen = torch.where(mask, 0.0, x)
+    mean, log_variance = _encode(parameters, torch.cat([seen, mask.to(seen)], dim=-1))
+    z = _draw(mean, log_variance, noise)
+    if not weighted:
+        factors = log_likelihood(x, _decode(parameters, z), noise_variance)
+        return _score(factors.logsumexp(dim=0) - math.log(len(noise)), mask)
+    fixed = z.detach()
+    factors = log_likelihood(x, _decode(parameters, fixed), noise_variance)
+    log_q = -0.5 * (noise.square() + log_variance.detach()).sum(dim=-1)
+    joint = factors.where(~mask, 0.0).sum(dim=-1) - 0.5 * fixed.square().sum(dim=-1)
+    weight = (joint - log_q).log_softmax(dim=0)
+    score = _score((weight[..., None] + factors).logsumexp(dim=0), mask)
+    held = {name: value.detach() for name, value in parameters.items()}
+    fit = log_likelihood(x, dense(held, "decoder", z[0]), noise_variance).where(~mask, 0.0)
+    own = _bound(fit.sum(dim=-1), mean, log_variance.exp())
+    return score + own - own.detach()
+
+
+def _bound(fit: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """The ELBO: what a draw of z explains less what it costs, mean over the data."""
+    return (fit - divergence_from_prior(mean, variance)).mean(dim=-1)
+
+
+def _score(values: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N D"]) -> Float[Tensor, " B"]:
+    return mask.shape[-1] * scores.mask_score(values, mask).mean(dim=-1)
+
+
+def _require_draws(noise: Tensor, samples: int) -> None:
+    if not 1 <= samples <= len(noise):
+        raise ValueError(f"{samples} draws of z are asked for and noise holds {len(noise)}.")
+
+
+def _encode(parameters: Parameters, x: Tensor) -> tuple[Tensor, Tensor]:
+    mean, log_variance = dense(parameters, "encoder", x).chunk(2, dim=-1)
+    return mean, log_variance
+
+
+def _draw(mean: Tensor, log_variance: Tensor, noise: Tensor) -> Tensor:
+    return mean + (0.5 * log_variance).exp() * noise
+
+
+def _decode(parameters: Parameters, z: Float[Tensor, "S B N K"]) -> Float[Tensor, "S B N D"]:
+    flat = dense(parameters, "decoder", z.transpose(0, 1).flatten(1, 2))
+    return flat.unflatten(1, (z.shape[0], z.shape[2])).transpose(0, 1)

@@ -1,0 +1,287 @@
+"""Curves of BERTs as experiments: any network on any sentences, Table 2, which rate is right."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from models import generator
+from tiny_bert import tiny, tokenizer
+from transformers import BertForMaskedLM
+
+from mpt_lml import MaskedLM, checkpoints, data, experiments
+from mpt_lml.checkpoints import BERT_BASE
+from mpt_lml.experiments import bert, cli, table_2
+from mpt_lml.experiments.base import Bench
+from mpt_lml.files import CheckpointMismatchError, read_json
+from mpt_lml.models import networks
+from mpt_lml.sentence_curves import Design, SentenceCurves
+
+LINES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "the cat a dog sat"]
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> list[str]:
+    """A small checkpoint, a file of sentences and an output folder, as arguments."""
+    tiny().float().save_pretrained(tmp_path / "network")
+    tokenizer().save_pretrained(tmp_path / "network")
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join([*LINES * 6, "", "  "]) + "\n", encoding="utf-8")
+    where = ["--model", str(tmp_path / "network"), "--out", str(tmp_path / "o")]
+    state = ["--checkpoints", str(tmp_path / "state")]
+    return [
+        "run",
+        "bert-curve",
+        *where,
+        *state,
+        "--set",
+        "rates=10:90:20",
+        f"--set=data_sets={path}",
+    ]
+
+
+def result(call: list[str]) -> dict:
+    return read_json(Path(call[5]) / "bert-curve.json")
+
+
+def lines(call: list[str]) -> Path:
+    return Path(call[-1].partition("data_sets=")[2])
+
+
+def test_it_writes_the_curve_with_its_settings(call: list[str]) -> None:
+    assert cli.main(call) == 0
+    found, path = result(call), lines(call)
+    assert found["config"]["rates"] == [10, 30, 50, 70, 90]
+    # A sentence of one word piece has no curve: "cats." is two, so that all 36 stay.
+    assert found["arrays"][f"num_features/{path}"] == pytest.approx(22 / 6)
+    score = found["arrays"][f"curve/trained/{path}"]
+    (per_token, _), _, (paper, _) = found["arrays"][f"area/trained/{path}"]
+    assert per_token == pytest.approx(sum(score) / 5)
+    assert paper == pytest.approx(506.88 * per_token)
+    assert found["weights"] == {"name": call[3], "revision": None}  # a folder has none
+
+
+def test_fifteen_percent_is_a_score_and_no_area(call: list[str]) -> None:
+    assert cli.main([*call, "--set", "rates=15"]) == 0
+    arrays = result(call)["arrays"]
+    assert not any(name.startswith(("area", "mean_rate")) for name in arrays)
+    assert len(arrays[f"curve/trained/{lines(call)}"]) == 1
+
+
+def test_it_goes_on_where_it_was_stopped(call: list[str], monkeypatch, capsys) -> None:
+    assert cli.main(call) == 0
+    wanted = result(call)
+    for folder in (call[5], call[7]):
+        shutil.rmtree(folder)
+    straight, count = MaskedLM.log_each, 0
+
+    def stops(*args: object, **options: object) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        if count == 4:
+            raise KeyboardInterrupt
+        return straight(*args, **options)
+
+    monkeypatch.setattr(MaskedLM, "log_each", stops)
+    assert cli.main(call) == 130
+    assert f"the same command goes on from {call[7]}" in capsys.readouterr().err
+    assert list(Path(call[7]).rglob("part-*.safetensors")) and not Path(call[5], "x.json").exists()
+    monkeypatch.setattr(MaskedLM, "log_each", straight)
+    assert cli.main(call) == 0
+    assert result(call)["arrays"] == wanted["arrays"]
+    # Weights saved in place are other weights, and other sentences are other sentences.
+    path = lines(call)
+    path.write_text(path.read_text() + "a dog sat\n")
+    assert cli.main(call) == 2
+    path.write_text("\n".join(LINES * 6))
+    tiny("modern").float().save_pretrained(call[3])
+    assert cli.main(call) == 2
+    assert capsys.readouterr().err.count("belongs to another configuration: its ") == 2
+
+
+def test_long_sentences_are_left_out(call: list[str], capsys) -> None:
+    assert cli.main(call) == 0
+    wanted = result(call)["arrays"]
+    shutil.rmtree(call[7])
+    path = lines(call)
+    path.write_text(path.read_text() + "the cat " * 10 + "\n")
+    assert cli.main(call) == 0
+    assert result(call)["arrays"].keys() == wanted.keys()
+    path.write_text("the cat " * 10 + "\n")
+    assert cli.main([*call[:6], *call[8:]]) == 2
+    assert f"all 1 sentences of {path} are longer than 16 tokens" in capsys.readouterr().err
+
+
+def test_a_pinned_revision_is_recorded(call: list[str], tmp_path: Path, monkeypatch) -> None:
+    """A hub's cache as it lies on disk, so that a name is resolved without a network."""
+    pinned = checkpoints.PINNED[BERT_BASE]
+    home = tmp_path / "hub" / "models--google-bert--bert-base-uncased"
+    shutil.copytree(call[3], home / "snapshots" / pinned)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert cli.main([*call, "--model", BERT_BASE]) == 0
+    assert result(call)["weights"]["revision"] == pinned
+    network = networks.load_network(BERT_BASE)
+    assert isinstance(network, BertForMaskedLM)
+
+
+def test_the_books_own_network_needs_no_network(monkeypatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    found = experiments.run("bert-curve", "quick", rates=(15, 85)).arrays
+    # Four sentences: the trained network is two nats a token better, not by chance.
+    assert found["curve/trained/written"].mean() > found["curve/random/written"].mean() + 2
+
+
+def test_the_published_network_is_the_default() -> None:
+    found = bert.PreTrained()
+    assert found.model == BERT_BASE and len(found.rates) == 99
+
+
+@pytest.mark.bad_input
+class TestRefusals:
+    def refused(self, call: list[str], capsys) -> str:
+        assert cli.main(call) == 2
+        return capsys.readouterr().err
+
+    @pytest.mark.parametrize("written", ["0:99", "5:101", "50,10", "15%"])
+    def test_rates_that_are_none(self, call: list[str], written: str, capsys) -> None:
+        assert "rate" in self.refused([*call, "--set", f"rates={written}"], capsys)
+
+    def test_text_that_is_not_there(self, call: list[str], capsys) -> None:
+        path = lines(call)
+        path.write_text("\n \n")
+        assert "first must be a sequence of at least one sentence" in self.refused(call, capsys)
+        message = self.refused([*call, "--set", "data_sets=nowhere.txt"], capsys)
+        assert "unknown sentences 'nowhere.txt'; there are written, glue/ax" in message
+        path.write_bytes(b"\xff\xfe\x00a")
+        assert "is not UTF-8 text" in self.refused(call, capsys)
+
+    def test_a_folder_that_is_no_checkpoint(self, call: list[str], tmp_path, capsys) -> None:
+        (tmp_path / "empty").mkdir()
+        message = self.refused([*call, "--model", str(tmp_path / "empty")], capsys)
+        assert "no config.json" in message
+
+    def test_pickles(self, call: list[str], capsys) -> None:
+        folder = Path(call[3])
+        (folder / "model.safetensors").unlink()
+        torch.save(tiny().state_dict(), folder / "pytorch_model.bin")
+        assert "only pickled weights" in self.refused(call, capsys)
+
+    def test_no_network_is_one_line(self, call: list[str], monkeypatch, capsys) -> None:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        message = self.refused([*call, "--model", BERT_BASE], capsys)
+        assert "there is no network" in message and "needs no download" in message
+        assert message.count("\n") == 1
+
+    def test_a_name_without_a_revision(self, call: list[str], capsys) -> None:
+        assert "Pin the revision" in self.refused([*call, "--model", "someone/bert"], capsys)
+
+
+def made_up(num_sentences: int, noise: float) -> SentenceCurves:
+    """S(r) = −1 − 2r for every sentence, D = 20 or 40, with noise that no mask explains."""
+    design = Design(bert.TextRates().rates)
+    rate = torch.tensor(design.columns, dtype=torch.float64) / 100
+    normal = torch.randn(num_sentences, 1, len(rate), generator=generator(1)).double()
+    raw = -1 - 2 * rate + noise * normal
+    size = torch.tensor([20, 40]).repeat(num_sentences // 2)
+    return SentenceCurves(design, raw, torch.zeros_like(raw), raw[:, 0, -1], size)
+
+
+class TestTextRates:
+    def test_a_straight_curve_crosses_at_one_half(self) -> None:
+        settings = bert.TextRates(num_groups=10)
+        found = settings.summary(made_up(100, 0.0))
+        assert found["crossover"].tolist() == pytest.approx([0.5, 0.0], abs=1e-9)
+        # From 15 to 25 % the score falls by 0.2 a token, D is 30 on average.
+        assert found["change"][0].item() == pytest.approx(-0.2 * 30, abs=1e-9)
+        low = settings.rates.index(15)
+        assert found["bias"][low, 0].item() == pytest.approx(2 * 0.35 * 30, abs=1e-9)
+        assert found["num_features"].item() == 30
+
+    def test_errors_are_those_of_the_noise(self) -> None:
+        """Change: the difference of two noises times D; its error over 400 sentences."""
+        found = bert.TextRates().summary(made_up(400, 0.5))
+        mean, error = found["change"].tolist()
+        expected = 0.5 * 2**0.5 * ((20**2 + 40**2) / 2 + 0.2**2 * 10**2) ** 0.5 / 400**0.5
+        assert error == pytest.approx(expected, rel=0.2)  # 400 draws: 4 % on a standard deviation
+        assert abs(mean + 6) < 5 * error
+        where, spread = found["crossover"].tolist()
+        assert abs(where - 0.5) < 5 * spread < 0.2
+
+    def test_findings_are_those_of_the_first_set(self, tmp_path: Path) -> None:
+        first = tmp_path / "first.txt"
+        first.write_text("\n".join(data.sentences("written").first[:6]))
+        quick = {"data_sets": (str(first), "written"), "num_groups": 2}
+        found = experiments.run("text-rates", "quick", **quick)
+        where, change = (found.arrays[f"{key}/{first}"] for key in ("crossover", "change"))
+        assert found.findings["crossover/small-bert"].measured == where[0]
+        assert found.findings["25-against-15/small-bert"].standard_error == change[1]
+
+
+def test_the_rate_of_the_mean_height_has_an_error() -> None:
+    g = generator()
+    slope = 1 + 0.2 * torch.randn(400, 1, 1, generator=g, dtype=torch.float64)
+    level = 0.5 * torch.randn(400, 1, 1, generator=g, dtype=torch.float64)
+    design = Design((10, 30, 50, 70, 90))
+    raw = level - 0.02 * slope * torch.tensor(design.columns, dtype=torch.float64)
+    sizes = torch.full((400,), 10)
+    found = SentenceCurves(design, raw, torch.zeros_like(raw), raw[:, 0, 0], sizes)
+    value, error = bert.mean_rate(found).tolist()
+    # Straight lines have their mean height in the middle, whatever their slopes and levels.
+    assert math.isclose(value, 50.0, abs_tol=1e-6) and error < 1e-6
+    noisy = dataclasses.replace(found, raw=raw + 0.3 * torch.randn(raw.shape, generator=g))
+    value, error = bert.mean_rate(noisy).tolist()
+    # Error of the mean at 50 %, 0.3 / 20 · √(1 − 1/5), over a slope of 0.02: 0.67 points.
+    assert 0.25 < error < 1.4 and abs(value - 50) < 4 * error
+
+
+def test_what_was_kept_of_other_weights_is_refused(tmp_path: Path) -> None:
+    settings = bert.TextRates(data_sets=("written",), num_sentences=4)
+    bench, design = Bench(folder=tmp_path), Design(rates=(50,))
+    network, reader = networks.load_small_bert()
+    settings.curves(bench, network, reader, design)
+    other = networks.random_twin(network, seed=1)
+    with pytest.raises(CheckpointMismatchError, match="its weights is"):
+        settings.curves(bench, other, reader, design)
+
+
+def test_repetition_of_tokens() -> None:
+    text = data.encode(tokenizer(), ["the the", "a dog"])
+    assert math.isclose(table_2.repetition(text), 0.5**2 + 0.25**2 + 0.25**2)
+
+
+def drawn(own: int, sets: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One network a set, twelve on all sets with a correlation of 0.7, sentences of error 0.5."""
+    g = generator(own)
+    kind = {"generator": g, "dtype": torch.float64}
+    spread = torch.tensor([1.0, 2.0, 3.0, 4.0])[:sets, None].double()
+    common = torch.randn(1, 12, **kind)
+    areas = spread * (math.sqrt(0.7) * common + math.sqrt(0.3) * torch.randn(sets, 12, **kind))
+    error = 0.5 * spread[:, 0]
+    published = spread[:, 0] * torch.randn(sets, **kind) + error * torch.randn(sets, **kind)
+    return published, areas, error
+
+
+def test_the_joint_p_is_a_p_value() -> None:
+    """Where nothing is wrong it is uniform: below 0.1 in a tenth of cases, 0.25 in a quarter."""
+    found = torch.tensor([table_2.joint_p(*drawn(k), num_draws=2000)[0] for k in range(400)])
+    for level in (0.1, 0.25, 0.5):
+        share, error = (found < level).double().mean().item(), math.sqrt(level * (1 - level) / 400)
+        assert abs(share - level) < 4 * error, level
+    published, areas, error = drawn(1)
+    assert table_2.joint_p(areas.mean(dim=1), areas, error)[0] == 1.0
+    assert table_2.joint_p(published + 40, areas, error)[0] < 0.001
+
+
+def test_the_recorded_row_has_a_joint_p_of_one_to_two_percent() -> None:
+    stored = read_json(Path(__file__).parents[2] / "book" / "results" / "table-2.json")
+    arrays = {name: torch.tensor(value).double() for name, value in stored["arrays"].items()}
+    found = table_2.Table2().findings(arrays)["table-2/random"]
+    assert 0.01 < found.measured < 0.02
+    assert found.measured == pytest.approx(
+        stored["findings"]["table-2/random"]["measured"], rel=0.1
+    )
