@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -239,11 +239,11 @@ class Figure3Upper(Experiment):
         data_root = vectors * values.clamp(min=0).sqrt()
         begin = self.start(x.shape[1])
         parameters = {name: begin[name].double() for name in ("loadings", "encoder")}
-        parameters["log_noise"] = torch.zeros(batch, dtype=x.dtype)
-        parameters["root"] = torch.eye(self.latent_dim, dtype=x.dtype).repeat(batch, 1, 1)
+        parameters["log_noise"] = x.new_zeros(batch)
+        parameters["root"] = torch.eye(self.latent_dim).to(x).repeat(batch, 1, 1)
 
         def energy(*matrices: Tensor) -> Float[Tensor, " B"]:
-            return torch.stack([each.square().sum(dim=(1, 2)) for each in matrices]).sum(dim=0)
+            return torch.cat(matrices, dim=2).square().sum(dim=(1, 2))
 
         def elbo(p: fit.Parameters, _: object) -> Tensor:
             loadings, encoder, root = p["loadings"], p["encoder"], p["root"].tril()
@@ -274,7 +274,7 @@ class Figure3Upper(Experiment):
         difference = torch.stack(values) - float(arbiter)
         return torch.stack([difference, torch.full_like(difference, arbiter.standard_error)], dim=1)
 
-    def _findings(self, arrays: Mapping[str, Tensor], first: str, *more: str) -> dict[str, Finding]:
+    def _findings(self, arrays: dict[str, Tensor], first: str, *more: str) -> dict[str, Finding]:
         """Differences over seeds that started alike, in nats, of what was trained."""
         found = {"claim-elbo-suboptimal": Finding.over(arrays["gaussian"])}
         pairs = {name: (first, *rows) for name, rows in (ON_FIRST | ON_EACH).items()}
@@ -293,11 +293,8 @@ class Figure3Upper(Experiment):
         return found
 
 
-def bound(
-    parameters: Mapping[str, Tensor], x: Float[Tensor, "N D"], num_draws: int = 20
-) -> Float[Tensor, " B"]:
+def bound(p: fit.Parameters, x: Float[Tensor, "N D"], num_draws: int = 20) -> Float[Tensor, " B"]:
     """The ELBO of every seed's model and encoder, mean over the data and ``num_draws`` z, nats, (B,)."""
-    g, (batch, _, latent_dim) = seeded(0), parameters["loadings"].shape
+    g, (batch, _, latent_dim) = seeded(0), p["loadings"].shape
     noises = [torch.randn(batch, len(x), latent_dim, generator=g).to(x) for _ in range(num_draws)]
-    draws = [objectives.linear_elbo(**parameters, x=x, noise=noise) for noise in noises]
-    return torch.stack(draws).mean(dim=0)
+    return torch.stack([objectives.linear_elbo(**p, x=x, noise=z) for z in noises]).mean(dim=0)

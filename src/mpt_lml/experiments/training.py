@@ -94,9 +94,9 @@ class Training(Experiment):
             mask = mask.repeat(len(problems), 1, 1).to(moment.device)
             return objectives.sampled(p["loadings"], NOISE, moment, mask)
 
-        start = start.expand(len(problems), len(laws), -1, -1, -1).flatten(0, 2)
+        start = start.to(moment).expand(len(problems), len(laws), -1, -1, -1)
         return fit.maximize(
-            {"loadings": start.to(moment)},
+            {"loadings": start.flatten(0, 2)},
             objective,
             num_epochs=self.num_epochs,
             learning_rate=self.learning_rate,
@@ -140,7 +140,6 @@ class Figure2(Training):
         return Outcome(self._findings(arrays), arrays, checksum(of.x.cpu() for of in problems))
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-        """On the paper's draw; in nats unless said otherwise, over the starts."""
         best, generating = arrays["best_lml/paper"], arrays["true_lml/paper"]
         uniform, fixed = (arrays[f"lml/paper/{law}"] for law in ("uniform", "fixed"))
         loss, tenth = arrays["objective/paper/fixed"], max(1, self.num_epochs // 10)
@@ -201,7 +200,6 @@ class Figure5Left(Training):
         return Outcome(self._findings(arrays), arrays, checksum([of.x.cpu()]))
 
     def _areas(self, of: Problem, loadings: Tensor, g: torch.Generator) -> Float[Tensor, " seeds"]:
-        """The same for every start, from fresh masks."""
         count, size, areas = self.num_masks, self.num_features, []
         for W in loadings:
             drawn = [masks.sample_masks(count, size, m + 1, generator=g) for m in range(size)]
@@ -210,7 +208,6 @@ class Figure5Left(Training):
         return torch.stack(areas)
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-        """Over the starts, but for the growth of the first one's sampled area."""
         first, last, areas = arrays["first"], arrays["last"], arrays["areas"]
         fall = (last[:, 0] - last[:, -1]).abs()
         grown = (arrays["score"][-1] - arrays["score"][0]).sum().item()
@@ -288,7 +285,6 @@ class FixedSizes(Training):
         }
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-        """At the published rate and at full masking but one, over the truths."""
         two = self.sizes.index(masks.FixedRate(self.fixed_rate).num_masked(self.num_features))
         # A climb that ends within 1e-5 nats of the maximum has reached it.
         reached = (arrays["below/model"] <= 1e-5).double().mean(dim=-1)[:, -1]
