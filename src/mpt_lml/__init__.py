@@ -22,6 +22,7 @@ from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.models.mixture import BernoulliPCA, GridConditional
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
+from mpt_lml.models.symbol_bert import SymbolBERT
 from mpt_lml.models.tables import ConditionalTable, JointTable
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
@@ -39,6 +40,7 @@ __all__ = [
     "Grouped",
     "JointTable",
     "MaskedLM",
+    "SymbolBERT",
     "ViTMAE",
     "curves",
     "data",

@@ -48,10 +48,11 @@ def condition_dense(
     return conditional_mean, covariance[mask][:, mask] - gain @ cross.T
 
 
-def divergence(p: Float[Tensor, "D D"], q: Float[Tensor, "D D"]) -> Float[Tensor, ""]:
-    """KL(N(0, p) ‖ N(0, q)) of two covariances, nats."""
+def divergence(p: Float[Tensor, "D D"], q: Float[Tensor, "*B D D"]) -> Float[Tensor, "*B"]:
+    """KL(N(0, p) ‖ N(0, q)) of the covariances p and q, nats, shape (...)."""
     ratio = torch.linalg.solve(q, p)
-    return 0.5 * (ratio.trace() - len(p) - torch.linalg.slogdet(ratio).logabsdet)
+    trace = ratio.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    return 0.5 * (trace - len(p) - torch.linalg.slogdet(ratio).logabsdet)
 
 
 def conditional_divergence(

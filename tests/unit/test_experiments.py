@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mpt_lml import PPCA, curves, data, estimators, experiments, fit
-from mpt_lml.experiments import base, cli, ledger
+from mpt_lml.experiments import base, cli, identity, ledger
 from mpt_lml.experiments.base import Bench, Finding
 from mpt_lml.files import read_json, write_json
 from mpt_lml.models import networks
@@ -84,20 +84,20 @@ def test_identities_hold_and_misprints_have_their_closed_forms() -> None:
 def test_printed_formulas_where_nothing_can_hide_their_slips() -> None:
     coins = torch.full((2, 2, 2), 0.125, dtype=torch.float64)
     x, log_2 = (0, 0, 0), math.log(2)
-    differences = [experiments.printed.equation_four(coins, x, t) for t in (1, 2, 3)]
+    differences = [identity.equation_four(coins, x, t) for t in (1, 2, 3)]
     # Every conditional is log 1/2: only the multiplicity 2, 1, 2 is seen.
     assert differences == pytest.approx([-3 * log_2, 0.0, -3 * log_2], abs=1e-12)
-    assert experiments.printed.middle_expression(coins, x) == pytest.approx(0.0, abs=1e-12)
-    assert experiments.printed.mislabeled_size(coins, x, 1) == pytest.approx(0.0, abs=1e-12)
+    assert identity.middle_expression(coins, x) == pytest.approx(0.0, abs=1e-12)
+    assert identity.mislabeled_size(coins, x, 1) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_eq_7_loses_what_two_variances_differ_by() -> None:
     generator = torch.Generator().manual_seed(7)
     model = PPCA(torch.tensor([[1.0], [1.0]], dtype=torch.float64), 1.0)
     # Both masked: nothing is reduced, both signs agree. One masked: 2 - 1/2 against 2 + 1/2.
-    assert experiments.printed.sign_loss(model, 10, generator).abs().max() < 1e-12
+    assert identity.sign_loss(model, 10, generator).abs().max() < 1e-12
     wide = PPCA(torch.ones(3, 1, dtype=torch.float64), 1.0)
-    loss = experiments.printed.sign_loss(wide, 40_000, generator)
+    loss = identity.sign_loss(wide, 40_000, generator)
     v, plus = 2 - 0.5, 2 + 0.5
     expected = 0.5 * (math.log(plus / v) + v / plus - 1)
     assert abs(loss.mean() - expected) < 5 * loss.std() / 200
@@ -259,7 +259,7 @@ class TestOtherNetworks:
     def test_an_experiment_without_one_refuses_it(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["run", "table-1", "--json", "-", "--model", "here"]) == 2
         said = capsys.readouterr().err
-        assert "table-1 loads no network, so 'here'" in said and "table-2-pretrained" in said
+        assert "table-1 has no setting 'model'" in said and "table-2-pretrained" in said
 
     def test_a_name_that_is_not_pinned(self, capsys: pytest.CaptureFixture[str]) -> None:
         for name in ("table-2-pretrained", "figure-6-pretrained"):
@@ -361,7 +361,7 @@ class TestCommand:
         monkeypatch.setattr(type(chosen), "gpu", False)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         assert base.bench_for(chosen).device.type == "cpu"
-        assert base.resolve_device("auto").type == "cuda"
+        assert base.bench_for(base.find("table-1").preset()).device.type == "cuda"
         with pytest.raises(ValueError, match="counting computes on the CPU only"):
             base.bench_for(chosen, "cuda")
 

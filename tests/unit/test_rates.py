@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mpt_lml import PPCA, curves, gaussian, masks, objectives
+from mpt_lml.experiments import Bench
 from mpt_lml.experiments import rates as experiment
 from mpt_lml.theory import rates
 
@@ -132,11 +133,9 @@ class TestRandomLoadings:
         found = []
         for seed in range(3):
             g = torch.Generator().manual_seed(seed)
-            loadings = torch.randn(200, latent_dim, generator=g, **f64)
-            score = experiment.expected_scores(loadings, 0.2, 3, generator=g, balanced=True).mean(
-                dim=1
-            )
-            truth = experiment.expected_log_marginal(loadings, 0.2) / 200
+            model = PPCA(torch.randn(200, latent_dim, generator=g, **f64), 0.2)
+            score = experiment.expected_scores(model, 3, generator=g, balanced=True).mean(dim=1)
+            truth = experiment.expected_log_marginal(model) / 200
             found.append(rates.crossover(score, height=truth))
         found = torch.stack([torch.as_tensor(each) for each in found])
         # Draws of W scatter by a few thousandths; what the formula neglects is of order 1/D.
@@ -148,23 +147,22 @@ class TestRandomLoadings:
 
     def test_expected_scores_are_those_of_the_model(self) -> None:
         g = torch.Generator().manual_seed(3)
-        loadings = torch.randn(6, 2, generator=g, **f64)
-        model = PPCA(loadings, 0.3)
+        model = PPCA(torch.randn(6, 2, generator=g, **f64), 0.3)
         rows = 6**0.5 * torch.linalg.cholesky(model.covariance).T  # second moment = covariance
         exact = curves.subset_curve(model, rows)
-        sampled = experiment.expected_scores(loadings, 0.3, 4000, generator=g)
+        sampled = experiment.expected_scores(model, 4000, generator=g)
         error = sampled.std(dim=1) / 4000**0.5
         assert ((sampled.mean(dim=1) - exact.score).abs() < 4 * error + 1e-12).all()
         balanced = torch.stack(
             [
-                experiment.expected_scores(loadings, 0.3, 3, generator=g, balanced=True).mean(dim=1)
+                experiment.expected_scores(model, 3, generator=g, balanced=True).mean(dim=1)
                 for _ in range(400)
             ]
         )
         spread = balanced.std(dim=0)
         assert ((balanced.mean(dim=0) - exact.score).abs() < 4 * spread / 20 + 1e-12).all()
         assert (spread < sampled.std(dim=1) / 3**0.5 + 1e-12).all()  # than three independent masks
-        assert abs(experiment.expected_log_marginal(loadings, 0.3) - exact.area()) < 1e-10
+        assert abs(experiment.expected_log_marginal(model) - exact.area()) < 1e-10
 
 
 def test_a_constraint_turns_25_against_15_around() -> None:
@@ -172,33 +170,30 @@ def test_a_constraint_turns_25_against_15_around() -> None:
 
 
 def test_findings_and_few_sizes_have_their_errors_over_draws() -> None:
-    config = experiment.MaskingRates.quick()
-    outcome = experiment.masking_rates(config)
+    config = experiment.MaskingRates.preset("quick")
+    outcome = config.run(Bench())
     error, seeds = outcome.arrays["error"], len(config.seeds)
     assert error.shape == (2, seeds, 5) and outcome.arrays["few/0/bias"].shape == (seeds, 4, 3)
     assert (error[..., 1:4].diff(dim=-1) < 0).all()  # Han: 15, 25 and 85 %
     found = outcome.findings["claim-masking-rate"]
     assert found.measured == (error[0, :, 1] - error[0, :, 3]).mean()
     assert found.standard_error == (error[0, :, 1] - error[0, :, 3]).std() / seeds**0.5
-    full = outcome.arrays["few/0/every_size"]
-    ratio = experiment.few_ratio(outcome.arrays, 0, -1)[:, 3]
-    square = (
-        outcome.arrays["few/0/bias"][:, 3, -1] ** 2 + outcome.arrays["few/0/variance"][:, 3, -1]
-    )
-    torch.testing.assert_close(ratio, (square / full).sqrt())
+    bias, variance = (outcome.arrays[f"few/0/{name}"][:, 3, -1] for name in ("bias", "variance"))
+    ratio = ((bias**2 + variance) / outcome.arrays["few/0/every_size"]).sqrt()
+    assert outcome.findings["few-sizes/k5"].measured == pytest.approx(ratio.mean().item())
     assert (ratio > 1).all()  # four sizes for twenty: noisier, by the step or by the bend
 
 
 def test_gradients_of_both_laws_are_unbiased() -> None:
     config = experiment.MaskingRates(num_runs=4000)
-    truth, family = experiment.sgd_family(4)
-    start = (0.4 * truth).requires_grad_()
-    value = objectives.log_marginal(start, torch.tensor(0.2, **f64), family.covariance)
+    truth = PPCA(torch.randn(10, 2, generator=torch.Generator().manual_seed(4), **f64), 0.2)
+    start = (0.4 * truth.loadings).requires_grad_()
+    value = objectives.log_marginal(start, truth.noise_variance, truth.covariance)
     (expected,) = torch.autograd.grad(value, start)
     laws = torch.stack([torch.full((10,), 0.1, **f64), torch.arange(10.0, 0.0, -1.0, **f64) / 55])
     loadings = start.detach().repeat(2, config.num_runs, 1, 1)
     g = torch.Generator().manual_seed(6)
-    drawn = experiment._gradient(loadings, family, laws, config, g)
+    drawn = config._gradient(loadings, truth.covariance, laws, g)
     along = (drawn * expected).sum(dim=(2, 3)) / expected.square().sum()  # 1 in expectation
     error = along.std(dim=1) / config.num_runs**0.5
     assert (error < 0.025).all()  # so that a factor of 1.1 would be seen
@@ -208,7 +203,7 @@ def test_gradients_of_both_laws_are_unbiased() -> None:
 def test_learning_rate_and_the_excess_of_sgd() -> None:
     """The stationary divergence of plain SGD is η tr(J)/4: both laws, three standard errors."""
     config = experiment.MaskingRates(num_steps=1200, num_runs=48)
-    excess, predicted = experiment._descend(config, experiment.silent)
+    excess, predicted = config._descend(Bench())
     error = excess.std(dim=1) / 48**0.5
     # Second order in η and the last of the transient: 10 %.
     assert ((excess.mean(dim=1) - predicted).abs() < 3 * error + 0.1 * predicted).all()
@@ -219,7 +214,10 @@ def test_learning_rate_and_the_excess_of_sgd() -> None:
     ("call", "message"),
     [
         (lambda: rates.sizes_and_weights(5, 6), r"num_sizes must be in 1..5, got 6"),
-        (lambda: rates.sizes_and_weights(5, 3, "simpson"), r"rule must be 'midpoint'.*'simpson'"),
+        (
+            lambda: rates.sizes_and_weights(5, 3, "simpson"),
+            r"rule must be one of midpoint, .*'simpson'",
+        ),
         (lambda: rates.random_loadings_crossover(5, 5, 0.2), r"latent_dim must be in 1..4, got 5"),
         (lambda: rates.crossover(torch.ones(5)), r"no crossover.*Widen the rates"),
     ],

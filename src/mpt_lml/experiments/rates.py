@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,42 +10,44 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import masks, objectives
-from mpt_lml.experiments.convergence import NOISE_VARIANCE
-from mpt_lml.experiments.registry import (
-    Config,
-    Finding,
-    Outcome,
-    Progress,
-    checksum,
-    experiment,
-    silent,
-)
-from mpt_lml.gaussian import LowRankPosterior
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.convergence import NOISE_VARIANCE, seeded
+from mpt_lml.gaussian import LowRankPosterior, divergence
+from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import LOG_2PI, chunks
+from mpt_lml.scores import mask_score
 from mpt_lml.theory import rates
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
 
 RULES: tuple[rates.Rule, ...] = ("midpoint", "trapezoid", "clenshaw-curtis", "gauss-legendre")
-LAWS = ("uniform", "gradient")
+
+Setting = tuple[int, int, float]
+"""D, K and σ²."""
 
 
+@experiment(
+    "masking-rates",
+    title="Which masking rate: crossovers, few sizes, laws of sizes",
+    cost="about 3 min",
+    quick={
+        "settings": ((20, 2, NOISE_VARIANCE), (20, 5, NOISE_VARIANCE)),
+        "num_masks": 5,
+        "few_masks": 20,
+        "few_settings": (0,),
+        "num_sizes": (1, 2, 4),
+        "num_steps": 20,
+        "num_runs": 4,
+    },
+    gpu=False,
+)
 @dataclass(frozen=True)
-class MaskingRates(Config):
-    """PPCA with N(0, 1) loadings, data from the model; the first setting is that of Figure 4."""
+class MaskingRates(Experiment):
+    """PPCA with N(0, 1) loadings: first D, K and σ² of Figure 4, then each of them varied."""
 
-    settings: tuple[tuple[int, int, float], ...] = (
-        (200, 5, NOISE_VARIANCE),
-        (200, 1, NOISE_VARIANCE),
-        (200, 2, NOISE_VARIANCE),
-        (200, 20, NOISE_VARIANCE),
-        (200, 50, NOISE_VARIANCE),
-        (200, 100, NOISE_VARIANCE),
-        (20, 5, NOISE_VARIANCE),
-        (50, 5, NOISE_VARIANCE),
-        (500, 5, NOISE_VARIANCE),
-        (200, 5, 0.02),
-        (200, 5, 1.0),
-        (200, 5, 5.0),
+    settings: tuple[Setting, ...] = (
+        *((200, latent_dim, NOISE_VARIANCE) for latent_dim in (5, 1, 2, 20, 50, 100)),
+        *((num_features, 5, NOISE_VARIANCE) for num_features in (20, 50, 500)),
+        *((200, 5, noise_variance) for noise_variance in (0.02, 1.0, 5.0)),
     )
     num_masks: int = 30
     few_masks: int = 400  # per size, for the two settings in which few sizes stand for all
@@ -57,238 +58,160 @@ class MaskingRates(Config):
     learning_rate: float = 1e-3
     batch: int = 4
 
-    @classmethod
-    def paper(cls) -> MaskingRates:
-        """K = 5, D = 200 and σ² = 1/5 of Figure 4, and each of them varied."""
-        return cls()
+    def run(self, bench: Bench) -> Outcome:
+        """Findings are of the first setting unless the name says otherwise; errors over the draws.
 
-    @classmethod
-    def quick(cls) -> MaskingRates:
-        """Two small settings."""
-        return cls(
-            settings=((20, 2, NOISE_VARIANCE), (20, 5, NOISE_VARIANCE)),
-            num_masks=5,
-            few_masks=20,
-            few_settings=(0,),
-            num_sizes=(1, 2, 4),
-            num_steps=20,
-            num_runs=4,
+        Arrays: ``crossover`` (L, seeds), M*/D; ``predicted`` (L, 3), from the hyperbola v(r), the
+        large-D formula and its limit for K ≪ D; ``error`` (L, seeds, 5), D·S(M) − LML in nats at
+        M = 1, 15, 25, 85 % and D; ``few/I/bias`` and ``few/I/variance`` (seeds, rules, counts), of
+        the area from few sizes with D masks in all; ``few/I/every_size`` (seeds,), the variance of
+        one mask of every size; ``excess`` (laws, runs), the mean divergence along SGD with uniform
+        sizes and those of the gradient, and ``excess_predicted`` (laws,), nats.
+        """
+        crossings, errors, predicted = [], [], []
+        for setting in bench.progress(self.settings, "setting"):
+            drawn = [self._errors(setting, seed) for seed in self.seeds]
+            crossings.append(torch.stack([found for found, _ in drawn]))
+            errors.append(torch.stack([error for _, error in drawn]))
+            hyperbola = rates.crossover(rates.random_loadings_curve(*setting)).item()
+            limit = 1.0 - 1.0 / math.log(1.0 + setting[0] / setting[2])
+            predicted.append([hyperbola, rates.random_loadings_crossover(*setting), limit])
+        arrays = {
+            "crossover": torch.stack(crossings),
+            "error": torch.stack(errors),
+            "predicted": torch.tensor(predicted).double(),
+        }
+        for index in self.few_settings:
+            few = [self._few(self.settings[index], seed) for seed in self.seeds]
+            arrays |= {f"few/{index}/{k}": torch.stack([each[k] for each in few]) for k in few[0]}
+        arrays["excess"], arrays["excess_predicted"] = self._descend(bench)
+        used = [
+            _draw(setting, seed)[0].loadings for setting in self.settings for seed in self.seeds
+        ]
+        return Outcome(self._findings(arrays), arrays, checksum(used))
+
+    def _errors(self, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
+        """The crossover, and D·S(M) − LML at M = 1, 15, 25, 85 % and D."""
+        model, generator = _draw(setting, seed)
+        scores = expected_scores(model, self.num_masks, generator=generator, balanced=True)
+        score, size = scores.mean(dim=1), setting[0]
+        truth = expected_log_marginal(model)
+        at = [1, *(masks.FixedRate(rate).num_masked(size) for rate in (0.15, 0.25, 0.85)), size]
+        found = rates.crossover(score, height=truth / size)
+        return found, size * score[torch.tensor(at) - 1] - truth
+
+    def _few(self, setting: Setting, seed: int) -> dict[str, Tensor]:
+        """Bias and variance of Σ w Ŝ with D masks in all, (rules, counts), and of one mask per size."""
+        model, generator = _draw(setting, seed)
+        scores = expected_scores(model, self.few_masks, generator=generator)
+        mean, spread = scores.mean(dim=1), scores.var(dim=1)
+        truth = expected_log_marginal(model)
+        found = torch.zeros(2, len(RULES), len(self.num_sizes), dtype=torch.float64)
+        for i, rule in enumerate(RULES):
+            for j, count in enumerate(self.num_sizes):
+                sizes, weights = rates.sizes_and_weights(setting[0], count, rule)
+                each = setting[0] / len(sizes)  # masks per size
+                found[0, i, j] = weights @ mean[sizes - 1] - truth
+                found[1, i, j] = weights.square() @ spread[sizes - 1] / each
+        return {"bias": found[0], "variance": found[1], "every_size": spread.sum()}
+
+    def _descend(self, bench: Bench) -> tuple[Tensor, Tensor]:
+        """Plain SGD from the true loadings, one mask per datum, sizes from two laws: mean divergence.
+
+        Near the optimum of a weighted objective, whose Hessian is the Fisher information, the stationary
+        excess is η tr(J)/4 to first order in the learning rate η, J the variance of the gradient used.
+        """
+        truth, _ = _draw((10, 2, NOISE_VARIANCE), self.seeds[0])
+        family = GaussianFamily.ppca(truth.loadings, NOISE_VARIANCE)
+        rms = Godambe.of(family).gradient_rms()
+        laws = torch.stack([torch.full_like(rms, 1.0 / len(rms)), rms / rms.sum()])
+        second = (rms.square() / laws).sum(dim=1) / self.batch  # mean square of the gradient
+        generator = seeded(self.seeds[0])
+        loadings = truth.loadings.repeat(len(laws), self.num_runs, 1, 1)
+        total = torch.zeros(len(laws), self.num_runs, dtype=torch.float64)
+        noise = NOISE_VARIANCE * torch.eye(len(rms), dtype=torch.float64)
+        warm = self.num_steps // 4
+        for step in bench.progress(range(self.num_steps), "SGD step"):
+            gradient = self._gradient(loadings, family.covariance, laws, generator)
+            loadings = loadings + self.learning_rate * gradient
+            if step >= warm:
+                total += divergence(family.covariance, loadings @ loadings.mT + noise)
+        return total / (self.num_steps - warm), self.learning_rate * second / 4.0
+
+    def _gradient(
+        self, loadings: Tensor, covariance: Tensor, laws: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Of s(A)/π(M), one mask per datum, mean over a batch: both laws share data and shifts."""
+        (num_laws, runs, num_features, _), f64 = loadings.shape, torch.float64
+        noise = torch.randn(runs, self.batch, num_features, generator=generator, dtype=f64)
+        x = noise @ torch.linalg.cholesky(covariance).mT
+        level = torch.rand(runs * self.batch, generator=generator, dtype=f64)
+        sizes = torch.stack(
+            [torch.bucketize(level, law.cumsum(0)[:-1], right=True) for law in laws]
         )
+        ranks = masks.sample_ranks(runs * self.batch, num_features, generator=generator)
+        mask = masks.from_ranks(ranks, sizes + 1).view(num_laws, runs, self.batch, 1, num_features)
+        weight = 1.0 / laws.gather(1, sizes).view(num_laws, runs, self.batch)
+        moment = (x[..., :, None] * x[..., None, :]).expand(num_laws, -1, -1, -1, -1)
+        free = loadings.detach().requires_grad_()
+        each = free[:, :, None].expand(-1, -1, self.batch, -1, -1)
+        noise_variance = torch.tensor(NOISE_VARIANCE, dtype=f64)
+        score = objectives.mask_scores(each, noise_variance, moment, mask)[..., 0]
+        (gradient,) = torch.autograd.grad((weight * score).mean(dim=-1).sum(), free)
+        return gradient
+
+    def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
+        error = arrays["error"]
+        low, high = error[..., 0], error[..., -1]
+        sided = torch.minimum(
+            low, -high
+        )  # positive: above at the lowest rate and below at the highest
+        values = {
+            "claim-masking-rate": error[0, :, 1] - error[0, :, 3],
+            "claim-bound-by-rate": sided[sided.mean(dim=1).argmin()],
+            "25-against-15": error[0, :, 2].abs() - error[0, :, 1].abs(),
+            "crossover": arrays["crossover"][0],
+        }
+        count = self.num_sizes.index(12) if 12 in self.num_sizes else -1
+        for name, i in zip(("few-sizes/k5", "few-sizes/k50"), self.few_settings, strict=False):
+            # Root mean square error with D masks in all, over that of one mask of every size.
+            square = arrays[f"few/{i}/bias"].square() + arrays[f"few/{i}/variance"]
+            values[name] = (square[:, -1, count] / arrays[f"few/{i}/every_size"]).sqrt()
+        found = {name: Finding.over(each) for name, each in values.items()}
+        return found | {"25-against-15/constraint": Finding(_counterexample())}
+
+
+def _draw(setting: Setting, seed: int) -> tuple[PPCA, torch.Generator]:
+    """The model, and the generator that goes on to draw the masks."""
+    generator = seeded(seed)
+    loadings = torch.randn(*setting[:2], generator=generator, dtype=torch.float64)
+    return PPCA(loadings, setting[2]), generator
+
+
+def expected_log_marginal(model: PPCA) -> float:
+    """E log p(x) under the model itself, nats."""
+    return objectives.log_marginal(model.loadings, model.noise_variance, model.covariance).item()
 
 
 def expected_scores(
-    loadings: Float[Tensor, "D K"],
-    noise_variance: float,
-    num_masks: int,
-    *,
-    generator: torch.Generator,
-    balanced: bool = False,
+    model: PPCA, num_masks: int, *, generator: torch.Generator, balanced: bool = False
 ) -> Float[Tensor, "D P"]:
     """E s(A) under the model for P random masks of every size: no data are drawn, (D, P).
 
     ``balanced``: the P masks of a size are windows of one random order read as a circle, which hide
     every coordinate equally often (up to one). Each is uniform; together they are less noisy.
     """
-    num_features, latent_dim = loadings.shape
+    size, latent_dim = model.loadings.shape
     orders = 1 if balanced else num_masks
-    ranks = masks.sample_ranks(num_features * orders, num_features, generator=generator)
+    ranks = masks.sample_ranks(size * orders, size, generator=generator).view(size, orders, size)
     if balanced:
-        start = torch.arange(num_masks) * num_features // num_masks
-        ranks = ((ranks[:, None, :] - start[:, None]) % num_features).flatten(0, 1)
-    sizes = torch.arange(1, num_features + 1).repeat_interleave(num_masks)
-    masked, noise = ranks < sizes[:, None], torch.tensor(noise_variance, dtype=loadings.dtype)
+        ranks = (ranks - (torch.arange(num_masks) * size // num_masks)[:, None]) % size
+    mask = masks.from_ranks(ranks, torch.arange(1, size + 1)[:, None]).flatten(0, 1)
     values = []
-    for rows in chunks(len(masked), 8 * (3 * latent_dim**2 + 4 * num_features), 2**24):
-        variance = LowRankPosterior.of(loadings, noise, ~masked[rows]).variance()
-        entropy = 0.5 * ((LOG_2PI + 1.0) + variance.log())
-        values.append(-(entropy * masked[rows]).sum(dim=1) / sizes[rows])
-    return torch.cat(values).view(num_features, num_masks)
-
-
-def expected_log_marginal(loadings: Float[Tensor, "D K"], noise_variance: float) -> float:
-    """E log p(x) under the model, nats."""
-    num_features, latent_dim = loadings.shape
-    gram = torch.eye(latent_dim, dtype=loadings.dtype) + loadings.mT @ loadings / noise_variance
-    log_det = num_features * math.log(noise_variance) + torch.logdet(gram).item()
-    return -0.5 * (num_features * (LOG_2PI + 1.0) + log_det)
-
-
-@experiment(
-    "masking-rates",
-    title="Which masking rate: crossovers, few sizes, laws of sizes",
-    cost="about 3 min",
-    config=MaskingRates,
-)
-def masking_rates(
-    config: MaskingRates, *, device: torch.device = torch.device("cpu"), progress: Progress = silent
-) -> Outcome:
-    """Runs on the CPU whatever ``device``: the matrices are small.
-
-    Arrays: ``crossover`` (L, seeds), M*/D; ``predicted`` (L, 3), of :func:`predicted`; ``error``
-    (L, seeds, 5), D·S(M) − LML in nats at M = 1, 15, 25, 85 % and D; ``few/I/bias`` and
-    ``few/I/variance`` (seeds, rules, counts), of the area from few sizes with D masks in all;
-    ``few/I/every_size`` (seeds,), the variance of one mask of every size; ``excess`` (laws, runs), the
-    mean divergence along SGD.
-    """
-    arrays: dict[str, Tensor] = {}
-    used, crossings, errors = [], [], []
-    for setting in progress(config.settings, "setting"):
-        drawn = [_one_draw(config, setting, seed) for seed in config.seeds]
-        used += [loadings for loadings, _, _ in drawn]
-        crossings.append(torch.stack([found for _, found, _ in drawn]))
-        errors.append(torch.stack([error for _, _, error in drawn]))
-    arrays["crossover"], arrays["error"] = torch.stack(crossings), torch.stack(errors)
-    arrays["predicted"] = torch.tensor([predicted(*s) for s in config.settings]).double()
-    for index in config.few_settings:
-        few = [_few(config, config.settings[index], seed) for seed in config.seeds]
-        arrays |= {f"few/{index}/{k}": torch.stack([each[k] for each in few]) for k in few[0]}
-    arrays["excess"], arrays["excess_predicted"] = _descend(config, progress)
-    return Outcome(_findings(config, arrays), arrays, checksum(used))
-
-
-def _draw(setting: tuple[int, int, float], seed: int) -> tuple[Tensor, torch.Generator]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(setting[0], setting[1], generator=generator, dtype=torch.float64), generator
-
-
-def _one_draw(
-    config: MaskingRates, setting: tuple[int, int, float], seed: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Loadings, crossover, and D·S(M) − LML at M = 1, 15, 25, 85 % and D."""
-    loadings, generator = _draw(setting, seed)
-    count = config.num_masks
-    scores = expected_scores(loadings, setting[2], count, generator=generator, balanced=True)
-    score = scores.mean(dim=1)
-    truth = expected_log_marginal(loadings, setting[2])
-    size = len(score)
-    found = rates.crossover(score, height=truth / size)
-    at = torch.tensor([1, *(masks.FixedRate(r).num_masked(size) for r in (0.15, 0.25, 0.85)), size])
-    return loadings, found, size * score[at - 1] - truth
-
-
-def predicted(num_features: int, latent_dim: int, noise_variance: float) -> tuple[float, ...]:
-    """Crossover rates of the hyperbola v(r), of the large-D formula and of its limit for K ≪ D."""
-    hyperbola = rates.random_loadings_curve(num_features, latent_dim, noise_variance)
-    return (
-        rates.crossover(hyperbola).item(),
-        rates.random_loadings_crossover(num_features, latent_dim, noise_variance),
-        1.0 - 1.0 / math.log(1.0 + num_features / noise_variance),
-    )
-
-
-def _few(config: MaskingRates, setting: tuple[int, int, float], seed: int) -> dict[str, Tensor]:
-    """Bias and variance of Σ w Ŝ with D masks in all, (rules, counts), and of one mask per size."""
-    loadings, generator = _draw(setting, seed)
-    scores = expected_scores(loadings, setting[2], config.few_masks, generator=generator)
-    mean, spread = scores.mean(dim=1), scores.var(dim=1)
-    truth = expected_log_marginal(loadings, setting[2])
-    num_features = setting[0]
-    bias, variance = [], []
-    for rule in RULES:
-        for count in config.num_sizes:
-            sizes, weights = rates.sizes_and_weights(num_features, count, rule)
-            each = num_features / len(sizes)  # masks per size
-            bias.append((weights @ mean[sizes - 1]).item() - truth)
-            variance.append((weights.square() @ spread[sizes - 1]).item() / each)
-    shape = (len(RULES), len(config.num_sizes))
-    return {
-        "bias": torch.tensor(bias, dtype=torch.float64).view(shape),
-        "variance": torch.tensor(variance, dtype=torch.float64).view(shape),
-        "every_size": spread.sum(),
-    }
-
-
-def sgd_family(seed: int) -> tuple[Tensor, GaussianFamily]:
-    """The loadings on which the laws are compared, D = 10 and K = 2, and their family."""
-    loadings, _ = _draw((10, 2, NOISE_VARIANCE), seed)
-    return loadings, GaussianFamily.ppca(loadings, NOISE_VARIANCE)
-
-
-def _descend(config: MaskingRates, progress: Progress) -> tuple[Tensor, Tensor]:
-    """Plain SGD from the true loadings, one mask per datum, sizes from two laws: mean divergence.
-
-    Near the optimum of a weighted objective, whose Hessian is the Fisher information, the stationary
-    excess is η tr(J)/4 to first order in the learning rate η, J the variance of the gradient used.
-    """
-    truth, family = sgd_family(config.seeds[0])
-    info = Godambe.of(family)
-    rms = info.gradient_rms()
-    laws = torch.stack([torch.full_like(rms, 1.0 / len(rms)), rms / rms.sum()])
-    second = (rms.square() / laws).sum(dim=1) / config.batch  # mean square of the gradient
-    generator = torch.Generator().manual_seed(config.seeds[0])
-    loadings = truth.repeat(len(laws), config.num_runs, 1, 1)
-    total = torch.zeros(len(laws), config.num_runs, dtype=torch.float64)
-    warm = config.num_steps // 4
-    for step in progress(range(config.num_steps), "SGD step"):
-        loadings = loadings + config.learning_rate * _gradient(
-            loadings, family, laws, config, generator
-        )
-        if step >= warm:
-            total += _divergence(loadings, family.covariance)
-    return total / (config.num_steps - warm), config.learning_rate * second / 4.0
-
-
-def _gradient(
-    loadings: Tensor,
-    family: GaussianFamily,
-    laws: Tensor,
-    config: MaskingRates,
-    generator: torch.Generator,
-) -> Tensor:
-    """Of s(A)/π(M), one mask per datum, mean over a batch: the same data and shifts for both laws."""
-    num_laws, runs, num_features, _ = loadings.shape
-    factor = torch.linalg.cholesky(family.covariance)
-    noise = torch.randn(runs, config.batch, num_features, generator=generator, dtype=torch.float64)
-    x = noise @ factor.mT
-    level = torch.rand(runs * config.batch, generator=generator, dtype=torch.float64)
-    sizes = torch.stack([torch.bucketize(level, law.cumsum(0)[:-1], right=True) for law in laws])
-    ranks = masks.sample_ranks(runs * config.batch, num_features, generator=generator)
-    mask = (ranks <= sizes[..., None]).view(num_laws, runs, config.batch, 1, num_features)
-    weight = 1.0 / laws.gather(1, sizes).view(num_laws, runs, config.batch)
-    moment = (x[..., :, None] * x[..., None, :]).expand(num_laws, -1, -1, -1, -1)
-    free = loadings.detach().requires_grad_()
-    each = free[:, :, None].expand(-1, -1, config.batch, -1, -1)
-    noise_variance = torch.tensor(NOISE_VARIANCE, dtype=torch.float64)
-    score = objectives.mask_scores(each, noise_variance, moment, mask)[..., 0]
-    (gradient,) = torch.autograd.grad((weight * score).mean(dim=-1).sum(), free)
-    return gradient
-
-
-def _divergence(loadings: Tensor, truth: Float[Tensor, "D D"]) -> Tensor:
-    """KL(true ‖ model) of every run."""
-    identity = torch.eye(len(truth), dtype=truth.dtype)
-    covariance = loadings @ loadings.mT + NOISE_VARIANCE * identity
-    ratio = torch.linalg.solve(covariance, truth)
-    trace = ratio.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-    return 0.5 * (trace - len(truth) - torch.linalg.slogdet(ratio).logabsdet)
-
-
-def few_ratio(arrays: Mapping[str, Tensor], index: int, count: int) -> Float[Tensor, "S R"]:
-    """Root mean square error of the area from few sizes over that of one mask of every size.
-
-    Both use D masks in all; ``count`` is a position in ``num_sizes``, ``index`` one in ``settings``.
-    """
-    square = arrays[f"few/{index}/bias"].square() + arrays[f"few/{index}/variance"]
-    return (square[..., count] / arrays[f"few/{index}/every_size"][:, None]).sqrt()
-
-
-def _findings(config: MaskingRates, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-    """Of the first setting (Figure 4's) unless the name says otherwise; errors over the draws."""
-    error = arrays["error"]
-    low, high = error[..., 0], error[..., -1]
-    sided = torch.minimum(low, -high)  # positive: above at the lowest rate and below at the highest
-    sizes = config.num_sizes.index(12) if 12 in config.num_sizes else -1
-    values = {
-        "claim-masking-rate": error[0, :, 1] - error[0, :, 3],
-        "claim-bound-by-rate": sided[sided.mean(dim=1).argmin()],
-        "25-against-15": error[0, :, 2].abs() - error[0, :, 1].abs(),
-        "crossover": arrays["crossover"][0],
-    }
-    for name, index in zip(("few-sizes/k5", "few-sizes/k50"), config.few_settings, strict=False):
-        values[name] = few_ratio(arrays, index, sizes)[:, -1]
-    count = math.sqrt(len(config.seeds))
-    found = {k: Finding(v.mean().item(), v.std().item() / count) for k, v in values.items()}
-    return found | {"25-against-15/constraint": Finding(_counterexample())}
+    for rows in chunks(len(mask), 8 * (3 * latent_dim**2 + 4 * size), 2**24):
+        posterior = LowRankPosterior.of(model.loadings, model.noise_variance, ~mask[rows])
+        values.append(mask_score(-0.5 * (LOG_2PI + 1.0 + posterior.variance().log()), mask[rows]))
+    return torch.cat(values).view(size, num_masks)
 
 
 def _counterexample() -> float:
