@@ -19,7 +19,7 @@ from mpt_lml.shapes import (
     require_values,
 )
 
-__all__ = ["ConditionalTable", "JointTable", "points"]
+__all__ = ["ConditionalTable", "JointTable"]
 
 
 @final
@@ -126,7 +126,8 @@ class ConditionalTable(ConditionalModel):
     ----------
     logits : Tensor (2^D, V^D, D, V)
         Unnormalized log-probabilities. The first axis is the mask, numbered as the rows of
-        :func:`mpt_lml.masks.subsets`; the second is x, numbered as the rows of :func:`points`. An
+        :func:`mpt_lml.masks.subsets`; the second is x, numbered as by
+        ``torch.cartesian_prod``, the last coordinate fastest. An
         entry is read only where the masked coordinates of x are 0, so that a conditional cannot
         depend on what it does not see.
 
@@ -145,7 +146,7 @@ class ConditionalTable(ConditionalModel):
         num_features, num_values = logits.shape[2:] if logits.ndim == 4 else (1, 2)
         expected = (
             2**num_features,
-            len(points(num_features, num_values)),
+            len(_points(num_features, num_values)),
             num_features,
             num_values,
         )
@@ -171,7 +172,7 @@ class ConditionalTable(ConditionalModel):
         ``noise=0`` keeps them consistent; otherwise pass ``generator=``.
         """
         num_features = model.num_features
-        x = points(num_features, num_values)
+        x = _points(num_features, num_values)
         if not (math.isfinite(noise) and noise >= 0.0):
             raise ValueError(f"noise must be finite and not negative, got {noise}.")
         logits = torch.zeros(2**num_features, len(x), num_features, num_values, dtype=torch.float64)
@@ -209,12 +210,8 @@ class ConditionalTable(ConditionalModel):
         return self._log_values(x, mask).gather(-1, x[..., None])[..., 0]
 
 
-def points(num_features: int, num_values: int) -> Int[Tensor, "N D"]:
-    """All V^D points, (V^D, D) int64, the last coordinate fastest.
-
-    >>> points(2, 2).tolist()
-    [[0, 0], [0, 1], [1, 0], [1, 1]]
-    """
+def _points(num_features: int, num_values: int) -> Int[Tensor, "N D"]:
+    """All V^D points, (V^D, D) int64, the last coordinate fastest."""
     require_count("num_features", num_features, 1)
     require_count("num_values", num_values, 1)
     what = f"the points of D = {num_features} coordinates with V = {num_values} values"
