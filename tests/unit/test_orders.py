@@ -72,7 +72,7 @@ class TestConditionalTable:
             (
                 lambda: ConditionalTable.of(random_ppca(20, 1), 3),
                 ValueError,
-                "the points of D = 20.*more than",
+                "the values of D = 20.*more than",
             ),
             (
                 lambda: ConditionalTable.of(random_table(2, 2), 2, noise=-1.0),
