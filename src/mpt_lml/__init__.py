@@ -16,6 +16,7 @@ from mpt_lml import (
     theory,
     verdicts,
 )
+from mpt_lml.models import networks
 from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.masked_lm import MaskedLM
@@ -48,6 +49,7 @@ __all__ = [
     "gaussian",
     "grids",
     "masks",
+    "networks",
     "objectives",
     "orders",
     "page",
