@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_lml import PPCA, curves, data, estimators, experiments, fit
+from mpt_lml import PPCA, curves, data, estimators, experiments, fit, networks
 from mpt_lml.experiments import base, cli, identity, ledger
 from mpt_lml.experiments.base import Bench, Finding
 from mpt_lml.files import read_json, write_json
-from mpt_lml.models import networks
 
 ROOT = Path(__file__).parents[2]
 
