@@ -7,6 +7,7 @@ from mpt_lml import (
     gaussian,
     grids,
     masks,
+    networks,
     objectives,
     orders,
     page,
@@ -22,6 +23,7 @@ from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.models.mixture import BernoulliPCA, GridConditional
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
+from mpt_lml.models.symbol_bert import SymbolBERT
 from mpt_lml.models.tables import ConditionalTable, JointTable
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
@@ -39,6 +41,7 @@ __all__ = [
     "Grouped",
     "JointTable",
     "MaskedLM",
+    "SymbolBERT",
     "ViTMAE",
     "curves",
     "data",
@@ -46,6 +49,7 @@ __all__ = [
     "gaussian",
     "grids",
     "masks",
+    "networks",
     "objectives",
     "orders",
     "page",

@@ -1,4 +1,4 @@
-"""The mask-rate curve S(x; M) of any model (floor 3).
+"""The mask-rate curve S(x; M) of any model.
 
 S(x; M) = C(D, M)⁻¹ Σ_{|A|=M} (1/M) Σ_{j∈A} log p(x_j | x_R)        (paper, Proposition 1)
 """
@@ -6,6 +6,7 @@ S(x; M) = C(D, M)⁻¹ Σ_{|A|=M} (1/M) Σ_{j∈A} log p(x_j | x_R)        (pape
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -18,6 +19,16 @@ from mpt_lml.numerics import mean_and_error
 from mpt_lml.results import MaskCurve
 from mpt_lml.shapes import require_count
 
+__all__ = [
+    "exact_curve",
+    "running_area",
+    "sampled_curve",
+    "sampled_scores",
+    "size_scores",
+    "subset_curve",
+    "subset_levels",
+]
+
 Scheme = Literal["independent", "nested"]
 Tokens = Literal["all", "one"]
 
@@ -26,28 +37,40 @@ def exact_curve(model: ConditionalModel, x: Tensor) -> MaskCurve:
     """S(x; M) for M = 1..D from every mask, mean over the data, nats; literally the definition.
 
     Raises ``ValueError`` for D > 18.
+
+    >>> from mpt_lml import PPCA
+    >>> model, x = PPCA(torch.ones(4, 1).double(), 0.2), torch.zeros(1, 4).double()
+    >>> abs(exact_curve(model, x).area() - model.log_marginal(x).item()) < 1e-12
+    True
     """
-    num_features = model.num_features
-    mask = masks.subsets(num_features, instead="curves.sampled_curve")[1:].to(x.device)
+    mask = masks.subsets(model.num_features, instead="curves.sampled_curve")[1:].to(x.device)
     values = scores.mask_score(model.mean_log_conditional(x, mask), mask)
-    return _exact(scores.mean_by_size(values, mask.sum(dim=1), num_features)[1:])
+    return _exact(scores.mean_by_size(values, mask.sum(dim=1), model.num_features)[1:])
 
 
 def subset_curve(model: TractableModel, x: Tensor) -> MaskCurve:
     """The same curve from 2^D marginals: S(x; M) = ℓ_{D−M+1} − ℓ_{D−M} (telescoping lemma).
 
-    ℓ_r is the mean of log p(x_R) over all sets R of r coordinates. Every marginal is computed once,
-    where the definition asks for D 2^{D−1} conditionals. Raises ``ValueError`` for D > 18.
+    Every marginal is computed once, where the definition asks for D 2^{D−1} conditionals. Raises
+    ``ValueError`` for D > 18.
+
+    >>> from mpt_lml import HMM
+    >>> subset_curve(HMM.cyclic(num_features=3), torch.zeros(1, 3).long()).num_masked
+    tensor([1, 2, 3])
     """
     return _exact(subset_levels(model, x).diff().flip(0))
 
 
 def subset_levels(model: TractableModel, x: Tensor) -> Float[Tensor, " L"]:
-    """ℓ_0, ..., ℓ_D: mean of log p(x_R) over the sets R of each size and over the data, (D + 1,)."""
-    num_features = model.num_features
-    observed = masks.subsets(num_features, instead="curves.sampled_curve").to(x.device)
+    """ℓ_0, ..., ℓ_D: mean of log p(x_R) over the sets R of each size and the data, nats, (D + 1,).
+
+    >>> from mpt_lml import HMM
+    >>> subset_levels(HMM.cyclic(num_features=3), torch.zeros(1, 3).long()).shape
+    torch.Size([4])
+    """
+    observed = masks.subsets(model.num_features, instead="curves.sampled_curve").to(x.device)
     values = model.mean_log_subset_marginal(x, observed)
-    return scores.mean_by_size(values, observed.sum(dim=1), num_features)
+    return scores.mean_by_size(values, observed.sum(dim=1), model.num_features)
 
 
 def _exact(score: Float[Tensor, " D"]) -> MaskCurve:
@@ -82,17 +105,21 @@ def sampled_curve(
     -------
     MaskCurve
         Its standard errors are over masks, with the data held fixed.
+
+    >>> from mpt_lml import PPCA
+    >>> model, g = PPCA(torch.ones(9, 1), 0.2), torch.Generator().manual_seed(0)
+    >>> sampled_curve(model, torch.zeros(5, 9), 2, generator=g, sizes=[1, 9]).score.shape
+    torch.Size([2])
     """
     values = sampled_scores(
         model, x, num_masks, generator=generator, scheme=scheme, tokens=tokens, sizes=sizes
     ).cpu()
-    grid = _grid(sizes, model.num_features)
     mean, error = mean_and_error(values, dim=1)
-    curve = MaskCurve(grid, mean, error, model.num_features, num_masks)
+    curve = MaskCurve(_grid(sizes, model), mean, error, model.num_features, num_masks)
     if scheme == "independent":
         return curve
     _, area_error = mean_and_error(curve.area_weights() @ values)
-    return MaskCurve(grid, mean, error, model.num_features, num_masks, area_error.item())
+    return replace(curve, area_standard_error=area_error.item())
 
 
 def sampled_scores(
@@ -105,43 +132,58 @@ def sampled_scores(
     tokens: Tokens = "all",
     sizes: Sequence[int] | None = None,
 ) -> Float[Tensor, "L P"]:
-    """The score of every mask behind :func:`sampled_curve`, shape (L, P), mean over the data."""
+    """The score of every mask behind :func:`sampled_curve`, mean over the data, nats, (L, P).
+
+    >>> from mpt_lml import PPCA
+    >>> model, g = PPCA(torch.ones(9, 1), 0.2), torch.Generator().manual_seed(0)
+    >>> sampled_scores(model, torch.zeros(5, 9), 2, generator=g).shape
+    torch.Size([9, 2])
+    """
     if scheme not in ("independent", "nested"):
         raise ValueError(f"scheme must be 'independent' or 'nested', got {scheme!r}.")
     if tokens not in ("all", "one"):
         raise ValueError(f"tokens must be 'all' or 'one', got {tokens!r}.")
     require_count("num_masks", num_masks, 1)
-    grid = _grid(sizes, model.num_features)
+    grid = _grid(sizes, model)
     orders = num_masks * (len(grid) if scheme == "independent" else 1)
     ranks = masks.sample_ranks(orders, model.num_features, generator=generator)
     ranks = ranks.view(-1, num_masks, model.num_features).expand(len(grid), -1, -1).to(x.device)
-    limit = grid.to(x.device)[:, None]
-    mask = masks.from_ranks(ranks, limit)
+    mask = masks.from_ranks(ranks, grid[:, None])
     if tokens == "all":
         return size_scores(model, x, mask)
-    last = ranks == limit[..., None] - 1
+    last = mask & ~masks.from_ranks(ranks, grid[:, None] - 1)
     values = model.mean_log_conditional(x, mask.flatten(0, 1)).view(mask.shape)
     return (values * last).sum(dim=-1)
 
 
-def _grid(sizes: Sequence[int] | None, num_features: int) -> Int[Tensor, " L"]:
-    grid = list(range(1, num_features + 1)) if sizes is None else list(sizes)
+def _grid(sizes: Sequence[int] | None, model: ConditionalModel) -> Int[Tensor, " L"]:
+    grid = list(range(1, model.num_features + 1) if sizes is None else sizes)
     if not grid:
         raise ValueError("sizes must name at least one mask size, got an empty sequence.")
     for size in grid:
-        require_count("mask size", int(size), 1, num_features)
+        require_count("mask size", int(size), 1, model.num_features)
     return torch.tensor(grid)
 
 
 def size_scores(
     model: ConditionalModel, x: Tensor, mask: Bool[Tensor, "L P D"]
 ) -> Float[Tensor, "L P"]:
-    """Score of every given mask, mean over the data, (L, P); one batch for the whole curve."""
+    """Score of every given mask, mean over the data, nats, (L, P); one batch for the whole curve.
+
+    >>> from mpt_lml import HMM
+    >>> mask = masks.all_masks(4, 2)[None]
+    >>> size_scores(HMM.cyclic(num_features=4), torch.zeros(3, 4).long(), mask).shape
+    torch.Size([1, 6])
+    """
     flat = mask.flatten(0, 1)
     return scores.mask_score(model.mean_log_conditional(x, flat), flat).view(mask.shape[:2])
 
 
 def running_area(values: Float[Tensor, "L P"]) -> Float[Tensor, " P"]:
-    """Area Σ_M Ŝ(M) after 1, 2, ..., P masks a size, (P,): one cumulative mean, not P estimates."""
+    """Area Σ_M Ŝ(M) after 1, 2, ..., P masks a size, (P,): one cumulative mean, not P estimates.
+
+    >>> running_area(torch.tensor([[-1.0, -3.0], [-2.0, -2.0]]))
+    tensor([-3., -4.])
+    """
     counts = torch.arange(1, values.shape[1] + 1, dtype=values.dtype, device=values.device)
     return values.sum(dim=0).cumsum(0) / counts

@@ -23,7 +23,7 @@ __all__ = ["Checkpoint", "CheckpointMismatchError", "DivergedError", "descend", 
 Parameters = Mapping[str, Tensor]
 Objective = Callable[[Parameters, Sequence[torch.Generator]], Tensor]
 Tracked = Callable[[Parameters], Tensor]
-Progress = Callable[[Iterable[int], str], Iterable[int]]
+Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 Schedule = torch.optim.lr_scheduler.LRScheduler
 
 

@@ -1,4 +1,4 @@
-"""Orders of revealing the coordinates, and what conditionals say along each (floor 4).
+"""Orders of revealing the coordinates, and what conditionals say along each.
 
 A *reveal* (S, D) holds when each coordinate is shown, 0 first. Without ties it is an order σ and
 
@@ -24,9 +24,15 @@ from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import chunks
 from mpt_lml.shapes import require_count, require_dtype, require_enumerable, require_rows
 
+__all__ = ["OverOrders", "draw", "every", "exact", "log_probability", "mixture_bound"]
+
 
 def every(num_features: int) -> Int[Tensor, "S D"]:
-    """All D! orders as reveals, (D!, D). Raises ``ValueError`` for D > 8."""
+    """All D! orders as reveals, (D!, D). Raises ``ValueError`` for D > 8.
+
+    >>> every(3).tolist()
+    [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]
+    """
     require_count("num_features", num_features, 1)
     what = f"all orders of D = {num_features} coordinates"
     require_enumerable(what, math.factorial(num_features), "orders.exact or orders.draw")
@@ -34,15 +40,14 @@ def every(num_features: int) -> Int[Tensor, "S D"]:
 
 
 def draw(num_orders: int, num_features: int, *, generator: torch.Generator) -> Int[Tensor, "S D"]:
-    """S uniformly random orders as reveals, (S, D)."""
+    """S uniformly random orders as reveals, (S, D).
+
+    ``reveal * T // D`` shows the coordinates in T blocks of (nearly) equal size instead.
+
+    >>> draw(2, 3, generator=torch.Generator().manual_seed(0)).sort(dim=1).values.tolist()
+    [[0, 1, 2], [0, 1, 2]]
+    """
     return masks.sample_ranks(num_orders, num_features, generator=generator)
-
-
-def in_blocks(reveal: Int[Tensor, "S D"], num_steps: int) -> Int[Tensor, "S D"]:
-    """The same orders with neighbors merged into ``num_steps`` blocks of (nearly) equal size."""
-    num_features = reveal.shape[-1]
-    require_count("num_steps", num_steps, 1, num_features)
-    return reveal * num_steps // num_features
 
 
 def log_probability(
@@ -50,14 +55,18 @@ def log_probability(
 ) -> Float[Tensor, "S N"]:
     """log p_σ(x) of every reveal and every datum, nats, (S, N).
 
-    Equal masks of different orders are asked for once.
+    Equal masks of different orders are asked for once. Raises ``TypeError`` or ``ValueError`` for a
+    reveal that is not int64, of another shape or with negative entries.
 
-    Raises
-    ------
-    ValueError
-        For a reveal of another shape or with negative entries.
+    >>> from mpt_lml import HMM
+    >>> model, x = HMM.cyclic(num_features=3), torch.zeros(1, 3).long()
+    >>> torch.allclose(log_probability(model, x, every(3)), model.log_marginal(x))
+    True
     """
-    _require_reveal(reveal, model.num_features)
+    require_dtype("reveal", reveal, torch.int64)
+    require_rows("reveal", reveal, model.num_features, "S")
+    if reveal.min() < 0:
+        raise ValueError(f"reveal must count steps from 0, got {int(reveal.min())}.")
     steps = torch.arange(int(reveal.max()) + 1)[:, None]
     size = 8 * 2 * len(steps) * x.shape[0] * model.num_features
     parts = [_log_probability(model, x, reveal[rows], steps) for rows in chunks(len(reveal), size)]
@@ -81,16 +90,9 @@ def _log_probability(model: ConditionalModel, x: Tensor, reveal: Tensor, steps: 
 class OverOrders:
     """log p_σ(x) over all D! orders σ, exactly; every field (N,), in nats (variance: nats²).
 
-    Attributes
-    ----------
-    mean : Tensor
-        E_σ log p_σ(x) = Σ_M S(x; M).
-    variance : Tensor
-        Var_σ log p_σ(x); 0 for conditionals of one joint.
-    log_mix : Tensor
-        log p_mix(x) = log E_σ p_σ(x), at least ``mean``.
-    lowest, highest : Tensor
-        The worst and the best order.
+    ``mean`` = E_σ log p_σ(x) = Σ_M S(x; M); ``variance`` = Var_σ log p_σ(x), 0 for conditionals of
+    one joint; ``log_mix`` = log p_mix(x) = log E_σ p_σ(x), at least ``mean``; ``lowest`` and
+    ``highest``: the worst and the best order.
     """
 
     mean: Float[Tensor, " N"]
@@ -106,9 +108,13 @@ def exact(model: ConditionalModel, x: Tensor) -> OverOrders:
     The coordinates of a mask A can be revealed by choosing the first of them, j, uniformly and then
     those of A without j; so each statistic of A follows from those of its M subsets of size M − 1
     (the variance by the law of total variance). Raises ``ValueError`` for D > 18.
+
+    >>> from mpt_lml import HMM
+    >>> model, x = HMM.cyclic(num_features=4), torch.zeros(1, 4).long()
+    >>> torch.allclose(exact(model, x).log_mix, model.log_marginal(x))
+    True
     """
-    num_features = model.num_features
-    per_datum = 8 * 4 * 2**num_features * num_features
+    per_datum = 8 * 4 * 2**model.num_features * model.num_features
     parts = [_exact(model, x[rows]) for rows in chunks(len(x), per_datum)]
     return OverOrders(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
@@ -117,13 +123,9 @@ def _exact(model: ConditionalModel, x: Tensor) -> tuple[Tensor, ...]:
     instead = "orders.draw and orders.log_probability"
     mask = masks.subsets(model.num_features, instead=instead)
     sizes = mask.sum(dim=1)
-    per_mask = 8 * 4 * x.shape[0] * model.num_features
-    values = torch.cat(
-        [
-            model.log_conditional(x, m).cpu()
-            for m in mask[1:].to(x.device).split(max(1, 2**27 // per_mask))
-        ]
-    ).to(torch.float64)
+    some = chunks(len(mask) - 1, 8 * 4 * x.shape[0] * model.num_features)
+    parts = [model.log_conditional(x, mask[1:][rows].to(x.device)).cpu() for rows in some]
+    values = torch.cat(parts).to(torch.float64)
     state = values.new_zeros(5, len(mask), x.shape[0])
     for size in range(1, model.num_features + 1):
         rows = (sizes == size).nonzero().flatten()
@@ -153,16 +155,12 @@ def mixture_bound(log_probability: Float[Tensor, "S N"], num_orders: int) -> Flo
 
     Each group is a lower bound on log p_mix(x) in expectation, and the expectation rises with K to
     log p_mix(x): the argument of Burda, Grosse & Salakhutdinov (2016) with orders for latents.
+
+    >>> mixture_bound(torch.tensor([[0.1], [0.3], [0.5]]).log(), 2).exp()
+    tensor([[0.2000]])
     """
     count = len(log_probability)
     require_count("num_orders", num_orders, 1, count)
     groups = log_probability[: count // num_orders * num_orders]
     groups = groups.view(-1, num_orders, *log_probability.shape[1:])
     return groups.logsumexp(dim=1) - math.log(num_orders)
-
-
-def _require_reveal(reveal: Tensor, num_features: int) -> None:
-    require_dtype("reveal", reveal, torch.int64)
-    require_rows("reveal", reveal, num_features, "S")
-    if reveal.min() < 0:
-        raise ValueError(f"reveal must count steps from 0, got {int(reveal.min())}.")

@@ -25,14 +25,11 @@ def require_dtype(
     name: str, value: object, dtype: torch.dtype | None = None, *, hint: str = ""
 ) -> None:
     """Check that ``value`` is a tensor of this dtype, by default of a floating-point one."""
-    if isinstance(value, Tensor):
-        got: object = value.dtype
-        if got == dtype or (dtype is None and value.is_floating_point()):
-            return
-    else:
-        got = type(value).__name__
-    kind = "floating-point" if dtype is None else str(dtype)
-    raise TypeError(f"{name} must be a {kind} tensor, got {got}.{hint}")
+    got = value.dtype if isinstance(value, Tensor) else type(value).__name__
+    if not isinstance(value, Tensor) or (dtype or value.dtype) != got:
+        raise TypeError(f"{name} must be a {dtype or 'floating-point'} tensor, got {got}.{hint}")
+    if dtype is None and not value.is_floating_point():
+        raise TypeError(f"{name} must be a floating-point tensor, got {got}.{hint}")
 
 
 def require_rows(name: str, rows: Tensor, num_features: int, letter: str = "N") -> None:
@@ -44,15 +41,24 @@ def require_rows(name: str, rows: Tensor, num_features: int, letter: str = "N") 
         )
 
 
-def require_finite(name: str, value: Tensor) -> None:
-    """Raise ``ValueError`` naming the first entry of ``value`` that is NaN or infinite."""
-    bad = ~torch.isfinite(value)
+def _require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: str) -> None:
     if bad.any():
         where = tuple(bad.nonzero()[0].tolist())
         raise ValueError(
-            f"{name} must be finite, but {name}{list(where)} is {value[where].item()} "
-            f"({int(bad.sum())} such entries). Remove or impute them first."
+            f"{name} must be {legal}, but {name}{list(where)} is {value[where].item():.4g} "
+            f"({int(bad.sum())} such entries). {remedy}"
         )
+
+
+def require_finite(name: str, value: Tensor) -> None:
+    """Refuse NaN and infinity, naming the first such entry of ``value``."""
+    _require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
+
+
+def require_binary(x: Tensor) -> None:
+    """Check that ``x`` holds zeros and ones only, as a Bernoulli likelihood needs."""
+    remedy = "Binarize with (pixels >= 0.5).to(pixels), or use a Gaussian likelihood."
+    _require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
 
 
 def require_data(x: Tensor, num_features: int) -> None:
@@ -66,13 +72,11 @@ def require_values(x: Tensor, sizes: Sequence[int]) -> None:
     """Check that ``x`` is (N, D) int64 and coordinate j one of 0..V_j − 1, V_j = ``sizes[j]``."""
     require_dtype("x", x, torch.int64)
     require_rows("x", x, len(sizes))
-    bad = ((x < 0) | (x >= torch.tensor(sizes, device=x.device))).nonzero()
-    if len(bad):
-        row, column = bad[0].tolist()
-        raise ValueError(
-            f"x[{row}, {column}] is {x[row, column].item()}, but coordinate {column} takes values "
-            f"0..{sizes[column] - 1}."
-        )
+    bad = (x < 0) | (x >= torch.tensor(sizes, device=x.device))
+    if bad.any():
+        column = int(bad.nonzero()[0, 1])
+        legal = f"0..{sizes[column] - 1} in column {column}"
+        _require_entries("x", x, bad, legal, "Values are counted from 0.")
 
 
 def require_loadings(name: str, value: Tensor, least: int = 0) -> None:
@@ -105,28 +109,15 @@ def require_positive(name: str, value: float | Tensor, hint: str = "") -> None:
         raise ValueError(f"{name} must be a single finite number > 0, got {value}.{hint}")
 
 
-def require_binary(x: Tensor) -> None:
-    """Check that ``x`` holds zeros and ones only, as a Bernoulli likelihood needs."""
-    bad = (x != 0) & (x != 1)
-    if bad.any():
-        where = tuple(bad.nonzero()[0].tolist())
-        raise ValueError(
-            f"x must be 0 or 1 for a Bernoulli likelihood, but x{list(where)} is "
-            f"{x[where].item():.4g} ({int(bad.sum())} such entries). Binarize with "
-            "(pixels >= 0.5).to(pixels), or use a Gaussian likelihood."
-        )
-
-
 def require_boolean_rows(name: str, rows: Tensor, num_features: int) -> None:
     """Check that ``rows`` is a boolean tensor of shape (P, ``num_features``) with P >= 1."""
-    require_dtype(name, rows, torch.bool, hint=" Convert with .bool() if 1 stands for True.")
+    require_dtype(name, rows, torch.bool, hint=" In a mask True = masked.")
     require_rows(name, rows, num_features, "P")
 
 
 def require_mask(mask: Tensor, num_features: int) -> None:
     """Check that ``mask`` is boolean, of shape (P, ``num_features``), with no empty row."""
-    require_dtype("mask", mask, torch.bool, hint=" True = masked: convert with mask.bool().")
-    require_rows("mask", mask, num_features, "P")
+    require_boolean_rows("mask", mask, num_features)
     empty = (~mask.any(dim=1)).nonzero().flatten()
     if len(empty):
         raise ValueError(

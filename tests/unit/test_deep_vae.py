@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 
 import pytest
 import torch
 from models import generator
 
 from mpt_lml import GridConditional, grids, masks, objectives, scores
-from mpt_lml.experiments import approximate_conditionals, deep_vae, recursion
-from mpt_lml.experiments.recursion_variants import VARIANTS, Variant, masked_score, objective
+from mpt_lml.experiments import deep_vae, recursion
+from mpt_lml.experiments.base import Bench
+from mpt_lml.experiments.deep_vae import Masked
 from mpt_lml.models import vae
 
-CONFIG = recursion.Ablation.quick().deep_vae((4, 44))
-X = deep_vae.images(CONFIG)[:60]
+ABLATION = recursion.Recursion.preset("quick")
+CONFIG = ABLATION.training((4, 44))
+X = CONFIG.images()[:60]
 
 
 def parameters(*, partial: bool = False, seed: int = 1) -> dict[str, torch.Tensor]:
@@ -35,14 +38,29 @@ def hidden(count: int, size: int = 3) -> torch.Tensor:
     return drawn[None].expand(2, -1, -1)
 
 
-def test_the_baseline_is_the_recursion_at_the_fixed_rate() -> None:
-    short = dataclasses.replace(CONFIG, num_steps=3, track_every=3)
-    named = deep_vae.train(short, X, "fixed")
-    varied = deep_vae.train(
-        short, X, "baseline", function=objective(short, VARIANTS["baseline"], X)
-    )
-    for name, value in named.parameters.items():
-        assert torch.equal(varied.parameters[name], value), name
+@pytest.mark.parametrize("name", ["elbo", "encoder by the ELBO", "exact"])
+def test_a_run_that_was_stopped_is_the_same_run(name: str, tmp_path) -> None:
+    """Also its encoder, which exact conditionals leave as it was drawn."""
+    trained = {**recursion.VARIANTS, **recursion.REFERENCES}[name]
+    long = dataclasses.replace(CONFIG, num_steps=12, track_every=6)
+    whole = long.train(X, trained, Bench(), name)
+
+    def interrupted(items, description):
+        for item in items:
+            if item == 8:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt):
+        long.train(X, trained, Bench(progress=interrupted, folder=tmp_path), name)
+    resumed = long.train(X, trained, Bench(folder=tmp_path), name)
+    for key, value in whole.parameters.items():
+        assert torch.equal(resumed.parameters[key], value), key
+    for key, value in whole.values.items():
+        torch.testing.assert_close(resumed.values[key], value, rtol=0, atol=0, equal_nan=True)
+    start = vae.dense_parameters(64, (64,), 2, generators=[generator(4), generator(44)])
+    moved = not torch.equal(whole.parameters["encoder/0/weight"], start["encoder/0/weight"])
+    assert moved == (name != "exact")
 
 
 def test_weighted_conditionals_approach_the_grids() -> None:
@@ -158,32 +176,27 @@ def test_a_partial_encoder_is_told_that_all_is_seen() -> None:
 
 def test_the_bias_of_a_score() -> None:
     """Large weights make the partial encoder's score the exact one; a single draw lies below it."""
-    config = dataclasses.replace(CONFIG, hidden=(5,), latent_dim=2)
-    drawn = vae.dense_parameters(
-        64, config.hidden, 2, generators=[generator(1), generator(2)], partial=True
-    )
-    drawn = {name: 0.5 * value for name, value in drawn.items()}  # broad posteriors
-    few = X[:5]
-    many = recursion.score_bias(
-        config, Variant(encoder="bound", samples=10_000), drawn, few, num_masks=1, repeats=10
-    )
-    one = recursion.score_bias(
-        config, Variant(encoder="score", samples=1), drawn, few, num_masks=1, repeats=20
-    )
+    drawn = vae.dense_parameters(64, (5,), 2, generators=[generator(1), generator(2)], partial=True)
+    drawn = {name: 0.5 * value.double() for name, value in drawn.items()}  # broad posteriors
+    few, config = X[:5].double(), dataclasses.replace(ABLATION, num_masks=1, repeats=20)
+    many = config.score_bias(Masked(partial="bound", samples=10_000), CONFIG, drawn, few)
+    one = config.score_bias(Masked(partial="score"), CONFIG, drawn, few)
     assert many.abs().max() < 0.02
     assert (one < -5 * many.abs().max()).all()
 
 
-def test_scores_and_areas_of_the_exact_conditionals_have_no_error() -> None:
+def test_areas_of_the_exact_conditionals_have_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     model = vae.dense_model(parameters(), 0, "gaussian", 0.3)
-    x = normal(3, 6)
-    exact = GridConditional(model, grids.trapezoid(2, 41))
-    sizes = (1, 3, 6)
-    errors = approximate_conditionals.score_errors(model, exact, x, sizes)
-    assert errors.abs().max() == 0
-    ramp = torch.tensor([[1.0], [3.0], [6.0]]).expand(3, 2)  # S off by M: the sum is 1 + ... + 6
+    x, exact = normal(3, 6), deep_vae.on_grid(model)
+    monkeypatch.setattr(recursion, "SIZES", (1, 3, 6))
+    assert recursion.area_error(model, exact, x).abs().max() == 0
+
+    def off_by_size(x, mask):  # S off by M: the sum is 1 + ... + 6
+        return exact.log_conditional(x, mask) + mask.sum(dim=1)[:, None, None] * mask[:, None]
+
+    ramp = types.SimpleNamespace(log_conditional=off_by_size)
     torch.testing.assert_close(
-        approximate_conditionals.area_error(ramp, sizes), torch.tensor([21.0, 21.0])
+        recursion.area_error(model, ramp, x), torch.full((3,), 21.0).double()
     )
 
 
@@ -199,7 +212,7 @@ def test_widths_of_encoder_and_posterior() -> None:
         noise_variance=0.3,
     )
     x = normal(4, 6)
-    found = approximate_conditionals.codes(model, x, nodes_per_axis=81)
+    found = recursion.codes(model, x)
     center = (x @ loadings / 4.3).square().sum(dim=1).mean().item()
     assert found["posterior"] == pytest.approx(math.sqrt(0.3 / 4.3), abs=1e-6)
     assert found["square"] == pytest.approx(center + 2 * 0.3 / 4.3, abs=1e-6)
@@ -207,19 +220,19 @@ def test_widths_of_encoder_and_posterior() -> None:
 
 
 def test_every_variant_takes_a_step() -> None:
-    for name, variant in VARIANTS.items():
+    for name, variant in recursion.VARIANTS.items():
         start = vae.dense_parameters(
             64,
             CONFIG.hidden,
             2,
             generators=[generator(1), generator(2)],
-            partial=variant.partial,
+            partial=variant.partial is not None,
         )
         start = {key: value.requires_grad_() for key, value in start.items()}
-        generators = [generator(3), generator(4)]
-        value = objective(CONFIG, variant, X)(start, generators)
+        generators, x = [generator(3), generator(4)], X.expand(2, -1, -1)
+        value = variant(start, x, generators, CONFIG)
         gradients = torch.autograd.grad(value.sum(), list(start.values()))
         assert all(gradient.abs().sum() > 0 for gradient in gradients), name
         mask = masks.sample_masks(60, 64, 21, generator=generator(1)).expand(2, -1, -1)
-        score = masked_score(CONFIG, variant, start, X.expand(2, -1, -1), mask, generators)
+        score = variant.score(start, x, mask, generators, CONFIG)
         assert score.shape == (2,) and score.isfinite().all(), name

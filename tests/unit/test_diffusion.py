@@ -134,7 +134,7 @@ class TestSteps:
     @pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
     def test_block_elbo_is_the_mean_over_block_orders(self, num_steps: int) -> None:
         model, x = inconsistent(), points(4, 3)[30:31]
-        reveal = orders.in_blocks(orders.every(4), num_steps)
+        reveal = orders.every(4) * num_steps // 4
         expected = orders.log_probability(model, x, reveal).mean().item()
         found = diffusion.block_elbo(curve_of(model, x), num_steps)
         assert abs(found.item() - expected) < 1e-12
@@ -148,13 +148,13 @@ class TestSample:
     @pytest.mark.parametrize("num_steps", [1, 2, 3])
     def test_follows_the_mixture_over_reveals(self, num_steps: int) -> None:
         model, count = inconsistent(3, 2, noise=1.5), 60_000
-        reveal = orders.in_blocks(orders.draw(count, 3, generator=generator(6)), num_steps)
+        reveal = orders.draw(count, 3, generator=generator(6)) * num_steps // 3
         x, said = diffusion.sample(model, reveal, generator=generator(7))
         observed = torch.bincount((x * torch.tensor([4, 2, 1])).sum(dim=1), minlength=8) / count
         for row in range(50):  # what each draw says of itself
             own = orders.log_probability(model, x[row][None], reveal[row][None])
             assert abs(own.item() - said[row].item()) < 1e-12
-        kinds = orders.in_blocks(orders.every(3), num_steps)
+        kinds = orders.every(3) * num_steps // 3
         expected = orders.log_probability(model, points(3, 2), kinds).exp().mean(dim=0)
         error = (expected * (1 - expected) / count).sqrt()
         assert ((observed - expected).abs() < 5 * error).all()

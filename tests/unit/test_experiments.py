@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_lml import PPCA, curves, data, estimators, experiments, fit
+from mpt_lml import PPCA, curves, data, estimators, experiments, fit, networks
 from mpt_lml.experiments import base, cli, identity, ledger
 from mpt_lml.experiments.base import Bench, Finding
 from mpt_lml.files import read_json, write_json
-from mpt_lml.models import networks
 
 ROOT = Path(__file__).parents[2]
 
@@ -259,7 +258,7 @@ class TestOtherNetworks:
     def test_an_experiment_without_one_refuses_it(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["run", "table-1", "--json", "-", "--model", "here"]) == 2
         said = capsys.readouterr().err
-        assert "table-1 loads no network, so 'here'" in said and "table-2-pretrained" in said
+        assert "table-1 has no setting 'model'" in said and "table-2-pretrained" in said
 
     def test_a_name_that_is_not_pinned(self, capsys: pytest.CaptureFixture[str]) -> None:
         for name in ("table-2-pretrained", "figure-6-pretrained"):
@@ -361,7 +360,7 @@ class TestCommand:
         monkeypatch.setattr(type(chosen), "gpu", False)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         assert base.bench_for(chosen).device.type == "cpu"
-        assert base.resolve_device("auto").type == "cuda"
+        assert base.bench_for(base.find("table-1").preset()).device.type == "cuda"
         with pytest.raises(ValueError, match="counting computes on the CPU only"):
             base.bench_for(chosen, "cuda")
 

@@ -10,18 +10,18 @@ import pytest
 import torch
 from models import generator, random_hmm
 
-from mpt_lml import HMM, experiments, masks
-from mpt_lml.experiments import language, language_network
-from mpt_lml.experiments.language_gap import Problem
-from mpt_lml.experiments.language_network import LAWS, Recipe
+from mpt_lml import HMM, SymbolBERT, experiments, masks
+from mpt_lml.experiments import known_language
+from mpt_lml.experiments.base import Bench
+from mpt_lml.experiments.known_language import LAWS, KnownLanguage, Problem, Recipe
+from mpt_lml.files import CheckpointMismatchError
 
 pytest.importorskip("transformers")
 SOURCE = random_hmm(2, 3, 4, seed=8)
-QUICK = language.KnownLanguage.quick()
 
 
-def network(source: HMM = SOURCE, seed: int = 1):
-    return language_network.build_network(source, 16, seed=seed)
+def small(seed: int = 1) -> SymbolBERT:
+    return SymbolBERT(3, 4, 16, seed=seed)
 
 
 def log_q(net, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -31,40 +31,40 @@ def log_q(net, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         seen = x[n].clone()
         seen[row] = 3
         with torch.no_grad():
-            probabilities = net(input_ids=seen[None]).logits[0].double().softmax(dim=1)
+            probabilities = net.network(input_ids=seen[None]).logits[0].double().softmax(dim=1)
         for j in row.nonzero().flatten().tolist():
             values[n, j] = probabilities[j, x[n, j]].log()
     return values
 
 
 def test_conditionals_are_the_networks_own() -> None:
-    net, x = network(), SOURCE.sample(7, generator=generator(1))
+    net, x = small(), SOURCE.sample(7, generator=generator(1))
     mask = masks.sample_masks(7, 4, masks.UniformSize(), generator=generator(2))
-    values, expected = language_network.paired_log_conditional(net, x, mask), log_q(net, x, mask)
+    values, expected = net.log_each(x, mask), log_q(net, x, mask)
     torch.testing.assert_close(values, expected, atol=1e-5, rtol=0)  # float32 logits
-    every = language_network.conditionals(net).log_conditional(x, mask)
+    every = net.log_conditional(x, mask)
     torch.testing.assert_close(every.diagonal().T, expected, atol=1e-5, rtol=0)
-    scores = language_network.masked_scores(net, x, mask)
+    scores = known_language.masked_scores(net, x, mask)
     by_hand = torch.stack([v[m].mean() for v, m in zip(expected, mask, strict=True)]).float()
     torch.testing.assert_close(scores, by_hand, atol=1e-5, rtol=0)
 
 
 def test_a_masked_symbol_is_not_seen() -> None:
-    net, x = network(), SOURCE.sample(5, generator=generator(3))
+    net, x = small(), SOURCE.sample(5, generator=generator(3))
     mask = torch.tensor([[True, False, True, False]]).expand(5, 4)
     other = x.clone()
     other[:, 2] = (x[:, 2] + 1) % 3
-    before = language_network.paired_log_conditional(net, x, mask)
-    after = language_network.paired_log_conditional(net, other, mask)
+    before = net.log_each(x, mask)
+    after = net.log_each(other, mask)
     assert torch.equal(before[:, 0], after[:, 0])
     assert (before[:, 2] != after[:, 2]).all()
     other[:, 1] = (x[:, 1] + 1) % 3
-    assert (language_network.paired_log_conditional(net, other, mask)[:, 0] != after[:, 0]).all()
+    assert (net.log_each(other, mask)[:, 0] != after[:, 0]).all()
 
 
 def test_the_gap_is_the_mean_divergence_over_orders() -> None:
     """Σ_M (S_p − S_q), averaged under p, against KL(p ‖ p_σ) summed over all x and all orders."""
-    net, features = network(), 4
+    net, features = small(), 4
     x = torch.tensor(list(itertools.product(range(3), repeat=features)))
     weight = SOURCE.log_marginal(x).exp()
     divergence = 0.0
@@ -73,7 +73,7 @@ def test_the_gap_is_the_mean_divergence_over_orders() -> None:
         for position, j in enumerate(order):
             mask = torch.ones(len(x), features, dtype=torch.bool)
             mask[:, list(order[:position])] = False
-            log_p_sigma += language_network.paired_log_conditional(net, x, mask)[:, j]
+            log_p_sigma += net.log_each(x, mask)[:, j]
         # The mask token has a little probability too, so p_σ may sum to less than 1.
         assert log_p_sigma.exp().sum() < 1 + 1e-6
         divergence += (weight @ (SOURCE.log_marginal(x) - log_p_sigma)).item() / 24
@@ -82,38 +82,34 @@ def test_the_gap_is_the_mean_divergence_over_orders() -> None:
         size = int(mask.sum())
         rows = mask.expand(len(x), -1)
         difference = SOURCE.log_each(x, rows)
-        difference = difference - language_network.paired_log_conditional(net, x, rows)
+        difference = difference - net.log_each(x, rows)
         gap += (weight @ difference.sum(dim=1)).item() / size / math.comb(features, size)
     assert gap == pytest.approx(divergence, abs=1e-5)
     assert gap > 0.01
     problem = Problem(SOURCE, 4000, 2, generator=generator(5))
     compared = problem.compare(net)
-    for each in (compared.area, compared.chain):
-        per_sequence = each.mean(dim=1)
+    for name in ("area", "chain"):
+        per_sequence = compared[name].mean(dim=1)
         error = per_sequence.std().item() / math.sqrt(len(per_sequence))
         assert abs(per_sequence.mean().item() - gap) < 4 * error
 
 
-def test_the_source_does_not_differ_from_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    def exact(net: HMM, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return net.log_each(x, mask)
-
-    monkeypatch.setattr("mpt_lml.experiments.language_gap.paired_log_conditional", exact)
+def test_the_source_does_not_differ_from_itself() -> None:
     other = random_hmm(2, 3, 4, seed=9)
     problem = Problem(SOURCE, 30, 3, generator=generator(6))
-    same, different = problem.compare(SOURCE), problem.compare(other)  # type: ignore[arg-type]
-    assert same.by_size.abs().max() == 0
+    same, different = problem.compare(SOURCE), problem.compare(other)
+    assert same["area"].abs().max() == same["size_gap"].abs().max() == 0
     # A model with one joint gives log p − log q whatever the order: no spread.
     expected = SOURCE.log_marginal(problem.x) - other.log_marginal(problem.x)
-    torch.testing.assert_close(different.chain, expected[:, None].expand(-1, 3))
-    assert different.spread < 1e-10
+    torch.testing.assert_close(different["chain"], expected[:, None].expand(-1, 3))
+    assert different["spread"] < 1e-10
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_training_masks_follow_their_law(law: str) -> None:
     sizes = torch.cat(
         [
-            language_network.training_masks(law, 128, 16, generator=generator(seed)).sum(dim=1)
+            known_language.training_masks(law, 128, 16, generator=generator(seed)).sum(dim=1)
             for seed in range(40)
         ]
     )
@@ -125,63 +121,55 @@ def test_training_masks_follow_their_law(law: str) -> None:
         assert not (torch.bincount(sizes)[1:] == 40 * 8).all()
 
 
-def test_an_unknown_law_is_named() -> None:
-    with pytest.raises(ValueError, match="one of fixed-15, .* got 'all'"):
-        language_network.training_masks("all", 4, 4, generator=generator())
-
-
 def test_training_is_repeatable_and_learns() -> None:
     recipe = Recipe(num_steps=150, batch_size=64, half_precision=False)
     problem = Problem(SOURCE, 500, 2, generator=generator(7))
-    steps, areas = [], []
+    areas = []
     for _ in range(2):
-        net = network()
-        before = problem.compare(net).area.mean().item()
-        language_network.train(
-            net, SOURCE, "uniform", recipe, generator=generator(3), watch=steps.append
-        )
-        areas.append(problem.compare(net).area.mean().item())
+        net = small()
+        before = problem.compare(net)["gap"].item()
+        watch = {"watch": lambda: problem.compare(net)["gap"], "watched": (0, 150)}  # noqa: B023
+        gaps = known_language.train(net, SOURCE, "uniform", recipe, generator=generator(3), **watch)
+        assert gaps[0] == before
+        areas.append(gaps[1].item())
     assert areas[0] == areas[1] < 0.3 * before
-    assert steps[:151] == list(range(151))
 
 
 def test_half_precision_trains_the_same() -> None:
     problem = Problem(SOURCE, 500, 2, generator=generator(8))
     areas = []
     for half in (False, True):
-        net = network()
+        net = small()
         recipe = Recipe(num_steps=60, batch_size=64, half_precision=half)
-        language_network.train(net, SOURCE, "stratified", recipe, generator=generator(3))
-        assert all(p.dtype == torch.float32 for p in net.parameters())
-        areas.append(problem.compare(net).area.mean().item())
+        known_language.train(net, SOURCE, "stratified", recipe, generator=generator(3))
+        assert all(p.dtype == torch.float32 for p in net.network.parameters())
+        areas.append(problem.compare(net)["gap"].item())
     assert areas[0] == pytest.approx(areas[1], rel=0.1)
 
 
-def test_weights_come_back(tmp_path) -> None:
-    net, path = network(), tmp_path / "net.safetensors"
-    language_network.save_network(net, path)
-    again = language_network.load_network(path, SOURCE)
-    x, mask = SOURCE.sample(3, generator=generator()), masks.all_masks(4, 2)[:3]
-    torch.testing.assert_close(
-        language_network.paired_log_conditional(net, x, mask),
-        language_network.paired_log_conditional(again, x, mask),
-        atol=0,
-        rtol=0,
-    )
-    with pytest.raises(ValueError, match="sequences of 4 out of 3 symbols.*16 out of 12"):
-        language_network.load_network(path, HMM.cyclic())
+def test_the_books_network_is_close_to_the_source() -> None:
+    net = SymbolBERT.load()
+    assert not any(each.requires_grad for each in net.network.parameters())
+    found = Problem(HMM.cyclic(), 200, 2, generator=generator(9)).compare(net)
+    assert 2 * found["gap_error"] < found["gap"] < 0.4
 
 
 def test_the_experiment_goes_on_from_its_files(tmp_path, monkeypatch) -> None:
-    config = replace(QUICK, seeds=(4, 44), variants=())
-    first = language.known_language(config, checkpoints=tmp_path)
-    assert len(list(tmp_path.glob("*.result.safetensors"))) == 2 * len(LAWS)
-    monkeypatch.setattr(language, "train", None)  # calling it would fail
-    again = language.known_language(config, checkpoints=tmp_path)
-    assert first.as_dict() == again.as_dict()
-    next(tmp_path.glob("uniform*.result.safetensors")).unlink()
+    config = KnownLanguage.preset("quick", variants=())
+    bench = Bench(folder=tmp_path)
+    first = config.run(bench)
+    files = sorted(tmp_path.glob("*.safetensors"))
+    assert len(files) == 2 * len(LAWS)
+    net = SymbolBERT.load(next(file for file in files if file.name.startswith("uniform")))
+    found = Problem(HMM.cyclic(), 20, 2, generator=generator(config.test_seed)).compare(net)
+    assert first.arrays["gap/uniform"][0] == found["gap"]  # its weights lie beside its results
+    monkeypatch.setattr(known_language, "train", None)  # calling it would fail
+    assert first.as_dict() == config.run(bench).as_dict()
+    files[-1].unlink()
     with pytest.raises(TypeError):
-        language.known_language(config, checkpoints=tmp_path)
+        config.run(bench)
+    with pytest.raises(CheckpointMismatchError, match="its num_test is 20, wanted 21"):
+        replace(config, num_test=21).run(bench)
 
 
 def test_the_quick_run_says_what_it_found() -> None:

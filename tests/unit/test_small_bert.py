@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from mpt_lml import networks
 from mpt_lml.experiments import small_bert
+from mpt_lml.experiments.base import Bench
 from mpt_lml.experiments.small_bert import SmallBert
-from mpt_lml.files import read_json
-from mpt_lml.models import networks
+from mpt_lml.files import CheckpointMismatchError, read_json
 
 
 def stopping(after: int):
@@ -27,28 +27,30 @@ def stopping(after: int):
     return progress
 
 
-def run(path: Path | None, progress=lambda steps, _: steps) -> tuple[torch.Tensor, list]:
-    config = SmallBert.quick()
-    tokenizer, batches, held_out = small_bert._prepare(config, None)
-    training = small_bert.Training(config, "modern", "mixture", 5, 5, len(tokenizer))
-    watched = small_bert.train(
-        training, batches, held_out, tokenizer, every=2, path=path, progress=progress
-    )
-    return watched, [each.detach().clone() for each in training.network.parameters()]
+def run(folder: Path, progress=lambda steps, _: steps) -> tuple[torch.Tensor, bytes]:
+    """What was watched, and the weights that are left."""
+    settings = SmallBert.preset("quick", num_steps=5)
+    outcome = settings.run(Bench(progress=progress, folder=folder))
+    return outcome.arrays["watched/full"], (folder / "model" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
 def test_a_run_that_goes_on_is_the_run_that_never_stopped(after: int, tmp_path: Path) -> None:
-    whole, weights = run(None)
+    whole, weights = run(tmp_path / "whole")
     assert whole[:, 0].tolist() == [0, 2, 4, 5]
-    path = tmp_path / "full.pt"
     with pytest.raises(KeyboardInterrupt):
-        run(path, stopping(after))
-    resumed, others = run(path)
-    assert torch.equal(resumed, whole)
-    assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
-    again, _ = run(path)  # nothing is left to do
+        run(tmp_path / "parts", stopping(after))
+    assert not (tmp_path / "parts" / "model").exists()
+    resumed, others = run(tmp_path / "parts")
+    assert torch.equal(resumed, whole) and weights == others
+    again, _ = run(tmp_path / "parts", stopping(0))  # nothing is left to do
     assert torch.equal(again, whole)
+
+
+def test_state_of_other_settings_is_refused(tmp_path: Path) -> None:
+    run(tmp_path)
+    with pytest.raises(CheckpointMismatchError, match="its learning_rate is 0.003, wanted 0.01"):
+        SmallBert.preset("quick", num_steps=5, learning_rate=0.01).run(Bench(folder=tmp_path))
 
 
 RESULTS = Path(__file__).parents[2] / "book" / "results"
@@ -66,16 +68,15 @@ def test_the_model_card_prints_the_recorded_scores() -> None:
     low, half, high = (f"{each:.2f}" for each in after)
     assert f"{low} at 15 %, {half} at 50 %, {high} at 98 %" in card
     assert "before training " + ", ".join(f"{each:.2f}" for each in before) in card
-    assert "6,000 steps" in card and SmallBert.paper().num_steps == 6000
+    assert "6,000 steps" in card and SmallBert().num_steps == 6000
 
 
 @pytest.mark.data
-def test_the_weights_have_the_recorded_scores(tmp_path: Path) -> None:
+def test_the_weights_have_the_recorded_scores() -> None:
     """The committed files are those of the run: vocabulary, weights and held-out rows agree."""
-    shutil.copytree(RESULTS / "small_bert", tmp_path / "vocabulary")
-    tokenizer, _, held_out = small_bert._prepare(SmallBert.paper(), tmp_path)
-    network, _ = networks.load_small_bert()
-    found = small_bert.watch(network, held_out, tokenizer.mask_token_id)
+    network, tokenizer = networks.load_small_bert()
+    held_out = SmallBert().held_out(tokenizer)
+    found = small_bert.watch(network, held_out, tokenizer.mask_token_id).tolist()
     # Weights are stored with 11 bits: relative errors of 5e-4 in each of some layers' many terms.
     assert found == pytest.approx(recorded_scores()["after"], abs=5e-3)
 
@@ -83,7 +84,7 @@ def test_the_weights_have_the_recorded_scores(tmp_path: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_trains_the_same_network_up_to_rounding() -> None:
     runs = [
-        small_bert.small_bert(SmallBert.quick(), device=torch.device(kind)).arrays["watched/full"]
+        SmallBert.preset("quick").run(Bench(torch.device(kind))).arrays["watched/full"]
         for kind in ("cpu", "cuda")
     ]
     # Four steps in bfloat16, 8 bits: rounding moves a score of 5 nats by some hundredths.

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -20,16 +20,8 @@ from torch import Tensor
 from mpt_lml import fit
 from mpt_lml.checkpoints import resolved_revision, why_not_here
 from mpt_lml.files import book_file, load_tensors, read_json, save_tensors
-from mpt_lml.fit import silent
+from mpt_lml.fit import Progress, silent
 from mpt_lml.numerics import mean_and_error
-
-Item = TypeVar("Item")
-
-
-class Progress(Protocol):
-    """Something like ``tqdm``: passes items through and shows how far it is."""
-
-    def __call__(self, items: Iterable[Item], description: str) -> Iterable[Item]: ...
 
 
 class UnknownExperimentError(ValueError):
@@ -54,8 +46,8 @@ class Finding:
 class Outcome:
     """What a run returns: findings for the ledger, arrays for figures, a checksum of its data.
 
-    ``weights`` names the loaded network and the commit of the hub that it came from. ``settings``,
-    ``seconds`` and ``provenance`` are filled in where the outcome was recorded.
+    ``weights`` names the loaded network and the commit of the hub that it came from; the last three
+    belong to a recorded outcome.
     """
 
     findings: dict[str, Finding]
@@ -156,15 +148,12 @@ class Experiment(ABC):
         if preset not in ("paper", "quick"):
             raise ValueError(f"preset must be 'paper' or 'quick', got {preset!r}.")
         known = [each.name for each in dataclasses.fields(cls)]
-        unknown = next((name for name in settings if name not in known), None)
-        if unknown == "model":
-            others = ", ".join(n for n in names() if "model" in find(n).__dataclass_fields__)
+        for unknown in [name for name in settings if name not in known]:
+            others = [name for name in names() if unknown in find(name).__dataclass_fields__]
+            hint = f" These have: {', '.join(others)}." if others else ""
             raise ValueError(
-                f"{cls.name} loads no network, so {settings['model']!r} has no place in it. "
-                f"These do: {others}."
+                f"{cls.name} has no setting {unknown!r}; it has {', '.join(known)}.{hint}"
             )
-        if unknown is not None:
-            raise ValueError(f"{cls.name} has no setting {unknown!r}; it has {', '.join(known)}.")
 
     @abstractmethod
     def run(self, bench: Bench) -> Outcome:
@@ -265,20 +254,15 @@ def bench_for(
         raise ValueError(
             f"{chosen.name} keeps no state to go on from ({chosen.cost}): leave the checkpoints out."
         )
-    if device == "cuda" and not chosen.gpu:
-        raise ValueError(f"{chosen.name} computes on the CPU only. Leave the device out.")
-    where = resolve_device("cpu" if device == "auto" and not chosen.gpu else device)
-    return Bench(where, progress, folder)
-
-
-def resolve_device(device: str) -> torch.device:
-    """``auto`` is a GPU where there is one; asking for ``cuda`` without one is an error."""
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
+    if device == "cuda" and not chosen.gpu:
+        raise ValueError(f"{chosen.name} computes on the CPU only. Leave the device out.")
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
         raise ValueError("device 'cuda' was asked for, but torch sees no GPU. Use 'auto' or 'cpu'.")
-    return torch.device("cuda" if device != "cpu" and available else "cpu")
+    gpu = available and chosen.gpu and device != "cpu"
+    return Bench(torch.device("cuda" if gpu else "cpu"), progress, folder)
 
 
 def load(name: str) -> Outcome:

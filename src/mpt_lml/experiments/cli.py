@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 from tqdm.auto import tqdm
 
 from mpt_lml.experiments import base, ledger
-from mpt_lml.experiments.base import Experiment, Item, Outcome
+from mpt_lml.experiments.base import Experiment, Outcome
 from mpt_lml.files import checkout, provenance, read_json, require_writable, write_json
 
 
@@ -36,7 +36,7 @@ class _Clock:
             write_json(self.note, self.seconds())
         self.noted = time.perf_counter()
 
-    def __call__(self, items: Iterable[Item], description: str) -> Iterable[Item]:
+    def __call__(self, items: Iterable[Any], description: str) -> Iterable[Any]:
         """A bar on a terminal's standard error that also notes, once a second, the time so far."""
         for item in tqdm(items, desc=description, disable=None, leave=False):
             yield item

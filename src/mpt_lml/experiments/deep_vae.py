@@ -1,36 +1,163 @@
-"""Training a deep VAE by the ELBO and by masks: the settings and objectives of Figure 3, lower row."""
+"""Figure 3, lower row: a deep VAE trained by the ELBO and by masks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import data, estimators, fit, grids, objectives, scores
-from mpt_lml.experiments.registry import Config, Progress, checksum, silent
-from mpt_lml.grids import Grid
-from mpt_lml.masks import FixedRate, SizeLaw, UniformSize, stratified_masks
+from mpt_lml import data, estimators, fit, grids, masks, objectives, scores
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.masks import FixedRate, SizeLaw
 from mpt_lml.models import vae
 from mpt_lml.models.mixture import GridConditional
-from mpt_lml.results import History
+from mpt_lml.results import Estimate, History
 
-EXACT = ("exact", "exact_uniform")
+Generators = Sequence[torch.Generator]
+Objective = Callable[[vae.Parameters, Tensor, Generators, "Figure3Lower"], Tensor]
+"""(parameters, minibatches (B, n, D), generators, settings) -> (B,), nats."""
+
 NODES = 41
 """Nodes per axis that know log p(x) of digits: 161 agree to 1e-5 nats."""
 
 
+def noise(count: int, x: Float[Tensor, "B n D"], size: int, generators: Generators) -> Tensor:
+    """``count`` standard normal vectors of length ``size`` per image, (count, B, n, size)."""
+    shape = (count, x.shape[1], size)
+    return torch.stack([torch.randn(shape, generator=g) for g in generators], dim=1).to(x)
+
+
+def elbo(p: vae.Parameters, x: Tensor, generators: Generators, of: Figure3Lower) -> Tensor:
+    """The usual objective."""
+    drawn = noise(1, x, of.latent_dim, generators)[0]
+    return objectives.elbo(p, x, drawn, of.noise_variance)
+
+
 @dataclass(frozen=True)
-class DeepVAE(Config):
+class Masked:
+    """The score of one mask per image; the defaults are our reading of the paper's recursion.
+
+    ``draws``: holes are filled with draws of the decoder instead of its mean. ``gradient``
+    "decoder": the encoder follows the ELBO of whole images instead. ``partial``: no recursion, but
+    an encoder q(z | x_R), which follows the ELBO of x_R ("bound") or the score as well.
+    """
+
+    rounds: int = 3
+    samples: int = 1
+    from_decoder: bool = False
+    draws: bool = False
+    gradient: Literal["last", "all", "decoder"] = "last"
+    partial: Literal["bound", "score"] | None = None
+    law: SizeLaw | None = None  # the fixed rate of the settings
+
+    def __call__(
+        self, p: vae.Parameters, x: Tensor, generators: Generators, of: Figure3Lower
+    ) -> Tensor:
+        law = self.law or FixedRate(of.fixed_rate)
+        mask = masks.stratified_masks(x.shape[1], x.shape[2], law, generator=generators)
+        score = self.score(p, x, mask.to(x.device), generators, of)
+        if self.gradient != "decoder":
+            return score
+        held = {k: v.detach() if k.startswith("decoder") else v for k, v in p.items()}
+        own = elbo(held, x, generators, of)
+        return score + own - own.detach()
+
+    def score(
+        self, p: vae.Parameters, x: Tensor, mask: Tensor, generators: Generators, of: Figure3Lower
+    ) -> Float[Tensor, " B"]:
+        """What is trained on in place of D·S, nats."""
+        before, size, variance = self.rounds - 1, of.latent_dim, of.noise_variance
+        if self.partial:
+            drawn, weighted = noise(self.samples, x, size, generators), self.partial == "bound"
+            return objectives.partial(p, x, mask, drawn, variance, weighted=weighted)
+        drawn = noise(before + self.samples, x, size, generators)
+        return objectives.recursive(
+            p,
+            x,
+            mask,
+            drawn,
+            variance,
+            samples=self.samples,
+            from_decoder=self.from_decoder,
+            pixel_noise=noise(before, x, x.shape[2], generators) if self.draws else None,
+            gradient=self.gradient,
+        )
+
+
+def exact(p: vae.Parameters, x: Tensor, generators: Generators, of: Figure3Lower) -> Tensor:
+    """The model's own conditionals on a grid, K ≤ 3; the encoder stays as it was drawn.
+
+    The grid is moved by a random fraction of its spacing at every step. On nodes that stay, the
+    decoder learns to fit between them: log p(x) on that grid rises and on any other one falls.
+    """
+    grid, values = grids.trapezoid(of.latent_dim, of.exact_nodes).to(x), []
+    width, law = grid.nodes[:, 0].max() - grid.nodes[:, 0].min(), FixedRate(of.fixed_rate)
+    for images, model, g in zip(x, of.models(p), generators, strict=True):
+        mask = masks.stratified_masks(of.exact_masks, x.shape[2], law, generator=g).to(x.device)
+        shift = torch.rand(of.latent_dim, generator=g).to(x) - 0.5
+        nodes = grid.nodes + shift * width / (of.exact_nodes - 1)
+        log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
+        table = GridConditional(model, grids.Grid(nodes, log_weights))
+        score = scores.mask_score(table.log_conditional(images, mask), mask)
+        values.append(x.shape[2] * score.mean())
+    idle = sum(value.sum() for name, value in p.items() if name.startswith("encoder"))
+    return torch.stack(values) + 0.0 * idle
+
+
+def on_grid(model: vae.VAE) -> GridConditional:
+    """``model`` with its prior on a grid that knows its log p(x), K ≤ 3."""
+    return GridConditional(model, grids.trapezoid(model.latent_dim, NODES))
+
+
+def double(parameters: vae.Parameters) -> dict[str, Tensor]:
+    """The same in double precision, without their history."""
+    return {name: value.detach().double() for name, value in parameters.items()}
+
+
+@experiment(
+    "figure-3-lower",
+    title="Figure 3, lower: a deep VAE trained by the ELBO and by masks",
+    cost="about 12 min, resumable",
+    quick={
+        "dataset": "digits",
+        "num_data": 100,
+        "hidden": (8,),
+        "latent_dim": 4,
+        "num_steps": 6,
+        "track_every": 3,
+        "track_data": 10,
+        "track_samples": 20,
+        "lml_data": 10,
+        "lml_samples": 100,
+        "ais_data": 4,
+        "ais_temperatures": 10,
+        "ais_chains": 4,
+        "ais_seeds": 1,
+        "seeds": (4, 44),
+    },
+    resumable=True,
+)
+@dataclass(frozen=True)
+class Figure3Lower(Experiment):
     """A dense VAE with a Gaussian likelihood of stated variance; Adam on minibatches.
 
     The paper states the data, the likelihood, the recursion and 33 %; no script for this row was
-    published, so the sizes of the networks and of the steps are ours.
+    published, so the sizes of the networks and of the steps are ours. Trained by the ELBO, through
+    the recursion ("fixed") and with a partial encoder ("partial"), both at 33 %.
+
+    Arrays, for each of these three: ``track/NAME`` and ``encoder/NAME`` (tracked steps, seeds),
+    log p(x) on a grid for K ≤ 3, else around the modes, and what draws from the encoder report;
+    ``loss/NAME``, the training objective's mean over the steps before each tracked one (the first:
+    at the start); ``lml/NAME`` and ``error/NAME`` (seeds,), estimates at the end on more data with
+    their standard errors; ``ais/NAME`` (2, some seeds), AIS minus IWAE on few data and its error;
+    with ``keep_weights`` the networks, ``weights/NAME/PART/LAYER/KIND`` (seeds, ...).
     """
 
     dataset: str = "mnist"
@@ -56,229 +183,130 @@ class DeepVAE(Config):
     ais_seeds: int = 2  # annealing is the most expensive check, so of two models only
     exact_nodes: int = 20  # per axis, to train with exact conditionals, shifted at every step
     exact_masks: int = 4  # per minibatch, scored on all of it
+    precision: str = "float32"
+    keep_weights: bool = False
 
-    @classmethod
-    def paper(cls) -> DeepVAE:
-        """MNIST, Gaussian likelihood, 33 %."""
-        return cls()
+    def images(self) -> Float[Tensor, "N D"]:
+        """Training images in [0, 1]."""
+        return data.images(self.dataset).pixels[: self.num_data].to(getattr(torch, self.precision))
 
-    @classmethod
-    def quick(cls) -> DeepVAE:
-        """Digits, few steps."""
-        return cls(
-            dataset="digits",
-            num_data=100,
-            hidden=(8,),
-            latent_dim=4,
-            num_steps=6,
-            track_every=3,
-            track_data=10,
-            track_samples=20,
-            lml_data=10,
-            lml_samples=100,
-            ais_data=4,
-            ais_temperatures=10,
-            ais_chains=4,
-            ais_seeds=1,
-            seeds=(4, 44),
+    def train(
+        self, x: Float[Tensor, "N D"], objective: Objective, bench: Bench, name: str
+    ) -> History:
+        """All seeds side by side; an "epoch" of the history is one step on a minibatch of each.
+
+        Tracked, NaN in between: ``values["lml"]`` and ``values["encoder"]``, as in the arrays.
+        """
+        generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
+        partial = isinstance(objective, Masked) and objective.partial is not None
+        start = vae.dense_parameters(
+            x.shape[1], self.hidden, self.latent_dim, generators=generators, partial=partial
         )
 
-    def on_digits(self) -> DeepVAE:
-        """The small problem on which conditionals are compared with a grid."""
-        return dataclasses.replace(
-            self,
-            dataset="digits",
-            num_data=1198,
-            hidden=(64,),
-            latent_dim=2,
-            num_steps=1500,
-            learning_rate=3e-3,
-            partial_samples=20,
-            track_every=250,
-            track_data=50,
+        def on_minibatch(p: vae.Parameters, generators: Generators) -> Tensor:
+            rows = [torch.randint(len(x), (self.batch_size,), generator=g) for g in generators]
+            return objective(p, x[torch.stack(rows).to(x.device)], generators, self)
+
+        few = x[: self.track_data]
+        identity = dataclasses.asdict(self) | {"objective": name, "data": checksum([x.cpu()])}
+        return fit.maximize(
+            {key: value.to(x) for key, value in start.items()},
+            on_minibatch,
+            num_epochs=self.num_steps,
+            learning_rate=self.learning_rate,
+            generators=generators,
+            track={
+                "lml": lambda p: self.log_likelihood(p, few.double()).to(x),
+                "encoder": lambda p: self.by_encoder(p, few).to(x),
+            },
+            track_every=self.track_every,
+            checkpoint=bench.checkpoint(name, every=200, **identity),
+            progress=bench.progress,
         )
 
-    def law(self, objective: str) -> SizeLaw:
-        """Sizes of the masked objectives."""
-        return UniformSize() if "uniform" in objective else FixedRate(self.fixed_rate)
+    def models(self, parameters: vae.Parameters) -> list[vae.VAE]:
+        """The model of every seed."""
+        return [
+            vae.dense_model(parameters, run, "gaussian", self.noise_variance)
+            for run in range(len(self.seeds))
+        ]
 
+    def log_likelihood(
+        self, parameters: vae.Parameters, x: Float[Tensor, "N D"]
+    ) -> Float[Tensor, " seeds"]:
+        """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
+        values = []
+        for run, model in enumerate(self.models(double(parameters))):
+            if self.latent_dim <= grids.MAX_LATENT_DIM:
+                values.append(on_grid(model).log_marginal(x).mean().item())
+            else:
+                g = torch.Generator().manual_seed(run)
+                values.append(float(estimators.iwae(model, x, self.track_samples, generator=g)))
+        return torch.tensor(values, dtype=torch.float64)
 
-def images(config: DeepVAE) -> Float[Tensor, "N D"]:
-    """Training images in [0, 1], float32."""
-    return data.images(config.dataset).pixels[: config.num_data].to(torch.float32)
+    def by_encoder(
+        self, parameters: vae.Parameters, x: Float[Tensor, "N D"]
+    ) -> Float[Tensor, " seeds"]:
+        """What ``track_draws`` draws from the encoder report, a lower bound to look at."""
+        values = []
+        for model in self.models(parameters):
+            g, rule = torch.Generator().manual_seed(0), estimators.from_encoder
+            values.append(estimators.iwae(model, x, self.track_draws, generator=g, proposal=rule))
+        return torch.tensor(values)
 
+    def run(self, bench: Bench) -> Outcome:
+        x = self.images().to(bench.device)
+        steps = [*range(0, self.num_steps, self.track_every), self.num_steps]
+        arrays: dict[str, Tensor] = {"steps": torch.tensor(steps)}
+        trained: dict[str, Objective] = {
+            "elbo": elbo,
+            "fixed": Masked(rounds=self.num_rounds),
+            "partial": Masked(samples=self.partial_samples, partial="bound"),
+        }
+        for name, objective in trained.items():
+            history = self.train(x, objective, bench, f"{self.dataset}-{name}")
+            arrays[f"track/{name}"] = history.values["lml"][steps].cpu()
+            arrays[f"encoder/{name}"] = history.values["encoder"][steps].cpu()
+            loss = history.values["objective"][:-1].cpu()
+            means = [loss[a:b].mean(dim=0) for a, b in itertools.pairwise(steps)]
+            arrays[f"loss/{name}"] = torch.stack([loss[0], *means])
+            models = bench.progress(self.models(double(history.parameters)), f"{name}, LML of seed")
+            found = [self.evaluate(model, x, run) for run, model in enumerate(models)]
+            arrays[f"lml/{name}"], arrays[f"error/{name}"] = torch.stack([f[0] for f in found], 1)
+            arrays[f"ais/{name}"] = torch.stack([f[1] for f in found[: self.ais_seeds]], 1)
+            if self.keep_weights:
+                weights = history.parameters.items()
+                arrays |= {f"weights/{name}/{key}": value.cpu() for key, value in weights}
+        return Outcome(self.findings(arrays), arrays, checksum([x.cpu()]))
 
-@dataclass(frozen=True)
-class Batches:
-    """What a step of every run draws from its own generator: images, masks, noise."""
-
-    config: DeepVAE
-    x: Float[Tensor, "N D"]
-
-    def images(self, generators: Sequence[torch.Generator]) -> Float[Tensor, "B n D"]:
-        """A minibatch per run."""
-        size = (self.config.batch_size,)
-        rows = [torch.randint(len(self.x), size, generator=g) for g in generators]
-        return self.x[torch.stack(rows).to(self.x.device)]
-
-    def masks(self, law: SizeLaw, generators: Sequence[torch.Generator]) -> Bool[Tensor, "B n D"]:
-        """One mask per image."""
-        shape = (self.config.batch_size, self.x.shape[1])
-        return stratified_masks(*shape, law, generator=generators).to(self.x.device)
-
-    def noise(
-        self, count: int, size: int, generators: Sequence[torch.Generator]
-    ) -> Float[Tensor, "S B n K"]:
-        """``count`` standard normal vectors of length ``size`` per image."""
-        shape = (count, self.config.batch_size, size)
-        return torch.stack([torch.randn(shape, generator=g) for g in generators], dim=1).to(self.x)
-
-
-def train(
-    config: DeepVAE,
-    x: Float[Tensor, "N D"],
-    objective: str,
-    *,
-    function: fit.Objective | None = None,
-    partial: bool | None = None,
-    checkpoint: Path | None = None,
-    progress: Progress = silent,
-) -> History:
-    """All seeds side by side; an "epoch" of the history is one step on a minibatch of each.
-
-    ``objective`` is "elbo", "fixed" or "uniform" (sizes, with recursive encoding–decoding),
-    "partial" and "partial_uniform" (an encoder that sees the mask, importance-weighted
-    conditionals), "exact" and "exact_uniform" (the model's own conditionals, on a grid that is
-    shifted at random at every step; K ≤ 3, no encoder), or any name with a ``function`` of one's
-    own and ``partial`` for its encoder. Tracked, NaN in between: ``values["lml"]``, log p(x) of some
-    data, on a grid for K ≤ 3, else by importance weighting around the modes; ``values["encoder"]``,
-    what ``track_draws`` draws from the encoder report, a lower bound to look at.
-    """
-    generators = [torch.Generator().manual_seed(seed) for seed in config.seeds]
-    parameters = vae.dense_parameters(
-        x.shape[1],
-        config.hidden,
-        config.latent_dim,
-        generators=generators,
-        partial=objective.startswith("partial") if partial is None else partial,
-    )
-    settings: dict[str, Any] = dataclasses.asdict(config) | {
-        "objective": objective,
-        "data": checksum([x.cpu()]),
-    }
-    settings = {name: list(v) if isinstance(v, tuple) else v for name, v in settings.items()}
-    parameters = {name: value.to(x) for name, value in parameters.items()}
-    idle = {}
-    if objective in EXACT:  # no encoder: it stays as it was drawn
-        idle = {name: value for name, value in parameters.items() if name.startswith("encoder")}
-    chosen = _objective(config, x, objective) if function is None else function
-    few = x[: config.track_data]
-    track: dict[str, fit.Tracked] = {
-        "lml": lambda p: log_likelihood(config, {**idle, **p}, few).to(x)
-    }
-    if not idle:
-        track["encoder"] = lambda p: _from_encoder(config, p, few)
-    history = fit.maximize(
-        {name: value for name, value in parameters.items() if name not in idle},
-        lambda p, g: chosen({**idle, **p}, g),
-        num_epochs=config.num_steps,
-        learning_rate=config.learning_rate,
-        generators=generators,
-        track=track,
-        track_every=config.track_every,
-        checkpoint=None if checkpoint is None else fit.Checkpoint(checkpoint, settings, every=200),
-        progress=progress,
-    )
-    return dataclasses.replace(history, parameters=idle | history.parameters)
-
-
-def _objective(config: DeepVAE, x: Float[Tensor, "N D"], objective: str) -> fit.Objective:
-    draw, variance = Batches(config, x), config.noise_variance
-    latent_dim, law = config.latent_dim, config.law(objective)
-
-    def elbo(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
-        batch = draw.images(generators)
-        return objectives.elbo(p, batch, draw.noise(1, latent_dim, generators)[0], variance)
-
-    def recursive(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
-        batch, mask = draw.images(generators), draw.masks(law, generators)
-        noise = draw.noise(config.num_rounds, latent_dim, generators)
-        return objectives.recursive(p, batch, mask, noise, variance)
-
-    def partial(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
-        batch, mask = draw.images(generators), draw.masks(law, generators)
-        noise = draw.noise(config.partial_samples, latent_dim, generators)
-        return objectives.partial(p, batch, mask, noise, variance)
-
-    def exact(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
-        batch, values = draw.images(generators), []
-        for run, g in enumerate(generators):
-            mask = stratified_masks(config.exact_masks, x.shape[1], law, generator=g)
-            model = vae.dense_model(p, run, "gaussian", variance)
-            shifted = _shifted(grid, config.exact_nodes, generator=g)
-            table = GridConditional(model, shifted)
-            log_p = table.log_conditional(batch[run], mask.to(x.device))
-            values.append(x.shape[1] * scores.mask_score(log_p, mask.to(x.device)).mean())
-        return torch.stack(values)
-
-    if objective in EXACT:
-        grid = grids.trapezoid(latent_dim, config.exact_nodes).to(x)
-        return exact
-    if objective.startswith("partial"):
-        return partial
-    return elbo if objective == "elbo" else recursive
-
-
-def _shifted(grid: Grid, nodes_per_axis: int, *, generator: torch.Generator) -> Grid:
-    """The equally spaced ``grid`` moved by a random fraction of its spacing.
-
-    On nodes that stay, training makes the decoder fit between them: log p(x) on that grid rises and on
-    any other one falls.
-    """
-    width = grid.nodes[:, 0].max() - grid.nodes[:, 0].min()
-    fraction = torch.rand(grid.latent_dim, generator=generator).to(grid.nodes) - 0.5
-    nodes = grid.nodes + fraction * width / (nodes_per_axis - 1)
-    log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
-    return Grid(nodes, log_weights, name=f"{grid.name}, shifted")
-
-
-def log_likelihood(
-    config: DeepVAE, parameters: Mapping[str, Tensor], x: Float[Tensor, "N D"]
-) -> Float[Tensor, " seeds"]:
-    """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
-    values, x = [], x.double()
-    for run, model in enumerate(trained_models(config, parameters)):
-        if config.latent_dim <= grids.MAX_LATENT_DIM:
-            grid = grids.trapezoid(config.latent_dim, NODES)
-            values.append(GridConditional(model, grid).log_marginal(x).mean().item())
-        else:
-            generator = torch.Generator().manual_seed(run)
-            values.append(
-                float(estimators.iwae(model, x, config.track_samples, generator=generator))
+    def evaluate(self, model: vae.VAE, x: Float[Tensor, "N D"], run: int) -> list[Tensor]:
+        """log p(x) and its error; for the first runs also AIS minus that, on fewer data."""
+        few, g = x[: self.lml_data].double(), torch.Generator().manual_seed(run)
+        found = [estimators.iwae(model, few, self.lml_samples, generator=g)]
+        if run < self.ais_seeds:
+            some = few[: self.ais_data]
+            weighted = estimators.iwae(model, some, self.lml_samples, generator=g)
+            annealed = estimators.ais(
+                model, some, self.ais_chains, self.ais_temperatures, generator=g
             )
-    return torch.tensor(values, dtype=torch.float64)
+            error = math.hypot(annealed.standard_error, weighted.standard_error)
+            found.append(Estimate(annealed - weighted, error))
+        return [torch.tensor([f, f.standard_error], dtype=torch.float64) for f in found]
 
+    def findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
+        """Means over seeds with their standard errors; the gain is judged, the rest is ours."""
 
-def _from_encoder(
-    config: DeepVAE, parameters: Mapping[str, Tensor], x: Float[Tensor, "N D"]
-) -> Float[Tensor, " B"]:
-    values = []
-    for run in range(len(config.seeds)):
-        estimate = estimators.iwae(
-            vae.dense_model(parameters, run, "gaussian", config.noise_variance),
-            x,
-            config.track_draws,
-            generator=torch.Generator().manual_seed(0),
-            proposal=estimators.from_encoder,
-        )
-        values.append(float(estimate))
-    return torch.tensor(values, dtype=x.dtype)
+        def gap(first: str, second: str) -> Finding:
+            noise = arrays[f"error/{first}"].square() + arrays[f"error/{second}"].square()
+            own = Finding.over(arrays[f"lml/{first}"] - arrays[f"lml/{second}"])
+            error = math.hypot(own.standard_error or 0.0, noise.mean().sqrt().item())
+            return Finding(own.measured, error)
 
-
-def trained_models(config: DeepVAE, parameters: Mapping[str, Tensor]) -> list[vae.VAE]:
-    """The trained models, one per seed, in double precision."""
-    double = {name: value.detach().double() for name, value in parameters.items()}
-    return [
-        vae.dense_model(double, run, "gaussian", config.noise_variance)
-        for run in range(len(config.seeds))
-    ]
+        track = arrays["track/fixed"]
+        return {
+            "claim-deep-vae-maximizes": Finding.over(track[-1] - track[0]),
+            "deep-vae-late-gain": Finding.over(track[-1] - track[1]),
+            "elbo-against-recursion": gap("elbo", "fixed"),
+            "partial-against-recursion": gap("partial", "fixed"),
+            "encoder-bound-gap": Finding.over(arrays["encoder/fixed"][-1] - track[-1]),
+        }

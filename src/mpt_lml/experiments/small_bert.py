@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional
 
-from mpt_lml import data, masks
-from mpt_lml.experiments.registry import (
-    Config,
-    Finding,
-    Outcome,
-    Progress,
-    checksum,
-    experiment,
-    silent,
-)
-from mpt_lml.files import replacing
+from mpt_lml import fit, masks, networks
+from mpt_lml.data import sentences, train_tokenizer
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.models.masked_lm import masked_logits
-from mpt_lml.models.networks import (
-    Architecture,
-    load_tokenizer,
-    small_masked_lm,
-    train_tokenizer,
+from mpt_lml.scores import mask_score
+
+Choice = tuple[networks.Architecture, str, int, int]
+LENGTH = 64
+"""Tokens of a full row, [CLS] and [SEP] counted."""
+
+
+@experiment(
+    "small-bert",
+    title="The book's own BERT on classic books, and how other choices would have begun",
+    cost="about 1 h",
+    quick={"vocab_size": 200, "width": 32, "num_layers": 2, "num_steps": 4, "batch_tokens": 256}
+    | {"num_held_out": 8, "every": 2, "comparisons": (("classic", "uniform", 2, 4),)}
+    | {"source": "written"},
+    resumable=True,
 )
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
 @dataclass(frozen=True)
-class SmallBert(Config):
+class SmallBert(Experiment):
     """One network trained in full, and shorter runs of the same data for comparison.
 
     A comparison is (architecture, law of the mask size, steps, steps of the cycle of the learning
@@ -53,7 +48,7 @@ class SmallBert(Config):
     learning_rate: float = 3e-3
     num_held_out: int = 256
     every: int = 250
-    comparisons: tuple[tuple[Architecture, str, int, int], ...] = (
+    comparisons: tuple[Choice, ...] = (
         ("modern", "mixture", 500, 500),
         ("modern", "uniform", 500, 500),
         ("modern", "low", 500, 500),
@@ -62,30 +57,87 @@ class SmallBert(Config):
     )
     source: str = "books"
 
-    @classmethod
-    def paper(cls) -> SmallBert:
-        """The book's run (the paper has no such network)."""
-        return cls()
+    def run(self, bench: Bench) -> Outcome:
+        """Train the network and its comparisons; masks and rows are drawn on the CPU.
 
-    @classmethod
-    def quick(cls) -> SmallBert:
-        """A few steps on sentences that are always there."""
-        return cls(
-            vocab_size=200,
-            width=32,
-            num_layers=2,
-            num_steps=4,
-            batch_tokens=256,
-            num_held_out=8,
-            every=2,
-            comparisons=(("classic", "uniform", 2, 4),),
-            source="written",
+        With a folder the trained network is left in its folder ``model``. Arrays, for each run
+        (``full``, ARCHITECTURE/LAW, or ARCHITECTURE/LAW/CYCLE where it stops early):
+        ``watched/RUN`` (W, 4), the step and the scores of held-out rows at 15, 50 and 98 %, nats
+        per token; ``parameters/RUN`` (); ``unigram`` (), the mean log frequency of held-out tokens
+        (counts of the training text plus one), what a network that ignores its input can reach.
+        """
+        text = sentences(self.source, "train").first
+        tokenizer = train_tokenizer(text, self.vocab_size)
+        batches = Batches(text, tokenizer, self.batch_tokens)
+        held_out = self.held_out(tokenizer)
+        data, pieces = checksum([batches.stream, held_out]), held_out[:, 1:-1]
+        counts = batches.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0
+        arrays = {"unigram": (counts[pieces].log() - counts.sum().log()).mean()}
+        runs: dict[str, Choice] = {"full": ("modern", "mixture", self.num_steps, self.num_steps)}
+        for choice in self.comparisons:
+            architecture, law, steps, cycle = choice
+            runs[f"{architecture}/{law}" + ("" if steps == cycle else f"/{cycle}")] = choice
+        for name, choice in runs.items():
+            size = {"width": self.width, "num_layers": self.num_layers, "seed": self.seeds[0]}
+            network = networks.small_masked_lm(len(tokenizer), choice[0], **size)
+            network.to(bench.device)
+            kept = bench.checkpoint(name, every=self.every, data=data)
+            arrays[f"watched/{name}"] = self.train(network, choice, batches, held_out, kept, bench)
+            number = sum(each.numel() for each in network.parameters())
+            arrays[f"parameters/{name}"] = torch.tensor(float(number))
+            if bench.folder is not None and name == "full":
+                network.half().save_pretrained(bench.folder / "model")
+                tokenizer.save_pretrained(bench.folder / "model")
+        full = arrays["watched/full"][:, 1:]
+        gain = Finding((full[-1] - full[0]).min().item())  # the smallest over the watched rates
+        return Outcome({"small-bert-gain": gain}, arrays, data)
+
+    def held_out(self, tokenizer: Any) -> Int[Tensor, "N L"]:
+        """Windows of the held-out text, the same ones every time."""
+        text = sentences(self.source, "test").first
+        batches = Batches(text, tokenizer, self.num_held_out * LENGTH)
+        return batches.rows(batches.starts, LENGTH - 2, torch.Generator().manual_seed(0))
+
+    def train(
+        self,
+        network: Any,
+        choice: Choice,
+        batches: Batches,
+        held_out: Tensor,
+        kept: Any,
+        bench: Bench,
+    ) -> Tensor:
+        """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4)."""
+        _, law, num_steps, cycle = choice
+        rate, weights = self.learning_rate, network.parameters()
+        optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.01)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=rate, total_steps=cycle, pct_start=0.1
         )
+        generator = torch.Generator().manual_seed(self.seeds[0])
 
+        def loss(step: int) -> Tensor:
+            rows = batches.draw(step, generator=generator)
+            mask = training_masks(law, len(rows), rows.shape[1] - 2, generator=generator)
+            network.train()
+            with torch.autocast(network.device.type, torch.bfloat16):
+                return -mean_score(network, rows, mask, batches.mask_token)
 
-LENGTH = 64
-"""Tokens of a full row, [CLS] and [SEP] counted."""
-LAWS = ("mixture", "uniform", "low")
+        watched = sorted({*range(0, num_steps, self.every), num_steps})
+        _, scores = fit.descend(
+            network,
+            loss,
+            [schedule],
+            num_steps=num_steps,
+            generators=[generator],
+            max_norm=1.0,
+            watch=lambda: watch(network, held_out, batches.mask_token),
+            watched=watched,
+            checkpoint=kept,
+            progress=bench.progress,
+            label=f"{network.config.model_type}, {law}, step",
+        )
+        return torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
 
 
 class Batches:
@@ -95,19 +147,17 @@ class Batches:
     sentences takes sentences with equally many pieces, lengths in proportion to their tokens.
     """
 
-    def __init__(self, pieces: Sequence[Sequence[int]], ends: tuple[int, int], size: int) -> None:
-        self.size = size
-        self.ends = ends
+    def __init__(self, text: Sequence[str], tokenizer: Any, size: int) -> None:
+        pieces = tokenizer(list(text), add_special_tokens=False, verbose=False)["input_ids"]
+        self.mask_token, self.size = int(tokenizer.mask_token_id), size
+        self.ends = tokenizer.cls_token_id, tokenizer.sep_token_id
         lengths = torch.tensor([len(each) for each in pieces])
         self.stream = torch.tensor([piece for each in pieces for piece in each])
-        self.starts = lengths.cumsum(0) - lengths
+        starts = lengths.cumsum(0) - lengths
         fits = (lengths >= 4) & (lengths <= LENGTH - 2)
-        self.by_length = {
-            int(length): self.starts[fits & (lengths == length)]
-            for length in lengths[fits].unique()
-        }
+        self.by_length = {int(k): starts[fits & (lengths == k)] for k in lengths[fits].unique()}
         self.shares = torch.tensor([float(k * len(v)) for k, v in self.by_length.items()])
-        self.starts = self.starts[self.starts <= len(self.stream) - (LENGTH - 2)]
+        self.starts = starts[starts <= len(self.stream) - (LENGTH - 2)]
 
     def draw(self, step: int, *, generator: torch.Generator) -> Int[Tensor, "N L"]:
         """The rows of one step."""
@@ -133,217 +183,32 @@ def training_masks(
 
     ``uniform``: sizes 1..D. ``low``: sizes up to 30 % of D. ``mixture``: half of the rows each.
     """
-    if law not in LAWS:
-        raise ValueError(f"law must be one of {', '.join(LAWS)}, got {law!r}.")
-    uniform = masks.UniformSize()
     low = {"mixture": num_rows // 2, "uniform": 0, "low": num_rows}[law]
     limit = max(1, round(0.3 * num_features))
-    parts = []
-    for count, largest in ((low, limit), (num_rows - low, num_features)):
-        if count:
-            parts.append(uniform.stratified(count, largest, generator=generator))
+    sizes = [
+        masks.UniformSize().stratified(count, largest, generator=generator)
+        for count, largest in ((low, limit), (num_rows - low, num_features))
+        if count
+    ]
     ranks = masks.sample_ranks(num_rows, num_features, generator=generator)
-    return ranks < torch.cat(parts)[:, None]
+    return masks.from_ranks(ranks, torch.cat(sizes))
 
 
-def mean_score(network: PreTrainedModel, rows: Tensor, mask: Tensor, mask_token: int) -> Tensor:
+def mean_score(network: Any, rows: Tensor, mask: Tensor, mask_token: int) -> Tensor:
     """Mean over rows of (1/M) Σ_{j∈A} log p(x_j | x_R), nats per token; ends are never masked."""
     rows, mask = rows.to(network.device), mask.to(network.device)
     hidden = functional.pad(mask, (1, 1))
     logits = masked_logits(network, rows.masked_fill(hidden, mask_token), hidden)
     loss = functional.cross_entropy(logits.float(), rows[hidden], reduction="none")
-    weight = mask.float() / mask.sum(dim=1, keepdim=True)
-    return -(loss * weight[mask]).sum() / len(rows)
+    values = torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, -loss)
+    return mask_score(values, mask).mean()
 
 
-class Training:
-    """The state of one run; :meth:`steps` goes on from where it was saved."""
-
-    def __init__(
-        self,
-        config: SmallBert,
-        architecture: Architecture,
-        law: str,
-        num_steps: int,
-        cycle: int,
-        vocab: int,
-        device: torch.device = torch.device("cpu"),
-    ) -> None:
-        seed = config.seeds[0]
-        size = {"width": config.width, "num_layers": config.num_layers}
-        self.network: Any = small_masked_lm(
-            vocab, architecture, **size, max_length=LENGTH, seed=seed
-        ).to(device)
-        self.optimizer = torch.optim.AdamW(
-            self.network.parameters(), lr=config.learning_rate, weight_decay=0.01
-        )
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer, max_lr=config.learning_rate, total_steps=cycle, pct_start=0.1
-        )
-        self.generator = torch.Generator().manual_seed(seed)
-        self.law = law
-        self.num_steps = num_steps
-        self.step = 0
-        self.watched: list[list[float]] = []
-
-    def advance(self, batches: Batches, mask_token: int) -> None:
-        """One update: maximize the mean score of one random mask a row, products in bfloat16."""
-        rows = batches.draw(self.step, generator=self.generator)
-        mask = training_masks(self.law, len(rows), rows.shape[1] - 2, generator=self.generator)
-        self.network.train()
-        with torch.autocast(self.network.device.type, torch.bfloat16):
-            score = mean_score(self.network, rows, mask, mask_token)
-        self.optimizer.zero_grad()
-        (-score).backward()
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
-        self.optimizer.step()
-        self.schedule.step()
-        self.step += 1
-
-    def save(self, path: Path) -> None:
-        """Everything the next step depends on."""
-        with replacing(path) as partial:
-            torch.save(
-                {
-                    "network": self.network.state_dict(),
-                    "optimizer": self.optimizer.state_dict(),
-                    "schedule": self.schedule.state_dict(),
-                    "generator": self.generator.get_state(),
-                    "step": self.step,
-                    "watched": self.watched,
-                },
-                partial,
-            )
-
-    def load(self, path: Path) -> None:
-        """What :meth:`save` wrote."""
-        state = torch.load(path, weights_only=True, map_location="cpu")
-        for name in ("network", "optimizer", "schedule"):
-            getattr(self, name).load_state_dict(state[name])
-        self.generator.set_state(state["generator"])
-        self.step, self.watched = state["step"], state["watched"]
-
-
-WATCHED_RATES = (0.15, 0.5, 0.98)
-
-
-@torch.no_grad()
-def watch(network: PreTrainedModel, rows: Tensor, mask_token: int) -> list[float]:
-    """Score of held-out rows at 15, 50 and 98 %, the same masks every time."""
+def watch(network: Any, rows: Tensor, mask_token: int) -> Tensor:
+    """Score of held-out rows at 15, 50 and 98 %, the same masks every time, (3,)."""
     network.eval()
     generator = torch.Generator().manual_seed(0)
     features = rows.shape[1] - 2
     ranks = masks.sample_ranks(len(rows), features, generator=generator)
-    sizes = [round(rate * features) for rate in WATCHED_RATES]
-    return [mean_score(network, rows, ranks < size, mask_token).item() for size in sizes]
-
-
-def train(
-    training: Training,
-    batches: Batches,
-    held_out: Tensor,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    every: int,
-    path: Path | None,
-    progress: Progress,
-) -> Tensor:
-    """Run to the end; the scores of held-out rows every ``every`` steps, (W, 1 + 3)."""
-    mask_token = int(tokenizer.mask_token_id)
-    if path is not None and path.exists():
-        training.load(path)
-
-    def look() -> None:
-        if not training.watched or training.watched[-1][0] != training.step:  # else it goes on
-            scores = watch(training.network, held_out, mask_token)
-            training.watched.append([float(training.step), *scores])
-            if path is not None:
-                training.save(path)
-
-    kind = training.network.config.model_type
-    for _ in progress(range(training.step, training.num_steps), f"{kind}, {training.law}, step"):
-        if training.step % every == 0:
-            look()
-        training.advance(batches, mask_token)
-    look()
-    return torch.tensor(training.watched)
-
-
-def _prepare(config: SmallBert, checkpoints: Path | None) -> tuple[Any, Batches, Tensor]:
-    """Vocabulary and batches from the training books, rows from the held-out ones.
-
-    A run that goes on keeps the vocabulary it began with, in ``vocabulary`` of its folder.
-    """
-    sentences = data.sentences(config.source, "train").first
-    folder = None if checkpoints is None else checkpoints / "vocabulary"
-    if folder is not None and folder.exists():
-        tokenizer = load_tokenizer(folder)
-    else:
-        tokenizer = train_tokenizer(sentences, config.vocab_size)
-        if folder is not None:
-            tokenizer.save_pretrained(folder)
-    batches = batches_of(sentences, tokenizer, config.batch_tokens)
-    held = data.sentences(config.source, "test").first
-    other = batches_of(held, tokenizer, config.num_held_out * LENGTH)
-    generator = torch.Generator().manual_seed(0)
-    return tokenizer, batches, other.rows(other.starts, LENGTH - 2, generator)
-
-
-def batches_of(sentences: Sequence[str], tokenizer: PreTrainedTokenizerBase, size: int) -> Batches:
-    """Batches of about ``size`` tokens from ``sentences``."""
-    pieces = tokenizer(list(sentences), add_special_tokens=False, verbose=False)["input_ids"]
-    return Batches(pieces, (tokenizer.cls_token_id, tokenizer.sep_token_id), size)
-
-
-def _runs(config: SmallBert) -> Iterator[tuple[str, Architecture, str, int, int]]:
-    yield "full", "modern", "mixture", config.num_steps, config.num_steps
-    for architecture, law, steps, cycle in config.comparisons:
-        name = f"{architecture}/{law}" + ("" if steps == cycle else f"/{cycle}")
-        yield name, architecture, law, steps, cycle
-
-
-@experiment(
-    "small-bert",
-    title="The book's own BERT on classic books, and how other choices would have begun",
-    cost="about 1 h",
-    config=SmallBert,
-    resumable=True,
-)
-def small_bert(
-    config: SmallBert,
-    *,
-    device: torch.device = torch.device("cpu"),
-    progress: Progress = silent,
-    checkpoints: Path | None = None,
-) -> Outcome:
-    """Train the network of ``config`` and its comparisons; masks and rows are drawn on the CPU.
-
-    With ``checkpoints`` the trained network is left in its folder ``model``. Arrays, for each run
-    (``full``, ARCHITECTURE/LAW, or ARCHITECTURE/LAW/CYCLE where it stops early): ``watched/RUN``
-    (W, 4), the step and the scores of held-out rows at 15, 50 and 98 %, nats per token;
-    ``parameters/RUN`` (); ``unigram`` (), the mean log frequency of held-out tokens, what a network
-    that ignores its input can reach.
-    """
-    tokenizer, batches, held_out = _prepare(config, checkpoints)
-    arrays: dict[str, Tensor] = {"unigram": unigram_score(batches.stream, held_out[:, 1:-1])}
-    for name, architecture, law, steps, cycle in _runs(config):
-        training = Training(config, architecture, law, steps, cycle, len(tokenizer), device)
-        path = checkpoints / f"{name.replace('/', '-')}.pt" if checkpoints else None
-        arrays[f"watched/{name}"] = train(
-            training, batches, held_out, tokenizer, every=config.every, path=path, progress=progress
-        )
-        size = sum(each.numel() for each in training.network.parameters())
-        arrays[f"parameters/{name}"] = torch.tensor(float(size))
-        if checkpoints is not None and name == "full":
-            training.network.half().save_pretrained(checkpoints / "model")
-            tokenizer.save_pretrained(checkpoints / "model")
-    # The smallest gain over the watched rates, nats per token.
-    gain = (arrays["watched/full"][-1] - arrays["watched/full"][0])[1:].min().item()
-    data = checksum([batches.stream, held_out])
-    return Outcome({"small-bert-gain": Finding(gain)}, arrays, data)
-
-
-def unigram_score(training: Int[Tensor, " T"], held_out: Int[Tensor, "N D"]) -> Tensor:
-    """Mean log frequency of held-out tokens, counts of the training text plus one, nats per token."""
-    counts = training.bincount(minlength=int(held_out.max()) + 1).double() + 1.0
-    return (counts[held_out].log() - math.log(counts.sum().item())).mean()
+    hidden = [masks.from_ranks(ranks, round(rate * features)) for rate in (0.15, 0.5, 0.98)]
+    return torch.stack([mean_score(network, rows, mask, mask_token) for mask in hidden]).cpu()

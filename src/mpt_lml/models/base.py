@@ -22,6 +22,8 @@ from mpt_lml.shapes import (
 
 __all__ = ["ConditionalModel", "FromFunction", "Grouped", "LatentVariableModel", "TractableModel"]
 
+_Function = Callable[[Tensor, Tensor], Tensor]
+
 
 class _Model(ABC):
     @property
@@ -51,34 +53,28 @@ class ConditionalModel(_Model):
         """log p(x_j | x_R) of every datum under its own mask, nats, (B, D); 0 where not masked.
 
         Raises ``TypeError`` or ``ValueError`` for an ``x`` that the model cannot have made, a mask
-        that is not boolean (B, D) or masks nothing, or another number of masks than of data.
+        that is not boolean (B, D) or masks nothing.
         """
-        self._require_pairs(x, mask)
+        self._require(x, mask, pairs=True)
         return _keep(self._in_batches(self._log_each, x, mask), mask)
 
     def log_values(self, x: Tensor, mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D V"]:
-        """log p(x_j = v | x_R) of every value v for discrete data, nats, (B, D, V).
+        """log p(x_j = v | x_R) of every value v, one mask a datum, nats, (B, D, V).
 
-        One mask a datum. What stands in ``x`` at masked coordinates is not read. Meaningless where
-        ``mask`` is False. Raises as :meth:`log_each`, and ``TypeError`` if x is not discrete.
+        What ``x`` holds at masked coordinates is not read; what is said of others has no meaning.
+        Raises as :meth:`log_each`, and ``TypeError`` where coordinates are not discrete.
         """
-        self._require_pairs(x, mask)
+        self._require(x, mask, pairs=True)
         return self._log_values(x, mask)
 
     def log_conditional(self, x: Tensor, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P N D"]:
-        """log p(x_j | x_R) of every mask with every datum, nats, (P, N, D); 0 where not masked.
-
-        Raises ``TypeError`` or ``ValueError`` for an ``x`` that the model cannot have made, or a
-        mask that is not boolean (P, D) or masks nothing.
-        """
-        self.require_data(x)
-        require_mask(mask, self.num_features)
+        """:meth:`log_each` of every mask with every datum, nats, (P, N, D)."""
+        self._require(x, mask)
         return _keep(self._log_conditional(x, mask), mask[:, None])
 
     def mean_log_conditional(self, x: Tensor, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P D"]:
         """:meth:`log_conditional` averaged over the data, nats, (P, D), in bounded memory."""
-        self.require_data(x)
-        require_mask(mask, self.num_features)
+        self._require(x, mask)
         return _keep(self._mean_log_conditional(x, mask), mask)
 
     @property
@@ -109,24 +105,20 @@ class ConditionalModel(_Model):
         rows = chunks(len(mask), 32 * len(x) * self.num_features)
         return torch.cat([self.log_conditional(x, mask[some]).mean(dim=1) for some in rows])
 
-    def _every_pair(
-        self, function: Callable[[Tensor, Tensor], Tensor], x: Tensor, mask: Tensor
-    ) -> Tensor:
+    def _every_pair(self, function: _Function, x: Tensor, mask: Tensor) -> Tensor:
         """``function`` of every mask with every datum, (P, N, ...)."""
         repeated = x.repeat(len(mask), *[1] * (x.ndim - 1))
         values = self._in_batches(function, repeated, mask.repeat_interleave(len(x), dim=0))
         return values.unflatten(0, (len(mask), len(x)))
 
-    def _in_batches(
-        self, function: Callable[[Tensor, Tensor], Tensor], x: Tensor, mask: Tensor
-    ) -> Tensor:
+    def _in_batches(self, function: _Function, x: Tensor, mask: Tensor) -> Tensor:
         rows = chunks(len(x), 1, self._pairs_at_once)
         return torch.cat([function(x[some], mask[some]) for some in rows])
 
-    def _require_pairs(self, x: Tensor, mask: Tensor) -> None:
+    def _require(self, x: Tensor, mask: Tensor, *, pairs: bool = False) -> None:
         self.require_data(x)
         require_mask(mask, self.num_features)
-        if len(mask) != len(x):
+        if pairs and len(mask) != len(x):
             raise ValueError(
                 f"x and mask must have the same number of rows, got {len(x)} and {len(mask)}. "
                 "For every mask with every datum use log_conditional."
@@ -147,8 +139,7 @@ class TractableModel(ConditionalModel):
 
     def log_subset_marginal(self, x: Tensor, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
         """log p(x_R) for every row R of ``observed`` (True = in R), nats, (P, N); 0 for none."""
-        self.require_data(x)
-        require_boolean_rows("observed", observed, self.num_features)
+        self._require_sets(x, observed)
         rows = chunks(len(observed), 16 * len(x) * self.num_features)
         values = torch.cat([self._log_subset_marginal(x, observed[some]) for some in rows])
         return _keep(values, observed.any(dim=1, keepdim=True))
@@ -157,8 +148,7 @@ class TractableModel(ConditionalModel):
         self, x: Tensor, observed: Bool[Tensor, "P D"]
     ) -> Float[Tensor, " P"]:
         """:meth:`log_subset_marginal` averaged over the data, nats, (P,)."""
-        self.require_data(x)
-        require_boolean_rows("observed", observed, self.num_features)
+        self._require_sets(x, observed)
         return self._mean_log_subset_marginal(x, observed)
 
     @abstractmethod
@@ -171,29 +161,25 @@ class TractableModel(ConditionalModel):
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         return self.log_subset_marginal(x, observed).mean(dim=1)
 
+    def _require_sets(self, x: Tensor, observed: Tensor) -> None:
+        self.require_data(x)
+        require_boolean_rows("observed", observed, self.num_features)
+
 
 @final
 class FromFunction(ConditionalModel):
     """The conditionals of a function that answers one mask a datum, such as a network.
 
-    Parameters
-    ----------
-    log_values : callable
-        (x, mask), both (B, D) -> log q(x_j = v | x_R) for every value v, nats, (B, D, V). It must
-        not read x where ``mask`` is True.
-    num_features : int
-        D.
-    rows : int
-        Pairs of a datum and a mask that are asked for at a time: what fits a cache.
+    ``log_values`` takes (x, mask), both (B, D), and returns log q(x_j = v | x_R) for every value v,
+    nats, (B, D, V); it must not read x where ``mask`` is True. ``rows`` pairs of a datum and a mask
+    are asked for at a time: what fits a cache.
 
     >>> coins = FromFunction(lambda x, mask: torch.zeros(*x.shape, 2).log_softmax(-1), 3)
     >>> coins.log_each(torch.zeros(1, 3).long(), torch.tensor([[True, False, False]])).exp()
     tensor([[0.5000, 1.0000, 1.0000]])
     """
 
-    def __init__(
-        self, log_values: Callable[[Tensor, Tensor], Tensor], num_features: int, rows: int = 512
-    ) -> None:
+    def __init__(self, log_values: _Function, num_features: int, rows: int = 512) -> None:
         require_count("num_features", num_features, 1)
         require_count("rows", rows, 1)
         self.function = log_values
@@ -227,15 +213,9 @@ class Grouped(ConditionalModel):
     on each other given x_R, the area under the curve is smaller than log p(x) on average, by their
     total correlations (as in the paper's Equation 1); groups of one give back the model.
 
-    Parameters
-    ----------
-    model : ConditionalModel
-        With d coordinates.
-    group : Tensor (d,) int64
-        The group 0..D−1 of each coordinate, every one used.
-    jointly : bool
-        Score each group by its joint density log p(x_{R ∪ j}) − log p(x_R) instead, which takes a
-        model with marginals. Then a group is a coordinate like any other.
+    ``group`` (d,) names the group 0..D−1 of each of the model's d coordinates, every one used.
+    ``jointly`` scores each group by its joint density log p(x_{R ∪ j}) − log p(x_R) instead, which
+    takes a model with marginals; then a group is a coordinate like any other.
 
     >>> coins = FromFunction(lambda x, mask: torch.zeros(*x.shape, 2).log_softmax(-1), 4)
     >>> pairs = Grouped(coins, torch.tensor([0, 0, 1, 1]))
@@ -248,30 +228,22 @@ class Grouped(ConditionalModel):
     ) -> None:
         if jointly and not isinstance(model, TractableModel):
             raise TypeError(f"jointly=True needs marginals, which {type(model).__name__} lacks.")
-        if group.shape != (model.num_features,):
+        present = group.unique().tolist()
+        if group.shape != (model.num_features,) or present != list(range(len(present))):
             raise ValueError(
-                f"group must name a group for each of {model.num_features} coordinates, got shape "
-                f"{tuple(group.shape)}."
-            )
-        present = group.unique()
-        if not torch.equal(present, torch.arange(len(present), device=group.device)):
-            raise ValueError(
-                f"groups must be numbered 0, 1, ... without a gap, got {present.tolist()}."
+                f"group must name a group for each of {model.num_features} coordinates, numbered "
+                f"0, 1, ... without a gap, got shape {tuple(group.shape)} with {present}."
             )
         self.model, self.group, self.jointly = model, group, jointly
         self._num_features = len(present)
 
     @property
     def num_features(self) -> int:
-        """D, the number of groups."""
         return self._num_features
 
     @staticmethod
     def patches(height: int, width: int, patch: int) -> Int[Tensor, " d"]:
-        """The patch of every pixel of an image, both row by row, (H·W,): a ``group``.
-
-        Raises ``ValueError`` where patches of that side do not cover the image.
-        """
+        """The ``group`` that makes each square patch of an image one: row by row, (H·W,)."""
         if height % patch or width % patch:
             raise ValueError(
                 f"patches of side {patch} do not cover an image of {height} by {width}."
@@ -280,7 +252,6 @@ class Grouped(ConditionalModel):
         return (rows * (width // patch) + torch.arange(width) // patch).flatten()
 
     def require_data(self, x: Tensor) -> None:
-        """Check ``x`` as the model does."""
         self.model.require_data(x)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -321,32 +292,23 @@ class LatentVariableModel(_Model):
         """K."""
 
     @abstractmethod
-    def log_factors(
-        self, x: Float[Tensor, "N D"], z: Float[Tensor, "*S N K"]
-    ) -> Float[Tensor, "*S N D"]:
+    def log_factors(self, x: Tensor, z: Float[Tensor, "*S N K"]) -> Float[Tensor, "*S N D"]:
         """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
 
-    def log_table(
-        self, x: Float[Tensor, "N D"], nodes: Float[Tensor, "G K"]
-    ) -> Float[Tensor, "G N D"]:
+    def log_table(self, x: Tensor, nodes: Float[Tensor, "G K"]) -> Float[Tensor, "G N D"]:
         """log p(x_d | z_g) for every datum and every node, nats, (G, N, D)."""
         return self.log_factors(x, nodes[:, None, :].expand(-1, len(x), -1))
 
     @abstractmethod
-    def sample_given(
-        self, z: Float[Tensor, "*S K"], *, generator: torch.Generator
-    ) -> Float[Tensor, "*S D"]:
-        """One x ~ p(x | z) for every z, (..., D)."""
+    def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Tensor:
+        """One x ~ p(x | z) for every z (..., K), (..., D)."""
 
     def log_prior(self, z: Float[Tensor, "*S K"]) -> Float[Tensor, "*S"]:
         """log N(z; 0, I), nats."""
         return -0.5 * (z.square().sum(dim=-1) + self.latent_dim * LOG_2PI)
 
     def log_joint(
-        self,
-        x: Float[Tensor, "N D"],
-        z: Float[Tensor, "*S N K"],
-        observed: Bool[Tensor, "#N D"] | None = None,
+        self, x: Tensor, z: Float[Tensor, "*S N K"], observed: Tensor | None = None
     ) -> Float[Tensor, "*S N"]:
         """log p(x_R, z), nats, (..., N); R is everything unless ``observed`` says otherwise."""
         factors = self.log_factors(x, z)

@@ -11,6 +11,8 @@ from torch import Tensor
 from mpt_lml.models.base import TractableModel
 from mpt_lml.shapes import require_count, require_dtype, require_generator, require_values
 
+__all__ = ["HMM"]
+
 
 @final
 class HMM(TractableModel):
@@ -20,10 +22,8 @@ class HMM(TractableModel):
 
     Parameters
     ----------
-    initial : Tensor (Q,)
-        Probabilities of the first state; zeros are allowed.
-    transition : Tensor (Q, Q)
-        ``transition[q, r]`` is the probability of state r after state q; zeros are allowed.
+    initial, transition : Tensor (Q,), (Q, Q)
+        Probabilities of the first state and of state r after state q; zeros are allowed.
     emission : Tensor (Q, V)
         ``emission[q, v]`` is the probability of symbol v in state q, positive: every sequence then
         has a finite log-probability.
@@ -32,10 +32,13 @@ class HMM(TractableModel):
 
     Raises
     ------
-    TypeError
-        For a table that is not a floating-point tensor.
-    ValueError
-        For shapes that do not fit, an entry out of range, or a row that does not sum to 1 (1e-9).
+    TypeError, ValueError
+        For tables that are not floating point, do not fit, or do not sum to 1 in each row (1e-9).
+
+    >>> language = HMM.cyclic(num_features=4)
+    >>> x = language.sample(5, generator=torch.Generator().manual_seed(0))
+    >>> language.log_conditional(x, torch.tensor([[True, True, False, False]])).shape
+    torch.Size([1, 5, 4])
     """
 
     def __init__(
@@ -49,16 +52,14 @@ class HMM(TractableModel):
         states = len(initial)
         _require_table("initial", initial, (states,))
         _require_table("transition", transition, (states, states))
-        _require_table("emission", emission, (states, None))
+        _require_table("emission", emission, (states, "V"))
         if not (emission > 0).all():
             state, symbol = (emission <= 0).nonzero()[0].tolist()
             raise ValueError(
                 f"emission must be positive, but emission[{state}, {symbol}] is 0: a sequence could "
                 "then have probability 0. Give every symbol a small probability in every state."
             )
-        self.initial = initial
-        self.transition = transition
-        self.emission = emission
+        self.initial, self.transition, self.emission = initial, transition, emission
         self._num_features = num_features
 
     @classmethod
@@ -69,7 +70,6 @@ class HMM(TractableModel):
         num_features: int = 16,
         *,
         preferred: float = 0.95,
-        dtype: torch.dtype = torch.float64,
     ) -> HMM:
         """The book's language: states on a circle, each with its own few symbols.
 
@@ -87,12 +87,12 @@ class HMM(TractableModel):
             )
         if not 0.0 < preferred < 1.0:
             raise ValueError(f"preferred must be between 0 and 1, got {preferred}.")
-        circle = torch.eye(num_states, dtype=dtype)
+        circle = torch.eye(num_states, dtype=torch.float64)
         move = 0.2 * circle + 0.7 * circle.roll(1, dims=1) + 0.05 * circle.roll(2, dims=1)
         own = num_symbols // num_states
         block = circle.repeat_interleave(own, dim=1)
         emit = block * preferred / own + (1 - block) * (1 - preferred) / (num_symbols - own)
-        initial = torch.full((num_states,), 1.0 / num_states, dtype=dtype)
+        initial = torch.full_like(circle[0], 1.0 / num_states)
         return cls(initial, move + 0.05 / num_states, emit, num_features)
 
     @property
@@ -121,19 +121,16 @@ class HMM(TractableModel):
         return max(1, 2**21 // (8 * self.num_features * self.num_states))
 
     def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` is (N, D) int64 with symbols 0..V−1."""
         require_values(x, [self.num_symbols] * self.num_features)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Int[Tensor, "N D"]:
         """``n`` sequences, shape (n, D) int64."""
         require_count("n", n, 1)
         require_generator(generator)
-        uniform = torch.rand(
-            2, self.num_features, n, generator=generator, dtype=self.initial.dtype
-        ).to(self.initial.device)
-        symbols = []
-        weights = self.initial.expand(n, -1)
-        for pick_state, pick_symbol in zip(*uniform, strict=True):
+        shape = (2, self.num_features, n)
+        uniform = torch.rand(shape, generator=generator, dtype=self.initial.dtype)
+        symbols, weights = [], self.initial.expand(n, -1)
+        for pick_state, pick_symbol in zip(*uniform.to(self.initial.device), strict=True):
             state = _pick(weights, pick_state)
             symbols.append(_pick(self.emission[state], pick_symbol))
             weights = self.transition[state]
@@ -147,9 +144,8 @@ class HMM(TractableModel):
 
     def _forward(self, factors: Tensor) -> tuple[Tensor, Tensor]:
         """p(z_j | x_R before j), (D, B, Q), and log p(x_R), (B,)."""
-        ahead = torch.empty_like(factors)
+        ahead, totals = torch.empty_like(factors), torch.empty_like(factors[..., 0])
         belief = self.initial.expand(factors.shape[1:])
-        totals = torch.empty_like(factors[..., 0])
         for j, factor in enumerate(factors):
             ahead[j] = belief
             weighted = belief * factor
@@ -159,8 +155,7 @@ class HMM(TractableModel):
 
     def _backward(self, factors: Tensor) -> Tensor:
         """p(x_R after j | z_j), scaled to sum to 1 over z_j, (D, B, Q)."""
-        behind = torch.empty_like(factors)
-        message = torch.ones_like(factors[0])
+        behind, message = torch.empty_like(factors), torch.ones_like(factors[0])
         back = self.transition.T.contiguous()
         for j in range(len(factors) - 1, -1, -1):
             behind[j] = message / message.sum(dim=1, keepdim=True)
@@ -186,14 +181,12 @@ def _pick(weights: Float[Tensor, "N C"], uniform: Float[Tensor, " N"]) -> Int[Te
     return torch.searchsorted(bounds, uniform[:, None], right=True).squeeze(1)
 
 
-def _require_table(name: str, table: Tensor, shape: tuple[int | None, ...]) -> None:
-    """Check that ``table`` holds probabilities along its last axis."""
+def _require_table(name: str, table: Tensor, shape: tuple[int | str, ...]) -> None:
     require_dtype(name, table)
     if table.ndim != len(shape) or any(
-        want not in (None, got) for want, got in zip(shape, table.shape, strict=True)
+        want not in (got, "V") for want, got in zip(shape, table.shape, strict=True)
     ):
-        wanted = tuple("V" if size is None else size for size in shape)
-        raise ValueError(f"{name} must have shape {wanted}, got {tuple(table.shape)}.")
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(table.shape)}.")
     if not (torch.isfinite(table) & (table >= 0)).all():
         raise ValueError(f"{name} must be finite and not negative, got {table.min().item()}.")
     worst = (table.sum(dim=-1) - 1.0).abs().max().item()

@@ -27,6 +27,8 @@ from mpt_lml.shapes import (
     require_positive,
 )
 
+__all__ = ["ConjugateRegression"]
+
 
 @final
 class ConjugateRegression(TractableModel):
@@ -48,6 +50,10 @@ class ConjugateRegression(TractableModel):
     ------
     ValueError
         For shapes that do not fit, entries that are not finite, or a number that is not positive.
+
+    >>> model = ConjugateRegression(torch.ones(3, 1))  # three repeated measurements
+    >>> model.log_conditional(torch.zeros(1, 3), torch.eye(3).bool()).shape  # nats
+    torch.Size([3, 1, 3])
     """
 
     def __init__(

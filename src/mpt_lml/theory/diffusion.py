@@ -84,8 +84,7 @@ def step_elbo(
 def block_elbo(score: Float[Tensor, "*B D"], num_steps: int) -> Float[Tensor, "*B"]:
     """The same for T random blocks of (nearly) equal size: Σ_i (size of block i) S(M_i).
 
-    M_i is how many coordinates are masked before block i; the blocks are those of
-    :func:`mpt_lml.orders.in_blocks`. At T = D it is Σ_M S(M).
+    M_i is how many coordinates are masked before block i. At T = D it is Σ_M S(M).
 
     >>> block_elbo(torch.tensor([-1.0, -2.0]), 2)
     tensor(-3.)
@@ -127,9 +126,8 @@ def sample(
     """One draw x for every row of ``reveal``, (N, D), and its log-probability along that row, (N,).
 
     Coordinates shown together are drawn independently of each other, given what came before. Given
-    x alone one would have to average over reveals, which come from :func:`reveal_steps`,
-    :func:`mpt_lml.orders.draw` or :func:`mpt_lml.orders.in_blocks`. Raises ``TypeError`` for a model
-    whose coordinates are not discrete.
+    x alone one would have to average over reveals, which come from :func:`reveal_steps` or
+    :func:`mpt_lml.orders.draw`. Raises ``TypeError`` for a model whose coordinates are not discrete.
 
     >>> from mpt_lml import HMM
     >>> g, reveal = torch.Generator().manual_seed(0), torch.arange(16)[None]

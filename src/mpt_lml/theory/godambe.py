@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import masks
@@ -164,12 +164,6 @@ class Godambe:
         variability = torch.einsum("m,mpq->pq", probabilities * weight**2, self.one_mask)
         return self._relative(sensitivity[None], variability[None]).item()
 
-    def condition(self) -> Float[Tensor, " D"]:
-        """Largest over smallest eigenvalue of H_M; infinite where it is singular."""
-        values = torch.linalg.eigvalsh(self.sensitivity)
-        ratio = values[:, -1] / values[:, 0]
-        return ratio.where(self._identified(self.sensitivity), torch.inf)
-
     def gradient_rms(
         self, metric: Literal["euclidean", "fisher"] = "euclidean"
     ) -> Float[Tensor, " D"]:
@@ -181,21 +175,20 @@ class Godambe:
         """
         if metric not in ("euclidean", "fisher"):
             raise ValueError(f"metric must be 'euclidean' or 'fisher', got {metric!r}.")
-        moment = self.one_mask if metric == "euclidean" else self._white(self.one_mask)
+        moment = self.one_mask
+        if metric == "fisher":
+            moment = torch.linalg.solve(self.fisher, moment)
         return moment.diagonal(dim1=1, dim2=2).sum(dim=1).sqrt() / len(moment)
 
     def _relative(
         self, sensitivity: Float[Tensor, "B Q Q"], variability: Float[Tensor, "B Q Q"]
     ) -> Float[Tensor, " B"]:
-        identified = self._identified(sensitivity)
-        identity = torch.eye(len(self.fisher)).to(sensitivity)
-        h = self._white(sensitivity).where(identified[:, None, None], identity)
+        h, identity = self._white(sensitivity), torch.eye(len(self.fisher)).to(sensitivity)
+        identified = torch.linalg.eigvalsh(h)[:, 0] > 1e-10
+        h = h.where(identified[:, None, None], identity)
         half = torch.linalg.solve(h, self._white(variability))
         loss = torch.linalg.solve(h, half.mT).diagonal(dim1=1, dim2=2).sum(dim=1)
         return (len(identity) / loss).where(identified, torch.nan)
-
-    def _identified(self, sensitivity: Float[Tensor, "B Q Q"]) -> Bool[Tensor, " B"]:
-        return torch.linalg.eigvalsh(self._white(sensitivity))[:, 0] > 1e-10
 
     def _white(self, matrices: Float[Tensor, "B Q Q"]) -> Float[Tensor, "B Q Q"]:
         """L⁻¹ · L⁻ᵀ with I = L Lᵀ: in the coordinates in which the Fisher information is 1."""

@@ -49,8 +49,8 @@ def crossover(
     count = score.shape[-1]
     require_count("the number of rates", count, 2)
     rate = torch.arange(1, count + 1).to(score) / count if rate is None else rate
-    height = score.mean(dim=-1) if height is None else torch.as_tensor(height).to(score)
-    above = score - height[..., None]
+    height = score.mean(dim=-1) if height is None else height
+    above = score - torch.as_tensor(height, dtype=score.dtype, device=score.device)[..., None]
     crosses = (above[..., :-1] * above[..., 1:] <= 0) & (above[..., :-1] != above[..., 1:])
     if not crosses.any(dim=-1).all():
         raise ValueError(
@@ -134,8 +134,17 @@ def sizes_and_weights(
     """
     require_count("num_features", num_features, 1)
     require_count("num_sizes", num_sizes, 1, num_features)
-    nodes = 0.5 + num_features * (_nodes(num_sizes, rule) + 1.0) / 2.0
-    sizes = np.unique(np.clip(np.rint(nodes), 1, num_features).astype(np.int64))
+    step = np.linspace(0.0, 1.0, num_sizes) if num_sizes > 1 else np.array([0.5])
+    nodes = {
+        "midpoint": (2.0 * np.arange(num_sizes) + 1.0) / num_sizes - 1.0,
+        "trapezoid": 2.0 * step - 1.0,
+        "gauss-legendre": np.polynomial.legendre.leggauss(num_sizes)[0],
+        "clenshaw-curtis": -np.cos(np.pi * step),
+    }
+    if rule not in nodes:
+        raise ValueError(f"rule must be one of {', '.join(nodes)}, got {rule!r}.")
+    rounded = np.rint(0.5 + num_features * (nodes[rule] + 1.0) / 2.0)
+    sizes = np.unique(np.clip(rounded, 1, num_features).astype(np.int64))
     if rule == "midpoint":
         weights = np.full(len(sizes), num_features / len(sizes))
     elif rule == "trapezoid":
@@ -147,18 +156,3 @@ def sizes_and_weights(
         )
         weights = np.linalg.solve(few.T, every.sum(axis=0))
     return torch.from_numpy(sizes), torch.from_numpy(weights)
-
-
-def _nodes(count: int, rule: Rule) -> np.ndarray:
-    """Nodes of a rule on [−1, 1], increasing."""
-    if rule == "gauss-legendre":
-        return np.polynomial.legendre.leggauss(count)[0]
-    if rule == "midpoint" or count == 1:
-        return (2.0 * np.arange(count) + 1.0) / count - 1.0
-    if rule == "clenshaw-curtis":
-        return -np.cos(np.pi * np.arange(count) / (count - 1))
-    if rule == "trapezoid":
-        return np.linspace(-1.0, 1.0, count)
-    raise ValueError(
-        f"rule must be 'midpoint', 'trapezoid', 'gauss-legendre' or 'clenshaw-curtis', got {rule!r}."
-    )

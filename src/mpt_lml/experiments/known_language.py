@@ -1,0 +1,254 @@
+"""A language whose likelihood is known: what a trained BERT still lacks, by law of the mask size."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from mpt_lml import fit, masks, scores
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.models.base import ConditionalModel
+from mpt_lml.models.hmm import HMM
+from mpt_lml.models.symbol_bert import SymbolBERT
+from mpt_lml.numerics import mean_and_error
+
+LAWS: dict[str, masks.SizeLaw] = {
+    "fixed-15": masks.FixedRate(0.15),
+    "fixed-50": masks.FixedRate(0.5),
+    "fixed-80": masks.FixedRate(0.8),
+    "uniform": masks.UniformSize(),
+    "stratified": masks.UniformSize(),  # the same law, its sizes spread evenly over each batch
+}
+
+
+class Problem:
+    """Fresh sequences of a source, random orders for each, and what the source says about them."""
+
+    def __init__(
+        self, source: HMM, num_data: int, num_orders: int, *, generator: torch.Generator
+    ) -> None:
+        features = source.num_features
+        self.x = source.sample(num_data, generator=generator)
+        ranks = masks.sample_ranks(num_data * num_orders, features, generator=generator)
+        self.order = ranks.argsort(dim=1).view(num_data, num_orders, features)
+        self.mask = masks.nested_masks(self.order).flatten(0, 2)
+        self.rows = self.x.repeat_interleave(num_orders * features, dim=0)
+        self.values = source.log_each(self.rows, self.mask)
+
+    def by_size(self, values: Float[Tensor, "P D"]) -> Float[Tensor, "N O D"]:
+        """Score of every mask, by sequence, order and size."""
+        return scores.mask_score(values, self.mask).view(self.order.shape)
+
+    def compare(self, model: ConditionalModel) -> dict[str, Tensor]:
+        """The source minus ``model`` at the same sequences and masks, with standard errors, nats.
+
+        ``area`` and ``chain`` (N, O): every masked token scored, and log p(x) − log p_σ(x).
+        """
+        difference = self.values - model.log_each(self.rows, self.mask)
+        by_size = self.by_size(difference)
+        own = difference.view(*self.order.shape, -1).gather(3, self.order[..., None])
+        area, chain = by_size.sum(dim=2), own.sum(dim=(2, 3))
+        size_gap, size_gap_error = mean_and_error(by_size.mean(dim=1))
+        gap, gap_error = mean_and_error(area.mean(dim=1))
+        return {
+            "gap": gap,
+            "gap_error": gap_error,
+            "spread": chain.var(dim=1).mean().sqrt(),  # over orders of the same sequence
+            "area": area,
+            "chain": chain,
+            "size_gap": size_gap,
+            "size_gap_error": size_gap_error,
+        }
+
+    def designs(self, area: Float[Tensor, "N O"], chain: Float[Tensor, "N O"]) -> dict[str, Tensor]:
+        """Standard error of one gap, one order a sequence, by what source and network share."""
+        source = self.by_size(self.values).sum(dim=2)
+        network = source - area
+        pairs = {
+            "same masks, all tokens": area[:, 0],
+            "same masks, one token": chain[:, 0],
+            "same sequences, other masks": source[:, 0] - network[:, 1],
+        }
+        errors = {f"error/{name}": mean_and_error(each)[1] for name, each in pairs.items()}
+        separate = (source[:, 0].var() + network[:, 0].var()) / len(source)
+        return errors | {"error/other sequences": separate.sqrt(), "gap/one token": chain.mean()}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one network is trained: AdamW with one cycle of the learning rate."""
+
+    num_steps: int = 3000
+    batch_size: int = 128
+    learning_rate: float = 3e-3
+    half_precision: bool = True  # products in bfloat16; the weights and AdamW stay float32
+
+
+def training_masks(
+    law: str, num_masks: int, num_features: int, *, generator: torch.Generator
+) -> Bool[Tensor, "P D"]:
+    """One mask for each sequence of a batch, (P, D)."""
+    if law != "stratified":
+        return masks.sample_masks(num_masks, num_features, LAWS[law], generator=generator)
+    ranks = masks.sample_ranks(num_masks, num_features, generator=generator)
+    sizes = LAWS[law].stratified(num_masks, num_features, generator=generator)
+    return masks.from_ranks(ranks, sizes)
+
+
+def masked_scores(
+    model: SymbolBERT,
+    x: Int[Tensor, "N D"],
+    mask: Bool[Tensor, "N D"],
+    *,
+    half_precision: bool = False,
+) -> Float[Tensor, " N"]:
+    """(1/M) Σ_{j∈A} log q(x_j | x_R) for sequence n under its own mask A_n, (N,), differentiable."""
+    network, inputs = model.network, {"input_ids": x.masked_fill(mask, model.mask_token)}
+    if half_precision:
+        weights = {name: value.bfloat16() for name, value in network.named_parameters()}
+        logits = torch.func.functional_call(network, weights, kwargs=inputs).logits.float()
+    else:
+        logits = network(**inputs).logits
+    loss = functional.cross_entropy(logits.transpose(1, 2), x, reduction="none")
+    return scores.mask_score(-loss * mask, mask)
+
+
+def train(
+    model: SymbolBERT,
+    source: HMM,
+    law: str,
+    recipe: Recipe,
+    *,
+    generator: torch.Generator,
+    **options: Any,
+) -> list[Tensor]:
+    """Maximize the score of one random mask a sequence, on sequences that are never seen twice.
+
+    ``options`` are those of :func:`mpt_lml.fit.descend`; returned is what its ``watch`` has seen.
+    """
+    optimizer = torch.optim.AdamW(model.network.parameters(), lr=recipe.learning_rate, fused=True)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=recipe.learning_rate, total_steps=recipe.num_steps
+    )
+
+    def loss(step: int) -> Tensor:
+        x = source.sample(recipe.batch_size, generator=generator)
+        mask = training_masks(law, recipe.batch_size, source.num_features, generator=generator)
+        return -masked_scores(model, x, mask, half_precision=recipe.half_precision).mean()
+
+    return fit.descend(
+        model.network,
+        loss,
+        [cycle],
+        num_steps=recipe.num_steps,
+        generators=[generator],
+        label=f"{law}, step",
+        **options,
+    )[1]
+
+
+@experiment(
+    "known-language",
+    title="A BERT on a language of known likelihood: laws of the size, and what closes the gap",
+    cost="about 25 min",
+    quick={
+        "seeds": (4, 44),
+        "recipe": Recipe(num_steps=10, batch_size=32),
+        "width": 16,
+        "variants": ((32, 5, 3e-3),),
+        "num_test": 20,
+        "num_orders": 2,
+        "watched": (0, 5),
+    },
+    resumable=True,
+    gpu=False,
+)
+@dataclass(frozen=True)
+class KnownLanguage(Experiment):
+    """Five laws of the mask size with several seeds each, and shorter, longer and wider runs.
+
+    A variant is (width, steps, learning rate), trained with uniform sizes and the first seed.
+
+    Arrays, for law in ``LAWS``, nats: ``gap/LAW``, ``gap_error/LAW`` (over sequences),
+    ``excess_error/LAW`` (of the gap minus that of uniform sizes with the same seed, over sequences)
+    and ``spread/LAW`` (log p_σ over orders σ), all (seeds,); ``size_gap/LAW`` and
+    ``size_gap_error/LAW`` (seeds, D); ``watched/LAW`` (seeds, W, D), the curves on the way on fewer
+    sequences. ``exact``, ``exact_few`` (D,) and ``log_marginal`` (2,) are the source's, the last
+    with its standard error. ``variant/WIDTH-STEPS-RATE`` (4,): parameters, gap, its error, spread.
+    ``error/*`` (): standard error of one gap, one order a sequence, by what source and network
+    share; ``gap/one token`` (): that gap from single tokens.
+    """
+
+    seeds: tuple[int, ...] = (4, 44, 444)
+    recipe: Recipe = field(default_factory=Recipe)
+    width: int = 64
+    variants: tuple[tuple[int, int, float], ...] = (
+        (64, 1000, 3e-3),
+        (128, 3000, 3e-3),
+        (64, 12_000, 3e-3),
+    )
+    num_test: int = 2000
+    num_orders: int = 4
+    test_seed: int = 10
+    watched: tuple[int, ...] = (0, 100, 300, 1000, 3000)
+
+    def run(self, bench: Bench) -> Outcome:
+        source, generator = HMM.cyclic(), torch.Generator().manual_seed(self.test_seed)
+        problem = Problem(source, self.num_test, self.num_orders, generator=generator)
+        few = Problem(source, min(500, self.num_test), 1, generator=generator)
+
+        def trained(law: str, seed: int, width: int, recipe: Recipe) -> dict[str, Tensor]:
+            model = SymbolBERT(source.num_symbols, source.num_features, width, seed=seed)
+            watched = train(
+                model,
+                source,
+                law,
+                recipe,
+                generator=torch.Generator().manual_seed(seed),
+                watch=lambda: few.by_size(model.log_each(few.rows, few.mask)).mean((0, 1)),
+                watched=[step for step in self.watched if step <= recipe.num_steps],
+                progress=bench.progress,
+            )
+            weights = dict(model.network.named_parameters())
+            size = sum(each.numel() for each in weights.values())
+            found = {"num_parameters": torch.tensor(size), "watched": torch.stack(watched)}
+            return found | problem.compare(model) | weights
+
+        def kept(law: str, seed: int, width: int, recipe: Recipe) -> dict[str, Tensor]:
+            name = f"{law}-{width}-{recipe.num_steps}-{recipe.learning_rate:g}-{seed}"
+            return bench.keep(name, functools.partial(trained, law, seed, width, recipe))
+
+        runs = {
+            law: [kept(law, seed, self.width, self.recipe) for seed in self.seeds] for law in LAWS
+        }
+        arrays = {
+            "log_marginal": torch.stack(mean_and_error(source.log_marginal(problem.x))),
+            "exact": problem.by_size(problem.values).mean(dim=(0, 1)),
+            "exact_few": few.by_size(few.values).mean(dim=(0, 1)),
+        }
+        uniform = torch.stack([each["area"] for each in runs["uniform"]])
+        for law, found in runs.items():
+            for name in ("gap", "gap_error", "spread", "size_gap", "size_gap_error", "watched"):
+                arrays[f"{name}/{law}"] = torch.stack([each[name] for each in found])
+            excess = torch.stack([each["area"] for each in found]) - uniform
+            arrays[f"excess_error/{law}"] = mean_and_error(excess.mean(dim=2), dim=1)[1]
+        for width, num_steps, rate in self.variants:
+            recipe = replace(self.recipe, num_steps=num_steps, learning_rate=rate)
+            variant = kept("uniform", self.seeds[0], width, recipe)
+            summary = [variant[name] for name in ("num_parameters", "gap", "gap_error", "spread")]
+            arrays[f"variant/{width}-{num_steps}-{rate:g}"] = torch.stack(summary)
+        arrays |= problem.designs(runs["uniform"][0]["area"], runs["uniform"][0]["chain"])
+        return Outcome(self.findings(arrays), arrays, checksum([problem.x, few.x]))
+
+    def findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
+        """How much larger the smallest gap of a fixed rate is than that of uniform sizes."""
+        fixed = [arrays[f"gap/{law}"] for law in LAWS if law.startswith("fixed")]
+        excess = torch.stack(fixed) - arrays["gap/uniform"]
+        smallest = excess[excess.mean(dim=1).argmin()]
+        return {"known-language-uniform-size": Finding.over(smallest)}

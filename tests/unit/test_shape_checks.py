@@ -1,0 +1,70 @@
+"""The shape-checked run (`make unit`, second line) does catch a wrong shape."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mpt_lml
+
+CHECKED = ["--jaxtyping-packages=mpt_lml,beartype.beartype"]
+WRONG = """
+import pytest, torch
+from mpt_lml import gaussian
+
+def call(size):
+    return gaussian.log_density(torch.zeros(3, 2), torch.zeros(size), torch.eye(2))
+
+def test_right():
+    assert call(2).shape == (3,)
+
+def test_wrong():  # broadcasting would let it pass
+    with pytest.raises(Exception, match="Type-check error"):
+        call(1)
+"""
+
+
+@pytest.mark.parametrize(("options", "passed"), [(CHECKED, 2), ([], 1)], ids=["checked", "plain"])
+def test_a_wrong_shape_is_caught_by_the_checked_run_only(
+    options: list[str], passed: int, tmp_path: Path
+) -> None:
+    (tmp_path / "test_wrong.py").write_text(WRONG)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    found = subprocess.run(
+        [*command, "test_wrong.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert f"{passed} passed" in found.stdout, found.stdout + found.stderr
+
+
+def functions() -> Iterator[types.FunctionType]:
+    for info in pkgutil.walk_packages(mpt_lml.__path__, "mpt_lml."):
+        module = importlib.import_module(info.name)
+        for each in vars(module).values():
+            if getattr(each, "__module__", "") == info.name:
+                inside = vars(each).values() if inspect.isclass(each) else [each]
+                yield from (inspect.unwrap(f) for f in inside if inspect.isfunction(f))
+
+
+def test_every_shape_can_be_resolved() -> None:
+    """Where a name is missing at run time, the checked run takes the annotation for anything."""
+    seen, unresolved = 0, []
+    for function in functions():
+        for name, text in function.__annotations__.items():
+            if "Tensor[" in str(text) or "[Tensor" in str(text):
+                seen += 1
+                try:
+                    eval(str(text), function.__globals__)
+                except NameError as error:
+                    unresolved.append(
+                        f"{function.__module__}.{function.__qualname__} {name}: {error}"
+                    )
+    assert seen > 100
+    assert unresolved == []
