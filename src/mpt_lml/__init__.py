@@ -7,6 +7,7 @@ from mpt_lml import (
     gaussian,
     grids,
     masks,
+    networks,
     objectives,
     orders,
     page,
@@ -16,7 +17,6 @@ from mpt_lml import (
     theory,
     verdicts,
 )
-from mpt_lml.models import networks
 from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.masked_lm import MaskedLM
@@ -27,6 +27,7 @@ from mpt_lml.models.symbol_bert import SymbolBERT
 from mpt_lml.models.tables import ConditionalTable, JointTable
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
+from mpt_lml.results import Estimate, MaskCurve
 
 __all__ = [
     "HMM",
@@ -36,10 +37,12 @@ __all__ = [
     "ConditionalModel",
     "ConditionalTable",
     "ConjugateRegression",
+    "Estimate",
     "FromFunction",
     "GridConditional",
     "Grouped",
     "JointTable",
+    "MaskCurve",
     "MaskedLM",
     "SymbolBERT",
     "ViTMAE",

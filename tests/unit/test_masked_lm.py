@@ -17,9 +17,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from mpt_lml import MaskedLM, curves, data, estimators, masks, numerics
+from mpt_lml import MaskedLM, curves, data, estimators, masks, networks
 from mpt_lml.checkpoints import BERT_BASE, CheckpointError
-from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import masked_logits
 
 
@@ -89,7 +88,7 @@ def test_fast_linear_layers_give_the_same_float32_values(kind: str) -> None:
     where = torch.rand(4, 6, generator=generator(2)) < 0.4
     with torch.no_grad():
         plain = masked_logits(network, ids, where)
-        with numerics.fast_linear(network):
+        with networks.fast_linear(network):
             fast = masked_logits(network, ids, where)
             # No hidden place at all: oneDNN knows no empty product.
             assert masked_logits(network, ids, where & False).shape == (0, len(PIECES))
@@ -98,10 +97,21 @@ def test_fast_linear_layers_give_the_same_float32_values(kind: str) -> None:
     assert all("forward" not in vars(each) for each in network.modules())
 
 
-def test_fast_linear_is_used_for_plain_float32_layers_without_gradients_only() -> None:
-    def used(layer: torch.nn.Module) -> bool:
-        with numerics.fast_linear(layer):
-            return "forward" in vars(layer)
+def test_fast_linear_is_used_for_plain_float32_layers_without_gradients_only(monkeypatch) -> None:
+    plain: list[object] = []
+
+    def counted(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        plain.append(None)
+        return real(x, *weights)
+
+    real = torch.nn.functional.linear
+    monkeypatch.setattr(networks.functional, "linear", counted)
+
+    def used(layer: torch.nn.Module, dtype: torch.dtype = torch.float32) -> bool:
+        plain.clear()
+        with networks.fast_linear(layer):
+            layer(torch.ones(1, 3, dtype=dtype))
+        return not plain
 
     class Other(torch.nn.Linear):
         pass
@@ -111,18 +121,16 @@ def test_fast_linear_is_used_for_plain_float32_layers_without_gradients_only() -
     assert not used(layer)
     with torch.no_grad():
         assert used(layer) == available
-        assert not used(torch.nn.Linear(3, 2).double())
+        assert not used(torch.nn.Linear(3, 2).double(), torch.float64)
         assert not used(Other(3, 2))
-        assert not used(torch.nn.Linear(3, 2, device="meta"))
         with torch.autocast("cpu", torch.bfloat16):
             assert not used(layer)
         wrapped = torch.nn.Linear(3, 2)
         wrapped.forward = lambda x: -x
-        assert torch.equal(wrapped(torch.ones(3)), torch.full((3,), -1.0))
-        with numerics.fast_linear(wrapped):
+        with networks.fast_linear(wrapped):
             assert torch.equal(wrapped(torch.ones(3)), torch.full((3,), -1.0))
         assert "forward" in vars(wrapped)
-    with pytest.raises(RuntimeError), torch.no_grad(), numerics.fast_linear(layer):
+    with pytest.raises(RuntimeError), torch.no_grad(), networks.fast_linear(layer):
         layer(torch.ones(5))
     assert "forward" not in vars(layer)
 
@@ -148,7 +156,7 @@ def test_probabilities_of_all_tokens_add_up_to_one() -> None:
     # A language without special tokens, as in the known-language experiment.
     conditionals = MaskedLM(tiny(), MASK, 2)
     first = [
-        conditionals.paired(torch.tensor([[v, 6]]), torch.tensor([[True, False]]))[0, 0]
+        conditionals.log_each(torch.tensor([[v, 6]]), torch.tensor([[True, False]]))[0, 0]
         for v in range(len(PIECES))
         if v != MASK
     ]
@@ -183,7 +191,7 @@ def test_bert_replacement_shows_some_tokens() -> None:
     conditionals = MaskedLM(network, MASK, replacement="bert", batch_tokens=10**6)
     ids = torch.full((20_000, 3), 6)
     mask = torch.tensor([[True, True, False]]).expand(len(ids), -1)
-    conditionals.log_each(ids, mask, generator=generator())
+    conditionals.log_tokens(ids, mask, generator=generator())
     seen = shown[0][:, :2].flatten()
     assert (shown[0][:, 2] == 6).all()
     # 40,000 binomial draws: a standard error is at most 0.002.
@@ -261,7 +269,7 @@ def test_vocabulary_file(tmp_path: Path) -> None:
 
 def test_trained_vocabulary_covers_its_text() -> None:
     sentences = list(data.sentences().first)
-    found = networks.train_tokenizer(sentences, 120)
+    found = data.train_tokenizer(sentences, 120)
     assert 100 < len(found) <= 120
     assert found.convert_tokens_to_ids("[MASK]") == MASK
     assert all(found.unk_token_id not in row for row in found(sentences)["input_ids"])
@@ -289,7 +297,7 @@ class TestRefusals:
 
     def test_rows_longer_than_the_positions(self) -> None:
         with pytest.raises(ValueError, match="rows of 17 tokens are longer than the model's 16"):
-            MaskedLM(tiny(), MASK).log_each(torch.full((1, 17), 5), torch.ones(1, 17).bool())
+            MaskedLM(tiny(), MASK).log_tokens(torch.full((1, 17), 5), torch.ones(1, 17).bool())
 
     @pytest.mark.parametrize("sentence", ["", "  \n"])
     def test_empty_text(self, sentence: str) -> None:
@@ -305,12 +313,12 @@ class TestRefusals:
     def test_special_tokens_are_not_masked(self) -> None:
         ids = torch.tensor([[CLS, 5, SEP]])
         with pytest.raises(ValueError, match="token 2 is special and may not be masked"):
-            model(tiny()).log_each(ids, torch.tensor([[True, True, False]]))
+            model(tiny()).log_tokens(ids, torch.tensor([[True, True, False]]))
 
     def test_replacements_need_a_generator_and_are_no_conditionals(self) -> None:
         conditionals = MaskedLM(tiny(), MASK, 3, replacement="bert")
         with pytest.raises(TypeError, match="generator"):
-            conditionals.log_each(X, torch.ones(2, 3).bool())
+            conditionals.log_tokens(X, torch.ones(2, 3).bool())
         with pytest.raises(ValueError, match="mask token only"):
             conditionals.log_conditional(X, masks.all_masks(3, 1))
         with pytest.raises(ValueError, match="replacement must be 'mask' or 'bert', got 'all'"):
@@ -320,7 +328,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"x must have shape \(N, 3\).*got \(2, 2\)"):
             model(tiny()).log_conditional(X[:, :2], masks.all_masks(3, 1))
         with pytest.raises(ValueError, match=r"same shape \(N, L\).*\(2, 3\) and \(2, 2\)"):
-            model(tiny()).log_each(X, torch.ones(2, 2).bool())
+            model(tiny()).log_tokens(X, torch.ones(2, 2).bool())
 
     def test_folders_that_are_no_checkpoints(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").touch()
@@ -385,7 +393,7 @@ class TestTheBooksOwn:
         )
         found = data.encode(reader, ["He sat down by the fire.", "He sat down by fire the."])
         hidden = found.maskable & (found.ids == reader.convert_tokens_to_ids("the"))
-        right, wrong = conditionals.log_each(found.ids, hidden).sum(dim=1)
+        right, wrong = conditionals.log_tokens(found.ids, hidden).sum(dim=1)
         assert right > -1 and right > wrong + 2
 
     def test_the_wheel_takes_it_along(self) -> None:
@@ -397,8 +405,8 @@ class TestTheBooksOwn:
 
     def test_vocabularies_do_not_depend_on_the_run(self) -> None:
         """The trainer numbers equally frequent pieces as it likes; the pieces are the same."""
-        once, again = (networks.train_tokenizer(data.sentences().first, 150) for _ in range(2))
+        once, again = (data.train_tokenizer(data.sentences().first, 150) for _ in range(2))
         assert once.get_vocab() == again.get_vocab()
         pieces = sorted(once.get_vocab(), key=once.get_vocab().get)
-        assert pieces[:5] == list(networks.SPECIAL_TOKENS)
+        assert pieces[:5] == list(data.tokens.SPECIAL_TOKENS)
         assert pieces[5:] == sorted(pieces[5:])

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mpt_lml import networks
 from mpt_lml.checkpoints import BERT_BASE
 from mpt_lml.data import Tokens, encode, sentences
 from mpt_lml.experiments.base import (
@@ -22,7 +23,6 @@ from mpt_lml.experiments.base import (
     experiment,
     weights_of,
 )
-from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.numerics import mean_and_error
 from mpt_lml.sentence_curves import Design, Part, SentenceCurves, Work, curves
@@ -69,9 +69,9 @@ class OnSentences(Experiment):
             tokens = some_tokens(name, tokenizer, self.num_sentences, model.max_length)
             same = {"weights": weights, "sentences": checksum([tokens.ids])}
             keep = partial(_keep, bench, f"{label}{name}", same)
-            result = curves(
-                model, tokens, design, keep=keep, part_size=part_size, progress=bench.progress
-            )
+            how: dict[str, Any] = {"keep": keep, "progress": bench.progress}
+            with networks.fast_linear(network):
+                result = curves(model, tokens, design, part_size=part_size, **how)
             found[name] = tokens, result
         return found
 
