@@ -21,10 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpt_lml import data
+from mpt_lml import data, networks
 from mpt_lml.data import Tokens
 from mpt_lml.experiments import bert
-from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.sentence_curves import Design, curves
 
@@ -78,9 +77,9 @@ def our_sums(model: MaskedLM, tokens: Tokens, masks: Tensor) -> Tensor:
         rows = (tokens.lengths == length).nonzero().flatten()
         batch = tokens.rows(rows)
         hidden = masks[:, rows, : batch.ids.shape[1]].flatten(0, 1)
-        values = model.log_each(
-            batch.ids.repeat(count, 1), hidden, types=batch.types.repeat(count, 1)
-        )
+        ids, types = batch.ids.repeat(count, 1), batch.types.repeat(count, 1)
+        with networks.fast_linear(model.network):
+            values = model.log_each(ids, hidden, types=types)
         sums[:, rows] = values.sum(dim=1).view(count, len(rows))
     return sums
 
@@ -122,7 +121,8 @@ def compare(what: str, network: PreTrainedModel, model: MaskedLM, tokens: Tokens
     mean, variance = (over_rates(each) for each in zip(*found, strict=True))
     design = Design(strata=8, num_masks=2)
     start = time.process_time()
-    result = curves(model, tokens, design, part_size=len(tokens))
+    with networks.fast_linear(network):
+        result = curves(model, tokens, design, part_size=len(tokens))
     share = result.num_features / result.num_features.sum()
     spread = result.values.mean(dim=2).var(dim=1) / design.num_masks
     return Comparison(

@@ -1,285 +1,253 @@
-"""Second pass: a chapter's MyST text as plain Markdown that any notebook viewer shows.
+"""A chapter's MyST text as plain Markdown that any notebook viewer shows.
 
 Directives, roles, labels and numbered equations become what a reader would see on the published
-page: "**Theorem 2.1 (Area).** …", "(2.5)", "Moreno-Muñoz et al. (2023)".
+page: "**Theorem 2.1 (Area).** …", "(2.5)", "Moreno-Muñoz et al. (2023)". Every page is converted
+once to learn what its labels stand for, with the number the HTML gives it; then the wanted ones.
 """
 
 from __future__ import annotations
 
-import base64
-import mimetypes
-import posixpath
 import re
-from collections.abc import Callable
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
-from book_layout import BookError, Page
+from book_layout import Book, BookError, Page
 from citations import Citations
-from markdown_it.token import Token
-from myst_source import Block, parser, replace_inline, split_blocks, with_title
-from numbering import ADMONITIONS, PROOF_KINDS, Index
+from jupytext.myst import myst_to_notebook
+from myst_source import Block, replace_roles, split_blocks
+from nbformat import NotebookNode
 
-CONTINUED = ", continued"
-
-
-def tex_on_one_line(tex: str) -> str:
-    return " ".join(re.sub(r"(?<!\\)%.*", "", line).strip() for line in tex.split("\n")).strip()
-
-
-def quote(text: str) -> str:
-    return "\n".join(f"> {line}".rstrip() for line in text.strip("\n").split("\n"))
+# Kinds that sphinx_proof and sphinx_exercise number, each with a counter of its own in a chapter.
+NUMBERED = ("theorem", "lemma", "proposition", "corollary", "definition", "algorithm", "remark")
+NUMBERED += ("example", "exercise")
+ADMONITIONS = ("admonition", "note", "tip", "warning", "important")
 
 
-def details(summary: str, text: str) -> str:
-    return f"<details>\n<summary><b>{summary}</b></summary>\n\n{text.strip()}\n\n</details>"
+@dataclass(frozen=True)
+class Label:
+    kind: str  # section, equation, figure, exercise, theorem, …
+    page: Page
+    number: str
+    title: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.title()} {self.number}"
 
 
-def table_rows(body: str) -> list[list[str]]:
-    """Cells of a list-table: a bullet list of bullet lists."""
-    lines = body.split("\n")
-    rows: list[list[str]] = []
-    starts: list[tuple[int, Token]] = []
-    for token in parser().parse(body):
-        if token.type != "list_item_open" or token.map is None:
-            continue
-        if token.level == 1:
-            rows.append([])
-        elif token.level == 3:
-            starts.append((len(rows) - 1, token))
-    for row, token in starts:
-        assert token.map is not None
-        text = " ".join(line.strip() for line in lines[token.map[0] : token.map[1]]).strip()
-        rows[row].append(re.sub(r"^(?:[*+-]\s+)?[*+-](?:\s+|$)", "", text))
-    return rows
+@dataclass
+class Index:
+    """What every label and term of the book stands for."""
+
+    book: Book
+    citations: Citations
+    labels: dict[str, Label] = field(default_factory=dict)
+    terms: dict[str, str] = field(default_factory=dict)  # docname by glossary term
+    complete: bool = False
+
+    def find(self, label: str) -> Label:
+        if label not in self.labels:
+            raise BookError(f"no label {label!r} in the book")
+        return self.labels[label]
+
+
+def read_source(page: Page) -> NotebookNode:
+    return myst_to_notebook(page.path.read_text(encoding="utf-8"), add_source_map=True)
+
+
+def number_book(book: Book) -> Index:
+    """The labels of every page of the table of contents that exists so far."""
+    index = Index(book, Citations(book.bib_files))
+    for page in book.pages:
+        if page.path.is_file():
+            list(Converter(index, page, str).chapter(read_source(page)))
+    index.complete = True
+    return index
 
 
 class Converter:
     """Converts the text cells of one chapter, in order."""
 
-    def __init__(
-        self, index: Index, page: Page, citations: Citations, glued: Callable[[str], str]
-    ) -> None:
-        self.index, self.page, self.citations, self.glued = index, page, citations, glued
-        numbers = index.pages[page.docname]
-        self.headings = iter(numbers.headings)
-        self.items = iter(numbers.items)
-        self.solution = ""  # label of the exercise whose solution we are in
+    def __init__(self, index: Index, page: Page, glued: Callable[[str], str]) -> None:
+        self.index, self.page, self.glued = index, page, glued
+        self.counts: Counter[str] = Counter()
+        self.sections = [page.number]
+        self.pending: list[str] = []  # targets of the next heading
+        self.solution = ""  # the exercise whose solution we are in
         self.solution_started = False
-        self.attachments: dict[str, dict[str, str]] = {}
-        self.cited: list[str] = []
+        self.cited: set[str] = set()
 
-    # -- cells ---------------------------------------------------------------------------------
+    def chapter(self, source: NotebookNode) -> Iterator[tuple[NotebookNode, str, bool]]:
+        """Each cell with its Markdown, or the caption below it, and whether it is in a solution."""
+        for cell, line in zip(source.cells, source.metadata["source_map"], strict=True):
+            try:
+                text = (
+                    self.cell(cell.source) if cell.cell_type == "markdown" else self.caption(cell)
+                )
+                yield cell, text, bool(self.solution)
+            except BookError as error:
+                where = f"{self.page.docname}.md, cell from line {line + 1}"
+                raise BookError(f"{where}: {error}") from error
+        if self.solution:
+            raise BookError(f"{self.page.docname}.md: a solution-start without its solution-end")
 
     def cell(self, source: str) -> str:
         """One Markdown cell; a solution's prose in it is folded away."""
         parts: list[str] = []
         folded: list[str] = []
 
-        def flush() -> None:
+        def fold() -> None:
             text = "\n".join(folded).strip()
             folded.clear()
             if text:
-                suffix = CONTINUED if self.solution_started else ""
-                parts.append("\n" + details(f"Solution to {self.solution}{suffix}", text) + "\n")
-            elif self.solution and not self.solution_started:
+                summary = self.solution + (", continued" if self.solution_started else "")
+                head = f"<details>\n<summary><b>Solution to {summary}</b></summary>"
+                parts.append(f"\n{head}\n\n{text}\n\n</details>\n")
+            elif not self.solution_started:
                 parts.append(f"\n**Solution to {self.solution}**: the cell below.\n")
             self.solution_started = True
 
         for block in split_blocks(source):
-            if block.kind == "directive" and block.name == "solution-start":
-                target = self.index.find(block.argument, self.page.name)
-                self.solution, self.solution_started = f"{target.word} {target.number}", False
-            elif block.kind == "directive" and block.name == "solution-end":
-                if not self.solution_started or "".join(folded).strip():
-                    flush()
+            if block.kind == "solution-start":
+                self.solution = str(self.index.find(block.argument))
+                self.solution_started = False
+            elif block.kind == "solution-end":
+                fold()
                 self.solution = ""
             else:
-                (folded if self.solution else parts).append(self.block(block, nested=False))
-        if self.solution and (not self.solution_started or "".join(folded).strip()):
-            flush()
+                (folded if self.solution else parts).append(self.block(block))
+        if self.solution:
+            fold()
         return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).strip()
 
-    def caption(self, text: str) -> str:
-        return f"**Figure {next(self.items)}.** {self.inline(text.strip())}".replace("\n", " ")
+    def caption(self, cell: NotebookNode) -> str:
+        if (figure := cell.metadata.get("mystnb", {}).get("figure")) is None:
+            return ""
+        text = " ".join(figure.get("caption", "").split())
+        number = self.number("figure", figure.get("name", ""), text)
+        return f"**Figure {number}.** {self.inline(text)}"
 
     def references(self) -> str:
-        lines = [f"* {self.citations.reference(key)}" for key in sorted(set(self.cited))]
+        lines = [f"* {self.index.citations.reference(key)}" for key in sorted(self.cited)]
         return "**References**\n\n" + "\n".join(lines) if lines else ""
 
-    # -- blocks --------------------------------------------------------------------------------
+    def number(self, kind: str, label: str, title: str = "") -> str:
+        self.counts[kind] += 1
+        number = f"{self.page.number}.{self.counts[kind]}"
+        self.learn(label, kind, number, title)
+        return number
 
-    def text(self, source: str, nested: bool = True) -> str:
-        parts = [self.block(block, nested) for block in split_blocks(source)]
-        return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).strip("\n")
+    def learn(self, label: str, kind: str, number: str, title: str) -> None:
+        other = self.index.labels.get(label)
+        if other and not self.index.complete:
+            places = f"{other.page.docname} and in {self.page.docname}"
+            raise BookError(f"label {label!r} stands in {places}")
+        if label:
+            self.index.labels[label] = Label(kind, self.page, number, title)
 
-    def block(self, block: Block, nested: bool) -> str:
-        if block.kind == "text":
-            return self.inline(block.text)
-        if block.kind == "heading":
-            number = next(self.headings)
-            title = self.inline(block.body)
-            return "#" * block.level + (f" {number}. {title}" if number else f" {title}")
-        if block.kind == "target":
+    def block(self, block: Block, nested: bool = False) -> str:
+        kind = block.kind
+        if kind == "text":
+            return self.inline(block.body)
+        if kind == "verbatim":
+            return block.body
+        if kind == "target":
+            self.pending.append(block.label)
             return ""
-        if block.kind == "math":
-            made = self.equation(block, nested or bool(block.prefix))
-        elif block.kind == "directive":
-            made = self.directive(block, nested or bool(block.prefix))
-        else:
-            return block.text
-        indent = " " * len(block.prefix)
-        return block.prefix + f"\n{indent}".join(made.split("\n")) if block.prefix else made
+        if kind == "heading":
+            return self.heading(block.body, int(block.argument))
+        if kind == "math":
+            return self.equation(block, nested)
+        if kind in NUMBERED:
+            title = f" ({self.inline(block.argument)})" if block.argument else ""
+            number = self.number(kind, block.label, block.argument)
+            return self.quoted(f"**{kind.title()} {number}{title}.**", block.body)
+        if kind == "proof":
+            return "*Proof.* " + self.nested(block.body)
+        if kind in ADMONITIONS:
+            return self.quoted(f"**{self.inline(block.argument) or kind.title()}**\n", block.body)
+        return self.other(block)
 
-    def equation(self, block: Block, one_line: bool) -> str:
-        tex = block.body.strip()
+    def other(self, block: Block) -> str:
+        """Front matter may hold any directive; its glossary is learned, the rest has no numbers."""
+        if self.page.number is not None:
+            raise BookError(f"{{{block.kind}}} has no plain form")
+        for line in block.body.split("\n") if block.kind == "glossary" else ():
+            if line and not line[0].isspace():
+                self.index.terms[line.strip().lower()] = self.page.docname
+        return ""
+
+    def heading(self, title: str, level: int) -> str:
+        number = ""
+        if self.page.number is not None:
+            self.sections = [*self.sections, *[0] * level][:level]
+            self.sections[-1] += level > 1
+            number = ".".join(map(str, self.sections))
+        for label in self.pending:
+            self.learn(label, "section" if level > 1 else "page", number, title)
+        self.pending.clear()
+        return f"{'#' * level} {number}{'. ' if number else ''}{self.inline(title)}"
+
+    def equation(self, block: Block, nested: bool) -> str:
+        tex = block.body
         if "\\\\" in tex and "\\begin{" not in tex:
             tex = f"\\begin{{split}}\n{tex}\n\\end{{split}}"
         if block.label:
-            tex += f"\n\\tag{{{next(self.items)}}}"
-        return f"$$ {tex_on_one_line(tex)} $$" if one_line else f"$$\n{tex}\n$$"
+            tex += f"\n\\tag{{{self.number('equation', block.label)}}}"
+        if not nested:
+            return f"$$\n{tex}\n$$"
+        lines = [re.sub(r"(?<!\\)%.*", "", line).strip() for line in tex.split("\n")]
+        return f"$$ {' '.join(lines).strip()} $$"
 
-    def directive(self, block: Block, nested: bool) -> str:
-        kind = block.name.removeprefix("prf:")
-        if kind in PROOF_KINDS or kind == "exercise":
-            number = "" if "nonumber" in block.options else f" {next(self.items)}"
-            title = f" ({self.inline(block.argument)})" if block.argument else ""
-            return self.quoted(f"**{kind.title()}{number}{title}.**", block.body)
-        if kind == "proof":
-            title = f" {self.inline(block.argument)}" if block.argument else ""
-            return f"*Proof{title}.* " + self.text(block.body)
-        if kind == "solution":
-            target = self.index.find(block.argument, self.page.name)
-            return details(f"Solution to {target.word} {target.number}", self.text(block.body))
-        if kind == "math":
-            return self.equation(block, nested)
-        if kind in ADMONITIONS:
-            title = self.inline(block.argument) if kind == "admonition" else kind.title()
-            return self.quoted(f"**{title}**", block.body, apart=True)
-        simple = {"list-table": self.table, "figure": self.figure, "raw": self.raw}
-        if kind in simple:
-            return simple[kind](block)
-        if kind in ("code-block", "code"):
-            return f"```{block.argument}\n{block.body}\n```"
-        raise BookError(f"line {block.line + 1} of a cell: {{{block.name}}} has no plain form")
+    def nested(self, body: str) -> str:
+        parts = [self.block(block, nested=True) for block in split_blocks(body)]
+        return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).strip("\n")
 
-    def quoted(self, lead: str, body: str, apart: bool = False) -> str:
-        text = self.text(body)
-        starts_with_text = re.match(r"[^\s*+\-|>#$`\d]|\*\*?\w|\$[^$]", text)
-        return quote(f"{lead} {text}" if starts_with_text and not apart else f"{lead}\n\n{text}")
-
-    def table(self, block: Block) -> str:
-        rows = [
-            [
-                self.inline(cell).replace("|", "\\|")
-                if "|" in cell and "$" not in cell
-                else self.inline(cell)
-                for cell in row
-            ]
-            for row in table_rows(block.body)
-        ]
-        rows = [
-            [re.sub(r"(?<!\\)\|", r"\\vert ", cell) if "$" in cell else cell for cell in row]
-            for row in rows
-        ]
-        if not int(block.options.get("header-rows", 0) or 0):
-            rows.insert(0, [""] * len(rows[0]))
-        lines = ["| " + " | ".join(row) + " |" for row in rows]
-        lines.insert(1, "|" + " --- |" * len(rows[0]))
-        if block.argument:
-            lines = [f"**Table {next(self.items)}.** {self.inline(block.argument)}", "", *lines]
-        return "\n".join(lines)
-
-    def figure(self, block: Block) -> str:
-        path = self.page.path.parent / block.argument
-        if not path.is_file():
-            raise BookError(f"figure {block.argument!r} is not there")
-        mime = mimetypes.guess_type(path.name)[0] or "image/png"
-        self.attachments[path.name] = {mime: base64.b64encode(path.read_bytes()).decode()}
-        image = f"![{block.options.get('alt', '')}](attachment:{path.name})"
-        return f"{image}\n\n{self.caption(block.body)}" if block.body.strip() else image
-
-    def raw(self, block: Block) -> str:
-        url = self.index.book.url(self.page.docname)
-        return f"*This part is interactive on the [published page]({url}).*"
+    def quoted(self, lead: str, body: str) -> str:
+        text = self.nested(body)
+        runs_on = re.match(r"[^\s*+\-|>#$`\d]|\*\*?\w|\$[^$]", text) and not lead.endswith("\n")
+        text = f"{lead} {text}" if runs_on else f"{lead.strip()}\n\n{text}"
+        return "\n".join(f"> {line}".rstrip() for line in text.strip("\n").split("\n"))
 
     # -- roles ---------------------------------------------------------------------------------
 
     def inline(self, text: str) -> str:
-        made = replace_inline(text, self.role, self.link)
+        if not self.index.complete:
+            return text
+        made = replace_roles(text, self.role)
         if re.search(r"\$\$[^$]*\$\$\s*\([\w-]+\)", made):
             raise BookError(f"a labelled equation needs an empty line before it: {text[:60]!r}")
         return made
 
-    def role(self, name: str, content: str) -> str:
-        title, target = with_title(content)
+    def role(self, name: str, title: str, target: str) -> str:
         if name == "glue:text":
-            return self.glued(content)
-        if name in ("cite:t", "cite:p", "cite"):
-            keys = [key.strip() for key in content.split(",")]
-            self.cited += keys
-            cite = self.citations.textual if name == "cite:t" else self.citations.parenthetical
-            return cite(keys)
+            return self.glued(target)
+        if name in ("cite:t", "cite:p"):
+            keys = re.split(r"\s*,\s*", target)
+            self.cited.update(keys)
+            return self.index.citations.cite(name, keys)
         if name == "term":
-            docname = self.index.terms.get(target.lower())
-            if docname is None:
+            if target.lower() not in self.index.terms:
                 raise BookError(f"no glossary term {target!r}")
             anchor = "term-" + re.sub(r"\s+", "-", target)
-            return f"[{title or target}]({self.index.book.url(docname, anchor)})"
-        if name == "doc":
-            return self.doc(title, target)
+            url = self.index.book.url(self.index.terms[target.lower()], anchor)
+            return f"[{title or target}]({url})"
         if name in ("eq", "ref", "numref", "prf:ref"):
             return self.reference(name, title, target)
         raise BookError(f"role {{{name}}} has no plain form")
 
     def reference(self, name: str, title: str, target: str) -> str:
-        label = self.index.find(target, self.page.name)
-        numbered = f"{label.word} {label.number}"
-        if label.kind == "equation":
-            shown = f"({label.number})"
-        elif name == "numref":
-            shown = title.replace("%s", label.number).replace("{number}", label.number) or numbered
-        elif title:
-            shown = title
-        elif label.kind in ("section", "figure", "table", "place"):
-            shown = self.inline(label.title)
-        else:
-            shown = numbered
-        if not shown:
-            raise BookError(f"{{ref}}`{target}` points to no title: write a text for it")
-        if label.page is self.page or label.page == self.page:
-            return shown
-        anchor = (
-            ""
-            if label.kind == "section" and label.title == self.index.pages[label.page.docname].title
-            else self.anchor(target, label.kind)
-        )
-        return f"[{shown}]({self.index.book.url(label.page.docname, anchor)})"
-
-    @staticmethod
-    def anchor(label: str, kind: str) -> str:
+        label = self.index.find(target)
         # Sphinx writes equation anchors as equation-name; docutils lowercases the others.
-        return f"equation-{label}" if kind == "equation" else label.lower().replace("_", "-")
-
-    def doc(self, title: str, target: str) -> str:
-        here = posixpath.dirname(self.page.docname)
-        path = target.lstrip("/") if target.startswith("/") else posixpath.join(here, target)
-        docname = posixpath.normpath(path).removesuffix(".md")
-        if docname not in self.index.pages:
-            raise BookError(f"{{doc}}`{target}`: no such page")
-        shown = title or self.index.pages[docname].title
-        return f"[{self.inline(shown)}]({self.index.book.url(docname)})"
-
-    def link(self, target: str) -> str:
-        if re.match(r"[a-z]+:", target):
-            return target
-        path, _, anchor = target.partition("#")
-        if path.endswith((".md", ".ipynb")):
-            here = posixpath.dirname(self.page.docname)
-            docname = posixpath.normpath(
-                posixpath.join(here, Path(path).with_suffix("").as_posix())
-            )
-            return self.index.book.url(docname, anchor)
-        if not path and anchor in self.index.labels:
-            label = self.index.labels[anchor]
-            return self.index.book.url(label.page.docname, self.anchor(anchor, label.kind))
-        return self.index.book.url(self.page.docname, anchor) if not path else target
+        shown, anchor = (
+            title.replace("%s", label.number) or str(label),
+            target.lower().replace("_", "-"),
+        )
+        if label.kind == "equation":
+            shown, anchor = f"({label.number})", f"equation-{target}"
+        elif label.kind in ("section", "page", "figure") and name == "ref" and not title:
+            shown = self.inline(label.title)
+        if label.page == self.page:
+            return shown
+        anchor = "" if label.kind == "page" else anchor
+        return f"[{shown}]({self.index.book.url(label.page.docname, anchor)})"

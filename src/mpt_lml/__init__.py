@@ -7,6 +7,7 @@ from mpt_lml import (
     gaussian,
     grids,
     masks,
+    networks,
     objectives,
     orders,
     page,
@@ -16,7 +17,6 @@ from mpt_lml import (
     theory,
     verdicts,
 )
-from mpt_lml.models import networks
 from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.masked_lm import MaskedLM

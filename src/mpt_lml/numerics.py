@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 LOG_2PI = math.log(2.0 * math.pi)
 
@@ -70,41 +66,3 @@ def mean_and_error(samples: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
         mean = samples.mean(dim)
         return mean, torch.full_like(mean, math.nan)
     return samples.mean(dim), samples.std(dim) / math.sqrt(count)
-
-
-@contextmanager
-def fast_linear(network: nn.Module) -> Iterator[None]:
-    """Float32 linear layers of ``network`` on a CPU through oneDNN, while nothing is differentiated.
-
-    PyTorch has two libraries for these products and asks MKL, which does not use the widest
-    registers of every maker's processors; where it does not, oneDNN takes less than half the time.
-    The arithmetic is float32 in both. Layers of another type, precision or device stay as they
-    are, and so does everything where PyTorch comes without oneDNN.
-    """
-    # The operation that torch.compile puts in the place of a linear layer; it has no other name.
-    product = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    usable = product is not None and torch.backends.mkldnn.is_available()
-    changed: list[nn.Linear] = []
-    if usable and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu"):
-        changed = list(_plain_layers(network))
-    for layer in changed:
-        vars(layer)["forward"] = partial(_linear, layer, product)
-    try:
-        yield
-    finally:
-        for layer in changed:
-            del vars(layer)["forward"]
-
-
-def _plain_layers(network: nn.Module) -> Iterator[nn.Linear]:
-    for layer in network.modules():
-        if type(layer) is not nn.Linear or "forward" in vars(layer):
-            continue  # a layer that others have changed keeps what they put there
-        if layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu":
-            yield layer
-
-
-def _linear(layer: nn.Linear, product: Any, x: Tensor) -> Tensor:
-    if x.dtype != torch.float32 or x.numel() == 0:
-        return functional.linear(x, layer.weight, layer.bias)
-    return product(x, layer.weight, layer.bias, "none", [], "")

@@ -8,7 +8,7 @@ import checks
 import pytest
 from book_layout import Book
 from build_site import execute_ahead, fingerprint, refresh_cache
-from numbering import number_book
+from plain_markdown import number_book
 
 
 def test_the_home_page_is_there(site: Path) -> None:

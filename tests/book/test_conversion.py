@@ -9,14 +9,11 @@ import nbformat
 import notebooks
 import pytest
 from book_layout import Book, BookError
-from citations import Citations
-from numbering import number_book
+from plain_markdown import number_book
 
 
 def text_of(book: Book, name: str) -> str:
-    made = notebooks.build(
-        number_book(book), book.chapter(name), Citations(book.bib_files), lambda name: f"<{name}>"
-    )
+    made = notebooks.build(number_book(book), book.chapter(name), lambda name: f"<{name}>")
     assert checks.raw_myst(made) == []
     nbformat.validate(made)
     return "\n\n".join(cell.source for cell in made.cells)
@@ -47,8 +44,6 @@ def edit(book: Book, name: str, old: str, new: str) -> None:
         "The gap is <sample-gap> nats, as Figure 1.1 shows. Also Fig. 1.1.",
         "**Figure 1.1.** A line, with $y = x$ of (1.1), in two lines.",
         "> **Warning**\n>\n> A warning with code:",
-        "**Table 1.1.** Settings\n\n| Symbol | Value, with",
-        "| $N$ | many words on two lines |",
         "> **Exercise 1.1 (Add up).** Add $1 + 1$.",
         "Solution to Exercise 1.1</b></summary>\n\nThe answer is in the cell, by (1.1):",
         "<summary><b>Solution to Exercise 1.1, continued</b></summary>\n\nAs said.",
@@ -66,7 +61,7 @@ def test_first_chapter_reads(sample: Book, expected: str) -> None:
         "As [Theorem 1.1](https://mpt-lml.github.io/mpt-lml/book/01-first.html#thm-area)",
         "in [The first chapter](https://mpt-lml.github.io/mpt-lml/book/01-first.html)",
         "([its rule](https://mpt-lml.github.io/mpt-lml/book/01-first.html#sec-rule))",
-        "![A picture.](attachment:line.png)\n\n**Figure 2.1.** A stored picture.",
+        "[Figure 1.1](https://mpt-lml.github.io/mpt-lml/book/01-first.html#fig-line), Exercise 2.1",
         "> **Exercise 2.1 (A code).** Run\n>\n> ```python\n> print(1)\n> ```",
         "**Solution to Exercise 2.1**: the cell below.",
     ],
@@ -76,9 +71,7 @@ def test_second_chapter_reads(sample: Book, expected: str) -> None:
 
 
 def test_cells_of_a_solution_stay_cells_and_are_folded(sample: Book) -> None:
-    made = notebooks.build(
-        number_book(sample), sample.chapter("01"), Citations(sample.bib_files), str
-    )
+    made = notebooks.build(number_book(sample), sample.chapter("01"), str)
     answer = next(cell for cell in made.cells if cell.source == "print(1 + 1)")
     assert answer.cell_type == "code"
     assert answer.metadata["jupyter"]["source_hidden"]
@@ -90,7 +83,7 @@ def test_cells_of_a_solution_stay_cells_and_are_folded(sample: Book) -> None:
         ("{eq}`eq-chain` and", "{eq}`eq-nowhere` and", "no label 'eq-nowhere'"),
         ("{cite:t}`morenomunoz2023masked`", "{cite:t}`nobody`", "no citation key 'nobody'"),
         ("{term}`mask`", "{term}`masque`", "no glossary term 'masque'"),
-        ("{doc}`notation`", "{doc}`notations`", "no such page"),
+        ("{ref}`notation <chapter-notation>`", "{doc}`notation`", "role {doc} has no plain form"),
         ("```{tip}", "```{sidebar}", "{sidebar} has no plain form"),
         ("{term}`mask`", "{index}`mask`", "role {index} has no plain form"),
         ("```{solution-end}\n```", "", "without its solution-end"),
@@ -107,13 +100,13 @@ def test_what_cannot_be_converted_is_named(sample: Book, old: str, new: str, mes
 def test_an_executed_notebook_is_stale_after_an_edit(sample: Book, capsys) -> None:
     root = ["--root", str(sample.root)]
     assert notebooks.main([*root, "--check", "02"]) == 1
-    assert "there is no notebook" in capsys.readouterr().out
+    assert "there is no notebook" in capsys.readouterr().err
     assert notebooks.main([*root, "02"]) == 0
     assert notebooks.main([*root, "--check", "02"]) == 0
     first = sample.chapter("02").notebook.read_bytes()
     edit(sample, "02", "print(np.arange(3).sum())", "print(np.arange(4).sum())")
     assert notebooks.main([*root, "--check", "02"]) == 1
-    assert "cell" in capsys.readouterr().out
+    assert "cell" in capsys.readouterr().err
     edit(sample, "02", "print(np.arange(4).sum())", "print(np.arange(3).sum())")
     assert notebooks.main([*root, "02"]) == 0
     assert sample.chapter("02").notebook.read_bytes() == first

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_lml import PPCA, curves, data, experiments
-from mpt_lml.models import networks
+from mpt_lml import PPCA, curves, data, experiments, networks
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"

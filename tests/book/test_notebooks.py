@@ -7,9 +7,8 @@ import nbformat
 import notebooks
 import pytest
 from book_layout import Book, Page
-from citations import Citations
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from numbering import number_book
+from plain_markdown import number_book
 
 CHAPTERS = Book().chapters
 chapters = pytest.mark.parametrize("page", CHAPTERS, ids=[page.name for page in CHAPTERS])
@@ -21,7 +20,7 @@ def stored(page: Page) -> nbformat.NotebookNode:
 
 @chapters
 def test_a_chapter_has_a_notebook_that_agrees_with_its_source(book: Book, page: Page) -> None:
-    assert notebooks.differences(number_book(book), page, Citations(book.bib_files)) == []
+    assert notebooks.differences(number_book(book), page) == []
 
 
 @chapters

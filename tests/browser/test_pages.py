@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from book_layout import Book
 from chromium import Visit, served
-from numbering import number_book
+from plain_markdown import number_book
 
 pytestmark = pytest.mark.browser
 

@@ -13,12 +13,11 @@ from models import generator
 from tiny_bert import tiny, tokenizer
 from transformers import BertForMaskedLM
 
-from mpt_lml import MaskedLM, checkpoints, data, experiments
+from mpt_lml import MaskedLM, checkpoints, data, experiments, networks
 from mpt_lml.checkpoints import BERT_BASE
 from mpt_lml.experiments import bert, cli, table_2
 from mpt_lml.experiments.base import Bench
 from mpt_lml.files import CheckpointMismatchError, read_json
-from mpt_lml.models import networks
 from mpt_lml.sentence_curves import Design, SentenceCurves
 
 LINES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "the cat a dog sat"]

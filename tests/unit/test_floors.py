@@ -28,7 +28,7 @@ FLOORS = {
     "theory": 4,
     "experiments": 5,
 }
-WINGS = {"bfgs", "data", "fit", "page", "plots", "symbolic"}
+WINGS = {"bfgs", "data", "fit", "networks", "page", "plots", "symbolic"}
 # Curves of sentences take their tokens.
 LEANS = {("sentence_curves", "data")}
 # Rooms of several modules: all of them may import this one, which imports none of them.

@@ -44,7 +44,7 @@ def test_conditionals_are_the_networks_own() -> None:
     torch.testing.assert_close(values, expected, atol=1e-5, rtol=0)  # float32 logits
     every = net.log_conditional(x, mask)
     torch.testing.assert_close(every.diagonal().T, expected, atol=1e-5, rtol=0)
-    scores = known_language.masked_scores(net, x, mask)
+    scores = known_language.masked_scores(net, x, mask, half_precision=False)
     by_hand = torch.stack([v[m].mean() for v, m in zip(expected, mask, strict=True)]).float()
     torch.testing.assert_close(scores, by_hand, atol=1e-5, rtol=0)
 
@@ -109,7 +109,7 @@ def test_the_source_does_not_differ_from_itself() -> None:
 def test_training_masks_follow_their_law(law: str) -> None:
     sizes = torch.cat(
         [
-            known_language.training_masks(law, 128, 16, generator=generator(seed)).sum(dim=1)
+            known_language.training_masks(law, 128, 16, generator(seed)).sum(dim=1)
             for seed in range(40)
         ]
     )
@@ -129,7 +129,7 @@ def test_training_is_repeatable_and_learns() -> None:
         net = small()
         before = problem.compare(net)["gap"].item()
         watch = {"watch": lambda: problem.compare(net)["gap"], "watched": (0, 150)}  # noqa: B023
-        gaps = known_language.train(net, SOURCE, "uniform", recipe, generator=generator(3), **watch)
+        gaps = recipe.train(net, SOURCE, "uniform", seed=3, **watch)
         assert gaps[0] == before
         areas.append(gaps[1].item())
     assert areas[0] == areas[1] < 0.3 * before
@@ -141,7 +141,7 @@ def test_half_precision_trains_the_same() -> None:
     for half in (False, True):
         net = small()
         recipe = Recipe(num_steps=60, batch_size=64, half_precision=half)
-        known_language.train(net, SOURCE, "stratified", recipe, generator=generator(3))
+        recipe.train(net, SOURCE, "stratified", seed=3)
         assert all(p.dtype == torch.float32 for p in net.network.parameters())
         areas.append(problem.compare(net)["gap"].item())
     assert areas[0] == pytest.approx(areas[1], rel=0.1)
@@ -163,7 +163,7 @@ def test_the_experiment_goes_on_from_its_files(tmp_path, monkeypatch) -> None:
     net = SymbolBERT.load(next(file for file in files if file.name.startswith("uniform")))
     found = Problem(HMM.cyclic(), 20, 2, generator=generator(config.test_seed)).compare(net)
     assert first.arrays["gap/uniform"][0] == found["gap"]  # its weights lie beside its results
-    monkeypatch.setattr(known_language, "train", None)  # calling it would fail
+    monkeypatch.setattr(Recipe, "train", None)  # calling it would fail
     assert first.as_dict() == config.run(bench).as_dict()
     files[-1].unlink()
     with pytest.raises(TypeError):

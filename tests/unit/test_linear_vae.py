@@ -10,7 +10,7 @@ import torch
 from models import generator
 
 from mpt_lml import BernoulliPCA, data, fit, grids, objectives
-from mpt_lml.experiments import Bench, ledger, linear_vae
+from mpt_lml.experiments import Bench, ledger
 from mpt_lml.experiments.linear_vae import Figure3Upper
 from mpt_lml.results import History
 
@@ -52,13 +52,16 @@ def test_all_objectives_start_alike_and_rise() -> None:
 
 def test_published_is_the_block_on_sixteen_nodes_which_also_read_the_lml() -> None:
     history = trained(QUICK, "published/1/1")
-    for model, read in zip(
-        linear_vae.models(history.parameters), history.values["read"][-1], strict=True
+    for w, b, read in zip(
+        history.parameters["loadings"],
+        history.parameters["offset"],
+        history.values["read"][-1],
+        strict=True,
     ):
         axis = torch.tensor([-5.0, -5 / 3, 5 / 3, 5.0], dtype=torch.float64)
         nodes = torch.cartesian_prod(axis, axis)
         prior = torch.distributions.Normal(0.0, 1.0).log_prob(nodes).sum(dim=1).softmax(dim=0)
-        logits = model.logits(nodes)
+        logits = nodes @ w.double().T + b.double()
         x = DIGITS.double()[:, None]
         by_hand = (x * logits - torch.nn.functional.softplus(logits)).sum(dim=2) + prior.log()
         assert read.item() == pytest.approx(by_hand.logsumexp(dim=1).mean().item(), abs=1e-3)

@@ -17,9 +17,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from mpt_lml import MaskedLM, curves, data, estimators, masks, numerics
+from mpt_lml import MaskedLM, curves, data, estimators, masks, networks
 from mpt_lml.checkpoints import BERT_BASE, CheckpointError
-from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import masked_logits
 
 
@@ -89,7 +88,7 @@ def test_fast_linear_layers_give_the_same_float32_values(kind: str) -> None:
     where = torch.rand(4, 6, generator=generator(2)) < 0.4
     with torch.no_grad():
         plain = masked_logits(network, ids, where)
-        with numerics.fast_linear(network):
+        with networks.fast_linear(network):
             fast = masked_logits(network, ids, where)
             # No hidden place at all: oneDNN knows no empty product.
             assert masked_logits(network, ids, where & False).shape == (0, len(PIECES))
@@ -98,10 +97,21 @@ def test_fast_linear_layers_give_the_same_float32_values(kind: str) -> None:
     assert all("forward" not in vars(each) for each in network.modules())
 
 
-def test_fast_linear_is_used_for_plain_float32_layers_without_gradients_only() -> None:
-    def used(layer: torch.nn.Module) -> bool:
-        with numerics.fast_linear(layer):
-            return "forward" in vars(layer)
+def test_fast_linear_is_used_for_plain_float32_layers_without_gradients_only(monkeypatch) -> None:
+    plain: list[object] = []
+
+    def counted(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        plain.append(None)
+        return real(x, *weights)
+
+    real = torch.nn.functional.linear
+    monkeypatch.setattr(networks.functional, "linear", counted)
+
+    def used(layer: torch.nn.Module, dtype: torch.dtype = torch.float32) -> bool:
+        plain.clear()
+        with networks.fast_linear(layer):
+            layer(torch.ones(1, 3, dtype=dtype))
+        return not plain
 
     class Other(torch.nn.Linear):
         pass
@@ -111,18 +121,16 @@ def test_fast_linear_is_used_for_plain_float32_layers_without_gradients_only() -
     assert not used(layer)
     with torch.no_grad():
         assert used(layer) == available
-        assert not used(torch.nn.Linear(3, 2).double())
+        assert not used(torch.nn.Linear(3, 2).double(), torch.float64)
         assert not used(Other(3, 2))
-        assert not used(torch.nn.Linear(3, 2, device="meta"))
         with torch.autocast("cpu", torch.bfloat16):
             assert not used(layer)
         wrapped = torch.nn.Linear(3, 2)
         wrapped.forward = lambda x: -x
-        assert torch.equal(wrapped(torch.ones(3)), torch.full((3,), -1.0))
-        with numerics.fast_linear(wrapped):
+        with networks.fast_linear(wrapped):
             assert torch.equal(wrapped(torch.ones(3)), torch.full((3,), -1.0))
         assert "forward" in vars(wrapped)
-    with pytest.raises(RuntimeError), torch.no_grad(), numerics.fast_linear(layer):
+    with pytest.raises(RuntimeError), torch.no_grad(), networks.fast_linear(layer):
         layer(torch.ones(5))
     assert "forward" not in vars(layer)
 
@@ -261,7 +269,7 @@ def test_vocabulary_file(tmp_path: Path) -> None:
 
 def test_trained_vocabulary_covers_its_text() -> None:
     sentences = list(data.sentences().first)
-    found = networks.train_tokenizer(sentences, 120)
+    found = data.train_tokenizer(sentences, 120)
     assert 100 < len(found) <= 120
     assert found.convert_tokens_to_ids("[MASK]") == MASK
     assert all(found.unk_token_id not in row for row in found(sentences)["input_ids"])
@@ -397,8 +405,8 @@ class TestTheBooksOwn:
 
     def test_vocabularies_do_not_depend_on_the_run(self) -> None:
         """The trainer numbers equally frequent pieces as it likes; the pieces are the same."""
-        once, again = (networks.train_tokenizer(data.sentences().first, 150) for _ in range(2))
+        once, again = (data.train_tokenizer(data.sentences().first, 150) for _ in range(2))
         assert once.get_vocab() == again.get_vocab()
         pieces = sorted(once.get_vocab(), key=once.get_vocab().get)
-        assert pieces[:5] == list(networks.SPECIAL_TOKENS)
+        assert pieces[:5] == list(data.tokens.SPECIAL_TOKENS)
         assert pieces[5:] == sorted(pieces[5:])

@@ -11,7 +11,7 @@ from models import generator
 from tiny_bert import CLS, MASK, tiny, tokenizer
 
 from mpt_lml import MaskedLM, curves, data, masks, sentence_curves
-from mpt_lml.models.networks import at_random
+from mpt_lml.networks import at_random
 from mpt_lml.sentence_curves import Design, SentenceCurves
 
 SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "dog the cat a dog"]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from mpt_lml import networks
 from mpt_lml.experiments import small_bert
 from mpt_lml.experiments.base import Bench
 from mpt_lml.experiments.small_bert import SmallBert
 from mpt_lml.files import CheckpointMismatchError, read_json
-from mpt_lml.models import networks
 
 
 def stopping(after: int):

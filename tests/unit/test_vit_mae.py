@@ -9,9 +9,8 @@ import pytest
 import torch
 from models import generator
 
-from mpt_lml import ViTMAE, checkpoints, curves, masks
-from mpt_lml.models import networks
-from mpt_lml.models.vit_mae import mask_noise, set_masked_patches
+from mpt_lml import ViTMAE, checkpoints, curves, masks, networks
+from mpt_lml.models.vit_mae import _masking_noise
 
 transformers = pytest.importorskip("transformers")
 
@@ -40,7 +39,7 @@ def test_every_size_is_realized_exactly(num_patches: int) -> None:
     """transformers keeps int(D (1 − ratio)): the half patch must survive rounding at every size."""
     net = network()
     for size in range(1, num_patches + 1):
-        set_masked_patches(net, size, num_patches)
+        _masking_noise(net, torch.arange(num_patches)[None] < size)
         ratio = net.vit.embeddings.config.mask_ratio
         assert int(num_patches * (1 - ratio)) == num_patches - size
 
@@ -49,8 +48,7 @@ def test_the_networks_own_mask_is_ours() -> None:
     net, x = network(), images(6).float()
     for size in (1, 7, 16):
         mask = masks.sample_masks(6, 16, size, generator=generator(size))
-        set_masked_patches(net, size, 16)
-        assert torch.equal(net(x, noise=mask_noise(mask)).mask.bool(), mask)
+        assert torch.equal(net(x, noise=_masking_noise(net, mask)).mask.bool(), mask)
 
 
 @pytest.mark.parametrize("model", [MODEL, COLOR], ids=["gray", "color"])
@@ -62,9 +60,8 @@ def test_the_score_is_the_literal_one(model: ViTMAE) -> None:
     values = model.log_conditional(x, mask)
     grid = size // patch
     for p, row in enumerate(mask):
-        set_masked_patches(net, 2, model.num_features)
         inputs = (x - model.pixel_mean.view(-1, 1, 1)) / model.pixel_scale.view(-1, 1, 1)
-        logits = net(inputs.float(), noise=mask_noise(row.expand(2, -1))).logits.double()
+        logits = net(inputs.float(), noise=_masking_noise(net, row.expand(2, -1))).logits.double()
         for n, j in ((n, j) for n in range(2) for j in range(model.num_features)):
             total = 0.0
             for a, b, c in (
@@ -84,9 +81,9 @@ def test_the_loss_of_transformers_is_the_same_number() -> None:
     """Mean squared error in units of the network, for one number of σ² without mean and scale."""
     model, x = ViTMAE(network(), 0.05), images(4)
     mask = masks.sample_masks(4, 16, 5, generator=generator(1))
-    set_masked_patches(model.network, 5, 16)
-    loss = model.network(x.float(), noise=mask_noise(mask)).loss.item()
-    score = model.log_density(x, mask).sum() / (4 * 5 * 4)  # images, patches, pixels
+    loss = model.loss(x.float(), mask).item()
+    assert loss == model.network(x.float(), noise=_masking_noise(model.network, mask)).loss.item()
+    score = model.log_each(x, mask).sum() / (4 * 5 * 4)  # images, patches, pixels
     assert score.item() == pytest.approx(-0.5 * math.log(2 * math.pi * 0.05) - loss / 0.1, abs=1e-4)
 
 
@@ -143,7 +140,7 @@ def test_variance_by_maximum_likelihood() -> None:
     x = images(8)
 
     def area(model: ViTMAE) -> torch.Tensor:
-        return model.size_scores(x, generator=generator(9)).mean(dim=1)
+        return model.image_scores(x, generator=generator(9)).mean(dim=1)
 
     one = ViTMAE.fit_variance(MODEL.network, x, generator=generator(9))
     own = ViTMAE.fit_variance(MODEL.network, x, generator=generator(9), per="size")
@@ -163,28 +160,34 @@ def test_variance_by_maximum_likelihood() -> None:
 
 
 def test_a_variance_for_every_pixel() -> None:
-    """Its mean over masked pixels is the variance of the size, and it scores at least as well."""
-    x = images(300)
-    own, each = (
-        ViTMAE.fit_variance(MODEL.network, x, generator=generator(9), per=per)
-        for per in ("size", "pixel")
-    )
-    assert each.variance.shape == (16, 16, 4)
-    g, total = generator(9), []
-    for size in range(1, 17):  # the same masks again
-        count = masks.sample_masks(300, 16, size, generator=g).sum(dim=0)
-        total.append((each.variance[size - 1].mean(dim=1) * count).sum() / count.sum())
-    torch.testing.assert_close(torch.stack(total), own.variance.flatten(), atol=1e-9, rtol=1e-6)
-    better = each.size_scores(x, generator=generator(9)) - own.size_scores(
-        x, generator=generator(9)
-    )
-    assert (better.mean(dim=1) > 0).all()
+    """From the residuals: it scores at least as well as one a size, and is a maximum."""
+    x, g = images(300), generator(9)
+    own = ViTMAE.fit_variance(MODEL.network, x, generator=generator(9), per="size")
+    pairs = own.residuals(x, generator=g)
+    variance = torch.stack([r.square().sum(0) / m.sum(0)[:, None] for m, r in pairs])
+    assert variance.shape == (16, 16, 4)
+    each = own.with_variance(variance)
+
+    def score(model: ViTMAE) -> torch.Tensor:
+        return model.image_scores(x, generator=generator(9)).mean(dim=1)
+
+    assert (score(each) > score(own)).all()
     h = 1e-3
-    up, down = (
-        each.with_variance(each.variance * f).size_scores(x, generator=generator(9)).mean(dim=1)
-        for f in (1 + h, 1 - h)
-    )
+    up, down = (score(each.with_variance(each.variance * f)) for f in (1 + h, 1 - h))
     assert (((up - down) / (2 * h)).abs() < 1e-3).all()
+
+
+def test_residuals_are_hidden_pixels_minus_predictions() -> None:
+    x = images(4)
+    (mask, found), *rest = MODEL.residuals(x, generator=generator(5), sizes=[3, 16])
+    assert len(rest) == 1
+    assert torch.equal(mask, masks.sample_masks(4, 16, 3, generator=generator(5)))
+    difference = MODEL.patches(x) - MODEL.predict(x, mask)
+    assert torch.equal(found, difference * mask[:, :, None])
+    squares = MODEL.squared_error(x, generator=generator(5), sizes=[3])
+    torch.testing.assert_close(squares[0], difference[mask].view(4, 12).square().mean(dim=1))
+    scores = MODEL.image_scores(x, generator=generator(5), sizes=[3])
+    torch.testing.assert_close(scores[0], MODEL.log_each(x, mask).sum(dim=1) / 3)
 
 
 def test_a_constant_network_is_independent_pixels() -> None:
@@ -203,14 +206,14 @@ def test_a_constant_network_is_independent_pixels() -> None:
     torch.testing.assert_close(chain, expected)
 
 
-def test_size_scores_are_the_curve() -> None:
+def test_image_scores_are_the_curve() -> None:
     """One mask an image against masks shared by all images: the same mean."""
     x = images(2)
     sizes = (1, 15)  # 16 masks each: every one can be visited
     exact = [curves.size_scores(MODEL, x, masks.all_masks(16, m)[None]).mean() for m in sizes]
     g = generator(4)
     drawn = torch.stack(
-        [MODEL.size_scores(x, generator=g, sizes=sizes).mean(1) for _ in range(200)]
+        [MODEL.image_scores(x, generator=g, sizes=sizes).mean(1) for _ in range(200)]
     )
     error = drawn.std(dim=0) / math.sqrt(200)
     for k in range(2):
@@ -314,7 +317,7 @@ REFUSED = {
     "other number of masks": (
         lambda: MODEL.predict(images(2), MASK),
         ValueError,
-        "2 images came with 16 masks",
+        "same number of rows, got 2 and 16",
     ),
     "empty mask": (
         lambda: MODEL.predict(images(1), ~torch.ones(1, 16, dtype=torch.bool)),
@@ -330,12 +333,7 @@ REFUSED = {
     "variance per what": (
         lambda: ViTMAE.fit_variance(MODEL.network, images(2), generator=generator(), per="image"),
         ValueError,
-        "'all', 'size' or 'pixel', got 'image'",
-    ),
-    "too few images for a variance a pixel": (
-        lambda: ViTMAE.fit_variance(MODEL.network, images(2), generator=generator(), per="pixel"),
-        ValueError,
-        "2 images are too few .* size 1 each, patch .* never masked",
+        "'all' or 'size', got 'image'",
     ),
     "scale zero": (
         lambda: ViTMAE(MODEL.network, 1.0, pixel_scale=0.0),

@@ -14,36 +14,40 @@ import pytest
 import torch
 from models import generator
 
-from mpt_lml import PPCA, ViTMAE, checkpoints, data, masks
-from mpt_lml.experiments import cli, image_baselines, ledger, mae_live, mae_training, vit_mae
-from mpt_lml.experiments.base import run
-from mpt_lml.files import read_json
+from mpt_lml import PPCA, ViTMAE, checkpoints, data, experiments, masks
+from mpt_lml.experiments import base, cli, ledger, patches, vit_mae
+from mpt_lml.experiments.base import Bench
+from mpt_lml.files import CheckpointMismatchError, book_file, read_json
 from mpt_lml.models.base import Grouped
-from mpt_lml.models.networks import small_mae
+from mpt_lml.networks import small_mae
+from mpt_lml.results import MaskCurve
 
 pytest.importorskip("transformers")
-QUICK = vit_mae.Figure6.quick()
+QUICK = vit_mae.Figure6.preset("quick")
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple:
     folder = tmp_path_factory.mktemp("state")
-    return vit_mae.figure_6(QUICK, checkpoints=folder), folder
+    return QUICK.run(Bench(folder=folder)), folder
 
 
 def test_what_is_finished_is_not_done_again(outcome: tuple, monkeypatch) -> None:
     found, folder = outcome
-    assert len(list(folder.glob("*.npz"))) == 5  # two seeds trained, two random, PPCA
+    kept = sorted(path.stem for path in folder.glob("*.safetensors"))
+    assert len(kept) == 5 and "digits-linear" in kept  # two seeds trained, two random, PPCA
 
     def again(*args: object, **options: object) -> None:
         raise AssertionError("trained again")
 
     monkeypatch.setattr(vit_mae, "train", again)
-    same = vit_mae.figure_6(QUICK, checkpoints=folder)
+    same = QUICK.run(Bench(folder=folder))
     assert all(torch.equal(found.arrays[key], same.arrays[key]) for key in found.arrays)
-    (folder / "digits-trained-4.npz").unlink()
+    with pytest.raises(CheckpointMismatchError, match="its width is 16, wanted 32"):
+        dataclasses.replace(QUICK, width=32).run(Bench(folder=folder))
+    (folder / "digits-trained-4.safetensors").unlink()
     with pytest.raises(AssertionError, match="trained again"):
-        vit_mae.figure_6(QUICK, checkpoints=folder)
+        QUICK.run(Bench(folder=folder))
 
 
 def test_training_gains(outcome: tuple) -> None:
@@ -59,7 +63,7 @@ def test_scores_are_those_of_the_model(outcome: tuple) -> None:
     found, _ = outcome
     x = data.images("digits").grid[: QUICK.num_train].float()
     test = data.images("digits", "test").grid[: QUICK.num_test].float()
-    mean, scale = vit_mae.channel_moments(x)
+    mean, scale = x.double().mean((0, 2, 3)), x.double().std((0, 2, 3))
     network = small_mae(8, 1, 2, width=16, num_layers=1, decoder_layers=1, seed=4)
     model = ViTMAE(network, 1.0, pixel_mean=mean, pixel_scale=scale)
     sizes = vit_mae.grid_sizes(QUICK.rates, 16)
@@ -68,7 +72,7 @@ def test_scores_are_those_of_the_model(outcome: tuple) -> None:
     fitted = model.squared_error(x[: QUICK.num_variance], generator=g, sizes=sizes).mean(dim=1)
     variance = torch.ones(16, dtype=torch.float64)
     variance[torch.tensor(sizes) - 1] = fitted.double()
-    score = model.with_variance(variance).size_scores(test, generator=g, sizes=sizes)
+    score = model.with_variance(variance).image_scores(test, generator=g, sizes=sizes)
     stored = found.arrays["score/digits/random/size"][0]
     torch.testing.assert_close(score.mean(dim=1).double(), stored, atol=1e-5, rtol=1e-5)
 
@@ -76,33 +80,37 @@ def test_scores_are_those_of_the_model(outcome: tuple) -> None:
 def test_one_number_maximizes_the_area(outcome: tuple) -> None:
     found, _ = outcome
     error, sizes = found.arrays["error/train/digits/random"][0], found.arrays["sizes/digits"]
-    chosen = vit_mae.chosen_variances(error, sizes, 16)
-    curve = vit_mae.MaskCurve(sizes, error, error, 16)
-    weights = curve.area_weights()
+    weights = MaskCurve(sizes, error, error, 16).area_weights()
 
     def area(variance: torch.Tensor) -> float:
         return float(weights @ vit_mae.gaussian_score(error, variance, 4))
 
-    best = area(chosen["one"])
-    assert best > max(area(chosen["one"] * 1.01), area(chosen["one"] * 0.99))
-    assert best <= area(chosen["size"])
+    one = (weights @ error / weights.sum()).expand_as(error)
+    assert area(one) > max(area(one * 1.01), area(one * 0.99))
+    assert area(one) <= area(error)
+    held_out = found.arrays["error/test/digits/random"][0]  # mean residuals give mean scores
+    for name, variance in (("one", one), ("size", error)):
+        score = vit_mae.gaussian_score(held_out, variance, 4)
+        torch.testing.assert_close(found.arrays[f"score/digits/random/{name}"][0], score)
+
+
+def small_model(x: torch.Tensor) -> ViTMAE:
+    network = small_mae(8, 1, 2, width=8, num_layers=1, decoder_layers=1, seed=0)
+    return ViTMAE(network, 1.0, pixel_mean=x.mean(), pixel_scale=x.std())
 
 
 def test_sizes_of_a_cycle_are_visited_once(monkeypatch) -> None:
     x = data.images("digits").grid[:8].float()
     seen = []
 
-    def watched(network: object, size: int, count: int) -> None:
-        seen.append(size)
-        real(network, size, count)
+    def watched(self: ViTMAE, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        seen.append(int(mask[0].sum()))
+        return real(self, x, mask)
 
-    real = mae_training.set_masked_patches
-    monkeypatch.setattr(mae_training, "set_masked_patches", watched)
-    moments = vit_mae.channel_moments(x)
+    real = ViTMAE.loss
+    monkeypatch.setattr(ViTMAE, "loss", watched)
     options = {"batch_size": 2, "learning_rate": 1e-3, "generator": generator()}
-    options |= {"pixel_mean": moments[0], "pixel_scale": moments[1]}
-    network = small_mae(8, 1, 2, width=8, num_layers=1, decoder_layers=1, seed=0)
-    vit_mae.train(network, x, num_steps=32, **options)
+    vit_mae.train(small_model(x), x, num_steps=32, **options)
     assert sorted(seen[:16]) == sorted(seen[16:]) == list(range(1, 17))
     assert seen[:16] != seen[16:]
 
@@ -110,8 +118,8 @@ def test_sizes_of_a_cycle_are_visited_once(monkeypatch) -> None:
 def test_a_local_checkpoint_takes_the_place_of_the_small_ones(tmp_path: Path) -> None:
     """The path of facebook/vit-mae-base, with a small network of the same classes, enlarged images."""
     small_mae(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1).save_pretrained(tmp_path)
-    config = dataclasses.replace(
-        vit_mae.Figure6.pretrained(str(tmp_path)),
+    settings = vit_mae.PreTrained(
+        model=str(tmp_path),
         seeds=(4,),
         data_sets=QUICK.data_sets,
         rates=QUICK.rates,
@@ -119,7 +127,7 @@ def test_a_local_checkpoint_takes_the_place_of_the_small_ones(tmp_path: Path) ->
         num_test=7,
     )
     with pytest.warns(UserWarning, match="enlarged"):
-        found = vit_mae.figure_6(config)
+        found = settings.run(Bench())
     assert found.arrays["sizes/digits"].tolist() == [1, 4, 8]
     errors = found.arrays["error/test/digits/trained"], found.arrays["error/test/digits/random"]
     assert all(torch.isfinite(each).all() for each in errors)
@@ -131,7 +139,7 @@ def test_one_command_runs_the_pretrained_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As with facebook/vit-mae-base, whose name the paper preset has; the ledger is not touched."""
-    assert vit_mae.PreTrained.paper().model == checkpoints.VIT_MAE_BASE
+    assert vit_mae.PreTrained().model == checkpoints.VIT_MAE_BASE
     monkeypatch.chdir(tmp_path)
     small_mae(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1).save_pretrained("mae")
     before = ledger.location().read_bytes()
@@ -157,14 +165,11 @@ def test_a_stored_run_of_the_pretrained_network_is_shown(
     with pytest.warns(UserWarning, match="enlarged"):
         assert cli.main(call) == 0
     path = tmp_path / "mpt-lml-results" / "figure-6-pretrained.json"
-    arrays, line = mae_live.pretrained_curves(path)
-    assert line.startswith("Recorded: mae, commit None, by 'mpt-lml run figure-6-pretrained")
-    stored = read_json(path)["arrays"]
-    assert arrays is not None
-    expected = torch.tensor(stored["score/digits/trained/size"])
-    torch.testing.assert_close(arrays["score/digits/trained/size"], expected, rtol=0, atol=0)
-    printed, figures = run_cells("pretrained", {"results": tmp_path / "mpt-lml-results"})
-    assert "Recorded: mae, commit None" in printed
+    real = base.book_file
+    monkeypatch.setattr(base, "book_file", lambda n: path if "pretrained" in n else real(n))
+    stored = experiments.load("figure-6-pretrained")
+    assert stored.weights == {"name": "mae", "revision": None}
+    printed, figures = run_cells("pretrained")
     assert re.search(r"digits: area -?\d+ nats, r\* = 0\.\d\d ± 0\.\d\d", printed)
     curves, pictures = figures
     assert curves.axes[3].get_title(loc="left") == "pre-trained, digits"
@@ -172,15 +177,12 @@ def test_a_stored_run_of_the_pretrained_network_is_shown(
     assert [len(ax.images) for ax in pictures.axes] == [1, 1, 0, 0, 0, 0]
 
 
-def run_cells(word: str, places: dict) -> tuple:
+def run_cells(word: str) -> tuple:
     """The cells of chapter 12 that set up Figure 6 and those that mention ``word``."""
-    page = Path(__file__).parents[2] / "book" / "12-vit-mae.md"
+    page = book_file("12-vit-mae.md")
     cells = re.findall(r"```\{code-cell\}[^\n]*\n(.*?)```", page.read_text("utf-8"), flags=re.S)
     cells = [re.sub(r"\A---\n.*?\n---\n", "", cell, flags=re.S) for cell in cells]
-    stored = page.parent / "results" / "figure-6.json"
-    wanted = [c for c in cells if c.startswith(("import math", "path =")) or word in c]
-    code = "\n".join(wanted).replace('Path("results") / "figure-6.json"', f"Path({str(stored)!r})")
-    code = code.replace('Path("results")', f"Path({str(places['results'])!r})")
+    code = "\n".join(c for c in cells if c.startswith(("import math", "def score_of")) or word in c)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), mock.patch("matplotlib.pyplot.show"):
         plt.close("all")
@@ -193,6 +195,13 @@ def tiny_network():
     return small_mae(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1)
 
 
+FEW = {"seeds": (4,), "data_sets": QUICK.data_sets, "num_variance": 32, "num_test": 32}
+
+
+def live() -> experiments.Outcome | None:
+    return experiments.live("figure-6-pretrained", "it would be run.", **FEW)
+
+
 def test_the_pretrained_network_runs_live_from_a_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,46 +210,46 @@ def test_the_pretrained_network_runs_live_from_a_hub(
     pinned = checkpoints.PINNED[name]
     home = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
     tiny_network().save_pretrained(home / "snapshots" / pinned)
+    monkeypatch.setattr(checkpoints, "gpu", lambda: torch.device("cpu"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)  # only the digits are there
-    arrays, line = mae_live.pretrained_curves("nowhere.json", device=torch.device("cpu"))
-    assert line == f"Live on cpu: vit-mae-base, commit {pinned[:7]}, 32 images of each set."
-    assert arrays is not None
+    with pytest.warns(UserWarning, match="enlarged"):
+        found = live()
+    assert found is not None and found.weights == {"name": name, "revision": pinned}
+    arrays = found.arrays
     assert arrays["picture-75/digits"].shape == arrays["picture/digits"].shape == (5, 3, 12, 12)
     rate, error = (arrays[f"{key}/digits/trained/size"].item() for key in ("rate", "rate-error"))
     assert 0 < rate < 1
     assert 0 < error < 1
 
 
-def test_without_a_gpu_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_nothing_is_tried(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     def tried(*args: object, **options: object) -> None:
         raise AssertionError("tried to load")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(vit_mae, "load_network", tried)
-    monkeypatch.setattr(mae_live, "figure_6", tried)
-    arrays, line = mae_live.pretrained_curves("nowhere.json")
-    assert arrays is None
-    assert line.startswith("No GPU here. On a GPU this cell downloads facebook/vit-mae-base")
+    assert live() is None
+    assert capsys.readouterr().out == "not run here (no GPU): it would be run.\n"
+    printed, _ = run_cells("pretrained")
+    assert printed.endswith(
+        "with a GPU and a network this cell draws vit-mae-base and its random twin\n"
+    )
 
 
-def test_without_a_network_the_line_says_so(tmp_path: Path, monkeypatch) -> None:
+def test_without_a_network_the_line_says_so(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(checkpoints, "gpu", lambda: torch.device("cpu"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
-    arrays, line = mae_live.pretrained_curves("nowhere.json", device=torch.device("cpu"))
-    assert arrays is None
-    assert line.startswith("No weights here and no network to get them.")
+    assert live() is None
+    assert capsys.readouterr().out.startswith("not run here (HF_HUB_OFFLINE is set)")
 
 
 def test_linear_models_are_those_of_the_package() -> None:
     """Subspace iteration against the closed form, and one mask's conditionals against Grouped."""
     x = data.images("digits").pixels
     test = data.images("digits", "test").pixels[:40]
-    models = image_baselines.fit_ppca(x, (3, 20))
+    models = patches.fit_ppca(x, (3, 20))
     for K, model in models.items():
         exact = PPCA.fit_closed_form(x, K)
         expected = exact.log_marginal(test)
@@ -248,7 +257,7 @@ def test_linear_models_are_those_of_the_package() -> None:
         assert model.noise_variance.item() == pytest.approx(exact.noise_variance.item(), rel=1e-5)
     group, sizes = Grouped.patches(8, 8, 2), (3, 16)
     options = {"sizes": sizes, "num_masks": 4}
-    found = image_baselines.patch_scores(models[20], test, group, generator=generator(), **options)
+    found = patches.patch_scores(models[20], test, group, generator=generator(), **options)
     g = generator()
     for size, row in zip(sizes, found, strict=True):
         drawn = masks.sample_masks(4, 16, size, generator=g)
@@ -259,7 +268,7 @@ def test_linear_models_are_those_of_the_package() -> None:
 
 
 def test_proposition_1_holds_for_patches() -> None:
-    found = run("patches").findings
+    found = experiments.run("patches").findings
     assert found["patches-jointly"].measured < 1e-10
     loss = found["claim-patches"]  # pixels scored one by one
     assert loss.measured > 10 * loss.standard_error
@@ -280,21 +289,12 @@ def test_the_rate_of_the_mean(outcome: tuple) -> None:
 
 def test_muon_takes_the_matrices_of_the_layers() -> None:
     x = data.images("digits").grid[:50].float()
-    network = small_mae(8, 1, 2, width=8, num_layers=1, decoder_layers=1, seed=0)
-    first = {key: value.clone() for key, value in network.state_dict().items()}
-    moments = vit_mae.channel_moments(x)
-    vit_mae.train(
-        network,
-        x,
-        num_steps=4,
-        batch_size=4,
-        learning_rate=1e-9,
-        matrix_rate=0.1,
-        generator=generator(),
-        pixel_mean=moments[0],
-        pixel_scale=moments[1],
-    )
-    moved = [k for k, v in network.state_dict().items() if (v - first[k]).abs().max() > 1e-4]
+    model = small_model(x)
+    first = {key: value.clone() for key, value in model.network.state_dict().items()}
+    options = {"num_steps": 4, "batch_size": 4, "learning_rate": 1e-9, "matrix_rate": 0.1}
+    vit_mae.train(model, x, generator=generator(), **options)
+    state = model.network.state_dict()
+    moved = [k for k, v in state.items() if (v - first[k]).abs().max() > 1e-4]
     assert len(moved) == 12  # four of attention and two of the MLP, in one layer and one decoder's
     assert all(".layers.0." in key or "_layers.0." in key for key in moved)
 

@@ -6,8 +6,7 @@ import torch
 from models import generator
 from transformers import BertTokenizer, DistilBertConfig, DistilBertForMaskedLM
 
-from mpt_lml import data
-from mpt_lml.models import networks
+from mpt_lml import data, networks
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", ".", "a", "dog"]
 CLS, SEP, MASK = 2, 3, 4

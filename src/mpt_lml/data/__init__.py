@@ -8,7 +8,7 @@ from mpt_lml.data.image_sets import Images, images
 from mpt_lml.data.places import DATA_VARIABLE, CorruptDataError, DataNotFoundError
 from mpt_lml.data.published import published_curves
 from mpt_lml.data.texts import Sentences, bert_vocabulary, sentences
-from mpt_lml.data.tokens import Tokens, encode
+from mpt_lml.data.tokens import Tokens, encode, train_tokenizer
 
 __all__ = [
     "DATA_VARIABLE",
@@ -24,4 +24,5 @@ __all__ = [
     "paper_gaussian",
     "published_curves",
     "sentences",
+    "train_tokenizer",
 ]

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from mpt_lml.shapes import require_count, require_generator
 
-__all__ = ["Tokens", "encode"]
+__all__ = ["Tokens", "encode", "train_tokenizer"]
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -69,6 +71,31 @@ class Tokens:
         return -(-rates[None, :] * self.num_features[:, None] // 100)
 
 
+def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedTokenizerBase:
+    """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer.
+
+    The trainer of ``tokenizers`` numbers continuing characters (##a) as it meets them, in another
+    order each time, and breaks ties of frequency by number. Here they are numbered beforehand, and
+    the pieces are sorted, so that a text always gives the same vocabulary.
+
+    >>> len(train_tokenizer(["the cat sat", "the dog sat"], 30))
+    30
+    """
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertTokenizer
+
+    require_count("vocab_size", vocab_size, len(SPECIAL_TOKENS) + 1)
+    trainer = BertWordPieceTokenizer(lowercase=True)
+    normalize = trainer.normalizer.normalize_str
+    characters = sorted({each for text in sentences for each in normalize(text)} - {" "})
+    first = [*SPECIAL_TOKENS, *(f"##{each}" for each in characters)]
+    trainer.train_from_iterator(
+        sentences, vocab_size=vocab_size, special_tokens=first, show_progress=False
+    )
+    pieces = [*SPECIAL_TOKENS, *sorted(set(trainer.get_vocab()) - set(SPECIAL_TOKENS))]
+    return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)
+
+
 def encode(
     tokenizer: PreTrainedTokenizerBase,
     first: Sequence[str],
@@ -84,7 +111,7 @@ def encode(
         For no text or an empty one, and for a sentence with more than ``max_length`` tokens, which
         is named and never cut.
 
-    >>> from mpt_lml.models.networks import load_small_bert
+    >>> from mpt_lml.networks import load_small_bert
     >>> _, tokenizer = load_small_bert()
     >>> encode(tokenizer, ["He sat down by the fire."]).num_features
     tensor([7])

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mpt_lml import networks
 from mpt_lml.checkpoints import BERT_BASE
 from mpt_lml.data import Tokens, encode, sentences
 from mpt_lml.experiments.base import (
@@ -20,7 +21,6 @@ from mpt_lml.experiments.base import (
     experiment,
     weights_of,
 )
-from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.numerics import mean_and_error
 from mpt_lml.sentence_curves import Design, SentenceCurves, curves
@@ -76,7 +76,8 @@ class OnSentences(Experiment):
                 progress=bench.progress,
             )
 
-        return {name: curve(name) for name in self.data_sets}
+        with networks.fast_linear(network):
+            return {name: curve(name) for name in self.data_sets}
 
 
 def load(model: str | None) -> tuple[Any, Any]:

@@ -18,26 +18,23 @@ from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checks
 from mpt_lml.masks import FixedRate, SizeLaw
 from mpt_lml.models import vae
 from mpt_lml.models.mixture import GridConditional
+from mpt_lml.models.vae import Parameters
 from mpt_lml.results import Estimate, History
 
 Generators = Sequence[torch.Generator]
-Objective = Callable[[vae.Parameters, Tensor, Generators, "Figure3Lower"], Tensor]
+Objective = Callable[[Parameters, Tensor, Generators, "Figure3Lower"], Tensor]
 """(parameters, minibatches (B, n, D), generators, settings) -> (B,), nats."""
 
-NODES = 41
-"""Nodes per axis that know log p(x) of digits: 161 agree to 1e-5 nats."""
 
-
-def noise(count: int, x: Float[Tensor, "B n D"], size: int, generators: Generators) -> Tensor:
+def noise(count: int, x: Float[Tensor, "B n D"], size: int, g: Generators) -> Tensor:
     """``count`` standard normal vectors of length ``size`` per image, (count, B, n, size)."""
     shape = (count, x.shape[1], size)
-    return torch.stack([torch.randn(shape, generator=g) for g in generators], dim=1).to(x)
+    return torch.stack([torch.randn(shape, generator=own) for own in g], dim=1).to(x)
 
 
-def elbo(p: vae.Parameters, x: Tensor, generators: Generators, of: Figure3Lower) -> Tensor:
+def elbo(p: Parameters, x: Tensor, g: Generators, of: Figure3Lower) -> Tensor:
     """The usual objective."""
-    drawn = noise(1, x, of.latent_dim, generators)[0]
-    return objectives.elbo(p, x, drawn, of.noise_variance)
+    return objectives.elbo(p, x, noise(1, x, of.latent_dim, g)[0], of.noise_variance)
 
 
 @dataclass(frozen=True)
@@ -57,27 +54,25 @@ class Masked:
     partial: Literal["bound", "score"] | None = None
     law: SizeLaw | None = None  # the fixed rate of the settings
 
-    def __call__(
-        self, p: vae.Parameters, x: Tensor, generators: Generators, of: Figure3Lower
-    ) -> Tensor:
+    def __call__(self, p: Parameters, x: Tensor, g: Generators, of: Figure3Lower) -> Tensor:
         law = self.law or FixedRate(of.fixed_rate)
-        mask = masks.stratified_masks(x.shape[1], x.shape[2], law, generator=generators)
-        score = self.score(p, x, mask.to(x.device), generators, of)
+        mask = masks.stratified_masks(x.shape[1], x.shape[2], law, generator=g).to(x.device)
+        score = self.score(p, x, mask, g, of)
         if self.gradient != "decoder":
             return score
         held = {k: v.detach() if k.startswith("decoder") else v for k, v in p.items()}
-        own = elbo(held, x, generators, of)
+        own = elbo(held, x, g, of)
         return score + own - own.detach()
 
     def score(
-        self, p: vae.Parameters, x: Tensor, mask: Tensor, generators: Generators, of: Figure3Lower
+        self, p: Parameters, x: Tensor, mask: Tensor, g: Generators, of: Figure3Lower
     ) -> Float[Tensor, " B"]:
         """What is trained on in place of D·S, nats."""
-        before, size, variance = self.rounds - 1, of.latent_dim, of.noise_variance
+        before = 0 if self.partial else self.rounds - 1
+        drawn, variance = noise(before + self.samples, x, of.latent_dim, g), of.noise_variance
         if self.partial:
-            drawn, weighted = noise(self.samples, x, size, generators), self.partial == "bound"
+            weighted = self.partial == "bound"
             return objectives.partial(p, x, mask, drawn, variance, weighted=weighted)
-        drawn = noise(before + self.samples, x, size, generators)
         return objectives.recursive(
             p,
             x,
@@ -86,22 +81,23 @@ class Masked:
             variance,
             samples=self.samples,
             from_decoder=self.from_decoder,
-            pixel_noise=noise(before, x, x.shape[2], generators) if self.draws else None,
+            pixel_noise=noise(before, x, x.shape[2], g) if self.draws else None,
             gradient=self.gradient,
         )
 
 
-def exact(p: vae.Parameters, x: Tensor, generators: Generators, of: Figure3Lower) -> Tensor:
+def exact(p: Parameters, x: Tensor, g: Generators, of: Figure3Lower) -> Tensor:
     """The model's own conditionals on a grid, K ≤ 3; the encoder stays as it was drawn.
 
     The grid is moved by a random fraction of its spacing at every step. On nodes that stay, the
     decoder learns to fit between them: log p(x) on that grid rises and on any other one falls.
     """
     grid, values = grids.trapezoid(of.latent_dim, of.exact_nodes).to(x), []
-    width, law = grid.nodes[:, 0].max() - grid.nodes[:, 0].min(), FixedRate(of.fixed_rate)
-    for images, model, g in zip(x, of.models(p), generators, strict=True):
-        mask = masks.stratified_masks(of.exact_masks, x.shape[2], law, generator=g).to(x.device)
-        shift = torch.rand(of.latent_dim, generator=g).to(x) - 0.5
+    width = grid.nodes.max() - grid.nodes.min()
+    for images, model, own in zip(x, of.models(p), g, strict=True):
+        law, count = FixedRate(of.fixed_rate), of.exact_masks
+        mask = masks.stratified_masks(count, x.shape[2], law, generator=own).to(x.device)
+        shift = torch.rand(of.latent_dim, generator=own).to(x) - 0.5
         nodes = grid.nodes + shift * width / (of.exact_nodes - 1)
         log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
         table = GridConditional(model, grids.Grid(nodes, log_weights))
@@ -112,13 +108,8 @@ def exact(p: vae.Parameters, x: Tensor, generators: Generators, of: Figure3Lower
 
 
 def on_grid(model: vae.VAE) -> GridConditional:
-    """``model`` with its prior on a grid that knows its log p(x), K ≤ 3."""
-    return GridConditional(model, grids.trapezoid(model.latent_dim, NODES))
-
-
-def double(parameters: vae.Parameters) -> dict[str, Tensor]:
-    """The same in double precision, without their history."""
-    return {name: value.detach().double() for name, value in parameters.items()}
+    """``model`` on a grid that knows its log p(x), K ≤ 3: 161 nodes per axis agree to 1e-5 nats."""
+    return GridConditional(model, grids.trapezoid(model.latent_dim, 41))
 
 
 @experiment(
@@ -190,68 +181,57 @@ class Figure3Lower(Experiment):
         """Training images in [0, 1]."""
         return data.images(self.dataset).pixels[: self.num_data].to(getattr(torch, self.precision))
 
-    def train(
-        self, x: Float[Tensor, "N D"], objective: Objective, bench: Bench, name: str
-    ) -> History:
+    def train(self, x: Tensor, objective: Objective, bench: Bench, name: str) -> History:
         """All seeds side by side; an "epoch" of the history is one step on a minibatch of each.
 
         Tracked, NaN in between: ``values["lml"]`` and ``values["encoder"]``, as in the arrays.
+        The parameters come back in double precision.
         """
-        generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
+        generators, few = [_seeded(seed) for seed in self.seeds], x[: self.track_data]
         partial = isinstance(objective, Masked) and objective.partial is not None
-        start = vae.dense_parameters(
-            x.shape[1], self.hidden, self.latent_dim, generators=generators, partial=partial
-        )
+        sizes = (x.shape[1], self.hidden, self.latent_dim)
+        start = vae.dense_parameters(*sizes, generators=generators, partial=partial)
 
-        def on_minibatch(p: vae.Parameters, generators: Generators) -> Tensor:
-            rows = [torch.randint(len(x), (self.batch_size,), generator=g) for g in generators]
-            return objective(p, x[torch.stack(rows).to(x.device)], generators, self)
+        def on_minibatch(p: Parameters, g: Generators) -> Tensor:
+            rows = [torch.randint(len(x), (self.batch_size,), generator=own) for own in g]
+            return objective(p, x[torch.stack(rows).to(x.device)], g, self)
 
-        few = x[: self.track_data]
         identity = dataclasses.asdict(self) | {"objective": name, "data": checksum([x.cpu()])}
-        return fit.maximize(
+        history = fit.maximize(
             {key: value.to(x) for key, value in start.items()},
             on_minibatch,
             num_epochs=self.num_steps,
             learning_rate=self.learning_rate,
             generators=generators,
             track={
-                "lml": lambda p: self.log_likelihood(p, few.double()).to(x),
+                "lml": lambda p: self.log_likelihood(_double(p), few.double()).to(x),
                 "encoder": lambda p: self.by_encoder(p, few).to(x),
             },
             track_every=self.track_every,
             checkpoint=bench.checkpoint(name, every=200, **identity),
             progress=bench.progress,
         )
+        return dataclasses.replace(history, parameters=_double(history.parameters))
 
-    def models(self, parameters: vae.Parameters) -> list[vae.VAE]:
+    def models(self, parameters: Parameters) -> list[vae.VAE]:
         """The model of every seed."""
-        return [
-            vae.dense_model(parameters, run, "gaussian", self.noise_variance)
-            for run in range(len(self.seeds))
-        ]
+        variance, runs = self.noise_variance, range(len(self.seeds))
+        return [vae.dense_model(parameters, run, "gaussian", variance) for run in runs]
 
-    def log_likelihood(
-        self, parameters: vae.Parameters, x: Float[Tensor, "N D"]
-    ) -> Float[Tensor, " seeds"]:
+    def log_likelihood(self, parameters: Parameters, x: Tensor) -> Float[Tensor, " seeds"]:
         """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
-        values = []
-        for run, model in enumerate(self.models(double(parameters))):
-            if self.latent_dim <= grids.MAX_LATENT_DIM:
-                values.append(on_grid(model).log_marginal(x).mean().item())
-            else:
-                g = torch.Generator().manual_seed(run)
-                values.append(float(estimators.iwae(model, x, self.track_samples, generator=g)))
+        models = enumerate(self.models(parameters))
+        if self.latent_dim <= grids.MAX_LATENT_DIM:
+            return torch.stack([on_grid(model).log_marginal(x).mean() for _, model in models])
+        count = self.track_samples
+        values = [estimators.iwae(m, x, count, generator=_seeded(run)) for run, m in models]
         return torch.tensor(values, dtype=torch.float64)
 
-    def by_encoder(
-        self, parameters: vae.Parameters, x: Float[Tensor, "N D"]
-    ) -> Float[Tensor, " seeds"]:
+    def by_encoder(self, parameters: Parameters, x: Tensor) -> Float[Tensor, " seeds"]:
         """What ``track_draws`` draws from the encoder report, a lower bound to look at."""
-        values = []
-        for model in self.models(parameters):
-            g, rule = torch.Generator().manual_seed(0), estimators.from_encoder
-            values.append(estimators.iwae(model, x, self.track_draws, generator=g, proposal=rule))
+        draws, rule = self.track_draws, estimators.from_encoder
+        every = self.models(parameters)
+        values = [estimators.iwae(m, x, draws, generator=_seeded(0), proposal=rule) for m in every]
         return torch.tensor(values)
 
     def run(self, bench: Bench) -> Outcome:
@@ -270,7 +250,7 @@ class Figure3Lower(Experiment):
             loss = history.values["objective"][:-1].cpu()
             means = [loss[a:b].mean(dim=0) for a, b in itertools.pairwise(steps)]
             arrays[f"loss/{name}"] = torch.stack([loss[0], *means])
-            models = bench.progress(self.models(double(history.parameters)), f"{name}, LML of seed")
+            models = bench.progress(self.models(history.parameters), f"{name}, LML of seed")
             found = [self.evaluate(model, x, run) for run, model in enumerate(models)]
             arrays[f"lml/{name}"], arrays[f"error/{name}"] = torch.stack([f[0] for f in found], 1)
             arrays[f"ais/{name}"] = torch.stack([f[1] for f in found[: self.ais_seeds]], 1)
@@ -279,16 +259,14 @@ class Figure3Lower(Experiment):
                 arrays |= {f"weights/{name}/{key}": value.cpu() for key, value in weights}
         return Outcome(self.findings(arrays), arrays, checksum([x.cpu()]))
 
-    def evaluate(self, model: vae.VAE, x: Float[Tensor, "N D"], run: int) -> list[Tensor]:
+    def evaluate(self, model: vae.VAE, x: Tensor, run: int) -> list[Tensor]:
         """log p(x) and its error; for the first runs also AIS minus that, on fewer data."""
-        few, g = x[: self.lml_data].double(), torch.Generator().manual_seed(run)
+        few, g = x[: self.lml_data].double(), _seeded(run)
         found = [estimators.iwae(model, few, self.lml_samples, generator=g)]
         if run < self.ais_seeds:
-            some = few[: self.ais_data]
+            some, steps = few[: self.ais_data], self.ais_temperatures
             weighted = estimators.iwae(model, some, self.lml_samples, generator=g)
-            annealed = estimators.ais(
-                model, some, self.ais_chains, self.ais_temperatures, generator=g
-            )
+            annealed = estimators.ais(model, some, self.ais_chains, steps, generator=g)
             error = math.hypot(annealed.standard_error, weighted.standard_error)
             found.append(Estimate(annealed - weighted, error))
         return [torch.tensor([f, f.standard_error], dtype=torch.float64) for f in found]
@@ -310,3 +288,11 @@ class Figure3Lower(Experiment):
             "partial-against-recursion": gap("partial", "fixed"),
             "encoder-bound-gap": Finding.over(arrays["encoder/fixed"][-1] - track[-1]),
         }
+
+
+def _double(parameters: Parameters) -> dict[str, Tensor]:
+    return {name: value.detach().double() for name, value in parameters.items()}
+
+
+def _seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

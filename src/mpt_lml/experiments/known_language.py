@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -54,17 +53,11 @@ class Problem:
         by_size = self.by_size(difference)
         own = difference.view(*self.order.shape, -1).gather(3, self.order[..., None])
         area, chain = by_size.sum(dim=2), own.sum(dim=(2, 3))
-        size_gap, size_gap_error = mean_and_error(by_size.mean(dim=1))
-        gap, gap_error = mean_and_error(area.mean(dim=1))
-        return {
-            "gap": gap,
-            "gap_error": gap_error,
-            "spread": chain.var(dim=1).mean().sqrt(),  # over orders of the same sequence
-            "area": area,
-            "chain": chain,
-            "size_gap": size_gap,
-            "size_gap_error": size_gap_error,
-        }
+        spread = chain.var(dim=1).mean().sqrt()  # over orders of the same sequence
+        found = {"area": area, "chain": chain, "spread": spread}
+        for name, each in (("gap", area), ("size_gap", by_size)):
+            found[name], found[f"{name}_error"] = mean_and_error(each.mean(dim=1))
+        return found
 
     def designs(self, area: Float[Tensor, "N O"], chain: Float[Tensor, "N O"]) -> dict[str, Tensor]:
         """Standard error of one gap, one order a sequence, by what source and network share."""
@@ -80,6 +73,26 @@ class Problem:
         return errors | {"error/other sequences": separate.sqrt(), "gap/one token": chain.mean()}
 
 
+def training_masks(law: str, count: int, features: int, generator: torch.Generator) -> Tensor:
+    """One mask for each sequence of a batch, (count, features)."""
+    if law != "stratified":
+        return masks.sample_masks(count, features, LAWS[law], generator=generator)
+    ranks = masks.sample_ranks(count, features, generator=generator)
+    return masks.from_ranks(ranks, LAWS[law].stratified(count, features, generator=generator))
+
+
+def masked_scores(model: SymbolBERT, x: Tensor, mask: Tensor, half_precision: bool) -> Tensor:
+    """(1/M) Σ_{j∈A} log q(x_j | x_R) for sequence n under its own mask A_n, (N,), differentiable."""
+    network, inputs = model.network, {"input_ids": x.masked_fill(mask, model.mask_token)}
+    if half_precision:
+        weights = {name: value.bfloat16() for name, value in network.named_parameters()}
+        logits = torch.func.functional_call(network, weights, kwargs=inputs).logits.float()
+    else:
+        logits = network(**inputs).logits
+    loss = functional.cross_entropy(logits.transpose(1, 2), x, reduction="none")
+    return scores.mask_score(-loss, mask)
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How one network is trained: AdamW with one cycle of the learning rate."""
@@ -89,68 +102,26 @@ class Recipe:
     learning_rate: float = 3e-3
     half_precision: bool = True  # products in bfloat16; the weights and AdamW stay float32
 
+    def train(
+        self, model: SymbolBERT, source: HMM, law: str, *, seed: int, **options: Any
+    ) -> list[Tensor]:
+        """Maximize the score of one random mask a sequence, on sequences never seen twice.
 
-def training_masks(
-    law: str, num_masks: int, num_features: int, *, generator: torch.Generator
-) -> Bool[Tensor, "P D"]:
-    """One mask for each sequence of a batch, (P, D)."""
-    if law != "stratified":
-        return masks.sample_masks(num_masks, num_features, LAWS[law], generator=generator)
-    ranks = masks.sample_ranks(num_masks, num_features, generator=generator)
-    sizes = LAWS[law].stratified(num_masks, num_features, generator=generator)
-    return masks.from_ranks(ranks, sizes)
+        ``options`` are those of :func:`mpt_lml.fit.descend`; returned is what ``watch`` has seen.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        optimizer = torch.optim.AdamW(model.network.parameters(), lr=self.learning_rate, fused=True)
+        cycle = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=self.learning_rate, total_steps=self.num_steps
+        )
 
+        def loss(step: int) -> Tensor:
+            x = source.sample(self.batch_size, generator=generator)
+            mask = training_masks(law, self.batch_size, source.num_features, generator)
+            return -masked_scores(model, x, mask, self.half_precision).mean()
 
-def masked_scores(
-    model: SymbolBERT,
-    x: Int[Tensor, "N D"],
-    mask: Bool[Tensor, "N D"],
-    *,
-    half_precision: bool = False,
-) -> Float[Tensor, " N"]:
-    """(1/M) Σ_{j∈A} log q(x_j | x_R) for sequence n under its own mask A_n, (N,), differentiable."""
-    network, inputs = model.network, {"input_ids": x.masked_fill(mask, model.mask_token)}
-    if half_precision:
-        weights = {name: value.bfloat16() for name, value in network.named_parameters()}
-        logits = torch.func.functional_call(network, weights, kwargs=inputs).logits.float()
-    else:
-        logits = network(**inputs).logits
-    loss = functional.cross_entropy(logits.transpose(1, 2), x, reduction="none")
-    return scores.mask_score(-loss * mask, mask)
-
-
-def train(
-    model: SymbolBERT,
-    source: HMM,
-    law: str,
-    recipe: Recipe,
-    *,
-    generator: torch.Generator,
-    **options: Any,
-) -> list[Tensor]:
-    """Maximize the score of one random mask a sequence, on sequences that are never seen twice.
-
-    ``options`` are those of :func:`mpt_lml.fit.descend`; returned is what its ``watch`` has seen.
-    """
-    optimizer = torch.optim.AdamW(model.network.parameters(), lr=recipe.learning_rate, fused=True)
-    cycle = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=recipe.learning_rate, total_steps=recipe.num_steps
-    )
-
-    def loss(step: int) -> Tensor:
-        x = source.sample(recipe.batch_size, generator=generator)
-        mask = training_masks(law, recipe.batch_size, source.num_features, generator=generator)
-        return -masked_scores(model, x, mask, half_precision=recipe.half_precision).mean()
-
-    return fit.descend(
-        model.network,
-        loss,
-        [cycle],
-        num_steps=recipe.num_steps,
-        generators=[generator],
-        label=f"{law}, step",
-        **options,
-    )[1]
+        options |= {"num_steps": self.num_steps, "label": f"{law}, step"}
+        return fit.descend(model.network, loss, [cycle], generators=[generator], **options)[1]
 
 
 @experiment(
@@ -199,39 +170,37 @@ class KnownLanguage(Experiment):
     watched: tuple[int, ...] = (0, 100, 300, 1000, 3000)
 
     def run(self, bench: Bench) -> Outcome:
-        source, generator = HMM.cyclic(), torch.Generator().manual_seed(self.test_seed)
-        problem = Problem(source, self.num_test, self.num_orders, generator=generator)
-        few = Problem(source, min(500, self.num_test), 1, generator=generator)
+        source, g = HMM.cyclic(), torch.Generator().manual_seed(self.test_seed)
+        problem = Problem(source, self.num_test, self.num_orders, generator=g)
+        few = Problem(source, min(500, self.num_test), 1, generator=g)
 
-        def trained(law: str, seed: int, width: int, recipe: Recipe) -> dict[str, Tensor]:
-            model = SymbolBERT(source.num_symbols, source.num_features, width, seed=seed)
-            watched = train(
-                model,
-                source,
-                law,
-                recipe,
-                generator=torch.Generator().manual_seed(seed),
-                watch=lambda: few.by_size(model.log_each(few.rows, few.mask)).mean((0, 1)),
-                watched=[step for step in self.watched if step <= recipe.num_steps],
-                progress=bench.progress,
-            )
-            weights = dict(model.network.named_parameters())
-            size = sum(each.numel() for each in weights.values())
-            found = {"num_parameters": torch.tensor(size), "watched": torch.stack(watched)}
-            return found | problem.compare(model) | weights
+        def result(law: str, seed: int, width: int, recipe: Recipe) -> dict[str, Tensor]:
+            def work() -> dict[str, Tensor]:
+                model = SymbolBERT(source.num_symbols, source.num_features, width, seed=seed)
+                watched = recipe.train(
+                    model,
+                    source,
+                    law,
+                    seed=seed,
+                    watch=lambda: few.by_size(model.log_each(few.rows, few.mask)).mean((0, 1)),
+                    watched=[step for step in self.watched if step <= recipe.num_steps],
+                    progress=bench.progress,
+                )
+                weights = dict(model.network.named_parameters())
+                size = torch.tensor(sum(each.numel() for each in weights.values()))
+                found = {"watched": torch.stack(watched), "num_parameters": size}
+                return problem.compare(model) | found | weights
 
-        def kept(law: str, seed: int, width: int, recipe: Recipe) -> dict[str, Tensor]:
             name = f"{law}-{width}-{recipe.num_steps}-{recipe.learning_rate:g}-{seed}"
-            return bench.keep(name, functools.partial(trained, law, seed, width, recipe))
+            return bench.keep(name, work)
 
         runs = {
-            law: [kept(law, seed, self.width, self.recipe) for seed in self.seeds] for law in LAWS
+            law: [result(law, seed, self.width, self.recipe) for seed in self.seeds] for law in LAWS
         }
-        arrays = {
-            "log_marginal": torch.stack(mean_and_error(source.log_marginal(problem.x))),
-            "exact": problem.by_size(problem.values).mean(dim=(0, 1)),
-            "exact_few": few.by_size(few.values).mean(dim=(0, 1)),
-        }
+        arrays = problem.designs(runs["uniform"][0]["area"], runs["uniform"][0]["chain"])
+        arrays["log_marginal"] = torch.stack(mean_and_error(source.log_marginal(problem.x)))
+        for name, each in (("exact", problem), ("exact_few", few)):
+            arrays[name] = each.by_size(each.values).mean(dim=(0, 1))
         uniform = torch.stack([each["area"] for each in runs["uniform"]])
         for law, found in runs.items():
             for name in ("gap", "gap_error", "spread", "size_gap", "size_gap_error", "watched"):
@@ -240,15 +209,12 @@ class KnownLanguage(Experiment):
             arrays[f"excess_error/{law}"] = mean_and_error(excess.mean(dim=2), dim=1)[1]
         for width, num_steps, rate in self.variants:
             recipe = replace(self.recipe, num_steps=num_steps, learning_rate=rate)
-            variant = kept("uniform", self.seeds[0], width, recipe)
+            variant = result("uniform", self.seeds[0], width, recipe)
             summary = [variant[name] for name in ("num_parameters", "gap", "gap_error", "spread")]
             arrays[f"variant/{width}-{num_steps}-{rate:g}"] = torch.stack(summary)
-        arrays |= problem.designs(runs["uniform"][0]["area"], runs["uniform"][0]["chain"])
-        return Outcome(self.findings(arrays), arrays, checksum([problem.x, few.x]))
-
-    def findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-        """How much larger the smallest gap of a fixed rate is than that of uniform sizes."""
-        fixed = [arrays[f"gap/{law}"] for law in LAWS if law.startswith("fixed")]
-        excess = torch.stack(fixed) - arrays["gap/uniform"]
-        smallest = excess[excess.mean(dim=1).argmin()]
-        return {"known-language-uniform-size": Finding.over(smallest)}
+        # How much larger the smallest gap of a fixed rate is than that of uniform sizes.
+        fixed = torch.stack([arrays[f"gap/{law}"] for law in LAWS if law.startswith("fixed")])
+        excess = fixed - arrays["gap/uniform"]
+        finding = Finding.over(excess[excess.mean(dim=1).argmin()])
+        outcome = {"known-language-uniform-size": finding}
+        return Outcome(outcome, arrays, checksum([problem.x, few.x]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mpt_lml import data, estimators, fit, grids, objectives
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.convergence import seeded
 from mpt_lml.grids import Grid
 from mpt_lml.masks import FixedRate, UniformSize, stratified_masks
 from mpt_lml.models.mixture import BernoulliPCA
@@ -119,34 +120,36 @@ class Figure3Upper(Experiment):
 
     def _row(self, row: str, images: Sequence[Tensor], bench: Bench) -> dict[str, Tensor]:
         """Train and judge one row."""
-        x, held_out = images
-        history, key = self.train(row, x, bench), row.removesuffix("/long")
+        (x, held_out), key = images, row.removesuffix("/long")
+        history = self.train(row, x, bench)
         epochs = len(history.values["lml"]) - 1
         tracked = [*range(0, epochs, self.track_every), epochs]
         arrays = {f"track/{key}": history.values["lml"][tracked]}
         if key.endswith(("/published/1/1", "/elbo/1/0")):
             arrays[f"read/{key}"] = history.values["read"][tracked]
             arrays[f"loss/{key}"] = history.values["objective"][tracked[:-1]]
-        for end, p in {key: history.snapshots[self.num_epochs], row: history.parameters}.items():
-            for value, seen in (("lml", x.double()), ("held", held_out.double())):
-                arrays[f"{value}/{end}"] = torch.stack([self._judge(m, seen) for m in models(p)])
+        ends = {key: history.snapshots[self.num_epochs], row: history.parameters}
+        for end, p in ends.items():
+            arrays[f"lml/{end}"] = self._judge(p, x.double())
+            arrays[f"held/{end}"] = self._judge(p, held_out.double())
             if "encoder" in p:
                 arrays[f"bound/{end}"] = bound(p, x)
-        trained = models(history.snapshots[self.num_epochs])
+        W, b = (ends[key][name].double() for name in ("loadings", "offset"))
         for value, name in (("coarse", "published"), ("own", key.split("/")[1])):
-            on_grid = [BernoulliPCA(m.loadings, m.offset, grid=self.grid(name)) for m in trained]
-            lml = [m.log_marginal(x.double()).mean() for m in on_grid]
-            arrays[f"{value}/{key}"] = torch.stack(lml)
-        both = torch.stack([torch.cat([m.loadings, m.offset[:, None]], dim=1) for m in trained])
+            grid = self.grid(name).to(W)
+            arrays[f"{value}/{key}"] = objectives.mixture_log_marginal(W, b, x.double(), grid)
+        both = torch.cat([W, b[..., None]], dim=-1)
         if key.partition("/")[2] in (*PRINTED, f"uniform/1/{self.long_masks}"):
             arrays[f"loadings/{key}"] = (1000 * both[0]).round() / 1000
-            arrays[f"grids/{key}"] = self.compare_grids(trained[0], x[: self.arbiter_data].double())
+            arrays[f"grids/{key}"] = self.compare_grids(BernoulliPCA(W[0], b[0]), x)
         if self.decoders:
             arrays[f"decoders/{key}"] = both
-        return {name: value.detach().cpu() for name, value in arrays.items()}
+        return {name: value.cpu() for name, value in arrays.items()}
 
-    def _judge(self, model: BernoulliPCA, x: Float[Tensor, "N D"]) -> Float[Tensor, ""]:
-        return model.adaptive_log_marginal(x, nodes_per_axis=self.judge_nodes).mean()
+    def _judge(self, p: fit.Parameters, x: Float[Tensor, "N D"]) -> Float[Tensor, " seeds"]:
+        n, pairs = self.judge_nodes, zip(p["loadings"].double(), p["offset"].double(), strict=True)
+        lml = [BernoulliPCA(W, b).adaptive_log_marginal(x, nodes_per_axis=n) for W, b in pairs]
+        return torch.stack([each.mean() for each in lml])
 
     def train(self, row: str, x: Float[Tensor, "N D"], bench: Bench) -> History:
         """All seeds side by side, in nats per datum; the parameters at ``num_epochs`` are a snapshot.
@@ -171,7 +174,7 @@ class Figure3Upper(Experiment):
             self.objective(objective, x, int(num_masks)),
             num_epochs=epochs,
             learning_rate=self.learning_rate,
-            generators=[torch.Generator().manual_seed(seed + 1) for seed in self.seeds],
+            generators=[seeded(seed + 1) for seed in self.seeds],
             track={"lml": lml_on(fine.to(x)), "read": lml_on(self.grid("published").to(x))},
             track_every=self.track_every,
             snapshots=(self.num_epochs,),
@@ -183,9 +186,9 @@ class Figure3Upper(Experiment):
         """What is maximized: (parameters, generators) -> (B,), in nats per datum."""
         grid = self.grid(name).to(x)
         law = UniformSize() if name == "uniform" else FixedRate(self.fixed_rate)
-        conditional = name in ("fixed", "uniform")
+        block = name not in ("fixed", "uniform")
 
-        def value(p: Mapping[str, Tensor], generators: Sequence[torch.Generator]) -> Tensor:
+        def value(p: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
             if name == "marginal":
                 return objectives.mixture_log_marginal(**p, x=x, grid=grid)
             if name.startswith("elbo"):
@@ -193,8 +196,7 @@ class Figure3Upper(Experiment):
                 noise = torch.stack([torch.randn(shape, generator=g) for g in generators])
                 return objectives.linear_elbo(**p, x=x, noise=noise.to(x))
             mask = stratified_masks(num_masks, x.shape[1], law, generator=generators)
-            pair, mask = (p["loadings"], p["offset"]), mask.to(x.device)
-            return objectives.mixture(*pair, x, mask, grid, block=not conditional)
+            return objectives.mixture(**p, x=x, mask=mask.to(x.device), grid=grid, block=block)
 
         return value
 
@@ -211,7 +213,7 @@ class Figure3Upper(Experiment):
         Standard normal ones, ``scale`` 1, are the authors' script's; ``encoder_scale`` multiplies the
         encoder once more. The encoder's log-variances are standard normal at every scale.
         """
-        K, generators = self.latent_dim, [torch.Generator().manual_seed(s) for s in self.seeds]
+        K, generators = self.latent_dim, [*map(seeded, self.seeds)]
         shapes = {"loadings": (D, K), "offset": (D,), "encoder": (K, D)}
         shapes["encoder_log_variance"] = (K,)
         drawn = {
@@ -232,15 +234,16 @@ class Figure3Upper(Experiment):
         """
         x, batch = data.images("digits").pixels, len(self.seeds)
         best = PPCA.fit_closed_form(x, self.latent_dim)
-        values, vectors = torch.linalg.eigh(objectives.second_moment(x - best.mean))
+        moment = objectives.second_moment(x - best.mean)
+        values, vectors = torch.linalg.eigh(moment)
         data_root = vectors * values.clamp(min=0).sqrt()
         begin = self.start(x.shape[1])
         parameters = {name: begin[name].double() for name in ("loadings", "encoder")}
-        parameters["log_noise"] = torch.zeros(batch, dtype=x.dtype)
-        parameters["root"] = torch.eye(self.latent_dim, dtype=x.dtype).repeat(batch, 1, 1)
+        parameters["log_noise"] = x.new_zeros(batch)
+        parameters["root"] = torch.eye(self.latent_dim).to(x).repeat(batch, 1, 1)
 
         def energy(*matrices: Tensor) -> Float[Tensor, " B"]:
-            return torch.stack([each.square().sum(dim=(1, 2)) for each in matrices]).sum(dim=0)
+            return torch.cat(matrices, dim=2).square().sum(dim=(1, 2))
 
         def elbo(p: fit.Parameters, _: object) -> Tensor:
             loadings, encoder, root = p["loadings"], p["encoder"], p["root"].tril()
@@ -253,30 +256,25 @@ class Figure3Upper(Experiment):
         ends = fit.maximize(
             parameters, elbo, num_epochs=5 * self.num_epochs, learning_rate=self.learning_rate
         ).parameters
-        reached = [
-            PPCA(w, noise_variance=float(s.exp()), mean=best.mean).log_marginal(x).mean()
-            for w, s in zip(ends["loadings"], ends["log_noise"], strict=True)
-        ]
-        return best.log_marginal(x).mean() - torch.stack(reached)
+        reached = objectives.log_marginal(ends["loadings"], ends["log_noise"].exp(), moment)
+        return objectives.log_marginal(best.loadings, best.noise_variance, moment) - reached
 
     def compare_grids(self, model: BernoulliPCA, x: Float[Tensor, "N D"]) -> Float[Tensor, "G two"]:
         """Mean log p(x) by six shared grids and the adaptive one, minus importance sampling; (7, 2).
 
         Columns: difference and its standard error, that of the importance weights, in nats.
         """
-        g = torch.Generator().manual_seed(0)
-        arbiter = estimators.iwae(model, x, self.arbiter_samples, generator=g)
-        trapezoid, hermite = grids.trapezoid, grids.gauss_hermite
-        rules = [(trapezoid, 20), (trapezoid, 40), (hermite, 20), (hermite, 40), (trapezoid, 160)]
-        shared = [self.grid("published"), *(rule(self.latent_dim, n) for rule, n in rules)]
-        values = [
-            BernoulliPCA(model.loadings, model.offset, grid=g).log_marginal(x) for g in shared
-        ]
-        values.append(model.adaptive_log_marginal(x))
-        difference = torch.stack([each.mean() for each in values]) - float(arbiter)
+        x, K = x[: self.arbiter_data].double(), self.latent_dim
+        shared = [self.grid("published"), grids.trapezoid(K, 20), grids.trapezoid(K, 40)]
+        shared += [grids.gauss_hermite(K, 20), grids.gauss_hermite(K, 40), grids.trapezoid(K, 160)]
+        pair = model.loadings[None], model.offset[None]
+        values = [objectives.mixture_log_marginal(*pair, x, grid.to(x))[0] for grid in shared]
+        values.append(model.adaptive_log_marginal(x).mean())
+        arbiter = estimators.iwae(model, x, self.arbiter_samples, generator=seeded(0))
+        difference = torch.stack(values) - float(arbiter)
         return torch.stack([difference, torch.full_like(difference, arbiter.standard_error)], dim=1)
 
-    def _findings(self, arrays: Mapping[str, Tensor], first: str, *more: str) -> dict[str, Finding]:
+    def _findings(self, arrays: dict[str, Tensor], first: str, *more: str) -> dict[str, Finding]:
         """Differences over seeds that started alike, in nats, of what was trained."""
         found = {"claim-elbo-suboptimal": Finding.over(arrays["gaussian"])}
         pairs = {name: (first, *rows) for name, rows in (ON_FIRST | ON_EACH).items()}
@@ -295,20 +293,8 @@ class Figure3Upper(Experiment):
         return found
 
 
-def models(parameters: Mapping[str, Tensor]) -> list[BernoulliPCA]:
-    """The trained models, one a seed, in double precision."""
-    pairs = zip(parameters["loadings"], parameters["offset"], strict=True)
-    return [BernoulliPCA(w.detach().double(), b.detach().double()) for w, b in pairs]
-
-
-def bound(
-    parameters: Mapping[str, Tensor], x: Float[Tensor, "N D"], num_draws: int = 20
-) -> Float[Tensor, " B"]:
+def bound(p: fit.Parameters, x: Float[Tensor, "N D"], num_draws: int = 20) -> Float[Tensor, " B"]:
     """The ELBO of every seed's model and encoder, mean over the data and ``num_draws`` z, nats, (B,)."""
-    generator = torch.Generator().manual_seed(0)
-    batch, _, latent_dim = parameters["loadings"].shape
-    draws = []
-    for _ in range(num_draws):
-        noise = torch.randn(batch, len(x), latent_dim, generator=generator).to(x)
-        draws.append(objectives.linear_elbo(**parameters, x=x, noise=noise))
-    return torch.stack(draws).mean(dim=0)
+    g, (batch, _, latent_dim) = seeded(0), p["loadings"].shape
+    noises = [torch.randn(batch, len(x), latent_dim, generator=g).to(x) for _ in range(num_draws)]
+    return torch.stack([objectives.linear_elbo(**p, x=x, noise=z) for z in noises]).mean(dim=0)

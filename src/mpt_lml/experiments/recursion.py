@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -11,18 +10,11 @@ from torch import Tensor
 
 from mpt_lml import estimators, masks, scores
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.deep_vae import (
-    Figure3Lower,
-    Masked,
-    Objective,
-    double,
-    elbo,
-    exact,
-    on_grid,
-)
+from mpt_lml.experiments.deep_vae import Figure3Lower, Masked, Objective, elbo, exact, on_grid
 from mpt_lml.masks import FixedRate, UniformSize
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
+from mpt_lml.numerics import log_normal, mean_and_error
 
 VARIANTS: dict[str, Masked] = {
     "baseline": Masked(),
@@ -43,6 +35,14 @@ REFERENCES: dict[str, Objective] = {
     "partial_uniform": Masked(partial="bound", samples=20, law=UniformSize()),
     "exact": exact,
 }
+COMPARED = {
+    "recursion-many-draws": ("20 draws of z", "baseline"),
+    "recursion-encoder-by-elbo": ("encoder by the ELBO", "baseline"),
+    "recursion-uniform-size": ("uniform", "baseline"),
+    "recursion-against-exact": ("baseline", "exact"),
+    "partial-against-exact": ("partial, weighted, 20", "exact"),
+    "partial-uniform-against-elbo": ("partial_uniform", "elbo"),
+}
 SIZES = (1, 8, 16, 24, 32, 40, 48, 56, 64)
 """Mask sizes at which the area's error is measured, of digits with 64 pixels."""
 
@@ -52,18 +52,12 @@ def approximations(model: vae.VAE, num_draws: int) -> list[ConditionalModel]:
 
     With ``num_draws`` weights or kept steps per mask; the chains run ten at a time.
     """
-    chains: list[ConditionalModel] = [
-        estimators.GibbsConditional(
-            model,
-            num_draws // 5,
-            generator=torch.Generator().manual_seed(0),
-            corrected=corrected,
-            num_chains=10,
-        )
-        for corrected in (False, True)
+    g, steps = [torch.Generator().manual_seed(0) for _ in range(3)], num_draws // 5
+    return [
+        estimators.GibbsConditional(model, steps, generator=g[0], corrected=False, num_chains=10),
+        estimators.GibbsConditional(model, steps, generator=g[1], corrected=True, num_chains=10),
+        estimators.ImportanceConditional(model, num_draws, generator=g[2]),
     ]
-    g = torch.Generator().manual_seed(0)
-    return [*chains, estimators.ImportanceConditional(model, num_draws, generator=g)]
 
 
 def compare(model: vae.VAE, x: Float[Tensor, "N D"], share: float, count: int) -> Tensor:
@@ -78,22 +72,19 @@ def compare(model: vae.VAE, x: Float[Tensor, "N D"], share: float, count: int) -
         error = method.log_conditional(x, mask) - truth
         score = x.shape[1] * scores.mask_score(error, mask).mean(dim=0)
         rms = error[mask[:, None, :].expand_as(error)].square().mean().sqrt()
-        rows.append(torch.stack([rms, score.mean(), score.std() / math.sqrt(len(x))]))
+        rows.append(torch.stack([rms, *mean_and_error(score)]))
     return torch.stack(rows)
 
 
-def area_error(
-    model: vae.VAE, method: ConditionalModel, x: Float[Tensor, "N D"]
-) -> Float[Tensor, " N"]:
+def area_error(model: vae.VAE, method: ConditionalModel, x: Tensor) -> Float[Tensor, " N"]:
     """What Σ_M S(x; M) through ``method`` misses of log p(x), nats: linear between ``SIZES``."""
     table, errors, g = on_grid(model), [], torch.Generator().manual_seed(2)
     for size in SIZES:
         mask = masks.sample_masks(2, x.shape[1], size, generator=g)
         off = method.log_conditional(x, mask) - table.log_conditional(x, mask)
         errors.append(scores.mask_score(off, mask).mean(dim=0))
-    error = torch.stack(errors)
-    area = torch.trapezoid(error, torch.tensor(SIZES, dtype=error.dtype), dim=0)
-    return area + 0.5 * (error[0] + error[-1])
+    area = torch.trapezoid(torch.stack(errors), torch.tensor(SIZES), dim=0)
+    return area + 0.5 * (errors[0] + errors[-1])
 
 
 def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
@@ -168,64 +159,69 @@ class Recursion(Experiment):
 
     def run(self, bench: Bench) -> Outcome:
         training = self.training(self.seeds)
-        x = training.images()
-        arrays: dict[str, Tensor] = {}
+        x, arrays = training.images(), dict[str, Tensor]()
         few = x[: self.examined].double()
         trained: dict[str, Objective] = {**VARIANTS, **REFERENCES}
         for number, name in enumerate(bench.progress(list(trained), "variant")):
-            history = training.train(x, trained[name], bench, str(number))
-            arrays[f"lml/{name}"] = training.log_likelihood(history.parameters, few)
-            if name == "exact":
-                continue
-            parameters = double(history.parameters)
-            models = training.models(parameters)
-            found = [codes(model, few) for model in models]
-            arrays |= {
-                f"{part}/{name}": torch.tensor([f[part] for f in found]) for part in found[0]
-            }
-            if name in VARIANTS:
-                arrays[f"bias/{name}"] = self.score_bias(VARIANTS[name], training, parameters, few)
-            if not name.startswith("partial"):
-                for rate, share, count in (("fixed", 0.33, 2), ("all", 1.0, 1)):
-                    tables = [compare(m, few[: self.chain_data], share, count) for m in models]
-                    arrays[f"conditionals/{name}/{rate}"] = torch.stack(tables)
-            if name in ("elbo", "baseline"):
-                arrays[f"area/{name}"] = self.areas(models, few)
-                arrays[f"area_model/{name}"] = self.areas(models)
+            parameters = training.train(x, trained[name], bench, str(number)).parameters
+            arrays[f"lml/{name}"] = training.log_likelihood(parameters, few)
+            if name != "exact":
+                arrays |= self.examine(name, training, parameters, few)
         judged = self.training(tuple(range(1000, 1000 + self.judged_seeds)))
-        history = judged.train(x, VARIANTS["baseline"], bench, "judged")
-        arrays["judged/lml"] = judged.log_likelihood(history.parameters, few)
-        arrays["judged/area"] = self.areas(judged.models(double(history.parameters)), few)
-        return Outcome(self.findings(arrays, x), arrays, checksum([x]))
+        parameters = judged.train(x, VARIANTS["baseline"], bench, "judged").parameters
+        arrays["judged/lml"] = judged.log_likelihood(parameters, few)
+        arrays["judged/area"] = self.areas(judged.models(parameters), few)
+        # Beyond the best model without z: independent pixels around the mean image.
+        off = few - x.double().mean(dim=0)
+        variance = torch.tensor(training.noise_variance, dtype=off.dtype)
+        values = {
+            "claim-approximate-estimation": arrays["judged/area"],
+            "claim-approximate-maximization": arrays["judged/lml"]
+            - log_normal(off, variance).sum(dim=1).mean(),
+            "recursion-encoder-width": arrays["encoder/baseline"] / arrays["posterior/baseline"],
+            "pseudo-gibbs-bias": arrays["conditionals/elbo/fixed"][:, 0, 1],
+            "pseudo-gibbs-area": arrays["area/elbo"],
+        }
+        for key, (first, second) in COMPARED.items():
+            values[key] = arrays[f"lml/{first}"] - arrays[f"lml/{second}"]
+        findings = {name: Finding.over(value) for name, value in values.items()}
+        return Outcome(findings, arrays, checksum([x]))
+
+    def examine(
+        self, name: str, training: Figure3Lower, parameters: vae.Parameters, x: Tensor
+    ) -> dict[str, Tensor]:
+        """Widths of encoder and posterior, bias of the training score, errors of the chains."""
+        models = training.models(parameters)
+        found = [codes(model, x) for model in models]
+        arrays = {f"{part}/{name}": torch.tensor([f[part] for f in found]) for part in found[0]}
+        if name in VARIANTS:
+            arrays[f"bias/{name}"] = self.score_bias(VARIANTS[name], training, parameters, x)
+        if not name.startswith("partial"):
+            for rate, share, count in (("fixed", 0.33, 2), ("all", 1.0, 1)):
+                tables = [compare(model, x[: self.chain_data], share, count) for model in models]
+                arrays[f"conditionals/{name}/{rate}"] = torch.stack(tables)
+        if name in ("elbo", "baseline"):
+            arrays[f"area/{name}"] = self.areas(models, x)
+            arrays[f"area_model/{name}"] = self.areas(models)
+        return arrays
 
     def score_bias(
-        self,
-        variant: Masked,
-        training: Figure3Lower,
-        parameters: vae.Parameters,
-        x: Float[Tensor, "N D"],
+        self, variant: Masked, training: Figure3Lower, parameters: vae.Parameters, x: Tensor
     ) -> Float[Tensor, " seeds"]:
         """Expected training score minus D·S of the model's own conditionals, same masks, nats."""
         law, g = FixedRate(training.fixed_rate), torch.Generator().manual_seed(1)
         mask = masks.sample_masks(self.num_masks, x.shape[1], law, generator=g)
-        generators = [
-            torch.Generator().manual_seed(100 + run) for run in range(len(training.seeds))
-        ]
-        every = x.repeat(self.num_masks, 1).expand(len(generators), -1, -1)
+        runs = [torch.Generator().manual_seed(100 + run) for run in range(len(training.seeds))]
+        every = x.repeat(self.num_masks, 1).expand(len(runs), -1, -1)
         hidden = mask.repeat_interleave(len(x), dim=0).expand_as(every)
-        drawn = [
-            variant.score(parameters, every, hidden, generators, training)
-            for _ in range(self.repeats)
-        ]
-        own = [
-            x.shape[1] * scores.mask_score(on_grid(model).log_conditional(x, mask), mask).mean()
-            for model in training.models(parameters)
-        ]
-        return torch.stack(drawn).mean(dim=0) - torch.stack(own)
+        total = sum(
+            variant.score(parameters, every, hidden, runs, training) for _ in range(self.repeats)
+        )
+        tables = [on_grid(model).log_conditional(x, mask) for model in training.models(parameters)]
+        own = torch.stack([scores.mask_score(table, mask).mean() for table in tables])
+        return total / self.repeats - x.shape[1] * own
 
-    def areas(
-        self, models: list[vae.VAE], x: Float[Tensor, "N D"] | None = None
-    ) -> Float[Tensor, " seeds"]:
+    def areas(self, models: list[vae.VAE], x: Tensor | None = None) -> Float[Tensor, " seeds"]:
         """Error of the area through pseudo-Gibbs on ``x``, or on as many draws of each model."""
         values = []
         for run, model in enumerate(models):
@@ -234,28 +230,3 @@ class Recursion(Experiment):
             method = approximations(model, self.area_draws)[0]
             values.append(area_error(model, method, some[: self.area_data]).mean())
         return torch.stack(values)
-
-    def findings(self, arrays: dict[str, Tensor], x: Float[Tensor, "N D"]) -> dict[str, Finding]:
-        """Two entries of the paper's, and what the choices do to encoder and likelihood."""
-        variance = self.training(self.seeds).noise_variance
-        off = (x[: self.examined].double() - x.double().mean(dim=0)).square()
-        terms = -0.5 * (off / variance + math.log(2 * math.pi * variance))
-        lml = {
-            name.removeprefix("lml/"): v for name, v in arrays.items() if name.startswith("lml/")
-        }
-        width = arrays["encoder/baseline"] / arrays["posterior/baseline"]
-        values = {
-            "claim-approximate-estimation": arrays["judged/area"],
-            # Beyond the best model without z: independent pixels around the mean image.
-            "claim-approximate-maximization": arrays["judged/lml"] - terms.sum(dim=1).mean(),
-            "recursion-encoder-width": width,
-            "recursion-many-draws": lml["20 draws of z"] - lml["baseline"],
-            "recursion-encoder-by-elbo": lml["encoder by the ELBO"] - lml["baseline"],
-            "recursion-uniform-size": lml["uniform"] - lml["baseline"],
-            "recursion-against-exact": lml["baseline"] - lml["exact"],
-            "partial-against-exact": lml["partial, weighted, 20"] - lml["exact"],
-            "partial-uniform-against-elbo": lml["partial_uniform"] - lml["elbo"],
-            "pseudo-gibbs-bias": arrays["conditionals/elbo/fixed"][:, 0, 1],
-            "pseudo-gibbs-area": arrays["area/elbo"],
-        }
-        return {name: Finding.over(value) for name, value in values.items()}

@@ -11,10 +11,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional
 
-from mpt_lml import fit, masks
-from mpt_lml.data import sentences
+from mpt_lml import fit, masks, networks
+from mpt_lml.data import sentences, train_tokenizer
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.models import networks
 from mpt_lml.models.masked_lm import masked_logits
 from mpt_lml.scores import mask_score
 
@@ -68,7 +67,7 @@ class SmallBert(Experiment):
         (counts of the training text plus one), what a network that ignores its input can reach.
         """
         text = sentences(self.source, "train").first
-        tokenizer = networks.train_tokenizer(text, self.vocab_size)
+        tokenizer = train_tokenizer(text, self.vocab_size)
         batches = Batches(text, tokenizer, self.batch_tokens)
         held_out = self.held_out(tokenizer)
         data, pieces = checksum([batches.stream, held_out]), held_out[:, 1:-1]

@@ -12,10 +12,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.data import Tokens, bert_vocabulary, published_curves, sentences
+from mpt_lml import networks
+from mpt_lml.data import (
+    Tokens,
+    bert_vocabulary,
+    published_curves,
+    sentences,
+    train_tokenizer,
+)
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.bert import GLUE, OnSentences
-from mpt_lml.models import networks
 from mpt_lml.sentence_curves import PAPER_UNIT, Design
 from mpt_lml.theory import rates
 
@@ -85,7 +91,7 @@ class Table2(OnSentences):
         if not self.small:
             tokenizer = networks.load_tokenizer(bert_vocabulary())
             return networks.random_bert_base(seed=seed), tokenizer
-        tokenizer = networks.train_tokenizer(sentences("written").first, 150)
+        tokenizer = train_tokenizer(sentences("written").first, 150)
         network = networks.small_masked_lm(
             len(tokenizer), "classic", width=32, num_layers=1, seed=seed
         )

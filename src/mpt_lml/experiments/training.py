@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import curves, data, fit, masks, objectives
+from mpt_lml import curves, fit, masks, objectives
 from mpt_lml.bfgs import climb
 from mpt_lml.experiments.area import dense_curve, fall_beyond
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import NOISE_VARIANCE
+from mpt_lml.experiments.convergence import NOISE_VARIANCE, paper_problem, seeded
 from mpt_lml.masks import SizeLaw
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.results import History
@@ -35,11 +34,9 @@ class Problem:
     best: Float[Tensor, "D K"]
 
     def log_marginal(self, loadings: Float[Tensor, "*B D K"]) -> Float[Tensor, "*B"]:
-        """Exact mean log p(x) under ``loadings``, in nats."""
         return objectives.log_marginal(loadings, NOISE, self.moment)
 
     def exact(self, loadings: Float[Tensor, "*B D K"], law: SizeLaw) -> Float[Tensor, "*B"]:
-        """The masked objective under ``law``, over every mask, in nats."""
         return objectives.exact(loadings, NOISE, self.moment, law)
 
 
@@ -57,20 +54,17 @@ class Training(Experiment):
 
     def problem(self, draw: str, bench: Bench) -> Problem:
         """The paper's own draw, or as many data from the model with the same loadings."""
-        generator = torch.Generator().manual_seed(self.data_seed)
-        shape = (self.num_data, self.num_features, self.latent_dim)
-        drawn = data.paper_gaussian(*shape, generator=generator)
-        model = PPCA(drawn.loadings, NOISE_VARIANCE)
-        x = drawn.x if draw == "paper" else model.sample(self.num_data, generator=generator)
-        x = x.to(bench.device)
-        known = (NOISE_VARIANCE, torch.zeros_like(x[0]))
-        best = PPCA.fit_closed_form(x, self.latent_dim, noise_variance=known[0], mean=known[1])
-        return Problem(x, drawn.loadings.to(x), objectives.second_moment(x), best.loadings)
+        N, D, K, g = self.num_data, self.num_features, self.latent_dim, seeded(self.data_seed)
+        model, x = paper_problem((N, D, K), g)
+        x = (x if draw == "paper" else model.sample(N, generator=g)).to(bench.device)
+        best = PPCA.fit_closed_form(
+            x, K, noise_variance=NOISE_VARIANCE, mean=torch.zeros_like(x[0])
+        )
+        return Problem(x, model.loadings.to(x), objectives.second_moment(x), best.loadings)
 
     def starts(self) -> tuple[Float[Tensor, "seeds D K"], list[torch.Generator]]:
         """W₀ = randn(D, K) in float32 under every seed, and the generators that go on to masks."""
-        generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
-        shape = (self.num_features, self.latent_dim)
+        generators, shape = [*map(seeded, self.seeds)], (self.num_features, self.latent_dim)
         drawn = [torch.randn(shape, generator=g, dtype=torch.float32) for g in generators]
         return torch.stack(drawn).double(), generators
 
@@ -100,9 +94,9 @@ class Training(Experiment):
             mask = mask.repeat(len(problems), 1, 1).to(moment.device)
             return objectives.sampled(p["loadings"], NOISE, moment, mask)
 
-        start = start.expand(len(problems), len(laws), -1, -1, -1).flatten(0, 2)
+        start = start.to(moment).expand(len(problems), len(laws), -1, -1, -1)
         return fit.maximize(
-            {"loadings": start.to(moment)},
+            {"loadings": start.flatten(0, 2)},
             objective,
             num_epochs=self.num_epochs,
             learning_rate=self.learning_rate,
@@ -136,34 +130,31 @@ class Figure2(Training):
         difference = problems[0].exact(W, laws["uniform"]) - problems[0].log_marginal(W)
         (slope,) = torch.autograd.grad(difference.sum(), W)
         arrays = {"gradient_error": slope.abs().max().cpu()}
-        values = self.train(problems, list(laws.values()), bench).values
-        for p, (draw, of) in enumerate(zip(DRAWS, problems, strict=True)):
+        for draw, of in zip(DRAWS, problems, strict=True):
             arrays[f"true_lml/{draw}"] = of.log_marginal(of.loadings).cpu()
             arrays[f"best_lml/{draw}"] = of.log_marginal(of.best).cpu()
-            for name, rows in values.items():
-                each = rows.unflatten(1, (len(problems), len(laws), -1))[:, p].cpu()
-                arrays |= {f"{name}/{draw}/{law}": each[:, q] for q, law in enumerate(laws)}
+        for name, rows in self.train(problems, list(laws.values()), bench).values.items():
+            each = rows.cpu().unflatten(1, (len(problems) * len(laws), -1)).unbind(dim=1)
+            keys = (f"{name}/{draw}/{law}" for draw, law in product(DRAWS, laws))
+            arrays |= zip(keys, each, strict=True)
         return Outcome(self._findings(arrays), arrays, checksum(of.x.cpu() for of in problems))
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-        """On the paper's draw; in nats unless said otherwise, over the starts."""
         best, generating = arrays["best_lml/paper"], arrays["true_lml/paper"]
         uniform, fixed = (arrays[f"lml/paper/{law}"] for law in ("uniform", "fixed"))
         loss, tenth = arrays["objective/paper/fixed"], max(1, self.num_epochs // 10)
-
-        def late(values: Float[Tensor, "E seeds"]) -> Float[Tensor, " seeds"]:
-            return values[-1 - tenth : -1].mean(dim=0)  # the objective's last row is NaN
-
         early = (loss - fixed)[:tenth].mean(dim=0)
+        ends = (each[-1 - tenth : -1].mean(dim=0) for each in (uniform, fixed, loss))  # then NaN
+        uniform_end, end, loss_end = ends
         return {
-            "fig-2-left": Finding.over(best - late(uniform)),
+            "fig-2-left": Finding.over(best - uniform_end),
             "claim-stochastic-gradient": Finding(arrays["gradient_error"].item()),
-            "fig-2-center": Finding.over(late(loss - fixed)),
-            "fig-2-right": Finding.over(generating - late(fixed)),
+            "fig-2-center": Finding.over(loss_end - end),
+            "fig-2-right": Finding.over(generating - end),
             # The share of the distance to the maximum that training at 20 % closes.
-            "claim-lml-still-maximized": Finding.over(1 - (best - late(fixed)) / (best - fixed[0])),
-            "claim-same-value": Finding((late(loss).max() - late(loss).min()).item()),
-            "claim-bias-constant": Finding.over(late(loss - fixed) - early),
+            "claim-lml-still-maximized": Finding.over(1 - (best - end) / (best - fixed[0])),
+            "claim-same-value": Finding((loss_end.max() - loss_end.min()).item()),
+            "claim-bias-constant": Finding.over(loss_end - end - early),
         }
 
 
@@ -192,12 +183,9 @@ class Figure5Left(Training):
     def run(self, bench: Bench) -> Outcome:
         of, epochs = self.problem("paper", bench), range(0, self.num_epochs + 1, self.every)
         history = self.train([of], [masks.UniformSize()], bench, snapshots=epochs)
-        kept = [history.snapshots[epoch]["loadings"] for epoch in epochs]
+        kept, g = [history.snapshots[epoch]["loadings"] for epoch in epochs], seeded(self.data_seed)
         models = [[PPCA(W, NOISE_VARIANCE) for W in each] for each in kept]
-        g = torch.Generator().manual_seed(self.data_seed)
-        drawn = [
-            curves.sampled_curve(each[0], of.x, self.num_masks, generator=g) for each in models
-        ]
+        drawn = [curves.sampled_curve(m, of.x, self.num_masks, generator=g) for m, *_ in models]
         arrays = {
             "epochs": torch.tensor(epochs),
             "score": torch.stack([curve.score for curve in drawn]),
@@ -207,12 +195,11 @@ class Figure5Left(Training):
             "areas": torch.stack([self._areas(of, each, g) for each in kept]).cpu(),
         }
         for name, each in (("first", models[0]), ("last", models[-1])):
-            rows = [dense_curve(m, of.moment, self.dense_masks, generator=g) for m in each]
-            arrays[name] = torch.stack(rows)
+            smooth = [dense_curve(m, of.moment, self.dense_masks, generator=g) for m in each]
+            arrays[name] = torch.stack(smooth)
         return Outcome(self._findings(arrays), arrays, checksum([of.x.cpu()]))
 
     def _areas(self, of: Problem, loadings: Tensor, g: torch.Generator) -> Float[Tensor, " seeds"]:
-        """The same for every start, from fresh masks."""
         count, size, areas = self.num_masks, self.num_features, []
         for W in loadings:
             drawn = [masks.sample_masks(count, size, m + 1, generator=g) for m in range(size)]
@@ -221,7 +208,6 @@ class Figure5Left(Training):
         return torch.stack(areas)
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-        """Over the starts, but for the growth of the first one's sampled area."""
         first, last, areas = arrays["first"], arrays["last"], arrays["areas"]
         fall = (last[:, 0] - last[:, -1]).abs()
         grown = (arrays["score"][-1] - arrays["score"][0]).sum().item()
@@ -266,19 +252,15 @@ class FixedSizes(Training):
     sizes: tuple[int, ...] = (1, 2, 8, 9)
 
     def run(self, bench: Bench) -> Outcome:
-        problems = {
-            (draw, truth): dataclasses.replace(self, data_seed=truth).problem(draw, bench)
-            for draw in DRAWS
-            for truth in self.truths
-        }
-        rows: dict[str, list[Tensor]] = defaultdict(list)
-        for (draw, truth), of in bench.progress(problems.items(), "draw, truth"):
-            found = bench.keep(f"{draw}-{truth}", functools.partial(self._cell, of))
-            for name, values in found.items():
-                rows[f"{name}/{draw}"].append(values)
+        rows: dict[str, list[Tensor]] = {}
+        used = []
+        for draw, truth in bench.progress(list(product(DRAWS, self.truths)), "draw, truth"):
+            of = replace(self, data_seed=truth).problem(draw, bench)
+            used.append(of.x)
+            for name, values in bench.keep(f"{draw}-{truth}", partial(self._cell, of)).items():
+                rows.setdefault(f"{name}/{draw}", []).append(values)
         arrays = {name: torch.stack(values) for name, values in rows.items()}
-        used = checksum(of.x for of in problems.values())
-        return Outcome(self._findings(arrays), arrays, used)
+        return Outcome(self._findings(arrays), arrays, checksum(used))
 
     def _cell(self, of: Problem) -> dict[str, Tensor]:
         scales = torch.tensor(self.scales, dtype=of.x.dtype)[:, None, None, None]
@@ -287,7 +269,7 @@ class FixedSizes(Training):
         best, lost, below = of.log_marginal(of.best), [], []
         laws = [*map(masks.FixedSize, self.sizes), masks.UniformSize()]
         for law in laws[:-1]:
-            ends = climb(everywhere, functools.partial(of.exact, law=law))
+            ends = climb(everywhere, partial(of.exact, law=law))
             value = of.exact(ends, law)
             lost.append(best - of.log_marginal(ends[value.argmax()]))
             below.append((value.max() - value[1:]).view(starts.shape[:2]))
@@ -303,7 +285,6 @@ class FixedSizes(Training):
         }
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-        """At the published rate and at full masking but one, over the truths."""
         two = self.sizes.index(masks.FixedRate(self.fixed_rate).num_masked(self.num_features))
         # A climb that ends within 1e-5 nats of the maximum has reached it.
         reached = (arrays["below/model"] <= 1e-5).double().mean(dim=-1)[:, -1]

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.numerics import fast_linear
 from mpt_lml.shapes import require_count, require_generator, require_mask
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ class MaskedLM(ConditionalModel):
         self._require_rows(ids, mask)
         shown = self._shown(ids, mask, generator)
         result = torch.zeros(ids.shape, dtype=torch.float64)
-        with evaluating(self.network), self._precision(), fast_linear(self.network):
+        with evaluating(self.network), self._precision():
             for rows in torch.arange(len(ids)).split(max(1, self.batch_tokens // ids.shape[1])):
                 result[rows] = self._scores(ids, shown, mask, types, rows)
         return result

@@ -1,4 +1,4 @@
-"""Linear models beside the autoencoders of Figure 6: PPCA with patches as coordinates."""
+"""PPCA with patches as coordinates: Proposition 1 for them, and curves beside those of Figure 6."""
 
 from __future__ import annotations
 
@@ -10,20 +10,51 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml import data, masks
-from mpt_lml.experiments.registry import (
-    Config,
-    Finding,
-    Outcome,
-    Progress,
-    checksum,
-    experiment,
-    silent,
-)
+from mpt_lml import data, masks, scores
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
-from mpt_lml.numerics import log_normal
+from mpt_lml.numerics import log_normal, mean_and_error
 from mpt_lml.results import MaskCurve
+
+
+@experiment(
+    "patches",
+    title="Proposition 1 with patches as coordinates, by enumeration",
+    cost="seconds",
+    gpu=False,
+)
+@dataclass(frozen=True)
+class Patches(Experiment):
+    """The sum of all scores S(x; M) of held-out digits, over every mask of four patches.
+
+    Arrays (N,), nats: ``log-marginal``; ``jointly``, patches scored by their joint density, which
+    is log p(x); ``one-by-one``, pixel by pixel. Nothing is random.
+    """
+
+    latent_dim: int = 20
+
+    def run(self, bench: Bench) -> Outcome:
+        x, test = (data.images("digits", split).pixels for split in ("train", "test"))
+        model, group = PPCA.fit_closed_form(x, self.latent_dim), Grouped.patches(8, 8, 4)
+        total = model.log_marginal(test)
+        jointly, one_by_one = (
+            _sum_of_scores(Grouped(model, group, jointly=joint), test) for joint in (True, False)
+        )
+        findings = {
+            "claim-patches": Finding.over(jointly - one_by_one),
+            "patches-jointly": Finding((jointly - total).abs().max().item()),
+        }
+        arrays = {"log-marginal": total, "jointly": jointly, "one-by-one": one_by_one}
+        return Outcome(findings, arrays, checksum([x, test]))
+
+
+def _sum_of_scores(model: Grouped, x: Tensor) -> Float[Tensor, " N"]:
+    """Σ_M S(x; M) of every image, by enumeration."""
+    count = model.num_features
+    every = (masks.all_masks(count, size) for size in range(1, count + 1))
+    found = [scores.mask_score(model.log_conditional(x, mask), mask).mean(dim=0) for mask in every]
+    return torch.stack(found).sum(dim=0)
 
 
 def linear_curves(
@@ -41,17 +72,16 @@ def linear_curves(
     """
     channels, side = x.shape[1:3]
     group = Grouped.patches(side, side, patch).repeat(channels)
-    rows, root, grid = test.flatten(1).double(), len(test) ** 0.5, torch.tensor(sizes)
+    rows, grid = test.flatten(1).double(), torch.tensor(sizes)
     zero, found = torch.zeros(len(grid), dtype=rows.dtype), defaultdict(list)
     weights = MaskCurve(grid, zero, zero, int(group.max()) + 1).area_weights()
     for model in fit_ppca(x.flatten(1).double(), dims).values():
         g = torch.Generator().manual_seed(3)
         score = patch_scores(model, rows, group, sizes=sizes, num_masks=num_masks, generator=g)
-        area = weights @ score
-        found["linear"].append(score.mean(dim=1))
-        found["linear-error"].append(score.std(dim=1) / root)
-        found["linear-area"].append(area.mean())
-        found["linear-area-error"].append(area.std() / root)
+        for name, values in (("linear", score.T), ("linear-area", weights @ score)):
+            mean, error = mean_and_error(values)
+            found[name].append(mean)
+            found[f"{name}-error"].append(error)
         found["linear-exact"].append(model.log_marginal(rows).mean())
     return {key: torch.stack(value) for key, value in found.items()}
 
@@ -110,62 +140,3 @@ def _log_conditional(
     mean = centered[:, ~mask] @ seen @ inverse @ hidden.T / noise
     variance = noise + (hidden @ inverse * hidden).sum(dim=1)
     return log_normal(centered[:, mask] - mean, variance)
-
-
-@dataclass(frozen=True)
-class Patches(Config):
-    """The digits cut into four patches, under PPCA."""
-
-    latent_dim: int = 20
-
-    @classmethod
-    def paper(cls) -> Patches:
-        """The paper prints no setting."""
-        return cls()
-
-    @classmethod
-    def quick(cls) -> Patches:
-        """The same; it takes a second."""
-        return cls()
-
-
-@experiment(
-    "patches",
-    title="Proposition 1 with patches as coordinates, by enumeration",
-    cost="seconds",
-    config=Patches,
-    gpu=False,
-)
-def patches(
-    config: Patches,
-    *,
-    device: torch.device = torch.device("cpu"),
-    progress: Progress = silent,
-) -> Outcome:
-    """The sum of all scores S(x; M) of held-out digits, over every mask of four patches.
-
-    Arrays (N,), nats: ``log-marginal``; ``jointly``, patches scored by their joint density, which
-    is log p(x); ``one-by-one``, pixel by pixel. Nothing is random.
-    """
-    x, test = (data.images("digits", split).pixels for split in ("train", "test"))
-    model, group = PPCA.fit_closed_form(x, config.latent_dim), Grouped.patches(8, 8, 4)
-    total = model.log_marginal(test)
-    jointly, one_by_one = (
-        _sum_of_scores(Grouped(model, group, jointly=joint), test) for joint in (True, False)
-    )
-    loss = jointly - one_by_one
-    findings = {
-        "claim-patches": Finding(loss.mean().item(), loss.std().item() / len(loss) ** 0.5),
-        "patches-jointly": Finding((jointly - total).abs().max().item()),
-    }
-    arrays = {"log-marginal": total, "jointly": jointly, "one-by-one": one_by_one}
-    return Outcome(findings, arrays, checksum([x, test]))
-
-
-def _sum_of_scores(model: Grouped, x: Tensor) -> Float[Tensor, " N"]:
-    """Σ_M S(x; M) of every image, by enumeration."""
-    result = torch.zeros(len(x), dtype=x.dtype)
-    for size in range(1, model.num_features + 1):
-        mask = masks.all_masks(model.num_features, size)
-        result += model.log_conditional(x, mask).sum(dim=2).mean(dim=0) / size
-    return result

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from mpt_lml.checkpoints import CheckpointError, pinned_revision, quiet_if_local, require_checkpoint
 from mpt_lml.files import book_file
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "at_random",
+    "fast_linear",
     "load_network",
     "load_small_bert",
     "load_tokenizer",
@@ -25,11 +30,9 @@ __all__ = [
     "random_twin",
     "small_mae",
     "small_masked_lm",
-    "train_tokenizer",
 ]
 
 Architecture = Literal["modern", "classic"]
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def at_random(build: Any, config: Any, *, seed: int) -> Any:
@@ -173,31 +176,6 @@ def small_mae(
     return at_random(build, config, seed=seed)
 
 
-def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedTokenizerBase:
-    """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer.
-
-    The trainer of ``tokenizers`` numbers continuing characters (##a) as it meets them, in another
-    order each time, and breaks ties of frequency by number. Here they are numbered beforehand, and
-    the pieces are sorted, so that a text always gives the same vocabulary.
-
-    >>> len(train_tokenizer(["the cat sat", "the dog sat"], 30))
-    30
-    """
-    from tokenizers import BertWordPieceTokenizer
-    from transformers import BertTokenizer
-
-    require_count("vocab_size", vocab_size, len(SPECIAL_TOKENS) + 1)
-    trainer = BertWordPieceTokenizer(lowercase=True)
-    normalize = trainer.normalizer.normalize_str
-    characters = sorted({each for text in sentences for each in normalize(text)} - {" "})
-    first = [*SPECIAL_TOKENS, *(f"##{each}" for each in characters)]
-    trainer.train_from_iterator(
-        sentences, vocab_size=vocab_size, special_tokens=first, show_progress=False
-    )
-    pieces = [*SPECIAL_TOKENS, *sorted(set(trainer.get_vocab()) - set(SPECIAL_TOKENS))]
-    return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)
-
-
 def load_small_bert() -> tuple[Any, PreTrainedTokenizerBase]:
     """The book's own small BERT (2.5M parameters, see its model card) and its tokenizer.
 
@@ -282,3 +260,34 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
             f"{missing[0]}; they would be random. It may be an encoder alone."
         )
     return network.eval()
+
+
+@contextmanager
+def fast_linear(network: nn.Module) -> Iterator[None]:
+    """Float32 linear layers of ``network`` on a CPU through oneDNN, where nothing is differentiated.
+
+    PyTorch has two libraries for these products and asks MKL, which does not use the widest
+    registers of every maker's processors; where it does not, oneDNN takes less than half the time.
+    The arithmetic is float32 in both. Layers of another type, precision or device stay as they
+    are, and so does everything where PyTorch comes without oneDNN.
+    """
+    # The operation that torch.compile puts in the place of a linear layer; it has no other name.
+    product = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    changed = []
+    for layer in network.modules() if product and torch.backends.mkldnn.is_available() else ():
+        # A layer that others have changed keeps what they put there.
+        if type(layer) is nn.Linear and "forward" not in vars(layer):
+            vars(layer)["forward"] = partial(_linear, layer, product)
+            changed.append(layer)
+    try:
+        yield
+    finally:
+        for layer in changed:
+            del vars(layer)["forward"]
+
+
+def _linear(layer: nn.Linear, product: Any, x: Tensor) -> Tensor:
+    plain = x.dtype == layer.weight.dtype == torch.float32 and x.device.type == "cpu"
+    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not plain or x.numel() == 0:
+        return functional.linear(x, layer.weight, layer.bias)
+    return product(x, layer.weight, layer.bias, "none", [], "")
