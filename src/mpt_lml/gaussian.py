@@ -1,4 +1,4 @@
-"""Conditioning a Gaussian, as the textbook writes it and as low-rank structure allows (floor 1).
+"""Conditioning a Gaussian, as the textbook writes it and as low-rank structure allows.
 
 The model is N(μ, W Wᵀ + σ² I) with loadings W (D, K). For an observed set R,
 
@@ -20,11 +20,23 @@ from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI, cholesky, log_normal
 
+__all__ = [
+    "LowRankPosterior",
+    "condition_dense",
+    "conditional_divergence",
+    "divergence",
+    "log_density",
+]
+
 
 def log_density(
     x: Float[Tensor, "N D"], mean: Float[Tensor, " D"], covariance: Float[Tensor, "D D"]
 ) -> Float[Tensor, " N"]:
-    """log N(x; mean, covariance), shape (N,), nats, by a dense Cholesky factorization."""
+    """log N(x; mean, covariance), shape (N,), nats, by a dense Cholesky factorization.
+
+    >>> log_density(torch.zeros(1, 2), torch.zeros(2), torch.eye(2))
+    tensor([-1.8379])
+    """
     factor = cholesky(covariance, "covariance")
     white = torch.linalg.solve_triangular(factor, (x - mean).T, upper=False)
     log_det = 2.0 * factor.diagonal().log().sum()
@@ -41,6 +53,10 @@ def condition_dense(
 
     Paper, Eqs. 6–7 with the minus sign: S_AA − S_AR S_RR⁻¹ S_RA. The exact sibling of
     :class:`LowRankPosterior`.
+
+    >>> pair, mask = torch.tensor([[1.0, 0.5], [0.5, 1.0]]), torch.tensor([True, False])
+    >>> condition_dense(torch.tensor([[0.0, 2.0]]), torch.zeros(2), pair, mask)
+    (tensor([[1.]]), tensor([[0.7500]]))
     """
     cross, observed = covariance[mask][:, ~mask], covariance[~mask][:, ~mask]
     gain = torch.linalg.solve(observed, cross.T).T
@@ -49,7 +65,11 @@ def condition_dense(
 
 
 def divergence(p: Float[Tensor, "D D"], q: Float[Tensor, "*B D D"]) -> Float[Tensor, "*B"]:
-    """KL(N(0, p) ‖ N(0, q)) of the covariances p and q, nats, shape (...)."""
+    """KL(N(0, p) ‖ N(0, q)) of the covariances p and q, nats, shape (...).
+
+    >>> divergence(torch.eye(2), 2 * torch.eye(2))
+    tensor(0.1931)
+    """
     ratio = torch.linalg.solve(q, p)
     trace = ratio.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
     return 0.5 * (trace - len(p) - torch.linalg.slogdet(ratio).logabsdet)
@@ -61,34 +81,27 @@ def conditional_divergence(
     """(1/M) Σ_{j∈A} E_p KL(p(x_j | x_R) ‖ q(x_j | x_R)) for the mask A, zero means, nats.
 
     What the score of the mask loses in expectation when x follows N(0, p) and the model is N(0, q).
-    Dense, from the conditional means and variances themselves.
+
+    >>> conditional_divergence(torch.eye(2), 2 * torch.eye(2), torch.tensor([True, False]))
+    tensor(0.0966)
     """
-    rest = ~mask
-    gain_p, gain_q = (torch.linalg.solve(c[rest][:, rest], c[rest][:, mask]).mT for c in (p, q))
-    variance_p = (p[mask][:, mask] - gain_p @ p[rest][:, mask]).diagonal()
-    variance_q = (q[mask][:, mask] - gain_q @ q[rest][:, mask]).diagonal()
-    shift = gain_p - gain_q
-    square = ((shift @ p[rest][:, rest]) * shift).sum(dim=1)
-    return 0.5 * ((variance_q / variance_p).log() + (variance_p + square) / variance_q - 1.0).mean()
+    x = len(p) ** 0.5 * cholesky(p).mT  # data whose second moment is p
+    (at_p, within_p), (at_q, within_q) = (condition_dense(x, 0 * x[0], c, mask) for c in (p, q))
+    square, v_p, v_q = (at_p - at_q).square().mean(dim=0), within_p.diagonal(), within_q.diagonal()
+    return 0.5 * ((v_q / v_p).log() + (v_p + square) / v_q - 1.0).mean()
 
 
 @dataclass(frozen=True)
 class LowRankPosterior:
     """p(z | x_R) for P observed sets at once: all that the conditionals of x need.
 
-    All axes before those named (written ...) are a batch of models, each with its own loadings and,
-    where wanted, its own noise variance and sets.
+    W, σ², 1 for what is kept and 0 for what is masked, and A_R⁻¹. All axes before those named (written
+    ...) are a batch of models, each with its own loadings and, where wanted, its own noise variance
+    and sets.
 
-    Attributes
-    ----------
-    loadings : Tensor (..., D, K)
-        W.
-    noise_variance : Tensor (...) or ()
-        σ².
-    keep : Tensor (..., P, D) or (P, D)
-        1 where observed, 0 where masked.
-    inverse : Tensor (..., P, K, K)
-        A_R⁻¹.
+    >>> W, R = torch.ones(3, 1), torch.tensor([[True, True, False]])
+    >>> LowRankPosterior.of(W, torch.tensor(1.0), R).variance()[0, 2]  # 1 + 1 / (1 + 2)
+    tensor(1.3333)
     """
 
     loadings: Float[Tensor, "*B D K"]
@@ -98,10 +111,7 @@ class LowRankPosterior:
 
     @classmethod
     def of(
-        cls,
-        loadings: Float[Tensor, "*B D K"],
-        noise_variance: Float[Tensor, "..."],
-        observed: Bool[Tensor, "*#B P D"],
+        cls, loadings: Tensor, noise_variance: Tensor, observed: Bool[Tensor, "*#B P D"]
     ) -> LowRankPosterior:
         """Invert A_R for every row R of ``observed``; cost O(P (D K² + K³)) a model."""
         keep = observed.to(loadings.dtype)
@@ -148,20 +158,21 @@ class LowRankPosterior:
         projected = (self.keep[..., None, :] * centered) @ self.loadings[..., None, :, :]
         explained = ((projected @ self.inverse) * projected).sum(dim=-1)
         total = self.keep @ centered.square().mT
-        size, log_det = self.keep.sum(dim=-1)[..., None], self._log_det()[..., None]
-        return _log_density(size, log_det, total, explained, self._noise(2))
+        return self._log_density(total, explained, 1)
 
     def mean_log_marginal(self, second_moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P"]:
         """log p(x_R) averaged over data of the given ``second_moment``."""
         _, moment = self._moments(second_moment)
         explained = (self.inverse * moment).sum(dim=(-2, -1))
         total = (self.keep * _diagonal(second_moment)).sum(dim=-1)
-        size = self.keep.sum(dim=-1)
-        return _log_density(size, self._log_det(), total, explained, self._noise(1))
+        return self._log_density(total, explained, 0)
 
-    def _log_det(self) -> Float[Tensor, "*B P"]:
-        """log det A_R."""
-        return -torch.linalg.slogdet(self.inverse).logabsdet
+    def _log_density(self, total: Tensor, explained: Tensor, axes: int) -> Tensor:
+        """log p(x_R) from the squared norm of x_R and what the latents explain of it."""
+        noise, last = self._noise(1 + axes), (..., *[None] * axes)
+        log_det = -torch.linalg.slogdet(self.inverse).logabsdet[last]
+        size, quadratic = self.keep.sum(dim=-1)[last], (total - explained / noise) / noise
+        return -0.5 * (size * (LOG_2PI + noise.log()) + log_det + quadratic)
 
     def _noise(self, axes: int) -> Tensor:
         """σ² with ``axes`` trailing axes to broadcast over."""
@@ -171,9 +182,7 @@ class LowRankPosterior:
         """Wᵀ, contiguous: batched products with it then run as one large matrix product."""
         return self.loadings.mT.contiguous()[..., None, :, :]
 
-    def _moments(
-        self, second_moment: Float[Tensor, "*#B D D"]
-    ) -> tuple[Float[Tensor, "*B P K D"], Float[Tensor, "*B P K K"]]:
+    def _moments(self, second_moment: Tensor) -> tuple[Tensor, Tensor]:
         """W_Rᵀ C_R: (the only product with D² terms) and W_Rᵀ C_RR W_R."""
         kept_rows = self.keep[..., None, :] * self._rows()
         # One moment for all: a single large product. One each: a batched product over the masks.
@@ -185,14 +194,6 @@ class LowRankPosterior:
 def _diagonal(second_moment: Float[Tensor, "*B D D"]) -> Float[Tensor, "*B 1 D"]:
     """E x_j², with an axis for the masks."""
     return second_moment.diagonal(dim1=-2, dim2=-1)[..., None, :]
-
-
-def _log_density(
-    size: Tensor, log_det: Tensor, total: Tensor, explained: Tensor, noise_variance: Tensor
-) -> Tensor:
-    """Log-density of ``size`` coordinates from their squared norm and what the latents explain."""
-    quadratic = (total - explained / noise_variance) / noise_variance
-    return -0.5 * (size * (LOG_2PI + noise_variance.log()) + log_det + quadratic)
 
 
 def _outer(loadings: Float[Tensor, "*B D K"]) -> Float[Tensor, "*B D KK"]:

@@ -33,9 +33,7 @@ __all__ = [
     "trapezoid",
 ]
 
-MAX_LATENT_DIM = 3
-"""Largest K with a grid: nodes grow as a power of K, and 20 an axis are 160,000 at K = 4."""
-
+MAX_LATENT_DIM = 3  # 20 nodes an axis are 160,000 at K = 4
 _MASS_TOLERANCE = 1e-3
 
 _LogJoint = Callable[[Float[Tensor, "*S N K"]], Float[Tensor, "*S N"]]
@@ -177,11 +175,10 @@ def find_modes(
 ) -> tuple[Float[Tensor, "N K"], Float[Tensor, "N K K"]]:
     """Modes of log p(x_n, z) in z and the negative Hessians there, (N, K) and (N, K, K).
 
-    Damped Newton with automatic derivatives, all data at once; the Hessian's eigenvalues are
-    floored at 1, the prior's, where the decoder makes it indefinite. Raises ``RuntimeError`` when a
-    step still moves by more than ``accepted`` posterior standard deviations at the end
-    (``tolerance`` by default): below the prior's curvature the floor makes Newton slow, and a point
-    near the mode may be all that is needed.
+    Damped Newton with automatic derivatives, all data at once; the Hessian's eigenvalues are floored
+    at 1, the prior's, where the decoder makes it indefinite. There Newton is slow, and a point near
+    the mode may be all that is needed: ``RuntimeError`` is raised when a step still moves by more than
+    ``accepted`` posterior standard deviations at the end (``tolerance`` by default).
 
     >>> mode, precision = find_modes(lambda z: -2 * (z - 3).square().sum(-1), torch.zeros(1, 1))
     >>> mode.item(), precision.item()
@@ -203,9 +200,7 @@ def find_modes(
     )
 
 
-def _newton(
-    log_joint: _LogJoint, z: Float[Tensor, "N K"]
-) -> tuple[Float[Tensor, " N"], Float[Tensor, "N K"], Float[Tensor, " N"], Float[Tensor, "N K K"]]:
+def _newton(log_joint: _LogJoint, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Value, step, its squared length in standard deviations, and floored negative Hessian."""
     with torch.enable_grad():
         z = z.detach().requires_grad_()
@@ -213,10 +208,9 @@ def _newton(
         (gradient,) = torch.autograd.grad(value.sum(), z, create_graph=True)
         axes = torch.eye(z.shape[1]).to(z)[:, None].expand(-1, len(z), -1)
         (rows,) = torch.autograd.grad(gradient, z, axes, is_grads_batched=True)
-    hessian = rows.transpose(0, 1).detach()
+    gradient, hessian = gradient.detach(), rows.transpose(0, 1)
     eigenvalues, vectors = torch.linalg.eigh(-0.5 * (hessian + hessian.mT))
     precision = (vectors * eigenvalues.clamp(min=1.0)[:, None, :]) @ vectors.mT
-    gradient = gradient.detach()
     step = torch.linalg.solve(precision, gradient)
     return value.detach(), step, (step * gradient).sum(dim=-1), precision
 
@@ -237,7 +231,6 @@ def _line_search(
 
 
 def _product(axis: Tensor, log_weights: Tensor, latent_dim: int, name: str) -> Grid:
-    """The product rule, normalized; warns when the prior's mass is not there."""
     nodes = torch.cartesian_prod(*[axis] * latent_dim).reshape(-1, latent_dim)
     total = torch.cartesian_prod(*[log_weights] * latent_dim).reshape(-1, latent_dim).sum(dim=1)
     mass = total.exp().sum().item()

@@ -22,7 +22,6 @@ __all__ = [
     "FixedRate",
     "FixedSize",
     "SizeLaw",
-    "SizeSet",
     "UniformSize",
     "all_masks",
     "count",
@@ -99,35 +98,17 @@ class SizeLaw(ABC):
         Each size is unbiased for the law, and the set is as even as it can be: with P = D and the
         uniform law it is every size 1..D once, whatever the shift.
         """
-        shift = torch.rand((), generator=generator, dtype=torch.float64)
-        return self._spread(shift, num_masks, num_features)
+        return self._at(_quantiles(num_masks, generator), num_features)
 
-    def _spread(
-        self, shift: Float[Tensor, "*B"], num_masks: int, num_features: int
-    ) -> Int[Tensor, "*B P"]:
-        level = (torch.arange(num_masks, dtype=torch.float64) + shift[..., None]) / num_masks
+    def _at(self, quantile: Tensor, num_features: int) -> Tensor:
         # The last partial sum may round below 1; no quantile may fall behind it.
         bounds = self.probabilities(num_features).cumsum(0)[:-1]
-        return torch.bucketize(level, bounds, right=True) + 1
+        return torch.bucketize(quantile, bounds, right=True) + 1
 
 
-@dataclass(frozen=True)
-class SizeSet(SizeLaw):
-    """M uniform on the given sizes: what training sees that visits some sizes and not others."""
-
-    sizes: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.sizes) == 0:
-            raise ValueError("sizes must name at least one size, got an empty sequence.")
-        for size in self.sizes:
-            require_count("size", size, 1)
-
-    def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
-        for size in self.sizes:
-            require_count("size", size, 1, num_features)
-        counts = torch.bincount(torch.tensor(self.sizes) - 1, minlength=num_features)
-        return counts.double() / len(self.sizes)
+def _quantiles(num_masks: int, generator: torch.Generator) -> Float[Tensor, " P"]:
+    shift = torch.rand((), generator=generator, dtype=torch.float64)
+    return (torch.arange(num_masks, dtype=torch.float64) + shift) / num_masks
 
 
 @dataclass(frozen=True)
@@ -140,21 +121,26 @@ class FixedSize(SizeLaw):
         require_count("num_masked", self.num_masked, 1)
 
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
-        return SizeSet((self.num_masked,)).probabilities(num_features)
+        require_count("num_masked", self.num_masked, 1, num_features)
+        return (torch.arange(1, num_features + 1) == self.num_masked).double()
 
 
 @dataclass(frozen=True)
-class FixedRate(SizeLaw):
+class _Rate(SizeLaw):
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.rate <= 1.0:
+            raise ValueError(f"rate must be in (0, 1], got {self.rate}. 15 % is rate=0.15.")
+
+
+@dataclass(frozen=True)
+class FixedRate(_Rate):
     """Always M = max(1, ⌊rate · D⌋): 15 % of 512 coordinates are the paper's 76.
 
     >>> FixedRate(0.15).num_masked(512)
     76
     """
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        _require_rate(self.rate)
 
     def num_masked(self, num_features: int) -> int:
         """M for this D."""
@@ -175,28 +161,18 @@ class UniformSize(SizeLaw):
 
 
 @dataclass(frozen=True)
-class BernoulliRate(SizeLaw):
+class BernoulliRate(_Rate):
     """Every coordinate masked with probability ``rate`` on its own, given that at least one is."""
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        _require_rate(self.rate)
 
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
         require_count("num_features", num_features, 1)
         sizes = torch.arange(1, num_features + 1, dtype=torch.float64)
-        total = torch.tensor(float(num_features), dtype=torch.float64)
-        log_choose = (total + 1).lgamma() - (sizes + 1).lgamma() - (total - sizes + 1).lgamma()
+        rest, every = num_features - sizes, torch.tensor(num_features + 1.0, dtype=torch.float64)
+        log_choose = every.lgamma() - (sizes + 1).lgamma() - (rest + 1).lgamma()
         # xlogy: at rate 1 the factor (1 - rate)^0 has to be 1.
-        rest = torch.xlogy(total - sizes, torch.tensor(1.0 - self.rate, dtype=torch.float64))
-        weights = (log_choose + sizes * math.log(self.rate) + rest).exp()
+        log_rest = torch.xlogy(rest, torch.tensor(1.0 - self.rate, dtype=torch.float64))
+        weights = (log_choose + sizes * math.log(self.rate) + log_rest).exp()
         return weights / weights.sum()
-
-
-def _require_rate(rate: float) -> None:
-    if not 0.0 < rate <= 1.0:
-        raise ValueError(f"rate must be in (0, 1], got {rate}. 15 % is rate=0.15.")
 
 
 def from_ranks(
@@ -268,16 +244,14 @@ def stratified_masks(
     [1, 2, 3, 4, 5]
     """
     require_count("num_masks", num_masks, 1)
-    laws = [law] if isinstance(law, SizeLaw) else law
     generators = [generator] if isinstance(generator, torch.Generator) else generator
-    shifts, orders = [], []
+    levels, ranks = [], []
     for g in generators:
-        require_generator(g)
-        shifts.append(torch.rand((), generator=g, dtype=torch.float64))
-        orders.append(sample_ranks(num_masks, num_features, generator=g))
-    shift = torch.stack(shifts)
-    sizes = torch.stack([each._spread(shift, num_masks, num_features) for each in laws])
-    mask = from_ranks(torch.stack(orders), sizes)
+        levels.append(_quantiles(num_masks, g))
+        ranks.append(sample_ranks(num_masks, num_features, generator=g))
+    laws = [law] if isinstance(law, SizeLaw) else law
+    sizes = torch.stack([each._at(torch.stack(levels), num_features) for each in laws])
+    mask = from_ranks(torch.stack(ranks), sizes)
     mask = mask[0] if isinstance(law, SizeLaw) else mask
     return mask[..., 0, :, :] if isinstance(generator, torch.Generator) else mask
 

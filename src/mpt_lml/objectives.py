@@ -35,14 +35,16 @@ __all__ = [
     "recursive",
     "sampled",
     "second_moment",
-    "weighted_masks",
 ]
 
 _W = Float[Tensor, "*B D K"]
 _Noise = Float[Tensor, "..."]
 _Moment = Float[Tensor, "*#B D D"]
+_BernoulliW = Float[Tensor, "B D K"]
+_Offset = Float[Tensor, "B D"]
 _Masks = Bool[Tensor, "*#B P D"]
-_Data = Float[Tensor, "#B N D"] | Float[Tensor, "N D"]
+_Data = Float[Tensor, "N D"]
+_EachData = Float[Tensor, "#B N D"] | _Data
 
 
 def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
@@ -85,19 +87,13 @@ def exact(
 
     Raises ``ValueError`` where 2^D masks are too many; use :func:`sampled` there.
     """
-    mask, weights = weighted_masks(loadings.shape[-2], law)
-    each = mask_scores(loadings, noise_variance, moment, mask.to(loadings.device))
-    return loadings.shape[-2] * (each * weights.to(loadings)).sum(dim=-1)
-
-
-def weighted_masks(
-    num_features: int, law: SizeLaw
-) -> tuple[Bool[Tensor, "P D"], Float[Tensor, " P"]]:
-    """Every mask of positive probability under ``law`` and its probability, (P, D) and (P,)."""
+    num_features = loadings.shape[-2]
     mask = masks.subsets(num_features, instead="objectives.sampled")[1:]
     sizes = mask.sum(dim=1)
     weights = (law.probabilities(num_features) / torch.bincount(sizes)[1:])[sizes - 1]
-    return mask[weights > 0], weights[weights > 0]
+    mask, weights = (rows[weights > 0].to(loadings.device) for rows in (mask, weights))
+    each = mask_scores(loadings, noise_variance, moment, mask)
+    return num_features * (each * weights.to(loadings)).sum(dim=-1)
 
 
 def curve(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor, "*B D"]:
@@ -109,22 +105,18 @@ def curve(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor
 
 
 def mixture_log_marginal(
-    loadings: Float[Tensor, "B D K"],
-    offset: Float[Tensor, "B D"],
-    x: Float[Tensor, "N D"],
-    grid: Grid,
+    loadings: _BernoulliW, offset: _Offset, x: _Data, grid: Grid
 ) -> Float[Tensor, " B"]:
     """Mean log p(x) of Bernoulli PCA on a grid, (B,); cost O(N K G + G D) a model."""
-    seen = torch.ones_like(x[0], dtype=torch.bool)
-    pairs = zip(loadings, offset, strict=True)
-    values = [grids.log_weights(grid, w, b, x, seen).logsumexp(dim=-1).mean() for w, b in pairs]
-    return torch.stack(values)
+    seen, pairs = torch.ones_like(x[0], dtype=torch.bool), zip(loadings, offset, strict=True)
+    weights = (grids.log_weights(grid, w, b, x, seen) for w, b in pairs)
+    return torch.stack([each.logsumexp(dim=-1).mean() for each in weights])
 
 
 def mixture(
-    loadings: Float[Tensor, "B D K"],
-    offset: Float[Tensor, "B D"],
-    x: Float[Tensor, "N D"],
+    loadings: _BernoulliW,
+    offset: _Offset,
+    x: _Data,
     mask: Bool[Tensor, "B P D"],
     grid: Grid,
     *,
@@ -138,36 +130,34 @@ def mixture(
     ``block``: (D/M) log p(x_A) instead, the marginal of the masked block. It forgets what was
     observed. The authors' published script trains this where the paper writes log p(x_A | x_R).
     """
-    score = _block_score if block else _mixture_score
     values = []
     for w, b, rows in zip(loadings, offset, mask, strict=True):
         require_boolean_rows("mask", rows, x.shape[1])
         parts = zip(x.tensor_split(len(rows)), rows, strict=True)
-        total = torch.stack([score(grid, w, b, part, hidden).sum() for part, hidden in parts])
-        values.append(total.sum() * x.shape[1] / len(x))
+        each = [_mixture_score(grid, w, b, part, hidden, block).sum() for part, hidden in parts]
+        values.append(torch.stack(each).sum() * x.shape[1] / len(x))
     return torch.stack(values)
 
 
-def _mixture_score(grid: Grid, w: Tensor, b: Tensor, x: Tensor, mask: Tensor) -> Tensor:
-    """(1/M) Σ_{j∈A} log p(x_j | x_R) of every datum; only masked columns are mixed."""
-    hidden = mask.nonzero().flatten()
+def _mixture_score(
+    grid: Grid, w: Tensor, b: Tensor, x: Tensor, mask: Tensor, block: bool
+) -> Float[Tensor, " N"]:
+    """(1/M) Σ_{j∈A} log p(x_j | x_R) of every datum, or (1/M) log p(x_A) of the ``block``."""
+    if block:
+        return grids.log_weights(grid, w, b, x, mask).logsumexp(dim=-1) / mask.sum()
+    hidden = mask.nonzero().flatten()  # only masked columns are mixed
     logits = grid.nodes @ w[hidden].T + b[hidden]
     weights = grids.log_weights(grid, w, b, x, ~mask)
     return grids.log_mixture(weights, logits, x[:, hidden]).mean(dim=-1)
 
 
-def _block_score(grid: Grid, w: Tensor, b: Tensor, x: Tensor, mask: Tensor) -> Tensor:
-    """(1/M) log p(x_A) of every datum."""
-    return grids.log_weights(grid, w, b, x, mask).logsumexp(dim=-1) / mask.sum()
-
-
 def linear_elbo(
-    loadings: Float[Tensor, "B D K"],
-    offset: Float[Tensor, "B D"],
+    loadings: _BernoulliW,
+    offset: _Offset,
     encoder: Float[Tensor, "B K D"],
     encoder_offset: Float[Tensor, "B K"],
     encoder_log_variance: Float[Tensor, "B K"],
-    x: Float[Tensor, "N D"],
+    x: _Data,
     noise: Float[Tensor, "B N K"],
 ) -> Float[Tensor, " B"]:
     """Mean ELBO of Bernoulli PCA with q(z|x) = N(V x + c, diag(v)), one z a datum, (B,).
@@ -175,12 +165,11 @@ def linear_elbo(
     The linear encoder of Lucas et al. 2019. Raises ``ValueError`` for an encoder whose dimensions
     are not those of the decoder and the data.
     """
-    batch, num_features, latent_dim = loadings.shape
-    if encoder.shape != (batch, latent_dim, num_features) or x.shape[1] != num_features:
+    if encoder.shape != loadings.mT.shape or x.shape[1] != loadings.shape[1]:
         raise ValueError(
-            f"the encoder must have shape ({batch}, {latent_dim}, {num_features}) to go with "
-            f"loadings {tuple(loadings.shape)} and data (N, {num_features}), got encoder "
-            f"{tuple(encoder.shape)} and data {tuple(x.shape)}."
+            f"the encoder must have shape {tuple(loadings.mT.shape)} and data as many columns as the "
+            f"loadings {tuple(loadings.shape)} rows, got encoder {tuple(encoder.shape)} and data "
+            f"{tuple(x.shape)}."
         )
     mean = x @ encoder.mT + encoder_offset[:, None]
     variance = encoder_log_variance.exp()[:, None]
@@ -193,7 +182,7 @@ def linear_elbo(
 
 def elbo(
     parameters: Parameters,
-    x: _Data,
+    x: _EachData,
     noise: Float[Tensor, "B N K"],
     noise_variance: float | None,
 ) -> Float[Tensor, " B"]:
@@ -201,15 +190,14 @@ def elbo(
 
     ``parameters`` are those of :func:`mpt_lml.models.vae.dense_parameters`, here and below.
     """
-    mean, log_variance = _encode(parameters, x.expand(len(noise), *x.shape[-2:]))
-    output = dense(parameters, "decoder", _draw(mean, log_variance, noise))
-    fit = log_likelihood(x, output, noise_variance).sum(dim=-1)
+    z, mean, log_variance = _encode(parameters, x.expand(len(noise), *x.shape[-2:]), noise)
+    fit = log_likelihood(x, dense(parameters, "decoder", z), noise_variance).sum(dim=-1)
     return _bound(fit, mean, log_variance.exp())
 
 
 def recursive(
     parameters: Parameters,
-    x: _Data,
+    x: _EachData,
     mask: Bool[Tensor, "B N D"],
     noise: Float[Tensor, "R B N K"],
     noise_variance: float | None,
@@ -227,17 +215,10 @@ def recursive(
     the logarithm is in expectation below that of the chain's average (Jensen), so this bounds the
     conditionals of the chain, not those of the model.
 
-    Parameters
-    ----------
-    noise : Tensor (rounds − 1 + samples, B, N, K)
-        The last ``samples`` belong to the last round.
-    from_decoder : bool
-        Start at the decoder's output at z = 0 instead of at 0.
-    pixel_noise : Tensor (rounds − 1, B, N, D), optional
-        Refill with draws of the decoder (Gaussian likelihood) instead of its mean.
-    gradient : "last", "all" or "decoder"
-        Through the last round (the fillings are constants), through all rounds, or through the last
-        decoding only: then nothing here trains the encoder.
+    ``noise`` is (rounds − 1 + samples, B, N, K). ``from_decoder``: hidden coordinates start at the
+    decoder's output at z = 0. ``pixel_noise`` (rounds − 1, B, N, D): they are refilled with draws of
+    a Gaussian decoder instead of its mean. The ``gradient`` goes through the last round (the fillings
+    are constants), through all, or through the last decoding: then nothing here trains the encoder.
     """
     _require_draws(noise, samples)
     before = len(noise) - samples
@@ -256,12 +237,11 @@ def recursive(
             zero = noise.new_zeros(len(mask), 1, noise.shape[-1])
             filled = filled_with(dense(parameters, "decoder", zero))
         for number in range(before):
-            z = _draw(*_encode(parameters, filled), noise[number])
-            output = dense(parameters, "decoder", z)
+            output = dense(parameters, "decoder", _encode(parameters, filled, noise[number])[0])
             if pixel_noise is not None and noise_variance is not None:
                 output = output + math.sqrt(noise_variance) * pixel_noise[number]
             filled = filled_with(output)
-    z = _draw(*_encode(parameters, filled), noise[before:])
+    z, _, _ = _encode(parameters, filled, noise[before:])
     output = _decode(parameters, z.detach() if gradient == "decoder" else z)
     factors = log_likelihood(x, output, noise_variance)
     return _score(factors.logsumexp(dim=0) - math.log(samples), mask)
@@ -269,7 +249,7 @@ def recursive(
 
 def partial(
     parameters: Parameters,
-    x: _Data,
+    x: _EachData,
     mask: Bool[Tensor, "B N D"],
     noise: Float[Tensor, "S B N K"],
     noise_variance: float | None,
@@ -279,16 +259,14 @@ def partial(
     """D times the mean of (1/M) Σ_{j∈A} log Σ_s w̄_s p(x_j | z_s), z_s ~ q(z | x_R), (B,).
 
     The encoder sees x_R, with zeros in the holes (MIWAE, Mattei & Frellsen 2019), and the mask (as the
-    network of x_R in VAEAC, Ivanov et al. 2019; ``partial`` in
-    :func:`mpt_lml.models.vae.dense_parameters`).
+    network of x_R in VAEAC, Ivanov et al. 2019).
     Weights w̄_s ∝ p(x_R, z_s)/q(z_s | x_R) make the conditionals consistent as S grows. The decoder
     follows the score, the encoder the ELBO of x_R alone, whose best answer is p(z | x_R). With
     ``weighted`` false all w̄_s are 1/S and both networks follow the score.
     """
     _require_draws(noise, 1)
     seen = torch.where(mask, 0.0, x)
-    mean, log_variance = _encode(parameters, torch.cat([seen, mask.to(seen)], dim=-1))
-    z = _draw(mean, log_variance, noise)
+    z, mean, log_variance = _encode(parameters, torch.cat([seen, mask.to(seen)], dim=-1), noise)
     if not weighted:
         factors = log_likelihood(x, _decode(parameters, z), noise_variance)
         return _score(factors.logsumexp(dim=0) - math.log(len(noise)), mask)
@@ -318,13 +296,10 @@ def _require_draws(noise: Tensor, samples: int) -> None:
         raise ValueError(f"{samples} draws of z are asked for and noise holds {len(noise)}.")
 
 
-def _encode(parameters: Parameters, x: Tensor) -> tuple[Tensor, Tensor]:
+def _encode(parameters: Parameters, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A draw z from q(z | x), the mean and the log-variance of q."""
     mean, log_variance = dense(parameters, "encoder", x).chunk(2, dim=-1)
-    return mean, log_variance
-
-
-def _draw(mean: Tensor, log_variance: Tensor, noise: Tensor) -> Tensor:
-    return mean + (0.5 * log_variance).exp() * noise
+    return mean + (0.5 * log_variance).exp() * noise, mean, log_variance
 
 
 def _decode(parameters: Parameters, z: Float[Tensor, "S B N K"]) -> Float[Tensor, "S B N D"]:

@@ -83,11 +83,12 @@ def test_identities_hold_and_misprints_have_their_closed_forms() -> None:
 def test_printed_formulas_where_nothing_can_hide_their_slips() -> None:
     coins = torch.full((2, 2, 2), 0.125, dtype=torch.float64)
     x, log_2 = (0, 0, 0), math.log(2)
-    differences = [identity.equation_four(coins, x, t) for t in (1, 2, 3)]
+    cell = identity.Cell(coins, x)
+    differences = [cell.equation_four(t) for t in (1, 2, 3)]
     # Every conditional is log 1/2: only the multiplicity 2, 1, 2 is seen.
     assert differences == pytest.approx([-3 * log_2, 0.0, -3 * log_2], abs=1e-12)
-    assert identity.middle_expression(coins, x) == pytest.approx(0.0, abs=1e-12)
-    assert identity.mislabeled_size(coins, x, 1) == pytest.approx(0.0, abs=1e-12)
+    assert cell.middle_expression() == pytest.approx(0.0, abs=1e-12)
+    assert cell.mislabeled_size(1) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_eq_7_loses_what_two_variances_differ_by() -> None:

@@ -130,9 +130,3 @@ class TestRefused:
             objectives.exact(batch(), NOISE, torch.eye(6).double(), masks.FixedSize(7))
         with pytest.raises(ValueError, match=r"1\.\.6, got 7"):
             masks.stratified_masks(6, 6, masks.FixedSize(7), generator=generator())
-
-    def test_an_empty_size_law(self) -> None:
-        with pytest.raises(ValueError, match="at least one size"):
-            masks.SizeSet(())
-        with pytest.raises(ValueError, match=r"1\.\.6, got 9"):
-            masks.SizeSet((2, 9)).probabilities(6)

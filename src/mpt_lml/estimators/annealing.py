@@ -77,20 +77,15 @@ def annealed_evidence(
     1, one Hamiltonian move each; the mean of their weights is an unbiased estimate of p(X | K), and
     its logarithm is low by about half the squared standard error (Neal 2001).
 
-    Parameters
-    ----------
-    second_moment : Tensor (B, D, D)
-        XᵀX/N of each data set: all that the likelihood needs.
-    num_data, latent_dim : int
-        N and K; K = 0 is exact.
-    num_chains, num_steps : int
-        Weights averaged for each data set, and values of β.
-    backward_from : Tensor (B, D, K), optional
-        Loadings that were drawn from the prior and then generated the data: one exact draw from the
-        posterior. The chains run from there back to the prior. The mean of the inverse weights is
-        unbiased for 1/p(X | K), so that the value is high on average, and both directions enclose
-        log p(X | K) (Grosse, Ghahramani & Adams 2015). The error leaves out that the chains of a
-        data set share their start.
+    The data enter through XᵀX/N, their ``second_moment``; ``num_steps`` are the values of β. Loadings
+    that were drawn from the prior and then generated the data are one exact draw from the posterior:
+    chains that run ``backward_from`` there have inverse weights with the mean 1/p(X | K), so that the
+    value is high on average, and both directions enclose log p(X | K) (Grosse, Ghahramani & Adams
+    2015). Their error leaves out that the chains of a data set share their start.
+
+    >>> g, settings = torch.Generator().manual_seed(0), {"num_chains": 2, "num_steps": 1}
+    >>> annealed_evidence(torch.eye(2)[None], 1, 0, 1.0, generator=g, **settings)  # exact
+    (tensor([-2.8379]), tensor([0.]))
     """
     require_finite("second_moment", second_moment)
     if second_moment.ndim != 3 or second_moment.shape[1] != second_moment.shape[2]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import final
 
 import torch
@@ -67,20 +67,18 @@ class GaussianProposal:
         )
 
 
-ProposalRule = Callable[[LatentVariableModel, Tensor, "Tensor | None"], GaussianProposal]
+_Data = Float[Tensor, "N D"]
+_Observed = Bool[Tensor, "#N D"] | None
+ProposalRule = Callable[[LatentVariableModel, _Data, _Observed], GaussianProposal]
 
 
-def from_prior(
-    model: LatentVariableModel, x: Float[Tensor, "N D"], observed: Bool[Tensor, "#N D"] | None
-) -> GaussianProposal:
+def from_prior(model: LatentVariableModel, x: _Data, observed: _Observed) -> GaussianProposal:
     """The prior N(0, I): knows nothing of x, and its weights have the largest variance."""
     identity = torch.eye(model.latent_dim, dtype=x.dtype, device=x.device)
     return GaussianProposal(x.new_zeros(len(x), model.latent_dim), identity.expand(len(x), -1, -1))
 
 
-def from_encoder(
-    model: LatentVariableModel, x: Float[Tensor, "N D"], observed: Bool[Tensor, "#N D"] | None
-) -> GaussianProposal:
+def from_encoder(model: LatentVariableModel, x: _Data, observed: _Observed) -> GaussianProposal:
     """q(z | x) of a :class:`VAE`; hidden coordinates are filled with the decoder's mean at z = 0.
 
     An encoder has never seen holes. What it says of a filled-in datum may be far from p(z | x_R) and
@@ -98,8 +96,8 @@ def from_encoder(
 
 def at_mode(
     model: LatentVariableModel,
-    x: Float[Tensor, "N D"],
-    observed: Bool[Tensor, "#N D"] | None,
+    x: _Data,
+    observed: _Observed,
     *,
     widen: float = 1.2,
     prior_share: float = 0.1,
@@ -139,9 +137,7 @@ def log_weights(
     return torch.cat(parts)
 
 
-def log_mean_weight(
-    log_weight: Float[Tensor, "S B"],
-) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+def log_mean_weight(log_weight: Float[Tensor, "S B"]) -> tuple[Tensor, Tensor]:
     """Logarithm of the mean of S weights, and its standard error by the delta method."""
     value = log_weight.logsumexp(dim=0) - math.log(len(log_weight))
     return value, mean_and_error((log_weight - value).exp())[1]
@@ -201,24 +197,22 @@ class _EstimatedConditional(ConditionalModel):
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class ImportanceConditional(_EstimatedConditional):
     """Self-normalized importance sampling: Σ_s w̄_s p(x_j | z_s) with w_s ∝ p(x_R, z_s)/q(z_s).
 
     Consistent as S grows, with a bias of order 1/S; the same draws serve every coordinate of a mask.
     """
 
-    def __init__(
-        self,
-        model: LatentVariableModel,
-        num_samples: int,
-        *,
-        generator: torch.Generator,
-        proposal: ProposalRule = at_mode,
-    ) -> None:
-        require_count("num_samples", num_samples, 1)
-        require_generator(generator)
-        self.model, self.num_samples = model, num_samples
-        self.generator, self.proposal = generator, proposal
+    model: LatentVariableModel
+    num_samples: int
+    _: KW_ONLY
+    generator: torch.Generator
+    proposal: ProposalRule = at_mode
+
+    def __post_init__(self) -> None:
+        require_count("num_samples", self.num_samples, 1)
+        require_generator(self.generator)
 
     def _one(self, x: Float[Tensor, "N D"], hidden: Bool[Tensor, " D"]) -> Float[Tensor, "N D"]:
         observed = ~hidden[None]
@@ -231,6 +225,7 @@ class ImportanceConditional(_EstimatedConditional):
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class GibbsConditional(_EstimatedConditional):
     """Chains that alternate z given (x_R, x_A) and x_A given z; p(x_j | z) averaged along them.
 
@@ -245,23 +240,18 @@ class GibbsConditional(_EstimatedConditional):
     """
 
     model: VAE
+    num_steps: int
+    _: KW_ONLY
+    generator: torch.Generator
+    corrected: bool
+    num_chains: int = 1
 
-    def __init__(
-        self,
-        model: VAE,
-        num_steps: int,
-        *,
-        generator: torch.Generator,
-        corrected: bool,
-        num_chains: int = 1,
-    ) -> None:
-        if not isinstance(model, VAE):
-            raise TypeError(f"GibbsConditional needs a VAE with its encoder, got {model!r}.")
-        require_count("num_steps", num_steps, 1)
-        require_count("num_chains", num_chains, 1)
-        require_generator(generator)
-        self.model, self.num_steps, self.num_chains = model, num_steps, num_chains
-        self.generator, self.corrected = generator, corrected
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, VAE):
+            raise TypeError(f"GibbsConditional needs a VAE with its encoder, got {self.model!r}.")
+        require_count("num_steps", self.num_steps, 1)
+        require_count("num_chains", self.num_chains, 1)
+        require_generator(self.generator)
 
     def _one(self, x: Float[Tensor, "N D"], hidden: Bool[Tensor, " D"]) -> Float[Tensor, "N D"]:
         fill = self.model.decode(x.new_zeros(1, self.model.latent_dim))

@@ -55,7 +55,7 @@ class Figure4(Experiment):
         used: list[Tensor] = []
         for panel, latent_dim, num_masks in self.panels:
             sizes, generator = (self.num_features, latent_dim), seeded(self.data_seed)
-            model, x = paper_problem(self.num_data, *sizes, generator)
+            model, x = paper_problem((self.num_data, *sizes), generator)
             draws = {"paper": x, "model": model.sample(self.num_data, generator=generator)}
             used += draws.values()
             seeds = self.seeds + (self.more_seeds if num_masks == 1 else ())
@@ -84,7 +84,7 @@ def dense_curve(
     coordinate is hidden equally often, and S(1) and S(D) are exact; with fewer, every D/num_masks-th
     shift is taken. One size's masks are contained in the next one's: the curve is smooth.
     """
-    size, noise = model.num_features, torch.tensor(NOISE_VARIANCE, dtype=moment.dtype)
+    size, noise = model.num_features, model.noise_variance
     orders = masks.sample_ranks(max(1, num_masks // size), size, generator=generator)
     shifts = torch.arange(0, size, max(1, size // num_masks))
     ranks = ((orders[:, None] + shifts[:, None]) % size).flatten(0, 1).to(moment.device)
@@ -127,7 +127,7 @@ class CurveShape(Experiment):
             sizes = (self.num_features, latent_dim)
             rows: dict[str, list[Tensor]] = {"paper": [], "model": []}
             for seed in bench.progress(self.seeds, f"K = {latent_dim}, truth"):
-                model, x = paper_problem(self.num_data, *sizes, seeded(seed))
+                model, x = paper_problem((self.num_data, *sizes), seeded(seed))
                 used.append(x)
                 moments = {"paper": objectives.second_moment(x), "model": model.covariance}
                 for draw, moment in moments.items():

@@ -41,7 +41,7 @@ class Figure1Right(Experiment):
         """
         size, steps = self.num_features, range(self.num_masks)
         sizes = (self.num_data, size, self.latent_dim)
-        model, x = paper_problem(*sizes, seeded(self.data_seed), bench.device)
+        model, x = paper_problem(sizes, seeded(self.data_seed), bench.device)
         truth = estimators.exact(model, x)
 
         def estimates(count: int, generator: torch.Generator) -> Float[Tensor, " P"]:
@@ -94,7 +94,7 @@ class Unbiased(Experiment):
         """
         bias, spread, used, draws = [], [], [], (self.one_per_size, self.random_size)
         for seed in bench.progress(self.seeds, "seed"):
-            model, x = paper_problem(100, 50, 2, seeded(seed))
+            model, x = paper_problem((100, 50, 2), seeded(seed))
             used += [x, model.loadings]
             size, generator = model.num_features, seeded(seed + 1)  # other masks than the figure's
             values = curves.sampled_scores(model, x, draws[0], generator=generator).sum(dim=0)

@@ -1,16 +1,13 @@
 """Equations 1 to 7, Proposition 1 and Appendix A as numbers (the proofs are in the chapters).
 
-What the paper prints correctly is tried on random models. What is misprinted is computed as printed,
-on small tables of the chapters: entry by entry and order by order, with no identity of this package,
-so that a formula which fails here fails by itself. There ``table`` holds probabilities with one axis
-per coordinate, ``x`` is one cell of it and ``t`` a position from 1 to D. All values in nats.
+What the paper prints correctly is tried on random models; what is misprinted, on small tables of the
+chapters. All values in nats.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -76,9 +73,6 @@ class Identity(Experiment):
         return {"claim-bias-unmasked": min(scaled_sum), "bias-truncated-sum": max(truncated)}
 
 
-# -------------------------------------------------------------------------- what is printed rightly
-
-
 def _random_ppca(num_features: int, latent_dim: int, generator: torch.Generator) -> PPCA:
     """Normal loadings, a mean that is not zero and a noise variance between 0.1 and 1.1."""
     draws = torch.randn(num_features, latent_dim + 1, generator=generator, dtype=f64)
@@ -138,7 +132,7 @@ def _assumption_errors(generator: torch.Generator) -> dict[str, float]:
     """Proposition 1 without its assumptions, and row by row what Fong and Holmes sum."""
     table = JointTable.random((2, 3, 2, 2), generator=generator)  # no latent variable anywhere
     probabilities, x = table.log_table.exp(), (1, 2, 0, 1)
-    area = sum(score(probabilities, x, size) for size in range(1, 5))
+    area = sum(Cell(probabilities, x).score(size) for size in range(1, 5))
     inputs = torch.randn(7, 2, generator=generator, dtype=f64)
     dependent = ConjugateRegression(inputs)  # rows that share unknown weights and noise
     y = dependent.sample(1, generator=generator)
@@ -169,9 +163,6 @@ def _leave_out(inputs: Tensor, y: Tensor, noise: float) -> Float[Tensor, " n"]:
     return torch.stack(scores)
 
 
-# ---------------------------------------------------------------------------------- what is misprinted
-
-
 def _misprints() -> dict[str, float]:
     apples = torch.tensor([[0.4, 0.1], [0.2, 0.3]], dtype=f64)  # chapter 2: color by taste
     # Chapter 1: San and New by Francisco, Diego, York and Orleans.
@@ -184,85 +175,87 @@ def _misprints() -> dict[str, float]:
     umbrella = torch.tensor([[[0.95, 0.05], [0.25, 0.75]], [[0.70, 0.30], [0.10, 0.90]]], dtype=f64)
     weather = torch.einsum("c,cr,rs,cru->crsu", clouds, rain, street, umbrella)
     sizes = [(size, t) for size in range(1, 13) for t in range(1, size + 1)]
+    green_sour = Cell(apples, (0, 0))
     return {
         "count-512-76": float(masks.count(512, 76)),
         "eq-1": (city * (city / separate).log())
         .sum()
         .item(),  # the expected gap, everything masked
-        "eq-4": equation_four(apples, (0, 0), 1),
+        "eq-4": green_sour.equation_four(1),
         "eq-4-reason": float(min(math.factorial(d) - math.comb(d, t - 1) for d, t in sizes)),
-        "eq-a3-line": line_before_a3(apples, (0, 0), 1),
-        "eq-a3": mislabeled_size(weather, (1, 1, 1, 0), 1),
-        "prop-1-middle": middle_expression(apples, (0, 0)),
+        "eq-a3-line": green_sour.line_before_a3(1),
+        "eq-a3": Cell(weather, (1, 1, 1, 0)).mislabeled_size(1),
+        "prop-1-middle": green_sour.middle_expression(),
     }
 
 
-def _log_conditional(table: Tensor, x: Sequence[int], j: int, given: Sequence[int]) -> float:
-    """log p(x_j | x_given) by adding up entries of a table; 0 where j is itself given."""
+@dataclass(frozen=True)
+class Cell:
+    """One cell ``x`` of a table of probabilities, and formulas exactly as printed, slips included.
 
-    def weight(observed: set[int]) -> float:
-        cell = [x[i] if i in observed else slice(None) for i in range(table.ndim)]
-        return table[tuple(cell)].sum().item()
-
-    return math.log(weight({*given, j}) / weight(set(given)))
-
-
-def _orders(table: Tensor) -> list[tuple[int, ...]]:
-    return list(itertools.permutations(range(table.ndim)))
-
-
-def _visible_sets(table: Tensor, size: int, x: Sequence[int]) -> list[list[float]]:
-    """For every set R of ``size`` coordinates, log p(x_j | x_R) of every j outside R."""
-    every = range(table.ndim)
-    return [
-        [_log_conditional(table, x, j, given) for j in every if j not in given]
-        for given in itertools.combinations(every, size)
-    ]
-
-
-def score(table: Tensor, x: Sequence[int], num_masked: int) -> float:
-    """S(x; M) of a table, by its definition."""
-    sets = _visible_sets(table, table.ndim - num_masked, x)
-    return sum(sum(values) for values in sets) / (len(sets) * num_masked)
-
-
-def _left(table: Tensor, x: Sequence[int], t: int) -> float:
-    return sum(_log_conditional(table, x, o[t - 1], o[t:]) for o in _orders(table))
-
-
-def equation_four(table: Tensor, x: Sequence[int], t: int) -> float:
-    """Eq. 4 at t, left side minus right side: the counts C(D, t−1) and D − t + 1 as printed."""
-    return _left(table, x, t) - sum(sum(values) for values in _visible_sets(table, t - 1, x))
-
-
-def line_before_a3(table: Tensor, x: Sequence[int], t: int) -> float:
-    """The line before A.3 at t: the least |left − right| over all choices of C_t orders.
-
-    Its right side has x_M(t+1:D) behind the bar and j up to D − t + 1, so that for t < (D + 1)/2
-    a token is also predicted from itself (log 1 = 0).
+    Entries are added up and orders visited one by one: no identity of this package is used, so that
+    a formula which fails here fails by itself. ``t`` is a position from 1 to D.
     """
-    size, left = table.ndim, _left(table, x, t)
-    inner = [
-        sum(_log_conditional(table, x, o[j], o[t:]) for j in range(size - t + 1))
-        for o in _orders(table)
-    ]
-    chosen = itertools.combinations(inner, math.comb(size, t - 1))
-    return min(abs(left - sum(values)) for values in chosen)
 
+    table: Tensor
+    x: tuple[int, ...]
 
-def mislabeled_size(table: Tensor, x: Sequence[int], t: int) -> float:
-    """A.3's term t: with the t − 1 visible tokens of M = D − t + 1, minus with R(1:D−t)."""
-    return score(table, x, table.ndim - t + 1) - score(table, x, t)
+    def given(self, j: int, observed: tuple[int, ...]) -> float:
+        """log p(x_j | x_observed) by adding up entries; 0 where j is itself observed."""
 
+        def weight(kept: tuple[int, ...]) -> float:
+            cell = [self.x[i] if i in kept else slice(None) for i in range(self.table.ndim)]
+            return self.table[tuple(cell)].sum().item()
 
-def middle_expression(table: Tensor, x: Sequence[int]) -> float:
-    """Σ_M of Prop. 1's middle expression minus log p(x); R(1:D−j) is what follows token j."""
-    orders, total = _orders(table), 0.0
-    for size in range(1, table.ndim + 1):
-        for o in orders:
-            terms = [_log_conditional(table, x, o[j], o[j + 1 :]) for j in range(size)]
-            total += sum(terms) / (size * len(orders))
-    return total - math.log(table[tuple(x)])
+        return math.log(weight((*observed, j)) / weight(observed))
+
+    @property
+    def orders(self) -> list[tuple[int, ...]]:
+        """All D! of them."""
+        return list(itertools.permutations(range(self.table.ndim)))
+
+    def visible_sets(self, size: int) -> list[list[float]]:
+        """For every set R of ``size`` coordinates, log p(x_j | x_R) of every j outside R."""
+        every = range(self.table.ndim)
+        sets = itertools.combinations(every, size)
+        return [[self.given(j, rest) for j in every if j not in rest] for rest in sets]
+
+    def score(self, num_masked: int) -> float:
+        """S(x; M) by its definition."""
+        sets = self.visible_sets(self.table.ndim - num_masked)
+        return sum(sum(values) for values in sets) / (len(sets) * num_masked)
+
+    def over_orders(self, t: int) -> float:
+        """The left sides of Eq. 4 and of the line before A.3 at t."""
+        return sum(self.given(o[t - 1], o[t:]) for o in self.orders)
+
+    def equation_four(self, t: int) -> float:
+        """Eq. 4 at t, left side minus right side: the counts C(D, t−1) and D − t + 1 as printed."""
+        return self.over_orders(t) - sum(sum(values) for values in self.visible_sets(t - 1))
+
+    def line_before_a3(self, t: int) -> float:
+        """The line before A.3 at t: the least |left − right| over all choices of C_t orders.
+
+        Its right side has x_M(t+1:D) behind the bar and j up to D − t + 1, so that for t < (D + 1)/2
+        a token is also predicted from itself (log 1 = 0).
+        """
+        size, left = self.table.ndim, self.over_orders(t)
+        inner = [sum(self.given(o[j], o[t:]) for j in range(size - t + 1)) for o in self.orders]
+        chosen = itertools.combinations(inner, math.comb(size, t - 1))
+        return min(abs(left - sum(values)) for values in chosen)
+
+    def mislabeled_size(self, t: int) -> float:
+        """A.3's term t: with the t − 1 visible tokens of M = D − t + 1, minus with R(1:D−t)."""
+        return self.score(self.table.ndim - t + 1) - self.score(t)
+
+    def middle_expression(self) -> float:
+        """Σ_M of Prop. 1's middle expression minus log p(x); R(1:D−j) is what follows token j."""
+        orders, total = self.orders, 0.0
+        for size in range(1, self.table.ndim + 1):
+            for o in orders:
+                terms = sum(self.given(o[j], o[j + 1 :]) for j in range(size))
+                total += terms / (size * len(orders))
+        return total - math.log(self.table[self.x])
 
 
 def sign_loss(model: PPCA, num_draws: int, generator: torch.Generator) -> Float[Tensor, " N"]:

@@ -55,7 +55,7 @@ class Training(Experiment):
     def problem(self, draw: str, bench: Bench) -> Problem:
         """The paper's own draw, or as many data from the model with the same loadings."""
         N, D, K, g = self.num_data, self.num_features, self.latent_dim, seeded(self.data_seed)
-        model, x = paper_problem(N, D, K, g)
+        model, x = paper_problem((N, D, K), g)
         x = (x if draw == "paper" else model.sample(N, generator=g)).to(bench.device)
         best = PPCA.fit_closed_form(
             x, K, noise_variance=NOISE_VARIANCE, mean=torch.zeros_like(x[0])

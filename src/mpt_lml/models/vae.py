@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ __all__ = [
 Likelihood = Literal["bernoulli", "gaussian"]
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
 Decoder = Callable[[Tensor], Tensor]
+Part = Literal["encoder", "decoder"]
 Parameters = Mapping[str, Tensor]
 
 
@@ -41,8 +43,8 @@ Parameters = Mapping[str, Tensor]
 class VAE(LatentVariableModel):
     """z ~ N(0, I_K), x_d | z from a decoder network; q(z | x) = N(m(x), diag v(x)) from an encoder.
 
-    Kingma & Welling 2014; Rezende et al. 2014; paper, Figure 3, lower row. The marginal log p(x) and
-    the conditionals log p(x_j | x_R) have no closed form: ``mpt_lml.estimators`` has the estimators.
+    Kingma & Welling 2014; Rezende et al. 2014; paper, Figure 3, lower row. Neither log p(x) nor
+    log p(x_j | x_R) has a closed form: see ``mpt_lml.estimators``, and :class:`GridConditional`.
 
     Parameters
     ----------
@@ -51,16 +53,11 @@ class VAE(LatentVariableModel):
     decoder : callable
         (..., K) -> (..., D): logits for a Bernoulli likelihood, means for a Gaussian one.
     num_features, latent_dim : int
-        D and K.
+        D and K. ``ValueError`` is raised when the networks do not map between these.
     likelihood : "bernoulli" or "gaussian"
     noise_variance : float, optional
         σ² > 0 of every coordinate; required for, and only for, a Gaussian likelihood. log p(x)
         depends on it: a mean squared error is not a likelihood until it is chosen.
-
-    Raises
-    ------
-    ValueError
-        When the networks do not map between D and K dimensions, or σ² is missing or not positive.
 
     >>> parameters = dense_parameters(5, [4], 2, generators=[torch.Generator().manual_seed(0)])
     >>> model = dense_model(parameters, 0, "gaussian", 0.5)
@@ -190,29 +187,26 @@ def dense_parameters(
     generators: Sequence[torch.Generator],
     partial: bool = False,
 ) -> dict[str, Tensor]:
-    """Weights of dense networks with tanh units, one run per generator, float32.
+    """Weights of dense networks with tanh units, D–hidden–2K and back, one run a generator, float32.
 
-    The encoder has layers D–hidden–2K (mean and log-variance), the decoder K–reversed hidden–D.
-    A ``partial`` encoder q(z | x_R) has 2D inputs: x with zeros in the holes, and the mask.
-    Every weight (B, in, out) is uniform on ±1/√in as in ``torch.nn.Linear``, every bias (B, 1, out)
-    zero.
+    A ``partial`` encoder q(z | x_R) has 2D inputs: x with zeros in the holes, and the mask. Weights
+    (B, in, out) are uniform on ±1/√in as in ``torch.nn.Linear``, biases (B, 1, out) zero.
     """
-    sizes = {
-        "encoder": [(1 + partial) * num_features, *hidden, 2 * latent_dim],
-        "decoder": [latent_dim, *reversed(hidden), num_features],
-    }
+    encoder = [(1 + partial) * num_features, *hidden, 2 * latent_dim]
     parameters = {}
-    for part, widths in sizes.items():
+    for part, widths in (
+        ("encoder", encoder),
+        ("decoder", [latent_dim, *hidden[::-1], num_features]),
+    ):
         for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-            uniform = [torch.rand(inputs, outputs, generator=g) for g in generators]
-            weight = (2 * torch.stack(uniform) - 1) / math.sqrt(inputs)
-            parameters[f"{part}/{layer}/weight"] = weight
+            uniform = torch.stack([torch.rand(inputs, outputs, generator=g) for g in generators])
+            parameters[f"{part}/{layer}/weight"] = (2 * uniform - 1) / math.sqrt(inputs)
             parameters[f"{part}/{layer}/bias"] = torch.zeros(len(generators), 1, outputs)
     return parameters
 
 
 def dense(
-    parameters: Parameters, part: Literal["encoder", "decoder"], inputs: Float[Tensor, "B N I"]
+    parameters: Parameters, part: Part, inputs: Float[Tensor, "B N I"]
 ) -> Float[Tensor, "B N O"]:
     """The network ``part`` of every run applied to its own inputs."""
     layers = sum(name.startswith(part) for name in parameters) // 2
@@ -229,11 +223,13 @@ def dense_model(
 ) -> VAE:
     """The VAE of one run of :func:`dense_parameters`; a partial encoder is told that all is seen."""
     own = {name: value[run : run + 1] for name, value in parameters.items()}
-    last = max(name for name in own if name.startswith("decoder") and name.endswith("bias"))
-    num_features, latent_dim = own[last].shape[-1], own["decoder/0/weight"].shape[1]
+    latent_dim = own["decoder/0/weight"].shape[1]
+    num_features = [value for name, value in own.items() if name.startswith("decoder")][-1].shape[
+        -1
+    ]
     partial = own["encoder/0/weight"].shape[1] == 2 * num_features
 
-    def apply(part: Literal["encoder", "decoder"], inputs: Tensor) -> Tensor:
+    def apply(part: Part, inputs: Tensor) -> Tensor:
         flat = inputs.reshape(1, -1, inputs.shape[-1])
         return dense(own, part, flat).reshape(*inputs.shape[:-1], -1)
 
@@ -244,7 +240,7 @@ def dense_model(
 
     return VAE(
         encoder,
-        lambda z: apply("decoder", z),
+        functools.partial(apply, "decoder"),
         num_features=num_features,
         latent_dim=latent_dim,
         likelihood=likelihood,
