@@ -26,10 +26,12 @@ _Function = Callable[[Tensor, Tensor], Tensor]
 
 
 class _Model(ABC):
+    _num_features: int
+
     @property
-    @abstractmethod
     def num_features(self) -> int:
         """D."""
+        return self._num_features
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is something the model can have made: (N, D), finite."""
@@ -187,10 +189,6 @@ class FromFunction(ConditionalModel):
         self._num_features = num_features
 
     @property
-    def num_features(self) -> int:
-        return self._num_features
-
-    @property
     def _pairs_at_once(self) -> int:
         return self.rows
 
@@ -237,10 +235,6 @@ class Grouped(ConditionalModel):
         self.model, self.group, self.jointly = model, group, jointly
         self._num_features = len(present)
 
-    @property
-    def num_features(self) -> int:
-        return self._num_features
-
     @staticmethod
     def patches(height: int, width: int, patch: int) -> Int[Tensor, " d"]:
         """The ``group`` that makes each square patch of an image one: row by row, (H·W,)."""
@@ -286,10 +280,12 @@ class Grouped(ConditionalModel):
 class LatentVariableModel(_Model):
     """p(x, z) = N(z; 0, I_K) Π_d p(x_d | z): what has to be integrated over z to be known."""
 
+    _latent_dim: int
+
     @property
-    @abstractmethod
     def latent_dim(self) -> int:
         """K."""
+        return self._latent_dim
 
     @abstractmethod
     def log_factors(self, x: Tensor, z: Float[Tensor, "*S N K"]) -> Float[Tensor, "*S N D"]:

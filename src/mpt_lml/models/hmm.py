@@ -96,11 +96,6 @@ class HMM(TractableModel):
         return cls(initial, move + 0.05 / num_states, emit, num_features)
 
     @property
-    def num_features(self) -> int:
-        """D."""
-        return self._num_features
-
-    @property
     def num_symbols(self) -> int:
         """V."""
         return self.emission.shape[1]

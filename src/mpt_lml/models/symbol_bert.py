@@ -67,10 +67,6 @@ class SymbolBERT(ConditionalModel):
         return model
 
     @property
-    def num_features(self) -> int:
-        return self._num_features
-
-    @property
     def _pairs_at_once(self) -> int:
         return 1024
 
