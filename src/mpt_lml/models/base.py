@@ -84,10 +84,8 @@ class ConditionalModel(_Model):
         """V, where every coordinate takes the values 0..V−1; None where that is not known."""
         return None
 
-    @property
-    def _pairs_at_once(self) -> int:
-        """How many pairs of a datum and a mask :meth:`_log_each` works on at a time."""
-        return max(1, WORKING_BYTES // (32 * self.num_features))
+    _pairs_at_once: int | None = None
+    """Pairs of a datum and a mask that ``_log_each`` gets at a time, where memory is not the limit."""
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         pairs = zip(x.split(1), mask.split(1), strict=True)
@@ -114,7 +112,7 @@ class ConditionalModel(_Model):
         return values.unflatten(0, (len(mask), len(x)))
 
     def _in_batches(self, function: _Function, x: Tensor, mask: Tensor) -> Tensor:
-        rows = chunks(len(x), 1, self._pairs_at_once)
+        rows = chunks(len(x), 1, self._pairs_at_once or WORKING_BYTES // (32 * self.num_features))
         return torch.cat([function(x[some], mask[some]) for some in rows])
 
     def _require(self, x: Tensor, mask: Tensor, *, pairs: bool = False) -> None:
@@ -185,12 +183,7 @@ class FromFunction(ConditionalModel):
         require_count("num_features", num_features, 1)
         require_count("rows", rows, 1)
         self.function = log_values
-        self.rows = rows
-        self._num_features = num_features
-
-    @property
-    def _pairs_at_once(self) -> int:
-        return self.rows
+        self._num_features, self._pairs_at_once = num_features, rows
 
     def require_data(self, x: Tensor) -> None:
         require_dtype("x", x, torch.int64)
@@ -207,9 +200,8 @@ class FromFunction(ConditionalModel):
 class Grouped(ConditionalModel):
     """Σ_{i in group j} log p(x_i | x_R) for every group j: hidden together, scored one by one.
 
-    This is how a masked autoencoder treats the pixels of a patch. If the members of a group depend
-    on each other given x_R, the area under the curve is smaller than log p(x) on average, by their
-    total correlations (as in the paper's Equation 1); groups of one give back the model.
+    If the members of a group depend on each other given x_R, the area under the curve is smaller
+    than log p(x) on average, by their total correlations (as in the paper's Equation 1).
 
     ``group`` (d,) names the group 0..D−1 of each of the model's d coordinates, every one used.
     ``jointly`` scores each group by its joint density log p(x_{R ∪ j}) − log p(x_R) instead, which

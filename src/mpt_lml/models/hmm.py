@@ -61,6 +61,7 @@ class HMM(TractableModel):
             )
         self.initial, self.transition, self.emission = initial, transition, emission
         self._num_features = num_features
+        self._pairs_at_once = 2**21 // (8 * num_features * states) or 1  # a core's cache full
 
     @classmethod
     def cyclic(
@@ -109,11 +110,6 @@ class HMM(TractableModel):
     def num_values(self) -> int:
         """V."""
         return self.num_symbols
-
-    @property
-    def _pairs_at_once(self) -> int:
-        # As many messages as a core's cache holds.
-        return max(1, 2**21 // (8 * self.num_features * self.num_states))
 
     def require_data(self, x: Tensor) -> None:
         require_values(x, [self.num_symbols] * self.num_features)

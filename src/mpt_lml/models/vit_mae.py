@@ -66,6 +66,7 @@ class ViTMAE(ConditionalModel):
     ) -> None:
         _require_network(network)
         self.network: Any = network
+        self._pairs_at_once = 512
         self._num_features = int(network.vit.embeddings.patch_embeddings.num_patches)
         self.device = network.decoder.mask_token.device
         self.variance = self._variance(variance)
@@ -189,10 +190,6 @@ class ViTMAE(ConditionalModel):
         model = cls(network, 1.0, **units)
         errors = model.squared_error(x, generator=generator).mean(dim=1)
         return model.with_variance(errors if per == "size" else errors.mean())
-
-    @property
-    def _pairs_at_once(self) -> int:
-        return 512
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         mask = mask.to(self.device)
