@@ -63,8 +63,8 @@ class ConditionalModel(_Model):
     def log_values(self, x: Tensor, mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D V"]:
         """log p(x_j = v | x_R) of every value v, one mask a datum, nats, (B, D, V).
 
-        What ``x`` holds at masked coordinates is not read; what is said of others has no meaning.
-        Raises as :meth:`log_each`, and ``TypeError`` where coordinates are not discrete.
+        What ``x`` holds at masked coordinates is not read. Raises as :meth:`log_each`, and
+        ``TypeError`` where coordinates are not discrete.
         """
         self._require(x, mask, pairs=True)
         return self._log_values(x, mask)
@@ -79,13 +79,8 @@ class ConditionalModel(_Model):
         self._require(x, mask)
         return _keep(self._mean_log_conditional(x, mask), mask)
 
-    @property
-    def num_values(self) -> int | None:
-        """V, where every coordinate takes the values 0..V−1; None where that is not known."""
-        return None
-
-    _pairs_at_once: int | None = None
-    """Pairs of a datum and a mask that ``_log_each`` gets at a time, where memory is not the limit."""
+    num_values: int | None = None  # V, where every coordinate takes the values 0..V−1
+    _pairs_at_once: int | None = None  # for _log_each, where memory is not the limit
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         pairs = zip(x.split(1), mask.split(1), strict=True)
@@ -203,9 +198,8 @@ class Grouped(ConditionalModel):
     If the members of a group depend on each other given x_R, the area under the curve is smaller
     than log p(x) on average, by their total correlations (as in the paper's Equation 1).
 
-    ``group`` (d,) names the group 0..D−1 of each of the model's d coordinates, every one used.
-    ``jointly`` scores each group by its joint density log p(x_{R ∪ j}) − log p(x_R) instead, which
-    takes a model with marginals; then a group is a coordinate like any other.
+    ``group`` (d,) names the group 0..D−1 of each of the model's d coordinates. ``jointly`` scores a
+    group by its joint density log p(x_{R ∪ j}) − log p(x_R), which takes a model with marginals.
 
     >>> coins = FromFunction(lambda x, mask: torch.zeros(*x.shape, 2).log_softmax(-1), 4)
     >>> pairs = Grouped(coins, torch.tensor([0, 0, 1, 1]))

@@ -123,6 +123,8 @@ class ConditionalTable(ConditionalModel):
     tensor([[0.3333, 1.0000]], dtype=torch.float64)
     """
 
+    num_values: int
+
     def __init__(self, logits: Float[Tensor, "..."]) -> None:
         require_dtype("logits", logits)
         num_features, num_values = logits.shape[2:] if logits.ndim == 4 else (1, 2)
@@ -133,7 +135,8 @@ class ConditionalTable(ConditionalModel):
                 f"{expected}, got {tuple(logits.shape)}."
             )
         require_finite("logits", logits)
-        self.log_table, self._num_features = logits.double().log_softmax(dim=-1), num_features
+        self.log_table = logits.double().log_softmax(dim=-1)
+        self._num_features, self.num_values = num_features, num_values
 
     @classmethod
     def of(
@@ -164,10 +167,6 @@ class ConditionalTable(ConditionalModel):
             require_generator(generator)
             logits += noise * torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
         return cls(logits)
-
-    @property
-    def num_values(self) -> int:
-        return self.log_table.shape[3]
 
     def require_data(self, x: Tensor) -> None:
         require_values(x, [self.num_values] * self.num_features)
