@@ -48,7 +48,7 @@ def paper_masks(
     return masks.from_ranks(ranks, torch.arange(1, num_features + 1)[:, None])
 
 
-def of_spread(value: float, degrees: float) -> Finding:
+def of_spread(value: float, degrees: int | float) -> Finding:
     """A standard deviation from so many normal deviations, with its error by normal theory."""
     return Finding(value, value / math.sqrt(2 * degrees))
 
