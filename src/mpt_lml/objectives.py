@@ -76,7 +76,11 @@ def mask_scores(
 def sampled(
     loadings: _W, noise_variance: _Noise, moment: _Moment, mask: _Masks
 ) -> Float[Tensor, "*B"]:
-    """D times the mean score of the given masks: unbiased for the law that their sizes follow."""
+    """D times the mean score of the given masks: unbiased for the law that their sizes follow.
+
+    >>> sampled(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2), torch.ones(1, 2).bool())
+    tensor(-2.8379)
+    """
     return loadings.shape[-2] * mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
 
 
@@ -86,6 +90,9 @@ def exact(
     """D Σ_M π(M) S(x; M) of PPCA over every mask that the law can draw.
 
     Raises ``ValueError`` where 2^D masks are too many; use :func:`sampled` there.
+
+    >>> exact(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2), masks.UniformSize())
+    tensor(-2.8379)
     """
     num_features = loadings.shape[-2]
     mask = masks.subsets(num_features, instead="objectives.sampled")[1:]
@@ -97,7 +104,11 @@ def exact(
 
 
 def curve(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor, "*B D"]:
-    """The exact S(x; M), M = 1..D, of every PPCA of the batch, nats a coordinate, (..., D)."""
+    """The exact S(x; M), M = 1..D, of every PPCA of the batch, nats a coordinate, (..., D).
+
+    >>> curve(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2))
+    tensor([-1.4189, -1.4189])
+    """
     num_features = loadings.shape[-2]
     mask = masks.subsets(num_features, instead="objectives.sampled")[1:].to(loadings.device)
     each = mask_scores(loadings, noise_variance, moment, mask).movedim(-1, 0)
@@ -125,10 +136,9 @@ def mixture(
     """D times the mean score of Bernoulli PCA on a grid, (B,); unbiased for the law of the sizes.
 
     The data are cut into P parts of (nearly) equal size and part p is scored with mask p: P masks for
-    the price of one. P = 1 is one mask for all data, the paper's way.
-
-    ``block``: (D/M) log p(x_A) instead, the marginal of the masked block. It forgets what was
-    observed. The authors' published script trains this where the paper writes log p(x_A | x_R).
+    the price of one. P = 1 is one mask for all data, the paper's way. ``block``: (D/M) log p(x_A)
+    instead, the marginal of the masked block, which forgets what was observed; the authors'
+    published script trains it where the paper writes log p(x_A | x_R).
     """
     values = []
     for w, b, rows in zip(loadings, offset, mask, strict=True):
@@ -209,16 +219,13 @@ def recursive(
 ) -> Float[Tensor, " B"]:
     """D times the mean of (1/M) Σ_{j∈A} log (1/S) Σ_s p(x_j | z_s), after rounds of refilling, (B,).
 
-    The paper's masked training of a deep VAE, with the conditionals of Rezende et al. 2014
-    (Appendix F): hidden coordinates start at 0, z ~ q(z | filled x), hidden coordinates are replaced by
-    the decoder's mean, and so on; in the last round ``samples`` draws z_s are scored. For one of them
-    the logarithm is in expectation below that of the chain's average (Jensen), so this bounds the
-    conditionals of the chain, not those of the model.
-
-    ``noise`` is (rounds − 1 + samples, B, N, K). ``from_decoder``: hidden coordinates start at the
-    decoder's output at z = 0. ``pixel_noise`` (rounds − 1, B, N, D): they are refilled with draws of
-    a Gaussian decoder instead of its mean. The ``gradient`` goes through the last round (the fillings
-    are constants), through all, or through the last decoding: then nothing here trains the encoder.
+    The paper's masked training of a deep VAE (Rezende et al. 2014, Appendix F): hidden coordinates
+    start at 0, or at the decoder's output at z = 0 with ``from_decoder``; z ~ q(z | filled x); they are
+    replaced by the decoder's mean, or draws with ``pixel_noise`` (rounds − 1, B, N, D), and so on. In
+    the last round ``samples`` draws z_s are scored, ``noise`` is (rounds − 1 + samples, B, N, K). For
+    one draw the logarithm is in expectation below that of the chain's average (Jensen): this bounds the
+    conditionals of the chain, not those of the model. The ``gradient`` goes through the last round
+    (the fillings are constants), all of them, or the last decoding: nothing then trains the encoder.
     """
     _require_draws(noise, samples)
     before = len(noise) - samples
@@ -258,11 +265,10 @@ def partial(
 ) -> Float[Tensor, " B"]:
     """D times the mean of (1/M) Σ_{j∈A} log Σ_s w̄_s p(x_j | z_s), z_s ~ q(z | x_R), (B,).
 
-    The encoder sees x_R, with zeros in the holes (MIWAE, Mattei & Frellsen 2019), and the mask (as the
-    network of x_R in VAEAC, Ivanov et al. 2019).
-    Weights w̄_s ∝ p(x_R, z_s)/q(z_s | x_R) make the conditionals consistent as S grows. The decoder
-    follows the score, the encoder the ELBO of x_R alone, whose best answer is p(z | x_R). With
-    ``weighted`` false all w̄_s are 1/S and both networks follow the score.
+    The encoder sees x_R with zeros in the holes (MIWAE, Mattei & Frellsen 2019) and the mask (VAEAC,
+    Ivanov et al. 2019). Weights w̄_s ∝ p(x_R, z_s)/q(z_s | x_R) make the conditionals consistent as S
+    grows. The decoder follows the score, the encoder the ELBO of x_R alone, whose best answer is
+    p(z | x_R). Without ``weighted`` all w̄_s are 1/S and both networks follow the score.
     """
     _require_draws(noise, 1)
     seen = torch.where(mask, 0.0, x)
