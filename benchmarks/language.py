@@ -79,7 +79,7 @@ def our_sums(model: MaskedLM, tokens: Tokens, masks: Tensor) -> Tensor:
         hidden = masks[:, rows, : batch.ids.shape[1]].flatten(0, 1)
         ids, types = batch.ids.repeat(count, 1), batch.types.repeat(count, 1)
         with networks.fast_linear(model.network):
-            values = model.log_each(ids, hidden, types=types)
+            values = model.log_tokens(ids, hidden, types=types)
         sums[:, rows] = values.sum(dim=1).view(count, len(rows))
     return sums
 

@@ -27,6 +27,7 @@ from mpt_lml.models.symbol_bert import SymbolBERT
 from mpt_lml.models.tables import ConditionalTable, JointTable
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
+from mpt_lml.results import Estimate, MaskCurve
 
 __all__ = [
     "HMM",
@@ -36,10 +37,12 @@ __all__ = [
     "ConditionalModel",
     "ConditionalTable",
     "ConjugateRegression",
+    "Estimate",
     "FromFunction",
     "GridConditional",
     "Grouped",
     "JointTable",
+    "MaskCurve",
     "MaskedLM",
     "SymbolBERT",
     "ViTMAE",

@@ -232,7 +232,7 @@ def _part(model: MaskedLM, tokens: Tokens, chosen: Int[Tensor, " B"], design: De
         rows = tokens.rows(numbers)
         each = [design.masks(rows.rows(torch.tensor([i])), int(n)) for i, n in enumerate(numbers)]
         mask = torch.stack(each)
-        values = model.log_each(
+        values = model.log_tokens(
             rows.ids.repeat_interleave(mask.shape[1], dim=0),
             mask.flatten(0, 1),
             types=rows.types.repeat_interleave(mask.shape[1], dim=0),

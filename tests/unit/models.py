@@ -11,6 +11,11 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def points(num_features: int, num_values: int) -> torch.Tensor:
+    """All V^D points, (V^D, D)."""
+    return torch.cartesian_prod(*[torch.arange(num_values)] * num_features).view(-1, num_features)
+
+
 def random_ppca(num_features: int, latent_dim: int, seed: int = 0) -> PPCA:
     normal = {"generator": generator(seed), "dtype": torch.float64}
     loadings = torch.randn(num_features, latent_dim, **normal)

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from models import generator, random_ppca, random_table
+from models import generator, points, random_ppca, random_table
 
 from mpt_lml import curves, masks, orders
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.models.tables import ConditionalTable, points
+from mpt_lml.models.tables import ConditionalTable
 from mpt_lml.theory import diffusion
 
 f64 = {"dtype": torch.float64}

@@ -156,7 +156,7 @@ def test_probabilities_of_all_tokens_add_up_to_one() -> None:
     # A language without special tokens, as in the known-language experiment.
     conditionals = MaskedLM(tiny(), MASK, 2)
     first = [
-        conditionals.paired(torch.tensor([[v, 6]]), torch.tensor([[True, False]]))[0, 0]
+        conditionals.log_each(torch.tensor([[v, 6]]), torch.tensor([[True, False]]))[0, 0]
         for v in range(len(PIECES))
         if v != MASK
     ]
@@ -191,7 +191,7 @@ def test_bert_replacement_shows_some_tokens() -> None:
     conditionals = MaskedLM(network, MASK, replacement="bert", batch_tokens=10**6)
     ids = torch.full((20_000, 3), 6)
     mask = torch.tensor([[True, True, False]]).expand(len(ids), -1)
-    conditionals.log_each(ids, mask, generator=generator())
+    conditionals.log_tokens(ids, mask, generator=generator())
     seen = shown[0][:, :2].flatten()
     assert (shown[0][:, 2] == 6).all()
     # 40,000 binomial draws: a standard error is at most 0.002.
@@ -297,7 +297,7 @@ class TestRefusals:
 
     def test_rows_longer_than_the_positions(self) -> None:
         with pytest.raises(ValueError, match="rows of 17 tokens are longer than the model's 16"):
-            MaskedLM(tiny(), MASK).log_each(torch.full((1, 17), 5), torch.ones(1, 17).bool())
+            MaskedLM(tiny(), MASK).log_tokens(torch.full((1, 17), 5), torch.ones(1, 17).bool())
 
     @pytest.mark.parametrize("sentence", ["", "  \n"])
     def test_empty_text(self, sentence: str) -> None:
@@ -313,12 +313,12 @@ class TestRefusals:
     def test_special_tokens_are_not_masked(self) -> None:
         ids = torch.tensor([[CLS, 5, SEP]])
         with pytest.raises(ValueError, match="token 2 is special and may not be masked"):
-            model(tiny()).log_each(ids, torch.tensor([[True, True, False]]))
+            model(tiny()).log_tokens(ids, torch.tensor([[True, True, False]]))
 
     def test_replacements_need_a_generator_and_are_no_conditionals(self) -> None:
         conditionals = MaskedLM(tiny(), MASK, 3, replacement="bert")
         with pytest.raises(TypeError, match="generator"):
-            conditionals.log_each(X, torch.ones(2, 3).bool())
+            conditionals.log_tokens(X, torch.ones(2, 3).bool())
         with pytest.raises(ValueError, match="mask token only"):
             conditionals.log_conditional(X, masks.all_masks(3, 1))
         with pytest.raises(ValueError, match="replacement must be 'mask' or 'bert', got 'all'"):
@@ -328,7 +328,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"x must have shape \(N, 3\).*got \(2, 2\)"):
             model(tiny()).log_conditional(X[:, :2], masks.all_masks(3, 1))
         with pytest.raises(ValueError, match=r"same shape \(N, L\).*\(2, 3\) and \(2, 2\)"):
-            model(tiny()).log_each(X, torch.ones(2, 2).bool())
+            model(tiny()).log_tokens(X, torch.ones(2, 2).bool())
 
     def test_folders_that_are_no_checkpoints(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").touch()
@@ -393,7 +393,7 @@ class TestTheBooksOwn:
         )
         found = data.encode(reader, ["He sat down by the fire.", "He sat down by fire the."])
         hidden = found.maskable & (found.ids == reader.convert_tokens_to_ids("the"))
-        right, wrong = conditionals.log_each(found.ids, hidden).sum(dim=1)
+        right, wrong = conditionals.log_tokens(found.ids, hidden).sum(dim=1)
         assert right > -1 and right > wrong + 2
 
     def test_the_wheel_takes_it_along(self) -> None:

@@ -5,11 +5,11 @@ import math
 
 import pytest
 import torch
-from models import generator, random_ppca, random_table
+from models import generator, points, random_ppca, random_table
 
 from mpt_lml import curves, masks, orders
 from mpt_lml.models.base import FromFunction
-from mpt_lml.models.tables import ConditionalTable, points
+from mpt_lml.models.tables import ConditionalTable
 
 f64 = {"dtype": torch.float64}
 EXACT = 1e-12  # sums of at most 120 × 5 logarithms of size 10
@@ -69,7 +69,11 @@ class TestConditionalTable:
                 ValueError,
                 "logits must be finite",
             ),
-            (lambda: points(20, 3), ValueError, "the points of D = 20.*more than"),
+            (
+                lambda: ConditionalTable.of(random_ppca(20, 1), 3),
+                ValueError,
+                "the values of D = 20.*more than",
+            ),
             (
                 lambda: ConditionalTable.of(random_table(2, 2), 2, noise=-1.0),
                 ValueError,

@@ -86,7 +86,7 @@ def test_scores_are_those_of_the_masks_one_by_one() -> None:
     for n in range(len(text)):
         row = text.rows(torch.tensor([n]))
         hidden = design.masks(row, n)
-        values = model().log_each(row.ids.expand(len(hidden), -1), hidden)
+        values = model().log_tokens(row.ids.expand(len(hidden), -1), hidden)
         by_mask = values.sum(dim=1) / hidden.sum(dim=1)
         # Other batches add up in another order: some units of float64.
         torch.testing.assert_close(found.raw[n].flatten(), by_mask[:-1], rtol=0, atol=1e-10)
@@ -220,7 +220,7 @@ def test_parts_that_were_kept_are_not_computed_again(replacement: str) -> None:
         raise AssertionError("computed again")
 
     broken = model()
-    broken.log_each = fails  # type: ignore[method-assign, assignment]
+    broken.log_tokens = fails  # type: ignore[method-assign, assignment]
     again = sentence_curves.curves(broken, encoded(), design, keep=keep, part_size=2)
     assert torch.equal(whole.raw, again.raw) and torch.equal(whole.control, again.control)
     del kept["part-00001"]
@@ -253,7 +253,7 @@ def test_spread_between_initializations() -> None:
     for seed in range(150):
         network = at_random(BertForMaskedLM, config, seed=seed)
         one = MaskedLM(network, MASK, special_token_ids=(CLS, 3))
-        found.append(one.log_each(ids, hidden).sum(dim=1) / 4)
+        found.append(one.log_tokens(ids, hidden).sum(dim=1) / 4)
     same, different = torch.stack(found).var(dim=0).tolist()
     logit = 64 * 0.06**2
     # A variance from 150 normal draws has a relative standard error of √(2/149) = 0.12.

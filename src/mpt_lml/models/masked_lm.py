@@ -1,4 +1,4 @@
-"""Masked language models of ``transformers`` as conditionals (floor 2).
+"""Masked language models of ``transformers`` as conditionals.
 
 Paper, Section 3.2: the curve of a masked language model is the mean log-probability of hidden
 tokens, by how many are hidden. The conditionals of a network need not come from one joint
@@ -7,8 +7,7 @@ distribution; the area is then a mean over orders of log p_σ (Chapter 14), not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
@@ -17,21 +16,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.shapes import require_count, require_generator, require_mask
+from mpt_lml.shapes import require_count, require_dtype, require_generator, require_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Replacement = Literal["mask", "bert"]
+__all__ = ["MaskedLM"]
 
 
 @final
 class MaskedLM(ConditionalModel):
-    """log q(x_j | x_R) of a masked language model for every hidden token j.
+    """log q(x_j | x_R) of a masked language model for every hidden token j, nats, float64.
 
     A datum is a row of D word pieces between ``prefix`` and ``suffix`` ([CLS] and [SEP]), which
-    are shown to the network and never masked. :meth:`log_each` takes whole rows, of any length
-    and with their special tokens, and one mask a row.
+    are shown to the network and never masked. :meth:`log_tokens` takes whole rows, of any length
+    and with their special tokens.
 
     Parameters
     ----------
@@ -39,7 +38,7 @@ class MaskedLM(ConditionalModel):
         From ``transformers``, with a masked-LM head.
     mask_token_id : int
     num_features : int
-        D of :meth:`log_conditional`.
+        D.
     prefix, suffix : sequence of int
         Token ids around every datum; none for a language without special tokens.
     special_token_ids : sequence of int
@@ -57,6 +56,11 @@ class MaskedLM(ConditionalModel):
     ------
     TypeError
         When the network has no masked-LM head.
+
+    >>> from mpt_lml.networks import load_small_bert
+    >>> model = MaskedLM.of(*load_small_bert(), num_features=2)
+    >>> model.log_each(torch.tensor([[300, 400]]), torch.tensor([[True, False]])).shape
+    torch.Size([1, 2])
     """
 
     def __init__(
@@ -68,23 +72,20 @@ class MaskedLM(ConditionalModel):
         prefix: Sequence[int] = (),
         suffix: Sequence[int] = (),
         special_token_ids: Sequence[int] = (),
-        replacement: Replacement = "mask",
+        replacement: Literal["mask", "bert"] = "mask",
         half_precision: bool | None = None,
         batch_tokens: int = 2048,
     ) -> None:
-        require_masked_lm(network)
+        _require_masked_lm(network)
         require_count("num_features", num_features, 1)
         require_count("mask_token_id", mask_token_id, 0, network.config.vocab_size - 1)
         if replacement not in ("mask", "bert"):
             raise ValueError(f"replacement must be 'mask' or 'bert', got {replacement!r}.")
-        self.network = network
-        self.mask_token_id = mask_token_id
-        self.replacement = replacement
+        on_gpu = network.device.type == "cuda"
+        self.network, self.device = network, network.device
+        self.mask_token_id, self.replacement = mask_token_id, replacement
+        self.half_precision = on_gpu if half_precision is None else half_precision
         self.batch_tokens = batch_tokens
-        self.device = network.device
-        self.half_precision = (
-            self.device.type == "cuda" if half_precision is None else half_precision
-        )
         self.special_token_ids = torch.tensor(sorted({mask_token_id, *special_token_ids}))
         self._frame = (torch.tensor(list(prefix)).long(), torch.tensor(list(suffix)).long())
         self._num_features = num_features
@@ -99,12 +100,8 @@ class MaskedLM(ConditionalModel):
     ) -> MaskedLM:
         """``network`` with the mask token, special tokens and frame of its ``tokenizer``.
 
-        ``options`` are the keywords of the class.
-
-        Raises
-        ------
-        ValueError
-            When the tokenizer has no mask token.
+        ``options`` are the keywords of the class. Raises ``ValueError`` for a tokenizer without a
+        mask token.
         """
         if tokenizer.mask_token_id is None:
             raise ValueError(
@@ -112,16 +109,10 @@ class MaskedLM(ConditionalModel):
                 "does not fill in masks. Use the tokenizer of a masked language model, such as "
                 "BERT's."
             )
-        first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
-        return cls(
-            network,
-            tokenizer.mask_token_id,
-            num_features,
-            prefix=() if first is None else (first,),
-            suffix=() if last is None else (last,),
-            special_token_ids=tokenizer.all_special_ids,
-            **options,
-        )
+        ends = {"prefix": tokenizer.cls_token_id, "suffix": tokenizer.sep_token_id}
+        frame = {name: () if token is None else (token,) for name, token in ends.items()}
+        options = {**frame, "special_token_ids": tokenizer.all_special_ids, **options}
+        return cls(network, tokenizer.mask_token_id, num_features, **options)
 
     @property
     def num_features(self) -> int:
@@ -133,8 +124,13 @@ class MaskedLM(ConditionalModel):
         """Tokens of the longest row the network has positions for."""
         return getattr(self.network.config, "max_position_embeddings", None)
 
+    def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` holds D token ids a row."""
+        require_dtype("x", x, torch.int64)
+        require_rows("x", x, self.num_features)
+
     @torch.no_grad()
-    def log_each(
+    def log_tokens(
         self,
         ids: Int[Tensor, "N L"],
         mask: Bool[Tensor, "N L"],
@@ -142,41 +138,48 @@ class MaskedLM(ConditionalModel):
         types: Int[Tensor, "N L"] | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "N L"]:
-        """log q(x_j | x_R) of row n under its own mask, nats, float64; 0 where not masked.
+        """log q(x_j | x_R) of whole rows, each under its own mask, nats; 0 where not masked.
 
-        Rows are as long as each other and complete, special tokens included. ``generator`` draws
-        the replacements of ``replacement="bert"`` and is not used otherwise.
+        Rows are as long as each other, special tokens included. ``generator`` draws the
+        replacements of ``replacement="bert"`` and is not used otherwise. Raises ``ValueError`` for
+        rows that are too long and for masks that hide a special token.
         """
         self._require_rows(ids, mask)
         shown = self._shown(ids, mask, generator)
         result = torch.zeros(ids.shape, dtype=torch.float64)
-        with evaluating(self.network), self._precision():
+        training = self.network.training
+        self.network.eval()
+        try:
             for rows in torch.arange(len(ids)).split(max(1, self.batch_tokens // ids.shape[1])):
-                result[rows] = self._scores(ids, shown, mask, types, rows)
+                pair = {} if types is None else {"token_type_ids": types[rows].to(self.device)}
+                where = mask[rows].to(self.device)
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half_precision):
+                    logits = masked_logits(self.network, shown[rows].to(self.device), where, **pair)
+                    wanted = ids[rows][mask[rows]].to(self.device)
+                    logits = logits if logits.dtype == torch.float64 else logits.float()
+                    loss = functional.cross_entropy(logits, wanted, reduction="none")
+                values = torch.zeros(where.shape, dtype=torch.float64)
+                values[mask[rows]] = -loss.double().cpu()
+                result[rows] = values
+        finally:
+            self.network.train(training)
         return result
 
-    def log_conditional(
-        self, x: Int[Tensor, "N D"], mask: Bool[Tensor, "P D"]
-    ) -> Float[Tensor, "P N D"]:
-        """log q(x_j | x_R), nats, (P, N, D), every mask on every datum; 0 where not masked."""
-        require_mask(mask, self.num_features)
+    @property
+    def _pairs_at_once(self) -> int:
+        return max(1, self.batch_tokens // (sum(map(len, self._frame)) + self.num_features))
+
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.replacement != "mask":
             raise ValueError(
-                "log_conditional hides with the mask token only: with replacement='bert' a scored "
-                "token may have been seen. Use log_each(..., generator=g)."
+                "conditionals hide with the mask token only: with replacement='bert' a scored "
+                "token may have been seen. Use log_tokens(..., generator=g)."
             )
-        self.require_data(x)
-        rows, hidden = x.repeat(len(mask), 1), mask.repeat_interleave(len(x), dim=0)
-        return self.paired(rows, hidden).view(len(mask), *x.shape)
-
-    def paired(self, x: Int[Tensor, "N D"], mask: Bool[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-        """:meth:`log_each` of data without their frame, (N, D)."""
-        self.require_data(x)
         before, after = (part.expand(len(x), -1) for part in self._frame)
-        ids = torch.cat([before, x, after], dim=1)
-        ends = (before.shape[1], after.shape[1])
-        values = self.log_each(ids, functional.pad(mask, ends))
-        return values[:, ends[0] : ids.shape[1] - ends[1]]
+        start = before.shape[1]
+        rows = functional.pad(mask, (start, after.shape[1]))
+        values = self.log_tokens(torch.cat([before, x, after], dim=1), rows)
+        return values[:, start : start + self.num_features]
 
     def _shown(self, ids: Tensor, mask: Tensor, generator: torch.Generator | None) -> Tensor:
         """What the network sees instead of ``ids``."""
@@ -184,37 +187,10 @@ class MaskedLM(ConditionalModel):
         if self.replacement == "mask":
             return shown
         require_generator(generator)
-        assert generator is not None
         chance = torch.rand(ids.shape, generator=generator, dtype=torch.float64)
-        size = self.network.config.vocab_size
-        others = torch.randint(size, ids.shape, generator=generator)
+        others = torch.randint(self.network.config.vocab_size, ids.shape, generator=generator)
         shown = shown.where(~(mask & (chance < 0.2)), others)
         return shown.where(~(mask & (chance < 0.1)), ids)
-
-    def _scores(
-        self, ids: Tensor, shown: Tensor, mask: Tensor, types: Tensor | None, rows: Tensor
-    ) -> Float[Tensor, "B L"]:
-        inputs = {} if types is None else {"token_type_ids": types[rows].to(self.device)}
-        where = mask[rows].to(self.device)
-        logits = masked_logits(self.network, shown[rows].to(self.device), where, **inputs)
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        loss = functional.cross_entropy(
-            logits, ids[rows][mask[rows]].to(self.device), reduction="none"
-        )
-        values = torch.zeros(where.shape, dtype=torch.float64)
-        values[mask[rows]] = -loss.double().cpu()
-        return values
-
-    def _precision(self) -> Any:
-        if not self.half_precision:
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
-
-    def require_data(self, x: Tensor) -> None:
-        if x.ndim != 2 or len(x) == 0 or x.shape[1] != self.num_features:
-            raise ValueError(
-                f"x must have shape (N, {self.num_features}) with N >= 1, got {tuple(x.shape)}."
-            )
 
     def _require_rows(self, ids: Tensor, mask: Tensor) -> None:
         if ids.ndim != 2 or ids.shape != mask.shape or mask.dtype != torch.bool:
@@ -227,17 +203,16 @@ class MaskedLM(ConditionalModel):
                 f"rows of {ids.shape[1]} tokens are longer than the model's {self.max_length} "
                 "positions. Leave them out or split them; they are not cut."
             )
-        hidden = ids[mask]
-        special = torch.isin(hidden, self.special_token_ids)
-        if special.any():
+        special = ids[mask & torch.isin(ids, self.special_token_ids)]
+        if len(special):
             raise ValueError(
-                f"token {int(hidden[special][0])} is special and may not be masked: it is part of "
+                f"token {int(special[0])} is special and may not be masked: it is part of "
                 "every sentence, and scoring it would be scoring the tokenizer."
             )
 
 
 def masked_logits(
-    network: PreTrainedModel, ids: Int[Tensor, "N L"], where: Bool[Tensor, "N L"], **inputs: Any
+    network: Any, ids: Int[Tensor, "N L"], where: Bool[Tensor, "N L"], **inputs: Any
 ) -> Float[Tensor, "M V"]:
     """Logits of the tokens at ``where`` only, in row-major order.
 
@@ -245,53 +220,30 @@ def masked_logits(
     positions for networks of BERT's and ModernBERT's form, to everything for others. After the
     last attention positions no longer meet, so its feed-forward block too is spent on ``where``.
     """
-    parts: Any = network  # what it is made of depends on its class
-    kind = type(network).__name__
-    if kind == "BertForMaskedLM" and not network.config.chunk_size_feed_forward:
-        with _bert_ending_at(parts.bert.encoder.layer[-1], where):
-            return parts.cls(parts.bert(input_ids=ids, **inputs).last_hidden_state)
-    if kind == "ModernBertForMaskedLM":
-        with _modern_ending_at(parts.model.layers[-1], where):
-            hidden = parts.model(input_ids=ids).last_hidden_state  # it has no token types
-        return parts.decoder(parts.head(hidden[where]))
-    return parts(input_ids=ids, **inputs).logits[where]
-
-
-@contextmanager
-def _bert_ending_at(layer: Any, where: Tensor) -> Iterator[None]:
-    """The layer's output is that of ``where`` only, (M, W): what follows attention sees no more."""
 
     def gather(_: Any, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(each[where] for each in values)  # attention's output and the residual
-
-    handle = layer.attention.output.register_forward_pre_hook(gather)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def _modern_ending_at(layer: Any, where: Tensor) -> Iterator[None]:
-    """The layer's feed-forward block adds to ``where`` only; the shape stays, as its sum needs it."""
+        return tuple(each[where] for each in values)
 
     def scatter(_: Any, __: Any, value: Tensor) -> Tensor:
-        everywhere = value.new_zeros(*where.shape, value.shape[-1])
-        everywhere[where] = value
+        everywhere = value.new_zeros(*where.shape, value.shape[-1])  # the sum with the residual
+        everywhere[where] = value  # needs the shape
         return everywhere
 
-    handles = [
-        layer.mlp_norm.register_forward_pre_hook(lambda _, values: (values[0][where],)),
-        layer.mlp.register_forward_hook(scatter),
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    kind = type(network).__name__
+    if kind == "BertForMaskedLM" and not network.config.chunk_size_feed_forward:
+        after_attention = network.bert.encoder.layer[-1].attention.output
+        with after_attention.register_forward_pre_hook(gather):
+            return network.cls(network.bert(input_ids=ids, **inputs).last_hidden_state)
+    if kind == "ModernBertForMaskedLM":
+        last = network.model.layers[-1]
+        norm = last.mlp_norm.register_forward_pre_hook(gather)
+        with norm, last.mlp.register_forward_hook(scatter):
+            hidden = network.model(input_ids=ids).last_hidden_state  # it has no token types
+        return network.decoder(network.head(hidden[where]))
+    return network(input_ids=ids, **inputs).logits[where]
 
 
-def require_masked_lm(network: PreTrainedModel) -> None:
+def _require_masked_lm(network: Any) -> None:
     """Refuse what ``transformers`` does not list among its masked language models."""
     from transformers import AutoModelForMaskedLM
 
@@ -301,14 +253,3 @@ def require_masked_lm(network: PreTrainedModel) -> None:
             f"network must be a transformers model with a masked-LM head, such as BertForMaskedLM, "
             f"got {type(network).__name__}. An encoder alone cannot say log p of a hidden token."
         )
-
-
-@contextmanager
-def evaluating(network: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode; the mode comes back afterwards."""
-    before = network.training
-    try:
-        network.eval()
-        yield
-    finally:
-        network.train(before)

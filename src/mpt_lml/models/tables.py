@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mpt_lml import masks
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.shapes import (
     require_count,
@@ -19,22 +20,15 @@ from mpt_lml.shapes import (
     require_values,
 )
 
-__all__ = ["ConditionalTable", "JointTable", "points"]
+__all__ = ["ConditionalTable", "JointTable"]
 
 
 @final
 class JointTable(TractableModel):
     """A distribution over D discrete coordinates given as its full table.
 
-    Parameters
-    ----------
-    probabilities : Tensor (V_1, ..., V_D)
-        Positive entries that sum to 1; axis j has one entry per value of coordinate j.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For entries that are not positive and finite, or a sum that is not 1 within 1e-9.
+    Axis j of ``probabilities`` (V_1, ..., V_D) has one entry per value of coordinate j; all are
+    positive and sum to 1 within 1e-9, otherwise ``ValueError`` is raised.
 
     >>> table = JointTable(torch.tensor([[0.4, 0.1], [0.2, 0.3]]))
     >>> table.log_marginal(torch.tensor([[1, 0]])).exp()  # nats before exp
@@ -62,11 +56,9 @@ class JointTable(TractableModel):
 
     @property
     def num_features(self) -> int:
-        """D."""
         return self.log_table.ndim
 
     def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` is (N, D) int64 and every coordinate one of its values."""
         require_values(x, self.log_table.shape)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Int[Tensor, "N D"]:
@@ -125,15 +117,10 @@ class ConditionalTable(ConditionalModel):
     Parameters
     ----------
     logits : Tensor (2^D, V^D, D, V)
-        Unnormalized log-probabilities. The first axis is the mask, numbered as the rows of
-        :func:`mpt_lml.masks.subsets`; the second is x, numbered as the rows of :func:`points`. An
-        entry is read only where the masked coordinates of x are 0, so that a conditional cannot
-        depend on what it does not see.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For anything but a finite floating-point tensor of such a shape.
+        Unnormalized log-probabilities, finite. The first axis is the mask, numbered as the rows of
+        :func:`mpt_lml.masks.subsets`; the second is x, its last coordinate fastest. An entry is read
+        only where the masked coordinates of x are 0, so that a conditional cannot depend on what it
+        does not see.
 
     >>> table = ConditionalTable(torch.zeros(4, 9, 2, 3))  # two coordinates, three values
     >>> table.log_each(torch.tensor([[0, 2]]), torch.tensor([[True, False]])).exp()
@@ -143,16 +130,11 @@ class ConditionalTable(ConditionalModel):
     def __init__(self, logits: Float[Tensor, "..."]) -> None:
         require_dtype("logits", logits)
         num_features, num_values = logits.shape[2:] if logits.ndim == 4 else (1, 2)
-        expected = (
-            2**num_features,
-            len(points(num_features, num_values)),
-            num_features,
-            num_values,
-        )
+        expected = (2**num_features, num_values**num_features, num_features, num_values)
         if logits.shape != expected:
             raise ValueError(
-                f"logits must have shape (2^D, V^D, D, V), such as {expected}, got "
-                f"{tuple(logits.shape)}."
+                "logits must have shape (2^D, V^D, D, V) in D coordinates with V values, such as "
+                f"{expected}, got {tuple(logits.shape)}."
             )
         require_finite("logits", logits)
         self.log_table = logits.to(torch.float64).log_softmax(dim=-1)
@@ -170,14 +152,15 @@ class ConditionalTable(ConditionalModel):
 
         ``noise=0`` keeps them consistent; otherwise pass ``generator=``.
         """
-        num_features = model.num_features
-        x = points(num_features, num_values)
         if not (math.isfinite(noise) and noise >= 0.0):
             raise ValueError(f"noise must be finite and not negative, got {noise}.")
-        logits = torch.zeros(2**num_features, len(x), num_features, num_values, dtype=torch.float64)
-        bits = 1 << torch.arange(num_features)
-        for row in range(1, 2**num_features):
-            mask = (row & bits) > 0
+        num_features = model.num_features
+        number, what = num_values**num_features, f"the values of D = {num_features} coordinates"
+        require_enumerable(what, number, "fewer coordinates or values")
+        values = [torch.arange(num_values)] * num_features
+        x = torch.cartesian_prod(*values).view(number, num_features)
+        logits = torch.zeros(2**num_features, *x.shape, num_values, dtype=torch.float64)
+        for row, mask in enumerate(masks.subsets(num_features)[1:], start=1):
             for value in range(num_values):
                 filled = torch.where(mask, value, x)
                 logits[row, :, :, value] = model.log_conditional(filled, mask[None])[0]
@@ -188,16 +171,13 @@ class ConditionalTable(ConditionalModel):
 
     @property
     def num_features(self) -> int:
-        """D."""
         return self.log_table.shape[2]
 
     @property
     def num_values(self) -> int:
-        """V."""
         return self.log_table.shape[3]
 
     def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` is (N, D) int64 with values 0..V−1."""
         require_values(x, [self.num_values] * self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -207,17 +187,3 @@ class ConditionalTable(ConditionalModel):
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         return self._log_values(x, mask).gather(-1, x[..., None])[..., 0]
-
-
-def points(num_features: int, num_values: int) -> Int[Tensor, "N D"]:
-    """All V^D points, (V^D, D) int64, the last coordinate fastest.
-
-    >>> points(2, 2).tolist()
-    [[0, 0], [0, 1], [1, 0], [1, 1]]
-    """
-    require_count("num_features", num_features, 1)
-    require_count("num_values", num_values, 1)
-    what = f"the points of D = {num_features} coordinates with V = {num_values} values"
-    require_enumerable(what, num_values**num_features, "fewer of either")
-    axes = [torch.arange(num_values)] * num_features
-    return torch.cartesian_prod(*axes).view(-1, num_features)

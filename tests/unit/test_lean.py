@@ -1,0 +1,44 @@
+"""Without transformers, datasets and accelerate the package is imported and PPCA works."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+ABSENT = ("transformers", "tokenizers", "datasets", "accelerate")
+# Importing a None raises ImportError.
+BLOCKED = f"import sys; sys.modules.update(dict.fromkeys({ABSENT}))"
+LEAN = """
+import torch
+import mpt_lml
+from mpt_lml import PPCA, curves, data, experiments, networks, sentence_curves
+x = data.images("digits", "test").pixels
+model = PPCA.fit_closed_form(x, 2)
+curve = curves.sampled_curve(model, x, 2, generator=torch.Generator().manual_seed(0), sizes=[1, 64])
+assert curve.score[0] > curve.score[1]
+assert experiments.run("patches").findings["patches-jointly"].measured < 1e-10
+try:
+    networks.load_small_bert()
+except ImportError as error:
+    print(error)
+"""
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"{BLOCKED}\n{program}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_ppca_needs_no_transformers() -> None:
+    found = run(LEAN)
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert found.stdout == "import of transformers halted; None in sys.modules\n"
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_they_are_absent_there(name: str) -> None:
+    """The meta-test: where the package is imported so, an import of them does fail."""
+    found = run(f"import {name}")
+    assert found.returncode == 1 and f"import of {name} halted" in found.stderr
