@@ -26,7 +26,7 @@ __all__ = ["area", "exact", "exact_variance", "ordered_chain", "random_size"]
 def exact(model: TractableModel, x: Tensor) -> Estimate:
     """log p(x) as the model knows it.
 
-    >>> exact(mpt_lml.PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2))
+    >>> exact(PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2))
     -1.8379 nats (exact)
     """
     return Estimate(model.log_marginal(x).mean().item())
@@ -45,7 +45,7 @@ def area(
 
     The defaults are the paper's estimator; see :func:`mpt_lml.curves.sampled_curve` for the rest.
 
-    >>> model, x = mpt_lml.PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2)
+    >>> model, x = PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2)
     >>> area(model, x, 3, generator=torch.Generator().manual_seed(0))
     -1.8379 ± 0.0000 nats
     """
@@ -63,7 +63,7 @@ def ordered_chain(
     For conditionals of one joint distribution every order gives the same number, so the error is
     rounding. For conditionals that are not, it is the spread over orders.
 
-    >>> model, x = mpt_lml.PPCA(torch.ones(2, 1), 1.0), torch.zeros(1, 2)
+    >>> model, x = PPCA(torch.ones(2, 1), 1.0), torch.zeros(1, 2)
     >>> ordered_chain(model, x, 3, generator=torch.Generator().manual_seed(0)) - exact(model, x)
     0.0
     """
@@ -75,7 +75,7 @@ def random_size(
 ) -> Estimate:
     """D times the score of masks of uniformly random size (Uria et al. 2014; paper, Discussion).
 
-    >>> model, x = mpt_lml.PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2)
+    >>> model, x = PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2)
     >>> random_size(model, x, 3, generator=torch.Generator().manual_seed(0))
     -1.8379 ± 0.0000 nats
     """
@@ -98,7 +98,7 @@ def exact_variance(
     With P replicates the variance is this over P. Raises ``ValueError`` for an unknown scheme and
     where there are too many subsets, or for ``nested`` orders, to visit.
 
-    >>> exact_variance(mpt_lml.PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2))
+    >>> exact_variance(PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2))
     0.0
     """
     num_features, instead = model.num_features, "the standard error of estimators.area"
