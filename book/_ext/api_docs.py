@@ -1,80 +1,84 @@
-"""Docstrings of the package are written for a terminal; this makes them safe to read as reST.
+"""The API page, from the package's own lists, and docstrings made safe to read as reST.
 
-``|A|``, ``x_`` and a single back-quoted name are ordinary text in a docstring and markup in reST.
-The hook escapes them, leaves double-quoted literals and roles alone, sets the indented formulas of
-a module's docstring as they stand, and joins a formula that goes on in an indented line.
+In `book/api.md`, ``% floors`` becomes the table of the test that keeps the floors, and ``% names``
+every name of every public module's ``__all__``. In a docstring ``|A|``, ``x_`` and a single
+back-quoted name are ordinary text and in reST markup: they are escaped.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from sphinx.application import Sphinx
 
-PROTECTED = re.compile(r"(``[^`]+``|:[a-zA-Z:]+:`[^`]+`)")
-SINGLE_QUOTED = re.compile(r"`([^`]+)`")
-SECTION = re.compile(r"(Args|Attributes|Parameters|Raises|Returns|Notes?|Yields):$")
-UNDERLINE = re.compile(r"-{3,}$")
-TRAILING_UNDERSCORE = re.compile(r"(?<=\w)_(?=\W|$)")
+import mpt_lml
+
+TEST = Path(__file__).resolve().parents[2] / "tests" / "unit" / "test_floors.py"
+MARKUP = re.compile(
+    r"(?P<kept>``[^`]+``|:[a-zA-Z:]+:`[^`]+`)|`(?P<name>[^`]+)`(?P<glue>(?=[\w(]))?"
+    r"|\||(?<=\w)_(?=\W|$)"
+)
 
 
-def plain(text: str) -> str:
-    """``text`` with what reST would take for markup escaped, outside literals and roles."""
-    pieces = PROTECTED.split(SINGLE_QUOTED.sub(_quoted, text) if "``" not in text else text)
-    return "".join(piece if n % 2 else _escape(piece) for n, piece in enumerate(pieces))
+def plain(line: str) -> str:
+    """``line`` with what reST would take for markup escaped, outside literals and roles."""
+
+    def escaped(match: re.Match[str]) -> str:
+        if name := match["name"]:
+            return f"``{name}``" + (r"\ " if match["glue"] is not None else "")
+        return match["kept"] or f"\\{match[0]}"
+
+    return MARKUP.sub(escaped, line)
 
 
-def _quoted(match: re.Match[str]) -> str:
-    before, after = match.string[: match.start()], match.string[match.end() :]
-    if before.endswith(":"):
-        return match[0]
-    # reST wants a separator between a literal and an opening parenthesis or a letter.
-    glue = r"\ " if after[:1].isalnum() or after[:1] == "(" else ""
-    return f"``{match[1]}``{glue}"
+def floors() -> str:
+    test = runpy.run_path(str(TEST))
+    rows = {"beside": sorted(test["WINGS"])}
+    for room, floor in test["FLOORS"].items():
+        rows.setdefault(str(floor), []).append(room)
+    lines = [f"| {at} | {', '.join(f'`{r}`' for r in rows[at])} |" for at in sorted(rows)[::-1]]
+    return "\n".join(["| floor | modules |", "|:--|:--|", *lines])
 
 
-def _escape(text: str) -> str:
-    return TRAILING_UNDERSCORE.sub(r"\\_", text.replace("|", r"\|"))
+def documented(owner: ModuleType, heading: str) -> Iterator[str]:
+    """A section for ``owner``, then one for each public module in it."""
+    lines, inside = [f"## {heading}", "", "```{eval-rst}"], []
+    if owner is not mpt_lml:
+        lines += [f".. automodule:: {owner.__name__}", "   :no-members:"]
+    for name in getattr(owner, "__all__", ()):
+        each = getattr(owner, name)
+        if inspect.ismodule(each):
+            inside.append(each)
+        elif inspect.isclass(each):
+            members = ["   :members:", "   :show-inheritance:"]
+            lines += ["", f".. autoclass:: {each.__module__}.{name}", *members]
+        else:
+            function = inspect.isroutine(each)
+            kind, home = ("function", each.__module__) if function else ("data", owner.__name__)
+            lines += ["", f".. auto{kind}:: {home}.{name}"]
+    yield "\n".join([*lines, "```"])
+    for each in inside:
+        yield from documented(each, f"`{each.__name__.removeprefix('mpt_lml.')}`")
 
 
-def joined(lines: list[str]) -> list[str]:
-    """A formula's continuation line, indented for the eye, brought back to its paragraph."""
-    done: list[str] = []
-    for n, line in enumerate(lines):
-        if SECTION.match(line) or UNDERLINE.match("".join(lines[n + 1 : n + 2])):
-            return done + lines[n:]
-        continues = line.startswith(" ") and done and done[-1].strip() and done[-1][0] != " "
-        done.append(line.lstrip() if continues else line)
-    return done
+def fill(app: Sphinx, docname: str, source: list[str]) -> None:
+    if docname == "book/api":
+        names = "\n\n".join(documented(mpt_lml, "Models and values"))
+        source[0] = source[0].replace("% floors", floors()).replace("% names", names)
 
 
-def literal_blocks(lines: list[str]) -> list[str]:
-    """``::`` put before every indented block that follows a blank line."""
-    done: list[str] = []
-    inside = False
-    for line in lines:
-        indented = line.startswith("    ")
-        if indented and not inside and (not done or not done[-1].strip()):
-            done += ["::", ""]
-            inside = True
-        elif line.strip() and not indented:
-            inside = False
-        done.append(line)
-    return done
-
-
-def process(
-    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
-) -> None:
-    if what == "module":
-        lines[:] = literal_blocks(lines)
-        lines[:] = [line if line.startswith("    ") else plain(line) for line in lines]
-    else:
-        lines[:] = [plain(line) for line in joined(lines)]
+def escape(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list) -> None:
+    lines[:] = map(plain, lines)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("source-read", fill)
     # Before napoleon (500), which turns sections into fields.
-    app.connect("autodoc-process-docstring", process, priority=400)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    app.connect("autodoc-process-docstring", escape, priority=400)
+    return {"version": "2", "parallel_read_safe": True, "parallel_write_safe": True}

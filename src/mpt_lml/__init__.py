@@ -1,9 +1,11 @@
 """Masked pre-training and the marginal likelihood: the package behind the book."""
 
 from mpt_lml import (
+    bfgs,
     curves,
     data,
     estimators,
+    fit,
     gaussian,
     grids,
     masks,
@@ -46,9 +48,11 @@ __all__ = [
     "MaskedLM",
     "SymbolBERT",
     "ViTMAE",
+    "bfgs",
     "curves",
     "data",
     "estimators",
+    "fit",
     "gaussian",
     "grids",
     "masks",

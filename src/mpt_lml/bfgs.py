@@ -17,18 +17,12 @@ def climb(
     *,
     max_steps: int = 1000,
 ) -> Tensor:
-    """A local maximum of ``objective`` near every start, by BFGS, all of them side by side.
+    """A local maximum of ``objective`` near every start, (B, ...), by BFGS (Nocedal & Wright 2006).
 
-    Steps are at most half a unit long and backtrack until the objective rises, so that a start is
-    not thrown into another's neighborhood. A run ends where the gradient is below 1e-6, or where
-    rounding leaves nothing to gain.
-
-    Parameters
-    ----------
-    start : Tensor (B, ...)
-        Where the runs begin; not changed.
-    objective : callable
-        (B, ...) -> (B,), deterministic, for any number of runs.
+    ``objective`` is deterministic and gives one value a run, in any unit: (b, ...) -> (b,) for
+    every b up to B. Steps are at most half a unit long and backtrack until it rises, so that a start
+    is not thrown into another's neighborhood. A run ends where the gradient is below 1e-6, or where
+    rounding leaves nothing to gain. Raises ``ValueError`` for values of another shape.
 
     >>> climb(torch.zeros(3, 2), lambda w: -(w - 1.0).square().sum(dim=1)).tolist()[0]
     [1.0, 1.0]
@@ -37,10 +31,15 @@ def climb(
     def evaluate(flat: Tensor) -> tuple[Tensor, Tensor]:
         point = flat.detach().requires_grad_()
         value = objective(point.unflatten(1, start.shape[1:]))
+        if value.shape != point.shape[:1]:
+            raise ValueError(
+                f"objective must return one value a run, shape ({len(point)},), got "
+                f"{tuple(value.shape)}. Sum over everything but the first axis."
+            )
         return value.detach(), torch.autograd.grad(value.sum(), point)[0]
 
     x = start.detach().flatten(1)
-    ends, active, (value, slope) = x.clone(), torch.arange(len(x)), evaluate(x)
+    ends, active, (value, slope) = x.clone(), torch.arange(len(x)).to(x.device), evaluate(x)
     inverse = None  # of minus the Hessian, as far as known
     for _ in range(max_steps):
         step = slope if inverse is None else (inverse @ slope[..., None])[..., 0]

@@ -243,7 +243,7 @@ def stratified_masks(
     *,
     generator: torch.Generator | Sequence[torch.Generator],
 ) -> Bool[Tensor, "... P D"]:
-    """Masks for one training step: :meth:`SizeLaw.stratified` sizes, coordinates uniform.
+    """Masks for one training step: sizes spread evenly over the law, coordinates uniform.
 
     With ``num_masks`` = D and the uniform law that is one fresh mask of every size, the paper's
     training; with a fixed size, D masks of that size. Shape (P, D), with an axis in front for a

@@ -192,10 +192,7 @@ def elbo(
     noise: Float[Tensor, "B N K"],
     noise_variance: float | None,
 ) -> Float[Tensor, " B"]:
-    """Mean ELBO of VAEs with one reparameterized z a datum, (B,); Bernoulli where σ² is None.
-
-    ``parameters`` are those of :func:`mpt_lml.models.vae.dense_parameters`, here and below.
-    """
+    """Mean ELBO of VAEs with ``vae.dense_parameters``, one z a datum, (B,); Bernoulli without σ²."""
     z, mean, log_variance = _encode(parameters, x.expand(len(noise), *x.shape[-2:]), noise)
     fit = log_likelihood(x, dense(parameters, "decoder", z), noise_variance).sum(dim=-1)
     return _bound(fit, mean, log_variance.exp())

@@ -19,10 +19,9 @@ from mpt_lml.results import Estimate
 from mpt_lml.scores import mask_score
 from mpt_lml.shapes import require_count
 
-__all__ = ["PAPER_UNIT", "Design", "SentenceCurves", "curves"]
+__all__ = ["Design", "SentenceCurves", "curves"]
 
-Part = Mapping[str, Tensor]
-Work = Callable[[], Part]
+_Part = Mapping[str, Tensor]
 PAPER_UNIT = 0.01 * 512 * 99
 """The paper's area of a curve that is 1 everywhere: 512 · 0.01 · Σ over 1, ..., 99 %."""
 
@@ -36,18 +35,14 @@ class Design:
     rates : tuple of int
         In percent; M = ⌈rD/100⌉ of a sentence's D tokens.
     strata : int, optional
-        For the area alone, instead of fixed rates: the sizes 1..D are cut into so many strata,
-        and each mask takes a random size from its own. The area is then unbiased.
+        Instead of rates, for an unbiased area: the sizes 1..D are cut into so many strata, and
+        each mask takes a random size from its own.
     num_masks : int
         Masks for each rate or stratum.
     seed : int
-        Every sentence draws from a generator of its own, so that its masks depend on its number
-        and not on batches.
+        Every sentence has a generator of its own: its masks depend on its number, not on batches.
 
-    Raises
-    ------
-    ValueError
-        For rates that do not increase within 1..100, and for counts below one.
+    Raises ``ValueError`` for rates that do not increase within 1..100, and for counts below one.
 
     >>> Design(strata=4).columns
     (12.5, 37.5, 62.5, 87.5)
@@ -76,10 +71,10 @@ class Design:
 
     @property
     def has_area(self) -> bool:
-        """Whether the mean over the columns is an area: strata, or rates all over the range.
+        """Whether the mean over the columns is an area, and not, as at 15 % alone, a height.
 
-        That is three or more a step apart, with at most a step left at either end, and as much.
-        The mean over others, 15 % alone for one, is a height of the curve.
+        It is for strata, and for three or more rates a step apart, with at most a step left at
+        either end, and as much.
         """
         if self.strata is not None or len(self.rates) < 3:
             return self.strata is not None
@@ -111,21 +106,21 @@ class Design:
 class SentenceCurves:
     """Scores of every sentence, repeat and rate, with a control variate for each.
 
-    Which tokens a mask happens to hide moves its score more than anything else: rare words are
-    hard under every mask. How hard token j is when everything is hidden, b_j, is known after one
-    more row, and with it (1/M) Σ_{j∈A} b_j − (1/D) Σ_j b_j, which has mean zero over masks.
-
     Attributes
     ----------
     design : Design
     raw : Tensor (N, K, R) float64
         (1/M) Σ_{j∈A} log q(x_j | x_R), nats per token.
     control : Tensor (N, K, R)
-        The control variates.
+        (1/M) Σ_{j∈A} b_j less its mean over masks; b_j = log q(x_j), everything hidden.
     hidden : Tensor (N,)
         (1/D) Σ_j b_j, the score of the mask that hides everything: the curve's right end, exact.
     num_features : Tensor (N,)
         D of each sentence.
+
+    >>> raw, sizes = torch.tensor([[[-1.0, -3.0]], [[-2.0, -6.0]]]), torch.tensor([10, 20])
+    >>> SentenceCurves(Design(strata=2), raw, 0 * raw, raw[:, 0, 1], sizes).area("sentence")
+    -50.0000 ± 30.0000 nats
     """
 
     design: Design
@@ -202,7 +197,7 @@ def curves(
     tokens: Tokens,
     design: Design,
     *,
-    keep: Callable[[str, Work], Part] = lambda _, work: work(),
+    keep: Callable[[str, Callable[[], _Part]], _Part] = lambda _, work: work(),
     part_size: int = 16,
     progress: Callable[[Iterable[Any], str], Iterable[Any]] = lambda items, _: items,
 ) -> SentenceCurves:
@@ -210,6 +205,12 @@ def curves(
 
     Sentences go in order of their length, ``part_size`` at a time; ``keep(name, work)`` may return
     what an earlier call kept of a part instead of ``work()``.
+
+    >>> from mpt_lml import data, networks
+    >>> network, tokenizer = networks.load_small_bert()
+    >>> rows = data.encode(tokenizer, ["She was alone in the house."])
+    >>> curves(MaskedLM.of(network, tokenizer), rows, Design((20, 50, 80))).score.shape
+    torch.Size([3])
     """
     order = tokens.lengths.argsort(stable=True)
     parts = [
@@ -223,7 +224,7 @@ def curves(
     return SentenceCurves(design, raw, control, hidden, tokens.num_features)
 
 
-def _part(model: MaskedLM, tokens: Tokens, chosen: Int[Tensor, " B"], design: Design) -> Part:
+def _part(model: MaskedLM, tokens: Tokens, chosen: Int[Tensor, " B"], design: Design) -> _Part:
     """Scores and control variates of a few sentences, equally long ones in one batch."""
     found = []
     lengths = tokens.lengths[chosen]

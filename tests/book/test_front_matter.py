@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import mpt_lml
 from mpt_lml import PPCA, curves, data, experiments, networks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,11 +116,17 @@ def test_docstrings_are_escaped_where_rest_would_read_markup(docstring, markup):
     assert _api_docs().plain(docstring) == markup
 
 
-def test_a_formula_that_goes_on_in_an_indented_line_is_one_paragraph():
-    joined = _api_docs().joined
-    assert joined(["sum of a", "  - b.", "", "    kept"]) == ["sum of a", "- b.", "", "    kept"]
-    section = ["Words.", "", "Parameters", "----------", "x : Tensor", "    The data."]
-    assert joined(section) == section
+def test_the_api_page_shows_every_floor_and_every_public_class_and_function(site: Path) -> None:
+    html = (site / "book" / "api.html").read_text(encoding="utf-8")
+    floors = runpy.run_path(str(ROOT / "tests" / "unit" / "test_floors.py"))
+    for room in (*floors["FLOORS"], *floors["WINGS"]):
+        assert f'<span class="pre">{room}</span></code>' in html, room
+    owners = [mpt_lml, *filter(inspect.ismodule, map(vars(mpt_lml).get, mpt_lml.__all__))]
+    shown = [getattr(owner, name) for owner in owners for name in getattr(owner, "__all__", ())]
+    shown = [each for each in shown if inspect.isclass(each) or inspect.isroutine(each)]
+    assert len(shown) > 50
+    for each in shown:
+        assert f'id="{each.__module__}.{each.__qualname__}"' in html, each
 
 
 def test_the_status_page_has_a_time_for_every_chapter(site: Path, book):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import types
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from mpt_lml.experiments import deep_vae, recursion
 from mpt_lml.experiments.base import Bench
 from mpt_lml.experiments.deep_vae import Masked
 from mpt_lml.models import vae
+from mpt_lml.models.base import ConditionalModel
 
 ABLATION = recursion.Recursion.preset("quick")
 CONFIG = ABLATION.training((4, 44))
@@ -191,13 +191,14 @@ def test_areas_of_the_exact_conditionals_have_no_error(monkeypatch: pytest.Monke
     monkeypatch.setattr(recursion, "SIZES", (1, 3, 6))
     assert recursion.area_error(model, exact, x).abs().max() == 0
 
-    def off_by_size(x, mask):  # S off by M: the sum is 1 + ... + 6
-        return exact.log_conditional(x, mask) + mask.sum(dim=1)[:, None, None] * mask[:, None]
+    class OffBySize(ConditionalModel):  # S off by M: the sum is 1 + ... + 6
+        num_features = 6
 
-    ramp = types.SimpleNamespace(log_conditional=off_by_size)
-    torch.testing.assert_close(
-        recursion.area_error(model, ramp, x), torch.full((3,), 21.0).double()
-    )
+        def _log_conditional(self, x, mask):
+            return exact.log_conditional(x, mask) + mask.sum(dim=1)[:, None, None]
+
+    error = recursion.area_error(model, OffBySize(), x)
+    torch.testing.assert_close(error, torch.full((3,), 21.0).double())
 
 
 def test_widths_of_encoder_and_posterior() -> None:

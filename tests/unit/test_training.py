@@ -51,6 +51,11 @@ def test_full_masking_learns_the_lengths_of_the_rows() -> None:
     torch.testing.assert_close(ends.square().sum(dim=2), wanted.expand(3, -1), rtol=0, atol=1e-5)
 
 
+def test_an_objective_that_sums_over_the_runs_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"one value a run, shape \(3,\), got \(\)"):
+        climb(STARTS, lambda W: -W.square().sum())
+
+
 def test_scaled_starts_train_as_they_do_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     law, bench = masks.FixedRate(0.4), Bench()
     together = CONFIG.train([OF, OF], [law], bench, scales=(1.0, 0.1)).values["lml"]

@@ -20,6 +20,7 @@ from mpt_lml.experiments.base import Bench
 from mpt_lml.files import CheckpointMismatchError, book_file, read_json
 from mpt_lml.models.base import Grouped
 from mpt_lml.networks import small_mae
+from mpt_lml.numerics import log_normal
 from mpt_lml.results import MaskCurve
 
 pytest.importorskip("transformers")
@@ -66,7 +67,7 @@ def test_scores_are_those_of_the_model(outcome: tuple) -> None:
     mean, scale = x.double().mean((0, 2, 3)), x.double().std((0, 2, 3))
     network = small_mae(8, 1, 2, width=16, num_layers=1, decoder_layers=1, seed=4)
     model = ViTMAE(network, 1.0, pixel_mean=mean, pixel_scale=scale)
-    sizes = vit_mae.grid_sizes(QUICK.rates, 16)
+    sizes = vit_mae._sizes(QUICK.rates, 16)
     assert sizes == [2, 8, 14]
     g = generator(1004)
     fitted = model.squared_error(x[: QUICK.num_variance], generator=g, sizes=sizes).mean(dim=1)
@@ -83,14 +84,14 @@ def test_one_number_maximizes_the_area(outcome: tuple) -> None:
     weights = MaskCurve(sizes, error, error, 16).area_weights()
 
     def area(variance: torch.Tensor) -> float:
-        return float(weights @ vit_mae.gaussian_score(error, variance, 4))
+        return float(4 * weights @ log_normal(error.sqrt(), variance))
 
     one = (weights @ error / weights.sum()).expand_as(error)
     assert area(one) > max(area(one * 1.01), area(one * 0.99))
     assert area(one) <= area(error)
     held_out = found.arrays["error/test/digits/random"][0]  # mean residuals give mean scores
     for name, variance in (("one", one), ("size", error)):
-        score = vit_mae.gaussian_score(held_out, variance, 4)
+        score = 4 * log_normal(held_out.sqrt(), variance)
         torch.testing.assert_close(found.arrays[f"score/digits/random/{name}"][0], score)
 
 
@@ -109,8 +110,7 @@ def test_sizes_of_a_cycle_are_visited_once(monkeypatch) -> None:
 
     real = ViTMAE.loss
     monkeypatch.setattr(ViTMAE, "loss", watched)
-    options = {"batch_size": 2, "learning_rate": 1e-3, "generator": generator()}
-    vit_mae.train(small_model(x), x, num_steps=32, **options)
+    vit_mae.train(small_model(x), x, 32, generator(), batch_size=2, learning_rate=1e-3)
     assert sorted(seen[:16]) == sorted(seen[16:]) == list(range(1, 17))
     assert seen[:16] != seen[16:]
 
@@ -291,19 +291,9 @@ def test_muon_takes_the_matrices_of_the_layers() -> None:
     x = data.images("digits").grid[:50].float()
     model = small_model(x)
     first = {key: value.clone() for key, value in model.network.state_dict().items()}
-    options = {"num_steps": 4, "batch_size": 4, "learning_rate": 1e-9, "matrix_rate": 0.1}
-    vit_mae.train(model, x, generator=generator(), **options)
+    options = {"batch_size": 4, "learning_rate": 1e-9, "matrix_rate": 0.1}
+    vit_mae.train(model, x, 4, generator(), **options)
     state = model.network.state_dict()
     moved = [k for k, v in state.items() if (v - first[k]).abs().max() > 1e-4]
     assert len(moved) == 12  # four of attention and two of the MLP, in one layer and one decoder's
     assert all(".layers.0." in key or "_layers.0." in key for key in moved)
-
-
-def test_enlarged_images() -> None:
-    x = torch.rand(2, 1, 8, 8, generator=generator(3), dtype=torch.float64)
-    with pytest.warns(UserWarning, match=r"\(1, 8, 8\) become \(3, 16, 16\)"):
-        larger = vit_mae.as_inputs(x, (3, 16, 16))
-    assert larger.shape == (2, 3, 16, 16)
-    assert vit_mae.as_inputs(x, (1, 8, 8)) is x
-    with pytest.raises(ValueError, match="2 channels"):
-        vit_mae.as_inputs(x.expand(-1, 2, -1, -1), (3, 16, 16))

@@ -167,7 +167,8 @@ def _read_color(folder: Path) -> np.ndarray:
 
 def _read_npz(path: Path) -> np.ndarray:
     """``images``, in one fixed random order: a file may be sorted by class."""
-    with np.load(path, allow_pickle=False) as stored:
+    # Opened here: of a broken file, np.load leaves its own stream open.
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
         pixels = stored["images"]
     return pixels[np.random.RandomState(0).permutation(len(pixels))]  # its stream is frozen
 

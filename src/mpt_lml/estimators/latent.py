@@ -83,7 +83,7 @@ def from_prior(model: LatentVariableModel, x: _Data, observed: _Observed) -> Gau
 
 
 def from_encoder(model: LatentVariableModel, x: _Data, observed: _Observed) -> GaussianProposal:
-    """q(z | x) of a :class:`VAE`; hidden coordinates are filled with the decoder's mean at z = 0.
+    """q(z | x) of a ``VAE``; hidden coordinates are filled with the decoder's mean at z = 0.
 
     An encoder has never seen holes. What it says of a filled-in datum may be far from p(z | x_R) and
     too narrow, and then importance weights have no finite variance. Raises ``TypeError`` for a model

@@ -29,9 +29,11 @@ from mpt_lml.theory.rates import random_loadings_curve
 )
 @dataclass(frozen=True)
 class Figure4(Experiment):
-    """Three panels as (K, P): one mask per size, a hundred, and fifty latent dimensions.
+    """Three panels as (K, P), on the paper's own draw and on data from the model with the same loadings.
 
-    One mask per size leaves much to chance: those panels draw under ``more_seeds`` as well.
+    One mask per size leaves much to chance: those panels draw under ``more_seeds`` as well. Arrays,
+    for panel in (left, center, right) and draw in (paper, model): ``score/PANEL/DRAW`` (seeds, D),
+    ``lml/PANEL/DRAW`` (), and ``predicted/PANEL`` (D,) for data from the model.
     """
 
     num_data: int = 1000
@@ -45,11 +47,6 @@ class Figure4(Experiment):
     more_seeds: tuple[int, ...] = tuple(range(15))
 
     def run(self, bench: Bench) -> Outcome:
-        """The three panels on the paper's own draw and on data from the model with the same loadings.
-
-        Arrays, for panel in (left, center, right) and draw in (paper, model): ``score/PANEL/DRAW``
-        (seeds, D), ``lml/PANEL/DRAW`` (), and ``predicted/PANEL`` (D,) for data from the model.
-        """
         arrays: dict[str, Tensor] = {}
         findings: dict[str, Finding] = {}
         used: list[Tensor] = []
@@ -104,7 +101,14 @@ def dense_curve(
 )
 @dataclass(frozen=True)
 class CurveShape(Experiment):
-    """Figure 4's curves at several truths, as (K, P); ``seeds`` draw loadings and data."""
+    """Smooth curves on the paper's own draw, and expected ones under the model, at several truths.
+
+    ``panels`` are (K, P); ``seeds`` draw loadings and data. Arrays, for the two K and draw in (paper,
+    model): ``score/K/DRAW`` and ``spread/K/DRAW`` (D,), the mean curve in nats per coordinate and its
+    standard deviation over the truths; ``exponential/K/DRAW`` and ``closed/K/DRAW`` (truths,), how far
+    the nearest exponential and the closed form stay from a curve, as shares of its range. For "model"
+    the second moment is the model's covariance.
+    """
 
     seeds: tuple[int, ...] = (1991, *range(1, 20))
     num_data: int = 1000
@@ -112,14 +116,6 @@ class CurveShape(Experiment):
     panels: tuple[tuple[int, int], ...] = ((5, 200), (50, 40))
 
     def run(self, bench: Bench) -> Outcome:
-        """Smooth curves on the paper's own draw, and expected ones under the model.
-
-        Arrays, for the two K and draw in (paper, model): ``score/K/DRAW`` and ``spread/K/DRAW`` (D,),
-        the mean curve in nats per coordinate and its standard deviation over the truths;
-        ``exponential/K/DRAW`` and ``closed/K/DRAW`` (truths,), how far the nearest exponential and
-        the closed form stay from a curve, as shares of its range. For "model" the second moment is
-        the model's covariance.
-        """
         arrays: dict[str, Tensor] = {}
         kept: dict[str, Tensor] = {}
         used = []

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -138,7 +138,7 @@ class Experiment(ABC):
     seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)  # the paper's five
 
     @classmethod
-    def preset(cls, preset: str = "paper", **settings: Any) -> Self:
+    def preset(cls, preset: str = "paper", **settings: Any) -> Experiment:
         """The settings of a preset, those given replaced; other names are refused."""
         cls._require_known(preset, settings)
         return cls(**{**(cls.quick_settings if preset == "quick" else {}), **settings})

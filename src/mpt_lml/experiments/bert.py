@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -25,7 +23,7 @@ from mpt_lml.experiments.base import (
 )
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.numerics import mean_and_error
-from mpt_lml.sentence_curves import Design, Part, SentenceCurves, Work, curves
+from mpt_lml.sentence_curves import Design, SentenceCurves, curves
 from mpt_lml.theory import rates
 
 GLUE = ("glue/ax", "glue/cola", "glue/qnli", "glue/mrpc", "glue/sst-2")
@@ -51,6 +49,8 @@ class OnSentences(Experiment):
     data_sets: tuple[str, ...] = GLUE
     num_sentences: int = 1000
 
+    part_size: ClassVar[int] = 16
+
     def curves(
         self,
         bench: Bench,
@@ -58,26 +58,26 @@ class OnSentences(Experiment):
         tokenizer: Any,
         design: Design,
         label: str = "",
-        part_size: int = 16,
         **options: Any,
     ) -> dict[str, tuple[Tokens, SentenceCurves]]:
         """The sentences of each set and their curve, or what ``bench`` kept for these weights."""
         model = MaskedLM.of(network.to(bench.device), tokenizer, **options)
         weights = checksum(each.detach().cpu() for each in network.parameters())
-        found = {}
-        for name in self.data_sets:
+
+        def curve(name: str) -> tuple[Tokens, SentenceCurves]:
             tokens = some_tokens(name, tokenizer, self.num_sentences, model.max_length)
             same = {"weights": weights, "sentences": checksum([tokens.ids])}
-            keep = partial(_keep, bench, f"{label}{name}", same)
-            how: dict[str, Any] = {"keep": keep, "progress": bench.progress}
-            with networks.fast_linear(network):
-                result = curves(model, tokens, design, part_size=part_size, **how)
-            found[name] = tokens, result
-        return found
+            return tokens, curves(
+                model,
+                tokens,
+                design,
+                keep=lambda part, work: bench.keep(f"{label}{name}/{part}", work, **same),
+                part_size=self.part_size,
+                progress=bench.progress,
+            )
 
-
-def _keep(bench: Bench, name: str, same: Mapping[str, str], part: str, work: Work) -> Part:
-    return bench.keep(f"{name}/{part}", work, **same)
+        with networks.fast_linear(network):
+            return {name: curve(name) for name in self.data_sets}
 
 
 def load(model: str | None) -> tuple[Any, Any]:

@@ -48,7 +48,7 @@ def paper_masks(
     return masks.from_ranks(ranks, torch.arange(1, num_features + 1)[:, None])
 
 
-def of_spread(value: float, degrees: float) -> Finding:
+def of_spread(value: float, degrees: int | float) -> Finding:
     """A standard deviation from so many normal deviations, with its error by normal theory."""
     return Finding(value, value / math.sqrt(2 * degrees))
 
@@ -70,7 +70,12 @@ def _cut(value: float) -> float:
 )
 @dataclass(frozen=True)
 class Table1(Experiment):
-    """The text suggests K = 2; the printed values come from K = 5, D = 200."""
+    """Mean and sample standard deviation over the mask seeds, the exact value, and the spread.
+
+    The text suggests K = 2; the printed values come from K = 5, D = 200. Arrays: ``estimates``
+    (columns, seeds) in nats per datum, ``num_masks`` (columns,), ``spread`` (), the standard
+    deviation of the estimate at P = 1 from masks that the table does not use.
+    """
 
     num_data: int = 1000
     num_features: int = 200
@@ -80,11 +85,6 @@ class Table1(Experiment):
     spread_masks: int = 240
 
     def run(self, bench: Bench) -> Outcome:
-        """Mean and sample standard deviation over the mask seeds, the exact value, and the spread.
-
-        Arrays: ``estimates`` (columns, seeds) in nats per datum, ``num_masks`` (columns,), ``spread``
-        (), the standard deviation of the estimate at P = 1 from masks that the table does not use.
-        """
         sizes = (self.num_data, self.num_features, self.latent_dim)
         model, x = paper_problem(sizes, seeded(self.data_seed), bench.device)
         found = {"true": Finding(float(estimators.exact(model, x)))}
@@ -162,12 +162,11 @@ def mean_of_last(arrays: dict[str, Tensor]) -> Finding:
 )
 @dataclass(frozen=True)
 class Figure1Left(Figure1):
-    """D = 5."""
+    """D = 5; and the bias of one mask per size, over all 2500 choices."""
 
     num_features: int = 5
 
     def run(self, bench: Bench) -> Outcome:
-        """LML minus the running area; and the bias of one mask per size, over all 2500 choices."""
         arrays, used = self.converge(bench)
         model, x, _ = self.problem(self.seeds[0], bench.device)
         estimates = torch.zeros(1, dtype=torch.float64)
@@ -190,17 +189,16 @@ class Figure1Left(Figure1):
 )
 @dataclass(frozen=True)
 class Figure1Center(Figure1):
-    """D = 50, and the replicates that the rate of convergence is measured on."""
+    """D = 50, and the slope of log error against log P.
+
+    Also ``rate_masks`` (G,) and ``rate_error`` (G,), the root-mean-square error over independent
+    replicates with that many masks per size.
+    """
 
     rate_replicates: int = 200
     rate_masks: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
 
     def run(self, bench: Bench) -> Outcome:
-        """LML minus the running area, and the slope of log error against log P.
-
-        Also ``rate_masks`` (G,) and ``rate_error`` (G,), the root-mean-square error over independent
-        replicates with that many masks per size.
-        """
         arrays, used = self.converge(bench)
         model, x, generator = self.problem(self.seeds[0])
         truth, errors = estimators.exact(model, x), []

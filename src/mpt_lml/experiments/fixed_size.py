@@ -22,7 +22,13 @@ from mpt_lml.experiments.convergence import mean_of_last, of_spread, paper_probl
 )
 @dataclass(frozen=True)
 class Figure1Right(Experiment):
-    """All seeds share one draw of data; its seed is that of the authors' published script."""
+    """LML − D · Ŝ(M) after 1..P steps of the one size, for every seed, all on one draw of data.
+
+    The authors' script (whose seed ``data_seed`` is) draws the size M in each of the D terms of the
+    sum: D fresh masks a step, D · P at the abscissa P. Arrays ``difference`` (seeds, P) and
+    ``standard_error`` (seeds,) at the last P are of these; ``difference_single`` (seeds, P) is from
+    one mask a step. ``spread`` (2,): standard deviation at P = 1 of the two. Nats per datum.
+    """
 
     num_features: int = 512
     num_masked: int = 76
@@ -32,13 +38,6 @@ class Figure1Right(Experiment):
     num_masks: int = 199
 
     def run(self, bench: Bench) -> Outcome:
-        """LML − D · Ŝ(M) after 1..P steps of the one size, for every seed.
-
-        The authors' script draws the size M in each of the D terms of the sum: D fresh masks a step,
-        D · P at the abscissa P. Arrays ``difference`` (seeds, P) and ``standard_error`` (seeds,) at
-        the last P are of these; ``difference_single`` (seeds, P) is from one mask a step. ``spread``
-        (2,): standard deviation at P = 1 of the two, over all steps of all seeds. Nats per datum.
-        """
         size, steps = self.num_features, range(self.num_masks)
         sizes = (self.num_data, size, self.latent_dim)
         model, x = paper_problem(sizes, seeded(self.data_seed), bench.device)
@@ -80,18 +79,17 @@ class Figure1Right(Experiment):
 )
 @dataclass(frozen=True)
 class Unbiased(Experiment):
-    """Replicates per problem; the problems (W and data) are those of Figure 1, center."""
+    """Mean of estimate minus log p(x), for the paper's estimator at P = 1 and for D · s(A).
+
+    The problems (W and data) are those of Figure 1, center. Arrays: ``bias`` (2, S) and ``spread``
+    (2, S), mean and standard deviation over the replicates of each problem, first for one mask per
+    size, then for one mask of a uniform size; nats per datum.
+    """
 
     one_per_size: int = 2000
     random_size: int = 100_000
 
     def run(self, bench: Bench) -> Outcome:
-        """Mean of estimate minus log p(x), for the paper's estimator at P = 1 and for D · s(A).
-
-        Arrays: ``bias`` (2, S) and ``spread`` (2, S), mean and standard deviation over the replicates
-        of each problem, first for one mask per size, then for one mask of a uniform size; nats per
-        datum.
-        """
         bias, spread, used, draws = [], [], [], (self.one_per_size, self.random_size)
         for seed in bench.progress(self.seeds, "seed"):
             model, x = paper_problem((100, 50, 2), seeded(seed))

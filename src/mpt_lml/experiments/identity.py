@@ -35,14 +35,13 @@ f64 = torch.float64
 )
 @dataclass(frozen=True)
 class Identity(Experiment):
-    """How many random models are tried, how large they get, and how many draws are averaged."""
+    """The largest errors of the identities on random models, and how far off the misprints are."""
 
     max_features: int = 12
     num_draws: int = 1000
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
 
     def run(self, bench: Bench) -> Outcome:
-        """The largest errors of the identities, and how far off the misprints are; no arrays."""
         worst: dict[str, float] = {}
         for seed in bench.progress(self.seeds, "seed"):
             generator = seeded(seed)

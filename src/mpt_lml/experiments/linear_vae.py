@@ -233,22 +233,21 @@ class Figure3Upper(Experiment):
         exact posterior (Lucas et al. 2019): the expected ELBO is in closed form.
         """
         x, batch = data.images("digits").pixels, len(self.seeds)
-        best = PPCA.fit_closed_form(x, self.latent_dim)
+        best, eye = PPCA.fit_closed_form(x, self.latent_dim), torch.eye(x.shape[1], dtype=x.dtype)
         moment = objectives.second_moment(x - best.mean)
-        values, vectors = torch.linalg.eigh(moment)
-        data_root = vectors * values.clamp(min=0).sqrt()
         begin = self.start(x.shape[1])
         parameters = {name: begin[name].double() for name in ("loadings", "encoder")}
         parameters["log_noise"] = x.new_zeros(batch)
-        parameters["root"] = torch.eye(self.latent_dim).to(x).repeat(batch, 1, 1)
+        parameters["root"] = torch.eye(self.latent_dim, dtype=x.dtype).repeat(batch, 1, 1)
 
-        def energy(*matrices: Tensor) -> Float[Tensor, " B"]:
-            return torch.cat(matrices, dim=2).square().sum(dim=(1, 2))
+        def energy(linear: Tensor, root: Tensor) -> Float[Tensor, " B"]:
+            trace = (linear @ moment @ linear.mT).diagonal(dim1=1, dim2=2).sum(dim=1)
+            return trace + root.square().sum(dim=(1, 2))
 
         def elbo(p: fit.Parameters, _: object) -> Tensor:
             loadings, encoder, root = p["loadings"], p["encoder"], p["root"].tril()
-            errors = energy(data_root - loadings @ (encoder @ data_root), loadings @ root)
-            codes = energy(encoder @ data_root, root) - self.latent_dim
+            errors = energy(eye - loadings @ encoder, loadings @ root)
+            codes = energy(encoder, root) - self.latent_dim
             divergence = 0.5 * codes - root.diagonal(dim1=1, dim2=2).abs().log().sum(dim=1)
             scale = x.shape[1] * (math.log(2 * math.pi) + p["log_noise"])
             return -0.5 * (scale + errors / p["log_noise"].exp()) - divergence

@@ -41,7 +41,16 @@ Setting = tuple[int, int, float]  # D, K and σ²
 )
 @dataclass(frozen=True)
 class MaskingRates(Experiment):
-    """PPCA with N(0, 1) loadings: first D, K and σ² of Figure 4, then each of them varied."""
+    """PPCA with N(0, 1) loadings: first D, K and σ² of Figure 4, then each of them varied.
+
+    Findings are of the first setting unless the name says otherwise; errors over the draws. Arrays:
+    ``crossover`` (L, seeds), M*/D; ``predicted`` (L, 3), from the hyperbola v(r), the large-D formula
+    and its limit for K ≪ D; ``error`` (L, seeds, 5), D·S(M) − LML in nats at M = 1, 15, 25, 85 % and
+    D; ``few/I/bias`` and ``few/I/variance`` (seeds, rules, counts), of the area from few sizes with D
+    masks in all; ``few/I/every_size`` (seeds,), the variance of one mask of every size; ``excess``
+    (laws, runs), the mean divergence along SGD with uniform sizes and those of the gradient, and
+    ``excess_predicted`` (laws,), nats.
+    """
 
     settings: tuple[Setting, ...] = (
         *((200, latent_dim, NOISE_VARIANCE) for latent_dim in (5, 1, 2, 20, 50, 100)),
@@ -58,15 +67,6 @@ class MaskingRates(Experiment):
     batch: int = 4
 
     def run(self, bench: Bench) -> Outcome:
-        """Findings are of the first setting unless the name says otherwise; errors over the draws.
-
-        Arrays: ``crossover`` (L, seeds), M*/D; ``predicted`` (L, 3), from the hyperbola v(r), the
-        large-D formula and its limit for K ≪ D; ``error`` (L, seeds, 5), D·S(M) − LML in nats at
-        M = 1, 15, 25, 85 % and D; ``few/I/bias`` and ``few/I/variance`` (seeds, rules, counts), of
-        the area from few sizes with D masks in all; ``few/I/every_size`` (seeds,), the variance of
-        one mask of every size; ``excess`` (laws, runs), the mean divergence along SGD with uniform
-        sizes and those of the gradient, and ``excess_predicted`` (laws,), nats.
-        """
         crossings, errors, predicted = [], [], []
         for setting in bench.progress(self.settings, "setting"):
             drawn = [self._errors(setting, seed) for seed in self.seeds]

@@ -49,6 +49,7 @@ class Table2(OnSentences):
     num_sentences: int = 48
     strata: int = 4
     small: bool = False
+    part_size = 8  # of both of the replacements' streams and of batches: it is part of the record
 
     def run(self, bench: Bench) -> Outcome:
         """Areas in the paper's unit, for every initialization and set of sentences.
@@ -66,7 +67,7 @@ class Table2(OnSentences):
             network, tokenizer = self._before_training(seed)
             design = Design(strata=self.strata, seed=seed)
             run = bench, network, tokenizer, design
-            found = self.curves(*run, f"{seed}/mask/", 8, half_precision=True)
+            found = self.curves(*run, f"{seed}/mask/", half_precision=True)
             for name, (tokens, result) in found.items():
                 area = result.area("paper")
                 by_seed[f"area/{name}"].append(area.value)
@@ -75,7 +76,7 @@ class Table2(OnSentences):
                 arrays[f"repetition/{name}"] = repetition(tokens)
                 arrays[f"num_features/{name}"] = tokens.num_features
             as_trained = only_first.curves(
-                *run, f"{seed}/bert/", 8, half_precision=True, replacement="bert"
+                *run, f"{seed}/bert/", half_precision=True, replacement="bert"
             )
             for name, (_, result) in as_trained.items():
                 by_seed[f"area_bert/{name}"].append(result.area("paper").value)

@@ -34,10 +34,10 @@ class Problem:
     best: Float[Tensor, "D K"]
 
     def log_marginal(self, loadings: Float[Tensor, "*B D K"]) -> Float[Tensor, "*B"]:
-        return objectives.log_marginal(loadings, NOISE, self.moment)
+        return objectives.log_marginal(loadings, NOISE.to(self.moment), self.moment)
 
     def exact(self, loadings: Float[Tensor, "*B D K"], law: SizeLaw) -> Float[Tensor, "*B"]:
-        return objectives.exact(loadings, NOISE, self.moment, law)
+        return objectives.exact(loadings, NOISE.to(self.moment), self.moment, law)
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,12 @@ class Training(Experiment):
         start = start * torch.tensor(scales, dtype=start.dtype)[:, None, None, None, None]
         moment = torch.stack([of.moment for of in problems])
         moment = moment.repeat_interleave(len(laws) * len(generators), dim=0)
+        noise = NOISE.to(moment)
 
         def objective(p: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
             mask = masks.stratified_masks(size, size, laws, generator=generators).flatten(0, 1)
             mask = mask.repeat(len(problems), 1, 1).to(moment.device)
-            return objectives.sampled(p["loadings"], NOISE, moment, mask)
+            return objectives.sampled(p["loadings"], noise, moment, mask)
 
         start = start.to(moment).expand(len(problems), len(laws), -1, -1, -1)
         return fit.maximize(
@@ -101,7 +102,7 @@ class Training(Experiment):
             num_epochs=self.num_epochs,
             learning_rate=self.learning_rate,
             generators=generators,
-            track={"lml": lambda p: objectives.log_marginal(p["loadings"], NOISE, moment)},
+            track={"lml": lambda p: objectives.log_marginal(p["loadings"], noise, moment)},
             snapshots=snapshots,
             progress=bench.progress,
         )
@@ -200,12 +201,12 @@ class Figure5Left(Training):
         return Outcome(self._findings(arrays), arrays, checksum([of.x.cpu()]))
 
     def _areas(self, of: Problem, loadings: Tensor, g: torch.Generator) -> Float[Tensor, " seeds"]:
-        count, size, areas = self.num_masks, self.num_features, []
-        for W in loadings:
-            drawn = [masks.sample_masks(count, size, m + 1, generator=g) for m in range(size)]
-            mask = torch.cat(drawn).to(of.x.device)
-            areas.append(objectives.mask_scores(W, NOISE, of.moment, mask).sum() / count)
-        return torch.stack(areas)
+        count, size = self.num_masks, self.num_features
+        sizes = [m for _ in loadings for m in range(1, size + 1)]
+        drawn = [masks.sample_masks(count, size, m, generator=g) for m in sizes]
+        mask = torch.cat(drawn).view(len(loadings), -1, size).to(loadings.device)
+        scores = objectives.mask_scores(loadings, NOISE.to(of.moment), of.moment, mask)
+        return scores.sum(dim=1) / count
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
         first, last, areas = arrays["first"], arrays["last"], arrays["areas"]
