@@ -65,19 +65,10 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
     ) -> None:
         require_loadings("loadings", loadings, 1)
         self.loadings, self.offset = loadings, vector_beside("offset", offset, loadings)
+        self._num_features, self._latent_dim = loadings.shape
         if grid is None:
             grid = grids.trapezoid(self.latent_dim, 40 if self.latent_dim < 3 else 20)
         self.grid = _fitting(grid, self.latent_dim).to(loadings)
-
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self.loadings.shape[0]
-
-    @property
-    def latent_dim(self) -> int:
-        """K."""
-        return self.loadings.shape[1]
 
     def logits(self, z: Float[Tensor, "... K"]) -> Float[Tensor, "... D"]:
         """ℓ(z) = W z + b."""
@@ -115,7 +106,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
     ) -> Float[Tensor, " N"]:
         """log p(x) of the model with continuous z, nats, (N,): every datum on its own grid.
 
-        The shared grid plays no role here; the difference from :meth:`log_marginal` is its error.
+        The shared grid plays no role here; the difference from ``log_marginal`` is its error.
         With hundreds of pixels a posterior is nearly normal and the defaults leave an error below
         1e-5; with a handful its tails are the prior's, longer than the curvature at the mode says,
         and ``extent`` has to grow.
@@ -153,7 +144,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
 @final
 class GridConditional(TractableModel):
-    """A latent-variable model with its prior on a grid, such as a :class:`VAE` with K ≤ 3.
+    """A latent-variable model with its prior on a grid, such as a ``VAE`` with K ≤ 3.
 
     The decoder is evaluated at the nodes once; no encoder is asked. It is a finite mixture, so
     Proposition 1 holds to rounding on any grid, and log p(x) converges as the grid is refined.
@@ -168,11 +159,7 @@ class GridConditional(TractableModel):
 
     def __init__(self, model: LatentVariableModel, grid: Grid) -> None:
         self.model, self.grid = model, _fitting(grid, model.latent_dim)
-
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self.model.num_features
+        self._num_features = model.num_features
 
     def require_data(self, x: Tensor) -> None:
         """Check ``x`` as the model does."""

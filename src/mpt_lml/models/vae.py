@@ -44,7 +44,7 @@ class VAE(LatentVariableModel):
     """z ~ N(0, I_K), x_d | z from a decoder network; q(z | x) = N(m(x), diag v(x)) from an encoder.
 
     Kingma & Welling 2014; Rezende et al. 2014; paper, Figure 3, lower row. Neither log p(x) nor
-    log p(x_j | x_R) has a closed form: see ``mpt_lml.estimators``, and :class:`GridConditional`.
+    log p(x_j | x_R) has a closed form: see ``mpt_lml.estimators``, and ``GridConditional``.
 
     Parameters
     ----------
@@ -89,16 +89,6 @@ class VAE(LatentVariableModel):
         self.encoder, self.decoder = encoder, decoder
         self._num_features, self._latent_dim = num_features, latent_dim
         self.likelihood, self.noise_variance = likelihood, noise_variance
-
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self._num_features
-
-    @property
-    def latent_dim(self) -> int:
-        """K."""
-        return self._latent_dim
 
     def encode(
         self, x: Float[Tensor, "... D"]
