@@ -35,9 +35,9 @@ def by_paths(model: HMM, sequence: list[int]) -> float:
 
 def as_table(model: HMM) -> JointTable:
     """The same distribution as an explicit table."""
-    x = every_sequence(model.num_symbols, model.num_features)
+    x = every_sequence(model.num_values, model.num_features)
     weights = torch.tensor([by_paths(model, row) for row in x.tolist()], dtype=torch.float64)
-    return JointTable(weights.view([model.num_symbols] * model.num_features))
+    return JointTable(weights.view([model.num_values] * model.num_features))
 
 
 HMMS = {
@@ -72,8 +72,8 @@ class TestHMM(TractableModelCase):
     def test_sampler_follows_the_probabilities(self, model: HMM) -> None:
         count = 40_000
         drawn = model.sample(count, generator=generator(5))
-        place = model.num_symbols ** torch.arange(model.num_features - 1, -1, -1)
-        x = every_sequence(model.num_symbols, model.num_features)
+        place = model.num_values ** torch.arange(model.num_features - 1, -1, -1)
+        x = every_sequence(model.num_values, model.num_features)
         expected = model.log_marginal(x).exp()
         assert expected.sum().item() == pytest.approx(1.0, abs=EXACT)
         observed = torch.bincount((drawn * place).sum(dim=1), minlength=len(x)) / count
@@ -99,7 +99,7 @@ def test_reversing_time_reverses_the_answers() -> None:
 
 def test_the_books_language() -> None:
     model = HMM.cyclic()
-    assert (model.num_states, model.num_symbols, model.num_features) == (6, 12, 16)
+    assert (model.num_states, model.num_values, model.num_features) == (6, 12, 16)
     torch.testing.assert_close(model.initial @ model.transition, model.initial)
     row = torch.full((6,), 0.05 / 6, dtype=torch.float64)
     row += torch.tensor([0.05, 0.0, 0.0, 0.0, 0.2, 0.7], dtype=torch.float64)

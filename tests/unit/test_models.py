@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 from mpt_lml import PPCA, JointTable, gaussian, masks
+from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.numerics import log_normal
 
 PPCAS = {
@@ -164,3 +165,16 @@ def test_one_coordinate_is_a_plain_normal() -> None:
     mask = torch.ones(1, 1, dtype=torch.bool)
     assert model.log_marginal(x).item() == pytest.approx(expected, rel=1e-14)
     assert model.log_conditional(x, mask).item() == pytest.approx(expected, rel=1e-14)
+
+
+def every_model(base: type = ConditionalModel) -> list[type]:
+    return [base, *(below for child in base.__subclasses__() for below in every_model(child))]
+
+
+@pytest.mark.parametrize("model", every_model(), ids=lambda model: model.__name__)
+def test_what_is_concrete_is_not_overridden(model: type) -> None:
+    """A model brings mathematics; checks, batches and zeros are those of the base classes."""
+    doors = {"log_each", "log_values", "log_conditional", "mean_log_conditional", "log_marginal"}
+    doors |= {"log_subset_marginal", "mean_log_subset_marginal"}
+    bases = (ConditionalModel, TractableModel)
+    assert model in bases or not doors & vars(model).keys()

@@ -176,7 +176,7 @@ class KnownLanguage(Experiment):
 
         def result(law: str, seed: int, width: int, recipe: Recipe) -> dict[str, Tensor]:
             def work() -> dict[str, Tensor]:
-                model = SymbolBERT(source.num_symbols, source.num_features, width, seed=seed)
+                model = SymbolBERT(source.num_values, source.num_features, width, seed=seed)
                 watched = recipe.train(
                     model,
                     source,

@@ -26,10 +26,12 @@ _Function = Callable[[Tensor, Tensor], Tensor]
 
 
 class _Model(ABC):
+    _num_features: int
+
     @property
-    @abstractmethod
     def num_features(self) -> int:
         """D."""
+        return self._num_features
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is something the model can have made: (N, D), finite."""
@@ -61,8 +63,8 @@ class ConditionalModel(_Model):
     def log_values(self, x: Tensor, mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D V"]:
         """log p(x_j = v | x_R) of every value v, one mask a datum, nats, (B, D, V).
 
-        What ``x`` holds at masked coordinates is not read; what is said of others has no meaning.
-        Raises as :meth:`log_each`, and ``TypeError`` where coordinates are not discrete.
+        What ``x`` holds at masked coordinates is not read. Raises as :meth:`log_each`, and
+        ``TypeError`` where coordinates are not discrete.
         """
         self._require(x, mask, pairs=True)
         return self._log_values(x, mask)
@@ -77,15 +79,8 @@ class ConditionalModel(_Model):
         self._require(x, mask)
         return _keep(self._mean_log_conditional(x, mask), mask)
 
-    @property
-    def num_values(self) -> int | None:
-        """V, where every coordinate takes the values 0..V−1; None where that is not known."""
-        return None
-
-    @property
-    def _pairs_at_once(self) -> int:
-        """How many pairs of a datum and a mask :meth:`_log_each` works on at a time."""
-        return max(1, WORKING_BYTES // (32 * self.num_features))
+    num_values: int | None = None  # V, where every coordinate takes the values 0..V−1
+    _pairs_at_once: int | None = None  # for _log_each, where memory is not the limit
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         pairs = zip(x.split(1), mask.split(1), strict=True)
@@ -112,7 +107,7 @@ class ConditionalModel(_Model):
         return values.unflatten(0, (len(mask), len(x)))
 
     def _in_batches(self, function: _Function, x: Tensor, mask: Tensor) -> Tensor:
-        rows = chunks(len(x), 1, self._pairs_at_once)
+        rows = chunks(len(x), 1, self._pairs_at_once or WORKING_BYTES // (32 * self.num_features))
         return torch.cat([function(x[some], mask[some]) for some in rows])
 
     def _require(self, x: Tensor, mask: Tensor, *, pairs: bool = False) -> None:
@@ -183,16 +178,7 @@ class FromFunction(ConditionalModel):
         require_count("num_features", num_features, 1)
         require_count("rows", rows, 1)
         self.function = log_values
-        self.rows = rows
-        self._num_features = num_features
-
-    @property
-    def num_features(self) -> int:
-        return self._num_features
-
-    @property
-    def _pairs_at_once(self) -> int:
-        return self.rows
+        self._num_features, self._pairs_at_once = num_features, rows
 
     def require_data(self, x: Tensor) -> None:
         require_dtype("x", x, torch.int64)
@@ -209,13 +195,11 @@ class FromFunction(ConditionalModel):
 class Grouped(ConditionalModel):
     """Σ_{i in group j} log p(x_i | x_R) for every group j: hidden together, scored one by one.
 
-    This is how a masked autoencoder treats the pixels of a patch. If the members of a group depend
-    on each other given x_R, the area under the curve is smaller than log p(x) on average, by their
-    total correlations (as in the paper's Equation 1); groups of one give back the model.
+    If the members of a group depend on each other given x_R, the area under the curve is smaller
+    than log p(x) on average, by their total correlations (as in the paper's Equation 1).
 
-    ``group`` (d,) names the group 0..D−1 of each of the model's d coordinates, every one used.
-    ``jointly`` scores each group by its joint density log p(x_{R ∪ j}) − log p(x_R) instead, which
-    takes a model with marginals; then a group is a coordinate like any other.
+    ``group`` (d,) names the group 0..D−1 of each of the model's d coordinates. ``jointly`` scores a
+    group by its joint density log p(x_{R ∪ j}) − log p(x_R), which takes a model with marginals.
 
     >>> coins = FromFunction(lambda x, mask: torch.zeros(*x.shape, 2).log_softmax(-1), 4)
     >>> pairs = Grouped(coins, torch.tensor([0, 0, 1, 1]))
@@ -236,10 +220,6 @@ class Grouped(ConditionalModel):
             )
         self.model, self.group, self.jointly = model, group, jointly
         self._num_features = len(present)
-
-    @property
-    def num_features(self) -> int:
-        return self._num_features
 
     @staticmethod
     def patches(height: int, width: int, patch: int) -> Int[Tensor, " d"]:
@@ -286,10 +266,12 @@ class Grouped(ConditionalModel):
 class LatentVariableModel(_Model):
     """p(x, z) = N(z; 0, I_K) Π_d p(x_d | z): what has to be integrated over z to be known."""
 
+    _latent_dim: int
+
     @property
-    @abstractmethod
     def latent_dim(self) -> int:
         """K."""
+        return self._latent_dim
 
     @abstractmethod
     def log_factors(self, x: Tensor, z: Float[Tensor, "*S N K"]) -> Float[Tensor, "*S N D"]:

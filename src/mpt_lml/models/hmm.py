@@ -41,6 +41,8 @@ class HMM(TractableModel):
     torch.Size([1, 5, 4])
     """
 
+    num_values: int
+
     def __init__(
         self,
         initial: Float[Tensor, " Q"],
@@ -60,7 +62,8 @@ class HMM(TractableModel):
                 "then have probability 0. Give every symbol a small probability in every state."
             )
         self.initial, self.transition, self.emission = initial, transition, emission
-        self._num_features = num_features
+        self._num_features, (self.num_states, self.num_values) = num_features, emission.shape
+        self._pairs_at_once = 2**21 // (8 * num_features * states) or 1  # a core's cache full
 
     @classmethod
     def cyclic(
@@ -95,33 +98,8 @@ class HMM(TractableModel):
         initial = torch.full_like(circle[0], 1.0 / num_states)
         return cls(initial, move + 0.05 / num_states, emit, num_features)
 
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self._num_features
-
-    @property
-    def num_symbols(self) -> int:
-        """V."""
-        return self.emission.shape[1]
-
-    @property
-    def num_states(self) -> int:
-        """Q."""
-        return self.emission.shape[0]
-
-    @property
-    def num_values(self) -> int:
-        """V."""
-        return self.num_symbols
-
-    @property
-    def _pairs_at_once(self) -> int:
-        # As many messages as a core's cache holds.
-        return max(1, 2**21 // (8 * self.num_features * self.num_states))
-
     def require_data(self, x: Tensor) -> None:
-        require_values(x, [self.num_symbols] * self.num_features)
+        require_values(x, [self.num_values] * self.num_features)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Int[Tensor, "N D"]:
         """``n`` sequences, shape (n, D) int64."""
@@ -138,7 +116,7 @@ class HMM(TractableModel):
 
     def _factors(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Tensor:
         """p(x_j | z_j) where x_j is seen and 1 where it is masked, (D, B, Q)."""
-        seen = torch.where(mask, self.num_symbols, x).T.contiguous()
+        seen = torch.where(mask, self.num_values, x).T.contiguous()
         ones = torch.ones(1, self.num_states, dtype=self.emission.dtype, device=x.device)
         return torch.cat([self.emission.T, ones])[seen]
 

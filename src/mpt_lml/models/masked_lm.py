@@ -89,6 +89,7 @@ class MaskedLM(ConditionalModel):
         self.special_token_ids = torch.tensor(sorted({mask_token_id, *special_token_ids}))
         self._frame = (torch.tensor(list(prefix)).long(), torch.tensor(list(suffix)).long())
         self._num_features = num_features
+        self._pairs_at_once = batch_tokens // (len(prefix) + num_features + len(suffix)) or 1
 
     @classmethod
     def of(
@@ -113,11 +114,6 @@ class MaskedLM(ConditionalModel):
         frame = {name: () if token is None else (token,) for name, token in ends.items()}
         options = {**frame, "special_token_ids": tokenizer.all_special_ids, **options}
         return cls(network, tokenizer.mask_token_id, num_features, **options)
-
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self._num_features
 
     @property
     def max_length(self) -> int | None:
@@ -164,10 +160,6 @@ class MaskedLM(ConditionalModel):
         finally:
             self.network.train(training)
         return result
-
-    @property
-    def _pairs_at_once(self) -> int:
-        return max(1, self.batch_tokens // (sum(map(len, self._frame)) + self.num_features))
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.replacement != "mask":

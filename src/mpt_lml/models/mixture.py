@@ -65,19 +65,10 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
     ) -> None:
         require_loadings("loadings", loadings, 1)
         self.loadings, self.offset = loadings, vector_beside("offset", offset, loadings)
+        self._num_features, self._latent_dim = loadings.shape
         if grid is None:
             grid = grids.trapezoid(self.latent_dim, 40 if self.latent_dim < 3 else 20)
         self.grid = _fitting(grid, self.latent_dim).to(loadings)
-
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self.loadings.shape[0]
-
-    @property
-    def latent_dim(self) -> int:
-        """K."""
-        return self.loadings.shape[1]
 
     def logits(self, z: Float[Tensor, "... K"]) -> Float[Tensor, "... D"]:
         """ℓ(z) = W z + b."""
@@ -168,11 +159,7 @@ class GridConditional(TractableModel):
 
     def __init__(self, model: LatentVariableModel, grid: Grid) -> None:
         self.model, self.grid = model, _fitting(grid, model.latent_dim)
-
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self.model.num_features
+        self._num_features = model.num_features
 
     def require_data(self, x: Tensor) -> None:
         """Check ``x`` as the model does."""

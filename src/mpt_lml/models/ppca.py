@@ -63,17 +63,8 @@ class PPCA(TractableModel):
         hint = " It is a variance (sigma squared), not a precision or a standard deviation."
         require_positive("noise_variance", noise_variance, hint)
         self.loadings, self.mean = loadings, vector_beside("mean", mean, loadings)
+        self._num_features, self.latent_dim = loadings.shape
         self.noise_variance = torch.as_tensor(noise_variance, dtype=loadings.dtype).to(loadings)
-
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self.loadings.shape[0]
-
-    @property
-    def latent_dim(self) -> int:
-        """K."""
-        return self.loadings.shape[1]
 
     @property
     def covariance(self) -> Float[Tensor, "D D"]:

@@ -67,15 +67,8 @@ class ConjugateRegression(TractableModel):
         require_loadings("inputs", inputs)
         for name, value in (("prior_scale", prior_scale), ("shape", shape), ("rate", rate)):
             require_positive(name, value)
-        self.inputs = inputs
-        self.prior_scale = prior_scale
-        self.shape = shape
-        self.rate = rate
-
-    @property
-    def num_features(self) -> int:
-        """D: how many observations a data set has."""
-        return len(self.inputs)
+        self.inputs, self._num_features = inputs, len(inputs)
+        self.prior_scale, self.shape, self.rate = prior_scale, shape, rate
 
     def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "N D"]:
         """``n`` data sets of D observations from the prior predictive, shape (n, D)."""

@@ -49,6 +49,7 @@ class SymbolBERT(ConditionalModel):
             torch.manual_seed(seed)
             self.network = BertForMaskedLM(config)
         self._num_features, self.mask_token = num_features, num_symbols
+        self._pairs_at_once = 1024
 
     @classmethod
     def load(cls, path: Path | None = None) -> SymbolBERT:
@@ -65,14 +66,6 @@ class SymbolBERT(ConditionalModel):
         model.network.load_state_dict(weights, strict=False)  # the tied matrix is stored once
         model.network.requires_grad_(False)
         return model
-
-    @property
-    def num_features(self) -> int:
-        return self._num_features
-
-    @property
-    def _pairs_at_once(self) -> int:
-        return 1024
 
     def require_data(self, x: Tensor) -> None:
         require_dtype("x", x, torch.int64)

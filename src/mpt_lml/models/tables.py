@@ -45,7 +45,7 @@ class JointTable(TractableModel):
         total = probabilities.sum().item()
         if abs(total - 1.0) > 1e-9:
             raise ValueError(f"probabilities must sum to 1, got {total}. Divide by their sum.")
-        self.log_table = probabilities.to(torch.float64).log()
+        self.log_table, self._num_features = probabilities.double().log(), probabilities.ndim
 
     @classmethod
     def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> JointTable:
@@ -53,10 +53,6 @@ class JointTable(TractableModel):
         require_generator(generator)
         weights = torch.empty(*sizes, dtype=torch.float64).exponential_(generator=generator)
         return cls(weights / weights.sum())
-
-    @property
-    def num_features(self) -> int:
-        return self.log_table.ndim
 
     def require_data(self, x: Tensor) -> None:
         require_values(x, self.log_table.shape)
@@ -127,6 +123,8 @@ class ConditionalTable(ConditionalModel):
     tensor([[0.3333, 1.0000]], dtype=torch.float64)
     """
 
+    num_values: int
+
     def __init__(self, logits: Float[Tensor, "..."]) -> None:
         require_dtype("logits", logits)
         num_features, num_values = logits.shape[2:] if logits.ndim == 4 else (1, 2)
@@ -137,7 +135,8 @@ class ConditionalTable(ConditionalModel):
                 f"{expected}, got {tuple(logits.shape)}."
             )
         require_finite("logits", logits)
-        self.log_table = logits.to(torch.float64).log_softmax(dim=-1)
+        self.log_table = logits.double().log_softmax(dim=-1)
+        self._num_features, self.num_values = num_features, num_values
 
     @classmethod
     def of(
@@ -168,14 +167,6 @@ class ConditionalTable(ConditionalModel):
             require_generator(generator)
             logits += noise * torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
         return cls(logits)
-
-    @property
-    def num_features(self) -> int:
-        return self.log_table.shape[2]
-
-    @property
-    def num_values(self) -> int:
-        return self.log_table.shape[3]
 
     def require_data(self, x: Tensor) -> None:
         require_values(x, [self.num_values] * self.num_features)

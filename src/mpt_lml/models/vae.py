@@ -90,16 +90,6 @@ class VAE(LatentVariableModel):
         self._num_features, self._latent_dim = num_features, latent_dim
         self.likelihood, self.noise_variance = likelihood, noise_variance
 
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self._num_features
-
-    @property
-    def latent_dim(self) -> int:
-        """K."""
-        return self._latent_dim
-
     def encode(
         self, x: Float[Tensor, "... D"]
     ) -> tuple[Float[Tensor, "... K"], Float[Tensor, "... K"]]:

@@ -66,17 +66,14 @@ class ViTMAE(ConditionalModel):
     ) -> None:
         _require_network(network)
         self.network: Any = network
+        self._pairs_at_once = 512
+        self._num_features = int(network.vit.embeddings.patch_embeddings.num_patches)
         self.device = network.decoder.mask_token.device
         self.variance = self._variance(variance)
         self.pixel_mean = self._per_channel("pixel_mean", pixel_mean)
         self.pixel_scale = self._per_channel("pixel_scale", pixel_scale)
         if (self.pixel_scale <= 0).any():
             raise ValueError(f"pixel_scale must be > 0, got {pixel_scale}.")
-
-    @property
-    def num_features(self) -> int:
-        """D, the number of patches."""
-        return int(self.network.vit.embeddings.patch_embeddings.num_patches)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -193,10 +190,6 @@ class ViTMAE(ConditionalModel):
         model = cls(network, 1.0, **units)
         errors = model.squared_error(x, generator=generator).mean(dim=1)
         return model.with_variance(errors if per == "size" else errors.mean())
-
-    @property
-    def _pairs_at_once(self) -> int:
-        return 512
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         mask = mask.to(self.device)
