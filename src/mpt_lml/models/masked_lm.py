@@ -52,10 +52,7 @@ class MaskedLM(ConditionalModel):
     batch_tokens : int
         Tokens that go through the network at a time.
 
-    Raises
-    ------
-    TypeError
-        When the network has no masked-LM head.
+    Raises ``TypeError`` for a network without a masked-LM head.
 
     >>> from mpt_lml.networks import load_small_bert
     >>> model = MaskedLM.of(*load_small_bert(), num_features=2)
