@@ -58,7 +58,6 @@ def log_probability(
     Equal masks of different orders are asked for once. Raises ``TypeError`` or ``ValueError`` for a
     reveal that is not int64, of another shape or with negative entries.
 
-    >>> from mpt_lml import HMM
     >>> model, x = HMM.cyclic(num_features=3), torch.zeros(1, 3).long()
     >>> torch.allclose(log_probability(model, x, every(3)), model.log_marginal(x))
     True
@@ -109,7 +108,6 @@ def exact(model: ConditionalModel, x: Tensor) -> OverOrders:
     those of A without j; so each statistic of A follows from those of its M subsets of size M − 1
     (the variance by the law of total variance). Raises ``ValueError`` for D > 18.
 
-    >>> from mpt_lml import HMM
     >>> model, x = HMM.cyclic(num_features=4), torch.zeros(1, 4).long()
     >>> torch.allclose(exact(model, x).log_mix, model.log_marginal(x))
     True

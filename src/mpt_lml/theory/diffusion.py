@@ -107,7 +107,6 @@ def sample(
     x alone one would have to average over reveals. Raises ``TypeError`` for a model whose
     coordinates are not discrete.
 
-    >>> from mpt_lml import HMM
     >>> g, reveal = torch.Generator().manual_seed(0), torch.arange(16)[None]
     >>> x, log_probability = sample(HMM.cyclic(), reveal, generator=g)
     >>> torch.allclose(log_probability, HMM.cyclic().log_marginal(x))
