@@ -82,6 +82,14 @@ class Design:
         even = self.rates == tuple(range(first, last + 1, second - first))
         return even and first <= second - first and abs(first + last - 100) <= 1
 
+    def require_area(self) -> None:
+        """Raise ``ValueError`` where the rates have no area."""
+        if not self.has_area:
+            raise ValueError(
+                f"the mean over {self.rates} % is no area: that takes rates all over the range, "
+                "such as 5, 15, ..., 95."
+            )
+
     def generator(self, sentence: int) -> torch.Generator:
         """The source of randomness of one sentence."""
         return torch.Generator().manual_seed(self.seed * 1_000_003 + sentence)
@@ -169,11 +177,7 @@ class SentenceCurves:
 
         Raises ``ValueError`` where the design's rates have no area.
         """
-        if not self.design.has_area:
-            raise ValueError(
-                f"the mean over {self.design.rates} % is no area: that takes rates all over the "
-                "range, such as 5, 15, ..., 95."
-            )
+        self.design.require_area()
         unit = PAPER_UNIT if per == "paper" else self.num_features if per == "sentence" else 1.0
         mean, error = mean_and_error(self.each.mean(dim=1) * unit)
         return Estimate(mean.item(), error.item(), len(self.raw))

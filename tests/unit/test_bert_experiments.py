@@ -150,6 +150,10 @@ class TestRefusals:
     def test_rates_that_are_none(self, call: list[str], written: str, capsys) -> None:
         assert "rate" in self.refused([*call, "--set", f"rates={written}"], capsys)
 
+    def test_table_2_without_an_area(self, call: list[str], capsys) -> None:
+        call = ["run", "table-2-pretrained", *call[2:-3], "--set", "rates=15"]
+        assert "the mean over (15,) % is no area" in self.refused(call, capsys)
+
     def test_text_that_is_not_there(self, call: list[str], capsys) -> None:
         path = lines(call)
         path.write_text("\n \n")

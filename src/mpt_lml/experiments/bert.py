@@ -108,6 +108,7 @@ class PreTrained(OnSentences):
         and ``error/SET`` (R,), nats per token, ``mean_rate/SET`` (2,), r* in percent, its error.
         """
         design = Design(self.rates, seed=self.seeds[0])
+        design.require_area()
         found = self.curves(bench, *load(self.model), design, batch_tokens=16384)
         arrays: dict[str, Tensor] = {}
         findings: dict[str, Finding] = {}
@@ -129,7 +130,7 @@ class PreTrained(OnSentences):
 
 def mean_rate(result: SentenceCurves, num_groups: int = 10) -> Float[Tensor, " two"]:
     """The rate in percent at which the curve has its mean height; jackknife error over sentences."""
-    percent, each = torch.tensor(result.design.columns), result.each
+    percent, each = torch.tensor(result.design.columns).double(), result.each
     group = torch.arange(len(each)) % min(num_groups, len(each))
     left_out = torch.stack([each[group != k].mean(dim=0) for k in group.unique()])
     where = rates.crossover(left_out, percent)

@@ -70,19 +70,14 @@ class SmallBert(Experiment):
         tokenizer = train_tokenizer(text, self.vocab_size)
         batches = Batches(text, tokenizer, self.batch_tokens)
         held_out = self.held_out(tokenizer)
-        data, pieces = checksum([batches.stream, held_out]), held_out[:, 1:-1]
+        pieces = held_out[:, 1:-1]
         counts = batches.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0
         arrays = {"unigram": (counts[pieces].log() - counts.sum().log()).mean()}
-        runs: dict[str, Choice] = {"full": ("modern", "mixture", self.num_steps, self.num_steps)}
-        for choice in self.comparisons:
-            architecture, law, steps, cycle = choice
-            runs[f"{architecture}/{law}" + ("" if steps == cycle else f"/{cycle}")] = choice
-        for name, choice in runs.items():
+        for name, (architecture, *_) in self.choices.items():
             size = {"width": self.width, "num_layers": self.num_layers, "seed": self.seeds[0]}
-            network = networks.small_masked_lm(len(tokenizer), choice[0], **size)
+            network = networks.small_masked_lm(len(tokenizer), architecture, **size)
             network.to(bench.device)
-            kept = bench.checkpoint(name, every=self.every, data=data)
-            arrays[f"watched/{name}"] = self.train(network, choice, batches, held_out, kept, bench)
+            arrays[f"watched/{name}"] = self.train(bench, name, network, batches, held_out)
             number = sum(each.numel() for each in network.parameters())
             arrays[f"parameters/{name}"] = torch.tensor(float(number))
             if bench.folder is not None and name == "full":
@@ -90,7 +85,7 @@ class SmallBert(Experiment):
                 tokenizer.save_pretrained(bench.folder / "model")
         full = arrays["watched/full"][:, 1:]
         gain = Finding((full[-1] - full[0]).min().item())  # the smallest over the watched rates
-        return Outcome({"small-bert-gain": gain}, arrays, data)
+        return Outcome({"small-bert-gain": gain}, arrays, checksum([batches.stream, held_out]))
 
     def held_out(self, tokenizer: Any) -> Int[Tensor, "N L"]:
         """Windows of the held-out text, the same ones every time."""
@@ -98,17 +93,20 @@ class SmallBert(Experiment):
         batches = Batches(text, tokenizer, self.num_held_out * LENGTH)
         return batches.rows(batches.starts, LENGTH - 2, torch.Generator().manual_seed(0))
 
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """Every run by its name in the arrays."""
+        runs: dict[str, Choice] = {"full": ("modern", "mixture", self.num_steps, self.num_steps)}
+        for choice in self.comparisons:
+            architecture, law, steps, cycle = choice
+            runs[f"{architecture}/{law}" + ("" if steps == cycle else f"/{cycle}")] = choice
+        return runs
+
     def train(
-        self,
-        network: Any,
-        choice: Choice,
-        batches: Batches,
-        held_out: Tensor,
-        kept: Any,
-        bench: Bench,
+        self, bench: Bench, name: str, network: Any, batches: Batches, rows: Tensor
     ) -> Tensor:
         """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4)."""
-        _, law, num_steps, cycle = choice
+        _, law, num_steps, cycle = self.choices[name]
         rate, weights = self.learning_rate, network.parameters()
         optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.01)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -117,12 +115,13 @@ class SmallBert(Experiment):
         generator = torch.Generator().manual_seed(self.seeds[0])
 
         def loss(step: int) -> Tensor:
-            rows = batches.draw(step, generator=generator)
-            mask = training_masks(law, len(rows), rows.shape[1] - 2, generator=generator)
+            batch = batches.draw(step, generator=generator)
+            mask = training_masks(law, len(batch), batch.shape[1] - 2, generator=generator)
             network.train()
             with torch.autocast(network.device.type, torch.bfloat16):
-                return -mean_score(network, rows, mask, batches.mask_token)
+                return -mean_score(network, batch, mask, batches.mask_token)
 
+        data = checksum([batches.stream, rows])
         watched = sorted({*range(0, num_steps, self.every), num_steps})
         _, scores = fit.descend(
             network,
@@ -131,9 +130,9 @@ class SmallBert(Experiment):
             num_steps=num_steps,
             generators=[generator],
             max_norm=1.0,
-            watch=lambda: watch(network, held_out, batches.mask_token),
+            watch=lambda: watch(network, rows, batches.mask_token),
             watched=watched,
-            checkpoint=kept,
+            checkpoint=bench.checkpoint(name, every=self.every, data=data),
             progress=bench.progress,
             label=f"{network.config.model_type}, {law}, step",
         )
