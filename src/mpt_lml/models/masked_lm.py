@@ -52,10 +52,7 @@ class MaskedLM(ConditionalModel):
     batch_tokens : int
         Tokens that go through the network at a time.
 
-    Raises
-    ------
-    TypeError
-        When the network has no masked-LM head.
+    Raises ``TypeError`` for a network without a masked-LM head.
 
     Examples
     --------
