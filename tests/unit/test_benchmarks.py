@@ -29,6 +29,7 @@ from mpt_lml.experiments.training import Figure2
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import language
 import literal
+import run
 
 
 @pytest.mark.parametrize(("num_features", "latent_dim"), [(1, 1), (6, 2), (9, 4), (50, 2)])
@@ -107,6 +108,13 @@ def test_bernoulli_score_is_the_literal_one_in_both_precisions() -> None:
     assert ours.item() == pytest.approx(slow.item(), abs=1e-10)
     single = objectives.mixture(*(each.float() for each in batch), mask[None], grid.to(x.float()))
     assert single.item() == pytest.approx(slow.item(), rel=1e-5)
+
+
+def test_the_step_that_is_timed_is_the_literal_one() -> None:
+    """Both in single precision, with the gradients."""
+    _, ours = run._bernoulli_step(False, 20, 1)
+    _, theirs = run._bernoulli_step(True, 20, 1)
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["classic", "modern"])
