@@ -22,14 +22,9 @@ from mpt_lml.numerics import LOG_2PI, cholesky
 from mpt_lml.shapes import require_count, require_generator
 
 __all__ = [
-    "MAX_LATENT_DIM",
     "Grid",
-    "LostMassWarning",
     "find_modes",
     "gauss_hermite",
-    "log_integral",
-    "log_mixture",
-    "log_weights",
     "trapezoid",
 ]
 
@@ -45,7 +40,11 @@ class LostMassWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Grid:
-    """Nodes (G, K) and log-weights (G,) for a standard normal prior, with a name for messages."""
+    """Nodes (G, K) and log-weights (G,) for a standard normal prior, with a name for messages.
+
+    >>> Grid(torch.zeros(1, 2), torch.zeros(1)).sample(3, generator=torch.Generator()).shape
+    torch.Size([3, 2])
+    """
 
     nodes: Float[Tensor, "G K"]
     log_weights: Float[Tensor, " G"]

@@ -21,14 +21,12 @@ __all__ = [
     "BernoulliRate",
     "FixedRate",
     "FixedSize",
-    "SizeLaw",
     "UniformSize",
     "all_masks",
     "count",
     "from_ranks",
     "nested_masks",
     "sample_masks",
-    "sample_ranks",
     "stratified_masks",
     "subsets",
 ]
@@ -113,7 +111,11 @@ def _quantiles(num_masks: int, generator: torch.Generator) -> Float[Tensor, " P"
 
 @dataclass(frozen=True)
 class FixedSize(SizeLaw):
-    """Always M = ``num_masked``."""
+    """Always M = ``num_masked``.
+
+    >>> FixedSize(2).probabilities(4).tolist()
+    [0.0, 1.0, 0.0, 0.0]
+    """
 
     num_masked: int
 
@@ -153,7 +155,11 @@ class FixedRate(_Rate):
 
 @dataclass(frozen=True)
 class UniformSize(SizeLaw):
-    """M uniform on 1..D: with it, D times the score of one random mask is unbiased for log p(x)."""
+    """M uniform on 1..D: with it, D times the score of one random mask is unbiased for log p(x).
+
+    >>> UniformSize().probabilities(4).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
 
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
         require_count("num_features", num_features, 1)
@@ -162,7 +168,11 @@ class UniformSize(SizeLaw):
 
 @dataclass(frozen=True)
 class BernoulliRate(_Rate):
-    """Every coordinate masked with probability ``rate`` on its own, given that at least one is."""
+    """Every coordinate masked with probability ``rate`` on its own, given that at least one is.
+
+    >>> BernoulliRate(0.5).probabilities(2)
+    tensor([0.6667, 0.3333], dtype=torch.float64)
+    """
 
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
         require_count("num_features", num_features, 1)
@@ -233,7 +243,7 @@ def stratified_masks(
     *,
     generator: torch.Generator | Sequence[torch.Generator],
 ) -> Bool[Tensor, "... P D"]:
-    """Masks for one training step: :meth:`SizeLaw.stratified` sizes, coordinates uniform.
+    """Masks for one training step: sizes spread evenly over the law, coordinates uniform.
 
     With ``num_masks`` = D and the uniform law that is one fresh mask of every size, the paper's
     training; with a fixed size, D masks of that size. Shape (P, D), with an axis in front for a

@@ -1,8 +1,7 @@
 """Training objectives as pure functions of parameters, in nats a datum: PPCA, mixtures on grids, VAEs.
 
 All of them are *maximized* and comparable with the mean log p(x): D Σ_M π(M) S(x; M) for a law π of
-mask sizes. With the uniform law that is the LML itself (Proposition 1), with M fixed it is D S(x; M).
-Leading axes of parameters (written ... or B) are models trained side by side.
+mask sizes, the LML itself for the uniform law (Proposition 1). Leading axes (... or B) are models.
 """
 
 from __future__ import annotations
@@ -11,28 +10,21 @@ import math
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from mpt_lml import grids, masks, scores
 from mpt_lml.gaussian import LowRankPosterior
-from mpt_lml.grids import Grid
-from mpt_lml.masks import SizeLaw
 from mpt_lml.models.vae import Parameters, dense, divergence_from_prior, log_likelihood
 from mpt_lml.shapes import require_boolean_rows, require_data
 
 __all__ = [
     "curve",
-    "elbo",
     "exact",
     "linear_elbo",
     "log_marginal",
-    "mask_scores",
     "mixture",
-    "mixture_log_marginal",
-    "partial",
-    "recursive",
     "sampled",
     "second_moment",
 ]
@@ -40,15 +32,17 @@ __all__ = [
 _W = Float[Tensor, "*B D K"]
 _Noise = Float[Tensor, "..."]
 _Moment = Float[Tensor, "*#B D D"]
-_BernoulliW = Float[Tensor, "B D K"]
-_Offset = Float[Tensor, "B D"]
 _Masks = Bool[Tensor, "*#B P D"]
 _Data = Float[Tensor, "N D"]
 _EachData = Float[Tensor, "#B N D"] | _Data
 
 
 def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
-    """XᵀX/N (about zero): all that a Gaussian's mean log-density needs of the data."""
+    """XᵀX/N (about zero), (D, D): all that a Gaussian's mean log-density needs of the data.
+
+    >>> second_moment(torch.tensor([[1.0, 1.0], [1.0, -1.0]])).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
     require_data(x, x.shape[-1])
     return x.mT @ x / len(x)
 
@@ -76,16 +70,23 @@ def mask_scores(
 def sampled(
     loadings: _W, noise_variance: _Noise, moment: _Moment, mask: _Masks
 ) -> Float[Tensor, "*B"]:
-    """D times the mean score of the given masks: unbiased for the law that their sizes follow."""
+    """D times the mean score of the given masks: unbiased for the law that their sizes follow.
+
+    >>> sampled(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2), torch.ones(1, 2).bool())
+    tensor(-2.8379)
+    """
     return loadings.shape[-2] * mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
 
 
 def exact(
-    loadings: _W, noise_variance: _Noise, moment: _Moment, law: SizeLaw
+    loadings: _W, noise_variance: _Noise, moment: _Moment, law: masks.SizeLaw
 ) -> Float[Tensor, "*B"]:
     """D Σ_M π(M) S(x; M) of PPCA over every mask that the law can draw.
 
     Raises ``ValueError`` where 2^D masks are too many; use :func:`sampled` there.
+
+    >>> exact(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2), masks.UniformSize())
+    tensor(-2.8379)
     """
     num_features = loadings.shape[-2]
     mask = masks.subsets(num_features, instead="objectives.sampled")[1:]
@@ -97,41 +98,43 @@ def exact(
 
 
 def curve(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor, "*B D"]:
-    """The exact S(x; M), M = 1..D, of every PPCA of the batch, nats a coordinate, (..., D)."""
-    num_features = loadings.shape[-2]
-    mask = masks.subsets(num_features, instead="objectives.sampled")[1:].to(loadings.device)
+    """The exact S(x; M), M = 1..D, of every PPCA of the batch, nats a coordinate, (..., D).
+
+    >>> curve(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2))
+    tensor([-1.4189, -1.4189])
+    """
+    mask = masks.subsets(loadings.shape[-2], instead="objectives.sampled")[1:].to(loadings.device)
     each = mask_scores(loadings, noise_variance, moment, mask).movedim(-1, 0)
-    return scores.mean_by_size(each, mask.sum(dim=1), num_features)[1:].movedim(0, -1)
-
-
-def mixture_log_marginal(
-    loadings: _BernoulliW, offset: _Offset, x: _Data, grid: Grid
-) -> Float[Tensor, " B"]:
-    """Mean log p(x) of Bernoulli PCA on a grid, (B,); cost O(N K G + G D) a model."""
-    seen, pairs = torch.ones_like(x[0], dtype=torch.bool), zip(loadings, offset, strict=True)
-    weights = (grids.log_weights(grid, w, b, x, seen) for w, b in pairs)
-    return torch.stack([each.logsumexp(dim=-1).mean() for each in weights])
+    return scores.mean_by_size(each, mask.sum(dim=1), mask.shape[1])[1:].movedim(0, -1)
 
 
 def mixture(
-    loadings: _BernoulliW,
-    offset: _Offset,
+    loadings: Float[Tensor, "B D K"],
+    offset: Float[Tensor, "B D"],
     x: _Data,
-    mask: Bool[Tensor, "B P D"],
-    grid: Grid,
+    mask: Bool[Tensor, "B P D"] | None,
+    grid: grids.Grid,
     *,
     block: bool = False,
 ) -> Float[Tensor, " B"]:
     """D times the mean score of Bernoulli PCA on a grid, (B,); unbiased for the law of the sizes.
 
     The data are cut into P parts of (nearly) equal size and part p is scored with mask p: P masks for
-    the price of one. P = 1 is one mask for all data, the paper's way.
+    the price of one. P = 1 is one mask for all data, the paper's way. Without a mask: mean log p(x).
+    ``block``: (D/M) log p(x_A) instead, the marginal of the masked block, which forgets what was
+    observed; the authors' published script trains it where the paper writes log p(x_A | x_R).
 
-    ``block``: (D/M) log p(x_A) instead, the marginal of the masked block. It forgets what was
-    observed. The authors' published script trains this where the paper writes log p(x_A | x_R).
+    >>> grid, x = grids.gauss_hermite(1, 3), torch.ones(1, 2).double()
+    >>> mixture(0 * x[..., None], 0 * x, x, torch.tensor([[[True, False]]]), grid).exp()
+    tensor([0.2500], dtype=torch.float64)
     """
+    models = list(zip(loadings, offset, strict=True))
+    if mask is None:
+        seen = torch.ones_like(x[0], dtype=torch.bool)
+        every = (grids.log_weights(grid, *each, x, seen) for each in models)
+        return torch.stack([each.logsumexp(dim=-1).mean() for each in every])
     values = []
-    for w, b, rows in zip(loadings, offset, mask, strict=True):
+    for (w, b), rows in zip(models, mask, strict=True):
         require_boolean_rows("mask", rows, x.shape[1])
         parts = zip(x.tensor_split(len(rows)), rows, strict=True)
         each = [_mixture_score(grid, w, b, part, hidden, block).sum() for part, hidden in parts]
@@ -140,7 +143,7 @@ def mixture(
 
 
 def _mixture_score(
-    grid: Grid, w: Tensor, b: Tensor, x: Tensor, mask: Tensor, block: bool
+    grid: grids.Grid, w: Tensor, b: Tensor, x: Tensor, mask: Tensor, block: bool
 ) -> Float[Tensor, " N"]:
     """(1/M) Σ_{j∈A} log p(x_j | x_R) of every datum, or (1/M) log p(x_A) of the ``block``."""
     if block:
@@ -152,8 +155,8 @@ def _mixture_score(
 
 
 def linear_elbo(
-    loadings: _BernoulliW,
-    offset: _Offset,
+    loadings: Float[Tensor, "B D K"],
+    offset: Float[Tensor, "B D"],
     encoder: Float[Tensor, "B K D"],
     encoder_offset: Float[Tensor, "B K"],
     encoder_log_variance: Float[Tensor, "B K"],
@@ -164,19 +167,22 @@ def linear_elbo(
 
     The linear encoder of Lucas et al. 2019. Raises ``ValueError`` for an encoder whose dimensions
     are not those of the decoder and the data.
+
+    >>> w, b, c, x = torch.zeros(1, 2, 1), torch.zeros(1, 2), torch.zeros(1, 1), torch.ones(3, 2)
+    >>> linear_elbo(w, b, w.mT, c, c, x, torch.zeros(1, 3, 1)).exp()
+    tensor([0.2500])
     """
     if encoder.shape != loadings.mT.shape or x.shape[1] != loadings.shape[1]:
         raise ValueError(
-            f"the encoder must have shape {tuple(loadings.mT.shape)} and data as many columns as the "
-            f"loadings {tuple(loadings.shape)} rows, got encoder {tuple(encoder.shape)} and data "
-            f"{tuple(x.shape)}."
+            f"loadings {tuple(loadings.shape)} need an encoder of shape {tuple(loadings.mT.shape)} and "
+            f"data with {loadings.shape[1]} columns, got {tuple(encoder.shape)} and {tuple(x.shape)}."
         )
     mean = x @ encoder.mT + encoder_offset[:, None]
     variance = encoder_log_variance.exp()[:, None]
     z = mean + variance.sqrt() * noise
     logits = z @ loadings.mT + offset[:, None]
     # Σ_d x_d ℓ_d through K numbers a datum, as on a grid: the only (N, D) array is the softplus.
-    fit = ((x @ loadings) * z).sum(dim=-1) + offset @ x.T - F.softplus(logits).sum(dim=-1)
+    fit = ((x @ loadings) * z).sum(dim=-1) + offset @ x.T - softplus(logits).sum(dim=-1)
     return _bound(fit, mean, variance)
 
 
@@ -186,10 +192,7 @@ def elbo(
     noise: Float[Tensor, "B N K"],
     noise_variance: float | None,
 ) -> Float[Tensor, " B"]:
-    """Mean ELBO of VAEs with one reparameterized z a datum, (B,); Bernoulli where σ² is None.
-
-    ``parameters`` are those of :func:`mpt_lml.models.vae.dense_parameters`, here and below.
-    """
+    """Mean ELBO of VAEs with ``vae.dense_parameters``, one z a datum, (B,); Bernoulli without σ²."""
     z, mean, log_variance = _encode(parameters, x.expand(len(noise), *x.shape[-2:]), noise)
     fit = log_likelihood(x, dense(parameters, "decoder", z), noise_variance).sum(dim=-1)
     return _bound(fit, mean, log_variance.exp())
@@ -209,18 +212,16 @@ def recursive(
 ) -> Float[Tensor, " B"]:
     """D times the mean of (1/M) Σ_{j∈A} log (1/S) Σ_s p(x_j | z_s), after rounds of refilling, (B,).
 
-    The paper's masked training of a deep VAE, with the conditionals of Rezende et al. 2014
-    (Appendix F): hidden coordinates start at 0, z ~ q(z | filled x), hidden coordinates are replaced by
-    the decoder's mean, and so on; in the last round ``samples`` draws z_s are scored. For one of them
-    the logarithm is in expectation below that of the chain's average (Jensen), so this bounds the
-    conditionals of the chain, not those of the model.
-
-    ``noise`` is (rounds − 1 + samples, B, N, K). ``from_decoder``: hidden coordinates start at the
-    decoder's output at z = 0. ``pixel_noise`` (rounds − 1, B, N, D): they are refilled with draws of
-    a Gaussian decoder instead of its mean. The ``gradient`` goes through the last round (the fillings
-    are constants), through all, or through the last decoding: then nothing here trains the encoder.
+    The paper's masked training of a deep VAE (Rezende et al. 2014, Appendix F): hidden coordinates
+    start at 0, or at the decoder's output at z = 0 with ``from_decoder``; z ~ q(z | filled x); they are
+    replaced by the decoder's mean, or draws with ``pixel_noise`` (rounds − 1, B, N, D), and so on. In
+    the last round ``samples`` draws z_s are scored, ``noise`` is (rounds − 1 + samples, B, N, K). For
+    one draw the logarithm is in expectation below that of the chain's average (Jensen): this bounds the
+    conditionals of the chain, not those of the model. The ``gradient`` goes through the last round
+    (the fillings are constants), all of them, or the last decoding: nothing then trains the encoder.
     """
-    _require_draws(noise, samples)
+    if not 1 <= samples <= len(noise):
+        raise ValueError(f"{samples} draws of z are asked for and noise holds {len(noise)}.")
     before = len(noise) - samples
     if pixel_noise is not None and (noise_variance is None or len(pixel_noise) != before):
         raise ValueError(
@@ -258,20 +259,17 @@ def partial(
 ) -> Float[Tensor, " B"]:
     """D times the mean of (1/M) Σ_{j∈A} log Σ_s w̄_s p(x_j | z_s), z_s ~ q(z | x_R), (B,).
 
-    The encoder sees x_R, with zeros in the holes (MIWAE, Mattei & Frellsen 2019), and the mask (as the
-    network of x_R in VAEAC, Ivanov et al. 2019).
-    Weights w̄_s ∝ p(x_R, z_s)/q(z_s | x_R) make the conditionals consistent as S grows. The decoder
-    follows the score, the encoder the ELBO of x_R alone, whose best answer is p(z | x_R). With
-    ``weighted`` false all w̄_s are 1/S and both networks follow the score.
+    The encoder sees x_R with zeros in the holes (MIWAE, Mattei & Frellsen 2019) and the mask (VAEAC,
+    Ivanov et al. 2019). Weights w̄_s ∝ p(x_R, z_s)/q(z_s | x_R) make the conditionals consistent as S
+    grows. The decoder follows the score, the encoder the ELBO of x_R alone, whose best answer is
+    p(z | x_R). Without ``weighted`` all w̄_s are 1/S and both networks follow the score.
     """
-    _require_draws(noise, 1)
     seen = torch.where(mask, 0.0, x)
     z, mean, log_variance = _encode(parameters, torch.cat([seen, mask.to(seen)], dim=-1), noise)
-    if not weighted:
-        factors = log_likelihood(x, _decode(parameters, z), noise_variance)
-        return _score(factors.logsumexp(dim=0) - math.log(len(noise)), mask)
-    fixed = z.detach()
+    fixed = z.detach() if weighted else z
     factors = log_likelihood(x, _decode(parameters, fixed), noise_variance)
+    if not weighted:
+        return _score(factors.logsumexp(dim=0) - math.log(len(noise)), mask)
     log_q = -0.5 * (noise.square() + log_variance.detach()).sum(dim=-1)
     joint = factors.where(~mask, 0.0).sum(dim=-1) - 0.5 * fixed.square().sum(dim=-1)
     weight = (joint - log_q).log_softmax(dim=0)
@@ -283,21 +281,14 @@ def partial(
 
 
 def _bound(fit: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """The ELBO: what a draw of z explains less what it costs, mean over the data."""
     return (fit - divergence_from_prior(mean, variance)).mean(dim=-1)
 
 
-def _score(values: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N D"]) -> Float[Tensor, " B"]:
+def _score(values: Tensor, mask: Tensor) -> Tensor:
     return mask.shape[-1] * scores.mask_score(values, mask).mean(dim=-1)
 
 
-def _require_draws(noise: Tensor, samples: int) -> None:
-    if not 1 <= samples <= len(noise):
-        raise ValueError(f"{samples} draws of z are asked for and noise holds {len(noise)}.")
-
-
 def _encode(parameters: Parameters, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A draw z from q(z | x), the mean and the log-variance of q."""
     mean, log_variance = dense(parameters, "encoder", x).chunk(2, dim=-1)
     return mean + (0.5 * log_variance).exp() * noise, mean, log_variance
 

@@ -34,6 +34,10 @@ def ais(
     ``num_leapfrog`` leapfrogs at each (Wu et al. 2017). The step size of every datum follows the
     acceptance of its chains. exp(value) is unbiased for p(x) at fixed step sizes, so the value is a
     lower bound in expectation; the standard error is over chains, by the delta method.
+
+    >>> model, g = BernoulliPCA(torch.zeros(3, 2)), torch.Generator().manual_seed(0)
+    >>> ais(model, torch.ones(1, 3), 4, 5, generator=g)
+    -2.0794 ± 0.0000 nats
     """
     require_count("num_chains", num_chains, 2)
     require_count("num_temperatures", num_temperatures, 2)

@@ -137,7 +137,7 @@ class Figure3Upper(Experiment):
         W, b = (ends[key][name].double() for name in ("loadings", "offset"))
         for value, name in (("coarse", "published"), ("own", key.split("/")[1])):
             grid = self.grid(name).to(W)
-            arrays[f"{value}/{key}"] = objectives.mixture_log_marginal(W, b, x.double(), grid)
+            arrays[f"{value}/{key}"] = objectives.mixture(W, b, x.double(), None, grid)
         both = torch.cat([W, b[..., None]], dim=-1)
         if key.partition("/")[2] in (*PRINTED, f"uniform/1/{self.long_masks}"):
             arrays[f"loadings/{key}"] = (1000 * both[0]).round() / 1000
@@ -165,7 +165,7 @@ class Figure3Upper(Experiment):
             begin = {name: begin[name] for name in ("loadings", "offset")}
 
         def lml_on(nodes: Grid) -> fit.Tracked:
-            return lambda p: objectives.mixture_log_marginal(p["loadings"], p["offset"], x, nodes)
+            return lambda p: objectives.mixture(p["loadings"], p["offset"], x, None, nodes)
 
         fine = grids.trapezoid(self.latent_dim, self.track_nodes, extent=8.0)
         state, used = f"{row.replace('/', '-')}-training", checksum([x.cpu()])
@@ -190,7 +190,7 @@ class Figure3Upper(Experiment):
 
         def value(p: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
             if name == "marginal":
-                return objectives.mixture_log_marginal(**p, x=x, grid=grid)
+                return objectives.mixture(p["loadings"], p["offset"], x, None, grid)
             if name.startswith("elbo"):
                 shape = (len(x), self.latent_dim)
                 noise = torch.stack([torch.randn(shape, generator=g) for g in generators])
@@ -267,7 +267,7 @@ class Figure3Upper(Experiment):
         shared = [self.grid("published"), grids.trapezoid(K, 20), grids.trapezoid(K, 40)]
         shared += [grids.gauss_hermite(K, 20), grids.gauss_hermite(K, 40), grids.trapezoid(K, 160)]
         pair = model.loadings[None], model.offset[None]
-        values = [objectives.mixture_log_marginal(*pair, x, grid.to(x))[0] for grid in shared]
+        values = [objectives.mixture(*pair, x, None, grid.to(x))[0] for grid in shared]
         values.append(model.adaptive_log_marginal(x).mean())
         arbiter = estimators.iwae(model, x, self.arbiter_samples, generator=seeded(0))
         difference = torch.stack(values) - float(arbiter)

@@ -106,7 +106,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
     ) -> Float[Tensor, " N"]:
         """log p(x) of the model with continuous z, nats, (N,): every datum on its own grid.
 
-        The shared grid plays no role here; the difference from :meth:`log_marginal` is its error.
+        The shared grid plays no role here; the difference from ``log_marginal`` is its error.
         With hundreds of pixels a posterior is nearly normal and the defaults leave an error below
         1e-5; with a handful its tails are the prior's, longer than the curvature at the mode says,
         and ``extent`` has to grow.
@@ -144,7 +144,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
 @final
 class GridConditional(TractableModel):
-    """A latent-variable model with its prior on a grid, such as a :class:`VAE` with K ≤ 3.
+    """A latent-variable model with its prior on a grid, such as a ``VAE`` with K ≤ 3.
 
     The decoder is evaluated at the nodes once; no encoder is asked. It is a finite mixture, so
     Proposition 1 holds to rounding on any grid, and log p(x) converges as the grid is refined.

@@ -44,7 +44,7 @@ class VAE(LatentVariableModel):
     """z ~ N(0, I_K), x_d | z from a decoder network; q(z | x) = N(m(x), diag v(x)) from an encoder.
 
     Kingma & Welling 2014; Rezende et al. 2014; paper, Figure 3, lower row. Neither log p(x) nor
-    log p(x_j | x_R) has a closed form: see ``mpt_lml.estimators``, and :class:`GridConditional`.
+    log p(x_j | x_R) has a closed form: see ``mpt_lml.estimators``, and ``GridConditional``.
 
     Parameters
     ----------
