@@ -25,11 +25,10 @@ def require_dtype(
     name: str, value: object, dtype: torch.dtype | None = None, *, hint: str = ""
 ) -> None:
     """Check that ``value`` is a tensor of this dtype, by default of a floating-point one."""
+    floating = dtype is None and isinstance(value, Tensor) and value.is_floating_point()
     got = value.dtype if isinstance(value, Tensor) else type(value).__name__
-    if not isinstance(value, Tensor) or (dtype or value.dtype) != got:
+    if not floating and (dtype is None or got != dtype):
         raise TypeError(f"{name} must be a {dtype or 'floating-point'} tensor, got {got}.{hint}")
-    if dtype is None and not value.is_floating_point():
-        raise TypeError(f"{name} must be a floating-point tensor, got {got}.{hint}")
 
 
 def require_rows(name: str, rows: Tensor, num_features: int, letter: str = "N") -> None:

@@ -20,7 +20,6 @@ __all__ = [
     "SymbolicTable",
     "mean_log_marginal",
     "order_term",
-    "printed_score",
     "residual",
     "score",
 ]
@@ -38,11 +37,8 @@ class _SymbolicModel(ABC):
     def log_conditional(self, target: int, observed: Iterable[int]) -> sp.Expr:
         """log p(x_j | x_R) in nats."""
         indices = self._checked(observed)
-        if target in indices or target not in range(self.num_features):
-            raise ValueError(
-                f"target must be one of 0..{self.num_features - 1} and not observed. "
-                f"Got target {target} with observed {tuple(indices)}."
-            )
+        if target not in self._checked(None) or target in indices:
+            raise ValueError(f"target must be a coordinate not in {indices}. Got target {target}.")
         return self._log_conditional(target, indices)
 
     @abstractmethod
@@ -59,10 +55,8 @@ class _SymbolicModel(ABC):
         everything = range(self.num_features)
         indices = sorted(everything if observed is None else observed)
         if len(set(indices)) != len(indices) or not set(indices) <= set(everything):
-            raise ValueError(
-                f"observed must be distinct numbers in 0..{self.num_features - 1}. "
-                f"Got {tuple(indices)}."
-            )
+            legal = f"0..{self.num_features - 1}"
+            raise ValueError(f"observed must be distinct numbers in {legal}. Got {indices}.")
         return indices
 
 
@@ -207,16 +201,6 @@ def mean_log_marginal(model: _SymbolicModel, num_observed: int) -> sp.Expr:
     require_count("num_observed", num_observed, 0, model.num_features)
     subsets = combinations(range(model.num_features), num_observed)
     return _mean(model.log_marginal(observed) for observed in subsets)
-
-
-def printed_score(model: _SymbolicModel, num_masked: int) -> sp.Expr:
-    """The size-M score when masked token j is predicted from D−j coordinates, x_{R(1:D-j)}.
-
-    Averaged over the D! orders o with M(j) = o_j and R(1:D-j) = {o_{j+1}..o_D}: the coordinates
-    after token j, masked or not. A mask of size M leaves only D−M observed: this is not S(x; M).
-    """
-    require_count("num_masked", num_masked, 1, model.num_features)
-    return _mean(order_term(model, j) for j in range(1, num_masked + 1))
 
 
 def residual(model: _SymbolicModel, term: Callable[[_SymbolicModel, int], sp.Expr]) -> sp.Expr:

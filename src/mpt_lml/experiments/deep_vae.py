@@ -94,12 +94,13 @@ def exact(p: Parameters, x: Tensor, g: Generators, of: Figure3Lower) -> Tensor:
     """
     grid, values = grids.trapezoid(of.latent_dim, of.exact_nodes).to(x), []
     width = grid.nodes.max() - grid.nodes.min()
-    for images, model, own in zip(x, of.models(p), g, strict=True):
+    for run, (images, own) in enumerate(zip(x, g, strict=True)):
         law, count = FixedRate(of.fixed_rate), of.exact_masks
         mask = masks.stratified_masks(count, x.shape[2], law, generator=own).to(x.device)
         shift = torch.rand(of.latent_dim, generator=own).to(x) - 0.5
         nodes = grid.nodes + shift * width / (of.exact_nodes - 1)
         log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
+        model = vae.dense_model(p, run, "gaussian", of.noise_variance)
         table = GridConditional(model, grids.Grid(nodes, log_weights))
         score = scores.mask_score(table.log_conditional(images, mask), mask)
         values.append(x.shape[2] * score.mean())
@@ -185,7 +186,6 @@ class Figure3Lower(Experiment):
         """All seeds side by side; an "epoch" of the history is one step on a minibatch of each.
 
         Tracked, NaN in between: ``values["lml"]`` and ``values["encoder"]``, as in the arrays.
-        The parameters come back in double precision.
         """
         generators, few = [_seeded(seed) for seed in self.seeds], x[: self.track_data]
         partial = isinstance(objective, Masked) and objective.partial is not None
@@ -197,26 +197,26 @@ class Figure3Lower(Experiment):
             return objective(p, x[torch.stack(rows).to(x.device)], g, self)
 
         identity = dataclasses.asdict(self) | {"objective": name, "data": checksum([x.cpu()])}
-        history = fit.maximize(
+        return fit.maximize(
             {key: value.to(x) for key, value in start.items()},
             on_minibatch,
             num_epochs=self.num_steps,
             learning_rate=self.learning_rate,
             generators=generators,
             track={
-                "lml": lambda p: self.log_likelihood(_double(p), few.double()).to(x),
+                "lml": lambda p: self.log_likelihood(p, few.double()).to(x),
                 "encoder": lambda p: self.by_encoder(p, few).to(x),
             },
             track_every=self.track_every,
             checkpoint=bench.checkpoint(name, every=200, **identity),
             progress=bench.progress,
         )
-        return dataclasses.replace(history, parameters=_double(history.parameters))
 
-    def models(self, parameters: Parameters) -> list[vae.VAE]:
+    def models(self, parameters: Parameters, dtype: torch.dtype = torch.float64) -> list[vae.VAE]:
         """The model of every seed."""
+        own = {name: value.detach().to(dtype) for name, value in parameters.items()}
         variance, runs = self.noise_variance, range(len(self.seeds))
-        return [vae.dense_model(parameters, run, "gaussian", variance) for run in runs]
+        return [vae.dense_model(own, run, "gaussian", variance) for run in runs]
 
     def log_likelihood(self, parameters: Parameters, x: Tensor) -> Float[Tensor, " seeds"]:
         """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
@@ -230,7 +230,7 @@ class Figure3Lower(Experiment):
     def by_encoder(self, parameters: Parameters, x: Tensor) -> Float[Tensor, " seeds"]:
         """What ``track_draws`` draws from the encoder report, a lower bound to look at."""
         draws, rule = self.track_draws, estimators.from_encoder
-        every = self.models(parameters)
+        every = self.models(parameters, x.dtype)
         values = [estimators.iwae(m, x, draws, generator=_seeded(0), proposal=rule) for m in every]
         return torch.tensor(values)
 
@@ -254,9 +254,8 @@ class Figure3Lower(Experiment):
             found = [self.evaluate(model, x, run) for run, model in enumerate(models)]
             arrays[f"lml/{name}"], arrays[f"error/{name}"] = torch.stack([f[0] for f in found], 1)
             arrays[f"ais/{name}"] = torch.stack([f[1] for f in found[: self.ais_seeds]], 1)
-            if self.keep_weights:
-                weights = history.parameters.items()
-                arrays |= {f"weights/{name}/{key}": value.cpu() for key, value in weights}
+            kept = history.parameters if self.keep_weights else {}
+            arrays |= {f"weights/{name}/{key}": value.cpu() for key, value in kept.items()}
         return Outcome(self.findings(arrays), arrays, checksum([x.cpu()]))
 
     def evaluate(self, model: vae.VAE, x: Tensor, run: int) -> list[Tensor]:
@@ -288,10 +287,6 @@ class Figure3Lower(Experiment):
             "partial-against-recursion": gap("partial", "fixed"),
             "encoder-bound-gap": Finding.over(arrays["encoder/fixed"][-1] - track[-1]),
         }
-
-
-def _double(parameters: Parameters) -> dict[str, Tensor]:
-    return {name: value.detach().double() for name, value in parameters.items()}
 
 
 def _seeded(seed: int) -> torch.Generator:

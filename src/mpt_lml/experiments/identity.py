@@ -177,9 +177,7 @@ def _misprints() -> dict[str, float]:
     green_sour = Cell(apples, (0, 0))
     return {
         "count-512-76": float(masks.count(512, 76)),
-        "eq-1": (city * (city / separate).log())
-        .sum()
-        .item(),  # the expected gap, everything masked
+        "eq-1": (city * (city / separate).log()).sum().item(),  # with everything masked
         "eq-4": green_sour.equation_four(1),
         "eq-4-reason": float(min(math.factorial(d) - math.comb(d, t - 1) for d, t in sizes)),
         "eq-a3-line": green_sour.line_before_a3(1),
@@ -272,8 +270,8 @@ def sign_loss(model: PPCA, num_draws: int, generator: torch.Generator) -> Float[
 
 def _conforms(model: PPCA, num_masked: int) -> bool:
     """Whether S_MRᵀ S_RR⁻¹ S_MR, with Appendix B's blocks, is a product of matrices that fit."""
-    masked, rest = slice(None, num_masked), slice(num_masked, None)
-    block, visible = model.covariance[masked, rest], model.covariance[rest, rest]
+    covariance, m = model.covariance, num_masked
+    block, visible = covariance[:m, m:], covariance[m:, m:]
     try:
         block.T @ torch.linalg.inv(visible) @ block
     except RuntimeError:

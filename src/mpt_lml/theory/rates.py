@@ -38,8 +38,8 @@ def crossover(
     """M*/D, the rate at which a curve, joined by straight lines, *first* passes ``height``, (...).
 
     A curve that falls passes it once; that of an overfitted model on held-out data can do so more
-    often. ``score`` is S at the increasing masking rates ``rate``, without them at M/D for M = 1..D;
-    ``height`` is log p(x)/D, the mean of ``score`` where none is given.
+    often. ``score`` (..., L) is S in nats at the increasing masking rates ``rate`` (L,), without them
+    at M/D for M = 1..D; ``height`` (...) is log p(x)/D, the mean of ``score`` where none is given.
 
     Raises ``ValueError`` where a curve stays on one side of its height.
 
