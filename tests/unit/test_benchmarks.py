@@ -63,12 +63,12 @@ def test_batched_training_is_the_literal_loop() -> None:
     for law in (masks.UniformSize(), masks.FixedRate(0.2)):
         history = config.train([of], [law], Bench())
         starts, generators = config.starts()
-        for run, g in enumerate(generators):
+        for row, g in enumerate(generators):
             mask = [masks.stratified_masks(5, 5, law, generator=g) for _ in range(6)]
-            loadings, lml = literal.train(of.x, starts[run], 0.2, torch.stack(mask), 0.01)
-            ours = history.parameters["loadings"][run]
+            loadings, lml = literal.train(of.x, starts[row], 0.2, torch.stack(mask), 0.01)
+            ours = history.parameters["loadings"][row]
             torch.testing.assert_close(ours, loadings, atol=1e-9, rtol=0)
-            assert history.values["lml"][1:, run].tolist() == pytest.approx(lml, abs=1e-9)
+            assert history.values["lml"][1:, row].tolist() == pytest.approx(lml, abs=1e-9)
 
 
 def test_everything_in_one_batch_is_everything_one_by_one() -> None:
