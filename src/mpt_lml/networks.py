@@ -194,10 +194,7 @@ def small_bert_folder() -> Path:
 def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder, of a ``vocab.txt``, or of a name on the hub.
 
-    Raises
-    ------
-    CheckpointError
-        When ``source`` holds no tokenizer, or the hub cannot be reached.
+    Raises ``CheckpointError`` when there is none, or the hub cannot be reached.
     """
     from transformers import AutoTokenizer, BertTokenizer
 
@@ -220,13 +217,9 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
     Safetensors only; weights are float32, in whatever precision they were stored. A name on the hub
     means the commit that the book pins, unless ``revision`` names another.
 
-    Raises
-    ------
-    CheckpointError
-        When ``source`` is a folder without a checkpoint or with pickled weights only, when some of
-        the weights are missing (an encoder alone), or when the hub cannot be reached.
-    ValueError
-        For another kind of model, and for a hub name without a revision.
+    Raises ``CheckpointError`` for a folder without a checkpoint or with pickled weights only, for
+    missing weights (an encoder alone), and where the hub cannot be reached, ``ValueError`` for
+    another kind of model and for a hub name without a revision.
     """
     from transformers import AutoConfig, AutoModelForMaskedLM, ViTMAEForPreTraining
 

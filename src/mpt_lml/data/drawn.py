@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -13,8 +13,7 @@ from mpt_lml.shapes import require_count, require_generator
 __all__ = ["GaussianDraw", "paper_gaussian"]
 
 
-@dataclass(frozen=True)
-class GaussianDraw:
+class GaussianDraw(NamedTuple):
     """Data of the paper's PPCA experiments with the loadings they were drawn from."""
 
     x: Float[Tensor, "N D"]

@@ -1,18 +1,4 @@
-"""Images: what is always there, what a local folder has, what a hub has.
-
-==================  ====================  ====================================  ===================
-name                always there          folder named by ``MPT_LML_DATA``      hub
-==================  ====================  ====================================  ===================
-``digits``          with scikit-learn     --                                    --
-``mnist``           --                    ``mnist/*.gz`` (IDX, MD5-checked)     ``ylecun/mnist``
-``fashion_mnist``   --                    ``fashion_mnist/*.gz`` (the same)     Fashion-MNIST
-``cifar100``        --                    ``cifar100/test.npz``                 CIFAR-100
-``tiny_imagenet``   --                    ``tiny_imagenet/val.tar``             Tiny-ImageNet
-==================  ====================  ====================================  ===================
-
-Of the two color sets only CIFAR-100's test images and Tiny-ImageNet's validation images are read,
-10,000 each; this book holds every fifth of them out (``split="test"``, 2,000) and trains on the rest.
-"""
+"""Images: what is always there, what a local folder has, what a hub has."""
 
 from __future__ import annotations
 
@@ -20,9 +6,8 @@ import gzip
 import io
 import tarfile
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -62,16 +47,10 @@ _HUB = {  # name, split, column
 }
 
 
-@dataclass(frozen=True)
-class Images:
-    """Images as rows.
+class Images(NamedTuple):
+    """Images as rows: pixels in [0, 1], float64, and float32 for the color sets.
 
-    Attributes
-    ----------
-    pixels : Tensor (N, H·W) float64, or (N, H·W·3) float32 for the color sets
-        In [0, 1], row by row, the three channels of a pixel next to each other.
-    shape : tuple
-        (H, W), or (H, W, 3).
+    The three channels of a pixel lie next to each other; ``shape`` is (H, W) or (H, W, 3).
     """
 
     pixels: Float[Tensor, "N D"]
@@ -85,19 +64,12 @@ class Images:
 
 
 def images(name: str = "digits", split: Split = "train") -> Images:
-    """Images by name: ``digits`` (always there), or one of the four sets in the module's table.
+    """Images by name: ``digits`` (always there), or a set from the local folder or the hub.
 
-    The folder named by the environment variable ``MPT_LML_DATA`` is asked first, then the hub (only
-    where the ``datasets`` package is installed and ``HF_HUB_OFFLINE`` is not set).
-
-    Raises
-    ------
-    ValueError
-        For an unknown name or split.
-    DataNotFoundError
-        When the data are in none of the places; the message lists the three ways to get them.
-    CorruptDataError
-        When a local file is truncated or fails its checksum.
+    Those are ``mnist``, ``fashion_mnist``, ``cifar100`` and ``tiny_imagenet``. Of the last two only
+    the test and validation images are read, 10,000 each; every fifth of them is held out here.
+    Raises ``ValueError`` for an unknown name or split, ``DataNotFoundError``, which lists the three
+    ways to get them, and ``CorruptDataError`` for a file that is truncated or fails its checksum.
 
     >>> images("digits", "test").grid.shape
     torch.Size([599, 1, 8, 8])

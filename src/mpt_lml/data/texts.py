@@ -1,27 +1,9 @@
-"""Sentences: what is always there, what a local folder has, what a hub has.
-
-==================  ====================  ============================================  ===========
-name                always there          folder named by ``MPT_LML_DATA``              hub
-==================  ====================  ============================================  ===========
-``written``         with the package      --                                            --
-``glue/ax``         --                    ``glue/AX/diagnostic-full.tsv``, pairs        nyu-mll/glue
-``glue/cola``       --                    ``glue/CoLA/dev.tsv``                         the same
-``glue/mrpc``       --                    ``glue/MRPC/msr_paraphrase_test.txt``, pairs  the same
-``glue/qnli``       --                    ``glue/QNLI/dev.tsv``, pairs                  the same
-``glue/sst-2``      --                    ``glue/SST-2/dev.tsv``                        the same
-``books``           --                    ``text/classic_books/corpus.txt``             --
-``wikitext-2``      --                    ``text/wikitext-2/{valid,test}.txt``          --
-==================  ====================  ============================================  ===========
-
-Of the 23 classic books the last two, both by Stevenson, are held out (``split="test"``). The model
-card of the small BERT lists them and says how they make one file.
-"""
+"""Sentences: what is always there, what a local folder has, what a hub has."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -85,41 +67,20 @@ _WRITTEN = (
 )
 
 
-@dataclass(frozen=True)
-class Sentences:
-    """Texts, or pairs of texts, in the order of their file; ``sentences[:64]`` are some of them.
-
-    Attributes
-    ----------
-    first : tuple of str
-    second : tuple of str or None
-        The other half of each pair.
-    """
+class Sentences(NamedTuple):
+    """Texts in the order of their file; ``second`` is the other half of each pair."""
 
     first: tuple[str, ...]
     second: tuple[str, ...] | None = None
 
-    def __len__(self) -> int:
-        return len(self.first)
-
-    def __getitem__(self, rows: slice) -> Sentences:
-        second = None if self.second is None else self.second[rows]
-        return Sentences(self.first[rows], second)
-
 
 def sentences(name: str = "written", split: Split = "test") -> Sentences:
-    """Sentences by name, see the module's table, or the lines of a UTF-8 file.
+    """Sentences by name: ``written`` (always there), or from the local folder or the hub.
 
-    GLUE has one split here, which is not labeled.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name or split.
-    DataNotFoundError
-        When the sentences are in none of the places; the message lists the three ways to get them.
-    CorruptDataError
-        When a local file has a row with too few columns, or is not UTF-8.
+    Those are ``glue/ax``, ``cola``, ``mrpc``, ``qnli`` and ``sst-2``, with one split that is not
+    labeled, ``books``, of which the last two are held out, and ``wikitext-2``; or ``name`` is a
+    UTF-8 file with one a line. Raises as :func:`~mpt_lml.data.images`, and ``CorruptDataError`` for
+    a row with too few columns.
 
     >>> sentences("written").first[2]
     'It was late in the evening when the ship came into the harbor.'
@@ -147,10 +108,7 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
 def bert_vocabulary() -> Path:
     """The 30,522 word pieces of bert-base-uncased, a ``vocab.txt`` in the local folder.
 
-    Raises
-    ------
-    DataNotFoundError
-        When it is not there.
+    Raises ``DataNotFoundError`` when it is not there.
     """
     name = "BERT's vocabulary"
     file = "bert_vocab/bert-base-uncased-vocab.txt"

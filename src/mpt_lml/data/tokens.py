@@ -105,11 +105,8 @@ def encode(
 ) -> Tokens:
     """Tokenize sentences or pairs, whole: [CLS] a [SEP] or [CLS] a [SEP] b [SEP].
 
-    Raises
-    ------
-    ValueError
-        For no text or an empty one, and for a sentence with more than ``max_length`` tokens, which
-        is named and never cut.
+    Raises ``ValueError`` for no text or an empty one, and for a sentence with more than
+    ``max_length`` tokens, which is named and never cut.
 
     >>> from mpt_lml.networks import load_small_bert
     >>> _, tokenizer = load_small_bert()
@@ -118,13 +115,8 @@ def encode(
     """
     _require_texts(first, second)
     pairs = () if second is None else (list(second),)
-    found = tokenizer(
-        list(first),
-        *pairs,
-        return_special_tokens_mask=True,
-        return_token_type_ids=True,
-        verbose=False,
-    )
+    wanted = {"return_special_tokens_mask": True, "return_token_type_ids": True}
+    found = tokenizer(list(first), *pairs, **wanted, verbose=False)
     rows = found["input_ids"]
     lengths = torch.tensor([len(row) for row in rows])
     longest = int(lengths.argmax())
@@ -134,8 +126,7 @@ def encode(
             f"{max_length}: {first[longest][:60]!r}. Leave it out or split it; cutting it silently "
             "would change what is scored."
         )
-    pad = tokenizer.pad_token_id or 0
-    ids = _padded(rows, pad)
+    ids = _padded(rows, tokenizer.pad_token_id or 0)
     maskable = _padded(found["special_tokens_mask"], 1) == 0
     if tokenizer.unk_token_id is not None:
         maskable &= ids != tokenizer.unk_token_id

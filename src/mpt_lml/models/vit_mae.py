@@ -8,7 +8,6 @@ chosen: log N(x; f, σ²) = −½ log 2πσ² − (x − f)²/2σ². Here it is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import log_normal
-from mpt_lml.shapes import require_finite
+from mpt_lml.shapes import require_dtype, require_finite
 
 if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining
@@ -30,25 +29,21 @@ __all__ = ["ViTMAE"]
 class ViTMAE(ConditionalModel):
     """p(x_j | x_R) = Π_pixels N(pixel; prediction from the patches R, σ²) for every patch j.
 
-    The coordinates are the D patches of an image; one patch holds d pixels (channels counted) and
-    its log-density is the sum of theirs, in nats, under a density of pixels in [0, 1]. ``x`` is
-    (N, C, H, W) in every method.
+    The coordinates are the D patches of an image of d pixels each (channels counted); densities are
+    of pixels in [0, 1], in nats. ``x`` is (N, C, H, W) in every method.
 
     Parameters
     ----------
     network : ViTMAEForPreTraining
         From ``transformers``, trained on plain pixels (``norm_pix_loss=False``).
     variance : float or Tensor () or (D,) or (D, D, d)
-        σ², in squared units of pixels in [0, 1]: one number, one for each number of masked patches
-        (``variance[M - 1]`` belongs to M), or one for each number and pixel
-        (``variance[M - 1, j, i]``: pixel i of patch j). :meth:`fit_variance` estimates it.
+        σ²: one number, one for each number M of masked patches (``variance[M - 1]``), or one for
+        each of these and each pixel i of patch j (``variance[M - 1, j, i]``).
     pixel_mean, pixel_scale : float or Tensor (C,)
         The network sees (x − mean)/scale in each channel and predicts in these units.
 
-    Raises
-    ------
-    TypeError, ValueError
-        For another kind of network, one trained on normalized patches, or σ² ≤ 0.
+    Raises ``TypeError`` for another kind of network, ``ValueError`` for one trained on normalized
+    patches and for σ² ≤ 0.
 
     >>> from mpt_lml.networks import small_mae
     >>> model = ViTMAE(small_mae(8, 1, 2, width=16, seed=4), 0.1)
@@ -88,11 +83,9 @@ class ViTMAE(ConditionalModel):
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` holds images of this shape with pixels in [0, 1]."""
-        expected = ", ".join(map(str, self.image_shape))
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            got = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise TypeError(f"x must be a floating-point tensor (N, {expected}), got {got}.")
+        require_dtype("x", x)
         if x.ndim != 4 or tuple(x.shape[1:]) != self.image_shape or len(x) == 0:
+            expected = ", ".join(map(str, self.image_shape))
             raise ValueError(
                 f"this network takes images (N, {expected}), that is (N, channels, height, width), "
                 f"got {tuple(x.shape)}."
@@ -207,14 +200,19 @@ class ViTMAE(ConditionalModel):
         x, mask = x.to(self.device), mask.to(self.device)
         inputs = self._inputs(x)
         result = x.new_empty(len(x), self.num_features, self.pixels_per_patch)
-        sizes = mask.sum(dim=1)
-        with _evaluating(self.network):
+        sizes, config = mask.sum(dim=1), self.network.vit.embeddings.config
+        before = (config.mask_ratio, self.network.training)
+        self.network.eval()
+        try:
             for size in sizes.unique():
                 rows = sizes == size
                 out = self.network(inputs[rows], noise=_masking_noise(self.network, mask[rows]))
                 if not torch.equal(out.mask.bool(), mask[rows]):
                     raise RuntimeError("transformers masked other patches than those asked for")
                 result[rows] = out.logits.to(x.dtype)
+        finally:
+            config.mask_ratio = before[0]
+            self.network.train(before[1])
         area = self.network.config.patch_size**2  # channels are innermost in a patch
         return self.pixel_mean.repeat(area).to(x) + self.pixel_scale.repeat(area).to(x) * result
 
@@ -259,19 +257,6 @@ def _masking_noise(network: ViTMAEForPreTraining, mask: Bool[Tensor, "N D"]) -> 
     count = mask.shape[1]
     network.vit.embeddings.config.mask_ratio = (int(mask[0].sum()) - 0.5) / count
     return mask.float() + torch.arange(count, device=mask.device) / (2.0 * count)
-
-
-@contextmanager
-def _evaluating(network: ViTMAEForPreTraining) -> Iterator[None]:
-    """Evaluation mode; the mode and the masking ratio come back afterwards."""
-    config = network.vit.embeddings.config
-    before = (config.mask_ratio, network.training)
-    network.eval()
-    try:
-        yield
-    finally:
-        config.mask_ratio = before[0]
-        network.train(before[1])
 
 
 def _require_network(network: ViTMAEForPreTraining) -> None:
