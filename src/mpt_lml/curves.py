@@ -50,8 +50,8 @@ def exact_curve(model: ConditionalModel, x: Tensor) -> MaskCurve:
 def subset_curve(model: TractableModel, x: Tensor) -> MaskCurve:
     """The same curve from 2^D marginals: S(x; M) = ℓ_{D−M+1} − ℓ_{D−M} (telescoping lemma).
 
-    Every marginal is computed once, where the definition asks for D 2^{D−1} conditionals. Raises
-    ``ValueError`` for D > 18.
+    Mean over the data, nats. Every marginal is computed once, where the definition asks for
+    D 2^{D−1} conditionals. Raises ``ValueError`` for D > 18.
 
     >>> subset_curve(HMM.cyclic(num_features=3), torch.zeros(1, 3).long()).num_masked
     tensor([1, 2, 3])

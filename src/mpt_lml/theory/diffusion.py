@@ -40,7 +40,7 @@ def bernstein(score: Float[Tensor, "*B D"], rate: Float[Tensor, " L"]) -> Float[
 
 
 def speed(schedule: Schedule, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
-    """p'(t), by automatic differentiation.
+    """p'(t), of the shape of ``time``, by automatic differentiation.
 
     >>> speed(torch.square, torch.tensor([0.0, 0.5]))
     tensor([0., 1.])
