@@ -23,16 +23,13 @@ from sphinxcontrib.bibtex.style.referencing.author_year import AuthorYearReferen
 
 HERE = Path(__file__).resolve().parent
 STATIC = HERE.parent / "_static"
-
-
-def round_brackets() -> BracketStyle:
-    return BracketStyle(left="(", right=")", sep="; ", sep2="; ", last_sep="; ")
+ROUND = BracketStyle(left="(", right=")", sep="; ", sep2="; ", last_sep="; ")
 
 
 @dataclass
 class RoundBrackets(AuthorYearReferenceStyle):
-    bracket_parenthetical: BracketStyle = field(default_factory=round_brackets)
-    bracket_textual: BracketStyle = field(default_factory=round_brackets)
+    bracket_parenthetical: BracketStyle = field(default_factory=lambda: ROUND)
+    bracket_textual: BracketStyle = field(default_factory=lambda: ROUND)
 
 
 def add_static_folders(app: Sphinx, config: Config) -> None:
@@ -62,11 +59,9 @@ def mend_page(
 
 
 def offer_plain_notebooks(app: Sphinx, exception: Exception | None) -> None:
-    sources = Path(app.outdir) / "_sources"
-    for docname in app.env.found_docs if exception is None else ():
-        notebook = Path(app.srcdir) / f"{docname}.ipynb"
-        offered = sources / f"{docname}.ipynb"
-        if notebook.is_file() and offered.is_file():
+    for notebook in Path(app.srcdir, "book").glob("*.ipynb"):
+        offered = Path(app.outdir, "_sources", "book", notebook.name)
+        if offered.is_file():
             shutil.copyfile(notebook, offered)
 
 

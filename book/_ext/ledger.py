@@ -7,9 +7,8 @@
 ``{stored-results}``     the full-scale runs the book carries, with where they came from
 ``{build-environment}``  versions and hardware this build ran on
 
-The form of the ledger is ``ledger_schema.json`` beside this file. ``measured``, ``standard_error``
-and ``verdict`` are written by the runs; a verdict that is not what the package's rule makes of the
-measurement stops the build.
+The form of the ledger is ``ledger_schema.json`` beside this file. A verdict that
+is not what the package's rule makes of the measurement stops the build.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def read_ledger(path: Path) -> SimpleNamespace:
     return ledger
 
 
-def format_number(value: float | None, decimals: int | None = None) -> str:
+def format_number(value: float | None, digits: str = ".4g") -> str:
     """``value`` for a reader: true minus, powers of ten outside 0.001 .. 10⁶, "–" for none."""
     if value is None:
         return "–"
@@ -88,31 +87,17 @@ def format_number(value: float | None, decimals: int | None = None) -> str:
         power = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
         mantissa = mantissa.rstrip("0").rstrip(".").replace("-", "−")
         return f"10{power}" if mantissa == "1" else f"{mantissa} × 10{power}"
-    text = f"{value:.{decimals}f}" if decimals is not None else f"{value:.4g}"
-    return text.replace("-", "−")
-
-
-def printed_decimals(entry: SimpleNamespace) -> int | None:
-    """Digits after the point in the printed value; ``None`` without one, or for a huge one."""
-    published = getattr(entry, "published", None)
-    if published is None or abs(published) >= 1e6:
-        return None
-    return len(repr(float(published)).partition(".")[2])
-
-
-def format_published(entry: SimpleNamespace) -> str:
-    return format_number(entry.published, printed_decimals(entry))
+    return f"{value:{digits}}".replace("-", "−")
 
 
 def format_measured(entry: SimpleNamespace) -> str:
-    """Measured value ± standard error, one digit beyond the printed value or two of the error."""
-    decimals, error = printed_decimals(entry), entry.standard_error
-    digits = None if decimals is None else decimals + 1
-    if error and digits is None:
-        digits = max(0, 1 - math.floor(math.log10(error)))
-    spread = f" ± {error:.{digits}f}" if error else ""
+    """Measured value ± standard error, to two digits of the error; without one as printed."""
     unit = f" {entry.unit}" if entry.unit and entry.measured is not None else ""
-    return format_number(entry.measured, digits) + spread + unit
+    if not (error := entry.standard_error):
+        printed = getattr(entry, "published", None) is not None
+        return format_number(entry.measured, ".6g" if printed else ".4g") + unit
+    digits = max(0, 1 - math.floor(math.log10(error)))
+    return f"{format_number(entry.measured, f'.{digits}f')} ± {error:.{digits}f}{unit}"
 
 
 def paragraph(*children: nodes.Node | str, note: bool = False) -> nodes.paragraph:
@@ -184,7 +169,7 @@ class LedgerTable(Table):
                 "In the paper": entry.place,
                 "Verdict": badge(entry.verdict),
                 "What it says": self.says(entry),
-                **({"Published": format_published(entry)} if printed else {}),
+                **({"Published": format_number(entry.published, ".6g")} if printed else {}),
                 "Measured": format_measured(entry),
                 **({} if "chapter" in self.options else {"Chapter": self.link(entry.chapter)}),
             }
@@ -212,8 +197,11 @@ class LedgerFindings(Table):
 class LedgerRead(Table):
     def rows(self) -> Iterator[dict[str, Any]]:
         for entry in self.ledger().read:
-            said = {"In the paper": entry.place, "What it says": entry.says}
-            yield {**said, "What can be said of it": entry.answer}
+            yield {
+                "In the paper": entry.place,
+                "What it says": entry.says,
+                "What can be said of it": entry.answer,
+            }
 
 
 class LedgerSummary(Table):

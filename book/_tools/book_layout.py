@@ -76,7 +76,3 @@ class Book:
 
     def url(self, docname: str, anchor: str = "") -> str:
         return f"{self.site}/{docname}.html" + (f"#{anchor}" if anchor else "")
-
-    @property
-    def bib_files(self) -> list[Path]:
-        return [self.root / name for name in self.config.get("bibtex_bibfiles", [])]

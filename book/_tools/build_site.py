@@ -1,15 +1,11 @@
 """Build the HTML book, `_build/html`: every chapter executed, every warning an error.
 
-    python book/_tools/build_site.py            build (executed cells come from the cache)
-    python book/_tools/build_site.py --fresh    forget the cache and the last build first
-
 The cache of executed chapters looks only at a notebook's cells. It is therefore emptied here
 whenever something that a cell imports or reads has changed.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import shutil
@@ -70,14 +66,7 @@ def execute_ahead(root: Path) -> ExecutorRunResult:
     return done
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fresh", action="store_true", help="forget what was built before")
-    parser.add_argument("--root", type=Path, default=ROOT, help="folder with _config.yml")
-    options = parser.parse_args(argv)
-    root = options.root.resolve()
-    if options.fresh:
-        forget(root, ".")
+def main(root: Path = ROOT) -> int:
     if refresh_cache(root):
         print("build: package, pins or results changed, so every chapter is executed", flush=True)
     os.environ.update(KERNEL_SETTINGS | os.environ)

@@ -1,6 +1,6 @@
 """The mask-rate curve S(x; M) of any model.
 
-S(x; M) = C(D, M)⁻¹ Σ_{|A|=M} (1/M) Σ_{j∈A} log p(x_j | x_R)        (paper, Proposition 1)
+``S(x; M) = C(D, M)⁻¹ Σ_{|A|=M} (1/M) Σ_{j∈A} log p(x_j | x_R)``  (paper, Proposition 1)
 """
 
 from __future__ import annotations

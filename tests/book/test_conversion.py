@@ -82,7 +82,7 @@ def test_cells_of_a_solution_stay_cells_and_are_folded(sample: Book) -> None:
     [
         ("{eq}`eq-chain` and", "{eq}`eq-nowhere` and", "no label 'eq-nowhere'"),
         ("{cite:t}`morenomunoz2023masked`", "{cite:t}`nobody`", "no citation key 'nobody'"),
-        ("{term}`mask`", "{term}`masque`", "no glossary term 'masque'"),
+        ("{term}`mask`", "{term}`masque`", "no label 'term masque'"),
         ("{ref}`notation <chapter-notation>`", "{doc}`notation`", "role {doc} has no plain form"),
         ("```{tip}", "```{sidebar}", "{sidebar} has no plain form"),
         ("{term}`mask`", "{index}`mask`", "role {index} has no plain form"),
