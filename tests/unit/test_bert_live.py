@@ -108,9 +108,9 @@ def test_a_stored_run_is_shown(folder: Path, tmp_path: Path, monkeypatch) -> Non
     patched = f"""
 from pathlib import Path
 from mpt_lml.experiments import base
-here = Path({str(tmp_path)!r})
+stored_in = Path({str(tmp_path)!r})
 beside = base.book_file
-base.book_file = lambda name: here / Path(name).name if "pretrained" in name else beside(name)
+base.book_file = lambda name: stored_in / Path(name).name if "pretrained" in name else beside(name)
 """
     printed = run_chapter(tmp_path, patched)
     area, error = outcome.arrays["area/glue/cola"].tolist()
