@@ -40,7 +40,7 @@ def bernstein(score: Float[Tensor, "*B D"], rate: Float[Tensor, " L"]) -> Float[
 
 
 def speed(schedule: Schedule, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
-    """p'(t), by automatic differentiation.
+    """p'(t), of the shape of ``time``, by automatic differentiation.
 
     >>> speed(torch.square, torch.tensor([0.0, 0.5]))
     tensor([0., 1.])
@@ -107,7 +107,6 @@ def sample(
     x alone one would have to average over reveals. Raises ``TypeError`` for a model whose
     coordinates are not discrete.
 
-    >>> from mpt_lml import HMM
     >>> g, reveal = torch.Generator().manual_seed(0), torch.arange(16)[None]
     >>> x, log_probability = sample(HMM.cyclic(), reveal, generator=g)
     >>> torch.allclose(log_probability, HMM.cyclic().log_marginal(x))
