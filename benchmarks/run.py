@@ -32,6 +32,7 @@ from mpt_lml import (
     data,
     estimators,
     experiments,
+    grids,
     masks,
     objectives,
     orders,

@@ -1,14 +1,12 @@
-"""The API page, from the package's own lists, and docstrings made safe to read as reST.
+"""The API page, from the package's own lists.
 
 In `book/api.md`, ``% floors`` becomes the table of the test that keeps the floors, and ``% names``
-every name of every public module's ``__all__``. In a docstring ``|A|``, ``x_`` and a single
-back-quoted name are ordinary text and in reST markup: they are escaped.
+every name of every public module's ``__all__``.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,21 +18,6 @@ from sphinx.application import Sphinx
 import mpt_lml
 
 TEST = Path(__file__).resolve().parents[2] / "tests" / "unit" / "test_floors.py"
-MARKUP = re.compile(
-    r"(?P<kept>``[^`]+``|:[a-zA-Z:]+:`[^`]+`)|`(?P<name>[^`]+)`(?P<glue>(?=[\w(]))?"
-    r"|\||(?<=\w)_(?=\W|$)"
-)
-
-
-def plain(line: str) -> str:
-    """``line`` with what reST would take for markup escaped, outside literals and roles."""
-
-    def escaped(match: re.Match[str]) -> str:
-        if name := match["name"]:
-            return f"``{name}``" + (r"\ " if match["glue"] is not None else "")
-        return match["kept"] or f"\\{match[0]}"
-
-    return MARKUP.sub(escaped, line)
 
 
 def floors() -> str:
@@ -73,12 +56,6 @@ def fill(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = source[0].replace("% floors", floors()).replace("% names", names)
 
 
-def escape(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list) -> None:
-    lines[:] = map(plain, lines)
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", fill)
-    # Before napoleon (500), which turns sections into fields.
-    app.connect("autodoc-process-docstring", escape, priority=400)
     return {"version": "2", "parallel_read_safe": True, "parallel_write_safe": True}

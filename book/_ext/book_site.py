@@ -1,11 +1,8 @@
 """The book's own Sphinx extension: its static files, and no request to another site.
 
-* The files of `book/_static` are on every page; `book/_ext/static` holds the hover previews' script.
 * Citations are set as "Han (1978)" and "(Han, 1978)", with round brackets.
-* The download button offers the notebook in plain Markdown that stands beside the chapter, not the
-  theme's own copy, which shows raw directives.
-* sphinx_thebe, which jupyter-book always loads, writes the address of a CDN into every page; this
-  book runs on Colab or on a reader's machine, so its scripts are taken out again.
+* The download button offers the notebook in plain Markdown that stands beside the chapter.
+* sphinx_thebe, which jupyter-book always loads, would have every page ask a CDN for its scripts.
 """
 
 from __future__ import annotations
@@ -23,16 +20,13 @@ from sphinxcontrib.bibtex.style.referencing.author_year import AuthorYearReferen
 
 HERE = Path(__file__).resolve().parent
 STATIC = HERE.parent / "_static"
-
-
-def round_brackets() -> BracketStyle:
-    return BracketStyle(left="(", right=")", sep="; ", sep2="; ", last_sep="; ")
+ROUND = BracketStyle(left="(", right=")", sep="; ", sep2="; ", last_sep="; ")
 
 
 @dataclass
 class RoundBrackets(AuthorYearReferenceStyle):
-    bracket_parenthetical: BracketStyle = field(default_factory=round_brackets)
-    bracket_textual: BracketStyle = field(default_factory=round_brackets)
+    bracket_parenthetical: BracketStyle = field(default_factory=lambda: ROUND)
+    bracket_textual: BracketStyle = field(default_factory=lambda: ROUND)
 
 
 def add_static_folders(app: Sphinx, config: Config) -> None:
@@ -62,11 +56,9 @@ def mend_page(
 
 
 def offer_plain_notebooks(app: Sphinx, exception: Exception | None) -> None:
-    sources = Path(app.outdir) / "_sources"
-    for docname in app.env.found_docs if exception is None else ():
-        notebook = Path(app.srcdir) / f"{docname}.ipynb"
-        offered = sources / f"{docname}.ipynb"
-        if notebook.is_file() and offered.is_file():
+    for notebook in Path(app.srcdir, "book").glob("*.ipynb"):
+        offered = Path(app.outdir, "_sources", "book", notebook.name)
+        if offered.is_file():
             shutil.copyfile(notebook, offered)
 
 

@@ -7,9 +7,8 @@
 ``{stored-results}``     the full-scale runs the book carries, with where they came from
 ``{build-environment}``  versions and hardware this build ran on
 
-The form of the ledger is ``ledger_schema.json`` beside this file. ``measured``, ``standard_error``
-and ``verdict`` are written by the runs; a verdict that is not what the package's rule makes of the
-measurement stops the build.
+The form of the ledger is ``ledger_schema.json`` beside this file. A verdict that
+is not what the package's rule makes of the measurement stops the build.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
+from collections import Counter
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -45,8 +43,6 @@ VERDICTS = {
     "not-reproducible": "settings or code are not published",
     "needs-weights": "needs a model that has to be downloaded first",
 }
-PACKAGES = ("torch", "numpy", "scikit-learn", "sympy", "matplotlib", "jupyter-book", "sphinx")
-WIDE = ("What it says", "What can be said of it", "What this book finds", "Meaning")
 
 
 def read_ledger(path: Path) -> SimpleNamespace:
@@ -64,14 +60,10 @@ def read_ledger(path: Path) -> SimpleNamespace:
         raise ExtensionError(f"{path}: entry {where!r}: {error.json_path}: {error.message}")
     named = {part: [SimpleNamespace(**each) for each in content[part]] for part in content}
     ledger = SimpleNamespace(**named)
-    names = [entry.id for entry in (*ledger.paper, *ledger.findings)]
-    for name in set(names):
-        names.remove(name)
-    if names:
-        raise ExtensionError(f"{path}: entry {names[0]!r}: the id stands twice")
-    for entry in ledger.paper:
-        if entry.measured is None:
-            continue
+    for name, times in Counter(e.id for e in (*ledger.paper, *ledger.findings)).items():
+        if times > 1:
+            raise ExtensionError(f"{path}: entry {name!r}: the id stands twice")
+    for entry in (entry for entry in ledger.paper if entry.measured is not None):
         says = rules.decide(entry.rule, entry.measured, entry.standard_error, entry.published)
         if entry.verdict != says:
             problem = f"verdict is {entry.verdict!r}, and its rule says {says!r}"
@@ -79,7 +71,7 @@ def read_ledger(path: Path) -> SimpleNamespace:
     return ledger
 
 
-def format_number(value: float | None, decimals: int | None = None) -> str:
+def format_number(value: float | None, digits: str = ".4g") -> str:
     """``value`` for a reader: true minus, powers of ten outside 0.001 .. 10⁶, "–" for none."""
     if value is None:
         return "–"
@@ -88,40 +80,32 @@ def format_number(value: float | None, decimals: int | None = None) -> str:
         power = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
         mantissa = mantissa.rstrip("0").rstrip(".").replace("-", "−")
         return f"10{power}" if mantissa == "1" else f"{mantissa} × 10{power}"
-    text = f"{value:.{decimals}f}" if decimals is not None else f"{value:.4g}"
-    return text.replace("-", "−")
-
-
-def printed_decimals(entry: SimpleNamespace) -> int | None:
-    """Digits after the point in the printed value; ``None`` without one, or for a huge one."""
-    published = getattr(entry, "published", None)
-    if published is None or abs(published) >= 1e6:
-        return None
-    return len(repr(float(published)).partition(".")[2])
-
-
-def format_published(entry: SimpleNamespace) -> str:
-    return format_number(entry.published, printed_decimals(entry))
+    return f"{value:{digits}}".replace("-", "−")
 
 
 def format_measured(entry: SimpleNamespace) -> str:
-    """Measured value ± standard error, one digit beyond the printed value or two of the error."""
-    decimals, error = printed_decimals(entry), entry.standard_error
-    digits = None if decimals is None else decimals + 1
-    if error and digits is None:
-        digits = max(0, 1 - math.floor(math.log10(error)))
-    spread = f" ± {error:.{digits}f}" if error else ""
+    """Measured value ± standard error, to two digits of the error; without one as printed."""
     unit = f" {entry.unit}" if entry.unit and entry.measured is not None else ""
-    return format_number(entry.measured, digits) + spread + unit
+    if not (error := entry.standard_error):
+        printed = getattr(entry, "published", None) is not None
+        return format_number(entry.measured, ".6g" if printed else ".4g") + unit
+    digits = max(0, 1 - math.floor(math.log10(error)))
+    return f"{format_number(entry.measured, f'.{digits}f')} ± {error:.{digits}f}{unit}"
 
 
-def paragraph(*children: nodes.Node | str, note: bool = False) -> nodes.paragraph:
-    texts = (nodes.Text(child) if isinstance(child, str) else child for child in children)
-    return nodes.paragraph("", "", *texts, classes=["ledger-note"] if note else [])
+def paragraph(child: nodes.Node | str, *classes: str) -> nodes.paragraph:
+    text = nodes.Text(child) if isinstance(child, str) else child
+    return nodes.paragraph("", "", text, classes=list(classes))
 
 
 def literal(text: str) -> nodes.paragraph:
     return paragraph(nodes.literal("", text))
+
+
+def words(text: str, command: str, *notes: str) -> list[nodes.Node]:
+    """What is said, then in smaller letters what is to be said of it, then the command."""
+    small = [paragraph(note, "ledger-note") for note in notes if note]
+    return [paragraph(text), *small, literal(command)]
 
 
 def badge(verdict: str) -> nodes.paragraph:
@@ -151,10 +135,10 @@ class Table(SphinxDirective):
             return [paragraph("None so far.")]
         made = [make_row(cells, cells.pop("id", "")) for cells in rows]
         group = nodes.tgroup("", cols=len(rows[0]))
-        group += [nodes.colspec("", colwidth=40 if key in WIDE else 12) for key in rows[0]]
+        group += [nodes.colspec("", colwidth=1) for _ in rows[0]]
         group += [nodes.thead("", make_row({key: key for key in rows[0]}))]
         group += [nodes.tbody("", *made)]
-        return [nodes.table("", group, classes=["ledger", self.name])]
+        return [nodes.table("", group, classes=["ledger", self.name, "colwidths-auto"])]
 
     def ledger(self) -> SimpleNamespace:
         self.env.note_dependency(LEDGER)
@@ -179,31 +163,25 @@ class LedgerTable(Table):
             raise self.error(f"no entry of the ledger has {self.options}")
         printed = any(entry.published is not None for entry in entries)
         for entry in entries:
+            scripts = f"Scripts: {entry.scripts}" if entry.scripts else ""
+            rule = rules.in_words(entry.rule, entry.published, entry.unit) if entry.rule else ""
             yield {
                 "id": entry.id,
                 "In the paper": entry.place,
                 "Verdict": badge(entry.verdict),
-                "What it says": self.says(entry),
-                **({"Published": format_published(entry)} if printed else {}),
+                "What it says": words(entry.says, entry.command, scripts, rule, entry.note),
+                **({"Published": format_number(entry.published, ".6g")} if printed else {}),
                 "Measured": format_measured(entry),
                 **({} if "chapter" in self.options else {"Chapter": self.link(entry.chapter)}),
             }
-
-    def says(self, entry: SimpleNamespace) -> list[nodes.Node]:
-        """The paper's words; below them what the scripts do, the rule, the note, the command."""
-        rule = rules.in_words(entry.rule, entry.published, entry.unit) if entry.rule else ""
-        notes = [f"Scripts: {entry.scripts}" if entry.scripts else "", rule, entry.note]
-        small = [paragraph(text, note=True) for text in notes if text]
-        return [paragraph(entry.says), *small, literal(entry.command)]
 
 
 class LedgerFindings(Table):
     def rows(self) -> Iterator[dict[str, Any]]:
         for entry in self.ledger().findings:
-            note = [paragraph(entry.note, note=True)] if entry.note else []
             yield {
                 "id": entry.id,
-                "What this book finds": [paragraph(entry.statement), *note, literal(entry.command)],
+                "What this book finds": words(entry.statement, entry.command, entry.note),
                 "Measured": format_measured(entry),
                 "Chapter": self.link(entry.chapter),
             }
@@ -212,8 +190,11 @@ class LedgerFindings(Table):
 class LedgerRead(Table):
     def rows(self) -> Iterator[dict[str, Any]]:
         for entry in self.ledger().read:
-            said = {"In the paper": entry.place, "What it says": entry.says}
-            yield {**said, "What can be said of it": entry.answer}
+            yield {
+                "In the paper": entry.place,
+                "What it says": entry.says,
+                "What can be said of it": entry.answer,
+            }
 
 
 class LedgerSummary(Table):
@@ -249,11 +230,11 @@ class StoredResults(Table):
 
 class BuildEnvironment(Table):
     def rows(self) -> Iterator[dict[str, Any]]:
-        yield {"What": "Python", "Version": platform.python_version()}
-        for name in ("mpt-lml", *PACKAGES):
-            yield {"What": name, "Version": metadata.version(name)}
-        processor = provenance("make book")["hardware"]["cpu"]
-        yield {"What": "Processor", "Version": f"{processor}, {os.cpu_count()} cores seen"}
+        origin = provenance("make book")
+        found = {"python": origin["python"], **origin["versions"]}
+        found["processor"] = f"{origin['hardware']['cpu']}, {os.cpu_count()} cores seen"
+        for what, version in found.items():
+            yield {"What": what, "Version": version}
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

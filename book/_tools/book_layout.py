@@ -66,17 +66,12 @@ class Book:
 
     @property
     def repository(self) -> str:
-        return self.config["repository"]["url"].rstrip("/")
+        return self.config["repository"]["url"]
 
     @property
     def site(self) -> str:
-        """Address of the published pages, derived from the repository's."""
         owner, name = self.repository.split("/")[-2:]
         return f"https://{owner}.github.io/{name}"
 
     def url(self, docname: str, anchor: str = "") -> str:
         return f"{self.site}/{docname}.html" + (f"#{anchor}" if anchor else "")
-
-    @property
-    def bib_files(self) -> list[Path]:
-        return [self.root / name for name in self.config.get("bibtex_bibfiles", [])]

@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from book_layout import Book, BookError, Page
-from citations import Citations
 from jupytext.myst import myst_to_notebook
 from myst_source import Block, replace_roles, split_blocks
 from nbformat import NotebookNode
+from pybtex.database import Entry, Person, parse_file
+from pybtex.richtext import Text
 
 # Kinds that sphinx_proof and sphinx_exercise number, each with a counter of its own in a chapter.
-NUMBERED = ("theorem", "lemma", "proposition", "corollary", "definition", "algorithm", "remark")
-NUMBERED += ("example", "exercise")
+NUMBERED = ("theorem", "lemma", "proposition", "corollary", "definition", "algorithm")
+NUMBERED += ("remark", "example", "exercise")
 ADMONITIONS = ("admonition", "note", "tip", "warning", "important")
+VENUES = ("journal", "booktitle", "publisher", "howpublished", "school")
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,11 @@ class Label:
 
 @dataclass
 class Index:
-    """What every label and term of the book stands for."""
+    """What every label of the book stands for, and every key of its bibliography."""
 
     book: Book
-    citations: Citations
+    cited: dict[str, Entry]
     labels: dict[str, Label] = field(default_factory=dict)
-    terms: dict[str, str] = field(default_factory=dict)  # docname by glossary term
     complete: bool = False
 
     def find(self, label: str) -> Label:
@@ -51,18 +52,40 @@ class Index:
         return self.labels[label]
 
 
-def read_source(page: Page) -> NotebookNode:
-    return myst_to_notebook(page.path.read_text(encoding="utf-8"), add_source_map=True)
-
-
 def number_book(book: Book) -> Index:
     """The labels of every page of the table of contents that exists so far."""
-    index = Index(book, Citations(book.bib_files))
+    bibliography = parse_file(str(book.root / book.config["bibtex_bibfiles"][0]))
+    index = Index(book, bibliography.entries)
     for page in book.pages:
         if page.path.is_file():
-            list(Converter(index, page, str).chapter(read_source(page)))
+            list(Converter(index, page, str).cells())
     index.complete = True
     return index
+
+
+def names(person: Person, *parts: str) -> str:
+    """The last name of a person, or its ``first`` and ``middle`` ones and the last."""
+    words = [word for part in (*parts, "prelast", "last") for word in person.get_part(part)]
+    return str(Text.from_latex(" ".join(words)))
+
+
+def cite(role: str, entries: list[Entry]) -> str:
+    """Moreno-Muñoz et al. (2023), or with `cite:p` (Han, 1978; Tipping and Bishop, 1999)."""
+    cited = []
+    for entry in entries:
+        last = [names(person) for person in entry.persons["author"]]
+        shown = f"{last[0]} et al." if len(last) > 2 else " and ".join(last)
+        cited.append((shown, entry.fields["year"]))
+    if role == "cite:t":
+        return ", ".join(f"{shown} ({year})" for shown, year in cited)
+    return "(" + "; ".join(sorted(f"{shown}, {year}" for shown, year in cited)) + ")"
+
+
+def reference(entry: Entry) -> str:
+    fields = {name: str(Text.from_latex(text)) for name, text in entry.fields.items()}
+    authors = ", ".join(names(each, "first", "middle") for each in entry.persons["author"])
+    ending = next((f" {fields[name]}." for name in VENUES if name in fields), "")
+    return f"* {authors} ({fields['year']}). *{fields['title']}*.{ending}"
 
 
 class Converter:
@@ -77,13 +100,13 @@ class Converter:
         self.solution_started = False
         self.cited: set[str] = set()
 
-    def chapter(self, source: NotebookNode) -> Iterator[tuple[NotebookNode, str, bool]]:
+    def cells(self) -> Iterator[tuple[NotebookNode, str, bool]]:
         """Each cell with its Markdown, or the caption below it, and whether it is in a solution."""
+        source = myst_to_notebook(self.page.path.read_text(encoding="utf-8"), add_source_map=True)
         for cell, line in zip(source.cells, source.metadata["source_map"], strict=True):
             try:
-                text = (
-                    self.cell(cell.source) if cell.cell_type == "markdown" else self.caption(cell)
-                )
+                code = cell.cell_type == "code"
+                text = self.caption(cell) if code else self.cell(cell.source)
                 yield cell, text, bool(self.solution)
             except BookError as error:
                 where = f"{self.page.docname}.md, cell from line {line + 1}"
@@ -97,11 +120,10 @@ class Converter:
         folded: list[str] = []
 
         def fold() -> None:
-            text = "\n".join(folded).strip()
+            text, again = "\n".join(folded).strip(), ", continued" * self.solution_started
             folded.clear()
             if text:
-                summary = self.solution + (", continued" if self.solution_started else "")
-                head = f"<details>\n<summary><b>Solution to {summary}</b></summary>"
+                head = f"<details>\n<summary><b>Solution to {self.solution}{again}</b></summary>"
                 parts.append(f"\n{head}\n\n{text}\n\n</details>\n")
             elif not self.solution_started:
                 parts.append(f"\n**Solution to {self.solution}**: the cell below.\n")
@@ -128,22 +150,21 @@ class Converter:
         return f"**Figure {number}.** {self.inline(text)}"
 
     def references(self) -> str:
-        lines = [f"* {self.index.citations.reference(key)}" for key in sorted(self.cited)]
-        return "**References**\n\n" + "\n".join(lines) if lines else ""
+        lines = [reference(self.index.cited[key]) for key in sorted(self.cited)]
+        return "\n".join(["**References**\n", *lines]) if lines else ""
 
     def number(self, kind: str, label: str, title: str = "") -> str:
         self.counts[kind] += 1
         number = f"{self.page.number}.{self.counts[kind]}"
-        self.learn(label, kind, number, title)
+        self.learn(label, Label(kind, self.page, number, title))
         return number
 
-    def learn(self, label: str, kind: str, number: str, title: str) -> None:
-        other = self.index.labels.get(label)
-        if other and not self.index.complete:
-            places = f"{other.page.docname} and in {self.page.docname}"
-            raise BookError(f"label {label!r} stands in {places}")
-        if label:
-            self.index.labels[label] = Label(kind, self.page, number, title)
+    def learn(self, name: str, label: Label) -> None:
+        if name in self.index.labels and not self.index.complete:
+            places = f"{self.index.labels[name].page.docname} and in {self.page.docname}"
+            raise BookError(f"label {name!r} stands in {places}")
+        if name:
+            self.index.labels[name] = label
 
     def block(self, block: Block, nested: bool = False) -> str:
         kind = block.kind
@@ -172,9 +193,8 @@ class Converter:
         """Front matter may hold any directive; its glossary is learned, the rest has no numbers."""
         if self.page.number is not None:
             raise BookError(f"{{{block.kind}}} has no plain form")
-        for line in block.body.split("\n") if block.kind == "glossary" else ():
-            if line and not line[0].isspace():
-                self.index.terms[line.strip().lower()] = self.page.docname
+        for term in re.findall(r"^\S.*$", block.body, re.M) if block.kind == "glossary" else ():
+            self.learn(f"term {term.lower()}", Label("term", self.page, "", term))
         return ""
 
     def heading(self, title: str, level: int) -> str:
@@ -184,7 +204,8 @@ class Converter:
             self.sections[-1] += level > 1
             number = ".".join(map(str, self.sections))
         for label in self.pending:
-            self.learn(label, "section" if level > 1 else "page", number, title)
+            kind = "section" if level > 1 else "page"
+            self.learn(label, Label(kind, self.page, number, title))
         self.pending.clear()
         return f"{'#' * level} {number}{'. ' if number else ''}{self.inline(title)}"
 
@@ -194,10 +215,7 @@ class Converter:
             tex = f"\\begin{{split}}\n{tex}\n\\end{{split}}"
         if block.label:
             tex += f"\n\\tag{{{self.number('equation', block.label)}}}"
-        if not nested:
-            return f"$$\n{tex}\n$$"
-        lines = [re.sub(r"(?<!\\)%.*", "", line).strip() for line in tex.split("\n")]
-        return f"$$ {' '.join(lines).strip()} $$"
+        return f"$$ {' '.join(map(str.strip, tex.splitlines()))} $$" if nested else f"$$\n{tex}\n$$"
 
     def nested(self, body: str) -> str:
         parts = [self.block(block, nested=True) for block in split_blocks(body)]
@@ -209,45 +227,34 @@ class Converter:
         text = f"{lead} {text}" if runs_on else f"{lead.strip()}\n\n{text}"
         return "\n".join(f"> {line}".rstrip() for line in text.strip("\n").split("\n"))
 
-    # -- roles ---------------------------------------------------------------------------------
-
     def inline(self, text: str) -> str:
-        if not self.index.complete:
-            return text
-        made = replace_roles(text, self.role)
-        if re.search(r"\$\$[^$]*\$\$\s*\([\w-]+\)", made):
-            raise BookError(f"a labelled equation needs an empty line before it: {text[:60]!r}")
-        return made
+        return replace_roles(text, self.role) if self.index.complete else text
 
     def role(self, name: str, title: str, target: str) -> str:
         if name == "glue:text":
             return self.glued(target)
         if name in ("cite:t", "cite:p"):
             keys = re.split(r"\s*,\s*", target)
+            if unknown := set(keys) - self.index.cited.keys():
+                raise BookError(f"no citation key {min(unknown)!r} in the .bib file")
             self.cited.update(keys)
-            return self.index.citations.cite(name, keys)
+            return cite(name, [self.index.cited[key] for key in keys])
         if name == "term":
-            if target.lower() not in self.index.terms:
-                raise BookError(f"no glossary term {target!r}")
-            anchor = "term-" + re.sub(r"\s+", "-", target)
-            url = self.index.book.url(self.index.terms[target.lower()], anchor)
-            return f"[{title or target}]({url})"
-        if name in ("eq", "ref", "numref", "prf:ref"):
-            return self.reference(name, title, target)
-        raise BookError(f"role {{{name}}} has no plain form")
-
-    def reference(self, name: str, title: str, target: str) -> str:
+            label = self.index.find(f"term {target.lower()}")
+            return self.link(label, title or target, "term-" + re.sub(r"\s+", "-", target))
+        if name not in ("eq", "ref", "numref", "prf:ref"):
+            raise BookError(f"role {{{name}}} has no plain form")
         label = self.index.find(target)
         # Sphinx writes equation anchors as equation-name; docutils lowercases the others.
-        shown, anchor = (
-            title.replace("%s", label.number) or str(label),
-            target.lower().replace("_", "-"),
-        )
         if label.kind == "equation":
-            shown, anchor = f"({label.number})", f"equation-{target}"
-        elif label.kind in ("section", "page", "figure") and name == "ref" and not title:
+            return self.link(label, f"({label.number})", f"equation-{target}")
+        shown = title.replace("%s", label.number) or str(label)
+        if label.kind in ("section", "page", "figure") and name == "ref" and not title:
             shown = self.inline(label.title)
+        anchor = "" if label.kind == "page" else target.lower().replace("_", "-")
+        return self.link(label, shown, anchor)
+
+    def link(self, label: Label, shown: str, anchor: str) -> str:
         if label.page == self.page:
             return shown
-        anchor = "" if label.kind == "page" else anchor
         return f"[{shown}]({self.index.book.url(label.page.docname, anchor)})"

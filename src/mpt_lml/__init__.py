@@ -16,6 +16,7 @@ from mpt_lml import (
     plots,
     scores,
     sentence_curves,
+    symbolic,
     theory,
     verdicts,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "plots",
     "scores",
     "sentence_curves",
+    "symbolic",
     "theory",
     "verdicts",
 ]

@@ -1,6 +1,6 @@
 """The mask-rate curve S(x; M) of any model.
 
-S(x; M) = C(D, M)⁻¹ Σ_{|A|=M} (1/M) Σ_{j∈A} log p(x_j | x_R)        (paper, Proposition 1)
+``S(x; M) = C(D, M)⁻¹ Σ_{|A|=M} (1/M) Σ_{j∈A} log p(x_j | x_R)``  (paper, Proposition 1)
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ def exact_curve(model: ConditionalModel, x: Tensor) -> MaskCurve:
 
     Raises ``ValueError`` for D > 18.
 
-    >>> from mpt_lml import PPCA
     >>> model, x = PPCA(torch.ones(4, 1).double(), 0.2), torch.zeros(1, 4).double()
     >>> abs(exact_curve(model, x).area() - model.log_marginal(x).item()) < 1e-12
     True
@@ -51,10 +50,9 @@ def exact_curve(model: ConditionalModel, x: Tensor) -> MaskCurve:
 def subset_curve(model: TractableModel, x: Tensor) -> MaskCurve:
     """The same curve from 2^D marginals: S(x; M) = ℓ_{D−M+1} − ℓ_{D−M} (telescoping lemma).
 
-    Every marginal is computed once, where the definition asks for D 2^{D−1} conditionals. Raises
-    ``ValueError`` for D > 18.
+    Mean over the data, nats. Every marginal is computed once, where the definition asks for
+    D 2^{D−1} conditionals. Raises ``ValueError`` for D > 18.
 
-    >>> from mpt_lml import HMM
     >>> subset_curve(HMM.cyclic(num_features=3), torch.zeros(1, 3).long()).num_masked
     tensor([1, 2, 3])
     """
@@ -64,7 +62,6 @@ def subset_curve(model: TractableModel, x: Tensor) -> MaskCurve:
 def subset_levels(model: TractableModel, x: Tensor) -> Float[Tensor, " L"]:
     """ℓ_0, ..., ℓ_D: mean of log p(x_R) over the sets R of each size and the data, nats, (D + 1,).
 
-    >>> from mpt_lml import HMM
     >>> subset_levels(HMM.cyclic(num_features=3), torch.zeros(1, 3).long()).shape
     torch.Size([4])
     """
@@ -106,7 +103,6 @@ def sampled_curve(
     MaskCurve
         Its standard errors are over masks, with the data held fixed.
 
-    >>> from mpt_lml import PPCA
     >>> model, g = PPCA(torch.ones(9, 1), 0.2), torch.Generator().manual_seed(0)
     >>> sampled_curve(model, torch.zeros(5, 9), 2, generator=g, sizes=[1, 9]).score.shape
     torch.Size([2])
@@ -134,7 +130,6 @@ def sampled_scores(
 ) -> Float[Tensor, "L P"]:
     """The score of every mask behind :func:`sampled_curve`, mean over the data, nats, (L, P).
 
-    >>> from mpt_lml import PPCA
     >>> model, g = PPCA(torch.ones(9, 1), 0.2), torch.Generator().manual_seed(0)
     >>> sampled_scores(model, torch.zeros(5, 9), 2, generator=g).shape
     torch.Size([9, 2])
@@ -170,7 +165,6 @@ def size_scores(
 ) -> Float[Tensor, "L P"]:
     """Score of every given mask, mean over the data, nats, (L, P); one batch for the whole curve.
 
-    >>> from mpt_lml import HMM
     >>> mask = masks.all_masks(4, 2)[None]
     >>> size_scores(HMM.cyclic(num_features=4), torch.zeros(3, 4).long(), mask).shape
     torch.Size([1, 6])

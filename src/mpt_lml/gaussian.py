@@ -139,8 +139,8 @@ class LowRankPosterior:
         """The same averaged over data of the given ``second_moment`` XᵀX/N about the mean.
 
         Each model of a batch may have data of its own. Its squared residual is
-        C_jj − 2 w_jᵀ B_Rᵀ C_:j + w_jᵀ (B_Rᵀ C B_R) w_j with B_R = diag(keep) W A_R⁻¹/σ²: O(D² K) a
-        mask, whatever the number of data.
+        ``C_jj − 2 w_jᵀ B_Rᵀ C_:j + w_jᵀ (B_Rᵀ C B_R) w_j`` with ``B_R = diag(keep) W A_R⁻¹/σ²``:
+        O(D² K) a mask, whatever the number of data.
         """
         cross, moment = self._moments(second_moment)
         quadratic = (self.inverse @ moment @ self.inverse).flatten(-2)

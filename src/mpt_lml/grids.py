@@ -106,11 +106,7 @@ def gauss_hermite(latent_dim: int, nodes_per_axis: int) -> Grid:
 
 
 def log_weights(
-    grid: Grid,
-    loadings: Float[Tensor, "D K"],
-    offset: Float[Tensor, " D"],
-    x: Float[Tensor, "N D"],
-    observed: Bool[Tensor, " D"],
+    grid: Grid, loadings: Tensor, offset: Tensor, x: Tensor, observed: Bool[Tensor, " D"]
 ) -> Float[Tensor, "N G"]:
     """log w_g + log p(x_R | z_g) for Bernoulli logits W z + b, nats; R is what is ``observed``.
 

@@ -24,11 +24,11 @@ from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import chunks
 from mpt_lml.shapes import require_count, require_dtype, require_enumerable, require_rows
 
-__all__ = ["OverOrders", "draw", "every", "exact", "log_probability", "mixture_bound"]
+__all__ = ["draw", "every", "exact", "log_probability", "mixture_bound"]
 
 
 def every(num_features: int) -> Int[Tensor, "S D"]:
-    """All D! orders as reveals, (D!, D). Raises ``ValueError`` for D > 8.
+    """All D! orders as reveals, shape (D!, D). Raises ``ValueError`` for D > 8.
 
     >>> every(3).tolist()
     [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]
@@ -58,7 +58,6 @@ def log_probability(
     Equal masks of different orders are asked for once. Raises ``TypeError`` or ``ValueError`` for a
     reveal that is not int64, of another shape or with negative entries.
 
-    >>> from mpt_lml import HMM
     >>> model, x = HMM.cyclic(num_features=3), torch.zeros(1, 3).long()
     >>> torch.allclose(log_probability(model, x, every(3)), model.log_marginal(x))
     True
@@ -87,14 +86,7 @@ def _log_probability(model: ConditionalModel, x: Tensor, reveal: Tensor, steps: 
 
 
 @dataclass(frozen=True)
-class OverOrders:
-    """log p_σ(x) over all D! orders σ, exactly; every field (N,), in nats (variance: nats²).
-
-    ``mean`` = E_σ log p_σ(x) = Σ_M S(x; M); ``variance`` = Var_σ log p_σ(x), 0 for conditionals of
-    one joint; ``log_mix`` = log p_mix(x) = log E_σ p_σ(x), at least ``mean``; ``lowest`` and
-    ``highest``: the worst and the best order.
-    """
-
+class _OverOrders:
     mean: Float[Tensor, " N"]
     variance: Float[Tensor, " N"]
     log_mix: Float[Tensor, " N"]
@@ -102,21 +94,24 @@ class OverOrders:
     highest: Float[Tensor, " N"]
 
 
-def exact(model: ConditionalModel, x: Tensor) -> OverOrders:
-    """Mean, variance, mixture and extremes over all D! orders from 2^D masks.
+def exact(model: ConditionalModel, x: Tensor) -> _OverOrders:
+    """log p_σ(x) over all D! orders σ from 2^D masks; every field (N,), nats (variance: nats²).
+
+    ``mean`` = E_σ log p_σ(x) = Σ_M S(x; M); ``variance`` = Var_σ log p_σ(x), 0 for conditionals of
+    one joint; ``log_mix`` = log p_mix(x) = log E_σ p_σ(x), at least ``mean``; ``lowest`` and
+    ``highest``: the worst and the best order.
 
     The coordinates of a mask A can be revealed by choosing the first of them, j, uniformly and then
     those of A without j; so each statistic of A follows from those of its M subsets of size M − 1
     (the variance by the law of total variance). Raises ``ValueError`` for D > 18.
 
-    >>> from mpt_lml import HMM
     >>> model, x = HMM.cyclic(num_features=4), torch.zeros(1, 4).long()
     >>> torch.allclose(exact(model, x).log_mix, model.log_marginal(x))
     True
     """
     per_datum = 8 * 4 * 2**model.num_features * model.num_features
     parts = [_exact(model, x[rows]) for rows in chunks(len(x), per_datum)]
-    return OverOrders(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    return _OverOrders(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def _exact(model: ConditionalModel, x: Tensor) -> tuple[Tensor, ...]:

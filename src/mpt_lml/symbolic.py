@@ -15,14 +15,7 @@ import sympy as sp
 
 from mpt_lml.shapes import require_count
 
-__all__ = [
-    "SymbolicGaussian",
-    "SymbolicTable",
-    "mean_log_marginal",
-    "order_term",
-    "residual",
-    "score",
-]
+__all__ = ["SymbolicGaussian", "SymbolicTable"]
 
 
 class _SymbolicModel(ABC):
@@ -40,6 +33,30 @@ class _SymbolicModel(ABC):
         if target not in self._checked(None) or target in indices:
             raise ValueError(f"target must be a coordinate not in {indices}. Got target {target}.")
         return self._log_conditional(target, indices)
+
+    def order_term(self, position: int) -> sp.Expr:
+        """Term t = ``position`` of the chain, averaged over the D! orders (the line before Eq. 4)."""
+        require_count("position", position, 1, self.num_features)
+        orders = permutations(range(self.num_features))
+        return _mean(self.log_conditional(o[position - 1], o[position:]) for o in orders)
+
+    def score(self, num_masked: int) -> sp.Expr:
+        """S(x; M): the average of log p(x_j | x_R) over all masks of size M and all j masked."""
+        require_count("num_masked", num_masked, 1, self.num_features)
+        everything = set(range(self.num_features))
+        masks = combinations(everything, num_masked)
+        return _mean(self.log_conditional(j, everything - set(a)) for a in masks for j in a)
+
+    def mean_log_marginal(self, num_observed: int) -> sp.Expr:
+        """ℓ_r(x): the average of log p(x_R) over all R of size r; ℓ_0 = 0 and ℓ_D = log p(x)."""
+        require_count("num_observed", num_observed, 0, self.num_features)
+        subsets = combinations(range(self.num_features), num_observed)
+        return _mean(self.log_marginal(observed) for observed in subsets)
+
+    def residual(self, term: Callable[[int], sp.Expr]) -> sp.Expr:
+        """Σ_{M=1}^{D} term(M) − log p(x) in normal form: 0 for :meth:`score` (Proposition 1)."""
+        terms = [term(m) for m in range(1, self.num_features + 1)]
+        return self.normal_form(sp.Add(*terms) - self.log_marginal())
 
     @abstractmethod
     def normal_form(self, expression: sp.Expr) -> sp.Expr:
@@ -67,8 +84,9 @@ class SymbolicTable(_SymbolicModel):
     so the symbols range over every strictly positive table. ``x`` is D zeros and ones, the origin by
     default. Raises ``ValueError`` for D < 1 or another x.
 
-    >>> SymbolicTable(2).log_conditional(1, (0,))
-    log(p_00) - log(p_00 + p_01)
+    >>> model = SymbolicTable(2)
+    >>> model.log_conditional(1, (0,)), model.residual(model.score)
+    (log(p_00) - log(p_00 + p_01), 0)
     """
 
     def __init__(self, num_features: int, x: Sequence[int] | None = None) -> None:
@@ -170,47 +188,6 @@ def _log_of_factors(argument: sp.Expr) -> sp.Expr:
     logs = [power * sp.log(factor) for factor, power in top[1]]
     logs += [-power * sp.log(factor) for factor, power in bottom[1]]
     return sp.Add(sp.log(top[0] / bottom[0]), *logs)
-
-
-def order_term(model: _SymbolicModel, position: int) -> sp.Expr:
-    """Term t = ``position`` of the chain averaged over the D! orders: S(x; t), the line before Eq. 4.
-
-    >>> model = SymbolicTable(2)
-    >>> model.normal_form(order_term(model, 2) - score(model, 2))
-    0
-    """
-    require_count("position", position, 1, model.num_features)
-    orders = permutations(range(model.num_features))
-    return _mean(model.log_conditional(o[position - 1], o[position:]) for o in orders)
-
-
-def score(model: _SymbolicModel, num_masked: int) -> sp.Expr:
-    """S(x; M): log p(x_j | x_R) averaged over all masks of size M and all j masked (Proposition 1).
-
-    >>> print(score(SymbolicTable(1), 1))
-    log(p_0) - log(p_0 + p_1)
-    """
-    require_count("num_masked", num_masked, 1, model.num_features)
-    everything = set(range(model.num_features))
-    masks = combinations(everything, num_masked)
-    return _mean(model.log_conditional(j, everything - set(a)) for a in masks for j in a)
-
-
-def mean_log_marginal(model: _SymbolicModel, num_observed: int) -> sp.Expr:
-    """ℓ_r(x): the average of log p(x_R) over all R of size r; ℓ_0 = 0 and ℓ_D = log p(x)."""
-    require_count("num_observed", num_observed, 0, model.num_features)
-    subsets = combinations(range(model.num_features), num_observed)
-    return _mean(model.log_marginal(observed) for observed in subsets)
-
-
-def residual(model: _SymbolicModel, term: Callable[[_SymbolicModel, int], sp.Expr]) -> sp.Expr:
-    """Σ_{M=1}^{D} term(model, M) − log p(x) in normal form: 0 for :func:`score` (Proposition 1).
-
-    >>> residual(SymbolicTable(3), score)
-    0
-    """
-    terms = [term(model, m) for m in range(1, model.num_features + 1)]
-    return model.normal_form(sp.Add(*terms) - model.log_marginal())
 
 
 def _mean(expressions: Iterable[sp.Expr]) -> sp.Expr:

@@ -82,7 +82,7 @@ def test_cells_of_a_solution_stay_cells_and_are_folded(sample: Book) -> None:
     [
         ("{eq}`eq-chain` and", "{eq}`eq-nowhere` and", "no label 'eq-nowhere'"),
         ("{cite:t}`morenomunoz2023masked`", "{cite:t}`nobody`", "no citation key 'nobody'"),
-        ("{term}`mask`", "{term}`masque`", "no glossary term 'masque'"),
+        ("{term}`mask`", "{term}`masque`", "no label 'term masque'"),
         ("{ref}`notation <chapter-notation>`", "{doc}`notation`", "role {doc} has no plain form"),
         ("```{tip}", "```{sidebar}", "{sidebar} has no plain form"),
         ("{term}`mask`", "{index}`mask`", "role {index} has no plain form"),
@@ -121,7 +121,7 @@ def test_a_cell_that_fails_is_reported(sample: Book, capsys) -> None:
 
 def test_a_number_no_cell_glued_is_refused() -> None:
     with pytest.raises(BookError, match="no cell of this chapter glues it"):
-        notebooks.lookup({"a": "1"})("b")
+        notebooks.Glued({"a": "1"})["b"]
 
 
 def test_unknown_chapter_names_the_known_ones(sample: Book, capsys) -> None:

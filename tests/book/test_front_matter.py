@@ -93,29 +93,6 @@ def _polyline(path: Path) -> list[float]:
     return [float(number) for number in re.findall(r"-?\d+\.?\d*", line)]
 
 
-def _api_docs():
-    sys.path.insert(0, str(BOOK / "_ext"))
-    try:
-        import api_docs
-    finally:
-        sys.path.pop(0)
-    return api_docs
-
-
-@pytest.mark.parametrize(
-    "docstring, markup",
-    [
-        ("masks with |A| = M", r"masks with \|A\| = M"),
-        ("C_:j and x_", r"C\_:j and x\_"),
-        ("sum of `score`(M)", r"sum of ``score``\ (M)"),
-        ("``a|b`` is |b|", r"``a|b`` is \|b\|"),
-        ("see :func:`exact_curve`", "see :func:`exact_curve`"),
-    ],
-)
-def test_docstrings_are_escaped_where_rest_would_read_markup(docstring, markup):
-    assert _api_docs().plain(docstring) == markup
-
-
 def test_the_api_page_shows_every_floor_and_every_public_class_and_function(site: Path) -> None:
     html = (site / "book" / "api.html").read_text(encoding="utf-8")
     floors = runpy.run_path(str(ROOT / "tests" / "unit" / "test_floors.py"))

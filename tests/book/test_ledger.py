@@ -299,7 +299,7 @@ def test_the_table_shows_numbers_verdicts_and_links(small_site):
     html = (folder / "_build" / "book" / "map.html").read_text(encoding="utf-8")
     text = _text(html)
     assert "−60.34" in text
-    assert "−60.337 ± 0.001 nats" in text
+    assert "−60.3372 ± 0.0012 nats" in text
     assert "Confirmed within 0.005 of the printed digits, corrected outside." in text
     assert "The error falls like one over the root. mpt-lml run identity −0.500 ± 0.010" in text
     assert "abstract It explains. It may." in text

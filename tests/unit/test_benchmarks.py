@@ -29,6 +29,7 @@ from mpt_lml.experiments.training import Figure2
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import language
 import literal
+import run
 
 
 @pytest.mark.parametrize(("num_features", "latent_dim"), [(1, 1), (6, 2), (9, 4), (50, 2)])
@@ -62,12 +63,12 @@ def test_batched_training_is_the_literal_loop() -> None:
     for law in (masks.UniformSize(), masks.FixedRate(0.2)):
         history = config.train([of], [law], Bench())
         starts, generators = config.starts()
-        for run, g in enumerate(generators):
+        for row, g in enumerate(generators):
             mask = [masks.stratified_masks(5, 5, law, generator=g) for _ in range(6)]
-            loadings, lml = literal.train(of.x, starts[run], 0.2, torch.stack(mask), 0.01)
-            ours = history.parameters["loadings"][run]
+            loadings, lml = literal.train(of.x, starts[row], 0.2, torch.stack(mask), 0.01)
+            ours = history.parameters["loadings"][row]
             torch.testing.assert_close(ours, loadings, atol=1e-9, rtol=0)
-            assert history.values["lml"][1:, run].tolist() == pytest.approx(lml, abs=1e-9)
+            assert history.values["lml"][1:, row].tolist() == pytest.approx(lml, abs=1e-9)
 
 
 def test_everything_in_one_batch_is_everything_one_by_one() -> None:
@@ -107,6 +108,13 @@ def test_bernoulli_score_is_the_literal_one_in_both_precisions() -> None:
     assert ours.item() == pytest.approx(slow.item(), abs=1e-10)
     single = objectives.mixture(*(each.float() for each in batch), mask[None], grid.to(x.float()))
     assert single.item() == pytest.approx(slow.item(), rel=1e-5)
+
+
+def test_the_step_that_is_timed_is_the_literal_one() -> None:
+    """Both in single precision, with the gradients."""
+    _, ours = run._bernoulli_step(False, 20, 1)
+    _, theirs = run._bernoulli_step(True, 20, 1)
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["classic", "modern"])

@@ -76,7 +76,7 @@ def test_it_goes_on_where_it_was_stopped(call: list[str], monkeypatch, capsys) -
     wanted = result(call)
     for folder in (call[5], call[7]):
         shutil.rmtree(folder)
-    straight, count = MaskedLM.log_each, 0
+    straight, count = MaskedLM.log_tokens, 0
 
     def stops(*args: object, **options: object) -> torch.Tensor:
         nonlocal count
@@ -85,11 +85,11 @@ def test_it_goes_on_where_it_was_stopped(call: list[str], monkeypatch, capsys) -
             raise KeyboardInterrupt
         return straight(*args, **options)
 
-    monkeypatch.setattr(MaskedLM, "log_each", stops)
+    monkeypatch.setattr(MaskedLM, "log_tokens", stops)
     assert cli.main(call) == 130
     assert f"the same command goes on from {call[7]}" in capsys.readouterr().err
     assert list(Path(call[7]).rglob("part-*.safetensors")) and not Path(call[5], "x.json").exists()
-    monkeypatch.setattr(MaskedLM, "log_each", straight)
+    monkeypatch.setattr(MaskedLM, "log_tokens", straight)
     assert cli.main(call) == 0
     assert result(call)["arrays"] == wanted["arrays"]
     # Weights saved in place are other weights, and other sentences are other sentences.

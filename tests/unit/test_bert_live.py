@@ -12,11 +12,13 @@ import nbformat
 import pytest
 import torch
 from hub import local_hub
-from tiny_bert import LINES, MASK, tiny, tokenizer
+from tiny_bert import LINES, MASK, some_lines, tiny, tokenizer
 
 from mpt_lml import checkpoints, data, experiments
 from mpt_lml.checkpoints import BERT_BASE, PINNED
+from mpt_lml.experiments import bert
 from mpt_lml.experiments.small_bert import mean_score
+from mpt_lml.files import write_json
 
 NOTEBOOK = Path(__file__).parents[2] / "book" / "11-bert.ipynb"
 
@@ -92,9 +94,28 @@ def test_live_on_a_gpu_with_a_network(folder: Path, tmp_path: Path) -> None:
     with local_hub(BERT_BASE, PINNED[BERT_BASE], folder) as (address, asked):
         env = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "PYTHONPATH": with_tests()}
         printed = run_chapter(tmp_path, PATCHED, **env)
-    assert "ax run here: -" in printed and "not run here" not in printed
-    assert "'run here, ax'" in printed
+    assert "      run again: -" in printed and "not run here" not in printed
     assert any(f"resolve/{PINNED[BERT_BASE]}/model.safetensors" in each for each in asked)
+
+
+@pytest.mark.slow  # a process of its own imports transformers and draws the figure
+def test_a_stored_run_is_shown(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    """The file that mpt-lml run table-2-pretrained writes, of a network of the same class."""
+    monkeypatch.setattr(bert, "sentences", some_lines)
+    outcome = experiments.run("table-2-pretrained", model=str(folder), num_sentences=15)
+    content = {"config": {}, "seconds": 1.0, "provenance": {}, **outcome.as_dict()}
+    write_json(tmp_path / "table-2-pretrained.json", content)
+    patched = f"""
+from pathlib import Path
+from mpt_lml.experiments import base
+stored_in = Path({str(tmp_path)!r})
+beside = base.book_file
+base.book_file = lambda name: stored_in / Path(name).name if "pretrained" in name else beside(name)
+"""
+    printed = run_chapter(tmp_path, patched)
+    area, error = outcome.arrays["area/glue/cola"].tolist()
+    assert f"run again: {area:.1f} ± {error:.1f}; r* = " in printed
+    assert printed.count("run again") == 5 and "not run here" not in printed
 
 
 @pytest.mark.slow  # a process of its own imports transformers and draws the figure
@@ -102,11 +123,12 @@ def test_a_folder_runs_on_any_device(folder: Path, tmp_path: Path) -> None:
     patched = PATCHED.replace("checkpoints.gpu", "unused")
     env = {"MPT_LML_BERT": str(folder), "HF_HUB_OFFLINE": "1", "PYTHONPATH": with_tests()}
     printed = run_chapter(tmp_path, patched, **env)
-    assert "ax run here: -" in printed and "r* = " in printed
+    assert printed.count("run again: -") == 1 and "not run here" not in printed
 
 
-def live(**settings: object) -> experiments.Outcome | None:
-    return experiments.live("table-2-pretrained", "with a GPU it would", **settings)
+def live(**settings: object) -> dict[str, torch.Tensor]:
+    otherwise = "with a GPU it would"
+    return experiments.run("table-2-pretrained", otherwise=otherwise, **settings).arrays
 
 
 def test_without_a_gpu_nothing_is_asked(monkeypatch, capsys) -> None:
@@ -115,7 +137,7 @@ def test_without_a_gpu_nothing_is_asked(monkeypatch, capsys) -> None:
 
     monkeypatch.setattr(checkpoints, "urlopen", fails)
     monkeypatch.setattr(checkpoints, "gpu", lambda: None)
-    assert live() is None
+    assert live() == {}
     assert capsys.readouterr().out == "not run here (no GPU): with a GPU it would\n"
 
 
@@ -134,22 +156,21 @@ def test_without_a_network_it_goes_on_at_once(monkeypatch, capsys, answers: bool
         address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
         start = time.perf_counter()
-        assert live() is None
+        assert live() == {}
         assert time.perf_counter() - start < 3.0
     assert "not run here (no network)" in capsys.readouterr().out
 
 
 def test_a_folder_is_run_and_what_is_none_says_so(folder: Path, tmp_path, capsys) -> None:
     found = live(model=str(folder), data_sets=("written",), num_sentences=2, rates=(10, 50, 90))
-    assert found is not None
-    area, curve = found.arrays["area/written"][0].item(), found.arrays["curve/written"]
+    area, curve = found["area/written"][0].item(), found["curve/written"]
     assert area == pytest.approx(506.88 * curve.mean().item())
-    assert live(model=str(tmp_path)) is None
+    assert live(model=str(tmp_path)) == {}
     assert "is not a checkpoint: it has no config.json" in capsys.readouterr().out
 
 
 def test_sentences_that_are_not_there_are_one_line(folder: Path, monkeypatch, capsys) -> None:
     monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert live(model=str(folder)) is None
+    assert live(model=str(folder)) == {}
     assert "glue/ax is not on this machine" in capsys.readouterr().out

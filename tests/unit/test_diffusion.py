@@ -121,16 +121,6 @@ class TestSteps:
         assert gap[0] * 200 == pytest.approx(predicted, rel=0.02)
         assert gap[0] / gap[1] == pytest.approx(2.0, rel=0.02)
 
-    def test_reveal_steps_follow_the_schedule(self) -> None:
-        schedule, count = cosine, 40_000
-        reveal = diffusion.reveal_steps(count, 2, schedule, 5, generator=generator(4))
-        expected = schedule(torch.arange(6, **f64) / 5).diff().flip(0)
-        observed = torch.bincount(reveal.flatten(), minlength=5) / (2 * count)
-        error = (expected * (1 - expected) / (2 * count)).sqrt()
-        assert ((observed - expected).abs() < 5 * error).all()
-        together = (reveal[:, 0] == reveal[:, 1]).double().mean()
-        assert abs(together - expected.square().sum()) < 5 / math.sqrt(count)
-
     @pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
     def test_block_elbo_is_the_mean_over_block_orders(self, num_steps: int) -> None:
         model, x = inconsistent(), points(4, 3)[30:31]

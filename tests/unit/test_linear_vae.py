@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from mpt_lml.experiments import Bench, ledger
 from mpt_lml.experiments.linear_vae import Figure3Upper
 from mpt_lml.results import History
 
+Item = TypeVar("Item")
 QUICK = Figure3Upper.preset("quick")
 SHORT = dataclasses.replace(QUICK, num_epochs=2, long_epochs=(3, 3), arbiter_samples=20)
 DIGITS = (data.images("digits", "train").pixels[: QUICK.num_data] >= 0.5).float()
@@ -119,6 +122,22 @@ def test_a_run_says_all_that_the_ledger_asks_of_its_data(tmp_path: Path) -> None
     other = dataclasses.replace(SHORT, learning_rate=0.02)  # not passed over in silence
     with pytest.raises(fit.CheckpointMismatchError, match="learning_rate"):
         other.run(Bench(folder=tmp_path))
+
+
+def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    config = dataclasses.replace(QUICK, trained=("digits/fixed/1/1", "digits/elbo/1/0"))
+
+    def stopping(items: Iterable[Item], description: str) -> Iterator[Item]:
+        for done, item in enumerate(items):
+            if description == "digits/elbo/1/0" and done == 4:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt):
+        config.run(Bench(progress=stopping, folder=tmp_path))
+    whole, resumed = (config.run(Bench(folder=each)).arrays for each in (None, tmp_path))
+    for name, value in whole.items():
+        torch.testing.assert_close(resumed[name], value, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_long_cell_is_judged_where_the_short_ones_stop() -> None:

@@ -31,15 +31,19 @@ def sizes(model):
 
 def printed_score(model, num_masked):
     """Proposition 1's middle form: token j from the D − j coordinates after it, masked or not."""
-    return sum(symbolic.order_term(model, j) for j in range(1, num_masked + 1)) / num_masked
+    return sum(model.order_term(j) for j in range(1, num_masked + 1)) / num_masked
+
+
+def printed_excess(model):
+    return model.residual(lambda m: printed_score(model, m))
 
 
 def printed_four_difference(model, t):
     """Eq. 4 as printed: D! terms that see D − t coordinates, and pairs that see t − 1."""
     size = model.num_features
     mirrored = size - t + 1
-    pairs = mirrored * comb(size, mirrored) * symbolic.score(model, mirrored)
-    return model.normal_form(factorial(size) * symbolic.order_term(model, t) - pairs)
+    pairs = mirrored * comb(size, mirrored) * model.score(mirrored)
+    return model.normal_form(factorial(size) * model.order_term(t) - pairs)
 
 
 def information(model):
@@ -55,38 +59,38 @@ def test_chain_rule_holds_along_every_order(model):
 
 
 def test_average_over_orders(model):
-    assert symbolic.residual(model, symbolic.order_term) == 0
+    assert model.residual(model.order_term) == 0
 
 
 def test_grouping_by_size(model):
     size = model.num_features
-    pairs = [m * comb(size, m) * symbolic.score(model, m) for m in sizes(model)]
+    pairs = [m * comb(size, m) * model.score(m) for m in sizes(model)]
     weights = [factorial(m - 1) * factorial(size - m) for m in sizes(model)]
-    orders = factorial(size) * sum(symbolic.order_term(model, t) for t in sizes(model))
+    orders = factorial(size) * sum(model.order_term(t) for t in sizes(model))
     grouped = sum(w * pair for w, pair in zip(weights, pairs, strict=True))
     assert model.normal_form(orders - grouped) == 0
 
 
 def test_term_t_of_the_average_is_the_score_of_size_t(model):
     for t in range(1, model.num_features + 1):
-        difference = symbolic.order_term(model, t) - symbolic.score(model, t)
+        difference = model.order_term(t) - model.score(t)
         assert model.normal_form(difference) == 0
 
 
 def test_proposition_1(model):
-    assert symbolic.residual(model, symbolic.score) == 0
+    assert model.residual(model.score) == 0
 
 
 def test_telescoping_lemma_at_every_size(model):
     for num_masked in range(1, model.num_features + 1):
         rest = model.num_features - num_masked
-        ends = [symbolic.mean_log_marginal(model, r) for r in (rest, rest + 1)]
-        assert model.normal_form(symbolic.score(model, num_masked) - ends[1] + ends[0]) == 0
+        ends = [model.mean_log_marginal(r) for r in (rest, rest + 1)]
+        assert model.normal_form(model.score(num_masked) - ends[1] + ends[0]) == 0
 
 
 def test_ends_of_the_averages_of_marginals(model):
-    assert symbolic.mean_log_marginal(model, 0) == 0
-    full = symbolic.mean_log_marginal(model, model.num_features)
+    assert model.mean_log_marginal(0) == 0
+    full = model.mean_log_marginal(model.num_features)
     assert model.normal_form(full - model.log_marginal()) == 0
 
 
@@ -97,8 +101,8 @@ def test_printed_equation_4_is_off_by_its_counts_and_its_multiplicity(model):
         orders = factorial(t - 1) * factorial(size - t)
         mirrored = size - t + 1
         pairs = t * comb(size, t)
-        left = orders * pairs * symbolic.score(model, t)  # the D! orders
-        right = mirrored * comb(size, mirrored) * symbolic.score(model, mirrored)
+        left = orders * pairs * model.score(t)  # the D! orders
+        right = mirrored * comb(size, mirrored) * model.score(mirrored)
         difference = printed_four_difference(model, t)
         assert model.normal_form(difference - left + right) == 0
         # Only the middle position of an odd number keeps its size; at D = 3 it occurs once.
@@ -118,18 +122,17 @@ def test_equation_4_fails_at_two_coordinates_by_twice_the_information(two):
 def test_printed_score_is_the_joint_block_over_m(model):
     size = model.num_features
     for m in range(1, size + 1):
-        block = (model.log_marginal() - symbolic.mean_log_marginal(model, size - m)) / m
+        block = (model.log_marginal() - model.mean_log_marginal(size - m)) / m
         assert model.normal_form(printed_score(model, m) - block) == 0
 
 
 def test_printed_middle_expression_of_proposition_1_has_the_stated_excess(model):
     size = model.num_features
     gaps = [
-        (model.log_marginal() - symbolic.mean_log_marginal(model, size - m)) / m
-        - symbolic.score(model, m)
+        (model.log_marginal() - model.mean_log_marginal(size - m)) / m - model.score(m)
         for m in range(1, size + 1)
     ]
-    excess = symbolic.residual(model, printed_score)
+    excess = printed_excess(model)
     assert excess != 0
     assert model.normal_form(excess - sum(gaps)) == 0
 
@@ -138,14 +141,14 @@ def test_printed_middle_expression_of_proposition_1_has_the_stated_excess(model)
 def test_at_two_coordinates_the_excess_is_half_the_pointwise_mutual_information(two):
     half = information(two) / 2
     assert half != 0
-    assert two.normal_form(symbolic.residual(two, printed_score) - half) == 0
+    assert two.normal_form(printed_excess(two) - half) == 0
 
 
 @pytest.mark.parametrize("x", list(product((0, 1), repeat=3)))
 def test_every_point_of_the_table(x):
     table = symbolic.SymbolicTable(3, x)
-    assert symbolic.residual(table, symbolic.score) == 0
-    assert symbolic.residual(table, symbolic.order_term) == 0
+    assert table.residual(table.score) == 0
+    assert table.residual(table.order_term) == 0
 
 
 def test_table_against_a_table_of_fractions():
@@ -188,7 +191,7 @@ def test_gaussian_parts_vanish_separately(size):
 
 def test_no_floating_point_number_anywhere(model):
     for m in range(1, model.num_features + 1):
-        assert not symbolic.score(model, m).atoms(sp.Float)
+        assert not model.score(m).atoms(sp.Float)
 
 
 @pytest.mark.parametrize(
@@ -203,13 +206,13 @@ def test_no_floating_point_number_anywhere(model):
         ),
         (lambda: symbolic.SymbolicTable(2).log_conditional(0, (0,)), "Got target 0"),
         (lambda: symbolic.SymbolicGaussian(2).log_conditional(2, ()), "Got target 2"),
-        (lambda: symbolic.score(symbolic.SymbolicTable(2), 0), "num_masked must be in 1..2, got 0"),
+        (lambda: symbolic.SymbolicTable(2).score(0), "num_masked must be in 1..2, got 0"),
         (
-            lambda: symbolic.mean_log_marginal(symbolic.SymbolicTable(2), 3),
+            lambda: symbolic.SymbolicTable(2).mean_log_marginal(3),
             "num_observed must be in 0..2, got 3",
         ),
         (
-            lambda: symbolic.order_term(symbolic.SymbolicTable(2), 0),
+            lambda: symbolic.SymbolicTable(2).order_term(0),
             "position must be in 1..2, got 0",
         ),
     ],

@@ -198,8 +198,8 @@ def tiny_network():
 FEW = {"seeds": (4,), "data_sets": QUICK.data_sets, "num_variance": 32, "num_test": 32}
 
 
-def live() -> experiments.Outcome | None:
-    return experiments.live("figure-6-pretrained", "it would be run.", **FEW)
+def live() -> experiments.Outcome:
+    return experiments.run("figure-6-pretrained", otherwise="it would be run.", **FEW)
 
 
 def test_the_pretrained_network_runs_live_from_a_hub(
@@ -215,7 +215,7 @@ def test_the_pretrained_network_runs_live_from_a_hub(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.warns(UserWarning, match="enlarged"):
         found = live()
-    assert found is not None and found.weights == {"name": name, "revision": pinned}
+    assert found.weights == {"name": name, "revision": pinned}
     arrays = found.arrays
     assert arrays["picture-75/digits"].shape == arrays["picture/digits"].shape == (5, 3, 12, 12)
     rate, error = (arrays[f"{key}/digits/trained/size"].item() for key in ("rate", "rate-error"))
@@ -229,7 +229,7 @@ def test_without_a_gpu_nothing_is_tried(monkeypatch: pytest.MonkeyPatch, capsys)
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(vit_mae, "load_network", tried)
-    assert live() is None
+    assert live().arrays == {}
     assert capsys.readouterr().out == "not run here (no GPU): it would be run.\n"
     printed, _ = run_cells("pretrained")
     assert printed.endswith(
@@ -241,7 +241,7 @@ def test_without_a_network_the_line_says_so(tmp_path: Path, monkeypatch, capsys)
     monkeypatch.setattr(checkpoints, "gpu", lambda: torch.device("cpu"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert live() is None
+    assert live().arrays == {}
     assert capsys.readouterr().out.startswith("not run here (HF_HUB_OFFLINE is set)")
 
 

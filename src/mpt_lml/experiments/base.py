@@ -212,6 +212,7 @@ def run(
     device: str = "auto",
     progress: Progress = silent,
     checkpoints: Path | None = None,
+    otherwise: str | None = None,
     **settings: Any,
 ) -> Outcome:
     """Run the experiment ``name`` and return its :class:`Outcome`; in nats unless it says otherwise.
@@ -220,27 +221,27 @@ def run(
     except its state into the folder ``checkpoints`` where one is given. Raises ``ValueError`` for
     an unknown name (the nearest is suggested), preset, setting or device.
 
+    For a page, ``otherwise`` says what a run with a large network would do: from a folder it does
+    so anywhere, from the hub on a GPU with a network only. Elsewhere one line tells why it does
+    not, and the outcome is empty.
+
     >>> run("table-1", "quick", num_data=20).arrays["estimates"].shape
     torch.Size([2, 5])
     """
     chosen = find(name).preset(preset, **settings)
-    return chosen.run(bench_for(chosen, device, progress, checkpoints))
-
-
-def live(name: str, otherwise: str, **settings: Any) -> Outcome | None:
-    """Run an experiment with loaded weights on a page: on a GPU with a network, or from a folder.
-
-    Elsewhere ``None``, after one printed line: why not, and ``otherwise``, what would be done.
-    """
-    model = settings.get("model") or dataclasses.asdict(find(name).preset())["model"]
-    reason = None if Path(model).exists() else why_not_here(model)
+    bench = bench_for(chosen, device, progress, checkpoints)
+    if otherwise is None:
+        return chosen.run(bench)
+    model = dataclasses.asdict(chosen)["model"]
+    here = model is None or Path(model).exists()
+    reason: object = None if here else why_not_here(model)
     if reason is None:
         try:
-            return run(name, **settings)
+            return chosen.run(bench)
         except OSError as error:  # no weights, or no sentences or images
-            reason = str(error)
+            reason = error
     print(f"not run here ({reason}): {otherwise}")
-    return None
+    return Outcome({})
 
 
 def bench_for(

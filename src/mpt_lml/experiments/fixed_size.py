@@ -90,23 +90,21 @@ class Unbiased(Experiment):
     random_size: int = 100_000
 
     def run(self, bench: Bench) -> Outcome:
-        bias, spread, used, draws = [], [], [], (self.one_per_size, self.random_size)
+        names = ("claim-unbiased", "claim-uniform-size-unbiased")
+        bias, spread, used, law = [], [], [], masks.UniformSize()
         for seed in bench.progress(self.seeds, "seed"):
             model, x = paper_problem((100, 50, 2), seeded(seed))
             used += [x, model.loadings]
-            size, generator = model.num_features, seeded(seed + 1)  # other masks than the figure's
-            values = curves.sampled_scores(model, x, draws[0], generator=generator).sum(dim=0)
-            law = masks.UniformSize()
-            mask = masks.sample_masks(draws[1], size, law, generator=generator)
-            scores = size * curves.size_scores(model, x, mask[None])[0]
-            errors = [each - estimators.exact(model, x) for each in (values, scores)]
-            bias.append(torch.stack([each.mean() for each in errors]))
-            spread.append(torch.stack([each.std() for each in errors]))
+            generator = seeded(seed + 1)  # other masks than those of the figure
+            values = curves.sampled_scores(model, x, self.one_per_size, generator=generator)
+            mask = masks.sample_masks(self.random_size, 50, law, generator=generator)
+            estimates = values.sum(dim=0), 50 * curves.size_scores(model, x, mask[None])[0]
+            truth = estimators.exact(model, x)
+            bias.append(torch.stack([(each - truth).mean() for each in estimates]))
+            spread.append(torch.stack([(each - truth).std() for each in estimates]))
         arrays = {"bias": torch.stack(bias, dim=1), "spread": torch.stack(spread, dim=1)}
-        error = (arrays["spread"].square().sum(dim=1) / torch.tensor(draws)).sqrt() / len(
-            self.seeds
-        )
-        names = ("claim-unbiased", "claim-uniform-size-unbiased")
-        found = zip(names, arrays["bias"].mean(dim=1).tolist(), error.tolist(), strict=True)
-        findings = {name: Finding(mean, deviation) for name, mean, deviation in found}
+        counts = torch.tensor([self.one_per_size, self.random_size])
+        error = (arrays["spread"].square().sum(dim=1) / counts).sqrt() / len(self.seeds)
+        found = zip(arrays["bias"].mean(dim=1).tolist(), error.tolist(), strict=True)
+        findings = dict(zip(names, (Finding(*each) for each in found), strict=True))
         return Outcome(findings, arrays, checksum(used))

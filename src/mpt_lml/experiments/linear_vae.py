@@ -62,20 +62,18 @@ ON_EACH = {  # on every data
 class Figure3Upper(Experiment):
     """Full-batch Adam from all seeds, fresh masks every epoch, judged on adaptive grids.
 
-    ``trained`` holds rows DATA/OBJECTIVE/SCALE/MASKS[/long]: SCALE multiplies the parameters at the
-    start, MASKS is the masks per epoch (that many parts of the data with a mask each; 0: none).
-    OBJECTIVE is "elbo", "fixed", "uniform", "block" or "marginal"; "published" is "block" on 4 × 4
-    nodes, "elbo-small" the ELBO with a small encoder.
+    ``trained`` holds rows DATA/OBJECTIVE/SCALE/MASKS[/long]: SCALE multiplies the start, MASKS is the
+    masks per epoch, that many parts of the data with a mask each (0: none). "published" is "block" on
+    4 × 4 nodes, "elbo-small" the ELBO with a small encoder.
 
-    Arrays, for the KEY of a row (without "long"): ``track/KEY`` (tracked epochs, seeds) on a fine
-    grid, for "published" and "elbo" at scale 1 also ``read/KEY`` on 4 × 4 nodes and ``loss/KEY``, the
-    objective; ``lml/KEY``, ``held/KEY``, ``coarse/KEY`` and ``own/KEY`` (seeds,), the mean log p(x)
-    after ``num_epochs`` of the training and the test images on adaptive grids, of the training images
-    on 4 × 4 nodes and on the grid of the training; ``lml/KEY/long`` and ``held/KEY/long`` after
-    ``long_epochs``; ``bound/KEY`` (seeds,), the ELBO reached. For the first seed of some rows
-    ``loadings/KEY`` (D, K + 1), offset last, and ``grids/KEY`` of :func:`compare_grids`; with
-    ``decoders``, for every row ``decoders/KEY`` (seeds, D, K + 1). ``gaussian`` (seeds,): see
-    :meth:`gaussian_deficit`. All in nats.
+    Arrays in nats, (seeds,), for the KEY of a row: ``lml/KEY`` and ``held/KEY``, the mean log p(x) of
+    training and test images on adaptive grids after ``num_epochs`` (KEY/long: ``long_epochs``);
+    ``coarse/KEY`` and ``own/KEY``, of the training images on 4 × 4 nodes and on the grid of the
+    training; ``bound/KEY``, the ELBO reached; ``gaussian``, see :meth:`gaussian_deficit`. Along the
+    training, (tracked epochs, seeds): ``track/KEY`` on a fine grid, for the two printed rows
+    ``read/KEY`` on 4 × 4 nodes and ``loss/KEY``. For the first seed of some rows ``loadings/KEY``
+    (D, K + 1), offset last, and ``grids/KEY`` of :meth:`compare_grids`; with ``decoders``, for every
+    row ``decoders/KEY`` (seeds, D, K + 1).
     """
 
     trained: tuple[str, ...] = (  # in this order

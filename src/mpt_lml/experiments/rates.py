@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -84,9 +85,7 @@ class MaskingRates(Experiment):
             few = [self._few(self.settings[index], seed) for seed in self.seeds]
             arrays |= {f"few/{index}/{k}": torch.stack([each[k] for each in few]) for k in few[0]}
         arrays["excess"], arrays["excess_predicted"] = self._descend(bench)
-        used = [
-            _draw(setting, seed)[0].loadings for setting in self.settings for seed in self.seeds
-        ]
+        used = [_draw(*each)[0].loadings for each in itertools.product(self.settings, self.seeds)]
         return Outcome(self._findings(arrays), arrays, checksum(used))
 
     def _errors(self, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
@@ -141,30 +140,28 @@ class MaskingRates(Experiment):
         self, loadings: Tensor, covariance: Tensor, laws: Tensor, generator: torch.Generator
     ) -> Tensor:
         """Of s(A)/π(M), one mask per datum, mean over a batch: both laws share data and shifts."""
-        (num_laws, runs, num_features, _), f64 = loadings.shape, torch.float64
-        noise = torch.randn(runs, self.batch, num_features, generator=generator, dtype=f64)
+        num_laws, runs, num_features, _ = loadings.shape
+        noise = torch.randn(runs, self.batch, num_features, generator=generator, dtype=laws.dtype)
         x = noise @ torch.linalg.cholesky(covariance).mT
-        level = torch.rand(runs * self.batch, generator=generator, dtype=f64)
-        sizes = torch.stack(
-            [torch.bucketize(level, law.cumsum(0)[:-1], right=True) for law in laws]
-        )
+        level = torch.rand(runs * self.batch, generator=generator, dtype=laws.dtype)
+        edges = laws.cumsum(dim=1)[:, :-1].contiguous()
+        sizes = torch.searchsorted(edges, level.repeat(num_laws, 1), right=True)
         ranks = masks.sample_ranks(runs * self.batch, num_features, generator=generator)
         mask = masks.from_ranks(ranks, sizes + 1).view(num_laws, runs, self.batch, 1, num_features)
         weight = 1.0 / laws.gather(1, sizes).view(num_laws, runs, self.batch)
         moment = (x[..., :, None] * x[..., None, :]).expand(num_laws, -1, -1, -1, -1)
         free = loadings.detach().requires_grad_()
         each = free[:, :, None].expand(-1, -1, self.batch, -1, -1)
-        noise_variance = torch.tensor(NOISE_VARIANCE, dtype=f64)
-        score = objectives.mask_scores(each, noise_variance, moment, mask)[..., 0]
+        variance = torch.tensor(NOISE_VARIANCE, dtype=laws.dtype)
+        score = objectives.mask_scores(each, variance, moment, mask)[..., 0]
         (gradient,) = torch.autograd.grad((weight * score).mean(dim=-1).sum(), free)
         return gradient
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
         error = arrays["error"]
         low, high = error[..., 0], error[..., -1]
-        sided = torch.minimum(
-            low, -high
-        )  # positive: above at the lowest rate and below at the highest
+        # Positive where D·S lies above the LML at the lowest rate and below it at the highest.
+        sided = torch.minimum(low, -high)
         values = {
             "claim-masking-rate": error[0, :, 1] - error[0, :, 3],
             "claim-bound-by-rate": sided[sided.mean(dim=1).argmin()],

@@ -237,14 +237,13 @@ class FixedSizes(Training):
     """Figure 2's problem at several truths, from starts of several scales; always on the CPU.
 
     ``truths`` are seeds of the data and of the loadings behind them (the first is the paper's),
-    ``seeds`` those of the starts W₀, which ``scales`` multiplies. Training runs at each of ``sizes``
-    and at every size. Arrays, for draw in (paper, model), in nats: ``lost/DRAW`` (truths, sizes),
-    the LML lost at the maximum of a size's exact objective; ``below/DRAW`` (truths, sizes, scales,
-    starts), how far below that maximum climbing the exact objective ends; ``short/DRAW`` (truths,
-    sizes + 1, scales, starts), how far below its own maximum the LML is over the last tenth of
-    training by sampled masks, with every size last; ``bias/DRAW`` (truths, scales, starts),
-    objective minus LML at every size, mean over the epochs. The maximum of an objective is the best
-    end of all its climbs, one of which starts at the maximum of the LML.
+    ``scales`` multiply the starts; training runs at each of ``sizes`` and at every size. Arrays, for
+    draw in (paper, model), in nats: ``lost/DRAW`` (truths, sizes), the LML lost at the maximum of a
+    size's exact objective, the best end of all its climbs, one of them from the maximum of the LML;
+    ``below/DRAW`` (truths, sizes, scales, starts), how far below it a climb ends; ``short/DRAW``
+    (truths, sizes + 1, scales, starts), how far below its maximum the LML is over the last tenth of
+    training by sampled masks, every size last; ``bias/DRAW`` (truths, scales, starts), objective
+    minus LML at every size, mean over the epochs.
     """
 
     seeds: tuple[int, ...] = tuple(range(20))

@@ -1,1 +1,1 @@
-"""Models: each answers log p(x_j | x_R) for every masked coordinate j (floor 2)."""
+"""Models: each answers log p(x_j | x_R) for every masked coordinate j."""

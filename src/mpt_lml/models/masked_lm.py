@@ -54,6 +54,8 @@ class MaskedLM(ConditionalModel):
 
     Raises ``TypeError`` for a network without a masked-LM head.
 
+    Examples
+    --------
     >>> from mpt_lml.networks import load_small_bert
     >>> model = MaskedLM.of(*load_small_bert(), num_features=2)
     >>> model.log_each(torch.tensor([[300, 400]]), torch.tensor([[True, False]])).shape

@@ -74,16 +74,12 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         """ℓ(z) = W z + b."""
         return z @ self.loadings.T + self.offset
 
-    def log_factors(
-        self, x: Float[Tensor, "N D"], z: Float[Tensor, "*S N K"]
-    ) -> Float[Tensor, "*S N D"]:
+    def log_factors(self, x: Tensor, z: Tensor) -> Float[Tensor, "*S N D"]:
         """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
         logits = self.logits(z)
         return x * logits - F.softplus(logits)
 
-    def sample_given(
-        self, z: Float[Tensor, "*S K"], *, generator: torch.Generator
-    ) -> Float[Tensor, "*S D"]:
+    def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
         """One x ~ p(x | z) for every z, zeros and ones."""
         probability = self.logits(z).sigmoid()
         noise = torch.rand(probability.shape, generator=generator, dtype=probability.dtype)

@@ -23,14 +23,7 @@ from mpt_lml.shapes import (
     require_positive,
 )
 
-__all__ = [
-    "VAE",
-    "dense",
-    "dense_model",
-    "dense_parameters",
-    "divergence_from_prior",
-    "log_likelihood",
-]
+__all__ = ["VAE"]
 
 Likelihood = Literal["bernoulli", "gaussian"]
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -52,12 +45,11 @@ class VAE(LatentVariableModel):
         (N, D) -> mean (N, K) and log-variance (N, K); a ``torch.nn.Module`` or a function.
     decoder : callable
         (..., K) -> (..., D): logits for a Bernoulli likelihood, means for a Gaussian one.
-    num_features, latent_dim : int
-        D and K. ``ValueError`` is raised when the networks do not map between these.
-    likelihood : "bernoulli" or "gaussian"
     noise_variance : float, optional
         σ² > 0 of every coordinate; required for, and only for, a Gaussian likelihood. log p(x)
         depends on it: a mean squared error is not a likelihood until it is chosen.
+
+    Raises ``ValueError`` when the networks do not map between D and K dimensions.
 
     >>> parameters = dense_parameters(5, [4], 2, generators=[torch.Generator().manual_seed(0)])
     >>> model = dense_model(parameters, 0, "gaussian", 0.5)
@@ -90,9 +82,7 @@ class VAE(LatentVariableModel):
         self._num_features, self._latent_dim = num_features, latent_dim
         self.likelihood, self.noise_variance = likelihood, noise_variance
 
-    def encode(
-        self, x: Float[Tensor, "... D"]
-    ) -> tuple[Float[Tensor, "... K"], Float[Tensor, "... K"]]:
+    def encode(self, x: Float[Tensor, "... D"]) -> tuple[Tensor, Tensor]:
         """Mean and variance of q(z | x), both (..., K)."""
         mean, log_variance = self.encoder(x)
         _require_output("the encoder's mean", mean, x, self.latent_dim)
@@ -104,21 +94,15 @@ class VAE(LatentVariableModel):
         output = self._decoded(z)
         return output.sigmoid() if self.likelihood == "bernoulli" else output
 
-    def log_factors(
-        self, x: Float[Tensor, "N D"], z: Float[Tensor, "*S N K"]
-    ) -> Float[Tensor, "*S N D"]:
-        """log p(x_d | z), nats, (..., N, D); normalizing constants kept."""
+    def log_factors(self, x: Tensor, z: Tensor) -> Float[Tensor, "*S N D"]:
+        """log p(x_d | z) of every datum and its own z, nats, (..., N, D); constants kept."""
         return log_likelihood(x, self._decoded(z), self.noise_variance)
 
-    def log_table(
-        self, x: Float[Tensor, "N D"], nodes: Float[Tensor, "G K"]
-    ) -> Float[Tensor, "G N D"]:
+    def log_table(self, x: Tensor, nodes: Float[Tensor, "G K"]) -> Float[Tensor, "G N D"]:
         """log p(x_d | z_g), nats, (G, N, D); every node is decoded once, whatever N."""
         return log_likelihood(x, self._decoded(nodes)[:, None, :], self.noise_variance)
 
-    def sample_given(
-        self, z: Float[Tensor, "*S K"], *, generator: torch.Generator
-    ) -> Float[Tensor, "*S D"]:
+    def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
         """One x ~ p(x | z) for every z, (..., D)."""
         mean = self.decode(z)
         if self.noise_variance is None:
@@ -162,9 +146,7 @@ def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> T
     return log_normal(x - output, torch.tensor(noise_variance, dtype=x.dtype, device=x.device))
 
 
-def divergence_from_prior(
-    mean: Float[Tensor, "... K"], variance: Float[Tensor, "... K"]
-) -> Float[Tensor, "..."]:
+def divergence_from_prior(mean: Float[Tensor, "... K"], variance: Tensor) -> Float[Tensor, "..."]:
     """KL(N(mean, diag variance) ‖ N(0, I)), nats (Kingma & Welling 2014, Appendix B)."""
     return 0.5 * (mean.square() + variance - variance.log() - 1.0).sum(dim=-1)
 
@@ -195,9 +177,7 @@ def dense_parameters(
     return parameters
 
 
-def dense(
-    parameters: Parameters, part: Part, inputs: Float[Tensor, "B N I"]
-) -> Float[Tensor, "B N O"]:
+def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "B N O"]:
     """The network ``part`` of every run applied to its own inputs."""
     layers = sum(name.startswith(part) for name in parameters) // 2
     for layer in range(layers):

@@ -17,7 +17,7 @@ from torch import Tensor
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.shapes import require_count, require_generator
 
-__all__ = ["bernstein", "block_elbo", "nelbo", "reveal_steps", "sample", "speed", "step_elbo"]
+__all__ = ["bernstein", "block_elbo", "nelbo", "sample", "speed", "step_elbo"]
 
 Schedule = Callable[[Tensor], Tensor]
 
@@ -40,7 +40,7 @@ def bernstein(score: Float[Tensor, "*B D"], rate: Float[Tensor, " L"]) -> Float[
 
 
 def speed(schedule: Schedule, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
-    """p'(t), by automatic differentiation.
+    """p'(t), of the shape of ``time``, by automatic differentiation.
 
     >>> speed(torch.square, torch.tensor([0.0, 0.5]))
     tensor([0., 1.])
@@ -77,7 +77,8 @@ def step_elbo(
     >>> step_elbo(torch.tensor([-1.0, -2.0]).double(), torch.square, 1)
     tensor(-4., dtype=torch.float64)
     """
-    level = _levels(schedule, num_steps)
+    require_count("num_steps", num_steps, 1)
+    level = schedule(torch.arange(num_steps + 1, dtype=torch.float64) / num_steps)
     return score.shape[-1] * (level.diff() * bernstein(score, level[1:])).sum(dim=-1)
 
 
@@ -97,39 +98,15 @@ def block_elbo(score: Float[Tensor, "*B D"], num_steps: int) -> Float[Tensor, "*
     return (size * score[..., before - 1]).sum(dim=-1)
 
 
-def reveal_steps(
-    num_samples: int,
-    num_features: int,
-    schedule: Schedule,
-    num_steps: int,
-    *,
-    generator: torch.Generator,
-) -> Int[Tensor, "N D"]:
-    """When the T-step process shows each coordinate, 0 first, (N, D): independent of x.
-
-    Coordinate j is masked at time t where u_j < p(t) for one uniform u_j, and shown in the backward
-    step that crosses its level.
-
-    >>> reveal_steps(5, 3, torch.square, 1, generator=torch.Generator()).unique()
-    tensor([0])
-    """
-    require_count("num_samples", num_samples, 1)
-    require_generator(generator)
-    level = _levels(schedule, num_steps)
-    uniform = torch.rand(num_samples, num_features, generator=generator, dtype=torch.float64)
-    return num_steps - torch.bucketize(uniform, level[:-1], right=True)
-
-
 def sample(
     model: ConditionalModel, reveal: Int[Tensor, "N D"], *, generator: torch.Generator
 ) -> tuple[Int[Tensor, "N D"], Float[Tensor, " N"]]:
     """One draw x for every row of ``reveal``, (N, D), and its log-probability along that row, (N,).
 
     Coordinates shown together are drawn independently of each other, given what came before. Given
-    x alone one would have to average over reveals, which come from :func:`reveal_steps` or
-    :func:`mpt_lml.orders.draw`. Raises ``TypeError`` for a model whose coordinates are not discrete.
+    x alone one would have to average over reveals. Raises ``TypeError`` for a model whose
+    coordinates are not discrete.
 
-    >>> from mpt_lml import HMM
     >>> g, reveal = torch.Generator().manual_seed(0), torch.arange(16)[None]
     >>> x, log_probability = sample(HMM.cyclic(), reveal, generator=g)
     >>> torch.allclose(log_probability, HMM.cyclic().log_marginal(x))
@@ -147,9 +124,3 @@ def sample(
             said = values.gather(1, x[now][:, None])[:, 0].to(total)
             total.index_add_(0, now.nonzero()[:, 0], said)
     return x, total
-
-
-def _levels(schedule: Schedule, num_steps: int) -> Float[Tensor, " L"]:
-    """p(0), p(1/T), ..., p(1)."""
-    require_count("num_steps", num_steps, 1)
-    return schedule(torch.arange(num_steps + 1, dtype=torch.float64) / num_steps)
