@@ -1,11 +1,8 @@
 """The book's own Sphinx extension: its static files, and no request to another site.
 
-* The files of `book/_static` are on every page; `book/_ext/static` holds the hover previews' script.
 * Citations are set as "Han (1978)" and "(Han, 1978)", with round brackets.
-* The download button offers the notebook in plain Markdown that stands beside the chapter, not the
-  theme's own copy, which shows raw directives.
-* sphinx_thebe, which jupyter-book always loads, writes the address of a CDN into every page; this
-  book runs on Colab or on a reader's machine, so its scripts are taken out again.
+* The download button offers the notebook in plain Markdown that stands beside the chapter.
+* sphinx_thebe, which jupyter-book always loads, would have every page ask a CDN for its scripts.
 """
 
 from __future__ import annotations

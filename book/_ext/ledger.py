@@ -16,9 +16,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
+from collections import Counter
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -44,8 +43,6 @@ VERDICTS = {
     "not-reproducible": "settings or code are not published",
     "needs-weights": "needs a model that has to be downloaded first",
 }
-PACKAGES = ("torch", "numpy", "scikit-learn", "sympy", "matplotlib", "jupyter-book", "sphinx")
-WIDE = ("What it says", "What can be said of it", "What this book finds", "Meaning")
 
 
 def read_ledger(path: Path) -> SimpleNamespace:
@@ -63,14 +60,10 @@ def read_ledger(path: Path) -> SimpleNamespace:
         raise ExtensionError(f"{path}: entry {where!r}: {error.json_path}: {error.message}")
     named = {part: [SimpleNamespace(**each) for each in content[part]] for part in content}
     ledger = SimpleNamespace(**named)
-    names = [entry.id for entry in (*ledger.paper, *ledger.findings)]
-    for name in set(names):
-        names.remove(name)
-    if names:
-        raise ExtensionError(f"{path}: entry {names[0]!r}: the id stands twice")
-    for entry in ledger.paper:
-        if entry.measured is None:
-            continue
+    for name, times in Counter(e.id for e in (*ledger.paper, *ledger.findings)).items():
+        if times > 1:
+            raise ExtensionError(f"{path}: entry {name!r}: the id stands twice")
+    for entry in (entry for entry in ledger.paper if entry.measured is not None):
         says = rules.decide(entry.rule, entry.measured, entry.standard_error, entry.published)
         if entry.verdict != says:
             problem = f"verdict is {entry.verdict!r}, and its rule says {says!r}"
@@ -100,13 +93,19 @@ def format_measured(entry: SimpleNamespace) -> str:
     return f"{format_number(entry.measured, f'.{digits}f')} ± {error:.{digits}f}{unit}"
 
 
-def paragraph(*children: nodes.Node | str, note: bool = False) -> nodes.paragraph:
-    texts = (nodes.Text(child) if isinstance(child, str) else child for child in children)
-    return nodes.paragraph("", "", *texts, classes=["ledger-note"] if note else [])
+def paragraph(child: nodes.Node | str, *classes: str) -> nodes.paragraph:
+    text = nodes.Text(child) if isinstance(child, str) else child
+    return nodes.paragraph("", "", text, classes=list(classes))
 
 
 def literal(text: str) -> nodes.paragraph:
     return paragraph(nodes.literal("", text))
+
+
+def words(text: str, command: str, *notes: str) -> list[nodes.Node]:
+    """What is said, then in smaller letters what is to be said of it, then the command."""
+    small = [paragraph(note, "ledger-note") for note in notes if note]
+    return [paragraph(text), *small, literal(command)]
 
 
 def badge(verdict: str) -> nodes.paragraph:
@@ -136,10 +135,10 @@ class Table(SphinxDirective):
             return [paragraph("None so far.")]
         made = [make_row(cells, cells.pop("id", "")) for cells in rows]
         group = nodes.tgroup("", cols=len(rows[0]))
-        group += [nodes.colspec("", colwidth=40 if key in WIDE else 12) for key in rows[0]]
+        group += [nodes.colspec("", colwidth=1) for _ in rows[0]]
         group += [nodes.thead("", make_row({key: key for key in rows[0]}))]
         group += [nodes.tbody("", *made)]
-        return [nodes.table("", group, classes=["ledger", self.name])]
+        return [nodes.table("", group, classes=["ledger", self.name, "colwidths-auto"])]
 
     def ledger(self) -> SimpleNamespace:
         self.env.note_dependency(LEDGER)
@@ -164,31 +163,25 @@ class LedgerTable(Table):
             raise self.error(f"no entry of the ledger has {self.options}")
         printed = any(entry.published is not None for entry in entries)
         for entry in entries:
+            scripts = f"Scripts: {entry.scripts}" if entry.scripts else ""
+            rule = rules.in_words(entry.rule, entry.published, entry.unit) if entry.rule else ""
             yield {
                 "id": entry.id,
                 "In the paper": entry.place,
                 "Verdict": badge(entry.verdict),
-                "What it says": self.says(entry),
+                "What it says": words(entry.says, entry.command, scripts, rule, entry.note),
                 **({"Published": format_number(entry.published, ".6g")} if printed else {}),
                 "Measured": format_measured(entry),
                 **({} if "chapter" in self.options else {"Chapter": self.link(entry.chapter)}),
             }
 
-    def says(self, entry: SimpleNamespace) -> list[nodes.Node]:
-        """The paper's words; below them what the scripts do, the rule, the note, the command."""
-        rule = rules.in_words(entry.rule, entry.published, entry.unit) if entry.rule else ""
-        notes = [f"Scripts: {entry.scripts}" if entry.scripts else "", rule, entry.note]
-        small = [paragraph(text, note=True) for text in notes if text]
-        return [paragraph(entry.says), *small, literal(entry.command)]
-
 
 class LedgerFindings(Table):
     def rows(self) -> Iterator[dict[str, Any]]:
         for entry in self.ledger().findings:
-            note = [paragraph(entry.note, note=True)] if entry.note else []
             yield {
                 "id": entry.id,
-                "What this book finds": [paragraph(entry.statement), *note, literal(entry.command)],
+                "What this book finds": words(entry.statement, entry.command, entry.note),
                 "Measured": format_measured(entry),
                 "Chapter": self.link(entry.chapter),
             }
@@ -237,11 +230,11 @@ class StoredResults(Table):
 
 class BuildEnvironment(Table):
     def rows(self) -> Iterator[dict[str, Any]]:
-        yield {"What": "Python", "Version": platform.python_version()}
-        for name in ("mpt-lml", *PACKAGES):
-            yield {"What": name, "Version": metadata.version(name)}
-        processor = provenance("make book")["hardware"]["cpu"]
-        yield {"What": "Processor", "Version": f"{processor}, {os.cpu_count()} cores seen"}
+        origin = provenance("make book")
+        found = {"python": origin["python"], **origin["versions"]}
+        found["processor"] = f"{origin['hardware']['cpu']}, {os.cpu_count()} cores seen"
+        for what, version in found.items():
+            yield {"What": what, "Version": version}
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

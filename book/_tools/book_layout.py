@@ -66,11 +66,10 @@ class Book:
 
     @property
     def repository(self) -> str:
-        return self.config["repository"]["url"].rstrip("/")
+        return self.config["repository"]["url"]
 
     @property
     def site(self) -> str:
-        """Address of the published pages, derived from the repository's."""
         owner, name = self.repository.split("/")[-2:]
         return f"https://{owner}.github.io/{name}"
 

@@ -2,8 +2,7 @@
 
     python book/_tools/cover.py [FILE]
 
-The curve is that of a PPCA model with D = 14 coordinates, from all 16,383 masks. The same command
-always writes the same file.
+The curve is that of a PPCA model with D = 14 coordinates. The same command writes the same file.
 """
 
 from __future__ import annotations

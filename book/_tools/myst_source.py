@@ -9,16 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from book_layout import BookError
-from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from myst_parser.config.main import MdParserConfig
 from myst_parser.parsers.mdit import create_md_parser
 
 EXTENSIONS = {"amsmath", "attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"}
+PARSER = create_md_parser(MdParserConfig(enable_extensions=EXTENSIONS), RendererHTML)
 
 
 @dataclass
@@ -30,11 +29,6 @@ class Block:
     label: str = ""
     argument: str = ""
     options: dict[str, str] = field(default_factory=dict)
-
-
-@lru_cache(1)
-def parser() -> MarkdownIt:
-    return create_md_parser(MdParserConfig(enable_extensions=EXTENSIONS), RendererHTML)
 
 
 def directive(name: str, argument: str, content: str) -> Block:
@@ -68,7 +62,7 @@ def special(token: Token, source: str) -> Block | None:
 def split_blocks(text: str) -> Iterator[Block]:
     """All of `text`, in order."""
     lines, done = text.split("\n"), 0
-    for token in parser().parse(text):
+    for token in PARSER.parse(text):
         if token.level or token.map is None:
             continue
         first, last = token.map

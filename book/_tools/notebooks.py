@@ -23,15 +23,15 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from plain_markdown import Converter, Index, number_book, read_source
+from plain_markdown import Converter, Index, number_book
 
-TIMEOUT = 300
+JOBS = 2  # chapters at the same time
+KERNEL_SETTINGS = {"timeout": 300, "kernel_name": "python3", "record_timing": False}
+KERNEL_SETTINGS |= {"extra_arguments": ["--IPKernelApp.log_level=40"]}
 GLUE = "application/papermill.record/text/plain"
 HIDDEN = {"jupyter": {"source_hidden": True}, "cellView": "form"}
-METADATA = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
 
 INSTALL = """\
 # Colab: install the book's package where it is missing; torch, numpy and the rest stay as they are.
@@ -49,7 +49,7 @@ def code_of(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 def metadata(cell: NotebookNode, in_solution: bool) -> dict[str, Any]:
-    tags = [tag for tag in cell.metadata.get("tags", []) if isinstance(tag, str)]
+    tags = cell.metadata.get("tags", [])
     hidden = in_solution or "hide-input" in tags or "hide-cell" in tags
     return ({"tags": tags} if tags else {}) | (HIDDEN if hidden else {})
 
@@ -60,7 +60,7 @@ def build(index: Index, page: Page, glued: Callable[[str], str]) -> NotebookNode
     install = INSTALL.format(repository=index.book.repository)
     first = [new_code_cell(install, metadata={"tags": ["colab"]} | HIDDEN)]
     cells: list[NotebookNode] = []
-    for cell, text, in_solution in converter.chapter(read_source(page)):
+    for cell, text, in_solution in converter.cells():
         if cell.cell_type == "code":
             cells += [*first, new_code_cell(cell.source, metadata=metadata(cell, in_solution))]
             first = []
@@ -89,54 +89,32 @@ def clean_outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
     return kept
 
 
-def execute(notebook: NotebookNode, folder: Path) -> None:
-    """Run all code cells in place."""
-    NotebookClient(
-        notebook,
-        timeout=TIMEOUT,
-        kernel_name="python3",
-        record_timing=False,
-        resources={"metadata": {"path": str(folder)}},
-        extra_arguments=["--IPKernelApp.log_level=40"],
-    ).execute()
-    for cell in code_of(notebook):
-        cell["outputs"] = clean_outputs(cell.outputs)
+class Glued(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        raise BookError(f"{{glue:text}}`{name}`: no cell of this chapter glues it")
 
 
-def glued_values(notebook: NotebookNode) -> dict[str, str]:
-    values: dict[str, str] = {}
+def glued_values(notebook: NotebookNode) -> Glued:
+    values = Glued()
     for output in (output for cell in code_of(notebook) for output in cell.outputs):
         name = output.get("metadata", {}).get("scrapbook", {}).get("name")
-        if name and GLUE in output.get("data", {}):
+        if name:
             text = "".join(output["data"][GLUE])
             values[name] = text[1:-1] if text[:1] == text[-1:] in ("'", '"') else text
     return values
 
 
-def lookup(values: dict[str, str]) -> Callable[[str], str]:
-    def value(name: str) -> str:
-        if name not in values:
-            raise BookError(f"{{glue:text}}`{name}`: no cell of this chapter glues it")
-        return values[name]
-
-    return value
-
-
-def make(index: Index, page: Page) -> NotebookNode:
-    """The notebook of `page`, executed."""
-    executed = build(index, page, str)
-    execute(executed, page.path.parent)
-    made = build(index, page, lookup(glued_values(executed)))
-    for cell, ran in zip(code_of(made), code_of(executed), strict=True):
-        cell["outputs"], cell["execution_count"] = ran.outputs, ran.execution_count
-    return made
-
-
 def write(index: Index, page: Page) -> str:
-    notebook = make(index, page)
-    nbformat.validate(notebook)
-    page.notebook.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
-    return f"{page.docname}.ipynb: {len(notebook.cells)} cells"
+    executed = build(index, page, str)
+    here = {"metadata": {"path": str(page.path.parent)}}
+    NotebookClient(executed, resources=here, **KERNEL_SETTINGS).execute()
+    made = build(index, page, glued_values(executed).__getitem__)
+    for cell, ran in zip(code_of(made), code_of(executed), strict=True):
+        cell["outputs"] = clean_outputs(ran.outputs)
+        cell["execution_count"] = ran.execution_count
+    nbformat.validate(made)
+    page.notebook.write_text(nbformat.writes(made) + "\n", encoding="utf-8")
+    return f"{page.docname}.ipynb: {len(made.cells)} cells"
 
 
 def differences(index: Index, page: Page) -> list[str]:
@@ -144,12 +122,12 @@ def differences(index: Index, page: Page) -> list[str]:
     if not page.notebook.is_file():
         return ["there is no notebook"]
     stored = nbformat.read(page.notebook, as_version=4)
-    wanted = build(index, page, lookup(glued_values(stored)))
+    wanted = build(index, page, glued_values(stored).__getitem__)
     if len(stored.cells) != len(wanted.cells):
         return [f"{len(stored.cells)} cells where the source gives {len(wanted.cells)}"]
     found = [
-        f"cell {number} differs: {want.source.splitlines()[:1]}"
-        for number, (have, want) in enumerate(zip(stored.cells, wanted.cells, strict=True))
+        f"cell {want.id} differs: {want.source.splitlines()[:1]}"
+        for have, want in zip(stored.cells, wanted.cells, strict=True)
         if any(have[key] != want[key] for key in ("cell_type", "source", "metadata"))
     ]
     never = [cell.id for cell in code_of(stored) if not cell.execution_count]
@@ -158,7 +136,7 @@ def differences(index: Index, page: Page) -> list[str]:
 
 def check(index: Index, page: Page) -> str:
     if found := differences(index, page):
-        raise BookError("\n    ".join([f"{page.docname}.ipynb is stale", *found[:4]]))
+        raise BookError("\n    ".join(["is stale (run make notebooks)", *found[:4]]))
     return f"{page.docname}.ipynb agrees with its source"
 
 
@@ -168,7 +146,6 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("chapters", nargs="*", help="03-mask-rate-curve, or 03; all by default")
     parser.add_argument("--check", action="store_true", help="only say what is stale")
-    parser.add_argument("--jobs", type=int, default=2, help="chapters at the same time")
     parser.add_argument("--root", type=Path, default=ROOT, help="folder with _config.yml")
     options = parser.parse_args(argv)
     book, failed = Book(options.root.resolve()), 0
@@ -178,16 +155,14 @@ def main(argv: list[str] | None = None) -> int:
     except (BookError, FileNotFoundError) as error:
         print(f"notebooks: {error}", file=sys.stderr)
         return 1
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with ThreadPoolExecutor(JOBS) as pool:
         runs = [pool.submit(check if options.check else write, index, page) for page in pages]
         for page, run in zip(pages, runs, strict=True):
             try:
                 print(run.result(), flush=True)
             except (CellExecutionError, BookError) as error:
                 failed += 1
-                print(f"{page.docname}: {error}", file=sys.stderr, flush=True)
-    if failed and options.check:
-        print("run: make notebooks   (or make notebooks CHAPTERS=03-mask-rate-curve)")
+                print(f"{page.docname}.ipynb {error}", file=sys.stderr, flush=True)
     return int(failed > 0)
 
 

@@ -20,8 +20,8 @@ from pybtex.database import Entry, Person, parse_file
 from pybtex.richtext import Text
 
 # Kinds that sphinx_proof and sphinx_exercise number, each with a counter of its own in a chapter.
-NUMBERED = ("theorem", "lemma", "proposition", "corollary", "definition", "algorithm", "remark")
-NUMBERED += ("example", "exercise")
+NUMBERED = ("theorem", "lemma", "proposition", "corollary", "definition", "algorithm")
+NUMBERED += ("remark", "example", "exercise")
 ADMONITIONS = ("admonition", "note", "tip", "warning", "important")
 VENUES = ("journal", "booktitle", "publisher", "howpublished", "school")
 
@@ -52,17 +52,13 @@ class Index:
         return self.labels[label]
 
 
-def read_source(page: Page) -> NotebookNode:
-    return myst_to_notebook(page.path.read_text(encoding="utf-8"), add_source_map=True)
-
-
 def number_book(book: Book) -> Index:
     """The labels of every page of the table of contents that exists so far."""
     bibliography = parse_file(str(book.root / book.config["bibtex_bibfiles"][0]))
     index = Index(book, bibliography.entries)
     for page in book.pages:
         if page.path.is_file():
-            list(Converter(index, page, str).chapter(read_source(page)))
+            list(Converter(index, page, str).cells())
     index.complete = True
     return index
 
@@ -104,8 +100,9 @@ class Converter:
         self.solution_started = False
         self.cited: set[str] = set()
 
-    def chapter(self, source: NotebookNode) -> Iterator[tuple[NotebookNode, str, bool]]:
+    def cells(self) -> Iterator[tuple[NotebookNode, str, bool]]:
         """Each cell with its Markdown, or the caption below it, and whether it is in a solution."""
+        source = myst_to_notebook(self.page.path.read_text(encoding="utf-8"), add_source_map=True)
         for cell, line in zip(source.cells, source.metadata["source_map"], strict=True):
             try:
                 code = cell.cell_type == "code"
@@ -123,11 +120,10 @@ class Converter:
         folded: list[str] = []
 
         def fold() -> None:
-            text = "\n".join(folded).strip()
+            text, again = "\n".join(folded).strip(), ", continued" * self.solution_started
             folded.clear()
             if text:
-                summary = self.solution + (", continued" if self.solution_started else "")
-                head = f"<details>\n<summary><b>Solution to {summary}</b></summary>"
+                head = f"<details>\n<summary><b>Solution to {self.solution}{again}</b></summary>"
                 parts.append(f"\n{head}\n\n{text}\n\n</details>\n")
             elif not self.solution_started:
                 parts.append(f"\n**Solution to {self.solution}**: the cell below.\n")
@@ -160,16 +156,15 @@ class Converter:
     def number(self, kind: str, label: str, title: str = "") -> str:
         self.counts[kind] += 1
         number = f"{self.page.number}.{self.counts[kind]}"
-        self.learn(label, kind, number, title)
+        self.learn(label, Label(kind, self.page, number, title))
         return number
 
-    def learn(self, label: str, kind: str, number: str, title: str) -> None:
-        other = self.index.labels.get(label)
-        if other and not self.index.complete:
-            places = f"{other.page.docname} and in {self.page.docname}"
-            raise BookError(f"label {label!r} stands in {places}")
-        if label:
-            self.index.labels[label] = Label(kind, self.page, number, title)
+    def learn(self, name: str, label: Label) -> None:
+        if name in self.index.labels and not self.index.complete:
+            places = f"{self.index.labels[name].page.docname} and in {self.page.docname}"
+            raise BookError(f"label {name!r} stands in {places}")
+        if name:
+            self.index.labels[name] = label
 
     def block(self, block: Block, nested: bool = False) -> str:
         kind = block.kind
@@ -199,7 +194,7 @@ class Converter:
         if self.page.number is not None:
             raise BookError(f"{{{block.kind}}} has no plain form")
         for term in re.findall(r"^\S.*$", block.body, re.M) if block.kind == "glossary" else ():
-            self.learn(f"term {term.lower()}", "term", "", term)
+            self.learn(f"term {term.lower()}", Label("term", self.page, "", term))
         return ""
 
     def heading(self, title: str, level: int) -> str:
@@ -209,7 +204,8 @@ class Converter:
             self.sections[-1] += level > 1
             number = ".".join(map(str, self.sections))
         for label in self.pending:
-            self.learn(label, "section" if level > 1 else "page", number, title)
+            kind = "section" if level > 1 else "page"
+            self.learn(label, Label(kind, self.page, number, title))
         self.pending.clear()
         return f"{'#' * level} {number}{'. ' if number else ''}{self.inline(title)}"
 
@@ -219,10 +215,7 @@ class Converter:
             tex = f"\\begin{{split}}\n{tex}\n\\end{{split}}"
         if block.label:
             tex += f"\n\\tag{{{self.number('equation', block.label)}}}"
-        if not nested:
-            return f"$$\n{tex}\n$$"
-        lines = [re.sub(r"(?<!\\)%.*", "", line).strip() for line in tex.split("\n")]
-        return f"$$ {' '.join(lines).strip()} $$"
+        return f"$$ {' '.join(map(str.strip, tex.splitlines()))} $$" if nested else f"$$\n{tex}\n$$"
 
     def nested(self, body: str) -> str:
         parts = [self.block(block, nested=True) for block in split_blocks(body)]
@@ -234,15 +227,8 @@ class Converter:
         text = f"{lead} {text}" if runs_on else f"{lead.strip()}\n\n{text}"
         return "\n".join(f"> {line}".rstrip() for line in text.strip("\n").split("\n"))
 
-    # -- roles ---------------------------------------------------------------------------------
-
     def inline(self, text: str) -> str:
-        if not self.index.complete:
-            return text
-        made = replace_roles(text, self.role)
-        if re.search(r"\$\$[^$]*\$\$\s*\([\w-]+\)", made):
-            raise BookError(f"a labelled equation needs an empty line before it: {text[:60]!r}")
-        return made
+        return replace_roles(text, self.role) if self.index.complete else text
 
     def role(self, name: str, title: str, target: str) -> str:
         if name == "glue:text":

@@ -121,7 +121,7 @@ def test_a_cell_that_fails_is_reported(sample: Book, capsys) -> None:
 
 def test_a_number_no_cell_glued_is_refused() -> None:
     with pytest.raises(BookError, match="no cell of this chapter glues it"):
-        notebooks.lookup({"a": "1"})("b")
+        notebooks.Glued({"a": "1"})["b"]
 
 
 def test_unknown_chapter_names_the_known_ones(sample: Book, capsys) -> None:
