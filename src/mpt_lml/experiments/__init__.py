@@ -23,10 +23,9 @@ from mpt_lml.experiments.base import (  # noqa: F401
     Outcome,
     UnknownExperimentError,
     find,
-    live,
     load,
     names,
     run,
 )
 
-__all__ = ["Outcome", "live", "load", "run"]
+__all__ = ["Outcome", "load", "run"]
