@@ -16,7 +16,7 @@ from torch import Tensor
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import LOG_2PI
-from mpt_lml.shapes import require_count, require_generator, require_loadings, require_positive
+from mpt_lml.shapes import require_loadings, require_positive
 
 __all__ = ["ConjugateRegression"]
 
@@ -61,10 +61,7 @@ class ConjugateRegression(TractableModel):
         self.inputs, self._num_features = inputs, len(inputs)
         self.prior_scale, self.shape, self.rate = prior_scale, shape, rate
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "N D"]:
-        """``n`` data sets of D observations from the prior predictive, shape (n, D)."""
-        require_count("n", n, 1)
-        require_generator(generator)
+    def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         dtype = self.inputs.dtype
         weights = torch.randn(n, self.inputs.shape[1], generator=generator, dtype=dtype)
         noise = torch.randn(n, self.num_features, generator=generator, dtype=dtype)
