@@ -14,8 +14,9 @@ from mpt_lml import data, masks, scores
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
-from mpt_lml.numerics import log_normal, mean_and_error
+from mpt_lml.numerics import log_normal
 from mpt_lml.results import MaskCurve
+from mpt_lml.verdicts import mean_and_error
 
 
 @experiment(

@@ -41,10 +41,7 @@ class PPCA(TractableModel):
     mean : Tensor (D,), optional
         μ, zero by default.
 
-    Raises
-    ------
-    TypeError, ValueError
-        For shapes that do not fit, entries that are not finite, or σ² ≤ 0.
+    Raises ``ValueError`` for shapes that do not fit, entries that are not finite, or σ² ≤ 0.
 
     >>> model = PPCA(torch.ones(2, 1), noise_variance=1.0)
     >>> mask = torch.tensor([[True, False]])
