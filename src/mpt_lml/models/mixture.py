@@ -82,8 +82,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         noise = torch.rand(probability.shape, generator=generator, dtype=probability.dtype)
         return (noise < probability).to(probability)
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "N D"]:
-        """``n`` draws of x from the mixture on the grid, zeros and ones, (n, D)."""
+    def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         return self.sample_given(self.grid.sample(n, generator=generator), generator=generator)
 
     def posterior_weights(
@@ -157,8 +156,7 @@ class GridConditional(TractableModel):
         """Check ``x`` as the model does."""
         self.model.require_data(x)
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n D"]:
-        """``n`` draws from the mixture."""
+    def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         nodes = self.grid.sample(n, generator=generator)
         return self.model.sample_given(nodes, generator=generator)
 
