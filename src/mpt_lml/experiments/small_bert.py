@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from mpt_lml import fit, masks, networks
-from mpt_lml.data import sentences, train_tokenizer
+from mpt_lml.data import sentences
+from mpt_lml.data.tokens import train_tokenizer
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.models.masked_lm import masked_logits
 
