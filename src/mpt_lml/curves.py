@@ -15,9 +15,9 @@ from torch import Tensor
 
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.numerics import mean_and_error
 from mpt_lml.results import MaskCurve
 from mpt_lml.shapes import require_count
+from mpt_lml.verdicts import mean_and_error
 
 __all__ = [
     "exact_curve",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from mpt_lml.shapes import require_count, require_enumerable, require_generator
 
@@ -81,17 +81,13 @@ class SizeLaw(ABC):
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
         """Probability of M = 1, ..., D (float64, sums to 1)."""
 
-    def sample(
-        self, num_masks: int, num_features: int, *, generator: torch.Generator
-    ) -> Int[Tensor, " P"]:
-        """``num_masks`` independent sizes in 1..D."""
+    def sample(self, num_masks: int, num_features: int, *, generator: Generator) -> Tensor:
+        """``num_masks`` independent sizes in 1..D, (P,) int64."""
         weights = self.probabilities(num_features)
         return 1 + torch.multinomial(weights, num_masks, replacement=True, generator=generator)
 
-    def stratified(
-        self, num_masks: int, num_features: int, *, generator: torch.Generator
-    ) -> Int[Tensor, " P"]:
-        """``num_masks`` sizes at evenly spaced quantiles with one random shift.
+    def stratified(self, num_masks: int, num_features: int, *, generator: Generator) -> Tensor:
+        """``num_masks`` sizes at evenly spaced quantiles with one random shift, (P,) int64.
 
         Each size is unbiased for the law, and the set is as even as it can be: with P = D and the
         uniform law it is every size 1..D once, whatever the shift.
@@ -104,7 +100,7 @@ class SizeLaw(ABC):
         return torch.bucketize(quantile, bounds, right=True) + 1
 
 
-def _quantiles(num_masks: int, generator: torch.Generator) -> Float[Tensor, " P"]:
+def _quantiles(num_masks: int, generator: Generator) -> Float[Tensor, " P"]:
     shift = torch.rand((), generator=generator, dtype=torch.float64)
     return (torch.arange(num_masks, dtype=torch.float64) + shift) / num_masks
 
@@ -198,9 +194,7 @@ def from_ranks(
     return ranks < torch.as_tensor(sizes, device=ranks.device)[..., None]
 
 
-def sample_ranks(
-    num_masks: int, num_features: int, *, generator: torch.Generator
-) -> Int[Tensor, "P D"]:
+def sample_ranks(num_masks: int, num_features: int, *, generator: Generator) -> Int[Tensor, "P D"]:
     """Ranks of the coordinates in P uniformly random orders, shape (P, D) with values 0..D−1.
 
     ``from_ranks(ranks, M)`` are then uniformly random masks of size M, and the coordinate of rank
@@ -215,7 +209,7 @@ def sample_ranks(
 
 
 def sample_masks(
-    num_masks: int, num_features: int, size: int | SizeLaw, *, generator: torch.Generator
+    num_masks: int, num_features: int, size: int | SizeLaw, *, generator: Generator
 ) -> Bool[Tensor, "P D"]:
     """P random masks, shape (P, D): sizes from ``size``, coordinates uniform given the size.
 
@@ -241,7 +235,7 @@ def stratified_masks(
     num_features: int,
     law: SizeLaw | Sequence[SizeLaw],
     *,
-    generator: torch.Generator | Sequence[torch.Generator],
+    generator: Generator | Sequence[Generator],
 ) -> Bool[Tensor, "... P D"]:
     """Masks for one training step: sizes spread evenly over the law, coordinates uniform.
 
@@ -254,7 +248,7 @@ def stratified_masks(
     [1, 2, 3, 4, 5]
     """
     require_count("num_masks", num_masks, 1)
-    generators = [generator] if isinstance(generator, torch.Generator) else generator
+    generators = [generator] if isinstance(generator, Generator) else generator
     levels, ranks = [], []
     for g in generators:
         levels.append(_quantiles(num_masks, g))
@@ -263,7 +257,7 @@ def stratified_masks(
     sizes = torch.stack([each._at(torch.stack(levels), num_features) for each in laws])
     mask = from_ranks(torch.stack(ranks), sizes)
     mask = mask[0] if isinstance(law, SizeLaw) else mask
-    return mask[..., 0, :, :] if isinstance(generator, torch.Generator) else mask
+    return mask[..., 0, :, :] if isinstance(generator, Generator) else mask
 
 
 def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:

@@ -57,12 +57,3 @@ def chunks(total: int, bytes_per_item: int, budget: int = WORKING_BYTES) -> Iter
     step = max(1, budget // max(1, bytes_per_item))
     for start in range(0, total, step):
         yield slice(start, min(total, start + step))
-
-
-def mean_and_error(samples: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-    """Mean along ``dim`` and its standard error (NaN from a single sample)."""
-    count = samples.shape[dim]
-    if count == 1:
-        mean = samples.mean(dim)
-        return mean, torch.full_like(mean, math.nan)
-    return samples.mean(dim), samples.std(dim) / math.sqrt(count)

@@ -14,10 +14,10 @@ from torch import Tensor
 from mpt_lml.data import Tokens
 from mpt_lml.masks import from_ranks
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.numerics import mean_and_error
 from mpt_lml.results import Estimate
 from mpt_lml.scores import mask_score
 from mpt_lml.shapes import require_count
+from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["Design", "SentenceCurves", "curves"]
 

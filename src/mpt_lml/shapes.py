@@ -110,7 +110,8 @@ def require_positive(name: str, value: float | Tensor, hint: str = "") -> None:
 
 def require_boolean_rows(name: str, rows: Tensor, num_features: int) -> None:
     """Check that ``rows`` is a boolean tensor of shape (P, ``num_features``) with P >= 1."""
-    require_dtype(name, rows, torch.bool, hint=" In a mask True = masked.")
+    hint = f" Convert with {name}.bool(); in a mask True = masked."
+    require_dtype(name, rows, torch.bool, hint=hint)
     require_rows(name, rows, num_features, "P")
 
 

@@ -1,11 +1,31 @@
-"""Verdicts on a measurement with an error: each looks at the same 99 % interval."""
+"""A mean with its standard error, and verdicts on it: each looks at the same 99 % interval."""
 
 from __future__ import annotations
 
-__all__ = ["agrees", "apart", "equivalent", "exceeds", "interval"]
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["agrees", "apart", "equivalent", "exceeds", "interval", "mean_and_error"]
 
 LEVEL = 0.99
 """Coverage of the interval behind every verdict."""
+
+
+def mean_and_error(samples: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """Mean along ``dim`` and its standard error, both of the shape that is left.
+
+    In the unit of the samples, which are independent; the error of a single one is NaN.
+
+    >>> mean_and_error(torch.tensor([1.0, 2.0, 3.0]))
+    (tensor(2.), tensor(0.5774))
+    """
+    count = samples.shape[dim]
+    mean = samples.mean(dim)
+    if count == 1:
+        return mean, torch.full_like(mean, math.nan)
+    return mean, samples.std(dim) / math.sqrt(count)
 
 
 def interval(value: float, error: float | None, n: int | None = None) -> tuple[float, float]:

@@ -86,7 +86,7 @@ def test_joint_densities_take_marginals() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Grouped(MODEL, torch.arange(5)), r"each of 6 coordinates.*got shape \(5,\)"),
+        (lambda: Grouped(MODEL, torch.arange(5)), r"shape \(6,\).*got shape \(5,\)"),
         (lambda: Grouped(MODEL, torch.tensor([0, 0, 2, 2, 3, 3])), r"without a gap.*\[0, 2, 3\]"),
         (lambda: Grouped(MODEL, GROUP).log_conditional(X, masks.all_masks(6, 1)), r"\(P, 3\)"),
         (lambda: Grouped.patches(8, 8, 3), "side 3 do not cover an image of 8 by 8"),

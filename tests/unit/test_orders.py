@@ -103,7 +103,7 @@ class TestConditionalTable:
             call()
 
 
-class TestPairedConditionals:
+class TestFromFunction:
     @pytest.mark.parametrize("rows", [1, 7, 4096])
     def test_is_what_it_wraps(self, rows: int) -> None:
         model, x = inconsistent(), points(4, 3)[::7]

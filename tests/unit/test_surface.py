@@ -97,7 +97,7 @@ def test_the_examples_run(name: str) -> None:
 
 # -- what chapters import -----------------------------------------------------------------------
 
-RUNS = {"load", "run"}
+RUNS = {"Outcome", "load", "run"}
 
 
 def code_of(chapter: Path) -> str:

@@ -106,3 +106,14 @@ def test_recording_writes_findings_and_nothing_else(tmp_path: Path) -> None:
     assert content["findings"] == [finding | {"measured": 2.0}]
     with pytest.raises(ValueError, match="no entry for d"):
         ledger.record({"d": Finding(1.0)}, path)
+
+
+def test_the_four_verdicts_and_their_interval() -> None:
+    reach = stats.t.ppf(0.995, 4)
+    assert verdicts.agrees(2.0, 2.01 / reach, 5) and verdicts.apart(2.0, 1.99 / reach, 5)
+    assert verdicts.exceeds(2.0, 0.99 / reach, 5, at=1.0)
+    assert not verdicts.exceeds(2.0, 1.01 / reach, 5, at=1.0)
+    assert not verdicts.exceeds(-2.0, 0.0)
+    assert verdicts.equivalent(2.0, 0.49 / reach, 5, margin=1.5, at=1.0)
+    assert not verdicts.equivalent(2.0, 0.51 / reach, 5, margin=1.5, at=1.0)
+    assert verdicts.agrees(1.0, 10.0) and not verdicts.equivalent(1.0, 10.0, margin=5.0)

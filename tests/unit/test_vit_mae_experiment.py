@@ -250,21 +250,22 @@ def test_linear_models_are_those_of_the_package() -> None:
     x = data.images("digits").pixels
     test = data.images("digits", "test").pixels[:40]
     models = patches.fit_ppca(x, (3, 20))
-    for K, model in models.items():
+    for K, model in zip((3, 20), models, strict=True):
         exact = PPCA.fit_closed_form(x, K)
         expected = exact.log_marginal(test)
         torch.testing.assert_close(model.log_marginal(test), expected, rtol=1e-4, atol=1e-3)
         assert model.noise_variance.item() == pytest.approx(exact.noise_variance.item(), rel=1e-5)
-    group, sizes = Grouped.patches(8, 8, 2), (3, 16)
-    options = {"sizes": sizes, "num_masks": 4}
-    found = patches.patch_scores(models[20], test, group, generator=generator(), **options)
-    g = generator()
-    for size, row in zip(sizes, found, strict=True):
-        drawn = masks.sample_masks(4, 16, size, generator=g)
-        for k, mask in enumerate(drawn):
-            part = slice(10 * k, 10 * k + 10)
-            values = Grouped(models[20], group).log_conditional(test[part], mask[None])[0]
-            torch.testing.assert_close(row[part], values.sum(dim=1) / size)
+    group, g = Grouped.patches(8, 8, 2), generator()
+    for mask in masks.sample_masks(4, 16, 3, generator=g):
+        values = patches.log_conditional(models[1], test, mask[group])
+        expected = Grouped(models[1], group).log_conditional(test, mask[None])[0]
+        torch.testing.assert_close(values.sum(dim=1), expected.sum(dim=1))
+    images = [each.view(-1, 1, 8, 8) for each in (x, test)]
+    found = patches.linear_curves(*images, 2, (3, 16), (20,), 4)
+    assert found["linear"].shape == found["linear-error"].shape == (1, 2)
+    everything = torch.ones(1, 16, dtype=torch.bool)  # one mask: every image has it
+    by_pixel = Grouped(models[1], group).log_conditional(test, everything)[0].sum(dim=1) / 16
+    torch.testing.assert_close(found["linear"][0, 1], by_pixel.mean())
 
 
 def test_proposition_1_holds_for_patches() -> None:

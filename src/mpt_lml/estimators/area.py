@@ -16,9 +16,9 @@ from torch import Tensor
 from mpt_lml import curves, masks, scores
 from mpt_lml.curves import Scheme, Tokens
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.numerics import mean_and_error
 from mpt_lml.results import Estimate
 from mpt_lml.shapes import require_count, require_enumerable
+from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["area", "exact", "exact_variance", "ordered_chain", "random_size"]
 

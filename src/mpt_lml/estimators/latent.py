@@ -13,9 +13,10 @@ from torch import Tensor
 from mpt_lml import grids
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.models.vae import VAE
-from mpt_lml.numerics import LOG_2PI, chunks, mean_and_error
+from mpt_lml.numerics import LOG_2PI, chunks
 from mpt_lml.results import Estimate
 from mpt_lml.shapes import require_count, require_generator
+from mpt_lml.verdicts import mean_and_error
 
 __all__ = [
     "GaussianProposal",

@@ -21,7 +21,7 @@ from mpt_lml import fit
 from mpt_lml.checkpoints import resolved_revision, why_not_here
 from mpt_lml.files import book_file, load_tensors, read_json, save_tensors
 from mpt_lml.fit import Progress, silent
-from mpt_lml.numerics import mean_and_error
+from mpt_lml.verdicts import mean_and_error
 
 
 class UnknownExperimentError(ValueError):

@@ -22,9 +22,9 @@ from mpt_lml.experiments.base import (
     weights_of,
 )
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.numerics import mean_and_error
 from mpt_lml.sentence_curves import Design, SentenceCurves, curves
 from mpt_lml.theory import rates
+from mpt_lml.verdicts import mean_and_error
 
 GLUE = ("glue/ax", "glue/cola", "glue/qnli", "glue/mrpc", "glue/sst-2")
 

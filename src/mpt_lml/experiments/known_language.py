@@ -15,7 +15,7 @@ from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checks
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.symbol_bert import SymbolBERT
-from mpt_lml.numerics import mean_and_error
+from mpt_lml.verdicts import mean_and_error
 
 LAWS: dict[str, masks.SizeLaw] = {
     "fixed-15": masks.FixedRate(0.15),

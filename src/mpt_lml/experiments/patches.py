@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import data, masks, scores
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
-from mpt_lml.numerics import log_normal, mean_and_error
+from mpt_lml.numerics import log_normal
 from mpt_lml.results import MaskCurve
+from mpt_lml.verdicts import mean_and_error
 
 
 @experiment(
@@ -67,18 +68,24 @@ def linear_curves(
 ) -> dict[str, Tensor]:
     """Curves, areas and log p(x) of PPCA fitted to ``x``, on ``test``; nats.
 
-    ``linear`` and ``linear-error`` (K, L), ``linear-area``, ``linear-area-error`` and
-    ``linear-exact`` (K,); errors over the images. The same masks for every K.
+    ``linear`` and ``linear-error`` (K, L), a patch scored pixel by pixel, ``linear-area``,
+    ``linear-area-error`` and ``linear-exact`` (K,); errors over the images. The same masks for every
+    K, each shared by Q / ``num_masks`` images.
     """
     channels, side = x.shape[1:3]
     group = Grouped.patches(side, side, patch).repeat(channels)
-    rows, grid = test.flatten(1).double(), torch.tensor(sizes)
+    rows, grid, count = test.flatten(1).double(), torch.tensor(sizes), int(group.max()) + 1
     zero, found = torch.zeros(len(grid), dtype=rows.dtype), defaultdict(list)
-    weights = MaskCurve(grid, zero, zero, int(group.max()) + 1).area_weights()
-    for model in fit_ppca(x.flatten(1).double(), dims).values():
-        g = torch.Generator().manual_seed(3)
-        score = patch_scores(model, rows, group, sizes=sizes, num_masks=num_masks, generator=g)
-        for name, values in (("linear", score.T), ("linear-area", weights @ score)):
+    weights = MaskCurve(grid, zero, zero, count).area_weights()
+    for model in fit_ppca(x.flatten(1).double(), dims):
+        g, score = torch.Generator().manual_seed(3), []
+        for size in sizes:
+            drawn = masks.sample_masks(num_masks, count, size, generator=g)[:, group]
+            parts = zip(rows.chunk(num_masks), drawn, strict=True)
+            each = [log_conditional(model, *part).sum(dim=1) for part in parts]
+            score.append(torch.cat(each) / size)
+        curve = torch.stack(score)
+        for name, values in (("linear", curve.T), ("linear-area", weights @ curve)):
             mean, error = mean_and_error(values)
             found[name].append(mean)
             found[f"{name}-error"].append(error)
@@ -86,7 +93,7 @@ def linear_curves(
     return {key: torch.stack(value) for key, value in found.items()}
 
 
-def fit_ppca(x: Float[Tensor, "N d"], dims: Sequence[int]) -> dict[int, PPCA]:
+def fit_ppca(x: Float[Tensor, "N d"], dims: Sequence[int]) -> list[PPCA]:
     """Maximum likelihood for every K in ``dims``, as :meth:`PPCA.fit_closed_form`, d being large.
 
     Only the largest eigenvalues are computed, by subspace iteration in float32; the sum of the
@@ -99,41 +106,18 @@ def fit_ppca(x: Float[Tensor, "N d"], dims: Sequence[int]) -> dict[int, PPCA]:
         rank = min(max(dims) + 20, *x.shape)
         _, singular, axes = torch.svd_lowrank(centered.float(), q=rank, niter=6)
     top, axes = singular.double().square() / len(x), axes.double()
-    total, models = centered.double().square().mean(dim=0).sum(), {}
+    total, models = centered.double().square().mean(dim=0).sum(), []
     for K in dims:
         noise = (total - top[:K].sum()) / (x.shape[1] - K)
-        models[K] = PPCA(axes[:, :K] * (top[:K] - noise).clamp(min=0).sqrt(), noise, center)
+        loadings = axes[:, :K] * (top[:K] - noise).clamp(min=0).sqrt()
+        models.append(PPCA(loadings, noise, center))
     return models
 
 
-def patch_scores(
-    model: PPCA,
-    x: Float[Tensor, "N d"],
-    group: Int[Tensor, " d"],
-    *,
-    sizes: Sequence[int],
-    num_masks: int,
-    generator: torch.Generator,
-) -> Float[Tensor, "L N"]:
-    """S of each image, nats per patch, its pixels one by one: ``num_masks`` masks a size.
-
-    Every mask is shared by N / num_masks of the images. The numbers are those of
-    :class:`~mpt_lml.models.base.Grouped`; this way takes d K² operations a mask and no table of
-    d K² numbers.
-    """
-    num_groups, rows = int(group.max()) + 1, []
-    for size in sizes:
-        drawn = masks.sample_masks(num_masks, num_groups, size, generator=generator)
-        parts = zip(x.chunk(num_masks), drawn, strict=True)
-        each = [_log_conditional(model, part, mask[group]).sum(dim=1) for part, mask in parts]
-        rows.append(torch.cat(each) / size)
-    return torch.stack(rows)
-
-
-def _log_conditional(
+def log_conditional(
     model: PPCA, x: Float[Tensor, "N d"], mask: Bool[Tensor, " d"]
 ) -> Float[Tensor, "N m"]:
-    """log p(x_j | x_R) of the masked j only, one mask."""
+    """log p(x_j | x_R) of the masked j only, one mask: d K² operations and no table of d K² numbers."""
     seen, hidden, centered = model.loadings[~mask], model.loadings[mask], x - model.mean
     noise = model.noise_variance
     inverse = torch.linalg.inv(torch.eye(model.latent_dim).to(seen) + seen.T @ seen / noise)

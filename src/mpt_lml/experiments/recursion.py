@@ -15,8 +15,9 @@ from mpt_lml.experiments.deep_vae import Figure3Lower, Masked, Objective, elbo, 
 from mpt_lml.masks import FixedRate, UniformSize
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.numerics import log_normal, mean_and_error
+from mpt_lml.numerics import log_normal
 from mpt_lml.results import trapezoid_weights
+from mpt_lml.verdicts import mean_and_error
 
 VARIANTS: dict[str, Masked] = {
     "baseline": Masked(),

@@ -30,9 +30,10 @@ from mpt_lml.experiments.mae_training import train
 from mpt_lml.experiments.patches import linear_curves
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.networks import fast_linear, load_network, random_twin, small_mae
-from mpt_lml.numerics import log_normal, mean_and_error
+from mpt_lml.numerics import log_normal
 from mpt_lml.results import MaskCurve
 from mpt_lml.theory.rates import crossover, jackknife
+from mpt_lml.verdicts import mean_and_error
 
 # What facebook/vit-mae-base subtracts and divides by, from its preprocessor (ImageNet's channels).
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -16,6 +16,7 @@ from mpt_lml.shapes import (
     require_count,
     require_data,
     require_dtype,
+    require_generator,
     require_mask,
     require_rows,
 )
@@ -41,9 +42,8 @@ class _Model(ABC):
 class ConditionalModel(_Model):
     """Given the observed coordinates of x, what is log p(x_j | x_R) for each masked one?
 
-    A subclass writes the mathematics: ``_log_each``, or ``_log_conditional`` where one batch of
-    masks on the same data is cheaper than its pairs; each follows from the other. They are called
-    with checked arguments, and what they say of coordinates that are not masked is not read.
+    A subclass writes ``_log_each``, or ``_log_conditional`` where a batch of masks is cheaper than its
+    pairs, for checked arguments; what they say of coordinates that are not masked is not read.
 
     >>> model = FromFunction(lambda x, mask: torch.zeros(*x.shape, 4).log_softmax(-1), 3)
     >>> x, mask = torch.zeros(5, 3).long(), torch.ones(2, 3).bool()
@@ -54,8 +54,7 @@ class ConditionalModel(_Model):
     def log_each(self, x: Tensor, mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """log p(x_j | x_R) of every datum under its own mask, nats, (B, D); 0 where not masked.
 
-        Raises ``TypeError`` or ``ValueError`` for an ``x`` that the model cannot have made, a mask
-        that is not boolean (B, D) or masks nothing.
+        Raises ``TypeError`` or ``ValueError`` for an impossible ``x`` or a mask not boolean (B, D).
         """
         self._require(x, mask, pairs=True)
         return _keep(self._in_batches(self._log_each, x, mask), mask)
@@ -101,7 +100,6 @@ class ConditionalModel(_Model):
         return torch.cat([self.log_conditional(x, mask[some]).mean(dim=1) for some in rows])
 
     def _every_pair(self, function: _Function, x: Tensor, mask: Tensor) -> Tensor:
-        """``function`` of every mask with every datum, (P, N, ...)."""
         repeated = x.repeat(len(mask), *[1] * (x.ndim - 1))
         values = self._in_batches(function, repeated, mask.repeat_interleave(len(x), dim=0))
         return values.unflatten(0, (len(mask), len(x)))
@@ -134,7 +132,8 @@ class TractableModel(ConditionalModel):
 
     def log_subset_marginal(self, x: Tensor, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
         """log p(x_R) for every row R of ``observed`` (True = in R), nats, (P, N); 0 for none."""
-        self._require_sets(x, observed)
+        self.require_data(x)
+        require_boolean_rows("observed", observed, self.num_features)
         rows = chunks(len(observed), 16 * len(x) * self.num_features)
         values = torch.cat([self._log_subset_marginal(x, observed[some]) for some in rows])
         return _keep(values, observed.any(dim=1, keepdim=True))
@@ -143,22 +142,24 @@ class TractableModel(ConditionalModel):
         self, x: Tensor, observed: Bool[Tensor, "P D"]
     ) -> Float[Tensor, " P"]:
         """:meth:`log_subset_marginal` averaged over the data, nats, (P,)."""
-        self._require_sets(x, observed)
+        self.require_data(x)
+        require_boolean_rows("observed", observed, self.num_features)
         return self._mean_log_subset_marginal(x, observed)
 
-    @abstractmethod
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws from p(x), (n, D)."""
+        require_count("n", n, 1)
+        require_generator(generator)
+        return self._sample(n, generator)
+
+    @abstractmethod
+    def _sample(self, n: int, generator: torch.Generator) -> Tensor: ...
 
     @abstractmethod
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor: ...
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         return self.log_subset_marginal(x, observed).mean(dim=1)
-
-    def _require_sets(self, x: Tensor, observed: Tensor) -> None:
-        self.require_data(x)
-        require_boolean_rows("observed", observed, self.num_features)
 
 
 @final
@@ -212,11 +213,11 @@ class Grouped(ConditionalModel):
     ) -> None:
         if jointly and not isinstance(model, TractableModel):
             raise TypeError(f"jointly=True needs marginals, which {type(model).__name__} lacks.")
-        present = group.unique().tolist()
-        if group.shape != (model.num_features,) or present != list(range(len(present))):
+        present, wanted = group.unique().tolist(), (model.num_features,)
+        if group.shape != wanted or present != list(range(len(present))):
             raise ValueError(
-                f"group must name a group for each of {model.num_features} coordinates, numbered "
-                f"0, 1, ... without a gap, got shape {tuple(group.shape)} with {present}."
+                f"group must have shape {wanted} and be numbered 0, 1, ... without a gap, got shape "
+                f"{tuple(group.shape)} with {present}."
             )
         self.model, self.group, self.jointly = model, group, jointly
         self._num_features = len(present)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.models.base import TractableModel
-from mpt_lml.shapes import require_count, require_dtype, require_generator, require_values
+from mpt_lml.shapes import require_count, require_dtype, require_values
 
 __all__ = ["HMM"]
 
@@ -101,10 +101,7 @@ class HMM(TractableModel):
     def require_data(self, x: Tensor) -> None:
         require_values(x, [self.num_values] * self.num_features)
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Int[Tensor, "N D"]:
-        """``n`` sequences, shape (n, D) int64."""
-        require_count("n", n, 1)
-        require_generator(generator)
+    def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         shape = (2, self.num_features, n)
         uniform = torch.rand(shape, generator=generator, dtype=self.initial.dtype)
         symbols, weights = [], self.initial.expand(n, -1)

@@ -45,11 +45,8 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         Where z lives; 40 nodes an axis on [−5, 5] by default (20 for K = 3). All methods without
         "adaptive" in their name are exact for the mixture on this grid.
 
-    Raises
-    ------
-    TypeError, ValueError
-        For K > 3 (``estimators.iwae`` and ``estimators.ais`` need no grid), shapes that do not fit,
-        entries that are not finite.
+    Raises ``ValueError`` for K > 3 (``estimators.iwae`` and ``estimators.ais`` need no grid), shapes
+    that do not fit, entries that are not finite.
 
     >>> model = BernoulliPCA(torch.zeros(3, 2))
     >>> model.log_marginal(torch.ones(1, 3)).exp()
@@ -85,8 +82,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         noise = torch.rand(probability.shape, generator=generator, dtype=probability.dtype)
         return (noise < probability).to(probability)
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "N D"]:
-        """``n`` draws of x from the mixture on the grid, zeros and ones, (n, D)."""
+    def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         return self.sample_given(self.grid.sample(n, generator=generator), generator=generator)
 
     def posterior_weights(
@@ -102,10 +98,9 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
     ) -> Float[Tensor, " N"]:
         """log p(x) of the model with continuous z, nats, (N,): every datum on its own grid.
 
-        The shared grid plays no role here; the difference from ``log_marginal`` is its error.
-        With hundreds of pixels a posterior is nearly normal and the defaults leave an error below
-        1e-5; with a handful its tails are the prior's, longer than the curvature at the mode says,
-        and ``extent`` has to grow.
+        The difference from ``log_marginal`` is the error of the shared grid. With hundreds of pixels
+        a posterior is nearly normal and the defaults leave an error below 1e-5; with a handful its
+        tails are longer than the curvature at the mode says, and ``extent`` has to grow.
         """
         self.require_data(x)
         per_datum = 8 * 4 * self.num_features * nodes_per_axis**self.latent_dim
@@ -161,8 +156,7 @@ class GridConditional(TractableModel):
         """Check ``x`` as the model does."""
         self.model.require_data(x)
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n D"]:
-        """``n`` draws from the mixture."""
+    def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         nodes = self.grid.sample(n, generator=generator)
         return self.model.sample_given(nodes, generator=generator)
 

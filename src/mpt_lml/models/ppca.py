@@ -16,7 +16,6 @@ from mpt_lml.shapes import (
     require_count,
     require_data,
     require_dtype,
-    require_generator,
     require_loadings,
     require_positive,
     vector_beside,
@@ -42,10 +41,7 @@ class PPCA(TractableModel):
     mean : Tensor (D,), optional
         μ, zero by default.
 
-    Raises
-    ------
-    TypeError, ValueError
-        For shapes that do not fit, entries that are not finite, or σ² ≤ 0.
+    Raises ``ValueError`` for shapes that do not fit, entries that are not finite, or σ² ≤ 0.
 
     >>> model = PPCA(torch.ones(2, 1), noise_variance=1.0)
     >>> mask = torch.tensor([[True, False]])
@@ -80,10 +76,7 @@ class PPCA(TractableModel):
         covariance = self._given(torch.ones_like(self.mean, dtype=torch.bool)[None]).inverse[0]
         return (x - self.mean) @ self.loadings @ covariance / self.noise_variance, covariance
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "N D"]:
-        """``n`` draws from the model, shape (n, D)."""
-        require_count("n", n, 1)
-        require_generator(generator)
+    def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         dtype = self.loadings.dtype
         latent = torch.randn(n, self.latent_dim, generator=generator, dtype=dtype)
         noise = torch.randn(n, self.num_features, generator=generator, dtype=dtype)

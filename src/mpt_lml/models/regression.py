@@ -1,11 +1,7 @@
-"""Bayesian linear regression as a model of its observations.
+"""Bayesian linear regression with unknown noise as a model of its observations y_1, ..., y_n.
 
-The "coordinates" of this model are the observations y_1, ..., y_n of one data set, which share unknown
-weights. Masking them is cross-validation: log p(y_j | y_R) is the log posterior predictive of a
-left-out observation (Fong & Holmes 2020), so that curves and estimators apply as they are.
-
-With a *known* noise variance no class is needed: a regression with inputs φ_j and weights N(0, τ² I)
-is ``PPCA(tau * inputs, noise_variance)``.
+Masking them is cross-validation (Fong & Holmes 2020): log p(y_j | y_R) is the log posterior predictive
+of a left-out observation. With *known* noise it is ``PPCA(tau * inputs, noise_variance)``.
 """
 
 from __future__ import annotations
@@ -20,12 +16,7 @@ from torch import Tensor
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import LOG_2PI
-from mpt_lml.shapes import (
-    require_count,
-    require_generator,
-    require_loadings,
-    require_positive,
-)
+from mpt_lml.shapes import require_loadings, require_positive
 
 __all__ = ["ConjugateRegression"]
 
@@ -70,10 +61,7 @@ class ConjugateRegression(TractableModel):
         self.inputs, self._num_features = inputs, len(inputs)
         self.prior_scale, self.shape, self.rate = prior_scale, shape, rate
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "N D"]:
-        """``n`` data sets of D observations from the prior predictive, shape (n, D)."""
-        require_count("n", n, 1)
-        require_generator(generator)
+    def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         dtype = self.inputs.dtype
         weights = torch.randn(n, self.inputs.shape[1], generator=generator, dtype=dtype)
         noise = torch.randn(n, self.num_features, generator=generator, dtype=dtype)

@@ -12,7 +12,6 @@ from torch import Tensor
 from mpt_lml import masks
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.shapes import (
-    require_count,
     require_dtype,
     require_enumerable,
     require_finite,
@@ -57,10 +56,7 @@ class JointTable(TractableModel):
     def require_data(self, x: Tensor) -> None:
         require_values(x, self.log_table.shape)
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Int[Tensor, "N D"]:
-        """``n`` draws, (n, D) int64."""
-        require_count("n", n, 1)
-        require_generator(generator)
+    def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         weights = self.log_table.exp().flatten()
         cells = torch.multinomial(weights, n, replacement=True, generator=generator)
         return torch.stack(torch.unravel_index(cells, self.log_table.shape), dim=1)
