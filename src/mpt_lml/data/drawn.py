@@ -14,7 +14,11 @@ __all__ = ["GaussianDraw", "paper_gaussian"]
 
 
 class GaussianDraw(NamedTuple):
-    """Data of the paper's PPCA experiments with the loadings they were drawn from."""
+    """Data of the paper's PPCA experiments with the loadings they were drawn from.
+
+    >>> paper_gaussian(9, 6, 2, generator=torch.Generator()).loadings.shape
+    torch.Size([6, 2])
+    """
 
     x: Float[Tensor, "N D"]
     loadings: Float[Tensor, "D K"]

@@ -51,6 +51,9 @@ class Images(NamedTuple):
     """Images as rows: pixels in [0, 1], float64, and float32 for the color sets.
 
     The three channels of a pixel lie next to each other; ``shape`` is (H, W) or (H, W, 3).
+
+    >>> images("digits").pixels.shape
+    torch.Size([1198, 64])
     """
 
     pixels: Float[Tensor, "N D"]
