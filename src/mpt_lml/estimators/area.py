@@ -58,7 +58,7 @@ def area(
 def ordered_chain(
     model: ConditionalModel, x: Tensor, num_orders: int, *, generator: torch.Generator
 ) -> Estimate:
-    """Chain rule log p(x) = Σ_t log p(x_σ(t) | later ones), averaged over random orders σ (Eq. 2).
+    """Chain rule log p(x) = Σ_t log p(x_σ(t) | later ones), averaged over random orders σ, nats (Eq. 2).
 
     For conditionals of one joint distribution every order gives the same number, so the error is
     rounding. For conditionals that are not, it is the spread over orders.
