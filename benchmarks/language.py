@@ -168,7 +168,7 @@ def small(num_sentences: int) -> Comparison:
 
 def base(num_sentences: int) -> Comparison:
     """BERT-base at random initialization."""
-    tokenizer = networks.load_tokenizer(data.bert_vocabulary())
+    tokenizer = networks.load_tokenizer(data.texts.bert_vocabulary())
     network = networks.random_bert_base(seed=4)
     tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences, 512)
     model = MaskedLM.of(network, tokenizer, batch_tokens=2048)

@@ -22,14 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "at_random",
-    "fast_linear",
     "load_network",
     "load_small_bert",
     "load_tokenizer",
-    "random_bert_base",
     "random_twin",
     "small_mae",
-    "small_masked_lm",
 ]
 
 Architecture = Literal["modern", "classic"]
@@ -58,7 +55,11 @@ def random_bert_base(vocab_size: int = 30522, *, seed: int) -> Any:
 
 
 def random_twin(network: Any, *, seed: int) -> Any:
-    """A network of the same configuration, untrained; a ViT-MAE gets its fixed positions."""
+    """A network of the same configuration, untrained; a ViT-MAE gets its fixed positions.
+
+    >>> random_twin(small_mae(8, 1, 2, width=16, seed=4), seed=5).config.hidden_size
+    16
+    """
 
     def build(config: Any) -> Any:
         twin = type(network)(config)
@@ -195,6 +196,9 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
     """The tokenizer of a folder, of a ``vocab.txt``, or of a name on the hub.
 
     Raises ``CheckpointError`` when there is none, or the hub cannot be reached.
+
+    >>> load_tokenizer(small_bert_folder()).mask_token_id
+    4
     """
     from transformers import AutoTokenizer, BertTokenizer
 
@@ -220,6 +224,9 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
     Raises ``CheckpointError`` for a folder without a checkpoint or with pickled weights only, for
     missing weights (an encoder alone), and where the hub cannot be reached, ``ValueError`` for
     another kind of model and for a hub name without a revision.
+
+    >>> load_network(small_bert_folder()).config.hidden_size
+    160
     """
     from transformers import AutoConfig, AutoModelForMaskedLM, ViTMAEForPreTraining
 

@@ -61,7 +61,7 @@ def _quoted_messages() -> list[str]:
 
 
 def test_the_messages_quoted_are_those_the_package_raises(monkeypatch):
-    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(data.places.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     raised = []
     for mistake in MISTAKES:

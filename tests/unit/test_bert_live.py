@@ -170,7 +170,7 @@ def test_a_folder_is_run_and_what_is_none_says_so(folder: Path, tmp_path, capsys
 
 
 def test_sentences_that_are_not_there_are_one_line(folder: Path, monkeypatch, capsys) -> None:
-    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(data.places.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert live(model=str(folder)) == {}
     assert "glue/ax is not on this machine" in capsys.readouterr().out

@@ -27,7 +27,7 @@ def idx_bytes(array: np.ndarray) -> bytes:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small stand-in for the published MNIST files, with its own checksums."""
-    monkeypatch.setenv(data.DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(data.places.DATA_VARIABLE, str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     home = tmp_path / "mnist"
     home.mkdir()
@@ -72,7 +72,7 @@ def test_a_missing_file_in_a_folder_that_is_there(folder: Path) -> None:
 
 
 def test_data_that_are_nowhere_name_the_three_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(data.places.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(data.DataNotFoundError) as caught:
         data.images("fashion_mnist")
@@ -83,14 +83,14 @@ def test_data_that_are_nowhere_name_the_three_ways(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_variable_names_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(data.DATA_VARIABLE, "nowhere/at/all")
+    monkeypatch.setenv(data.places.DATA_VARIABLE, "nowhere/at/all")
     with pytest.raises(data.DataNotFoundError, match="nowhere/at/all"):
         data.images("mnist")
 
 
 def test_the_hub_is_asked_when_no_folder_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
-    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(data.places.DATA_VARIABLE, raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     asked = []
 
@@ -106,7 +106,7 @@ def test_the_hub_is_asked_when_no_folder_has_them(monkeypatch: pytest.MonkeyPatc
 
 def color_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
     """Ten images of one color each, pixel value 20 n in the first channel, as the set's file."""
-    monkeypatch.setenv(data.DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(data.places.DATA_VARIABLE, str(tmp_path))
     home = tmp_path / name
     home.mkdir()
     side = image_sets._COLOR_SETS[name][1]
@@ -164,7 +164,7 @@ def test_a_color_set_of_the_wrong_form(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", ["cifar100", "tiny_imagenet"])
 def test_color_sets_that_are_nowhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(data.places.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(data.DataNotFoundError) as caught:
         data.images(name)
@@ -196,7 +196,7 @@ def test_the_published_files(name: str) -> None:
     for split, count in (("train", 60_000), ("test", 10_000)):
         images = data.images(name, split)
         assert images.pixels.shape == (count, 784)
-    assert os.environ[data.DATA_VARIABLE]
+    assert os.environ[data.places.DATA_VARIABLE]
 
 
 def test_the_papers_draw_shares_one_noise_value_a_datum() -> None:

@@ -261,6 +261,24 @@ def test_corrected_gibbs_reaches_the_grid_where_pseudo_gibbs_does_not() -> None:
     assert error[False] > 3 * error[True]
 
 
+@pytest.mark.parametrize("kind", ["importance", "gibbs"])
+def test_one_mask_a_datum(kind: str) -> None:
+    """The same mask for all gives the same draws as that mask with every datum; others do not mix."""
+    model = NONLINEAR["bernoulli"]
+    x, mask = data_of(model, 4), masks.sample_masks(4, 8, 3, generator=generator(1))
+
+    def sampler() -> estimators.ImportanceConditional | estimators.GibbsConditional:
+        g = generator(2)
+        if kind == "importance":
+            return estimators.ImportanceConditional(model, 2000, generator=g)
+        return estimators.GibbsConditional(model, 600, generator=g, corrected=True, num_chains=30)
+
+    same = sampler().log_each(x, mask[:1].expand(4, -1))
+    assert torch.equal(same, sampler().log_conditional(x, mask[:1])[0])
+    exact = GridConditional(model, FINE).log_each(x, mask)
+    assert (sampler().log_each(x, mask) - exact).abs().max() < 0.25
+
+
 def test_batched_networks_are_torchs() -> None:
     drawn = vae.dense_parameters(5, [7, 6], 2, generators=[generator(1), generator(2)])
     x = torch.randn(2, 3, 5, generator=generator(3))

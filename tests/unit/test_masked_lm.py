@@ -269,7 +269,7 @@ def test_vocabulary_file(tmp_path: Path) -> None:
 
 def test_trained_vocabulary_covers_its_text() -> None:
     sentences = list(data.sentences().first)
-    found = data.train_tokenizer(sentences, 120)
+    found = data.tokens.train_tokenizer(sentences, 120)
     assert 100 < len(found) <= 120
     assert found.convert_tokens_to_ids("[MASK]") == MASK
     assert all(found.unk_token_id not in row for row in found(sentences)["input_ids"])
@@ -405,7 +405,7 @@ class TestTheBooksOwn:
 
     def test_vocabularies_do_not_depend_on_the_run(self) -> None:
         """The trainer numbers equally frequent pieces as it likes; the pieces are the same."""
-        once, again = (data.train_tokenizer(data.sentences().first, 150) for _ in range(2))
+        once, again = (data.tokens.train_tokenizer(data.sentences().first, 150) for _ in range(2))
         assert once.get_vocab() == again.get_vocab()
         pieces = sorted(once.get_vocab(), key=once.get_vocab().get)
         assert pieces[:5] == list(data.tokens.SPECIAL_TOKENS)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mpt_lml.data import DATA_VARIABLE, CorruptDataError, DataNotFoundError, sentences, texts
+from mpt_lml.data import CorruptDataError, DataNotFoundError, sentences, texts
+from mpt_lml.data.places import DATA_VARIABLE
 
 FOLDER = Path(__file__).parents[2] / "book" / "results" / "small_bert"
 

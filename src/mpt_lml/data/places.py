@@ -11,11 +11,19 @@ DATA_VARIABLE = "MPT_LML_DATA"
 
 
 class DataNotFoundError(FileNotFoundError):
-    """Data asked for by name are not on this machine; the message names the ways to get them."""
+    """Data asked for by name are not on this machine; the message names the ways to get them.
+
+    >>> issubclass(DataNotFoundError, OSError)
+    True
+    """
 
 
 class CorruptDataError(ValueError):
-    """A data file is not the published one."""
+    """A data file is not the published one.
+
+    >>> issubclass(CorruptDataError, ValueError)
+    True
+    """
 
 
 def local(place: str) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -15,7 +16,7 @@ from mpt_lml.data.places import (
     not_found,
 )
 
-__all__ = ["Sentences", "bert_vocabulary", "sentences"]
+__all__ = ["Sentences", "sentences"]
 
 Split = Literal["train", "test"]
 _CARD = "make it as the model card says (book/results/small_bert/README.md)"
@@ -67,8 +68,13 @@ _WRITTEN = (
 )
 
 
-class Sentences(NamedTuple):
-    """Texts in the order of their file; ``second`` is the other half of each pair."""
+@dataclass(frozen=True)
+class Sentences:
+    """Texts in the order of their file; ``second`` is the other half of each pair.
+
+    >>> len(sentences("written").first)
+    12
+    """
 
     first: tuple[str, ...]
     second: tuple[str, ...] | None = None
@@ -79,7 +85,7 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
 
     Those are ``glue/ax``, ``cola``, ``mrpc``, ``qnli`` and ``sst-2``, with one split that is not
     labeled, ``books``, of which the last two are held out, and ``wikitext-2``; or ``name`` is a
-    UTF-8 file with one a line. Raises as :func:`~mpt_lml.data.images`, and ``CorruptDataError`` for
+    UTF-8 file with one a line. Raises as ``data.images``, and ``CorruptDataError`` for
     a row with too few columns.
 
     >>> sentences("written").first[2]

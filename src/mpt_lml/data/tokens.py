@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mpt_lml.shapes import require_count, require_generator
 
-__all__ = ["Tokens", "encode", "train_tokenizer"]
+__all__ = ["Tokens", "encode"]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -34,6 +34,10 @@ class Tokens:
         and not scored: which word it stands for is lost.
     lengths : Tensor (N,) int64
         Tokens of each row, special ones counted, padding not.
+
+    >>> ids, maskable = torch.zeros(2, 3).long(), torch.ones(2, 3).bool()
+    >>> Tokens(ids, ids, maskable, torch.tensor([3, 3])).num_features
+    tensor([3, 3])
     """
 
     ids: Int[Tensor, "N L"]

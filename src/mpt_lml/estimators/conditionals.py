@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml.estimators.latent import ProposalRule, at_mode
@@ -33,12 +32,8 @@ class _EstimatedConditional(ConditionalModel):
         """Check ``x`` as the model does."""
         self.model.require_data(x)
 
-    @torch.no_grad()
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        return torch.stack([self._one(x, hidden) for hidden in mask])
-
-    @abstractmethod
-    def _one(self, x: Float[Tensor, "N D"], hidden: Bool[Tensor, " D"]) -> Float[Tensor, "N D"]: ...
+        return torch.stack([self._log_each(x, row.expand(len(x), -1)) for row in mask])
 
 
 @final
@@ -65,12 +60,12 @@ class ImportanceConditional(_EstimatedConditional):
         require_count("num_samples", self.num_samples, 1)
         require_generator(self.generator)
 
-    def _one(self, x: Float[Tensor, "N D"], hidden: Bool[Tensor, " D"]) -> Float[Tensor, "N D"]:
-        observed = ~hidden[None]
-        q = self.proposal(self.model, x, observed)
+    @torch.no_grad()
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        q = self.proposal(self.model, x, ~mask)
         z = q.sample(self.num_samples, generator=self.generator)
         factors = self.model.log_factors(x, z)
-        joint = self.model.log_prior(z) + factors.where(observed, 0.0).sum(dim=-1)
+        joint = self.model.log_prior(z) + factors.where(~mask, 0.0).sum(dim=-1)
         weight = (joint - q.log_density(z)).log_softmax(dim=0)
         return (weight[..., None] + factors).logsumexp(dim=0)
 
@@ -112,15 +107,16 @@ class GibbsConditional(_EstimatedConditional):
         require_count("num_chains", self.num_chains, 1)
         require_generator(self.generator)
 
-    def _one(self, x: Float[Tensor, "N D"], hidden: Bool[Tensor, " D"]) -> Float[Tensor, "N D"]:
+    @torch.no_grad()
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         fill = self.model.decode(x.new_zeros(1, self.model.latent_dim))
-        filled = torch.where(hidden, fill, x).expand(self.num_chains, -1, -1)
+        filled = torch.where(mask, fill, x).expand(self.num_chains, -1, -1)
         z = None
         kept: list[Tensor] = []
         for step in range(self.num_steps):
             z = self._latent(filled, z)
             drawn = self.model.sample_given(z, generator=self.generator)
-            filled = torch.where(hidden, drawn, x)
+            filled = torch.where(mask, drawn, x)
             if step >= self.num_steps // 2:
                 kept.append(self.model.log_factors(x, z))
         factors = torch.stack(kept).flatten(0, 1)

@@ -13,13 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import networks
-from mpt_lml.data import (
-    Tokens,
-    bert_vocabulary,
-    published_curves,
-    sentences,
-    train_tokenizer,
-)
+from mpt_lml.data import Tokens, published_curves, sentences
+from mpt_lml.data.texts import bert_vocabulary
+from mpt_lml.data.tokens import train_tokenizer
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.bert import GLUE, OnSentences
 from mpt_lml.sentence_curves import PAPER_UNIT, Design
