@@ -126,9 +126,6 @@ def make_row(cells: dict[str, Any], name: str = "") -> nodes.row:
 class Table(SphinxDirective):
     """A table whose rows are dictionaries of cells by heading; ``id`` is an anchor, no cell."""
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        raise NotImplementedError
-
     def run(self) -> list[nodes.Node]:
         rows = list(self.rows())
         if not rows:
@@ -190,11 +187,8 @@ class LedgerFindings(Table):
 class LedgerRead(Table):
     def rows(self) -> Iterator[dict[str, Any]]:
         for entry in self.ledger().read:
-            yield {
-                "In the paper": entry.place,
-                "What it says": entry.says,
-                "What can be said of it": entry.answer,
-            }
+            said = {"In the paper": entry.place, "What it says": entry.says}
+            yield {**said, "What can be said of it": entry.answer}
 
 
 class LedgerSummary(Table):

@@ -35,9 +35,8 @@ def draw(target: Path = TARGET) -> None:
     plots.mask_curve(curve, ax=ax, color=BLUE)
     ax.axhline(0.0, color=INK, lw=1.0)
     ax.grid(False)
-    ax.set(facecolor=PAPER, xlim=(0.6, 14.4), xticks=range(1, 15), ylabel="score S(x; M), nats")
-    ax.set_ylim(top=0.04)
-    ax.set_xlabel("how many of the 14 coordinates are hidden, M")
+    ax.set(facecolor=PAPER, xlim=(0.6, 14.4), ylim=(None, 0.04), xticks=range(1, 15))
+    ax.set(xlabel="how many of the 14 coordinates are hidden, M", ylabel="score S(x; M), nats")
     box = {"facecolor": WASH, "edgecolor": "none", "pad": 3.0}
     words = {"color": INK, "ha": "center", "bbox": box}
     ax.text(10, -0.50, "this area is", fontsize=13, va="bottom", **words)

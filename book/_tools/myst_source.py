@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from book_layout import BookError
 from markdown_it.renderer import RendererHTML
@@ -28,17 +28,13 @@ class Block:
     body: str
     label: str = ""
     argument: str = ""
-    options: dict[str, str] = field(default_factory=dict)
 
 
 def directive(name: str, argument: str, content: str) -> Block:
-    lines, options = content.rstrip("\n").split("\n"), {}
-    while lines and (match := re.match(r":([\w-]+):\s*(.*)$", lines[0])):
-        options[match[1]] = match[2].strip()
-        lines.pop(0)
-    label = options.get("label", options.get("name", ""))
-    body = "\n".join(lines).strip("\n")
-    return Block(name.removeprefix("prf:"), body, label, argument.strip(), options)
+    options = re.match(r"(:[\w-]+:.*\n?)*", content)[0]
+    label = re.search(r"^:(?:label|name): *(\S+)", options, re.M)
+    body = content.removeprefix(options).strip("\n")
+    return Block(name.removeprefix("prf:"), body, label[1] if label else "", argument.strip())
 
 
 def special(token: Token, source: str) -> Block | None:

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from book_layout import ROOT, Book, BookError, Page
@@ -48,7 +47,7 @@ def code_of(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def metadata(cell: NotebookNode, in_solution: bool) -> dict[str, Any]:
+def metadata(cell: NotebookNode, in_solution: bool) -> dict:
     tags = cell.metadata.get("tags", [])
     hidden = in_solution or "hide-input" in tags or "hide-cell" in tags
     return ({"tags": tags} if tags else {}) | (HIDDEN if hidden else {})
@@ -141,9 +140,7 @@ def check(index: Index, page: Page) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("chapters", nargs="*", help="03-mask-rate-curve, or 03; all by default")
     parser.add_argument("--check", action="store_true", help="only say what is stale")
     parser.add_argument("--root", type=Path, default=ROOT, help="folder with _config.yml")

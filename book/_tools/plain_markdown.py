@@ -168,10 +168,8 @@ class Converter:
 
     def block(self, block: Block, nested: bool = False) -> str:
         kind = block.kind
-        if kind == "text":
-            return self.inline(block.body)
-        if kind == "verbatim":
-            return block.body
+        if kind in ("text", "verbatim"):
+            return self.inline(block.body) if kind == "text" else block.body
         if kind == "target":
             self.pending.append(block.label)
             return ""
@@ -187,13 +185,10 @@ class Converter:
             return "*Proof.* " + self.nested(block.body)
         if kind in ADMONITIONS:
             return self.quoted(f"**{self.inline(block.argument) or kind.title()}**\n", block.body)
-        return self.other(block)
-
-    def other(self, block: Block) -> str:
-        """Front matter may hold any directive; its glossary is learned, the rest has no numbers."""
         if self.page.number is not None:
-            raise BookError(f"{{{block.kind}}} has no plain form")
-        for term in re.findall(r"^\S.*$", block.body, re.M) if block.kind == "glossary" else ():
+            raise BookError(f"{{{kind}}} has no plain form")
+        # Front matter may hold any directive; its glossary is learned.
+        for term in re.findall(r"^\S.*$", block.body, re.M) if kind == "glossary" else ():
             self.learn(f"term {term.lower()}", Label("term", self.page, "", term))
         return ""
 

@@ -88,16 +88,16 @@ def test_adam_is_adam() -> None:
 @pytest.mark.parametrize("epoch", [1, 7, 10, 29])
 def test_a_stopped_run_goes_on_to_the_last_bit(tmp_path: Path, epoch: int) -> None:
     whole = run()
-    checkpoint = fit.Checkpoint(tmp_path / "run.npz", SETTINGS, every=5)
+    checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS, every=5)
     with pytest.raises(KeyboardInterrupt):
         run(checkpoint=checkpoint, progress=stop_before(epoch))
     assert same(run(checkpoint=checkpoint), whole)
-    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run.safetensors"]
 
 
 def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_too(tmp_path: Path) -> None:
     whole = run()
-    checkpoint = fit.Checkpoint(tmp_path / "run.npz", SETTINGS, every=5)
+    checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS, every=5)
     calls = 0
 
     def interrupted(parameters, generators):
@@ -115,7 +115,7 @@ def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_too(tmp_path: Path) -> 
 
 def test_a_run_stopped_twice_and_killed_once(tmp_path: Path) -> None:
     whole = run()
-    checkpoint = fit.Checkpoint(tmp_path / "run.npz", SETTINGS, every=4)
+    checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS, every=4)
     for epoch in (6, 17):
         with pytest.raises(KeyboardInterrupt):
             run(checkpoint=checkpoint, progress=stop_before(epoch))
@@ -135,7 +135,7 @@ def test_a_diverged_run_names_the_epoch_and_keeps_the_last_good_state(tmp_path: 
         value = objective(parameters, generators)
         return value * torch.tensor([1.0, math.nan, 1.0]) if calls == 13 else value
 
-    checkpoint = fit.Checkpoint(tmp_path / "run.npz", SETTINGS)
+    checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS)
     with pytest.raises(fit.DivergedError, match="nan at epoch 12 in run 1 of 3") as caught:
         run(objective=breaking, checkpoint=checkpoint)
     assert caught.value.epoch == 12
@@ -182,14 +182,14 @@ class TestRefused:
             run(**options)
 
     def test_a_checkpoint_of_another_configuration(self, tmp_path: Path) -> None:
-        path = tmp_path / "run.npz"
+        path = tmp_path / "run.safetensors"
         run(checkpoint=fit.Checkpoint(path, SETTINGS))
         other = {**SETTINGS, "law": "fixed"}
         with pytest.raises(fit.CheckpointMismatchError, match="law is 'uniform', wanted 'fixed'"):
             run(checkpoint=fit.Checkpoint(path, other))
 
     def test_a_checkpoint_beyond_the_epochs_asked_for(self, tmp_path: Path) -> None:
-        checkpoint = fit.Checkpoint(tmp_path / "run.npz", SETTINGS)
+        checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS)
         run(checkpoint=checkpoint)
         with pytest.raises(fit.CheckpointMismatchError, match="already at epoch 30"):
             run(20, checkpoint=checkpoint)
@@ -197,7 +197,7 @@ class TestRefused:
     def test_a_folder_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(PermissionError, match="cannot write"):
-            run(checkpoint=fit.Checkpoint(tmp_path / "file" / "run.npz", SETTINGS))
+            run(checkpoint=fit.Checkpoint(tmp_path / "file" / "run.safetensors", SETTINGS))
 
 
 def test_tracking_every_few_epochs_changes_nothing_but_the_rows_kept() -> None:
@@ -210,7 +210,7 @@ def test_tracking_every_few_epochs_changes_nothing_but_the_rows_kept() -> None:
 
 
 def test_a_resumed_run_tracks_the_same_epochs(tmp_path: Path) -> None:
-    path = tmp_path / "run.npz"
+    path = tmp_path / "run.safetensors"
     with pytest.raises(KeyboardInterrupt):
         run(
             track_every=7,
