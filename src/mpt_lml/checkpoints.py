@@ -72,14 +72,14 @@ def pinned_revision(source: str | Path) -> str | None:
     return PINNED[str(source)]
 
 
-def resolved_revision(source: str | Path, revision: str | None = None) -> str | None:
+def resolved_revision(source: str | Path) -> str | None:
     """The commit that a name on the hub was loaded from, as its cache says; ``None`` for a folder."""
     from huggingface_hub import constants, try_to_load_from_cache
 
     if Path(source).exists():
         return None
-    revision, folder = revision or pinned_revision(source), constants.HF_HUB_CACHE
-    found = try_to_load_from_cache(str(source), "config.json", revision=revision, cache_dir=folder)
+    place = {"revision": pinned_revision(source), "cache_dir": constants.HF_HUB_CACHE}
+    found = try_to_load_from_cache(str(source), "config.json", **place)
     return Path(found).parent.name if isinstance(found, str) else None
 
 

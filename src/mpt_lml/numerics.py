@@ -52,6 +52,11 @@ def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
     return -0.5 * (LOG_2PI + variance.log() + residual.square() / variance)
 
 
+def log_bernoulli(x: Tensor, logits: Tensor) -> Tensor:
+    """Log-probability of ``x``, zeros and ones, under Bernoulli(sigmoid(``logits``)), in nats."""
+    return x * logits - torch.nn.functional.softplus(logits)
+
+
 def chunks(total: int, bytes_per_item: int, budget: int = WORKING_BYTES) -> Iterator[slice]:
     """Slices that cover ``range(total)`` such that each holds at most ``budget`` bytes."""
     step = max(1, budget // max(1, bytes_per_item))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,8 @@ from mpt_lml.shapes import require_count, require_generator
 __all__ = ["GaussianDraw", "paper_gaussian"]
 
 
-class GaussianDraw(NamedTuple):
+@dataclass(frozen=True)
+class GaussianDraw:
     """Data of the paper's PPCA experiments with the loadings they were drawn from.
 
     >>> paper_gaussian(9, 6, 2, generator=torch.Generator()).loadings.shape

@@ -6,8 +6,9 @@ import gzip
 import io
 import tarfile
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -47,7 +48,8 @@ _HUB = {  # name, split, column
 }
 
 
-class Images(NamedTuple):
+@dataclass(frozen=True)
+class Images:
     """Images as rows: pixels in [0, 1], float64, and float32 for the color sets.
 
     The three channels of a pixel lie next to each other; ``shape`` is (H, W) or (H, W, 3).

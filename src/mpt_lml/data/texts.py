@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -67,7 +68,8 @@ _WRITTEN = (
 )
 
 
-class Sentences(NamedTuple):
+@dataclass(frozen=True)
+class Sentences:
     """Texts in the order of their file; ``second`` is the other half of each pair.
 
     >>> len(sentences("written").first)

@@ -7,14 +7,13 @@ from functools import partial
 from typing import final
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import grids
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import LatentVariableModel, TractableModel
-from mpt_lml.numerics import chunks
+from mpt_lml.numerics import chunks, log_bernoulli
 from mpt_lml.shapes import (
     require_binary,
     require_boolean_rows,
@@ -73,8 +72,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
     def log_factors(self, x: Tensor, z: Tensor) -> Float[Tensor, "*S N D"]:
         """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
-        logits = self.logits(z)
-        return x * logits - F.softplus(logits)
+        return log_bernoulli(x, self.logits(z))
 
     def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
         """One x ~ p(x | z) for every z, zeros and ones."""

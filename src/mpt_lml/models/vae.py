@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, final
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml.models.base import LatentVariableModel
-from mpt_lml.numerics import log_normal
+from mpt_lml.numerics import log_bernoulli, log_normal
 from mpt_lml.shapes import (
     require_binary,
     require_count,
@@ -142,7 +141,7 @@ def _require_output(what: str, output: Tensor, of: Tensor, size: int) -> None:
 def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> Tensor:
     """log p(x_d | decoder output), entry by entry: Bernoulli logits where there is no variance."""
     if noise_variance is None:
-        return x * output - F.softplus(output)
+        return log_bernoulli(x, output)
     return log_normal(x - output, torch.tensor(noise_variance, dtype=x.dtype, device=x.device))
 
 
