@@ -263,7 +263,7 @@ def stratified_masks(
 def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
     """One order of the coordinates -> D masks of sizes 1..D; row M − 1 masks ``order[:M]``.
 
-    The coordinates are revealed from the last of ``order`` to the first. Leading axes are batches.
+    The coordinates are revealed from the last of ``order`` to the first. From (..., D) to (..., D, D).
 
     >>> nested_masks(torch.tensor([2, 0, 1])).int().tolist()
     [[0, 0, 1], [1, 0, 1], [1, 1, 1]]

@@ -24,7 +24,9 @@ BOOK = Path(__file__).parents[2] / "book"
 MOST = 120
 LISTING = pytest.mark.xfail(strict=False, reason="prints what is missing until nothing is")
 # What the docstring of a name that takes or gives tensors says of them.
-UNITS = re.compile(r"nats|bits|\bpixels?\b|seconds?|shape|\([A-Z][\w, +*^−-]*\)|\bbool|probabilit")
+UNITS = re.compile(
+    r"nats|bits|\bpixels?\b|seconds?|shape|\((?:\.{3}, )?[A-Z][\w, +*^−-]*\)|\bbool|probabilit"
+)
 
 
 def exported(owner: types.ModuleType) -> dict[str, object]:
@@ -71,7 +73,8 @@ def test_every_public_name_says_units_or_shapes_and_has_an_example() -> None:
         text = inspect.getdoc(each) or ""
         tensors = "Tensor" in inspect.getsource(each).partition('"""')[0]
         missing = ["units or shapes"] if tensors and not UNITS.search(text) else []
-        missing += [] if ">>> " in text else ["an example"]
+        raised = inspect.isclass(each) and issubclass(each, BaseException)
+        missing += [] if raised or ">>> " in text else ["an example"]
         faults += [f"{name} lacks {' and '.join(missing)}"] if missing else []
     show(faults)
     assert faults == []
