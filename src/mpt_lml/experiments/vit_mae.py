@@ -188,8 +188,8 @@ class Figure6(Experiment):
             resize(each).expand(-1, channels, -1, -1).clamp(0.0, 1.0)
             for each in (x[: self.num_variance], test)
         )
-        moments = (torch.tensor(each)[:channels] for each in IMAGENET)
-        return _Images(x, test, side // math.isqrt(model.num_features), 0, *moments, self.rates)
+        mean, scale = (torch.tensor(each)[:channels] for each in IMAGENET)
+        return _Images(x, test, side // math.isqrt(model.num_features), 0, mean, scale, self.rates)
 
     def _measure(self, images: _Images, kind: str, seed: int, bench: Bench) -> Arrays:
         """Squared errors, (L,) on training and (L, Q) on test images, and pictures of a network."""
