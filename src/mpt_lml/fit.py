@@ -18,7 +18,7 @@ from mpt_lml.files import CheckpointMismatchError, load_tensors, require_writabl
 from mpt_lml.results import History
 from mpt_lml.shapes import require_count
 
-__all__ = ["Checkpoint", "CheckpointMismatchError", "DivergedError", "descend", "maximize"]
+__all__ = ["Checkpoint", "DivergedError", "descend", "maximize"]
 
 Parameters = Mapping[str, Tensor]
 Objective = Callable[[Parameters, Sequence[torch.Generator]], Tensor]
@@ -84,7 +84,7 @@ def maximize(
 
     Returns a :class:`~mpt_lml.results.History` with ``values["objective"]`` (its last row is NaN, no
     step follows it) and everything tracked. Raises ``ValueError`` for counts or rates that are not
-    positive, :class:`CheckpointMismatchError` for a file of another configuration and
+    positive, ``CheckpointMismatchError`` for a file of another configuration and
     :class:`DivergedError` where objective or gradient is not finite any more.
 
     >>> def objective(parameters, generators):

@@ -23,23 +23,11 @@ __all__ = [
     "FixedSize",
     "UniformSize",
     "all_masks",
-    "count",
-    "from_ranks",
     "nested_masks",
     "sample_masks",
     "stratified_masks",
     "subsets",
 ]
-
-
-def count(num_features: int, num_masked: int) -> int:
-    """C(D, M), how many masks of size M there are, an exact integer (paper, Section 2).
-
-    >>> count(12, 3)
-    220
-    """
-    require_count("num_masked", num_masked, 0, num_features)
-    return math.comb(num_features, num_masked)
 
 
 def all_masks(num_features: int, num_masked: int) -> Bool[Tensor, "P D"]:
@@ -52,7 +40,7 @@ def all_masks(num_features: int, num_masked: int) -> Bool[Tensor, "P D"]:
     """
     require_count("num_features", num_features, 1)
     require_count("num_masked", num_masked, 1, num_features)
-    number = count(num_features, num_masked)
+    number = math.comb(num_features, num_masked)
     what = f"the masks that hide {num_masked} of {num_features} coordinates"
     require_enumerable(what, number, "masks.sample_masks")
     chosen = torch.tensor(list(itertools.combinations(range(num_features), num_masked)))
@@ -261,9 +249,9 @@ def stratified_masks(
 
 
 def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
-    """One order of the coordinates -> D masks of sizes 1..D; row M − 1 masks ``order[:M]``.
+    """One order of the coordinates -> masks of sizes 1..D, (D, D); row M − 1 masks ``order[:M]``.
 
-    The coordinates are revealed from the last of ``order`` to the first. Leading axes are batches.
+    The coordinates are revealed from the last of ``order`` to the first. From (..., D) to (..., D, D).
 
     >>> nested_masks(torch.tensor([2, 0, 1])).int().tolist()
     [[0, 0, 1], [1, 0, 1], [1, 1, 1]]

@@ -48,7 +48,7 @@ def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
 
 
 def log_marginal(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor, "*B"]:
-    """The exact mean log p(x) of PPCA, (...); ``moment`` is that of the data about the model's mean.
+    """The exact mean log p(x) of PPCA, nats; ``moment`` is that of the data about the model's mean.
 
     >>> log_marginal(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2))
     tensor(-2.8379)

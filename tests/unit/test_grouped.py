@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from models import generator, random_ppca, random_table
@@ -47,9 +49,9 @@ def test_the_loss_is_total_correlation() -> None:
             joint = ((both - table.log_subset_marginal(every, seen)[0]) * p).sum()
             correlation = (joint - values[j]).item()
             assert correlation > 0
-            gap += correlation / row.sum().item() / masks.count(2, int(row.sum()))
+            gap += correlation / row.sum().item() / math.comb(2, int(row.sum()))
     area = sum(
-        (values.sum() / row.sum()).item() / masks.count(2, int(row.sum()))
+        (values.sum() / row.sum()).item() / math.comb(2, int(row.sum()))
         for row, values in zip(mask, one_by_one, strict=True)
     )
     assert area == pytest.approx((p * p.log()).sum().item() - gap, abs=1e-12)

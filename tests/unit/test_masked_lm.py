@@ -173,7 +173,7 @@ def test_curves_and_estimators_take_it() -> None:
             float(conditionals.log_conditional(X, hidden[None])[0].sum()) / size
             for hidden in masks.all_masks(3, size)
         )
-        / masks.count(3, size)
+        / math.comb(3, size)
         / len(X)
         for size in (1, 2, 3)
     ]

@@ -6,7 +6,8 @@ import torch
 from models import generator
 from transformers import BertTokenizer, DistilBertConfig, DistilBertForMaskedLM
 
-from mpt_lml import data, networks
+from mpt_lml import networks
+from mpt_lml.data.texts import Sentences
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", ".", "a", "dog"]
 CLS, SEP, MASK = 2, 3, 4
@@ -41,6 +42,6 @@ def tiny(kind: str = "classic", seed: int = 0) -> torch.nn.Module:
     return network.double()
 
 
-def some_lines(name: str, split: str = "test") -> data.Sentences:
+def some_lines(name: str, split: str = "test") -> Sentences:
     """Lines that the tiny tokenizer knows, under any name."""
-    return data.Sentences(LINES * 3)
+    return Sentences(LINES * 3)

@@ -3,19 +3,17 @@
 The folder is the one that the environment variable ``MPT_LML_DATA`` names.
 """
 
-from mpt_lml.data.drawn import GaussianDraw, paper_gaussian
+from mpt_lml.data.drawn import paper_gaussian
 from mpt_lml.data.image_sets import Images, images
 from mpt_lml.data.places import CorruptDataError, DataNotFoundError
 from mpt_lml.data.published import published_curves
-from mpt_lml.data.texts import Sentences, sentences
+from mpt_lml.data.texts import sentences
 from mpt_lml.data.tokens import Tokens, encode
 
 __all__ = [
     "CorruptDataError",
     "DataNotFoundError",
-    "GaussianDraw",
     "Images",
-    "Sentences",
     "Tokens",
     "encode",
     "images",

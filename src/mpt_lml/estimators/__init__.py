@@ -4,7 +4,6 @@ from mpt_lml.estimators.annealing import ais, annealed_evidence
 from mpt_lml.estimators.area import area, exact, exact_variance, ordered_chain, random_size
 from mpt_lml.estimators.conditionals import GibbsConditional, ImportanceConditional
 from mpt_lml.estimators.latent import (
-    GaussianProposal,
     at_mode,
     from_encoder,
     from_prior,
@@ -13,7 +12,6 @@ from mpt_lml.estimators.latent import (
 )
 
 __all__ = [
-    "GaussianProposal",
     "GibbsConditional",
     "ImportanceConditional",
     "ais",

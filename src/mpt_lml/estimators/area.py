@@ -58,10 +58,10 @@ def area(
 def ordered_chain(
     model: ConditionalModel, x: Tensor, num_orders: int, *, generator: torch.Generator
 ) -> Estimate:
-    """Chain rule log p(x) = Σ_t log p(x_σ(t) | later ones), averaged over random orders σ (Eq. 2).
+    """Chain rule log p(x) = Σ_t log p(x_σ(t) | later ones), averaged over random orders σ, nats (Eq. 2).
 
     For conditionals of one joint distribution every order gives the same number, so the error is
-    rounding. For conditionals that are not, it is the spread over orders.
+    rounding. For conditionals that are not, it is the spread over orders, in nats.
 
     >>> model, x = PPCA(torch.ones(2, 1), 1.0), torch.zeros(1, 2)
     >>> ordered_chain(model, x, 3, generator=torch.Generator().manual_seed(0)) - exact(model, x)

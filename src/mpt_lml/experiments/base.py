@@ -48,6 +48,9 @@ class Outcome:
 
     ``weights`` names the loaded network and the commit of the hub that it came from; the last three
     belong to a recorded outcome.
+
+    >>> Outcome({"gap": Finding(0.5)}, {"gaps": torch.ones(3)}).as_dict()["arrays"]
+    {'gaps': [1.0, 1.0, 1.0]}
     """
 
     findings: dict[str, Finding]

@@ -176,7 +176,7 @@ def _misprints() -> dict[str, float]:
     sizes = [(size, t) for size in range(1, 13) for t in range(1, size + 1)]
     green_sour = Cell(apples, (0, 0))
     return {
-        "count-512-76": float(masks.count(512, 76)),
+        "count-512-76": float(math.comb(512, 76)),
         "eq-1": (city * (city / separate).log()).sum().item(),  # with everything masked
         "eq-4": green_sour.equation_four(1),
         "eq-4-reason": float(min(math.factorial(d) - math.comb(d, t - 1) for d, t in sizes)),

@@ -71,9 +71,8 @@ class Table2(OnSentences):
                 by_seed[f"curve/{name}"].append(result.score.tolist())
                 arrays[f"repetition/{name}"] = repetition(tokens)
                 arrays[f"num_features/{name}"] = tokens.num_features
-            as_trained = only_first.curves(
-                *run, f"{seed}/bert/", half_precision=True, replacement="bert"
-            )
+            options: dict[str, Any] = {"replacement": "bert", "half_precision": True}
+            as_trained = only_first.curves(*run, f"{seed}/bert/", **options)
             for name, (_, result) in as_trained.items():
                 by_seed[f"area_bert/{name}"].append(result.area("paper").value)
             variance = network.config.hidden_size * network.config.initializer_range**2
@@ -88,10 +87,8 @@ class Table2(OnSentences):
             tokenizer = networks.load_tokenizer(bert_vocabulary())
             return networks.random_bert_base(seed=seed), tokenizer
         tokenizer = train_tokenizer(sentences("written").first, 150)
-        network = networks.small_masked_lm(
-            len(tokenizer), "classic", width=32, num_layers=1, seed=seed
-        )
-        return network, tokenizer
+        size = {"width": 32, "num_layers": 1, "seed": seed}
+        return networks.small_masked_lm(len(tokenizer), "classic", **size), tokenizer
 
     def findings(self, arrays: Mapping[str, Tensor]) -> dict[str, Finding]:
         """How far the mean curves are from level, and the joint p of the printed row."""
@@ -108,10 +105,8 @@ class Table2(OnSentences):
 
 def repetition(tokens: Tokens) -> Tensor:
     """Σ_v f_v² for the frequencies f of the scored tokens, a sentence's tokens weighing 1/D each."""
-    weights = (1.0 / tokens.num_features.double())[:, None].expand(tokens.ids.shape)
-    shown = tokens.maskable
-    counts = torch.bincount(tokens.ids[shown], weights=weights[shown]) / len(tokens)
-    return counts.square().sum()
+    share = torch.repeat_interleave(1.0 / tokens.num_features.double(), tokens.num_features)
+    return (tokens.ids[tokens.maskable].bincount(weights=share) / len(tokens)).square().sum()
 
 
 def joint_p(

@@ -189,8 +189,7 @@ class Figure6(Experiment):
             for each in (x[: self.num_variance], test)
         )
         mean, scale = (torch.tensor(each)[:channels] for each in IMAGENET)
-        patch = side // math.isqrt(model.num_features)
-        return _Images(x, test, patch, 0, mean, scale, self.rates)
+        return _Images(x, test, side // math.isqrt(model.num_features), 0, mean, scale, self.rates)
 
     def _measure(self, images: _Images, kind: str, seed: int, bench: Bench) -> Arrays:
         """Squared errors, (L,) on training and (L, Q) on test images, and pictures of a network."""
