@@ -8,16 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import median
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
+# What no change may exceed: the lines of today, which only fall. Beside it the goal of CODE.md.
 LIMITS = {
-    "src/mpt_lml": 7200,
-    "without experiments": 4800,
-    "experiments": 2400,
-    "book/_tools and book/_ext": 1100,
-    "largest file": 300,
-    "median file": 150,
+    "src/mpt_lml": (11_400, 7200),
+    "without experiments": (7200, 4800),
+    "experiments": (4200, 2400),
+    "book/_tools and book/_ext": (1100, 1100),
+    "largest file": (300, 300),
+    "median file": (173, 150),
 }
 
 
@@ -43,17 +42,17 @@ def table() -> dict[str, float]:
 
 
 def over(found: dict[str, float]) -> dict[str, float]:
-    return {name: count for name, count in found.items() if count > LIMITS[name]}
+    return {name: count for name, count in found.items() if count > LIMITS[name][0]}
 
 
-@pytest.mark.xfail(strict=False, reason="prints the table until the package is small enough")
-def test_the_package_stays_small() -> None:
+def test_the_package_only_shrinks() -> None:
     found = table()
-    for name, limit in LIMITS.items():
-        print(f"{name:30}{found[name]:>8g} of {limit}")
+    for name, (limit, goal) in LIMITS.items():
+        print(f"{name:30}{found[name]:>8g} of {limit}, goal {goal}")
     assert over(found) == {}
 
 
 def test_a_line_too_many_is_seen() -> None:
-    assert over(LIMITS) == {}
-    assert over(LIMITS | {"experiments": 2401}) == {"experiments": 2401}
+    today = {name: limit for name, (limit, _) in LIMITS.items()}
+    assert over(today) == {}
+    assert over(today | {"experiments": 4201}) == {"experiments": 4201}

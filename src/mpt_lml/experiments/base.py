@@ -115,8 +115,7 @@ class Bench:
         return load_tensors(path, identity)
 
     def _path(self, name: str) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{name}.safetensors"
+        return Path(self.folder or "") / f"{name}.safetensors"
 
     def _identity(self, more: Mapping[str, Any]) -> dict[str, Any]:
         precision = f"{torch.get_default_dtype()}, {torch.get_float32_matmul_precision()}"
@@ -143,20 +142,15 @@ class Experiment(ABC):
     @classmethod
     def preset(cls, preset: str = "paper", **settings: Any) -> Experiment:
         """The settings of a preset, those given replaced; other names are refused."""
-        cls._require_known(preset, settings)
-        return cls(**{**(cls.quick_settings if preset == "quick" else {}), **settings})
-
-    @classmethod
-    def _require_known(cls, preset: str, settings: Mapping[str, Any]) -> None:
         if preset not in ("paper", "quick"):
             raise ValueError(f"preset must be 'paper' or 'quick', got {preset!r}.")
         known = [each.name for each in dataclasses.fields(cls)]
         for unknown in [name for name in settings if name not in known]:
             others = [name for name in names() if unknown in find(name).__dataclass_fields__]
             hint = f" These have: {', '.join(others)}." if others else ""
-            raise ValueError(
-                f"{cls.name} has no setting {unknown!r}; it has {', '.join(known)}.{hint}"
-            )
+            message = f"{cls.name} has no setting {unknown!r}; it has {', '.join(known)}.{hint}"
+            raise ValueError(message)
+        return cls(**{**(cls.quick_settings if preset == "quick" else {}), **settings})
 
     @abstractmethod
     def run(self, bench: Bench) -> Outcome:
@@ -177,6 +171,7 @@ def experiment(
 ) -> Callable[[Any], Any]:
     """Register a class of settings under ``name``; what its runs keep names these settings."""
     about = {"name": name, "title": title, "cost": cost, "resumable": resumable, "gpu": gpu}
+    about["quick_settings"] = dict(quick or {})
 
     def register(cls: Any) -> Any:
         inner = cls.__dict__["run"]
@@ -185,8 +180,7 @@ def experiment(
         def run(self: Any, bench: Bench) -> Outcome:
             return inner(self, dataclasses.replace(bench, settings=dataclasses.asdict(self)))
 
-        own = {"run": run, "quick_settings": dict(quick or {})}
-        for key, value in {**about, **own}.items():
+        for key, value in {**about, "run": run}.items():
             setattr(cls, key, value)
         _REGISTRY[name] = cls
         return cls
