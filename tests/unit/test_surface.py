@@ -25,7 +25,7 @@ BOOK = Path(__file__).parents[2] / "book"
 MOST = 120
 # What the docstring of a name that takes or gives tensors says of them.
 UNITS = re.compile(
-    r"nats|bits|\bpixels?\b|seconds?|shape|\((?:\.{3}, )?[A-Z][\w, +*^−-]*\)|\bbool|probabilit"
+    r"nats|bits|\bpixels?\b|seconds?|shape|\((?:\.{3}, )?[A-Z][\w, +*^−-]*\)|\bbool|probab"
 )
 
 
