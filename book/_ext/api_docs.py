@@ -16,6 +16,7 @@ from typing import Any
 from sphinx.application import Sphinx
 
 import mpt_lml
+from mpt_lml import experiments
 
 TEST = Path(__file__).resolve().parents[2] / "tests" / "unit" / "test_floors.py"
 
@@ -31,7 +32,7 @@ def floors() -> str:
 
 def documented(owner: ModuleType, heading: str) -> Iterator[str]:
     """A section for ``owner``, then one for each public module in it."""
-    lines, inside = [f"## {heading}", "", "```{eval-rst}"], []
+    lines, inside = [f"## {heading}", "", "```{eval-rst}"], [experiments] * (owner is mpt_lml)
     if owner is not mpt_lml:
         lines += [f".. automodule:: {owner.__name__}", "   :no-members:"]
     for name in getattr(owner, "__all__", ()):
@@ -46,7 +47,7 @@ def documented(owner: ModuleType, heading: str) -> Iterator[str]:
             kind, home = ("function", each.__module__) if function else ("data", owner.__name__)
             lines += ["", f".. auto{kind}:: {home}.{name}"]
     yield "\n".join([*lines, "```"])
-    for each in inside:
+    for each in sorted(inside, key=lambda module: module.__name__):
         yield from documented(each, f"`{each.__name__.removeprefix('mpt_lml.')}`")
 
 

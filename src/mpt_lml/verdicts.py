@@ -37,13 +37,14 @@ def interval(value: float, error: float | None, n: int | None = None) -> tuple[f
     >>> [round(end, 2) for end in interval(0.0, 1.0, n=5)]
     [-4.6, 4.6]
     """
+    value = float(value)
     if not error:
         return value, value
     from scipy import stats
 
     tail = 0.5 * (1.0 + LEVEL)
     quantile = stats.norm.ppf(tail) if n is None else stats.t.ppf(tail, n - 1)
-    reach = float(quantile) * error
+    reach = float(quantile) * float(error)
     return value - reach, value + reach
 
 

@@ -98,7 +98,11 @@ def test_the_api_page_shows_every_floor_and_every_public_class_and_function(site
     floors = runpy.run_path(str(ROOT / "tests" / "unit" / "test_floors.py"))
     for room in (*floors["FLOORS"], *floors["WINGS"]):
         assert f'<span class="pre">{room}</span></code>' in html, room
-    owners = [mpt_lml, *filter(inspect.ismodule, map(vars(mpt_lml).get, mpt_lml.__all__))]
+    owners = [
+        mpt_lml,
+        experiments,
+        *filter(inspect.ismodule, map(vars(mpt_lml).get, mpt_lml.__all__)),
+    ]
     shown = [getattr(owner, name) for owner in owners for name in getattr(owner, "__all__", ())]
     shown = [each for each in shown if inspect.isclass(each) or inspect.isroutine(each)]
     assert len(shown) > 50
