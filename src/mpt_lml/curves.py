@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Scheme = Literal["independent", "nested"]
-Tokens = Literal["all", "one"]
+Targets = Literal["all", "one"]
 
 
 def exact_curve(model: ConditionalModel, x: Tensor) -> MaskCurve:
@@ -82,7 +82,7 @@ def sampled_curve(
     *,
     generator: torch.Generator,
     scheme: Scheme = "independent",
-    tokens: Tokens = "all",
+    targets: Targets = "all",
     sizes: Sequence[int] | None = None,
 ) -> MaskCurve:
     """Unbiased estimate of S(x; M) from ``num_masks`` random masks a size, mean over the data, nats.
@@ -92,7 +92,7 @@ def sampled_curve(
     scheme : "independent" or "nested"
         Fresh masks for every size (the paper's way), or one random order a replicate whose first M
         coordinates are the mask of size M, shared by all sizes.
-    tokens : "all" or "one"
+    targets : "all" or "one"
         Score every masked coordinate, or a random one of them. ``nested`` with ``one`` is the chain
         rule along each order.
     sizes : sequence of int, optional
@@ -108,7 +108,7 @@ def sampled_curve(
     torch.Size([2])
     """
     values = sampled_scores(
-        model, x, num_masks, generator=generator, scheme=scheme, tokens=tokens, sizes=sizes
+        model, x, num_masks, generator=generator, scheme=scheme, targets=targets, sizes=sizes
     ).cpu()
     mean, error = mean_and_error(values, dim=1)
     curve = MaskCurve(_grid(sizes, model), mean, error, model.num_features, num_masks)
@@ -125,7 +125,7 @@ def sampled_scores(
     *,
     generator: torch.Generator,
     scheme: Scheme = "independent",
-    tokens: Tokens = "all",
+    targets: Targets = "all",
     sizes: Sequence[int] | None = None,
 ) -> Float[Tensor, "L P"]:
     """The score of every mask behind :func:`sampled_curve`, mean over the data, nats, (L, P).
@@ -136,15 +136,15 @@ def sampled_scores(
     """
     if scheme not in ("independent", "nested"):
         raise ValueError(f"scheme must be 'independent' or 'nested', got {scheme!r}.")
-    if tokens not in ("all", "one"):
-        raise ValueError(f"tokens must be 'all' or 'one', got {tokens!r}.")
+    if targets not in ("all", "one"):
+        raise ValueError(f"targets must be 'all' or 'one', got {targets!r}.")
     require_count("num_masks", num_masks, 1)
     grid = _grid(sizes, model)
     orders = num_masks * (len(grid) if scheme == "independent" else 1)
     ranks = masks.sample_ranks(orders, model.num_features, generator=generator)
     ranks = ranks.view(-1, num_masks, model.num_features).expand(len(grid), -1, -1).to(x.device)
     mask = masks.from_ranks(ranks, grid[:, None])
-    if tokens == "all":
+    if targets == "all":
         return size_scores(model, x, mask)
     last = mask & ~masks.from_ranks(ranks, grid[:, None] - 1)
     values = model.mean_log_conditional(x, mask.flatten(0, 1)).view(mask.shape)

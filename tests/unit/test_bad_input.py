@@ -184,7 +184,7 @@ CASES = {
         "shuffled",
     ),
     "unknown tokens": (
-        lambda: estimators.area(MODEL, X, 2, generator=generator(), tokens="some"),
+        lambda: estimators.area(MODEL, X, 2, generator=generator(), targets="some"),
         ValueError,
         "some",
     ),

@@ -57,7 +57,7 @@ def test_sampled_curve_is_unbiased_with_an_honest_error(
     x = model.sample(3, generator=generator(3))
     truth = curves.exact_curve(model, x)
     curve = curves.sampled_curve(
-        model, x, 4000, generator=generator(4), scheme=scheme, tokens=tokens
+        model, x, 4000, generator=generator(4), scheme=scheme, targets=tokens
     )
     # At M = D every mask is the same: rounding is all that is left.
     error = curve.standard_error.clamp(min=1e-12)

@@ -25,7 +25,7 @@ def replicates(
     """``count`` independent draws of one estimator with P = 1."""
     g = generator(10)
     if scheme != "random_size":
-        values = curves.sampled_scores(model, x, count, generator=g, scheme=scheme, tokens=tokens)
+        values = curves.sampled_scores(model, x, count, generator=g, scheme=scheme, targets=tokens)
         return values.sum(dim=0)
     mask = masks.sample_masks(count, model.num_features, masks.UniformSize(), generator=g)
     values = model.mean_log_conditional(x, mask)

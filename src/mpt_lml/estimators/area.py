@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mpt_lml import curves, masks, scores
-from mpt_lml.curves import Scheme, Tokens
+from mpt_lml.curves import Scheme, Targets
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import Estimate
 from mpt_lml.shapes import require_count, require_enumerable
@@ -39,7 +39,7 @@ def area(
     *,
     generator: torch.Generator,
     scheme: Scheme = "independent",
-    tokens: Tokens = "all",
+    targets: Targets = "all",
 ) -> Estimate:
     """Area of the sampled curve with ``num_masks`` masks a size (paper, Proposition 1).
 
@@ -50,7 +50,7 @@ def area(
     -1.8379 ± 0.0000 nats
     """
     curve = curves.sampled_curve(
-        model, x, num_masks, generator=generator, scheme=scheme, tokens=tokens
+        model, x, num_masks, generator=generator, scheme=scheme, targets=targets
     )
     return curve.area()
 
@@ -67,7 +67,7 @@ def ordered_chain(
     >>> ordered_chain(model, x, 3, generator=torch.Generator().manual_seed(0)) - exact(model, x)
     0.0
     """
-    return area(model, x, num_orders, generator=generator, scheme="nested", tokens="one")
+    return area(model, x, num_orders, generator=generator, scheme="nested", targets="one")
 
 
 def random_size(
@@ -91,7 +91,7 @@ def exact_variance(
     model: ConditionalModel,
     x: Tensor,
     scheme: Literal["independent", "nested", "random_size"] = "independent",
-    tokens: Tokens = "all",
+    targets: Targets = "all",
 ) -> float:
     """Variance over masks of one replicate of an estimator, nats², by visiting every outcome.
 
@@ -110,13 +110,13 @@ def exact_variance(
         require_enumerable(what, math.factorial(num_features), instead)
         orders = torch.tensor(list(itertools.permutations(range(num_features))))
         row = (1 << orders).cumsum(dim=1) - 1  # row of ``subset`` that masks order[:M]
-        along = mean[row] if tokens == "all" else values[row, orders]
+        along = mean[row] if targets == "all" else values[row, orders]
         return along.sum(dim=1).var(correction=0).item()
     if scheme not in ("independent", "random_size"):
         raise ValueError(
             f"scheme must be 'independent', 'nested' or 'random_size', got {scheme!r}."
         )
-    square = mean.square() if tokens == "all" else scores.mask_score(values.square(), subset)
+    square = mean.square() if targets == "all" else scores.mask_score(values.square(), subset)
     sizes = subset.sum(dim=1)
     first, second = (scores.mean_by_size(v, sizes, num_features)[1:] for v in (mean, square))
     if scheme == "independent":
