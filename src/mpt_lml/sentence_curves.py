@@ -73,14 +73,15 @@ class Design:
     def has_area(self) -> bool:
         """Whether the mean over the columns is an area, and not, as at 15 % alone, a height.
 
-        It is for strata, and for three or more rates a step apart, with at most a step left at
-        either end, and as much.
+        It is for strata, and for three or more rates a step apart, with half a step to a step left
+        at either end, and as much.
         """
         if self.strata is not None or len(self.rates) < 3:
             return self.strata is not None
         first, second, last = self.rates[0], self.rates[1], self.rates[-1]
-        even = self.rates == tuple(range(first, last + 1, second - first))
-        return even and first <= second - first and abs(first + last - 100) <= 1
+        step = second - first
+        even = self.rates == tuple(range(first, last + 1, step))
+        return even and step / 2 - 1 <= first <= step and abs(first + last - 100) <= 1
 
     def require_area(self) -> None:
         """Raise ``ValueError`` where the rates have no area."""

@@ -162,7 +162,7 @@ def test_without_a_network_it_goes_on_at_once(monkeypatch, capsys, answers: bool
 
 
 def test_a_folder_is_run_and_what_is_none_says_so(folder: Path, tmp_path, capsys) -> None:
-    found = live(model=str(folder), data_sets=("written",), num_sentences=2, rates=(10, 50, 90))
+    found = live(model=str(folder), data_sets=("written",), num_sentences=2, rates=(25, 50, 75))
     area, curve = found["area/written"][0].item(), found["curve/written"]
     assert area == pytest.approx(506.88 * curve.mean().item())
     assert live(model=str(tmp_path)) == {}

@@ -144,9 +144,9 @@ def test_areas_in_their_three_units() -> None:
     ("rates", "covers"),
     [
         *[(range(*each), True) for each in ((1, 100), (1, 101), (1, 100, 2), (5, 96, 10))],
-        *[(range(*each), True) for each in ((10, 91, 20), (10, 91, 10), (10, 91, 40))],
+        *[(range(*each), True) for each in ((10, 91, 20), (10, 91, 10), (25, 76, 25))],
         *[(each, False) for each in ((15,), (15, 85), (1, 2, 3, 50, 99), (40, 50, 60))],
-        *[(range(*each), False) for each in ((1, 51), (50, 100))],
+        *[(range(*each), False) for each in ((1, 51), (50, 100), (1, 100, 49), (10, 91, 40))],
     ],
 )
 def test_an_area_needs_rates_all_over_the_range(rates: range, covers: bool) -> None:

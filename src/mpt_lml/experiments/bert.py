@@ -91,7 +91,7 @@ def load(model: str | None) -> tuple[Any, Any]:
     "table-2-pretrained",
     title="Table 2, second row, and Figure 5, right: needs the weights of bert-base-uncased",
     cost="GPU advised",
-    quick={"model": None, "data_sets": ("written",), "num_sentences": 4, "rates": (10, 50, 90)},
+    quick={"model": None, "data_sets": ("written",), "num_sentences": 4, "rates": (25, 50, 75)},
     resumable=True,
 )
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def mean_rate(result: SentenceCurves, num_groups: int = 10) -> Float[Tensor, " t
     "bert-curve",
     title="Figure 5, right, in small: the book's BERT before and after training on eight texts",
     cost="about 10 min",
-    quick={"data_sets": ("written",), "num_sentences": 4, "rates": (5, 50, 95)},
+    quick={"data_sets": ("written",), "num_sentences": 4, "rates": (25, 50, 75)},
     resumable=True,
 )
 @dataclass(frozen=True)
