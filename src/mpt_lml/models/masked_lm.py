@@ -2,7 +2,7 @@
 
 Paper, Section 3.2: the curve of a masked language model is the mean log-probability of hidden
 tokens, by how many are hidden. The conditionals of a network need not come from one joint
-distribution; the area is then a mean over orders of log p_σ (Chapter 14), not a log p.
+distribution; the area is then a mean over orders of log p_σ (Chapter 15), not a log p.
 """
 
 from __future__ import annotations
