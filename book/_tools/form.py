@@ -52,7 +52,9 @@ def text_form(text: str) -> Form:
 
 
 def words(text: str) -> int:
-    text = re.sub(r"<[^>]+>|\]\([^)]*\)|^\s*\|[-:| ]+\|\s*$", " ", FORMULA.sub(" F ", text), flags=re.M)
+    text = re.sub(
+        r"<[^>]+>|\]\([^)]*\)|^\s*\|[-:| ]+\|\s*$", " ", FORMULA.sub(" F ", text), flags=re.M
+    )
     return sum(any(letter.isalnum() for letter in word) for word in re.split(r"[\s|—]+", text))
 
 
@@ -60,7 +62,9 @@ def code_form(cell: NotebookNode) -> Form:
     if "colab" in cell.metadata.get("tags", []):
         return Form()
     lines = sum(bool(line.strip()) for line in cell.source.splitlines())
-    if cell.metadata.get("cellView") == "form" and "hide-input" not in cell.metadata.get("tags", []):
+    if cell.metadata.get("cellView") == "form" and "hide-input" not in cell.metadata.get(
+        "tags", []
+    ):
         return Form(solution_code=lines)
     functions = sum(isinstance(node, ast.FunctionDef) for node in ast.walk(ast.parse(cell.source)))
     return Form(code=lines, functions=functions, cells=[lines])
@@ -88,7 +92,9 @@ def form(page: Page) -> Form:
 
 
 def table(pages: Iterable[Page]) -> str:
-    rows = ["chapter                        words  solutions  code  median cell  functions  minutes"]
+    rows = [
+        "chapter                        words  solutions  code  median cell  functions  minutes"
+    ]
     total = Form()
     for page in pages:
         here = form(page)
