@@ -2,9 +2,9 @@
 
 The model is N(μ, W Wᵀ + σ² I) with loadings W (D, K). For an observed set R,
 
-    A_R = I + W_Rᵀ W_R / σ²                      (K, K)
-    E[z | x_R] = A_R⁻¹ W_Rᵀ (x_R − μ_R) / σ²
-    p(x_j | x_R) = N(μ_j + w_jᵀ E[z | x_R],  σ² + w_jᵀ A_R⁻¹ w_j)
+    Λ_R = I + W_Rᵀ W_R / σ²                      (K, K)
+    E[z | x_R] = Λ_R⁻¹ W_Rᵀ (x_R − μ_R) / σ²
+    p(x_j | x_R) = N(μ_j + w_jᵀ E[z | x_R],  σ² + w_jᵀ Λ_R⁻¹ w_j)
 
 which never forms a D×D inverse (Woodbury identity; Tipping & Bishop 1999; paper, Eqs. 6–7 and
 Appendix B with the sign of Eq. 7 corrected). Masks are one batch axis.
@@ -51,7 +51,7 @@ def condition_dense(
 ) -> tuple[Float[Tensor, "N M"], Float[Tensor, "M M"]]:
     """Mean (N, M) and covariance (M, M) of x_A given x_R, from the blocks of a dense covariance.
 
-    Paper, Eqs. 6–7 with the minus sign: S_AA − S_AR S_RR⁻¹ S_RA. The exact sibling of
+    Paper, Eqs. 6–7 with the minus sign: Σ_AA − Σ_AR Σ_RR⁻¹ Σ_RA. The exact sibling of
     :class:`LowRankPosterior`.
 
     >>> pair, mask = torch.tensor([[1.0, 0.5], [0.5, 1.0]]), torch.tensor([True, False])
@@ -95,7 +95,7 @@ def conditional_divergence(
 class LowRankPosterior:
     """p(z | x_R) for P observed sets at once: all that the conditionals of x need.
 
-    W, σ², 1 for what is kept and 0 for what is masked, and A_R⁻¹. All axes before those named (written
+    W, σ², 1 for what is kept and 0 for what is masked, and Λ_R⁻¹. All axes before those named (written
     ...) are a batch of models, each with its own loadings and, where wanted, its own noise variance
     and sets.
 
@@ -113,7 +113,7 @@ class LowRankPosterior:
     def of(
         cls, loadings: Tensor, noise_variance: Tensor, observed: Bool[Tensor, "*#B P D"]
     ) -> LowRankPosterior:
-        """Invert A_R for every row R of ``observed``; cost O(P (D K² + K³)) a model."""
+        """Invert Λ_R for every row R of ``observed``; cost O(P (D K² + K³)) a model."""
         keep = observed.to(loadings.dtype)
         dim = loadings.shape[-1]
         gram = (keep @ _outer(loadings)).unflatten(-1, (dim, dim))
@@ -123,7 +123,7 @@ class LowRankPosterior:
         return cls(loadings, noise_variance, keep, inverse)
 
     def variance(self) -> Float[Tensor, "*B P D"]:
-        """Var(x_j | x_R) = σ² + w_jᵀ A_R⁻¹ w_j for every coordinate j."""
+        """Var(x_j | x_R) = σ² + w_jᵀ Λ_R⁻¹ w_j for every coordinate j."""
         return self._noise(2) + self.inverse.flatten(-2) @ _outer(self.loadings).mT
 
     def log_conditional(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N D"]:
@@ -139,7 +139,7 @@ class LowRankPosterior:
         """The same averaged over data of the given ``second_moment`` XᵀX/N about the mean.
 
         Each model of a batch may have data of its own. Its squared residual is
-        ``C_jj − 2 w_jᵀ B_Rᵀ C_:j + w_jᵀ (B_Rᵀ C B_R) w_j`` with ``B_R = diag(keep) W A_R⁻¹/σ²``:
+        ``C_jj − 2 w_jᵀ G_Rᵀ C_:j + w_jᵀ (G_Rᵀ C G_R) w_j`` with ``G_R = diag(keep) W Λ_R⁻¹/σ²``:
         O(D² K) a mask, whatever the number of data.
         """
         cross, moment = self._moments(second_moment)

@@ -64,7 +64,7 @@ class PPCA(TractableModel):
 
     @property
     def covariance(self) -> Float[Tensor, "D D"]:
-        """S = W Wᵀ + σ² I, shape (D, D)."""
+        """Σ = W Wᵀ + σ² I, shape (D, D)."""
         noise = self.noise_variance * torch.eye(self.num_features).to(self.loadings)
         return self.loadings @ self.loadings.T + noise
 
