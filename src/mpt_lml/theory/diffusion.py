@@ -1,8 +1,8 @@
 """Absorbing-state (masked) diffusion: its bound from the mask-rate curve, and its sampler.
 
-A schedule is a function p(t), increasing from p(0) = 0 to p(1) = 1: at time t every coordinate is
-masked with probability p(t), independently (1 − α in the notation of the diffusion papers). A curve
-is the tensor (..., D) of S(x; M), M = 1..D. Everything is in nats.
+A schedule is a mask rate ρ(t) as a function of time, increasing from ρ(0) = 0 to ρ(1) = 1: at time t
+every coordinate is masked with probability ρ(t), independently (1 − α in the notation of the diffusion
+papers). A curve is the tensor (..., D) of S(x; M), M = 1..D. Everything is in nats.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Schedule = Callable[[Tensor], Tensor]
 
 
 def bernstein(score: Float[Tensor, "*B D"], rate: Float[Tensor, " L"]) -> Float[Tensor, "*B L"]:
-    """B(p) = Σ_M C(D−1, M−1) p^{M−1} (1−p)^{D−M} S(M) at every ``rate`` p in [0, 1], (..., L).
+    """S̃(ρ) = Σ_M C(D−1, M−1) ρ^{M−1} (1−ρ)^{D−M} S(M) at every ``rate`` ρ in [0, 1], (..., L).
 
-    The mean over Bernoulli(p) masks of (1/(pD)) Σ_{j masked} log q(x_j | x_R), and the Bernstein
+    The mean over Bernoulli(ρ) masks of (1/(ρD)) Σ_{j masked} log q(x_j | x_R), and the Bernstein
     polynomial of the curve, of degree D − 1, by de Casteljau's algorithm.
 
     >>> bernstein(torch.tensor([-1.0, -2.0]), torch.tensor([0.0, 0.5, 1.0]))
@@ -40,7 +40,7 @@ def bernstein(score: Float[Tensor, "*B D"], rate: Float[Tensor, " L"]) -> Float[
 
 
 def speed(schedule: Schedule, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
-    """p'(t), of the shape of ``time``, by automatic differentiation.
+    """ρ'(t), of the shape of ``time``, by automatic differentiation.
 
     >>> speed(torch.square, torch.tensor([0.0, 0.5]))
     tensor([0., 1.])
@@ -54,7 +54,7 @@ def nelbo(
 ) -> Float[Tensor, "*B"]:
     """Negative evidence lower bound of masked diffusion in continuous time, by Gauss–Legendre.
 
-    −∫_0^1 p'(t)/p(t) E[Σ_{j masked at t} log q(x_j | x_R)] dt = −∫ p'(t) D B(p(t)) dt
+    −∫_0^1 ρ'(t)/ρ(t) E[Σ_{j masked at t} log q(x_j | x_R)] dt = −∫ ρ'(t) D S̃(ρ(t)) dt
     (Sahoo et al. 2024; Shi et al. 2024). For every schedule it is −Σ_M S(M).
 
     >>> nelbo(torch.tensor([-1.0, -2.0]).double(), torch.square)
@@ -70,9 +70,9 @@ def nelbo(
 def step_elbo(
     score: Float[Tensor, "*B D"], schedule: Schedule, num_steps: int
 ) -> Float[Tensor, "*B"]:
-    """Evidence lower bound of the process with T steps: Σ_i (p_i − p_{i−1}) D B(p_i), p_i = p(i/T).
+    """Evidence lower bound of the process with T steps: Σ_i (ρ_i − ρ_{i−1}) D S̃(ρ_i), ρ_i = ρ(i/T).
 
-    The right Riemann sum of D ∫ B(p) dp, which is Σ_M S(M).
+    The right Riemann sum of D ∫ S̃(ρ) dρ, which is Σ_M S(M).
 
     >>> step_elbo(torch.tensor([-1.0, -2.0]).double(), torch.square, 1)
     tensor(-4., dtype=torch.float64)
