@@ -61,12 +61,14 @@ def test_every_page_has_a_description_for_link_previews(book: Book, site: Path) 
 @pytest.mark.parametrize("page", CHAPTERS)
 def test_the_student_edition_has_exercises_and_no_solutions(page: Page) -> None:
     notebook = nbformat.read(page.notebook, as_version=4)
-    exercises = set(re.findall(r"\*\*(Exercise [\d.]+)", "".join(c.source for c in notebook.cells)))
+    exercises = set(
+        re.findall(r"\*\*(Exercise \d+\.\d+)", "".join(c.source for c in notebook.cells))
+    )
     made = student.without_solutions(notebook)
     nbformat.validate(made)
     text = "\n".join(cell.source for cell in made.cells)
     assert exercises and all(each in text for each in exercises)
     assert "Solution to" not in text and "<details>" not in text
-    left = set(re.findall(r'NotImplementedError\("(Exercise [\d.]+)"\)', text))
+    left = set(re.findall(r'NotImplementedError\("(Exercise \d+\.\d+)"\)', text))
     assert left and left <= exercises
     assert not any(cell.get("outputs") for cell in made.cells)
