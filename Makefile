@@ -19,7 +19,7 @@ export JUPYTER_PLATFORM_DIRS := 1
 # A reader's own settings change no figure and no result.
 unexport MPLBACKEND PYTHONPATH
 
-.PHONY: help env book test unit nbval site colab check format notebooks serve clean
+.PHONY: help env book test unit nbval site pdf student form colab check format notebooks serve clean
 
 help: ## what each target does
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -61,6 +61,15 @@ nbval: $(STAMP) ## re-execute every committed notebook and compare with its stor
 
 site: $(STAMP) ## checks on notebooks and built pages, in Chromium too (after make book)
 	MPT_LML_BOOK_BUILT=1 $(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/book tests/browser
+
+pdf: book ## the whole book as one PDF, _build/html/book.pdf (needs Chromium)
+	$(BIN)/python book/_tools/pdf.py
+
+student: $(STAMP) ## notebooks without solutions, in _build/student
+	$(BIN)/python book/_tools/student.py $(CHAPTERS)
+
+form: $(STAMP) ## words, lines and minutes of each chapter
+	$(BIN)/python book/_tools/form.py
 
 colab: $(STAMP) ## one chapter in an empty environment, as Colab runs it (MPT_LML_COLAB=all: every one)
 	$(BIN)/python -m pytest -q tests/book/test_colab.py

@@ -22,7 +22,17 @@ CACHE, HOME_PAGE = Path("_build", ".jupyter_cache"), Path("_build", "html", "ind
 # One thread, as for the stored notebooks: two that share their cores with another busy process
 # wait for each other, and a chapter of a minute has been seen to take more than five.
 KERNEL_SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": ""}
+# Figures are drawn as vectors here; the committed notebooks keep pictures, which all viewers show.
+VECTORS = 'c = get_config()\nc.InlineBackend.figure_formats = ["svg"]\n'
 READ_BY_CELLS = ("src", "constraints.txt", "book/results", "book/ledger.json")
+
+
+def draw_vectors(root: Path) -> Path:
+    """A folder of IPython settings for the kernels of this build."""
+    profile = root / "_build" / "ipython" / "profile_default"
+    profile.mkdir(parents=True, exist_ok=True)
+    (profile / "ipython_kernel_config.py").write_text(VECTORS)
+    return profile.parent
 
 
 def forget(root: Path, *names: str) -> None:
@@ -69,7 +79,7 @@ def execute_ahead(root: Path) -> ExecutorRunResult:
 def main(root: Path = ROOT) -> int:
     if refresh_cache(root):
         print("build: package, pins or results changed, so every chapter is executed", flush=True)
-    os.environ.update(KERNEL_SETTINGS | os.environ)
+    os.environ.update(KERNEL_SETTINGS | os.environ | {"IPYTHONDIR": str(draw_vectors(root))})
     execute_ahead(root)
     # No page of an earlier build may stay, and the hover previews need every page written at once.
     forget(root, "html")

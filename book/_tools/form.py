@@ -31,7 +31,7 @@ class Form:
     words: int = 0
     solution_words: int = 0
     formulas: int = 0  # displayed ones
-    code: int = 0  # lines that are not blank, outside folded solutions and folded checks
+    code: int = 0  # lines that are not blank, outside folded solutions
     solution_code: int = 0
     functions: int = 0
     cells: list[int] = field(default_factory=list)  # lines of each counted cell
@@ -58,13 +58,17 @@ def words(text: str) -> int:
     return sum(any(letter.isalnum() for letter in word) for word in re.split(r"[\s|—]+", text))
 
 
+def in_solution(cell: NotebookNode) -> bool:
+    """Whether a code cell belongs to a folded solution: folded, and by no tag of its own."""
+    own = {"colab", "hide-input", "hide-cell", "check"}
+    return "cellView" in cell.metadata and own.isdisjoint(cell.metadata.get("tags", []))
+
+
 def code_form(cell: NotebookNode) -> Form:
     if "colab" in cell.metadata.get("tags", []):
         return Form()
     lines = sum(bool(line.strip()) for line in cell.source.splitlines())
-    if cell.metadata.get("cellView") == "form" and "hide-input" not in cell.metadata.get(
-        "tags", []
-    ):
+    if in_solution(cell):
         return Form(solution_code=lines)
     functions = sum(isinstance(node, ast.FunctionDef) for node in ast.walk(ast.parse(cell.source)))
     return Form(code=lines, functions=functions, cells=[lines])

@@ -49,7 +49,7 @@ def code_of(notebook: NotebookNode) -> list[NotebookNode]:
 
 def metadata(cell: NotebookNode, in_solution: bool) -> dict:
     tags = cell.metadata.get("tags", [])
-    hidden = in_solution or "hide-input" in tags or "hide-cell" in tags
+    hidden = in_solution or not {"hide-input", "hide-cell", "check"}.isdisjoint(tags)
     return ({"tags": tags} if tags else {}) | (HIDDEN if hidden else {})
 
 

@@ -1,0 +1,149 @@
+"""How long reading takes, ways through the book, and check cells that fold under their title.
+
+``{reading-path} NAME``  the sections of a path of ``book/reading.yml``, with minutes and their sum
+``{chapter-minutes}``    all chapters with minutes
+
+Every chapter says its minutes below its title; every section on the one-hour path ends with a link
+to the next one. Minutes are computed from the chapter's notebook (``book/_tools/form.py``).
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "_tools"))
+from book_layout import Book
+from form import Form, form, sections
+from plain_markdown import number_book
+
+READING = "book/reading.yml"
+HOUR = "hour"
+TITLE = "# @title "
+
+
+def measure(app: Sphinx) -> None:
+    """Before the first page: every chapter's form, every path as (label, form)."""
+    book = Book(Path(app.srcdir))
+    index = number_book(book)
+    forms = {page.docname: form(page) for page in book.chapters}
+    parts = {number: part for page in book.chapters for number, part in sections(page)}
+
+    def measured(label: str) -> tuple[str, Form]:
+        at = index.find(label)
+        return label, forms[at.page.docname] if at.kind == "page" else parts[at.number]
+
+    content = yaml.safe_load((book.root / READING).read_text(encoding="utf-8"))
+    app.config.ogp_site_url = f"{book.site}/"
+    app.config.reading = {
+        "descriptions": content["descriptions"],
+        "forms": forms,
+        "paths": {
+            name: [measured(label) for label in way] for name, way in content["paths"].items()
+        },
+    }
+
+
+def link(label: str, docname: str) -> addnodes.pending_xref:
+    where = {"refdoc": docname, "refdomain": "std", "reftype": "ref", "reftarget": label}
+    text = nodes.inline("", label, classes=["std", "std-ref"])
+    return addnodes.pending_xref("", text, refexplicit=False, refwarn=True, **where)
+
+
+def paragraph(*children: nodes.Node | str, classes: tuple[str, ...] = ()) -> nodes.paragraph:
+    inside = [nodes.Text(child) if isinstance(child, str) else child for child in children]
+    return nodes.paragraph("", "", *inside, classes=list(classes))
+
+
+class ReadingPath(SphinxDirective):
+    """A numbered list of the path's sections."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(READING)
+        way = self.config.reading["paths"][self.arguments[0]]
+        steps = nodes.enumerated_list(enumtype="arabic", prefix="", suffix=".")
+        for label, part in way:
+            minutes = f" ({part.minutes} min)"
+            steps += nodes.list_item("", paragraph(link(label, self.env.docname), minutes))
+        whole = sum((part for _, part in way), Form())
+        return [steps, paragraph(f"Together {whole.minutes} minutes, {whole.words:,} words.")]
+
+
+class ChapterMinutes(SphinxDirective):
+    """A list of all chapters with their minutes."""
+
+    def run(self) -> list[nodes.Node]:
+        return [nodes.bullet_list("", *self.items(), classes=["chapter-minutes"])]
+
+    def items(self) -> Iterator[nodes.list_item]:
+        for docname, here in self.config.reading["forms"].items():
+            label = f"chapter-{Path(docname).name[:2]}"
+            minutes = f", {here.minutes} min"
+            yield nodes.list_item("", paragraph(link(label, self.env.docname), minutes))
+
+
+def mend_chapter(app: Sphinx, doctree: nodes.document) -> None:
+    docname, reading = app.env.docname, app.config.reading
+    if docname not in reading["forms"]:
+        return
+    app.env.note_dependency(f"{docname}.ipynb")
+    app.env.note_dependency(READING)
+    title = next(iter(doctree.findall(nodes.title)))
+    says = paragraph(f"{reading['forms'][docname].minutes} minutes to read", classes=("minutes",))
+    title.parent.insert(title.parent.index(title) + 1, says)
+    way = [label for label, _ in reading["paths"][HOUR]]
+    for section in doctree.findall(nodes.section):
+        for label in set(section["names"]) & set(way):
+            place = way.index(label) + 1
+            if place < len(way):
+                onwards = ["The one-hour path goes on with ", link(way[place], docname), "."]
+            else:
+                onwards = ["This is the end of the one-hour path."]
+            section += paragraph(*onwards, classes=("onwards",))
+
+
+def describe(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
+) -> None:
+    """Our own description of the page, for link previews and search engines."""
+    says = app.config.reading["descriptions"].get(page.removeprefix("book/"))
+    if doctree and says:
+        context["meta"] = (context.get("meta") or {}) | {"og:description": says}
+        context["metatags"] += f'<meta name="description" content="{html.escape(says)}" />\n'
+
+
+def fold_checks(app: Sphinx, doctree: nodes.document) -> None:
+    """A cell with the tag ``check`` folds under what its first line says it would catch."""
+    for cell in doctree.findall(nodes.container):
+        if "tag_check" not in cell["classes"] or cell.get("hide_mode"):
+            continue
+        code = next(iter(cell.findall(nodes.literal_block)))
+        first, _, rest = code.rawsource.partition("\n")
+        title = "Check"
+        if first.startswith(TITLE):
+            title = first.removeprefix(TITLE)
+            code.rawsource = rest
+            code.children = [nodes.Text(rest)]
+        cell["hide_mode"], cell["prompt_show"], cell["prompt_hide"] = "all", title, title
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_config_value("reading", {}, "", dict)
+    app.add_directive("reading-path", ReadingPath)
+    app.add_directive("chapter-minutes", ChapterMinutes)
+    app.connect("builder-inited", measure)
+    app.connect("html-page-context", describe, priority=400)
+    app.connect("doctree-read", fold_checks)
+    app.connect("doctree-read", mend_chapter)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,92 @@
+"""Print the built book as one PDF, `_build/html/book.pdf`, with links and an outline.
+
+    python book/_tools/pdf.py        (after make book; make pdf does both)
+
+Chromium shows the articles of all pages in one document, so that links between chapters work,
+and makes the outline from the headings. The reference of the package is left out: a hundred pages
+that `help` shows as well.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from book_layout import ROOT, Book, BookError, Page
+from chromium import Visit, browser, executable, served
+from pypdf import PdfReader, PdfWriter
+from pypdf.generic import Destination, NameObject, TextStringObject
+
+HERE = Path(__file__).parent
+FOOTER = (
+    '<div style="width:100%;text-align:center;font-size:8px"><span class="pageNumber"></span></div>'
+)
+
+
+LEFT_OUT = ("book/api",)
+
+
+def entries(outline: list) -> Iterator[Destination]:
+    for each in outline:
+        yield from entries(each) if isinstance(each, list) else [each]
+
+
+def printed_pages(book: Book) -> list[Page]:
+    return [page for page in book.pages if page.docname not in LEFT_OUT]
+
+
+def print_book(book: Book, site: Path, out: Path) -> int:
+    """Write ``out`` and return its number of pages."""
+    missing = [page.docname for page in book.pages if not (site / f"{page.docname}.html").is_file()]
+    if missing:
+        raise BookError(f"{missing[0]}.html is not built: run make book")
+    if executable() is None:
+        raise BookError("no Chromium in PATH: install one, or set MPT_LML_CHROMIUM")
+    with served(site) as where, browser() as opened:
+        visit = Visit(opened, f"{where}/{book.pages[0].docname}.html", color_scheme="light")
+        page = visit.settle()
+        page.set_default_timeout(0)
+        pages = [f"{Path(each.docname).name}.html" for each in printed_pages(book)]
+        made = page.evaluate((HERE / "print.js").read_text(), pages)
+        if made["broken"] or made["nowhere"]:
+            raise BookError(f"images or links lead nowhere: {made['broken'] + made['nowhere']}")
+        page.add_style_tag(path=HERE / "print.css")
+        edges = {"display_header_footer": True, "header_template": "<i></i>"}
+        printed = page.pdf(
+            prefer_css_page_size=True,
+            print_background=True,
+            outline=True,
+            tagged=True,
+            footer_template=FOOTER,
+            **edges,
+        )
+        visit.close()
+    raw = out.with_suffix(".part")
+    raw.write_bytes(printed)
+    writer = PdfWriter(clone_from=raw)
+    # Chromium says a heading twice whose number stands in an element of its own.
+    for entry, title in zip(entries(writer.outline), made["headings"], strict=True):
+        entry.node[NameObject("/Title")] = TextStringObject(title)
+    config = book.config
+    writer.add_metadata({"/Title": config["title"], "/Author": config["author"]})
+    writer.compress_identical_objects()
+    writer.write(raw)
+    raw.replace(out)
+    return len(PdfReader(out).pages)
+
+
+def main() -> int:
+    book = Book(ROOT)
+    out = ROOT / "_build" / "html" / "book.pdf"
+    try:
+        pages = print_book(book, out.parent, out)
+    except BookError as error:
+        print(f"pdf: {error}", file=sys.stderr)
+        return 1
+    print(f"pdf: {pages} pages, {out.stat().st_size / 2**20:.1f} MiB, {out.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

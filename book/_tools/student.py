@@ -1,0 +1,67 @@
+"""A student edition of the notebooks: the exercises without their solutions, in _build/student.
+
+    python book/_tools/student.py                every chapter
+    python book/_tools/student.py 03 05          some
+
+A solution's text goes; its cells become one that raises NotImplementedError.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+from book_layout import ROOT, Book, BookError
+from form import DETAILS, in_solution
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
+
+EXERCISE = re.compile(r"<b>Solution to (Exercise \d+\.\d+)")
+CELL_BELOW = re.compile(r"\*\*Solution to (Exercise \d+\.\d+)\*\*: the cell below\.")
+
+
+def without_solutions(notebook: NotebookNode) -> NotebookNode:
+    """The same notebook with one cell to fill in where a solution had cells."""
+    kept: list[NotebookNode] = []
+    exercise = filled = ""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            found = EXERCISE.findall(cell.source) + CELL_BELOW.findall(cell.source)
+            exercise = found[-1] if found else exercise
+            cell.source = CELL_BELOW.sub("", DETAILS.sub("", cell.source)).strip()
+            kept += [cell] if cell.source else []
+        elif not in_solution(cell):
+            cell.outputs, cell.execution_count = [], None
+            kept.append(cell)
+        elif exercise != filled:
+            filled = exercise
+            kept.append(new_code_cell(f'raise NotImplementedError("{exercise}")'))
+    for number, cell in enumerate(kept):
+        cell["id"] = f"cell-{number:03d}"
+    notebook.cells = kept
+    return notebook
+
+
+def main(argv: list[str] | None = None, out: Path = ROOT / "_build" / "student") -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("chapters", nargs="*", help="03-mask-rate-curve, or 03; all by default")
+    options, book = parser.parse_args(argv), Book(ROOT)
+    try:
+        pages = [book.chapter(name) for name in options.chapters] or book.chapters
+    except BookError as error:
+        print(f"student: {error}", file=sys.stderr)
+        return 1
+    out.mkdir(parents=True, exist_ok=True)
+    for page in pages:
+        made = without_solutions(nbformat.read(page.notebook, as_version=4))
+        nbformat.validate(made)
+        (out / page.notebook.name).write_text(nbformat.writes(made) + "\n", encoding="utf-8")
+    print(f"student: {len(pages)} notebooks in {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
