@@ -5,6 +5,7 @@
 ``{ledger-read}``        claims of the paper that no run can judge
 ``{ledger-summary}``     how many of the paper's entries have which verdict
 ``{stored-results}``     the full-scale runs the book carries, with where they came from
+``{measured}`ID` ``         a measured value in a sentence, ± its standard error; ``ID %`` in percent
 ``{build-environment}``  versions and hardware this build ran on
 
 The form of the ledger is ``ledger_schema.json`` beside this file. A verdict that
@@ -231,6 +232,21 @@ class BuildEnvironment(Table):
             yield {"What": what, "Version": version}
 
 
+def measured(name, rawtext, text, lineno, inliner, options=None, content=None):  # type: ignore[no-untyped-def]
+    """The role of that name: the measured value of an entry, without its unit."""
+    wanted, _, percent = text.partition(" ")
+    env = inliner.document.settings.env
+    env.note_dependency(LEDGER)
+    ledger = read_ledger(Path(env.srcdir, LEDGER))
+    for entry in (*ledger.paper, *ledger.findings):
+        if entry.id == wanted and entry.measured is not None:
+            scale = 100 if percent else 1
+            error = entry.standard_error and scale * entry.standard_error
+            values = {"measured": scale * entry.measured, "standard_error": error, "unit": percent}
+            return [nodes.Text(format_measured(SimpleNamespace(**values)))], []
+    raise ExtensionError(f"{{measured}}: no measured entry {wanted!r} in {LEDGER}")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("ledger", LedgerTable)
     app.add_directive("ledger-findings", LedgerFindings)
@@ -238,6 +254,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("ledger-summary", LedgerSummary)
     app.add_directive("stored-results", StoredResults)
     app.add_directive("build-environment", BuildEnvironment)
+    app.add_role("measured", measured)
     # A broken ledger stops the build before the first page.
     app.connect("builder-inited", lambda app: read_ledger(Path(app.srcdir, LEDGER)))
     return {"version": "3", "parallel_read_safe": True, "parallel_write_safe": True}

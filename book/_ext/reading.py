@@ -32,21 +32,23 @@ TITLE = "# @title "
 
 
 def measure(app: Sphinx) -> None:
-    """Before the first page: every chapter's form, every path as (label, title, form)."""
+    """Before the first page: every chapter's form, every path as (label, form)."""
     book = Book(Path(app.srcdir))
     index = number_book(book)
     forms = {page.docname: form(page) for page in book.chapters}
     parts = {number: part for page in book.chapters for number, part in sections(page)}
+
+    def measured(label: str) -> tuple[str, Form]:
+        at = index.find(label)
+        return label, forms[at.page.docname] if at.kind == "page" else parts[at.number]
+
     content = yaml.safe_load((book.root / READING).read_text(encoding="utf-8"))
     app.config.ogp_site_url = f"{book.site}/"
     app.config.reading = {
         "descriptions": content["descriptions"],
         "forms": forms,
         "paths": {
-            name: [
-                (label, index.find(label).title, parts[index.find(label).number]) for label in way
-            ]
-            for name, way in content["paths"].items()
+            name: [measured(label) for label in way] for name, way in content["paths"].items()
         },
     }
 
@@ -71,10 +73,10 @@ class ReadingPath(SphinxDirective):
         self.env.note_dependency(READING)
         way = self.config.reading["paths"][self.arguments[0]]
         steps = nodes.enumerated_list(enumtype="arabic", prefix="", suffix=".")
-        for label, _, part in way:
+        for label, part in way:
             minutes = f" ({part.minutes} min)"
             steps += nodes.list_item("", paragraph(link(label, self.env.docname), minutes))
-        whole = sum((part for _, _, part in way), Form())
+        whole = sum((part for _, part in way), Form())
         return [steps, paragraph(f"Together {whole.minutes} minutes, {whole.words:,} words.")]
 
 
@@ -100,7 +102,7 @@ def mend_chapter(app: Sphinx, doctree: nodes.document) -> None:
     title = next(iter(doctree.findall(nodes.title)))
     says = paragraph(f"{reading['forms'][docname].minutes} minutes to read", classes=("minutes",))
     title.parent.insert(title.parent.index(title) + 1, says)
-    way = [label for label, _, _ in reading["paths"][HOUR]]
+    way = [label for label, _ in reading["paths"][HOUR]]
     for section in doctree.findall(nodes.section):
         for label in set(section["names"]) & set(way):
             place = way.index(label) + 1

@@ -19,8 +19,8 @@ from form import DETAILS, in_solution
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
-EXERCISE = re.compile(r"<b>Solution to (Exercise [\d.]+)")
-CELL_BELOW = re.compile(r"\*\*Solution to (Exercise [\d.]+)\*\*: the cell below\.")
+EXERCISE = re.compile(r"<b>Solution to (Exercise \d+\.\d+)")
+CELL_BELOW = re.compile(r"\*\*Solution to (Exercise \d+\.\d+)\*\*: the cell below\.")
 
 
 def without_solutions(notebook: NotebookNode) -> NotebookNode:

@@ -1,0 +1,74 @@
+"""Pages that help to find one's way: cheat-sheet, paths, student edition, link previews."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+import student
+import yaml
+from book_layout import Book, Page
+
+import mpt_lml
+
+CALL = re.compile(r"^  - `(.+)`$", re.M)
+CHAPTERS = [pytest.param(page, id=page.name) for page in Book().chapters]
+
+
+def called(text: str) -> list[tuple[object, inspect.BoundArguments]]:
+    """Every call of a public name in ``text``, bound to its signature."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name.partition(".")[0] not in ("model", "curve"):
+                target = mpt_lml
+                for part in name.split("."):
+                    target = getattr(target, part)
+                keywords = {each.arg: each.value for each in node.keywords}
+                found.append((target, inspect.signature(target).bind(*node.args, **keywords)))
+    return found
+
+
+def test_the_calls_of_the_cheat_sheet_exist(book: Book) -> None:
+    calls = CALL.findall((book.root / "book" / "cheat-sheet.md").read_text(encoding="utf-8"))
+    assert len(calls) >= 14
+    assert sum(len(called(text)) for text in calls) >= 10
+    with pytest.raises(AttributeError):
+        called("curves.no_such_curve(model)")
+    with pytest.raises(TypeError, match="generator"):
+        called("curves.sampled_curve(model, x, P)")
+
+
+def test_every_page_has_a_description_for_link_previews(book: Book, site: Path) -> None:
+    says = yaml.safe_load((book.root / "book" / "reading.yml").read_text())["descriptions"]
+    assert set(says) == {page.name for page in book.pages}
+    assert len(set(says.values())) == len(says)
+    for page in book.pages:
+        assert 60 <= len(says[page.name]) <= 200, page.name
+        html = (site / f"{page.docname}.html").read_text(encoding="utf-8")
+        assert f'<meta property="og:url" content="{book.url(page.docname)}"' in html
+        descriptions = re.findall(
+            r'<meta (?:name|property)="(?:og:)?description" content="([^"]*)"', html
+        )
+        assert len(set(descriptions)) == 1 and len(descriptions) == 2, page.name
+
+
+@pytest.mark.parametrize("page", CHAPTERS)
+def test_the_student_edition_has_exercises_and_no_solutions(page: Page) -> None:
+    notebook = nbformat.read(page.notebook, as_version=4)
+    exercises = set(
+        re.findall(r"\*\*(Exercise \d+\.\d+)", "".join(c.source for c in notebook.cells))
+    )
+    made = student.without_solutions(notebook)
+    nbformat.validate(made)
+    text = "\n".join(cell.source for cell in made.cells)
+    assert exercises and all(each in text for each in exercises)
+    assert "Solution to" not in text and "<details>" not in text
+    left = set(re.findall(r'NotImplementedError\("(Exercise \d+\.\d+)"\)', text))
+    assert left and left <= exercises
+    assert not any(cell.get("outputs") for cell in made.cells)

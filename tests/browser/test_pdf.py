@@ -1,0 +1,79 @@
+"""The book as one PDF: everything is in it, and its outline is the table of contents."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from book_layout import Book
+from pdf import entries, print_book, printed_pages
+from plain_markdown import Index, number_book
+from pypdf import PdfReader
+
+LARGEST = 25 * 2**20
+STATEMENTS = ("theorem", "lemma", "proposition", "corollary", "definition", "algorithm", "exercise")
+
+
+@pytest.fixture(scope="module")
+def index() -> Index:
+    return number_book(Book())
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory, address: str, index: Index) -> Path:
+    out = tmp_path_factory.mktemp("pdf") / "book.pdf"
+    print_book(index.book, index.book.root / "_build" / "html", out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def text(printed: Path) -> str:
+    return re.sub(r"\s+", " ", " ".join(page.extract_text() for page in PdfReader(printed).pages))
+
+
+def test_it_fits_into_a_mail(printed: Path) -> None:
+    assert printed.stat().st_size <= LARGEST
+
+
+def test_every_statement_figure_and_equation_is_there(text: str, index: Index) -> None:
+    labels = [label for label in index.labels.values() if label.page.number is not None]
+    wanted = {
+        f"{label.kind.title()} {label.number}" for label in labels if label.kind in STATEMENTS
+    }
+    wanted |= {f"Figure {label.number}" for label in labels if label.kind == "figure"}
+    wanted |= {f"({label.number})" for label in labels if label.kind == "equation"}
+    assert len(wanted) > 200
+    assert sorted(each for each in wanted if each not in text) == []
+    assert f"Theorem {len(index.book.chapters) + 1}.1" not in text
+
+
+def test_the_outline_is_the_table_of_contents(printed: Path, index: Index) -> None:
+    reader = PdfReader(printed)
+    top = [each.title for each in reader.outline if not isinstance(each, list)]
+    assert len(top) == len(printed_pages(index.book))
+    chapters = [title for title in top if re.match(r"\d+\. ", title)]
+    assert [int(title.split(".")[0]) for title in chapters] == list(range(1, len(chapters) + 1))
+    assert len(chapters) == len(index.book.chapters)
+    sections = {entry.title.split(" ")[0].rstrip(".") for entry in entries(reader.outline)}
+    wanted = {
+        label.number for label in index.labels.values() if label.kind == "section" and label.number
+    }
+    assert sorted(wanted - sections) == []
+
+
+def test_links_stay_in_the_book_or_say_where_they_lead(printed: Path) -> None:
+    reader = PdfReader(printed)
+    inside = 0
+    for page in reader.pages:
+        for each in page.get("/Annots", []):
+            link = each.get_object()
+            action = link.get("/A", {})
+            inside += "/Dest" in link or "/D" in action
+            assert not str(action.get("/URI", "")).startswith(("http://127.", "file:"))
+    assert inside > 500
+
+
+def test_solutions_stand_at_the_ends_of_the_chapters(text: str) -> None:
+    assert text.count("Solution to Exercise 1.1") == 1
+    assert text.index("Solution to Exercise 1.1") > text.index("Exercise 1.4")
