@@ -103,7 +103,7 @@ def random_loadings_curve(
 def random_loadings_crossover(num_features: int, latent_dim: int, noise_variance: float) -> float:
     """ρ* of PPCA with N(0, 1) loadings for large D and K = κD < D (ours):
 
-    ρ* ≈ 1 − κ/(1 − e^{−δ}) + σ² e^δ/D,  δ = κ (ln(D/σ²) − 1) − (1 − κ) ln(1 − κ).
+    ρ* ≈ 1 − κ/(1 − e^{−γ}) + σ² e^γ/D,  γ = κ (ln(D/σ²) − 1) − (1 − κ) ln(1 − κ).
 
     For κ → 0 it is 1 − 1/ln(D/σ²), whatever K.
 
