@@ -114,7 +114,7 @@ base.book_file = lambda name: stored_in / Path(name).name if "pretrained" in nam
 """
     printed = run_chapter(tmp_path, patched)
     area, error = outcome.arrays["area/glue/cola"].tolist()
-    assert f"run again: {area:.1f} ± {error:.1f}; r* = " in printed
+    assert f"run again: {area:.1f} ± {error:.1f}; rho* = " in printed
     assert printed.count("run again") == 5 and "not run here" not in printed
 
 

@@ -69,10 +69,10 @@ def test_identities_hold_and_misprints_have_their_closed_forms() -> None:
         assert found[name].measured <= 1e-10, name
     for name in ("claim-transpose", "bias-truncated-sum"):
         assert found[name].measured <= 1e-10, name
-    information = math.log(4 / 3)  # of the green, sour apple
+    information = math.log(25 / 12)  # of clouds and rain
     assert found["eq-4"].measured == pytest.approx(2 * information, abs=1e-12)
     assert found["prop-1-middle"].measured == pytest.approx(information / 2, abs=1e-12)
-    assert found["eq-a3-line"].measured == pytest.approx(math.log(5 / 4), abs=1e-12)
+    assert found["eq-a3-line"].measured == pytest.approx(math.log(16 / 15), abs=1e-12)
     assert found["eq-4-reason"].measured == 0.0  # at D = 1, and at D = 2 with t = 2
     assert found["eq-b"].measured == 8.0  # of nine sizes; only |M| = |R| conforms
     assert found["eq-a3"].measured < -0.1  # S(x; 4) - S(x; 1) on chapter 3's rainy day

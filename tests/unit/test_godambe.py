@@ -71,7 +71,7 @@ def test_sensitivity_is_the_hessian_of_the_objective(
 def test_forms_are_the_derivative_of_the_objective(
     index: int, ppca: tuple[GaussianFamily, Godambe]
 ) -> None:
-    """D s(A) is affine in the second moment; the slope of its gradient is B_A."""
+    """D s(A) is affine in the second moment; the slope of its gradient is F_A."""
     family, _ = ppca
     forms = family.mask_forms()
     mask = masks.subsets(5)[index : index + 1]

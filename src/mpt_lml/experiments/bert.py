@@ -213,7 +213,7 @@ class TextRates(OnSentences):
         """Crossover of the network's own curve, and how far 15 % and 25 % lie from its own area.
 
         Arrays, for each set: ``groups/SET`` (G, R), mean curves of groups of sentences, nats per
-        token; ``crossover/SET`` (2,), M*/D with its jackknife error over groups; ``bias/SET``
+        token; ``crossover/SET`` (2,), ρ* with its jackknife error over groups; ``bias/SET``
         (R, 2), the mean over sentences of D·S(rate) − area with its error, nats per sentence;
         ``change/SET`` (2,), the same for D·S(25 %) − D·S(15 %); ``num_features/SET`` (), mean D.
         """

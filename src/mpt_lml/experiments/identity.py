@@ -163,26 +163,24 @@ def _leave_out(inputs: Tensor, y: Tensor, noise: float) -> Float[Tensor, " n"]:
 
 
 def _misprints() -> dict[str, float]:
-    apples = torch.tensor([[0.4, 0.1], [0.2, 0.3]], dtype=f64)  # chapter 2: color by taste
-    # Chapter 1: San and New by Francisco, Diego, York and Orleans.
-    city = torch.tensor([[0.400, 0.190, 0.005, 0.005], [0.005, 0.005, 0.300, 0.090]], dtype=f64)
-    separate = city.sum(dim=1, keepdim=True) * city.sum(dim=0)
-    # Chapter 3: cloudy, rain, a wet street, no umbrella.
+    # The table of chapters 1 to 3, read at a cloudy day with rain, a wet street and no umbrella.
     clouds = torch.tensor([0.55, 0.45], dtype=f64)
     rain = torch.tensor([[0.97, 0.03], [0.45, 0.55]], dtype=f64)
     street = torch.tensor([[0.90, 0.10], [0.04, 0.96]], dtype=f64)
     umbrella = torch.tensor([[[0.95, 0.05], [0.25, 0.75]], [[0.70, 0.30], [0.10, 0.90]]], dtype=f64)
     weather = torch.einsum("c,cr,rs,cru->crsu", clouds, rain, street, umbrella)
+    pair = weather.sum(dim=(2, 3))  # clouds by rain
+    separate = pair.sum(dim=1, keepdim=True) * pair.sum(dim=0)
     sizes = [(size, t) for size in range(1, 13) for t in range(1, size + 1)]
-    green_sour = Cell(apples, (0, 0))
+    rain_from_clouds = Cell(pair, (1, 1))
     return {
         "count-512-76": float(math.comb(512, 76)),
-        "eq-1": (city * (city / separate).log()).sum().item(),  # with everything masked
-        "eq-4": green_sour.equation_four(1),
+        "eq-1": (pair * (pair / separate).log()).sum().item(),  # with everything masked
+        "eq-4": rain_from_clouds.equation_four(1),
         "eq-4-reason": float(min(math.factorial(d) - math.comb(d, t - 1) for d, t in sizes)),
-        "eq-a3-line": green_sour.line_before_a3(1),
+        "eq-a3-line": rain_from_clouds.line_before_a3(1),
         "eq-a3": Cell(weather, (1, 1, 1, 0)).mislabeled_size(1),
-        "prop-1-middle": green_sour.middle_expression(),
+        "prop-1-middle": rain_from_clouds.middle_expression(),
     }
 
 

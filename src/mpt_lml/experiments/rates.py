@@ -45,7 +45,7 @@ class MaskingRates(Experiment):
     """PPCA with N(0, 1) loadings: first D, K and σ² of Figure 4, then each of them varied.
 
     Findings are of the first setting unless the name says otherwise; errors over the draws. Arrays:
-    ``crossover`` (L, seeds), M*/D; ``predicted`` (L, 3), from the hyperbola v(r), the large-D formula
+    ``crossover`` (L, seeds), ρ*; ``predicted`` (L, 3), from the hyperbola v(r), the large-D formula
     and its limit for K ≪ D; ``error`` (L, seeds, 5), D·S(M) − LML in nats at M = 1, 15, 25, 85 % and
     D; ``few/I/bias`` and ``few/I/variance`` (seeds, rules, counts), of the area from few sizes with D
     masks in all; ``few/I/every_size`` (seeds,), the variance of one mask of every size; ``excess``
@@ -139,7 +139,7 @@ class MaskingRates(Experiment):
     def _gradient(
         self, loadings: Tensor, covariance: Tensor, laws: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """Of s(A)/π(M), one mask per datum, mean over a batch: both laws share data and shifts."""
+        """Of s(A)/ν(M), one mask per datum, mean over a batch: both laws share data and shifts."""
         num_laws, runs, num_features, _ = loadings.shape
         noise = torch.randn(runs, self.batch, num_features, generator=generator, dtype=laws.dtype)
         x = noise @ torch.linalg.cholesky(covariance).mT

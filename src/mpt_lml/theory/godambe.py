@@ -1,8 +1,8 @@
 """How much a fixed mask size loses as an estimating equation: Godambe information, exact.
 
-Zero-mean Gaussian families N(0, C(θ)) at their true parameter. For a set S of coordinates,
-∇ log p(x_S) = x_Sᵀ G_S x_S − E with G_{S,q} = ½ C_S⁻¹ (∂_q C)_S C_S⁻¹, and two such forms have
-covariance 2 tr(G C G' C). By the chain rule a masked score is a difference of these, so that every
+Zero-mean Gaussian families N(0, Σ(θ)) at their true parameter. For a set R of coordinates,
+∇ log p(x_R) = x_Rᵀ G_R x_R − its mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have
+covariance 2 tr(G Σ G' Σ). By the chain rule a masked score is a difference of these, so that every
 expectation below is a sum over the 2^D subsets and nothing is sampled.
 """
 
@@ -26,16 +26,16 @@ MAX_FEATURES = 12
 
 @dataclass(frozen=True)
 class GaussianFamily:
-    """A point of a family N(0, C(θ)) and its tangent space.
+    """A point of a family N(0, Σ(θ)) and its tangent space.
 
     Attributes
     ----------
     covariance : Tensor (D, D)
-        C at the true θ.
+        Σ at the true θ.
     directions : Tensor (Q, D, D)
-        ∂C/∂θ_q; ``ValueError`` where they are not linearly independent.
+        ∂Σ/∂θ_q; ``ValueError`` where they are not linearly independent.
 
-    >>> identity = torch.eye(4)  # unit variances and one correlation, θ = ρ = 0.5
+    >>> identity = torch.eye(4)  # unit variances and one correlation, θ = c = 0.5
     >>> family = GaussianFamily(0.5 + 0.5 * identity, (1 - identity)[None])
     >>> family.mask_forms().shape
     torch.Size([16, 1, 4, 4])
@@ -69,9 +69,9 @@ class GaussianFamily:
         return cls(loadings @ loadings.mT + noise_variance * identity, half + half.mT)
 
     def mask_forms(self) -> Float[Tensor, "S Q D D"]:
-        """B of every mask in the order of ``masks.subsets``: ∇ D s(A) = xᵀ B_A x − E, 0 for no mask.
+        """F of every mask, as ``masks.subsets``: ∇ D s(A) = xᵀ F_A x − its mean, 0 for no mask.
 
-        B_A = (D/M) Σ_{j∈A} (G_{R∪j} − G_R), with R the complement of A.
+        F_A = (D/M) Σ_{j∈A} (G_{R∪j} − G_R), with R the complement of A.
         """
         forms, num_features = self._subset_forms(), len(self.covariance)
         mask = torch.arange(len(forms))
@@ -87,20 +87,20 @@ class GaussianFamily:
         """G of every subset in the order of ``masks.subsets``."""
         keep = masks.subsets(len(self.covariance)).to(self.covariance)
         inside = keep[:, :, None] * keep[:, None, :]
-        # The identity outside S makes all blocks D×D; its part of the inverse is cut off again.
+        # The identity outside makes all blocks D×D; its part of the inverse is cut off again.
         outside = torch.eye(keep.shape[1]).to(keep) * (1.0 - inside)
         inverse = torch.linalg.inv(self.covariance * inside + outside) * inside
         return 0.5 * inverse[:, None] @ self.directions @ inverse[:, None]
 
     def _products(self, forms: Float[Tensor, "S Q D D"]) -> Float[Tensor, "S Q Q"]:
-        """2 tr(G C G' C) of all pairs: the covariance of the forms under N(0, C)."""
+        """2 tr(G Σ G' Σ) of all pairs: the covariance of the forms under N(0, Σ)."""
         product = forms @ self.covariance
         return 2.0 * product.flatten(2) @ product.mT.flatten(2).mT
 
 
 @dataclass(frozen=True)
 class Godambe:
-    """Information H J⁻¹ H of every mask size, M = 1..D, for Q parameters, nats a datum.
+    """Information H J⁻¹ H of every mask size, M = 1..D, for Q parameters, nats per datum.
 
     After Godambe (1960); Varin, Reid & Firth (2011), Section 2.
 
@@ -155,9 +155,9 @@ class Godambe:
         return self._relative(self.sensitivity, self.variability(masks_per_datum))
 
     def law_efficiency(self, probabilities: Float[Tensor, " D"]) -> float:
-        """The same for one mask per datum whose size follows ``probabilities`` π.
+        """The same for one mask per datum whose size follows ``probabilities`` ν.
 
-        Scores are divided by D π(M), so that the objective is the LML over the sizes of π.
+        Scores are divided by D ν(M), so that the objective is the LML over the sizes of ν.
         """
         weight = (1.0 / probabilities).where(probabilities > 0, 0.0) / len(probabilities)
         sensitivity = torch.einsum("m,mpq->pq", probabilities * weight, self.sensitivity)
@@ -170,8 +170,8 @@ class Godambe:
         """Root mean square of the gradient of one mask's score, for every size: √(tr J_M)/D.
 
         ``"euclidean"`` in the family's coordinates, ``"fisher"`` in those in which I = 1, which do
-        not depend on the parameterization. The law π(M) of sizes that is proportional to it has
-        the smallest mean square of the gradient of s(A)/(D π(M)) · D, unbiased for that of the LML.
+        not depend on the parameterization. The law ν(M) of sizes that is proportional to it has
+        the smallest mean square of the gradient of s(A)/(D ν(M)) · D, unbiased for that of the LML.
         """
         if metric not in ("euclidean", "fisher"):
             raise ValueError(f"metric must be 'euclidean' or 'fisher', got {metric!r}.")

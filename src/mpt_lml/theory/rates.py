@@ -1,7 +1,7 @@
 """Where one masking rate is right, and few mask sizes in place of all; nats per coordinate.
 
 Under the model E S(x; M) falls with M (Han 1978), so D·S(M) overestimates E log p(x) at low rates
-and underestimates it at high ones. The *crossover* M*/D is the rate at which it is right.
+and underestimates it at high ones. The *crossover rate* ρ* is the one at which it is right.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def crossover(
     rate: Float[Tensor, " L"] | None = None,
     height: Float[Tensor, "*#B"] | float | None = None,
 ) -> Float[Tensor, "*B"]:
-    """M*/D, the rate at which a curve, joined by straight lines, *first* passes ``height``, (...).
+    """ρ*, the rate at which a curve, joined by straight lines, *first* passes ``height``, (...).
 
     A curve that falls passes it once; that of an overfitted model on held-out data can do so more
     often. ``score`` (..., L) is S in nats at the increasing masking rates ``rate`` (L,), without them
@@ -101,9 +101,9 @@ def random_loadings_curve(
 
 
 def random_loadings_crossover(num_features: int, latent_dim: int, noise_variance: float) -> float:
-    """M*/D of PPCA with N(0, 1) loadings for large D and K = κD < D (ours):
+    """ρ* of PPCA with N(0, 1) loadings for large D and K = κD < D (ours):
 
-    M*/D ≈ 1 − κ/(1 − e^{−E}) + σ² e^E/D,  E = κ (ln(D/σ²) − 1) − (1 − κ) ln(1 − κ).
+    ρ* ≈ 1 − κ/(1 − e^{−γ}) + σ² e^γ/D,  γ = κ (ln(D/σ²) − 1) − (1 − κ) ln(1 − κ).
 
     For κ → 0 it is 1 − 1/ln(D/σ²), whatever K.
 
