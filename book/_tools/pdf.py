@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from book_layout import ROOT, Book, BookError, Page
-from chromium import Visit, browser, executable, served
+from chromium import browser, executable, served
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import Destination, NameObject, TextStringObject
 
@@ -44,24 +44,23 @@ def print_book(book: Book, site: Path, out: Path) -> int:
     if executable() is None:
         raise BookError("no Chromium in PATH: install one, or set MPT_LML_CHROMIUM")
     with served(site) as where, browser() as opened:
-        visit = Visit(opened, f"{where}/{book.pages[0].docname}.html", color_scheme="light")
-        page = visit.settle()
+        page = opened.new_page(color_scheme="light")
         page.set_default_timeout(0)
+        page.goto(f"{where}/{book.pages[0].docname}.html", wait_until="load")
         pages = [f"{Path(each.docname).name}.html" for each in printed_pages(book)]
         made = page.evaluate((HERE / "print.js").read_text(), pages)
         if made["broken"] or made["nowhere"]:
             raise BookError(f"images or links lead nowhere: {made['broken'] + made['nowhere']}")
         page.add_style_tag(path=HERE / "print.css")
-        edges = {"display_header_footer": True, "header_template": "<i></i>"}
         printed = page.pdf(
             prefer_css_page_size=True,
             print_background=True,
             outline=True,
             tagged=True,
             footer_template=FOOTER,
-            **edges,
+            header_template="<i></i>",
+            display_header_footer=True,
         )
-        visit.close()
     raw = out.with_suffix(".part")
     raw.write_bytes(printed)
     writer = PdfWriter(clone_from=raw)

@@ -10,7 +10,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from chromium import SITE, Visit, browser, executable, served
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book" / "_tools"))
+
+from chromium import SITE, browser, executable, served
+from visits import Visit
 
 WIDTHS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 SCHEMES = ("light", "dark")

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from chromium import SITE, Visit
+from chromium import SITE
+from visits import Visit
 
 pytestmark = pytest.mark.browser
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from book_layout import Book
-from chromium import Visit, served
+from chromium import served
 from plain_markdown import number_book
+from visits import Visit
 
 pytestmark = pytest.mark.browser
 
