@@ -1,47 +1,22 @@
 /* The order explorer: reveal the coordinates of one point in any order and watch
- * log p(x_j | what is revealed) add up to the same log p(x).
+ * log p(x_j | what is revealed) add up.
  *
- * It enhances every <div class="order-explorer"> that contains a
- * <script type="application/json" class="order-explorer-data"> with
+ * Its numbers, in <script class="order-explorer-data"> (see explorers.js):
  *   names   D coordinate names
- *   values  D values of the point, as words
+ *   values  D values of the point, as words; none where the names are words of a sentence
  *   terms   2^D rows: terms[s][j] = log p(x_j | x_R) where bit k of s says that
  *           coordinate k is revealed; null where j is itself in R
- *   log_p   log p(x)
  *   curve   the mask-rate curve S(x; M) for M = 1..D
+ *   log_p   log p(x), the total of every order; none where orders have totals of their own,
+ *           the conditionals of a network: then the area is the mean of these totals
  * Every number shown is one of these or a sum or mean of them.
  */
 (function () {
   "use strict";
 
-  var SVG = "http://www.w3.org/2000/svg";
+  var shared = window.explorers;
+  var el = shared.el, number = shared.number, sum = shared.sum;
   var STEP_PAUSE = 550; // milliseconds between the steps of a random order
-  var count = 0;
-
-  function el(tag, attributes, children) {
-    var node = document.createElement(tag);
-    Object.keys(attributes || {}).forEach(function (key) {
-      node.setAttribute(key, attributes[key]);
-    });
-    (children || []).forEach(function (child) {
-      node.append(child);
-    });
-    return node;
-  }
-
-  function svg(tag, attributes, text) {
-    var node = document.createElementNS(SVG, tag);
-    Object.keys(attributes || {}).forEach(function (key) {
-      node.setAttribute(key, attributes[key]);
-    });
-    if (text !== undefined) node.textContent = text;
-    return node;
-  }
-
-  function number(value, digits) {
-    var text = Math.abs(value).toFixed(digits);
-    return (value < 0 && Number(text) !== 0 ? "\u2212" : "") + text;
-  }
 
   function orders(D) {
     if (D === 0) return [[]];
@@ -65,26 +40,21 @@
     });
   }
 
-  function sum(values) {
-    return values.reduce(function (a, b) {
-      return a + b;
-    }, 0);
-  }
-
   function isUsable(data) {
     var D = data && Array.isArray(data.names) ? data.names.length : 0;
     return (
       D >= 1 && D <= 6 &&
-      data.values.length === D &&
+      (!data.values || data.values.length === D) &&
       data.curve.length === D &&
       data.terms.length === 1 << D &&
-      Number.isFinite(data.log_p)
+      (!("log_p" in data) || Number.isFinite(data.log_p))
     );
   }
 
-  function Explorer(root, data) {
+  function Explorer(root, data, id) {
     var D = data.names.length;
-    var id = "order-explorer-" + ++count;
+    var joint = "log_p" in data; // every order has this total
+    var area = sum(data.curve);
     var all = orders(D);
     var order = [];
     var history = [];
@@ -93,7 +63,7 @@
     var still = window.matchMedia("(prefers-reduced-motion: reduce)");
 
     function label(j) {
-      return data.names[j] + " = " + data.values[j];
+      return data.values ? data.names[j] + " = " + data.values[j] : data.names[j];
     }
     function condition(list) {
       return list.length ? " | " + list.map(label).join(", ") : "";
@@ -103,16 +73,11 @@
     }
 
     // ---- the skeleton, built once --------------------------------------
-    root.replaceChildren();
-    root.setAttribute("role", "group");
-    root.setAttribute("aria-labelledby", id + "-title");
-    root.append(
-      el("p", { class: "oe-title", id: id + "-title" }, ["Order explorer"]),
-      el("p", { class: "oe-help" }, [
-        "Reveal the " + D + " coordinates in any order. Each button shows what its coordinate " +
-          "would add next: log p(x_j | what is revealed so far), in nats."
-      ])
-    );
+    var frame = shared.shell(root, id, "Order explorer",
+      "Reveal the " + D + (data.values ? " coordinates" : " pieces") + " in any order. Each button shows what " +
+        "its own would add next: log " + (joint ? "p" : "q") + "(x_j | what is revealed so far), in nats.");
+    var say = frame.say;
+    var named = joint ? "log p" : "log q";
 
     var cards = data.names.map(function (name, j) {
       var card = el("button", { type: "button", class: "oe-card", style: color(j) }, [
@@ -128,25 +93,20 @@
     });
     root.append(el("div", { class: "oe-cards" }, cards));
 
-    function action(text, handler) {
-      var button = el("button", { type: "button" }, [text]);
-      button.addEventListener("click", handler);
-      return button;
-    }
-    var undo = action("Undo", function () {
+    var undo = shared.button("Undo", function () {
       stop();
       if (!order.length) return say("Nothing to undo.");
       var j = order.pop();
       draw();
       say(data.names[j] + " is hidden again.");
     });
-    var reset = action("Reset", function () {
+    var reset = shared.button("Reset", function () {
       stop();
       order = [];
       draw();
-      say("All " + D + " coordinates are hidden. The orders you tried are kept below.");
+      say("All " + D + " are hidden. The orders you tried are kept below.");
     });
-    var random = action("Random order", function () {
+    var random = shared.button("Random order", function () {
       stop();
       var seen = history.map(String);
       var fresh = all.filter(function (o) {
@@ -155,7 +115,7 @@
       var pool = fresh.length ? fresh : all;
       play(pool[Math.floor(Math.random() * pool.length)].slice());
     });
-    var every = action("All " + all.length + " orders", function () {
+    var every = shared.button("All " + all.length + " orders", function () {
       overlay = !overlay;
       draw();
       say(
@@ -171,29 +131,34 @@
       ])
     );
 
-    var sums = ["Latest term", "Running sum", "Remaining", "log p(x)"].map(function (name, k) {
-      var value = el("dd", { "data-sum": ["term", "running", "remaining", "total"][k] });
-      return { box: el("div", {}, [el("dt", {}, [name]), value]), value: value };
-    });
-    root.append(
-      el("dl", { class: "oe-sums" }, sums.map(function (s) {
-        return s.box;
-      }))
+    var sums = shared.sums(
+      joint
+        ? { term: "Latest term", running: "Running sum", remaining: "Remaining", total: "log p(x)" }
+        : { term: "Latest term", running: "Running sum", range: "Totals so far", total: "Area" }
     );
+    root.append(sums.node);
 
     root.append(el("p", { class: "oe-subtitle" }, ["Terms so far"]));
     var steps = el("ol", { class: "oe-steps" });
     root.append(steps);
-    var live = el("p", { class: "oe-note oe-live", "aria-live": "polite", role: "status" });
-    root.append(live);
+    root.append(frame.live);
 
     var allBox = el("div", { id: id + "-all", class: "oe-all" });
     var tried = el("div", { class: "oe-tried" });
     root.append(allBox, tried);
 
     // ---- behavior -------------------------------------------------------
-    function say(text) {
-      live.textContent = text;
+    function digits(value) {
+      return number(value, joint ? 10 : 3);
+    }
+    function totals(list) {
+      return list.map(function (o) { return sum(termsAlong(data, o)); });
+    }
+    function ends(values) {
+      return digits(Math.min.apply(null, values)) + " to " + digits(Math.max.apply(null, values));
+    }
+    function path(o) {
+      return o.map(function (j) { return data.names[j]; }).join(" \u2192 ");
     }
     function stop() {
       if (timer !== null) window.clearTimeout(timer);
@@ -220,16 +185,19 @@
       var terms = termsAlong(data, order);
       var running = sum(terms);
       var text =
-        "log p(" + label(j) + condition(order.slice(0, -1)) + ") = " + number(terms[terms.length - 1], 3) +
+        named + "(" + label(j) + condition(order.slice(0, -1)) + ") = " + number(terms[terms.length - 1], 3) +
         ". Running sum " + number(running, 3) + ".";
       if (order.length === D) {
-        text += " All revealed: the terms add up to log p(x) = " + number(running, 10) + ".";
+        text += joint
+          ? " All revealed: the terms add up to log p(x) = " + digits(running) + "."
+          : " All revealed: this order's total is " + digits(running) + ", the area " + digits(area) + ".";
         history = history.filter(function (o) {
           return String(o) !== String(order);
         });
         history.unshift(order.slice());
         text += " " + history.length + " of " + all.length + " orders tried.";
-      } else {
+        if (!joint) text += " Their totals: " + ends(totals(history)) + ".";
+      } else if (joint) {
         text += " Remaining " + number(data.log_p - running, 3) + ".";
       }
       draw();
@@ -248,15 +216,16 @@
         var spans = card.querySelectorAll("span");
         card.dataset.revealed = shown;
         card.setAttribute("aria-disabled", shown);
-        spans[1].textContent = shown ? "= " + data.values[j] : "hidden";
+        spans[1].textContent = !shown ? "hidden" : data.values ? "= " + data.values[j] : "revealed";
         spans[2].textContent = shown
           ? "step " + (order.indexOf(j) + 1)
           : "next: " + number(data.terms[revealed][j], 3);
       });
-      sums[0].value.textContent = order.length ? number(terms[terms.length - 1], 3) : "none yet";
-      sums[1].value.textContent = number(running, 10);
-      sums[2].value.textContent = number(data.log_p - running, 10);
-      sums[3].value.textContent = number(data.log_p, 10);
+      sums.set("term", order.length ? number(terms[terms.length - 1], 3) : "none yet");
+      sums.set("running", digits(running));
+      sums.set("total", digits(joint ? data.log_p : area));
+      if (joint) sums.set("remaining", digits(data.log_p - running));
+      else sums.set("range", history.length ? ends(totals(history)) : "none yet");
       every.setAttribute("aria-pressed", overlay);
       drawSteps(terms);
       drawAll();
@@ -265,7 +234,7 @@
 
     function drawSteps(terms) {
       // Zero on the left; one scale for every order, so that bars can be compared.
-      var scale = 100 / Math.max(Math.abs(data.log_p), 1e-300);
+      var scale = 100 / Math.max(joint ? -data.log_p : -Math.min.apply(null, totals(all)), 1e-300);
       var running = 0;
       var rows = order.map(function (j, t) {
         var bar = el("div", { class: "oe-bar", style: color(j) });
@@ -274,7 +243,7 @@
         running += terms[t];
         return el("li", {}, [
           el("div", { class: "oe-step-label" }, [
-            el("span", {}, [t + 1 + ". log p(" + label(j) + condition(order.slice(0, t)) + ")"]),
+            el("span", {}, [t + 1 + ". " + named + "(" + label(j) + condition(order.slice(0, t)) + ")"]),
             el("span", { class: "oe-number" }, [number(terms[t], 3)])
           ]),
           el("div", { class: "oe-track", "aria-hidden": "true" }, [bar])
@@ -292,7 +261,9 @@
         el("li", { class: "oe-total" }, [
           el("div", { class: "oe-step-label" }, [
             el("span", {}, [
-              order.length === D ? "Sum of the " + D + " terms = log p(x)" : "Sum so far (a full bar is log p(x))"
+              order.length === D
+                ? "Sum of the " + D + " terms" + (joint ? " = log p(x)" : ", this order's total")
+                : "Sum so far (a full bar is " + (joint ? "log p(x)" : "the lowest total") + ")"
             ]),
             el("span", { class: "oe-number" }, [number(running, 3)])
           ]),
@@ -319,8 +290,7 @@
       for (var t = 1; t <= D; t++) head.push("Term " + t);
       var body = history.map(function (o) {
         var terms = termsAlong(data, o);
-        var name = o.map(function (j) { return data.names[j]; }).join(" \u2192 ");
-        return row([name, number(sum(terms), 10)].concat(terms.map(function (v) { return number(v, 3); })));
+        return row([path(o), digits(sum(terms))].concat(terms.map(function (v) { return number(v, 3); })));
       });
       tried.append(
         el("p", { class: "oe-subtitle" }, ["Orders tried: " + history.length + " of " + all.length]),
@@ -328,7 +298,13 @@
           "Orders tried",
           el("table", {}, [el("thead", {}, [row(head, "th")]), el("tbody", {}, body)])
         ),
-        el("p", { class: "oe-note" }, ["Different terms, one total. Latest first."])
+        el("p", { class: "oe-note oe-verdict" }, [
+          joint
+            ? "Different terms, one total. Latest first."
+            : "Different terms, different totals: " + ends(totals(history)) + ", mean " +
+              digits(sum(totals(history)) / history.length) + ". The mean over all " + all.length +
+              " orders is the area, " + digits(area) + ". Latest first."
+        ])
       );
     }
 
@@ -337,7 +313,8 @@
       allBox.hidden = !overlay;
       if (!overlay) return;
       var lines = all.map(function (o) { return termsAlong(data, o); });
-      var totals = lines.map(sum);
+      var reached = lines.map(sum);
+      var low = Math.min.apply(null, reached), high = Math.max.apply(null, reached);
       var mean = data.names.map(function (_, t) {
         return sum(lines.map(function (line) { return line[t]; })) / lines.length;
       });
@@ -354,8 +331,10 @@
       curve.push(number(sum(data.curve), 6));
       allBox.append(
         el("p", { class: "oe-subtitle" }, ["All " + all.length + " orders at once"]),
-        picture(lines, mean),
+        joint ? picture(lines, mean) : histogram(reached, low, high),
         el("p", { class: "oe-note" }, [
+          !joint ? "How many orders have which total. Dashed: the area, their mean." +
+            (order.length === D ? " Thick: your order." : "") :
           "Thin: one order each. Thick with dots: their mean, step by step." +
             (order.length ? " Dashed: your order." : "") +
             " At step t, M = " + D + " \u2212 t + 1 coordinates are still hidden; the mean is the mask-rate curve there."
@@ -368,83 +347,57 @@
           ])
         ),
         el("p", { class: "oe-note oe-range" }, [
-          "Smallest and largest total over all orders: " + number(Math.min.apply(null, totals), 10) +
-            " and " + number(Math.max.apply(null, totals), 10) + "."
+          "Smallest and largest total over all orders: " + digits(low) + " and " + digits(high) +
+            (joint ? "." : ", by " + path(all[reached.indexOf(low)]) + " and " +
+              path(all[reached.indexOf(high)]) + ". Their mean: " + digits(sum(reached) / reached.length) + ".")
         ])
       );
     }
 
+    function histogram(values, low, high) {
+      var bins = 24, counts = new Array(bins).fill(0), step = (high - low) / bins || 1;
+      values.forEach(function (v) {
+        counts[Math.min(bins - 1, Math.floor((v - low) / step))]++;
+      });
+      var most = Math.max.apply(null, counts) * 1.1;
+      var c = shared.chart(root, "Histogram of the totals of all " + values.length + " orders, from " +
+        digits(low) + " to " + digits(high) + " nats.", 230, [low, low + bins * step], [0, most],
+        "total of an order, in nats", "orders");
+      counts.forEach(function (n, k) {
+        var x = c.px(low + k * step);
+        c.add("rect", { class: "oe-count", x: x, y: c.py(n), height: c.py(0) - c.py(n),
+          width: c.px(low + step) - c.px(low) - 1 });
+      });
+      c.line("oe-rule", [[area, 0], [area, most]]);
+      if (order.length === D) {
+        var mine = sum(termsAlong(data, order));
+        c.line("oe-mean", [[mine, 0], [mine, most]]);
+      }
+      return c.node;
+    }
+
     function picture(lines, mean) {
-      var wide = Math.max(260, Math.min(680, root.clientWidth - 36));
-      var high = 250;
-      var left = 50, right = 14, top = 14, bottom = 46;
       var lowest = Math.min.apply(null, lines.map(function (line) { return Math.min.apply(null, line); }));
-      var gap = [0.1, 0.25, 0.5, 1, 2, 5, 10].find(function (g) { return -lowest / g <= 6; }) || -lowest;
-      var floor = -gap * Math.ceil(-lowest / gap);
-      function px(t) {
-        return D === 1 ? left : left + 16 + ((wide - left - right - 32) * t) / (D - 1);
+      var c = shared.chart(root, "Term against step for all " + lines.length +
+        " orders; the mean at each step is given in the table below.", 250, [0.8, D + 0.2],
+        [Math.floor(lowest * 2) / 2, 0], "step t, with M = " + D + " \u2212 t + 1 still hidden", "nats");
+      function points(values) {
+        return values.map(function (v, t) { return [t + 1, v]; });
       }
-      function py(v) {
-        return top + ((high - top - bottom) * v) / floor;
-      }
-      function path(values) {
-        return values.map(function (v, t) {
-          return (t ? "L" : "M") + px(t).toFixed(1) + " " + py(v).toFixed(1);
-        }).join(" ");
-      }
-      var out = svg("svg", {
-        width: wide, height: high, viewBox: "0 0 " + wide + " " + high, role: "img",
-        "aria-label": "Term against step for all " + lines.length +
-          " orders; the mean at each step is given in the table below."
-      });
-      for (var v = 0; v >= floor - 1e-9; v -= gap) {
-        out.append(
-          svg("line", { class: "oe-gridline", x1: left, x2: wide - right, y1: py(v), y2: py(v) }),
-          svg("text", { x: left - 6, y: py(v) + 4, "text-anchor": "end" }, number(v, gap < 0.5 ? 2 : 1))
-        );
-      }
-      out.append(svg("line", { class: "oe-axis", x1: left, x2: left, y1: top, y2: high - bottom }));
-      mean.forEach(function (_, t) {
-        out.append(svg("text", { x: px(t), y: high - bottom + 18, "text-anchor": "middle" }, "M = " + (D - t)));
-      });
-      out.append(
-        svg("text", { x: (left + wide - right) / 2, y: high - 8, "text-anchor": "middle" },
-          "M = coordinates still hidden; terms in nats")
-      );
       lines.forEach(function (line) {
-        out.append(svg("path", { class: "oe-one", d: path(line) }));
+        c.line("oe-one", points(line));
       });
-      out.append(svg("path", { class: "oe-mean", d: path(mean) }));
+      c.line("oe-mean", points(mean));
       mean.forEach(function (v, t) {
-        out.append(svg("circle", { class: "oe-mean-dot", cx: px(t), cy: py(v), r: 5 }));
+        c.add("circle", { class: "oe-mean-dot", cx: c.px(t + 1), cy: c.py(v), r: 5 });
       });
-      if (order.length) out.append(svg("path", { class: "oe-mine", d: path(termsAlong(data, order)) }));
-      return out;
+      if (order.length) c.line("oe-mine", points(termsAlong(data, order)));
+      return c.node;
     }
 
     draw();
-    var width = root.clientWidth;
-    window.addEventListener("resize", function () {
-      if (overlay && root.clientWidth !== width) drawAll();
-      width = root.clientWidth;
-    });
-    root.dataset.ready = "true";
+    shared.onWidth(root, drawAll);
   }
 
-  function start() {
-    document.querySelectorAll(".order-explorer").forEach(function (root) {
-      var source = root.querySelector("script.order-explorer-data");
-      if (!source) return;
-      var data = null;
-      try {
-        data = JSON.parse(source.textContent);
-      } catch (error) {
-        return; // the static table in the page stays
-      }
-      if (isUsable(data)) Explorer(root, data);
-    });
-  }
-
-  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
-  else start();
+  shared.start("order-explorer", isUsable, Explorer);
 })();
