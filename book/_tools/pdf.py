@@ -9,6 +9,7 @@ that `help` shows as well.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,7 @@ def print_book(book: Book, site: Path, out: Path) -> int:
             header_template="<i></i>",
             display_header_footer=True,
         )
+    logging.getLogger("pypdf").setLevel(logging.ERROR)  # Chromium's numbers of objects are off
     raw = out.with_suffix(".part")
     raw.write_bytes(printed)
     writer = PdfWriter(clone_from=raw)

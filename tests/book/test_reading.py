@@ -15,7 +15,7 @@ from book_layout import Book, Page
 
 import mpt_lml
 
-CALL = re.compile(r"^  - `(.+)`$", re.M)
+CALL = re.compile(r"^    `(.+)`$", re.M)
 CHAPTERS = [pytest.param(page, id=page.name) for page in Book().chapters]
 
 
