@@ -60,6 +60,14 @@ def test_every_page_has_a_description_for_link_previews(book: Book, site: Path) 
         assert len(descriptions) == 2, page.name
 
 
+def test_the_landing_page_counts_the_exercises(book: Book) -> None:
+    texts = [page.path.read_text(encoding="utf-8") for page in book.chapters]
+    exercises = sum(text.count("```{exercise}") for text in texts)
+    assert exercises == sum(text.count("```{solution-start}") for text in texts)
+    landing = (book.root / "book" / "index.md").read_text(encoding="utf-8")
+    assert f"Each of the {exercises} exercises has a solution" in landing
+
+
 @pytest.mark.parametrize("page", CHAPTERS)
 def test_the_student_edition_has_exercises_and_no_solutions(page: Page) -> None:
     notebook = nbformat.read(page.notebook, as_version=4)
