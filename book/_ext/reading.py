@@ -123,6 +123,12 @@ def describe(
         context["metatags"] += f'<meta name="description" content="{html.escape(says)}" />\n'
 
 
+def link_pdf(app: Sphinx, docname: str, source: list[str]) -> None:
+    """On the home page ``% pdf`` is the published PDF; `make pdf` prints the same one."""
+    if docname == "book/index":
+        source[0] = source[0].replace("% pdf", f"[book.pdf]({app.config.ogp_site_url}book.pdf)")
+
+
 def fold_checks(app: Sphinx, doctree: nodes.document) -> None:
     """A cell with the tag ``check`` folds under what its first line says it would catch."""
     for cell in doctree.findall(nodes.container):
@@ -143,6 +149,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("reading-path", ReadingPath)
     app.add_directive("chapter-minutes", ChapterMinutes)
     app.connect("builder-inited", measure)
+    app.connect("source-read", link_pdf)
     app.connect("html-page-context", describe, priority=400)
     app.connect("doctree-read", fold_checks)
     app.connect("doctree-read", mend_chapter)
