@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mpt_lml.checkpoints import CheckpointError, pinned_revision, quiet_if_local, require_checkpoint
-from mpt_lml.files import book_file
+from mpt_lml.files import book_file, digest
 from mpt_lml.shapes import require_count
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ def at_random(build: Any, config: Any, *, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(config).eval()
+
+
+def fingerprint(network: Any) -> str:
+    """SHA-256 of a network's weights and of the configuration that says what they compute."""
+    config = json.loads(network.config.to_json_string())
+    return digest(json.dumps(config | {"transformers_version": None}), network.state_dict())
 
 
 def random_bert_base(vocab_size: int = 30522, *, seed: int) -> Any:
@@ -206,7 +213,8 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
         pieces = Path(source).read_text(encoding="utf-8").splitlines()
         return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)
     try:
-        return AutoTokenizer.from_pretrained(source, revision=revision or pinned_revision(source))
+        revision = revision or pinned_revision(source)
+        return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(
@@ -233,7 +241,7 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
     require_checkpoint(source)
     revision = revision or pinned_revision(source) or "main"  # a folder has none
     try:
-        config = AutoConfig.from_pretrained(source, revision=revision)
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
         is_mae = config.model_type == "vit_mae"
         if not is_mae and type(config) not in AutoModelForMaskedLM._model_mapping:
             raise ValueError(
@@ -241,11 +249,10 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
                 "ViT-MAE: it cannot say log p of what is hidden. Use a model of BERT's kind."
             )
         loader: Any = ViTMAEForPreTraining if is_mae else AutoModelForMaskedLM
-        how: dict[str, Any] = {"use_safetensors": True, "dtype": torch.float32}
+        how: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
         with quiet_if_local(source):
-            network, report = loader.from_pretrained(
-                source, config=config, revision=revision, output_loading_info=True, **how
-            )
+            how |= {"config": config, "revision": revision, "dtype": torch.float32}
+            network, report = loader.from_pretrained(source, output_loading_info=True, **how)
     except OSError as error:
         raise CheckpointError(
             f"{source} (revision {revision}) could not be loaded as safetensors: there is no "
