@@ -95,9 +95,9 @@ def conditional_divergence(
 class LowRankPosterior:
     """p(z | x_R) for P observed sets at once: all that the conditionals of x need.
 
-    W, σ², 1 for what is kept and 0 for what is masked, the factor L of σ² Λ_R = L Lᵀ, T = L⁻¹ Wᵀ and
-    its columns in R, T_R, of length at most 1. All axes before those named (written ...) are a batch
-    of models, each with its own loadings and, where wanted, its own noise variance and sets.
+    W, σ², 1 for what is kept and 0 for what is masked, L with σ² Λ_R = L Lᵀ, T = L⁻¹ Wᵀ and its columns
+    in R, T_R. All axes before those named (written ...) are a batch of models, each with its own
+    loadings and, where wanted, its own noise variance and sets.
 
     >>> W, R = torch.ones(3, 1), torch.tensor([[True, True, False]])
     >>> LowRankPosterior.of(W, torch.tensor(1.0), R).variance()[0, 2]  # 1 + 1 / (1 + 2)
@@ -114,20 +114,18 @@ class LowRankPosterior:
     stiff: bool  # more than half of the digits are lost in differences of squares
 
     @classmethod
-    def of(
-        cls, loadings: Tensor, noise_variance: Tensor, observed: Bool[Tensor, "*#B P D"]
-    ) -> LowRankPosterior:
-        """Factor σ² Λ_R for every row R of ``observed``; cost O(P (D K² + K³)) a model.
+    def of(cls, loadings: Tensor, noise_variance: Tensor, observed: Tensor) -> LowRankPosterior:
+        """Factor σ² Λ_R for every row R of ``observed`` (..., P, D); O(P (D K² + K³)) a model.
 
         Raises ``ValueError``, as its methods do, where so small a σ² would let rounding be seen.
         """
         keep, noise = observed.to(loadings.dtype), noise_variance[..., None, None, None]
-        identity = torch.eye(loadings.shape[-1]).to(loadings)
+        identity, rows = torch.eye(loadings.shape[-1]).to(loadings), loadings[..., None, :, :]
         ratio = loadings.detach().square().sum(dim=(-2, -1)) / noise_variance.detach()
         scale = ratio.max().sqrt().item()
         _require_digits(10.0 * scale, loadings)
         if stiff := scale**4 * torch.finfo(loadings.dtype).eps > 1.0:  # from the root of σ² Λ_R
-            kept = keep[..., None] * loadings[..., None, :, :]
+            kept = keep[..., None] * rows
             root = (noise.sqrt() * identity).expand(*kept.shape[:-2], *identity.shape)
             q, r = torch.linalg.qr(torch.cat([kept, root], dim=-2))
             factor, own = r.mT, q[..., : loadings.shape[-2], :].mT
@@ -135,7 +133,6 @@ class LowRankPosterior:
             outer = (loadings[..., :, None] * loadings[..., None, :]).flatten(-2)
             gram = (keep @ outer).unflatten(-1, identity.shape)  # all masks in one product
             factor, own = torch.linalg.cholesky_ex(gram + noise * identity).L, None
-        rows = loadings[..., None, :, :].expand(*factor.shape[:-2], *loadings.shape[-2:])
         # From the right, its transpose is contiguous: products with it run as one large product.
         white = torch.linalg.solve_triangular(factor.mT, rows, upper=True, left=False).mT
         seen = keep[..., None, :] * (white if own is None else own)
@@ -143,7 +140,7 @@ class LowRankPosterior:
 
     def variance(self) -> Float[Tensor, "*B P D"]:
         """Var(x_j | x_R) = σ² (1 + |T_j|²) for every coordinate j."""
-        return self._noise(2) * (1.0 + self.white.square().sum(dim=-2))
+        return self.noise_variance[..., None, None] * (1.0 + self.white.square().sum(dim=-2))
 
     def explain(self, centered: Tensor) -> tuple[Tensor, Tensor]:
         """E[z | x_R] of every datum, (..., P, N, K), and what it leaves of x, (..., P, N, D)."""
@@ -159,17 +156,14 @@ class LowRankPosterior:
         """log p(x_j | x_R) of every datum; meaningful where j is not in R."""
         return log_normal(self.explain(centered)[1], self.variance()[..., None, :])
 
-    def mean_log_conditional(
-        self, second_moment: Float[Tensor, "*#B D D"]
-    ) -> Float[Tensor, "*B P D"]:
-        """The same averaged over data of the given ``second_moment`` XᵀX/N about the mean.
+    def mean_log_conditional(self, moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P D"]:
+        """The same averaged over data of the given second moment C = XᵀX/N about the mean.
 
-        Each model of a batch may have data of its own. Its squared residual is
-        ``C_jj − 2 T_jᵀ T_R C_:j + T_jᵀ (T_R C T_Rᵀ) T_j``: O(D² K) a mask, whatever the number of
-        data. Raises ``ValueError`` where too many of the digits of C cancel.
+        Each model of a batch may have data of its own. The squared residual is
+        ``C_jj − 2 T_jᵀ T_R C_:j + T_jᵀ (T_R C T_Rᵀ) T_j``: O(D² K) a mask, whatever N.
         """
-        square, cross, moment = self._moments(second_moment)
-        square = square + (self.white * (moment @ self.white - 2.0 * cross)).sum(dim=-2)
+        square, cross, inner = self._moments(moment)
+        square = square + (self.white * (inner @ self.white - 2.0 * cross)).sum(dim=-2)
         variance = self.variance()
         return -0.5 * (LOG_2PI + variance.log() + square / variance)
 
@@ -179,36 +173,33 @@ class LowRankPosterior:
             latent, residual = self.explain(centered)
             return self._log_density(self._square(residual) + latent.square().sum(dim=-1), 1)
         explained = (centered @ self.seen.mT).square().sum(dim=-1)
-        return self._log_density((self.keep @ centered.square().mT - explained) / self._noise(2), 1)
+        left = self.keep @ centered.square().mT - explained
+        return self._log_density(left / self.noise_variance[..., None, None], 1)
 
-    def mean_log_marginal(self, second_moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P"]:
-        """log p(x_R) averaged over data of the given ``second_moment``."""
-        square, _, moment = self._moments(second_moment)
-        left = (self.keep * square).sum(dim=-1) - moment.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-        return self._log_density(left / self._noise(1), 0)
+    def mean_log_marginal(self, moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P"]:
+        """log p(x_R) averaged over data of the given second ``moment``."""
+        square, _, inner = self._moments(moment)
+        left = (self.keep * square).sum(dim=-1) - inner.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+        return self._log_density(left / self.noise_variance[..., None], 0)
 
     def _log_density(self, quadratic: Tensor, axes: int) -> Tensor:
         """log p(x_R) from x_Rᵀ Σ_RR⁻¹ x_R."""
-        noise, last = self._noise(1 + axes), (..., *[None] * axes)
+        noise, last = self.noise_variance[(..., *[None] * (1 + axes))], (..., *[None] * axes)
         log_det = 2.0 * self.factor.diagonal(dim1=-2, dim2=-1).abs().log().sum(dim=-1)[last]
         size, dim = self.keep.sum(dim=-1)[last], self.loadings.shape[-1]
         return -0.5 * (size * LOG_2PI + log_det + (size - dim) * noise.log() + quadratic)
 
-    def _noise(self, axes: int) -> Tensor:
-        """σ² with ``axes`` trailing axes to broadcast over."""
-        return self.noise_variance[(..., *[None] * axes)]
-
     def _square(self, residual: Tensor) -> Tensor:
         """|x_R − W_R z|²/σ², (..., P, N)."""
-        return (residual.square() @ self.keep[..., None])[..., 0] / self._noise(2)
+        total = (residual.square() @ self.keep[..., None])[..., 0]
+        return total / self.noise_variance[..., None, None]
 
-    def _moments(self, second_moment: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _moments(self, moment: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The diagonal of C, T_R C_R: (the only product with D² terms) and T_R C_RR T_Rᵀ."""
-        _require_digits(0.5 * self.scale**2, second_moment)
+        _require_digits(0.5 * self.scale**2, moment)
         # One moment for all: a single large product. One each: a batched product over the masks.
-        shared = second_moment.ndim == 2
-        cross = self.seen @ (second_moment if shared else second_moment[..., None, :, :])
-        return second_moment.diagonal(dim1=-2, dim2=-1)[..., None, :], cross, cross @ self.seen.mT
+        cross = self.seen @ (moment if moment.ndim == 2 else moment[..., None, :, :])
+        return moment.diagonal(dim1=-2, dim2=-1)[..., None, :], cross, cross @ self.seen.mT
 
 
 def _require_digits(growth: float, of: Tensor) -> None:
@@ -216,7 +207,7 @@ def _require_digits(growth: float, of: Tensor) -> None:
     epsilon = torch.finfo(of.dtype).eps
     if growth * epsilon > epsilon**0.4:
         raise ValueError(
-            f"noise_variance is so small beside loadings or data that rounding in {of.dtype} changes "
-            f"log-densities by {growth * epsilon:.0e} nats, more than {epsilon**0.4:.0e}. Use float64, "
-            "larger noise and, where moments were given, methods of PPCA, which see the data."
+            f"noise_variance is so small beside loadings or data that rounding in {of.dtype} changes"
+            f" log-densities by {growth * epsilon:.0e} nats, more than {epsilon**0.4:.0e}. Use float64,"
+            " larger noise and, where moments were given, methods of PPCA, which see the data."
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import final
 
 import torch
@@ -22,8 +21,6 @@ from mpt_lml.shapes import (
 )
 
 __all__ = ["PPCA"]
-
-_CHUNK_BYTES = 2**22  # 4 MiB a batch of masks stays in the cache: measured fastest
 
 
 @final
@@ -74,8 +71,8 @@ class PPCA(TractableModel):
         """Mean (N, K) and covariance (K, K) of p(z | x)."""
         self.require_data(x)
         given = self._given(torch.ones_like(self.mean, dtype=torch.bool)[None])
-        covariance = self.noise_variance * torch.cholesky_inverse(given.factor[0])
-        return given.explain(x - self.mean)[0][0], covariance
+        latent, _ = given.explain(x - self.mean)
+        return latent[0], self.noise_variance * torch.cholesky_inverse(given.factor[0])
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         dtype = self.loadings.dtype
@@ -107,7 +104,7 @@ class PPCA(TractableModel):
         require_count("ddof", ddof, 0, len(x) - 1)
         center = x.mean(dim=0) if mean is None else mean
         # Singular values of the data, not eigenvalues of their square: twice as many digits.
-        root = torch.linalg.qr(x - center, mode="r").R / math.sqrt(len(x) - ddof)
+        root = torch.linalg.qr(x - center, mode="r").R / (len(x) - ddof) ** 0.5
         _, singular, axes = torch.linalg.svd(root)
         square = torch.nn.functional.pad(singular.square(), (0, x.shape[1] - len(singular)))
         top, rest = square.tensor_split([latent_dim])
@@ -143,11 +140,12 @@ class PPCA(TractableModel):
     def _mean(self, name: str, x: Tensor, observed: Tensor) -> Tensor:
         """The data enter through their second moment: O(D² K) a mask, N drops out."""
         size, centered = self.num_features, x - self.mean
-        rows = chunks(len(observed), 8 * size * (4 * self.latent_dim + 6), _CHUNK_BYTES)
+        # 4 MiB a batch of masks stay in the cache: measured fastest
+        rows = chunks(len(observed), 8 * size * (4 * self.latent_dim + 6), 2**22)
         given = (self._given(observed[some]) for some in rows)
         if not self._given(observed[:1]).stiff:
             moment = centered.T @ centered / len(x)
             return torch.cat([getattr(each, f"mean_{name}")(moment) for each in given])
-        few = torch.linalg.qr(centered).R  # at most D rows of the same second moment, not squared
-        few = few * math.sqrt(len(few) / len(x))
+        # At most D rows that have the same second moment, of which nothing is squared.
+        few = torch.linalg.qr(centered).R * min(1.0, size / len(x)) ** 0.5
         return torch.cat([getattr(each, name)(few).mean(dim=1) for each in given])
