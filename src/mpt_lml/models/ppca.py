@@ -140,8 +140,7 @@ class PPCA(TractableModel):
     def _mean(self, name: str, x: Tensor, observed: Tensor) -> Tensor:
         """The data enter through their second moment: O(D² K) a mask, N drops out."""
         size, centered = self.num_features, x - self.mean
-        # 4 MiB a batch of masks stay in the cache: measured fastest
-        rows = chunks(len(observed), 8 * size * (4 * self.latent_dim + 6), 2**22)
+        rows = chunks(len(observed), 8 * size * (4 * self.latent_dim + 6), 2**22)  # fits a cache
         given = (self._given(observed[some]) for some in rows)
         if not self._given(observed[:1]).stiff:
             moment = centered.T @ centered / len(x)
