@@ -24,8 +24,6 @@ HERE = Path(__file__).parent
 FOOTER = (
     '<div style="width:100%;text-align:center;font-size:8px"><span class="pageNumber"></span></div>'
 )
-
-
 LEFT_OUT = ("book/api",)
 
 
@@ -48,14 +46,9 @@ def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
     if made["broken"] or made["nowhere"]:
         raise BookError(f"images or links lead nowhere: {made['broken'] + made['nowhere']}")
     page.add_style_tag(path=HERE / "print.css")
+    ends = {"header_template": "<i></i>", "footer_template": FOOTER, "display_header_footer": True}
     printed = page.pdf(
-        prefer_css_page_size=True,
-        print_background=True,
-        outline=True,
-        tagged=True,
-        footer_template=FOOTER,
-        header_template="<i></i>",
-        display_header_footer=True,
+        prefer_css_page_size=True, print_background=True, outline=True, tagged=True, **ends
     )
     page.close()
     logging.getLogger("pypdf").setLevel(logging.ERROR)  # Chromium's numbers of objects are off

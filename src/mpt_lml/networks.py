@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mpt_lml.checkpoints import CheckpointError, pinned_revision, quiet_if_local, require_checkpoint
+from mpt_lml.checkpoints import CheckpointError, loading, pinned_revision, require_checkpoint
 from mpt_lml.files import book_file, digest
 from mpt_lml.shapes import require_count
 
@@ -229,9 +229,9 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
     Safetensors only; weights are float32, in whatever precision they were stored. A name on the hub
     means the commit that the book pins, unless ``revision`` names another.
 
-    Raises ``CheckpointError`` for a folder without a checkpoint or with pickled weights only, for
-    missing weights (an encoder alone), and where the hub cannot be reached, ``ValueError`` for
-    another kind of model and for a hub name without a revision.
+    Raises ``CheckpointError`` for a folder without a checkpoint, with pickled or damaged weights or
+    code of its own, for missing weights (an encoder alone), and where the hub cannot be reached,
+    ``ValueError`` for another kind of model and for a hub name without a revision.
 
     >>> load_network(small_bert_folder()).config.hidden_size
     160
@@ -240,7 +240,7 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
 
     require_checkpoint(source)
     revision = revision or pinned_revision(source) or "main"  # a folder has none
-    try:
+    with loading(source, revision):
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
         is_mae = config.model_type == "vit_mae"
         if not is_mae and type(config) not in AutoModelForMaskedLM._model_mapping:
@@ -250,22 +250,17 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
             )
         loader: Any = ViTMAEForPreTraining if is_mae else AutoModelForMaskedLM
         how: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
-        with quiet_if_local(source):
-            how |= {"config": config, "revision": revision, "dtype": torch.float32}
-            network, report = loader.from_pretrained(source, output_loading_info=True, **how)
-    except OSError as error:
-        raise CheckpointError(
-            f"{source} (revision {revision}) could not be loaded as safetensors: there is no "
-            "network, no such name, or only pickled weights, which are refused. Either download it "
-            "where there is a network and name the folder that save_pretrained made, or go on "
-            "without it: the small BERT of the book needs no download, small_mae(...) no weights."
-        ) from error
+        how |= {"config": config, "revision": revision, "dtype": torch.float32}
+        network, report = loader.from_pretrained(source, output_loading_info=True, **how)
     missing = sorted(report["missing_keys"])
     if missing:
         raise CheckpointError(
             f"{source} lacks {len(missing)} of the weights of {type(network).__name__}, such as "
             f"{missing[0]}; they would be random. It may be an encoder alone."
         )
+    for name, weight in network.named_parameters():
+        if not weight.isfinite().all():
+            raise CheckpointError(f"{source} is damaged: {name} is not finite. Fetch it again.")
     return network.eval()
 
 

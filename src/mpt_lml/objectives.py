@@ -19,15 +19,7 @@ from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.vae import Parameters, dense, divergence_from_prior, log_likelihood
 from mpt_lml.shapes import require_boolean_rows, require_data
 
-__all__ = [
-    "curve",
-    "exact",
-    "linear_elbo",
-    "log_marginal",
-    "mixture",
-    "sampled",
-    "second_moment",
-]
+__all__ = ["curve", "exact", "linear_elbo", "log_marginal", "mixture", "sampled", "second_moment"]
 
 _W = Float[Tensor, "*B D K"]
 _Noise = Float[Tensor, "..."]
