@@ -92,7 +92,7 @@ def test_the_citation_is_valid_and_of_this_version() -> None:
     "wrong",
     [
         {"authors": []},
-        {"titel": "x"},
+        {"subtitle": "x"},
         {"date-released": "21.11.2026"},
         {"authors": [{"names": "x"}]},
     ],
