@@ -215,7 +215,7 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
     try:
         revision = revision or pinned_revision(source)
         return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(
             f"{source} has no tokenizer that can be read: {reason}. "

@@ -54,8 +54,7 @@ def mask_scores(
     loadings: _W, noise_variance: _Noise, moment: _Moment, mask: _Masks
 ) -> Float[Tensor, "*B P"]:
     """The score of every mask under PPCA, mean over the data, nats a coordinate, (..., P)."""
-    posterior = LowRankPosterior.of(loadings, noise_variance, ~mask)
-    values = posterior.mean_log_conditional(moment)
+    values = LowRankPosterior.of(loadings, noise_variance, ~mask).mean_log_conditional(moment)
     return scores.mask_score(values, mask.expand_as(values))
 
 

@@ -297,4 +297,4 @@ def test_muon_takes_the_matrices_of_the_layers() -> None:
     state = model.network.state_dict()
     moved = [k for k, v in state.items() if (v - first[k]).abs().max() > 1e-4]
     assert len(moved) == 12  # four of attention and two of the MLP, in one layer and one decoder's
-    assert all(".layers.0." in key or "_layers.0." in key for key in moved)
+    assert all(re.search(r"layers?\.0\.", key) for key in moved)  # transformers 5.0: "layer"
