@@ -169,12 +169,10 @@ def test_a_stored_run_of_the_pretrained_network_is_shown(
     monkeypatch.setattr(base, "book_file", lambda n: path if "pretrained" in n else real(n))
     stored = experiments.load("figure-6-pretrained")
     assert stored.weights == {"name": "mae", "revision": None, "sha256": mock.ANY}
-    printed, figures = run_cells("pretrained")
-    assert re.search(r"digits: area -?\d+ nats, r\* = 0\.\d\d ± 0\.\d\d", printed)
-    curves, pictures = figures
-    assert curves.axes[3].get_title(loc="left") == "pre-trained, digits"
-    assert len(curves.axes[3].containers) == 2  # random and trained, with error bars
-    assert [len(ax.images) for ax in pictures.axes] == [1, 1, 0, 0, 0, 0]
+    printed, _ = run_cells("pretrained")
+    for kind in ("random", "trained"):
+        area = stored.arrays[f"area/digits/{kind}/size"].mean()
+        assert f"digits, {kind}: area {area:.0f} nats, S from " in printed
 
 
 def run_cells(word: str) -> tuple:
@@ -233,7 +231,7 @@ def test_without_a_gpu_nothing_is_tried(monkeypatch: pytest.MonkeyPatch, capsys)
     assert capsys.readouterr().out == "not run here (no GPU): it would be run.\n"
     printed, _ = run_cells("pretrained")
     assert printed.endswith(
-        "with a GPU and a network this cell draws vit-mae-base and its random twin\n"
+        "with a GPU and a network this cell scores vit-mae-base and its random twin\n"
     )
 
 
