@@ -110,7 +110,7 @@ def load_tensors(path: Path, identity: Mapping[str, Any]) -> dict[str, Tensor]:
             "content. Remove it; what it held is computed again."
         )
     kept, wanted = json.loads(said), json.loads(_as_json(identity))
-    for name in sorted(kept | wanted, key=lambda n: (n != "experiment", len(str(wanted.get(n))))):
+    for name in sorted(kept | wanted, key=lambda n: (len(str(wanted.get(n))) == 64, n)):
         have, want = (each.get(name, "absent") for each in (kept, wanted))
         if have != want:
             raise CheckpointMismatchError(
