@@ -19,7 +19,7 @@ export JUPYTER_PLATFORM_DIRS := 1
 # A reader's own settings change no figure and no result.
 unexport MPLBACKEND PYTHONPATH
 
-.PHONY: help env book test unit nbval site pdf student form colab check format notebooks serve clean
+.PHONY: help env book test unit nbval site pdf student form colab release check format notebooks serve clean
 
 help: ## what each target does
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -73,6 +73,10 @@ form: $(STAMP) ## words, lines and minutes of each chapter
 
 colab: $(STAMP) ## one chapter in an empty environment, as Colab runs it (MPT_LML_COLAB=all: every one)
 	$(BIN)/python -m pytest -q tests/book/test_colab.py
+
+release: $(STAMP) ## wheel and sdist in dist/, checked and tried in an empty environment
+	rm -rf dist
+	MPT_LML_DIST=dist $(BIN)/python -m pytest -q tests/book/test_release.py
 
 check: $(STAMP) ## format, lint, types, floors, spelling
 	$(BIN)/ruff format --check .

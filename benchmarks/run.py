@@ -13,10 +13,11 @@ import dataclasses
 import itertools
 import math
 import multiprocessing
-import resource
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import language
 import literal
@@ -253,6 +254,15 @@ def _bernoulli_step(literally: bool, num_data: int, repeats: int) -> tuple[float
     return timed(step, repeats)
 
 
+def peak_memory() -> int:
+    """Largest resident memory of this process so far, in bytes.
+
+    Not ``ru_maxrss``: on Linux a child starts with that of its parent.
+    """
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
+
+
 def in_a_process(function: Callable[..., tuple], *arguments: object) -> tuple[float, list, int]:
     """What ``function`` returns in a fresh process, and by how many bytes its peak memory rose."""
     context = multiprocessing.get_context("spawn")
@@ -262,10 +272,9 @@ def in_a_process(function: Callable[..., tuple], *arguments: object) -> tuple[fl
 
 def _measured(threads: int, function: Callable[..., tuple], *arguments: object) -> tuple:
     torch.set_num_threads(threads)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     seconds, value = function(*arguments)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return seconds, value, 1024 * (after - before)
+    return seconds, value, peak_memory() - before
 
 
 def language_rows() -> list[Row]:
@@ -341,7 +350,7 @@ def main() -> None:
         torch.set_num_threads(1)
         rows += language_rows()
     print(render(rows))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = peak_memory() / 2**30
     print(f"\npeak memory of all of it: {peak:.2f} GiB, {options.threads} threads")
     if options.json:
         content = [dataclasses.asdict(row) | {"ratio": row.ratio} for row in rows]

@@ -43,11 +43,8 @@ def add_site_files(app: Sphinx) -> None:
 def mend_page(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
 ) -> None:
-    context["script_files"] = [
-        each
-        for each in context.get("script_files", ())
-        if "thebe" not in f"{each.filename} {each.attributes}".lower()
-    ]
+    files = {each: f"{each.filename} {each.attributes}" for each in context.get("script_files", ())}
+    context["script_files"] = [each for each, said in files.items() if "thebe" not in said.lower()]
     # docutils calls the bibliography a list of things that are not list items.
     if "body" in context:
         context["body"] = context["body"].replace(

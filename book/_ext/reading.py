@@ -1,7 +1,7 @@
 """How long reading takes, ways through the book, and check cells that fold under their title.
 
-``{reading-path} NAME``  the sections of a path of ``book/reading.yml``, with minutes and their sum
-``{chapter-minutes}``    all chapters with minutes
+``{reading-path} NAME``  the sections of a path of ``book/reading.yml``, or all ``chapters``, with
+their minutes and the sum
 
 Every chapter says its minutes below its title; every section on the one-hour path ends with a link
 to the next one. Minutes are computed from the chapter's notebook (``book/_tools/form.py``).
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import html
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,7 @@ def measure(app: Sphinx) -> None:
         return label, forms[at.page.docname] if at.kind == "page" else parts[at.number]
 
     content = yaml.safe_load((book.root / READING).read_text(encoding="utf-8"))
+    content["paths"]["chapters"] = [f"chapter-{page.number:02d}" for page in book.chapters]
     app.config.ogp_site_url = f"{book.site}/"
     app.config.reading = {
         "descriptions": content["descriptions"],
@@ -72,25 +72,12 @@ class ReadingPath(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         self.env.note_dependency(READING)
         way = self.config.reading["paths"][self.arguments[0]]
-        steps = nodes.enumerated_list(enumtype="arabic", prefix="", suffix=".")
+        steps = nodes.enumerated_list(enumtype="arabic", classes=["reading-path"], suffix=".")
         for label, part in way:
             minutes = f" ({part.minutes} min)"
             steps += nodes.list_item("", paragraph(link(label, self.env.docname), minutes))
         whole = sum((part for _, part in way), Form())
         return [steps, paragraph(f"Together {whole.minutes} minutes, {whole.words:,} words.")]
-
-
-class ChapterMinutes(SphinxDirective):
-    """A list of all chapters with their minutes."""
-
-    def run(self) -> list[nodes.Node]:
-        return [nodes.bullet_list("", *self.items(), classes=["chapter-minutes"])]
-
-    def items(self) -> Iterator[nodes.list_item]:
-        for docname, here in self.config.reading["forms"].items():
-            label = f"chapter-{Path(docname).name[:2]}"
-            minutes = f", {here.minutes} min"
-            yield nodes.list_item("", paragraph(link(label, self.env.docname), minutes))
 
 
 def mend_chapter(app: Sphinx, doctree: nodes.document) -> None:
@@ -123,6 +110,12 @@ def describe(
         context["metatags"] += f'<meta name="description" content="{html.escape(says)}" />\n'
 
 
+def link_pdf(app: Sphinx, docname: str, source: list[str]) -> None:
+    """On the home page ``% pdf`` is the published PDF; `make pdf` prints the same one."""
+    if docname == "book/index":
+        source[0] = source[0].replace("% pdf", f"[book.pdf]({app.config.ogp_site_url}book.pdf)")
+
+
 def fold_checks(app: Sphinx, doctree: nodes.document) -> None:
     """A cell with the tag ``check`` folds under what its first line says it would catch."""
     for cell in doctree.findall(nodes.container):
@@ -141,8 +134,8 @@ def fold_checks(app: Sphinx, doctree: nodes.document) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("reading", {}, "", dict)
     app.add_directive("reading-path", ReadingPath)
-    app.add_directive("chapter-minutes", ChapterMinutes)
     app.connect("builder-inited", measure)
+    app.connect("source-read", link_pdf)
     app.connect("html-page-context", describe, priority=400)
     app.connect("doctree-read", fold_checks)
     app.connect("doctree-read", mend_chapter)

@@ -24,6 +24,7 @@ CACHE, HOME_PAGE = Path("_build", ".jupyter_cache"), Path("_build", "html", "ind
 KERNEL_SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": ""}
 # Figures are drawn as vectors here; the committed notebooks keep pictures, which all viewers show.
 VECTORS = 'c = get_config()\nc.InlineBackend.figure_formats = ["svg"]\n'
+OFFLINE = Path(__file__).with_name("offline")
 READ_BY_CELLS = ("src", "constraints.txt", "book/results", "book/ledger.json")
 
 
@@ -63,10 +64,12 @@ def refresh_cache(root: Path) -> bool:
 
 
 def execute_ahead(root: Path) -> ExecutorRunResult:
-    """Execute the chapters that are not in the cache, one on each core.
+    """Execute the chapters that are not in the cache, one on each core and without a network.
 
     jupyter-book would take one after the other. It executes what failed again and says where.
     """
+    own = {"IPYTHONDIR": str(draw_vectors(root)), "PYTHONPATH": str(OFFLINE)}
+    os.environ.update(KERNEL_SETTINGS | os.environ | own)  # for jupyter-book, too
     book, cache = Book(root), get_cache(str(root / CACHE))
     for page in book.chapters:
         cache.add_nb_to_project(str(page.path), read_data={"name": "myst_nb_md", "type": "plugin"})
@@ -79,7 +82,6 @@ def execute_ahead(root: Path) -> ExecutorRunResult:
 def main(root: Path = ROOT) -> int:
     if refresh_cache(root):
         print("build: package, pins or results changed, so every chapter is executed", flush=True)
-    os.environ.update(KERNEL_SETTINGS | os.environ | {"IPYTHONDIR": str(draw_vectors(root))})
     execute_ahead(root)
     # No page of an earlier build may stay, and the hover previews need every page written at once.
     forget(root, "html")

@@ -16,16 +16,8 @@ from playwright.sync_api import Browser, sync_playwright
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+ARGUMENTS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync"
+ARGUMENTS += " --disable-background-networking --disable-component-update"
 
 
 def executable() -> str | None:
@@ -56,7 +48,7 @@ def served(folder: Path) -> Iterator[str]:
 @contextmanager
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=executable(), args=ARGUMENTS)
+        opened = playwright.chromium.launch(executable_path=executable(), args=ARGUMENTS.split())
         try:
             yield opened
         finally:

@@ -9,12 +9,14 @@ that `help` shows as well.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from book_layout import ROOT, Book, BookError, Page
-from chromium import browser, executable, served
+from chromium import SITE, browser, executable, served
+from playwright.sync_api import Browser
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import Destination, NameObject, TextStringObject
 
@@ -22,8 +24,6 @@ HERE = Path(__file__).parent
 FOOTER = (
     '<div style="width:100%;text-align:center;font-size:8px"><span class="pageNumber"></span></div>'
 )
-
-
 LEFT_OUT = ("book/api",)
 
 
@@ -36,39 +36,29 @@ def printed_pages(book: Book) -> list[Page]:
     return [page for page in book.pages if page.docname not in LEFT_OUT]
 
 
-def print_book(book: Book, site: Path, out: Path) -> int:
-    """Write ``out`` and return its number of pages."""
-    missing = [page.docname for page in book.pages if not (site / f"{page.docname}.html").is_file()]
-    if missing:
-        raise BookError(f"{missing[0]}.html is not built: run make book")
-    if executable() is None:
-        raise BookError("no Chromium in PATH: install one, or set MPT_LML_CHROMIUM")
-    with served(site) as where, browser() as opened:
-        page = opened.new_page(color_scheme="light")
-        page.set_default_timeout(0)
-        page.goto(f"{where}/{book.pages[0].docname}.html", wait_until="load")
-        pages = [f"{Path(each.docname).name}.html" for each in printed_pages(book)]
-        made = page.evaluate((HERE / "print.js").read_text(), pages)
-        if made["broken"] or made["nowhere"]:
-            raise BookError(f"images or links lead nowhere: {made['broken'] + made['nowhere']}")
-        page.add_style_tag(path=HERE / "print.css")
-        printed = page.pdf(
-            prefer_css_page_size=True,
-            print_background=True,
-            outline=True,
-            tagged=True,
-            footer_template=FOOTER,
-            header_template="<i></i>",
-            display_header_footer=True,
-        )
+def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
+    """Write ``out`` from the site at ``where`` and return its number of pages."""
+    page = opened.new_page(color_scheme="light")
+    page.set_default_timeout(0)
+    page.goto(f"{where}/{book.pages[0].docname}.html", wait_until="load")
+    pages = [f"{Path(each.docname).name}.html" for each in printed_pages(book)]
+    made = page.evaluate((HERE / "print.js").read_text(), pages)
+    if made["broken"] or made["nowhere"]:
+        raise BookError(f"images or links lead nowhere: {made['broken'] + made['nowhere']}")
+    page.add_style_tag(path=HERE / "print.css")
+    ends = {"header_template": "<i></i>", "footer_template": FOOTER, "display_header_footer": True}
+    printed = page.pdf(
+        prefer_css_page_size=True, print_background=True, outline=True, tagged=True, **ends
+    )
+    page.close()
+    logging.getLogger("pypdf").setLevel(logging.ERROR)  # Chromium's numbers of objects are off
     raw = out.with_suffix(".part")
     raw.write_bytes(printed)
     writer = PdfWriter(clone_from=raw)
     # Chromium says a heading twice whose number stands in an element of its own.
     for entry, title in zip(entries(writer.outline), made["headings"], strict=True):
         entry.node[NameObject("/Title")] = TextStringObject(title)
-    config = book.config
-    writer.add_metadata({"/Title": config["title"], "/Author": config["author"]})
+    writer.add_metadata({"/Title": book.config["title"], "/Author": book.config["author"]})
     writer.compress_identical_objects()
     writer.write(raw)
     raw.replace(out)
@@ -77,9 +67,15 @@ def print_book(book: Book, site: Path, out: Path) -> int:
 
 def main() -> int:
     book = Book(ROOT)
-    out = ROOT / "_build" / "html" / "book.pdf"
+    out = SITE / "book.pdf"
+    missing = [page.docname for page in book.pages if not (SITE / f"{page.docname}.html").is_file()]
     try:
-        pages = print_book(book, out.parent, out)
+        if missing:
+            raise BookError(f"{missing[0]}.html is not built: run make book")
+        if executable() is None:
+            raise BookError("no Chromium in PATH: install one, or set MPT_LML_CHROMIUM")
+        with served(SITE) as where, browser() as opened:
+            pages = print_book(book, opened, where, out)
     except BookError as error:
         print(f"pdf: {error}", file=sys.stderr)
         return 1

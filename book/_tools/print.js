@@ -25,7 +25,7 @@ async (pages) => {
       const inside = to.href.startsWith(root.href) && to.pathname.slice(root.pathname.length);
       if (inside && known.has(inside)) {
         link.setAttribute("href", `#${key(inside)}${to.hash ? `--${to.hash.slice(1)}` : ""}`);
-      } else if (to.protocol.startsWith("http") && !to.href.startsWith(root.href)) {
+      } else if (to.protocol.startsWith("http") && to.origin !== location.origin) {
         if (!notes.includes(to.href)) notes.push(to.href);
         if (link.textContent !== to.href) {
           const mark = page.createElement("sup");

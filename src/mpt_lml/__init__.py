@@ -1,5 +1,9 @@
 """Masked pre-training and the marginal likelihood: the package behind the book."""
 
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from mpt_lml import (
     bfgs,
     curves,
@@ -13,10 +17,8 @@ from mpt_lml import (
     objectives,
     orders,
     page,
-    plots,
     scores,
     sentence_curves,
-    symbolic,
     theory,
     verdicts,
 )
@@ -31,6 +33,9 @@ from mpt_lml.models.tables import ConditionalTable, JointTable
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.results import Estimate, MaskCurve
+
+if TYPE_CHECKING:
+    from mpt_lml import plots, symbolic
 
 __all__ = [
     "HMM",
@@ -69,3 +74,10 @@ __all__ = [
     "verdicts",
 ]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`mpt_lml.plots` and `mpt_lml.symbolic` bring matplotlib and SymPy when they are used."""
+    if name in ("plots", "symbolic"):
+        return importlib.import_module(f"mpt_lml.{name}")
+    raise AttributeError(f"module 'mpt_lml' has no attribute {name!r}")

@@ -12,10 +12,7 @@ __all__ = ["climb"]
 
 
 def climb(
-    start: Float[Tensor, "B ..."],
-    objective: Callable[[Tensor], Tensor],
-    *,
-    max_steps: int = 1000,
+    start: Float[Tensor, "B ..."], objective: Callable[[Tensor], Tensor], *, max_steps: int = 1000
 ) -> Tensor:
     """A local maximum of ``objective`` near every start, (B, ...), by BFGS (Nocedal & Wright 2006).
 

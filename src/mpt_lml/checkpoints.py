@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import torch
+from safetensors import SafetensorError
 
 BERT_BASE = "google-bert/bert-base-uncased"
 VIT_MAE_BASE = "facebook/vit-mae-base"
@@ -46,8 +47,8 @@ def require_checkpoint(source: str | Path) -> None:
 
 
 @contextmanager
-def quiet_if_local(source: str | Path) -> Iterator[None]:
-    """No progress bar while a folder is read: it would stay in a notebook's output."""
+def loading(source: str | Path, revision: str) -> Iterator[None]:
+    """No progress bar for a folder (it would stay in a notebook); what goes wrong, in our words."""
     from transformers.utils import logging
 
     quiet = Path(source).is_dir() and logging.is_progress_bar_enabled()
@@ -55,6 +56,25 @@ def quiet_if_local(source: str | Path) -> Iterator[None]:
         logging.disable_progress_bar()
     try:
         yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{source} (revision {revision}) could not be loaded as safetensors: there is no "
+            "network, no such name, or only pickled weights, which are refused. Either download it "
+            "where there is a network and name the folder that save_pretrained made, or go on "
+            "without it: the small BERT of the book needs no download, small_mae(...) no weights."
+        ) from error
+    except (SafetensorError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{source} is damaged: its weights are not whole, or not those of its config.json. "
+            "Fetch it, or save it with save_pretrained, again."
+        ) from error
+    except ValueError as error:
+        if "custom code" not in str(error):
+            raise
+        raise CheckpointError(
+            f"{source} asks to run code of its own, which is refused: only kinds of models that "
+            "transformers brings are loaded."
+        ) from error
     finally:
         if quiet:
             logging.enable_progress_bar()

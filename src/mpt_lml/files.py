@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
 import platform
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -24,7 +26,7 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 class CheckpointMismatchError(ValueError):
-    """A file on disk belongs to other settings, weights, data, device or precision."""
+    """A file on disk is damaged, or of other settings, weights, data, device or versions."""
 
 
 def checkout() -> Path | None:
@@ -84,27 +86,52 @@ def read_json(path: str | Path) -> Any:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], identity: Mapping[str, Any]) -> None:
-    """Write ``tensors`` (safetensors) with what they belong to, plain values, beside them."""
+    """Write ``tensors`` (safetensors) with what they belong to and a checksum of both."""
+    own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    said = _as_json(identity)
     with replacing(path) as partial:
-        own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-        save_file(own, partial, metadata={"identity": json.dumps(dict(identity), sort_keys=True)})
+        # One entry: several are written in another order each time.
+        save_file(own, partial, metadata={"mpt-lml": f"{digest(said, own)} {said}"})
 
 
 def load_tensors(path: Path, identity: Mapping[str, Any]) -> dict[str, Tensor]:
     """What :func:`save_tensors` wrote for this very ``identity``.
 
-    Raises :class:`CheckpointMismatchError` with the first difference where the file is of another.
+    Raises :class:`CheckpointMismatchError` with the first difference where the file is of another,
+    and where it is not whole: truncated, changed, or written by another program or version.
     """
-    with safe_open(path, framework="pt") as stored:
-        kept = json.loads((stored.metadata() or {}).get("identity", "{}"))
-        wanted = json.loads(json.dumps(dict(identity)))
-        for name in sorted({*kept, *wanted}):
-            if kept.get(name) != wanted.get(name):
-                raise CheckpointMismatchError(
-                    f"{path} belongs to another configuration: its {name} is {kept.get(name)!r}, "
-                    f"wanted {wanted.get(name)!r}. Remove the file or name another one."
-                )
-        return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    sha256, said, tensors = "", "", dict[str, Tensor]()
+    with suppress(SafetensorError), safe_open(path, framework="pt") as stored:
+        sha256, _, said = (stored.metadata() or {}).get("mpt-lml", "").partition(" ")
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    if digest(said, tensors) != sha256:
+        raise CheckpointMismatchError(
+            f"{path} is damaged, or not of this version of mpt-lml: its checksum is not that of its "
+            "content. Remove it; what it held is computed again."
+        )
+    kept, wanted = json.loads(said), json.loads(_as_json(identity))
+    for name in sorted(kept | wanted, key=lambda n: (len(str(wanted.get(n))) == 64, n)):
+        have, want = (each.get(name, "absent") for each in (kept, wanted))
+        if have != want:
+            raise CheckpointMismatchError(
+                f"{path} belongs to another configuration: its {name} is {have!r}, wanted {want!r}. "
+                "Remove the file or name another one."
+            )
+    return tensors
+
+
+def _as_json(identity: Mapping[str, Any]) -> str:
+    return json.dumps(dict(identity), sort_keys=True, default=str)
+
+
+def digest(said: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a text and of ``tensors``: names, types, shapes and bytes."""
+    found = hashlib.sha256(said.encode())
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        found.update(f"\0{name} {value.dtype} {tuple(value.shape)}\0".encode())
+        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def provenance(command: str, device: str = "cpu") -> dict[str, Any]:
@@ -120,7 +147,7 @@ def provenance(command: str, device: str = "cpu") -> dict[str, Any]:
         "commit": _commit(),
         "date": datetime.now(UTC).date().isoformat(),
         "python": platform.python_version(),
-        "versions": dict(_versions()),
+        "versions": versions(),
         "hardware": hardware,
     }
 
@@ -146,9 +173,11 @@ def _commit() -> str:
         return "unknown"
 
 
-def _versions() -> Iterator[tuple[str, str]]:
+@functools.cache
+def versions() -> dict[str, str]:
     """Versions of what a number can depend on, of those that are installed."""
-    names = ("mpt-lml", "torch", "numpy", "scipy", "scikit-learn")
+    names, found = ("mpt-lml", "torch", "numpy", "scipy", "scikit-learn"), {}
     for name in (*names, "transformers", "tokenizers", "datasets"):
         with suppress(metadata.PackageNotFoundError):
-            yield name, metadata.version(name)
+            found[name] = metadata.version(name)
+    return found

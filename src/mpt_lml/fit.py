@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -272,16 +272,17 @@ class _State:
         """Go on from the file, after checking that it belongs to this configuration."""
         if self.checkpoint is None:
             return
-        require_writable(self.checkpoint.path.parent)
-        if not self.checkpoint.path.exists():
+        path, own = self.checkpoint.path, {"streams": len(self.generators), "rows": [*self.rows]}
+        own |= {"shapes": {name: value.shape for name, value in self.parameters.items()}}
+        self.checkpoint = replace(self.checkpoint, settings={**self.checkpoint.settings, **own})
+        require_writable(path.parent)
+        if not path.exists():
             return
-        stored = load_tensors(self.checkpoint.path, self.checkpoint.settings)
+        stored = load_tensors(path, self.checkpoint.settings)
         self.done, self.seen = stored["counts"].tolist()
         if self.done > num_steps:
-            raise CheckpointMismatchError(
-                f"{self.checkpoint.path} is already at epoch {self.done}, beyond the {num_steps} "
-                "asked for. Name another file."
-            )
+            already = f"{path} is already at epoch {self.done}, beyond the {num_steps} asked for"
+            raise CheckpointMismatchError(f"{already}. Name another file.")
         for name, value in self.parameters.items():
             value.data.copy_(stored[f"parameter/{name}"])
         for prefix, value, memory in self.memories():
@@ -293,8 +294,7 @@ class _State:
         self.kept |= {name[5:]: value for name, value in stored.items() if name[:5] == "kept/"}
         for g, generator in enumerate(self.generators):
             generator.set_state(stored[f"generator/{g}"])
-        with warnings.catch_warnings():  # they follow from the number of steps alone
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):  # they follow from the number of steps alone
             for schedule in schedules:
                 for _ in range(self.done):
                     schedule.step()

@@ -95,9 +95,9 @@ def conditional_divergence(
 class LowRankPosterior:
     """p(z | x_R) for P observed sets at once: all that the conditionals of x need.
 
-    W, σ², 1 for what is kept and 0 for what is masked, and Λ_R⁻¹. All axes before those named (written
-    ...) are a batch of models, each with its own loadings and, where wanted, its own noise variance
-    and sets.
+    W, σ², 1 for what is kept and 0 for what is masked, L with σ² Λ_R = L Lᵀ, T = L⁻¹ Wᵀ and its columns
+    in R, T_R. All axes before those named (written ...) are a batch of models, each with its own
+    loadings and, where wanted, its own noise variance and sets.
 
     >>> W, R = torch.ones(3, 1), torch.tensor([[True, True, False]])
     >>> LowRankPosterior.of(W, torch.tensor(1.0), R).variance()[0, 2]  # 1 + 1 / (1 + 2)
@@ -107,95 +107,107 @@ class LowRankPosterior:
     loadings: Float[Tensor, "*B D K"]
     noise_variance: Float[Tensor, "..."]
     keep: Float[Tensor, "*#B P D"]
-    inverse: Float[Tensor, "*B P K K"]
+    factor: Float[Tensor, "*B P K K"]
+    white: Float[Tensor, "*B P K D"]
+    seen: Float[Tensor, "*B P K D"]
+    scale: float  # ‖W‖/σ of the worst model: with it errors grow, and with its square for squares
+    stiff: bool  # more than half of the digits are lost in differences of squares
 
     @classmethod
-    def of(
-        cls, loadings: Tensor, noise_variance: Tensor, observed: Bool[Tensor, "*#B P D"]
-    ) -> LowRankPosterior:
-        """Invert Λ_R for every row R of ``observed``; cost O(P (D K² + K³)) a model."""
-        keep = observed.to(loadings.dtype)
-        dim = loadings.shape[-1]
-        gram = (keep @ _outer(loadings)).unflatten(-1, (dim, dim))
-        identity = torch.eye(dim, dtype=loadings.dtype, device=loadings.device)
-        # All eigenvalues are at least 1: no factorization is needed to know that an inverse exists.
-        inverse, _ = torch.linalg.inv_ex(identity + gram / noise_variance[..., None, None, None])
-        return cls(loadings, noise_variance, keep, inverse)
+    def of(cls, loadings: Tensor, noise_variance: Tensor, observed: Tensor) -> LowRankPosterior:
+        """Factor σ² Λ_R for every row R of ``observed`` (..., P, D); O(P (D K² + K³)) a model.
+
+        Raises ``ValueError``, as its methods do, where so small a σ² would let rounding be seen.
+        """
+        keep, noise = observed.to(loadings.dtype), noise_variance[..., None, None, None]
+        identity, rows = torch.eye(loadings.shape[-1]).to(loadings), loadings[..., None, :, :]
+        ratio = loadings.detach().square().sum(dim=(-2, -1)) / noise_variance.detach()
+        scale = ratio.max().sqrt().item()
+        _require_digits(10.0 * scale, loadings)
+        if stiff := scale**4 * torch.finfo(loadings.dtype).eps > 1.0:  # from the root of σ² Λ_R
+            kept = keep[..., None] * rows
+            root = (noise.sqrt() * identity).expand(*kept.shape[:-2], *identity.shape)
+            q, r = torch.linalg.qr(torch.cat([kept, root], dim=-2))
+            factor, own = r.mT, q[..., : loadings.shape[-2], :].mT
+        else:
+            outer = (loadings[..., :, None] * loadings[..., None, :]).flatten(-2)
+            gram = (keep @ outer).unflatten(-1, identity.shape)  # all masks in one product
+            factor, own = torch.linalg.cholesky_ex(gram + noise * identity).L, None
+        # From the right, its transpose is contiguous: products with it run as one large product.
+        white = torch.linalg.solve_triangular(factor.mT, rows, upper=True, left=False).mT
+        seen = keep[..., None, :] * (white if own is None else own)
+        return cls(loadings, noise_variance, keep, factor, white, seen, scale, stiff)
 
     def variance(self) -> Float[Tensor, "*B P D"]:
-        """Var(x_j | x_R) = σ² + w_jᵀ Λ_R⁻¹ w_j for every coordinate j."""
-        return self._noise(2) + self.inverse.flatten(-2) @ _outer(self.loadings).mT
+        """Var(x_j | x_R) = σ² (1 + |T_j|²) for every coordinate j."""
+        return self.noise_variance[..., None, None] * (1.0 + self.white.square().sum(dim=-2))
+
+    def explain(self, centered: Tensor) -> tuple[Tensor, Tensor]:
+        """E[z | x_R] of every datum, (..., P, N, K), and what it leaves of x, (..., P, N, D)."""
+        seen = centered @ self.seen.mT
+        latent = torch.linalg.solve_triangular(self.factor, seen, upper=False, left=False)
+        residual = centered - latent @ self.loadings[..., None, :, :].mT
+        if self.stiff:
+            far = self._square(residual.detach()).max().sqrt().item()
+            _require_digits(0.3 * self.scale * far, residual)
+        return latent, residual
 
     def log_conditional(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N D"]:
         """log p(x_j | x_R) of every datum; meaningful where j is not in R."""
-        loadings = self.loadings[..., None, :, :]
-        weights = self.keep[..., None] * (loadings @ self.inverse) / self._noise(3)
-        residual = centered - (centered @ weights) @ loadings.mT
-        return log_normal(residual, self.variance()[..., None, :])
+        return log_normal(self.explain(centered)[1], self.variance()[..., None, :])
 
-    def mean_log_conditional(
-        self, second_moment: Float[Tensor, "*#B D D"]
-    ) -> Float[Tensor, "*B P D"]:
-        """The same averaged over data of the given ``second_moment`` XᵀX/N about the mean.
+    def mean_log_conditional(self, moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P D"]:
+        """The same averaged over data of the given second moment C = XᵀX/N about the mean.
 
-        Each model of a batch may have data of its own. Its squared residual is
-        ``C_jj − 2 w_jᵀ G_Rᵀ C_:j + w_jᵀ (G_Rᵀ C G_R) w_j`` with ``G_R = diag(keep) W Λ_R⁻¹/σ²``:
-        O(D² K) a mask, whatever the number of data.
+        Each model of a batch may have data of its own. The squared residual is
+        ``C_jj − 2 T_jᵀ T_R C_:j + T_jᵀ (T_R C T_Rᵀ) T_j``: O(D² K) a mask, whatever N.
         """
-        cross, moment = self._moments(second_moment)
-        quadratic = (self.inverse @ moment @ self.inverse).flatten(-2)
-        slope = ((self.inverse @ self._rows()) * cross).sum(dim=-2)
-        square = (
-            _diagonal(second_moment)
-            - 2.0 * slope / self._noise(2)
-            + quadratic @ _outer(self.loadings).mT / self._noise(2) ** 2
-        )
+        square, cross, inner = self._moments(moment)
+        square = square + (self.white * (inner @ self.white - 2.0 * cross)).sum(dim=-2)
         variance = self.variance()
         return -0.5 * (LOG_2PI + variance.log() + square / variance)
 
     def log_marginal(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N"]:
         """log p(x_R) of every datum; 0 where R is empty."""
-        projected = (self.keep[..., None, :] * centered) @ self.loadings[..., None, :, :]
-        explained = ((projected @ self.inverse) * projected).sum(dim=-1)
-        total = self.keep @ centered.square().mT
-        return self._log_density(total, explained, 1)
+        if self.stiff:  # sums of squares; below, a difference of two that are nearly equal
+            latent, residual = self.explain(centered)
+            return self._log_density(self._square(residual) + latent.square().sum(dim=-1), 1)
+        explained = (centered @ self.seen.mT).square().sum(dim=-1)
+        left = self.keep @ centered.square().mT - explained
+        return self._log_density(left / self.noise_variance[..., None, None], 1)
 
-    def mean_log_marginal(self, second_moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P"]:
-        """log p(x_R) averaged over data of the given ``second_moment``."""
-        _, moment = self._moments(second_moment)
-        explained = (self.inverse * moment).sum(dim=(-2, -1))
-        total = (self.keep * _diagonal(second_moment)).sum(dim=-1)
-        return self._log_density(total, explained, 0)
+    def mean_log_marginal(self, moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P"]:
+        """log p(x_R) averaged over data of the given second ``moment``."""
+        square, _, inner = self._moments(moment)
+        left = (self.keep * square).sum(dim=-1) - inner.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+        return self._log_density(left / self.noise_variance[..., None], 0)
 
-    def _log_density(self, total: Tensor, explained: Tensor, axes: int) -> Tensor:
-        """log p(x_R) from the squared norm of x_R and what the latents explain of it."""
-        noise, last = self._noise(1 + axes), (..., *[None] * axes)
-        log_det = -torch.linalg.slogdet(self.inverse).logabsdet[last]
-        size, quadratic = self.keep.sum(dim=-1)[last], (total - explained / noise) / noise
-        return -0.5 * (size * (LOG_2PI + noise.log()) + log_det + quadratic)
+    def _log_density(self, quadratic: Tensor, axes: int) -> Tensor:
+        """log p(x_R) from x_Rᵀ Σ_RR⁻¹ x_R."""
+        noise, last = self.noise_variance[(..., *[None] * (1 + axes))], (..., *[None] * axes)
+        log_det = 2.0 * self.factor.diagonal(dim1=-2, dim2=-1).abs().log().sum(dim=-1)[last]
+        size, dim = self.keep.sum(dim=-1)[last], self.loadings.shape[-1]
+        return -0.5 * (size * LOG_2PI + log_det + (size - dim) * noise.log() + quadratic)
 
-    def _noise(self, axes: int) -> Tensor:
-        """σ² with ``axes`` trailing axes to broadcast over."""
-        return self.noise_variance[(..., *[None] * axes)]
+    def _square(self, residual: Tensor) -> Tensor:
+        """|x_R − W_R z|²/σ², (..., P, N)."""
+        total = (residual.square() @ self.keep[..., None])[..., 0]
+        return total / self.noise_variance[..., None, None]
 
-    def _rows(self) -> Float[Tensor, "*B 1 K D"]:
-        """Wᵀ, contiguous: batched products with it then run as one large matrix product."""
-        return self.loadings.mT.contiguous()[..., None, :, :]
-
-    def _moments(self, second_moment: Tensor) -> tuple[Tensor, Tensor]:
-        """W_Rᵀ C_R: (the only product with D² terms) and W_Rᵀ C_RR W_R."""
-        kept_rows = self.keep[..., None, :] * self._rows()
+    def _moments(self, moment: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The diagonal of C, T_R C_R: (the only product with D² terms) and T_R C_RR T_Rᵀ."""
+        _require_digits(0.5 * self.scale**2, moment)
         # One moment for all: a single large product. One each: a batched product over the masks.
-        shared = second_moment.ndim == 2
-        cross = kept_rows @ (second_moment if shared else second_moment[..., None, :, :])
-        return cross, cross @ kept_rows.mT
+        cross = self.seen @ (moment if moment.ndim == 2 else moment[..., None, :, :])
+        return moment.diagonal(dim1=-2, dim2=-1)[..., None, :], cross, cross @ self.seen.mT
 
 
-def _diagonal(second_moment: Float[Tensor, "*B D D"]) -> Float[Tensor, "*B 1 D"]:
-    """E x_j², with an axis for the masks."""
-    return second_moment.diagonal(dim1=-2, dim2=-1)[..., None, :]
-
-
-def _outer(loadings: Float[Tensor, "*B D K"]) -> Float[Tensor, "*B D KK"]:
-    """w_j w_jᵀ as rows: turns a batch of K×K forms into one matrix product."""
-    return (loadings[..., :, None] * loadings[..., None, :]).flatten(-2)
+def _require_digits(growth: float, of: Tensor) -> None:
+    """Refuse what rounding may change by more than ε^0.4 nats: 5e-7 in float64, 2e-3 in float32."""
+    epsilon = torch.finfo(of.dtype).eps
+    if growth * epsilon > epsilon**0.4:
+        raise ValueError(
+            f"noise_variance is so small beside loadings or data that rounding in {of.dtype} changes"
+            f" log-densities by {growth * epsilon:.0e} nats, more than {epsilon**0.4:.0e}. Use float64,"
+            " larger noise and, where moments were given, methods of PPCA, which see the data."
+        )

@@ -21,12 +21,7 @@ from torch import Tensor
 from mpt_lml.numerics import LOG_2PI, cholesky
 from mpt_lml.shapes import require_count, require_generator
 
-__all__ = [
-    "Grid",
-    "find_modes",
-    "gauss_hermite",
-    "trapezoid",
-]
+__all__ = ["Grid", "find_modes", "gauss_hermite", "trapezoid"]
 
 MAX_LATENT_DIM = 3  # 20 nodes an axis are 160,000 at K = 4
 _MASS_TOLERANCE = 1e-3
@@ -133,10 +128,7 @@ def log_mixture(
 
 
 def log_integral(
-    log_joint: _LogJoint,
-    start: Float[Tensor, "N K"],
-    nodes_per_axis: int = 11,
-    extent: float = 5.0,
+    log_joint: _LogJoint, start: Float[Tensor, "N K"], nodes_per_axis: int = 11, extent: float = 5.0
 ) -> Float[Tensor, " N"]:
     """log ∫ p(x_n, z) dz, nats, every datum on a grid of its own (Naylor & Smith 1982).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mpt_lml.checkpoints import CheckpointError, pinned_revision, quiet_if_local, require_checkpoint
-from mpt_lml.files import book_file
+from mpt_lml.checkpoints import CheckpointError, loading, pinned_revision, require_checkpoint
+from mpt_lml.files import book_file, digest
 from mpt_lml.shapes import require_count
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ def at_random(build: Any, config: Any, *, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(config).eval()
+
+
+def fingerprint(network: Any) -> str:
+    """SHA-256 of a network's weights and of the configuration that says what they compute."""
+    config = json.loads(network.config.to_json_string())
+    return digest(json.dumps(config | {"transformers_version": None}), network.state_dict())
 
 
 def random_bert_base(vocab_size: int = 30522, *, seed: int) -> Any:
@@ -206,8 +213,9 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
         pieces = Path(source).read_text(encoding="utf-8").splitlines()
         return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)
     try:
-        return AutoTokenizer.from_pretrained(source, revision=revision or pinned_revision(source))
-    except (OSError, ValueError) as error:
+        revision = revision or pinned_revision(source)
+        return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(
             f"{source} has no tokenizer that can be read: {reason}. "
@@ -221,9 +229,9 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
     Safetensors only; weights are float32, in whatever precision they were stored. A name on the hub
     means the commit that the book pins, unless ``revision`` names another.
 
-    Raises ``CheckpointError`` for a folder without a checkpoint or with pickled weights only, for
-    missing weights (an encoder alone), and where the hub cannot be reached, ``ValueError`` for
-    another kind of model and for a hub name without a revision.
+    Raises ``CheckpointError`` for a folder without a checkpoint, with pickled or damaged weights or
+    code of its own, for missing weights (an encoder alone), and where the hub cannot be reached,
+    ``ValueError`` for another kind of model and for a hub name without a revision.
 
     >>> load_network(small_bert_folder()).config.hidden_size
     160
@@ -232,8 +240,8 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
 
     require_checkpoint(source)
     revision = revision or pinned_revision(source) or "main"  # a folder has none
-    try:
-        config = AutoConfig.from_pretrained(source, revision=revision)
+    with loading(source, revision):
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
         is_mae = config.model_type == "vit_mae"
         if not is_mae and type(config) not in AutoModelForMaskedLM._model_mapping:
             raise ValueError(
@@ -241,24 +249,18 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
                 "ViT-MAE: it cannot say log p of what is hidden. Use a model of BERT's kind."
             )
         loader: Any = ViTMAEForPreTraining if is_mae else AutoModelForMaskedLM
-        how: dict[str, Any] = {"use_safetensors": True, "dtype": torch.float32}
-        with quiet_if_local(source):
-            network, report = loader.from_pretrained(
-                source, config=config, revision=revision, output_loading_info=True, **how
-            )
-    except OSError as error:
-        raise CheckpointError(
-            f"{source} (revision {revision}) could not be loaded as safetensors: there is no "
-            "network, no such name, or only pickled weights, which are refused. Either download it "
-            "where there is a network and name the folder that save_pretrained made, or go on "
-            "without it: the small BERT of the book needs no download, small_mae(...) no weights."
-        ) from error
+        how: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
+        how |= {"config": config, "revision": revision, "dtype": torch.float32}
+        network, report = loader.from_pretrained(source, output_loading_info=True, **how)
     missing = sorted(report["missing_keys"])
     if missing:
         raise CheckpointError(
             f"{source} lacks {len(missing)} of the weights of {type(network).__name__}, such as "
             f"{missing[0]}; they would be random. It may be an encoder alone."
         )
+    for name, weight in network.named_parameters():
+        if not weight.isfinite().all():
+            raise CheckpointError(f"{source} is damaged: {name} is not finite. Fetch it again.")
     return network.eval()
 
 

@@ -19,15 +19,7 @@ from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.vae import Parameters, dense, divergence_from_prior, log_likelihood
 from mpt_lml.shapes import require_boolean_rows, require_data
 
-__all__ = [
-    "curve",
-    "exact",
-    "linear_elbo",
-    "log_marginal",
-    "mixture",
-    "sampled",
-    "second_moment",
-]
+__all__ = ["curve", "exact", "linear_elbo", "log_marginal", "mixture", "sampled", "second_moment"]
 
 _W = Float[Tensor, "*B D K"]
 _Noise = Float[Tensor, "..."]
@@ -62,8 +54,7 @@ def mask_scores(
     loadings: _W, noise_variance: _Noise, moment: _Moment, mask: _Masks
 ) -> Float[Tensor, "*B P"]:
     """The score of every mask under PPCA, mean over the data, nats a coordinate, (..., P)."""
-    posterior = LowRankPosterior.of(loadings, noise_variance, ~mask)
-    values = posterior.mean_log_conditional(moment)
+    values = LowRankPosterior.of(loadings, noise_variance, ~mask).mean_log_conditional(moment)
     return scores.mask_score(values, mask.expand_as(values))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from unittest import mock
 
 import checks
 import pytest
@@ -138,27 +140,67 @@ kernelspec: {{name: python3, display_name: Python 3}}
 """
 
 
-def test_chapters_are_executed_ahead_once(tmp_path: Path) -> None:
+def book_of(folder: Path, **chapters: str) -> Path:
+    """A book whose chapters have one cell each."""
+    (folder / "_config.yml").write_text("execute: {timeout: 60}\n")
+    names = "\n".join(f"      - file: book/{name}" for name in chapters)
+    (folder / "_toc.yml").write_text(
+        f"format: jb-book\nroot: index\nparts:\n  - numbered: true\n    chapters:\n{names}\n"
+    )
+    (folder / "book").mkdir()
+    for name, code in chapters.items():
+        (folder / "book" / f"{name}.md").write_text(CHAPTER.format(code=code))
+    return folder
+
+
+def said(folder: Path) -> list[str]:
+    """What the executed cells have printed."""
     from jupyter_cache import get_cache
 
-    (tmp_path / "_config.yml").write_text("execute: {timeout: 60}\n")
-    names = ["01-good", "02-bad", "03-good"]
-    chapters = "\n".join(f"      - file: book/{name}" for name in names)
-    (tmp_path / "_toc.yml").write_text(
-        f"format: jb-book\nroot: index\nparts:\n  - numbered: true\n    chapters:\n{chapters}\n"
-    )
-    (tmp_path / "book").mkdir()
-    for name in names:
-        code = "1 / 0" if name == "02-bad" else f"print('{name}'.upper())"
-        (tmp_path / "book" / f"{name}.md").write_text(CHAPTER.format(code=code))
-    done = execute_ahead(tmp_path)
+    cache = get_cache(str(folder / "_build" / ".jupyter_cache"))
+    kept = (cache.get_cache_bundle(each.pk).nb.cells for each in cache.list_cache_records())
+    return sorted(cells[-1].outputs[0].text for cells in kept)
+
+
+@mock.patch.dict(os.environ)
+def test_chapters_are_executed_ahead_once(tmp_path: Path) -> None:
+    names = ("01-good", "02-bad", "03-good")
+    codes = {name: f"print('{name}'.upper())" for name in names} | {"02-bad": "1 / 0"}
+    done = execute_ahead(book_of(tmp_path, **codes))
     assert sorted(Path(uri).stem for uri in done.succeeded) == ["01-good", "03-good"]
     assert [Path(uri).stem for uri in done.excepted] == ["02-bad"]
-    cache = get_cache(str(tmp_path / "_build" / ".jupyter_cache"))
-    outputs = [
-        cache.get_cache_bundle(each.pk).nb.cells[-1].outputs[0].text
-        for each in cache.list_cache_records()
-    ]
-    assert sorted(outputs) == ["01-GOOD\n", "03-GOOD\n"]
+    assert said(tmp_path) == ["01-GOOD\n", "03-GOOD\n"]
     done = execute_ahead(tmp_path)
     assert (done.succeeded, len(done.excepted)) == ([], 1)
+
+
+CALL = """import socket
+try:
+    {call}
+except OSError as error:
+    print(error)"""
+CHILD = """import subprocess, sys
+call = "import socket; socket.create_connection(('192.0.2.1', 80), 1)"
+print(subprocess.run([sys.executable, "-c", call], capture_output=True, text=True).stderr)"""
+HOME = """import socket
+with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_connection(server.getsockname()):
+        print("at home")"""
+
+
+@mock.patch.dict(os.environ)
+def test_chapters_are_executed_without_a_network(tmp_path: Path) -> None:
+    """Addresses that are nobody's (RFC 5737), so that nothing is sent where a call gets through."""
+    calls = {
+        "a-name": "socket.getaddrinfo('example.invalid', 80)",
+        "b-number": "socket.create_connection(('192.0.2.1', 80), 1)",
+        "c-datagram": "socket.socket(type=socket.SOCK_DGRAM).sendto(b'', ('192.0.2.2', 80))",
+        "d-page": "__import__('urllib.request').request.urlopen('http://192.0.2.3', timeout=1)",
+    }
+    codes = {name: CALL.format(call=call) for name, call in calls.items()}
+    execute_ahead(book_of(tmp_path, **codes, **{"e-child": CHILD, "f-here": HOME}))
+    home, *refused = sorted(said(tmp_path), key=lambda text: text != "at home\n")
+    assert home == "at home\n" and len(refused) == 5
+    assert all("make book executes without a network" in text for text in refused)
+    for name in ("example.invalid", "192.0.2.1", "192.0.2.2", "192.0.2.3"):
+        assert any(f"and {name} was asked for" in text for text in refused)

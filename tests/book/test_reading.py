@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import inspect
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ from book_layout import Book, Page
 
 import mpt_lml
 
-CALL = re.compile(r"^  - `(.+)`$", re.M)
+CALL = re.compile(r"^    `(.+)`$", re.M)
 CHAPTERS = [pytest.param(page, id=page.name) for page in Book().chapters]
 
 
@@ -50,12 +51,21 @@ def test_every_page_has_a_description_for_link_previews(book: Book, site: Path) 
     assert len(set(says.values())) == len(says)
     for page in book.pages:
         assert 60 <= len(says[page.name]) <= 200, page.name
-        html = (site / f"{page.docname}.html").read_text(encoding="utf-8")
-        assert f'<meta property="og:url" content="{book.url(page.docname)}"' in html
+        text = (site / f"{page.docname}.html").read_text(encoding="utf-8")
+        assert f'<meta property="og:url" content="{book.url(page.docname)}"' in text
         descriptions = re.findall(
-            r'<meta (?:name|property)="(?:og:)?description" content="([^"]*)"', html
+            r'<meta (?:name|property)="(?:og:)?description" content="([^"]*)"', text
         )
-        assert len(set(descriptions)) == 1 and len(descriptions) == 2, page.name
+        assert set(map(html.unescape, descriptions)) == {says[page.name]}, page.name
+        assert len(descriptions) == 2, page.name
+
+
+def test_the_landing_page_counts_the_exercises(book: Book) -> None:
+    texts = [page.path.read_text(encoding="utf-8") for page in book.chapters]
+    exercises = sum(text.count("```{exercise}") for text in texts)
+    assert exercises == sum(text.count("```{solution-start}") for text in texts)
+    landing = (book.root / "book" / "index.md").read_text(encoding="utf-8")
+    assert f"Each of the {exercises} exercises has a solution" in landing
 
 
 @pytest.mark.parametrize("page", CHAPTERS)

@@ -18,6 +18,8 @@ BOOK = Book()
 PAGES = [page.docname for page in BOOK.pages]
 CHAPTERS = [page.docname for page in BOOK.chapters]
 DESKTOP = {"width": 1280, "height": 900}
+WORDS_OF_THE_FIELD = ["any-order", "pseudo-log-likelihood", "perplexity", "MDLM", "LLaDA"]
+WORDS_OF_THE_FIELD += ["control variate", "composite likelihood", "Shapley", "crossover", "cheat"]
 PHONE = {"width": 390, "height": 844}
 
 UNTYPESET = """() => [...document.querySelectorAll('article .math')]
@@ -93,6 +95,17 @@ def test_search_finds_a_theorem(browser, address: str) -> None:
     visit.page.wait_for_selector("#search-results li a")
     found = visit.page.eval_on_selector_all("#search-results li a", "all => all.map(a => a.href)")
     assert any(theorem.page.docname in link for link in found), (word, found)
+    assert visit.outside == []
+    visit.close()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    WORDS_OF_THE_FIELD,
+)
+def test_search_finds_the_words_of_the_field(browser, address: str, asked: str) -> None:
+    visit = Visit(browser, f"{address}/search.html?q={asked.replace(' ', '+')}", viewport=DESKTOP)
+    visit.page.wait_for_selector("#search-results li a", timeout=10_000)
     assert visit.outside == []
     visit.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,16 @@ def index() -> Index:
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory, address: str, index: Index) -> Path:
+def printed(tmp_path_factory, browser, address: str, index: Index) -> Path:
     out = tmp_path_factory.mktemp("pdf") / "book.pdf"
-    print_book(index.book, index.book.root / "_build" / "html", out)
+    print_book(index.book, browser, address, out)
     return out
 
 
 @pytest.fixture(scope="module")
 def text(printed: Path) -> str:
-    return re.sub(r"\s+", " ", " ".join(page.extract_text() for page in PdfReader(printed).pages))
+    raw = " ".join(page.extract_text() for page in PdfReader(printed).pages)
+    return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", raw))  # ligatures apart
 
 
 def test_it_fits_into_a_mail(printed: Path) -> None:

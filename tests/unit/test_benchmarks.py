@@ -156,3 +156,14 @@ def test_hidden_markov_conditionals_are_the_literal_ones() -> None:
         parameters = (source.initial, source.transition, source.emission)
         slow = literal.hmm_log_conditional(row, *parameters, hidden)
         assert values[hidden].tolist() == pytest.approx(slow, abs=1e-12)
+
+
+def ones(count: int) -> tuple[float, list[float]]:
+    return 0.0, [torch.ones(count).sum().item()]
+
+
+def test_memory_of_a_child_is_its_own() -> None:
+    """A parent with a large peak hides nothing: 120 MB of its child are seen, 40 bytes are not."""
+    torch.ones(100_000_000).sum()  # 400 MB, more than the child will need
+    assert run.in_a_process(ones, 10)[2] < 30e6
+    assert 100e6 < run.in_a_process(ones, 30_000_000)[2] < 200e6

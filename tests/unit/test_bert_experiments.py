@@ -6,6 +6,7 @@ import dataclasses
 import math
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -61,7 +62,7 @@ def test_it_writes_the_curve_with_its_settings(call: list[str]) -> None:
     (per_token, _), _, (paper, _) = found["arrays"][f"area/trained/{path}"]
     assert per_token == pytest.approx(sum(score) / 5)
     assert paper == pytest.approx(506.88 * per_token)
-    assert found["weights"] == {"name": call[3], "revision": None}  # a folder has none
+    assert found["weights"] == {"name": call[3], "revision": None, "sha256": mock.ANY}
 
 
 def test_fifteen_percent_is_a_score_and_no_area(call: list[str]) -> None:

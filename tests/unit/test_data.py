@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import os
+import pickle
 import struct
 import tarfile
 from pathlib import Path
@@ -150,6 +151,17 @@ def test_a_truncated_color_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(data.CorruptDataError, match=f"{path.name} cannot be read.*truncated"):
         data.images(name)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(1000), pickle.dumps([1, 2])])
+def test_what_is_no_array_is_not_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    path = color_folder(tmp_path, monkeypatch, "cifar100")
+    path.write_bytes(content)
+    with pytest.raises(data.CorruptDataError, match=f"{path} cannot be read.*fetch it") as caught:
+        data.images("cifar100")
+    assert "pickle" not in str(caught.value)
 
 
 def test_a_color_set_of_the_wrong_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from mpt_lml import PPCA, curves, data, estimators, experiments, fit, networks
 from mpt_lml.experiments import base, cli, identity, ledger
 from mpt_lml.experiments.base import Bench, Finding
-from mpt_lml.files import read_json, write_json
+from mpt_lml.files import load_tensors, read_json, save_tensors
 
 ROOT = Path(__file__).parents[2]
 
@@ -198,8 +199,8 @@ class TestResumableRuns:
         call = ["run", "counting", "--preset", "quick", "--checkpoints", str(tmp_path / "mine")]
         assert cli.main(call) == 130
         assert cli.main(call) == 0
-        kept = sorted(path.name for path in (tmp_path / "mine").iterdir())
-        assert kept == ["0.safetensors", "1.safetensors", "seconds.json"]
+        zero, one, seconds = sorted(path.name for path in (tmp_path / "mine").iterdir())
+        assert (zero, one, seconds[:8]) == ("0.safetensors", "1.safetensors", "seconds-")
 
     def test_what_was_kept_for_other_settings_is_refused(
         self, counting: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -215,7 +216,9 @@ class TestResumableRuns:
         Bench(folder=tmp_path).keep("x", lambda: work)
         with pytest.raises(fit.CheckpointMismatchError, match="its device is 'cpu'"):
             Bench(torch.device("cuda"), folder=tmp_path).keep("x", lambda: work)
-        with pytest.raises(fit.CheckpointMismatchError, match="its weights is None, wanted 'b'"):
+        with pytest.raises(
+            fit.CheckpointMismatchError, match="its weights is 'absent', wanted 'b'"
+        ):
             Bench(folder=tmp_path).keep("x", lambda: work, weights="b")
         torch.set_default_dtype(torch.float64)
         try:
@@ -229,7 +232,10 @@ class TestResumableRuns:
     ) -> None:
         call = ["run", "counting", "--preset", "quick", "--checkpoints", str(tmp_path / "mine")]
         assert cli.main(call) == 130
-        write_json(tmp_path / "mine" / "seconds.json", 1000.0)
+        of = {"experiment": "counting", **dataclasses.asdict(base.find("counting").preset("quick"))}
+        (note,) = (tmp_path / "mine").glob("seconds-*")
+        assert load_tensors(note, of)["seconds"] < 60.0
+        save_tensors(note, {"seconds": torch.tensor(1000.0)}, of)
         assert cli.main([*call, "--json", "out.json"]) == 0
         assert 1000.0 <= read_json("out.json")["seconds"] < 1060.0
 
@@ -250,9 +256,9 @@ class TestOtherNetworks:
         call = ["run", "table-2-pretrained", "--preset", "quick"]
         assert cli.main([*call, "--model", folder]) == 0
         named = read_json(Path("mpt-lml-results", "table-2-pretrained.json"))
-        assert named["weights"] == {"name": folder, "revision": None}
+        assert named["weights"] == {"name": folder, "revision": None, "sha256": mock.ANY}
         assert cli.main(call) == 0
-        own = read_json(Path("mpt-lml-results", "table-2-pretrained.json"))
+        own = read_json(Path("mpt-lml-results", "table-2-pretrained-2.json"))
         assert "weights" not in own
         assert own["arrays"]["curve/written"] == named["arrays"]["curve/written"]
 

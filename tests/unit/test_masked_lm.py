@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from models import generator
+from safetensors.torch import load_file, save_file
 from tiny_bert import CLS, MASK, PIECES, SEP, tiny, tokenizer
 from transformers import (
     BertConfig,
@@ -19,6 +21,7 @@ from transformers import (
 
 from mpt_lml import MaskedLM, curves, data, estimators, masks, networks
 from mpt_lml.checkpoints import BERT_BASE, CheckpointError
+from mpt_lml.files import read_json
 from mpt_lml.models.masked_lm import masked_logits
 
 
@@ -347,6 +350,54 @@ class TestRefusals:
             CheckpointError, match="only pickled weights .pytorch_model.bin.*refused"
         ):
             networks.load_network(tmp_path)
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_code_in_a_folder_is_not_run(self, tmp_path: Path, known: bool, monkeypatch) -> None:
+        """It is asked for, and somebody would say yes."""
+        monkeypatch.setattr("builtins.input", lambda *_: "y")
+        tiny().float().save_pretrained(tmp_path)
+        tokenizer().save_pretrained(tmp_path)
+        for name, parts in (
+            ("config.json", {"AutoConfig": "own.Config", "AutoModelForMaskedLM": "own.Model"}),
+            ("tokenizer_config.json", {"AutoTokenizer": ["own.Pieces", None]}),
+        ):
+            said = read_json(tmp_path / name) | {"auto_map": parts}
+            own = {} if known else {"model_type": "mine", "tokenizer_class": "Mine"}
+            (tmp_path / name).write_text(json.dumps(said | own))
+        (tmp_path / "own.py").write_text(
+            f"open({str(tmp_path / 'ran')!r}, 'w')\n"
+            "from transformers import BertForMaskedLM as Model, BertTokenizer as Pieces\n"
+            "from transformers import BertConfig\n"
+            "class Config(BertConfig):\n    model_type = 'mine'\n"
+        )
+        for load in (networks.load_network, networks.load_tokenizer):
+            if known:  # what transformers brings is taken
+                load(tmp_path)
+            else:
+                with pytest.raises(CheckpointError) as caught:
+                    load(tmp_path)
+                said = str(caught.value)
+                assert str(tmp_path) in said and "trust_remote_code" not in said
+            assert not (tmp_path / "ran").exists()
+
+    @pytest.mark.parametrize("how", ["truncated", "flipped", "emptied", "zeroed", "shapes", "nan"])
+    def test_damaged_weights(self, tmp_path: Path, how: str) -> None:
+        tiny().float().save_pretrained(tmp_path)
+        path = tmp_path / "model.safetensors"
+        content, weights = path.read_bytes(), load_file(path)
+        name = next(name for name in weights if name.endswith("word_embeddings.weight"))
+        flipped = bytes([*content[:3], content[3] ^ 1, *content[4:]])  # the header's length
+        zeros, short = bytes(len(content)), content[:-9]
+        raw = {"truncated": short, "flipped": flipped, "emptied": b"", "zeroed": zeros}
+        if how in raw:
+            path.write_bytes(raw[how])
+        else:
+            other = weights[name][:5] if how == "shapes" else weights[name] * torch.nan
+            save_file(weights | {name: other.clone()}, path, {"format": "pt"})
+        with pytest.raises(CheckpointError) as caught:
+            networks.load_network(tmp_path)
+        said = str(caught.value)
+        assert f"{tmp_path} is damaged" in said and "again" in said and "pickle" not in said
 
     def test_encoder_without_its_head(self, tmp_path: Path) -> None:
         BertModel(tiny().config).float().save_pretrained(tmp_path)

@@ -132,7 +132,7 @@ def test_a_local_checkpoint_takes_the_place_of_the_small_ones(tmp_path: Path) ->
     errors = found.arrays["error/test/digits/trained"], found.arrays["error/test/digits/random"]
     assert all(torch.isfinite(each).all() for each in errors)
     assert not torch.equal(*errors)
-    assert found.weights == {"name": str(tmp_path), "revision": None}
+    assert found.weights == {"name": str(tmp_path), "revision": None, "sha256": mock.ANY}
 
 
 def test_one_command_runs_the_pretrained_network(
@@ -147,7 +147,7 @@ def test_one_command_runs_the_pretrained_network(
     with pytest.warns(UserWarning, match="enlarged"):
         assert cli.main(call) == 0
     found = read_json("mpt-lml-results/figure-6-pretrained.json")
-    assert found["weights"] == {"name": "mae", "revision": None}
+    assert found["weights"] == {"name": "mae", "revision": None, "sha256": mock.ANY}
     assert found["provenance"]["command"].endswith("--seed 4 --model mae")
     assert list(found["findings"]) == ["fig-6"]
     assert len(found["arrays"]["score/digits/trained/size"]) == 1
@@ -168,13 +168,11 @@ def test_a_stored_run_of_the_pretrained_network_is_shown(
     real = base.book_file
     monkeypatch.setattr(base, "book_file", lambda n: path if "pretrained" in n else real(n))
     stored = experiments.load("figure-6-pretrained")
-    assert stored.weights == {"name": "mae", "revision": None}
-    printed, figures = run_cells("pretrained")
-    assert re.search(r"digits: area -?\d+ nats, r\* = 0\.\d\d ± 0\.\d\d", printed)
-    curves, pictures = figures
-    assert curves.axes[3].get_title(loc="left") == "pre-trained, digits"
-    assert len(curves.axes[3].containers) == 2  # random and trained, with error bars
-    assert [len(ax.images) for ax in pictures.axes] == [1, 1, 0, 0, 0, 0]
+    assert stored.weights == {"name": "mae", "revision": None, "sha256": mock.ANY}
+    printed, _ = run_cells("pretrained")
+    for kind in ("random", "trained"):
+        area = stored.arrays[f"area/digits/{kind}/size"].mean()
+        assert f"digits, {kind}: area {area:.0f} nats, S from " in printed
 
 
 def run_cells(word: str) -> tuple:
@@ -215,7 +213,7 @@ def test_the_pretrained_network_runs_live_from_a_hub(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.warns(UserWarning, match="enlarged"):
         found = live()
-    assert found.weights == {"name": name, "revision": pinned}
+    assert found.weights == {"name": name, "revision": pinned, "sha256": mock.ANY}
     arrays = found.arrays
     assert arrays["picture-75/digits"].shape == arrays["picture/digits"].shape == (5, 3, 12, 12)
     rate, error = (arrays[f"{key}/digits/trained/size"].item() for key in ("rate", "rate-error"))
@@ -233,7 +231,7 @@ def test_without_a_gpu_nothing_is_tried(monkeypatch: pytest.MonkeyPatch, capsys)
     assert capsys.readouterr().out == "not run here (no GPU): it would be run.\n"
     printed, _ = run_cells("pretrained")
     assert printed.endswith(
-        "with a GPU and a network this cell draws vit-mae-base and its random twin\n"
+        "with a GPU and a network this cell scores vit-mae-base and its random twin\n"
     )
 
 
@@ -297,4 +295,4 @@ def test_muon_takes_the_matrices_of_the_layers() -> None:
     state = model.network.state_dict()
     moved = [k for k, v in state.items() if (v - first[k]).abs().max() > 1e-4]
     assert len(moved) == 12  # four of attention and two of the MLP, in one layer and one decoder's
-    assert all(".layers.0." in key or "_layers.0." in key for key in moved)
+    assert all(re.search(r"layers?\.0\.", key) for key in moved)  # transformers 5.0: "layer"

@@ -131,8 +131,9 @@ def _read_color(folder: Path) -> np.ndarray:
     try:
         pixels = (_read_npz if path.suffix == ".npz" else _read_tar)(path)
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+        # Without numpy's words, which advise to unpickle what is no array.
         raise CorruptDataError(
-            f"{path} cannot be read ({error}). It may be truncated; fetch it again."
+            f"{path} cannot be read. It may be truncated; fetch it again."
         ) from error
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (side, side, 3):
         raise CorruptDataError(

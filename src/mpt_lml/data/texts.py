@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from mpt_lml.data.places import (
-    CorruptDataError,
-    checked,
-    from_hub,
-    local,
-    not_found,
-)
+from mpt_lml.data.places import CorruptDataError, checked, from_hub, local, not_found
 
 __all__ = ["Sentences", "sentences"]
 

@@ -3,13 +3,7 @@
 from mpt_lml.estimators.annealing import ais, annealed_evidence
 from mpt_lml.estimators.area import area, exact, exact_variance, ordered_chain, random_size
 from mpt_lml.estimators.conditionals import GibbsConditional, ImportanceConditional
-from mpt_lml.estimators.latent import (
-    at_mode,
-    from_encoder,
-    from_prior,
-    iwae,
-    log_weights,
-)
+from mpt_lml.estimators.latent import at_mode, from_encoder, from_prior, iwae, log_weights
 
 __all__ = [
     "GibbsConditional",

@@ -18,14 +18,7 @@ from mpt_lml.results import Estimate
 from mpt_lml.shapes import require_count, require_generator
 from mpt_lml.verdicts import mean_and_error
 
-__all__ = [
-    "GaussianProposal",
-    "at_mode",
-    "from_encoder",
-    "from_prior",
-    "iwae",
-    "log_weights",
-]
+__all__ = ["GaussianProposal", "at_mode", "from_encoder", "from_prior", "iwae", "log_weights"]
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from mpt_lml import fit
 from mpt_lml.checkpoints import resolved_revision, why_not_here
-from mpt_lml.files import book_file, load_tensors, read_json, save_tensors
+from mpt_lml.files import book_file, load_tensors, read_json, save_tensors, versions
 from mpt_lml.fit import Progress, silent
+from mpt_lml.networks import fingerprint
 from mpt_lml.verdicts import mean_and_error
 
 
@@ -46,8 +47,7 @@ class Finding:
 class Outcome:
     """What a run returns: findings for the ledger, arrays for figures, a checksum of its data.
 
-    ``weights`` names the loaded network and the commit of the hub that it came from; the last three
-    belong to a recorded outcome.
+    ``weights``: a network's name, commit on the hub and hash. A recorded one has the last three.
 
     >>> Outcome({"gap": Finding(0.5)}, {"gaps": torch.ones(3)}).as_dict()["arrays"]
     {'gaps': [1.0, 1.0, 1.0]}
@@ -71,9 +71,12 @@ class Outcome:
         return content if self.weights is None else content | {"weights": self.weights}
 
 
-def weights_of(model: str | None) -> dict[str, str | None] | None:
-    """For :class:`Outcome`: a loaded network's name, and the commit behind it on the hub."""
-    return None if model is None else {"name": model, "revision": resolved_revision(model)}
+def weights_of(model: str | None, network: Any) -> dict[str, str | None] | None:
+    """For :class:`Outcome`: a loaded network's name, the commit behind it on the hub, its hash."""
+    if model is None:
+        return None
+    place = {"name": str(model), "revision": resolved_revision(model)}
+    return {**place, "sha256": fingerprint(network)}
 
 
 def _rounded(value: Any) -> Any:
@@ -97,29 +100,29 @@ class Bench:
         """Where :mod:`mpt_lml.fit` keeps the state of the training called ``name``, if anywhere."""
         if self.folder is None:
             return None
-        return fit.Checkpoint(self._path(name), self._identity(identity), every)
+        path = Path(self.folder, f"{name}.safetensors")
+        return fit.Checkpoint(path, self._identity(identity), every)
 
     def keep(
         self, name: str, work: Callable[[], Mapping[str, Tensor]], **identity: Any
     ) -> dict[str, Tensor]:
         """What an earlier run of these settings kept under ``name``, else ``work()``, now kept.
 
-        ``identity`` is what else decides the tensors: a hash of weights or data. They come back on
-        the CPU. Raises :class:`~mpt_lml.files.CheckpointMismatchError` where a file is of another.
+        ``identity`` is what else decides the tensors, which come back on the CPU: hashes of data
+        and weights. :class:`~mpt_lml.files.CheckpointMismatchError` where a file is of another.
         """
         if self.folder is None:
             return dict(work())
-        path, identity = self._path(name), self._identity(identity)
+        path, identity = Path(self.folder, f"{name}.safetensors"), self._identity(identity)
         if not path.exists():
             save_tensors(path, work(), identity)
         return load_tensors(path, identity)
 
-    def _path(self, name: str) -> Path:
-        return Path(self.folder or "") / f"{name}.safetensors"
-
     def _identity(self, more: Mapping[str, Any]) -> dict[str, Any]:
         precision = f"{torch.get_default_dtype()}, {torch.get_float32_matmul_precision()}"
-        return {**self.settings, "device": self.device.type, "precision": precision, **more}
+        own = {f"version of {name}": version for name, version in versions().items()}
+        own |= {"device": self.device.type, "precision": precision}
+        return {**self.settings, **own, **more}
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,8 @@ def experiment(
 
         @functools.wraps(inner)
         def run(self: Any, bench: Bench) -> Outcome:
-            return inner(self, dataclasses.replace(bench, settings=dataclasses.asdict(self)))
+            settings = {"experiment": self.name, **dataclasses.asdict(self)}
+            return inner(self, dataclasses.replace(bench, settings=settings))
 
         for key, value in {**about, "run": run}.items():
             setattr(cls, key, value)
@@ -230,8 +234,7 @@ def run(
     if otherwise is None:
         return chosen.run(bench)
     model = dataclasses.asdict(chosen)["model"]
-    here = model is None or Path(model).exists()
-    reason: object = None if here else why_not_here(model)
+    reason: object = None if model is None or Path(model).exists() else why_not_here(model)
     if reason is None:
         try:
             return chosen.run(bench)
@@ -276,20 +279,16 @@ def load(name: str) -> Outcome:
     if not path.is_file():
         raise FileNotFoundError(f"no run of {name} is recorded. Make one: mpt-lml run {name}")
     stored = read_json(path)
+    arrays = {key: np.array(value) for key, value in stored["arrays"].items()}
     return Outcome(
         {key: Finding(**value) for key, value in stored["findings"].items()},
-        {key: _tensor(value) for key, value in stored["arrays"].items()},
+        {k: torch.tensor(a.astype(float) if a.dtype == object else a) for k, a in arrays.items()},
         stored["data_sha256"],
         stored.get("weights"),
         stored["config"],
         stored["seconds"],
         stored["provenance"],
     )
-
-
-def _tensor(value: Any) -> Tensor:
-    array = np.array(value)
-    return torch.from_numpy(array.astype(float) if array.dtype == object else array)
 
 
 def checksum(tensors: Iterable[Tensor]) -> str:

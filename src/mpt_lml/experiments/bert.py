@@ -12,15 +12,9 @@ from torch import Tensor
 from mpt_lml import networks
 from mpt_lml.checkpoints import BERT_BASE
 from mpt_lml.data import Tokens, encode, sentences
-from mpt_lml.experiments.base import (
-    Bench,
-    Experiment,
-    Finding,
-    Outcome,
-    checksum,
-    experiment,
-    weights_of,
-)
+from mpt_lml.experiments import base
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.files import digest
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.sentence_curves import Design, SentenceCurves, curves
 from mpt_lml.theory import rates
@@ -62,11 +56,12 @@ class OnSentences(Experiment):
     ) -> dict[str, tuple[Tokens, SentenceCurves]]:
         """The sentences of each set and their curve, or what ``bench`` kept for these weights."""
         model = MaskedLM.of(network.to(bench.device), tokenizer, **options)
-        weights = checksum(each.detach().cpu() for each in network.parameters())
+        words = f"{tokenizer.special_tokens_map} {sorted(tokenizer.get_vocab().items())}"
+        used = {"weights": networks.fingerprint(network), "tokenizer": digest(words, {})}
 
         def curve(name: str) -> tuple[Tokens, SentenceCurves]:
             tokens = some_tokens(name, tokenizer, self.num_sentences, model.max_length)
-            same = {"weights": weights, "sentences": checksum([tokens.ids])}
+            same = {**used, "data": digest("", vars(tokens))}
             return tokens, curves(
                 model,
                 tokens,
@@ -109,7 +104,8 @@ class PreTrained(OnSentences):
         """
         design = Design(self.rates, seed=self.seeds[0])
         design.require_area()
-        found = self.curves(bench, *load(self.model), design, batch_tokens=16384)
+        network, tokenizer = load(self.model)
+        found = self.curves(bench, network, tokenizer, design, batch_tokens=16384)
         arrays: dict[str, Tensor] = {}
         findings: dict[str, Finding] = {}
         for name, (_, result) in found.items():
@@ -125,7 +121,7 @@ class PreTrained(OnSentences):
                 key = f"table-2/rerun-pretrained-{short}"
                 findings[key] = Finding(area.value, area.standard_error)
         data = checksum(tokens.ids for tokens, _ in found.values())
-        return Outcome(findings, arrays, data, weights_of(self.model))
+        return Outcome(findings, arrays, data, base.weights_of(self.model, network))
 
 
 def mean_rate(result: SentenceCurves, num_groups: int = 10) -> Float[Tensor, " two"]:
@@ -190,7 +186,8 @@ class BertCurve(OnSentences):
         fall, least = (curve[:, 0] - curve[:, -1]).min(dim=0)
         falls = Finding(fall.item(), torch.hypot(error[least, 0], error[least, -1]).item())
         data = checksum(tokens.ids for tokens, _ in found.values())
-        return Outcome({"small-bert-falls": falls}, arrays, data, weights_of(self.model))
+        weights = base.weights_of(self.model, trained)
+        return Outcome({"small-bert-falls": falls}, arrays, data, weights)
 
 
 @experiment(

@@ -5,27 +5,32 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import itertools
 import json
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import torch
 from tqdm.auto import tqdm
 
+from mpt_lml import files
 from mpt_lml.experiments import base, ledger
 from mpt_lml.experiments.base import Experiment, Outcome
-from mpt_lml.files import checkout, provenance, read_json, require_writable, write_json
 
 
 class _Clock:
     """Seconds of a run over all of its parts; the earlier ones are noted beside its state."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.note = folder / "seconds.json" if folder else None
-        before = read_json(self.note) if self.note and self.note.is_file() else 0.0
+    def __init__(self, folder: Path | None, chosen: Experiment) -> None:
+        self.note = folder / f"seconds-{_mark(chosen)}.safetensors" if folder else None
+        self.of, before = {"experiment": chosen.name, **dataclasses.asdict(chosen)}, 0.0
+        if self.note and self.note.exists():
+            before = files.load_tensors(self.note, self.of)["seconds"].item()
         self.start = self.noted = time.perf_counter() - before
 
     def seconds(self) -> float:
@@ -33,7 +38,8 @@ class _Clock:
 
     def save(self) -> None:
         if self.note is not None:
-            write_json(self.note, self.seconds())
+            noted = torch.tensor(self.seconds(), dtype=torch.float64)
+            files.save_tensors(self.note, {"seconds": noted}, self.of)
         self.noted = time.perf_counter()
 
     def __call__(self, items: Iterable[Any], description: str) -> Iterable[Any]:
@@ -72,7 +78,8 @@ def parser() -> argparse.ArgumentParser:
         "--out",
         metavar="DIR",
         help="folder for NAME.json; default: book/results for a paper run "
-        "in a checkout, which also enters the ledger, else mpt-lml-results",
+        "in a checkout, which also enters the ledger, else mpt-lml-results; a result of other "
+        "inputs is not replaced, the new one becomes NAME-2.json",
     )
     add("--json", metavar="PATH", help="write the result there only; - is stdout")
     add(
@@ -117,10 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     chosen = _settings(options)
     published = chosen == type(chosen).preset("paper")
-    root = checkout() if published and options.json is None and options.out is None else None
+    root = files.checkout() if published and options.json is None and options.out is None else None
     target = _target(options, root)
     folder = _folder(options, chosen)
-    clock = _Clock(folder)
+    clock = _Clock(folder, chosen)
     bench = base.bench_for(chosen, options.device, clock, folder)
     try:
         outcome = chosen.run(bench)
@@ -132,7 +139,9 @@ def _run(options: argparse.Namespace) -> None:
         json.dump(content, sys.stdout, indent=2, allow_nan=False)
         print()
         return
-    write_json(target, content)
+    if root is None and options.json is None:
+        target = _unused(target, content)
+    files.write_json(target, content)
     print(f"wrote {target}")
     if folder is not None and options.checkpoints is None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -187,18 +196,41 @@ def _target(options: argparse.Namespace, root: Path | None) -> Path | None:
         return None
     home = root / "book" / "results" if root else Path("mpt-lml-results")
     path = Path(options.json or Path(options.out or home) / f"{options.name}.json")
-    require_writable(path.parent)
+    files.require_writable(path.parent)
     return path
+
+
+def _unused(path: Path, content: Mapping[str, Any]) -> Path:
+    """``path``, or the first of its numbered siblings that holds no result of other inputs."""
+    keys = ("config", "data_sha256", "weights")
+    own = json.loads(json.dumps([content.get(key) for key in keys], default=str))
+    numbered = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+    for each in itertools.chain([path], numbered):
+        if not each.exists():
+            break
+        with suppress(
+            OSError, ValueError, AttributeError
+        ):  # what cannot be read is nobody's to replace
+            found = files.read_json(each)
+            if [found.get(key) for key in keys] == own:
+                break
+    return each
+
+
+def _mark(chosen: Experiment) -> str:
+    """A short name of all settings."""
+    return files.digest(repr(chosen), {})[:12]
 
 
 def _folder(options: argparse.Namespace, chosen: Experiment) -> Path | None:
     """The folder for the state of a run that has one."""
     if options.checkpoints is None and not chosen.resumable:
         return None
-    other = [Path(options.model).name] if options.model else []
-    given = [*map(str, options.seed or []), *other, *options.set]
-    name = "-".join([options.name, options.preset, *given]).replace("/", "-")
-    return require_writable(options.checkpoints or Path("mpt-lml-results", "checkpoints", name))
+    name = f"{options.name}-{options.preset}"
+    if chosen != type(chosen).preset(options.preset):
+        name += f"-{_mark(chosen)}"
+    home = Path("mpt-lml-results", "checkpoints", name)
+    return files.require_writable(options.checkpoints or home)
 
 
 def _left_behind(options: argparse.Namespace) -> str:
@@ -220,7 +252,7 @@ def _content(
         "config": dataclasses.asdict(chosen),
         **outcome.as_dict(),
         "seconds": seconds,
-        "provenance": provenance(" ".join(["mpt-lml", "run", options.name, *given]), device),
+        "provenance": files.provenance(" ".join(["mpt-lml", "run", options.name, *given]), device),
     }
 
 

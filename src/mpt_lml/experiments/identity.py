@@ -95,10 +95,7 @@ def _errors(model: TractableModel, generator: torch.Generator) -> dict[str, floa
     size, truth = model.num_features, float(estimators.exact(model, x))
     curve = curves.exact_curve(model, x)
     as_written = _order_terms(model, x, torch.arange(size)[None])
-    errors = {
-        "eq-2": abs(as_written.sum().item() - truth),
-        "prop-1": abs(curve.area() - truth),
-    }
+    errors = {"eq-2": abs(as_written.sum().item() - truth), "prop-1": abs(curve.area() - truth)}
     if size <= 5:
         every = _order_terms(model, x, torch.tensor(list(itertools.permutations(range(size)))))
         errors["eq-3"] = abs(every.sum().item() - truth)

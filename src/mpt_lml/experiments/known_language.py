@@ -128,15 +128,8 @@ class Recipe:
     "known-language",
     title="A BERT on a language of known likelihood: laws of the size, and what closes the gap",
     cost="about 25 min",
-    quick={
-        "seeds": (4, 44),
-        "recipe": Recipe(num_steps=10, batch_size=32),
-        "width": 16,
-        "variants": ((32, 5, 3e-3),),
-        "num_test": 20,
-        "num_orders": 2,
-        "watched": (0, 5),
-    },
+    quick={"seeds": (4, 44), "recipe": Recipe(num_steps=10, batch_size=32), "width": 16}
+    | {"variants": ((32, 5, 3e-3),), "num_test": 20, "num_orders": 2, "watched": (0, 5)},
     resumable=True,
     gpu=False,
 )
@@ -173,6 +166,7 @@ class KnownLanguage(Experiment):
         source, g = HMM.cyclic(), torch.Generator().manual_seed(self.test_seed)
         problem = Problem(source, self.num_test, self.num_orders, generator=g)
         few = Problem(source, min(500, self.num_test), 1, generator=g)
+        data = checksum([problem.x, few.x])
 
         def result(law: str, seed: int, width: int, recipe: Recipe) -> dict[str, Tensor]:
             def work() -> dict[str, Tensor]:
@@ -192,7 +186,7 @@ class KnownLanguage(Experiment):
                 return problem.compare(model) | found | weights
 
             name = f"{law}-{width}-{recipe.num_steps}-{recipe.learning_rate:g}-{seed}"
-            return bench.keep(name, work)
+            return bench.keep(name, work, data=data)
 
         runs = {
             law: [result(law, seed, self.width, self.recipe) for seed in self.seeds] for law in LAWS
@@ -217,4 +211,4 @@ class KnownLanguage(Experiment):
         excess = fixed - arrays["gap/uniform"]
         finding = Finding.over(excess[excess.mean(dim=1).argmin()])
         outcome = {"known-language-uniform-size": finding}
-        return Outcome(outcome, arrays, checksum([problem.x, few.x]))
+        return Outcome(outcome, arrays, data)

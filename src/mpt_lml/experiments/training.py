@@ -257,7 +257,8 @@ class FixedSizes(Training):
         for draw, truth in bench.progress(list(product(DRAWS, self.truths)), "draw, truth"):
             of = replace(self, data_seed=truth).problem(draw, bench)
             used.append(of.x)
-            for name, values in bench.keep(f"{draw}-{truth}", partial(self._cell, of)).items():
+            work, own = partial(self._cell, of), checksum([of.x])
+            for name, values in bench.keep(f"{draw}-{truth}", work, data=own).items():
                 rows.setdefault(f"{name}/{draw}", []).append(values)
         arrays = {name: torch.stack(values) for name, values in rows.items()}
         return Outcome(self._findings(arrays), arrays, checksum(used))

@@ -17,15 +17,8 @@ from torch import Tensor
 
 from mpt_lml import data, masks
 from mpt_lml.checkpoints import VIT_MAE_BASE
-from mpt_lml.experiments.base import (
-    Bench,
-    Experiment,
-    Finding,
-    Outcome,
-    checksum,
-    experiment,
-    weights_of,
-)
+from mpt_lml.experiments import base
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.mae_training import train
 from mpt_lml.experiments.patches import linear_curves
 from mpt_lml.models.vit_mae import ViTMAE
@@ -37,20 +30,10 @@ from mpt_lml.verdicts import mean_and_error
 
 # What facebook/vit-mae-base subtracts and divides by, from its preprocessor (ImageNet's channels).
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-QUICK: dict[str, Any] = {
-    "seeds": (4, 44),
-    "data_sets": (("digits", 2, 20),),
-    "rates": (0.1, 0.5, 0.9),
-    "linear_dims": (2, 20),
-    "width": 16,
-    "num_layers": 1,
-    "matrix_rate": None,
-    "linear_masks": 5,
-    "num_train": 200,
-    "num_variance": 50,
-    "num_test": 50,
-    "num_pictures": 1,
-}
+QUICK: dict[str, Any] = {"seeds": (4, 44), "data_sets": (("digits", 2, 20),), "width": 16}
+QUICK |= {"rates": (0.1, 0.5, 0.9), "linear_dims": (2, 20), "num_layers": 1, "matrix_rate": None}
+QUICK |= {"linear_masks": 5, "num_train": 200, "num_variance": 50, "num_test": 50}
+QUICK |= {"num_pictures": 1}
 
 
 Arrays = dict[str, Tensor]
@@ -127,13 +110,14 @@ class Figure6(Experiment):
         trained curve, nats per patch; ``fig-6-flat``, largest range of a random curve as its share.
         """
         arrays: Arrays = {}
-        used = []
+        used, loaded = [], load_network(self.model) if self.model else None
+        weights = base.weights_of(self.model, loaded)
         for name, patch, num_steps in self.data_sets:
             x = data.images(name).grid[: self.num_train].float()
             test = data.images(name, "test").grid[: self.num_test].float()
             used += [x, test]
-            same: dict[str, Any] = {"data": checksum([x, test])}
-            if self.model is None:
+            same = {"data": checksum([x, test]), "weights": weights}
+            if loaded is None:
                 flat = x.double().movedim(1, 0).flatten(1)
                 moments = flat.mean(dim=1), flat.std(dim=1)
                 images = _Images(x, test, patch, num_steps, *moments, self.rates)
@@ -142,12 +126,11 @@ class Figure6(Experiment):
                 linear = bench.keep(f"{name}-linear", work, **same)
                 arrays |= {f"{key}/{name}": value for key, value in linear.items()}
             else:
-                images = self._enlarged(x, test)
-                same["weights"] = checksum(load_network(self.model).state_dict().values())
+                images = self._enlarged(x, test, loaded)
             for kind in ("random", "trained"):
                 found = []
                 for seed in bench.progress(self.seeds, f"{name}, {kind}, seed"):
-                    work = partial(self._measure, images, kind, seed, bench)
+                    work = partial(self._measure, images, kind, seed, bench, loaded)
                     found.append(bench.keep(f"{name}-{kind}-{seed}", work, **same))
                 arrays |= self._scores(images, found, f"{name}/{kind}")
             arrays |= {f"{k}/{name}": v for k, v in found[0].items() if k not in ("train", "test")}
@@ -155,7 +138,7 @@ class Figure6(Experiment):
             offset = images.test.double() - images.mean.view(-1, 1, 1)
             arrays[f"baseline/{name}"] = offset.square().mean()
             arrays[f"numbers/{name}"] = torch.tensor(images.test[0].numel())
-        return Outcome(self._findings(arrays), arrays, checksum(used), weights_of(self.model))
+        return Outcome(self._findings(arrays), arrays, checksum(used), weights)
 
     def _findings(self, arrays: Arrays) -> dict[str, Finding]:
         gains, falls, shares, found = [], [], [], {}
@@ -174,9 +157,9 @@ class Figure6(Experiment):
             found[f"fig-6-{key}"] = Finding.over(min(each, key=lambda values: values.mean().item()))
         return found | {"fig-6-flat": Finding(max(shares))}
 
-    def _enlarged(self, x: Tensor, test: Tensor) -> _Images:
+    def _enlarged(self, x: Tensor, test: Tensor, network: Any) -> _Images:
         """Images as the network takes them (bilinear), one channel repeated to three."""
-        model = ViTMAE(load_network(self.model or ""), 1.0)
+        model = ViTMAE(network, 1.0)
         channels, side, _ = model.image_shape
         warnings.warn(
             f"images {tuple(x.shape[1:])} become {model.image_shape}: log-densities are of enlarged "
@@ -191,9 +174,9 @@ class Figure6(Experiment):
         mean, scale = (torch.tensor(each)[:channels] for each in IMAGENET)
         return _Images(x, test, side // math.isqrt(model.num_features), 0, mean, scale, self.rates)
 
-    def _measure(self, images: _Images, kind: str, seed: int, bench: Bench) -> Arrays:
+    def _measure(self, images: _Images, kind: str, seed: int, bench: Bench, loaded: Any) -> Arrays:
         """Squared errors, (L,) on training and (L, Q) on test images, and pictures of a network."""
-        network = self._network(images, kind, seed).to(bench.device)
+        network = self._network(images, kind, seed, loaded).to(bench.device)
         model = ViTMAE(network, 1.0, pixel_mean=images.mean, pixel_scale=images.scale)
         if kind == "trained" and self.model is None:
             recipe = {k: getattr(self, k) for k in ("batch_size", "learning_rate", "matrix_rate")}
@@ -210,9 +193,8 @@ class Figure6(Experiment):
                 **self._pictures(model, images.test, g),
             }
 
-    def _network(self, images: _Images, kind: str, seed: int) -> Any:
-        if self.model is not None:
-            loaded = load_network(self.model)
+    def _network(self, images: _Images, kind: str, seed: int, loaded: Any) -> Any:
+        if loaded is not None:
             return loaded if kind == "trained" else random_twin(loaded, seed=seed)
         size = {"num_layers": self.num_layers, "decoder_layers": self.decoder_layers}
         channels, side = images.x.shape[1:3]

@@ -70,8 +70,8 @@ class ConjugateRegression(TractableModel):
         return (self.prior_scale * weights @ self.inputs.T + noise) / precision.sqrt()
 
     def _posterior(self, observed: Bool[Tensor, "P D"]) -> LowRankPosterior:
-        one = torch.ones((), dtype=self.inputs.dtype, device=self.inputs.device)
-        return LowRankPosterior.of(self.prior_scale * self.inputs, one, observed)
+        scaled, one = self.prior_scale * self.inputs, self.inputs.new_ones(())
+        return LowRankPosterior.of(scaled, one, observed)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         square, base = _quadratic(self._posterior(observed), x)
@@ -85,11 +85,10 @@ class ConjugateRegression(TractableModel):
         square, _ = _quadratic(given, x)
         a = self.shape + 0.5 * (~mask).sum(dim=1).to(x)[:, None, None]
         b = self.rate + 0.5 * square[:, :, None]
-        # given.log_conditional is normal with the noise set to 1; its residual is what is needed.
-        log_variance = given.variance().log()[:, None, :]
-        residual = -2.0 * given.log_conditional(x) - LOG_2PI - log_variance
+        variance = given.variance()[:, None, :]  # with the noise set to 1
         constant = torch.lgamma(a + 0.5) - torch.lgamma(a) - 0.5 * (LOG_2PI + b.log())
-        return constant - 0.5 * log_variance - (a + 0.5) * torch.log1p(0.5 * residual / b)
+        tail = torch.log1p(0.5 * given.explain(x)[1].square() / (variance * b))
+        return constant - 0.5 * variance.log() - (a + 0.5) * tail
 
 
 def _quadratic(given: LowRankPosterior, x: Tensor) -> tuple[Tensor, Tensor]:

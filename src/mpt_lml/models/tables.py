@@ -9,15 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mpt_lml import masks
+from mpt_lml import masks, shapes
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.shapes import (
-    require_dtype,
-    require_enumerable,
-    require_finite,
-    require_generator,
-    require_values,
-)
 
 __all__ = ["ConditionalTable", "JointTable"]
 
@@ -35,7 +28,7 @@ class JointTable(TractableModel):
     """
 
     def __init__(self, probabilities: Float[Tensor, "..."]) -> None:
-        require_dtype("probabilities", probabilities)
+        shapes.require_dtype("probabilities", probabilities)
         if probabilities.ndim == 0 or not (probabilities.isfinite() & (probabilities > 0)).all():
             raise ValueError(
                 "probabilities must be positive and finite with one axis a coordinate, got shape "
@@ -49,12 +42,12 @@ class JointTable(TractableModel):
     @classmethod
     def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> JointTable:
         """A table drawn uniformly from the simplex; ``sizes`` = (V_1, ..., V_D)."""
-        require_generator(generator)
+        shapes.require_generator(generator)
         weights = torch.empty(*sizes, dtype=torch.float64).exponential_(generator=generator)
         return cls(weights / weights.sum())
 
     def require_data(self, x: Tensor) -> None:
-        require_values(x, self.log_table.shape)
+        shapes.require_values(x, self.log_table.shape)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         weights = self.log_table.exp().flatten()
@@ -122,7 +115,7 @@ class ConditionalTable(ConditionalModel):
     num_values: int
 
     def __init__(self, logits: Float[Tensor, "..."]) -> None:
-        require_dtype("logits", logits)
+        shapes.require_dtype("logits", logits)
         num_features, num_values = logits.shape[2:] if logits.ndim == 4 else (1, 2)
         expected = (2**num_features, num_values**num_features, num_features, num_values)
         if logits.shape != expected:
@@ -130,7 +123,7 @@ class ConditionalTable(ConditionalModel):
                 "logits must have shape (2^D, V^D, D, V) in D coordinates with V values, such as "
                 f"{expected}, got {tuple(logits.shape)}."
             )
-        require_finite("logits", logits)
+        shapes.require_finite("logits", logits)
         self.log_table = logits.double().log_softmax(dim=-1)
         self._num_features, self.num_values = num_features, num_values
 
@@ -151,7 +144,7 @@ class ConditionalTable(ConditionalModel):
             raise ValueError(f"noise must be finite and not negative, got {noise}.")
         num_features = model.num_features
         number, what = num_values**num_features, f"the values of D = {num_features} coordinates"
-        require_enumerable(what, number, "fewer coordinates or values")
+        shapes.require_enumerable(what, number, "fewer coordinates or values")
         values = [torch.arange(num_values)] * num_features
         x = torch.cartesian_prod(*values).view(number, num_features)
         logits = torch.zeros(2**num_features, *x.shape, num_values, dtype=torch.float64)
@@ -160,12 +153,12 @@ class ConditionalTable(ConditionalModel):
                 filled = torch.where(mask, value, x)
                 logits[row, :, :, value] = model.log_conditional(filled, mask[None])[0]
         if noise:
-            require_generator(generator)
+            shapes.require_generator(generator)
             logits += noise * torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
         return cls(logits)
 
     def require_data(self, x: Tensor) -> None:
-        require_values(x, [self.num_values] * self.num_features)
+        shapes.require_values(x, [self.num_values] * self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         powers = self.num_values ** torch.arange(self.num_features - 1, -1, -1)

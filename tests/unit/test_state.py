@@ -1,0 +1,370 @@
+"""What a run has kept belongs to its inputs: goes on with those, is refused by name with others.
+
+Every resumable experiment runs once, small; then again with one thing changed, or from a file that
+was damaged. Nothing may come back that these inputs did not give, and no file may be touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from sklearn import datasets
+from tiny_bert import tiny, tokenizer
+
+from mpt_lml import experiments, fit, networks
+from mpt_lml.data import texts
+from mpt_lml.experiments import base, cli, training
+from mpt_lml.experiments.base import Outcome
+from mpt_lml.files import CheckpointMismatchError, load_tensors, read_json, save_tensors
+from mpt_lml.models.hmm import HMM
+
+RESUMABLE = [name for name in experiments.names() if base.find(name).resumable]
+WITH_A_NETWORK = ["bert-curve", "table-2-pretrained", "figure-6", "figure-6-pretrained"]
+FEW = {"fixed-sizes": {"num_epochs": 5, "truths": (1991,), "sizes": (1, 2), "scales": (1.0,)}}
+every = pytest.mark.parametrize("name", RESUMABLE)
+pytestmark = pytest.mark.filterwarnings("ignore:images .* become")
+
+
+def run(name: str, folder: Path, **settings: object) -> Outcome:
+    chosen = FEW.get(name, {}) | settings
+    return experiments.run(name, "quick", device="cpu", checkpoints=folder, **chosen)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of state; the trained network of small-bert is a result."""
+    kept = [p for p in sorted(folder.rglob("*.safetensors")) if p.parent.name != "model"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
+
+
+Done = tuple[Outcome, Path]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Done]:
+    """A finished run of an experiment, and the folder with its state, made once."""
+    made: dict[str, Done] = {}
+
+    def get(name: str) -> Done:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            made[name] = run(name, folder), folder
+        return made[name]
+
+    return get
+
+
+def refused(name: str, folder: Path, **settings: object) -> str:
+    """What the refusal says; the state is what it was."""
+    before = contents(folder)
+    with pytest.raises(CheckpointMismatchError) as caught:
+        run(name, folder, **settings)
+    assert contents(folder) == before
+    return str(caught.value)
+
+
+@every
+def test_the_same_inputs_go_on(name: str, done: Callable[[str], Done]) -> None:
+    first, folder = done(name)
+    before = contents(folder)
+    again = run(name, folder)
+    assert before and contents(folder) == before
+    for key, array in first.arrays.items():
+        torch.testing.assert_close(again.arrays[key], array, rtol=0, atol=0, equal_nan=True)
+
+
+@every
+def test_other_seeds_are_refused(name: str, done: Callable[[str], Done], tmp_path: Path) -> None:
+    _, folder = done(name)
+    seeds = base.find(name).preset("quick").seeds
+    other = tuple(seed + 1 for seed in seeds)
+    if name == "known-language":  # a file for each seed, so that others are computed
+        own = shutil.copytree(folder, tmp_path / "own")
+        assert run(name, own, seeds=other).as_dict() == run(name, tmp_path, seeds=other).as_dict()
+        assert contents(folder).items() < contents(own).items()
+        other = seeds[::-1]
+    assert "its seeds is" in refused(name, folder, seeds=other)
+
+
+@every
+def test_every_file_says_all_that_it_depends_on(name: str, done: Callable[[str], Done]) -> None:
+    _, folder = done(name)
+    settings = {each.name for each in dataclasses.fields(base.find(name))}
+    wanted = settings | {"experiment", "device", "precision", "data", "version of mpt-lml"}
+    wanted |= {"version of torch"}
+    for path in contents(folder):
+        with safe_open(folder / path, framework="pt") as stored:
+            said = json.loads(stored.metadata()["mpt-lml"].partition(" ")[2])
+        assert wanted <= said.keys(), path
+        assert said["experiment"] == name
+
+
+@every
+def test_other_data_are_refused(
+    name: str, done: Callable[[str], Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the run draws on is changed where it comes from."""
+    _, folder = done(name)
+    digits = datasets.load_digits()
+    digits.images = digits.images[::-1].copy()
+    monkeypatch.setattr(datasets, "load_digits", lambda: digits)
+    monkeypatch.setattr(texts, "_WRITTEN", texts._WRITTEN[::-1])
+    problem, sample = training.paper_problem, HMM.sample
+
+    def other_problem(*arguments: object) -> tuple:
+        model, x = problem(*arguments)
+        return model, 1.01 * x
+
+    monkeypatch.setattr(training, "paper_problem", other_problem)
+    monkeypatch.setattr(HMM, "sample", lambda *a, **o: sample(*a, **o).flip(0))
+    assert "its data is" in refused(name, folder)
+
+
+def a_network(folder: Path, name: str, seed: int = 0) -> None:
+    """A network that ``name`` can load, in ``folder``."""
+    if name.startswith("figure"):
+        size = {"width": 8, "num_layers": 1, "decoder_layers": 1}
+        networks.small_mae(12, 3, 4, **size, seed=seed).save_pretrained(folder)
+    else:
+        tiny(seed=seed).float().save_pretrained(folder)
+        tokenizer().save_pretrained(folder)
+
+
+def set_in_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(read_json(path) | changes))
+
+
+@pytest.mark.parametrize("name", WITH_A_NETWORK)
+def test_other_weights_are_refused(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(texts, "_WRITTEN", ("the cat sat", "the cats sat.", "a cat sat the"))
+    net, state = tmp_path / "a" / "net", tmp_path / "state"
+    a_network(net, name)
+    first = run(name, state, model=str(net))
+    again = run(name, state, model=str(net))
+    assert first.as_dict() == again.as_dict()
+    a_network(tmp_path / "b" / "net", name, seed=1)  # the same last name
+    assert "its model is" in refused(name, state, model=str(tmp_path / "b" / "net"))
+    # In place: other weights, the same weights in another function, another vocabulary.
+    a_network(net, name, seed=1)
+    assert "its weights is" in refused(name, state, model=str(net))
+    a_network(net, name)
+    assert run(name, state, model=str(net)).as_dict() == first.as_dict()
+    set_in_config(net, hidden_act="relu")
+    assert "its weights is" in refused(name, state, model=str(net))
+    if not name.startswith("figure"):
+        a_network(net, name)
+        path = net / "tokenizer.json"
+        path.write_text(path.read_text().replace('"dog"', '"bird"'))
+        assert "its tokenizer is" in refused(name, state, model=str(net))
+
+
+def test_experiments_share_no_state(tmp_path: Path) -> None:
+    same = {"data_sets": ("written",), "rates": tuple(range(5, 100, 10)), "num_sentences": 4}
+    run("table-2-pretrained", tmp_path, **same)
+    said = refused("text-rates", tmp_path, **same, num_groups=2)
+    assert "its experiment is 'table-2-pretrained', wanted 'text-rates'" in said
+    before = contents(tmp_path)
+    run("bert-curve", tmp_path, **same)  # has names of its own
+    assert before.items() < contents(tmp_path).items()
+
+
+# -- damaged files -----------------------------------------------------------------------------
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 0x10
+    path.write_bytes(content)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def rewritten(path: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """By somebody who keeps the names and what the file says of itself."""
+    with safe_open(path, framework="pt") as stored:
+        said = stored.metadata()
+    save_file({name: change(value) for name, value in load_file(path).items()}, path, said)
+
+
+def other_shapes(path: Path) -> None:
+    rewritten(path, lambda value: value.reshape(-1).repeat(2))
+
+
+def not_a_number(path: Path) -> None:
+    rewritten(path, lambda v: torch.full_like(v, torch.nan) if v.is_floating_point() else v)
+
+
+DAMAGE = [truncated, flipped, emptied, zeroed, other_shapes, not_a_number]
+damages = pytest.mark.parametrize("damage", DAMAGE, ids=lambda each: each.__name__)
+
+
+def say(message: str, path: str | Path) -> bool:
+    """Which file, what to do, and nothing that would make it worse."""
+    ways = "damaged" in message and "Remove it" in message
+    return str(path) in message and ways and "pickle" not in message.lower()
+
+
+@damages
+@every
+def test_damaged_state_is_refused(
+    name: str, damage: Callable[[Path], None], done: Callable[[str], Done], tmp_path: Path
+) -> None:
+    shutil.copytree(done(name)[1], tmp_path, dirs_exist_ok=True)
+    for path in contents(tmp_path):
+        damage(tmp_path / path)
+    assert say(refused(name, tmp_path), tmp_path)
+
+
+def test_every_flipped_byte_is_seen(tmp_path: Path) -> None:
+    path, identity = tmp_path / "x.safetensors", {"seeds": [4], "law": "uniform"}
+    tensors = {"a": torch.tensor([1.5, -2.0]), "b": torch.tensor(3)}
+    save_tensors(path, tensors, identity)
+    whole = path.read_bytes()
+    seen = 0
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 0x01
+        path.write_bytes(changed)
+        if whole[place] == ord(" ") and changed[place] in b" \t\r\n":  # says nothing
+            continue
+        with pytest.raises(CheckpointMismatchError, match=f"{path} (is damaged|belongs)"):
+            load_tensors(path, identity)
+        seen += 1
+    assert seen > len(whole) - 9
+    path.write_bytes(whole)
+    assert load_tensors(path, identity).keys() == tensors.keys()
+
+
+@pytest.mark.parametrize("change", [lambda v: v[None], lambda v: v.view(torch.int32)])
+def test_the_same_bytes_in_another_form_are_seen(tmp_path: Path, change) -> None:
+    path = tmp_path / "x.safetensors"
+    save_tensors(path, {"a": torch.tensor([1.5, -2.0])}, {})
+    rewritten(path, change)
+    with pytest.raises(CheckpointMismatchError, match="is damaged"):
+        load_tensors(path, {})
+
+
+def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    save_file({"a": torch.ones(2)}, path)
+    with pytest.raises(CheckpointMismatchError) as caught:
+        load_tensors(path, {})
+    assert say(str(caught.value), path)
+
+
+@damages
+def test_the_command_says_so_in_one_line(
+    damage: Callable[[Path], None], done: Callable[[str], Done], tmp_path: Path, capsys
+) -> None:
+    shutil.copytree(done("figure-6")[1], tmp_path, dirs_exist_ok=True)
+    for path in contents(tmp_path):
+        damage(tmp_path / path)
+    call = ["run", "figure-6", "--preset", "quick", "--json", "-", "--checkpoints", str(tmp_path)]
+    assert cli.main(call) == 2
+    said = capsys.readouterr().err
+    assert say(said, tmp_path) and said.count("\n") == 1
+
+
+class TestTraining:
+    """A file of the trainer itself, whose settings do not say how large the model is."""
+
+    def train(self, path: Path, size: int, **options: object) -> torch.Tensor:
+        start = {"level": torch.zeros(2, size)}
+        return fit.maximize(
+            start,
+            lambda p, _: -(p["level"] - 1).square().sum(dim=1),
+            num_epochs=9,
+            learning_rate=0.1,
+            checkpoint=fit.Checkpoint(path, {"law": "uniform"}),
+            **options,
+        ).parameters["level"]
+
+    def test_another_size_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "run"
+        self.train(path, 3)
+        for size in (1, 4):
+            with pytest.raises(CheckpointMismatchError, match=r"its shapes is .*\[2, 3\].*wanted"):
+                self.train(path, size)
+        assert self.train(path, 3).shape == (2, 3)
+
+    def test_so_are_other_streams_and_rows(self, tmp_path: Path) -> None:
+        path = tmp_path / "run"
+        self.train(path, 3)
+        with pytest.raises(CheckpointMismatchError, match="its streams is 0, wanted 1"):
+            self.train(path, 3, generators=[torch.Generator()])
+        with pytest.raises(CheckpointMismatchError, match="its rows is"):
+            self.train(path, 3, track={"mean": lambda p: p["level"].mean(dim=1)})
+
+
+def test_a_path_is_a_setting(tmp_path: Path) -> None:
+    """Settings are written as JSON: what it has no word for is refused before hours of work, or fits."""
+    a_network(tmp_path / "net", "figure-6")
+    first = run("figure-6", tmp_path / "state", model=tmp_path / "net", seeds=(4,))
+    again = run("figure-6", tmp_path / "state", model=tmp_path / "net", seeds=(4,))
+    assert first.as_dict() == again.as_dict()
+
+
+# -- the command: state and results of different inputs lie side by side -------------------------
+
+SMALL = ["run", "bert-curve", "--preset", "quick", "--set", "rates=15,85"]
+
+
+class TestCommand:
+    def test_models_of_one_last_name_have_a_state_each(self, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        found = {}
+        for name in ("a/net", "b/net", "a-net"):
+            options = cli.parser().parse_args([*SMALL, "--model", name])
+            found[name] = cli._folder(options, cli._settings(options))
+        assert len(set(found.values())) == 3
+        other = cli.parser().parse_args([*SMALL, "--set", "num_sentences=3", "--model", "a/net"])
+        assert cli._folder(other, cli._settings(other)) not in found.values()
+        options = cli.parser().parse_args([*SMALL, "--set", f"data_sets={'x' * 300}"])
+        assert cli._folder(options, cli._settings(options)).is_dir()  # however long the settings
+
+    def test_no_result_replaces_one_of_other_inputs(self, tmp_path: Path, capsys) -> None:
+        a_network(tmp_path / "net", "bert-curve")
+        path = tmp_path / "lines.txt"
+        path.write_text("the cat sat\na dog sat\n")
+        texts_of = f"data_sets={path}"
+        call = [*SMALL, "--out", str(tmp_path), "--model", str(tmp_path / "net")]
+        call += ["--set", texts_of]
+
+        def wrote() -> str:
+            assert cli.main(call) == 0
+            return Path(capsys.readouterr().out.split()[1]).name
+
+        assert wrote() == "bert-curve.json"
+        first = (tmp_path / "bert-curve.json").read_bytes()
+        assert wrote() == "bert-curve.json"  # the same inputs
+        call += ["--seed", "5"]
+        assert wrote() == "bert-curve-2.json"
+        path.write_text("the cat sat\na cat sat\n")  # other sentences in the same place
+        assert wrote() == "bert-curve-3.json"
+        a_network(tmp_path / "net", "bert-curve", seed=1)  # other weights
+        assert wrote() == "bert-curve-4.json"
+        assert wrote() == "bert-curve-4.json"
+        (tmp_path / "bert-curve-4.json").write_text("{")  # whose it is, nobody knows
+        assert wrote() == "bert-curve-5.json"
+        content = json.loads(first)
+        content["seconds"] = content["provenance"] = None
+        kept = read_json(tmp_path / "bert-curve.json")
+        assert kept | {"seconds": None, "provenance": None} == content
