@@ -75,7 +75,7 @@ window.explorers = (function () {
   /** A labelled slider; `show` words its position, `moved(final)` is called as it moves. */
   function slider(name, text, range, show, moved) {
     var input = el("input", { type: "range", "data-slider": name, min: range[0], max: range[1], step: range[2] });
-    var shown = el("output", {});
+    var shown = el("b", {}); // an output would take the label that is for the slider
     function update() {
       shown.textContent = show(Number(input.value));
       input.setAttribute("aria-valuetext", shown.textContent);

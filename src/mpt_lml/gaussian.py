@@ -139,7 +139,7 @@ class LowRankPosterior:
         return cls(loadings, noise_variance, keep, factor, white, seen, scale, stiff)
 
     def variance(self) -> Float[Tensor, "*B P D"]:
-        """Var(x_j | x_R) = σ² (1 + |T_j|²) for every coordinate j."""
+        """Conditional variance of every coordinate j given x_R: σ² (1 + T_jᵀT_j)."""
         return self.noise_variance[..., None, None] * (1.0 + self.white.square().sum(dim=-2))
 
     def explain(self, centered: Tensor) -> tuple[Tensor, Tensor]:

@@ -50,9 +50,9 @@ def example() -> dict:
 HARNESS = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <title>Order explorer</title><meta name="viewport" content="width=device-width, initial-scale=1">
 <style>{css} html[data-theme="dark"] body {{ background: #14181e; color: #e9edf2 }}</style></head>
-<body><main><h1>Order explorer</h1><div class="order-explorer">
+<body><main><h1>Order explorer</h1><div class="explorer order-explorer">
 <script type="application/json" class="order-explorer-data">{data}</script>
-<div class="oe-fallback"><p>A table for readers without JavaScript.</p></div>
+<div class="explorer-static"><p>A table for readers without JavaScript.</p></div>
 </div></main><script>{js}</script></body></html>"""
 
 
@@ -67,8 +67,8 @@ def place(request, tmp_path_factory):
         return f"{site}/{CHAPTER}", json.loads(found[0])
     data = example()
     page = tmp_path_factory.mktemp("explorer") / "harness.html"
-    files = (STATIC / f"order-explorer.{kind}" for kind in ("css", "js"))
-    css, js = (file.read_text(encoding="utf-8") for file in files)
+    css = (STATIC / "explorers.css").read_text(encoding="utf-8")
+    js = "".join((STATIC / f"{name}.js").read_text() for name in ("explorers", "order-explorer"))
     page.write_text(HARNESS.format(css=css, js=js, data=json.dumps(data)), encoding="utf-8")
     return page.as_uri(), data
 
@@ -226,6 +226,6 @@ def test_no_serious_accessibility_fault_and_no_overflow(visit, theme):
 
 def test_without_javascript_a_table_stays(visit):
     page = visit(javascript=False)
-    fallback = page.locator(".order-explorer .oe-fallback")
+    fallback = page.locator(".order-explorer .explorer-static")
     assert fallback.is_visible() and len(fallback.inner_text()) > 20
     assert page.locator(".oe-card").count() == 0

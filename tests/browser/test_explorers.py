@@ -1,0 +1,216 @@
+"""Three explorers in the pages of chapters 7, 15 and 16, and on a bare page of their own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from visits import Visit
+
+pytestmark = pytest.mark.browser
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+STATIC = BOOK / "_static"
+CHAPTERS = {"rate": "07-area-under-the-curve", "order": "15-orders"}
+CHAPTERS["schedule"] = "16-masked-diffusion"
+KINDS = list(CHAPTERS)
+LARGEST = 40_000  # bytes of scripts and numbers of one explorer
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Explorer</title>
+<meta name="viewport" content="width=device-width"><style>{css}
+html[data-theme="dark"] body {{ background: #14181e; color: #e9edf2 }}</style></head>
+<body><main><h1>Explorer</h1>{html}</main><script>{js}</script></body></html>"""
+
+
+def emitted(kind: str) -> str:
+    """The HTML that the chapter's cell put out, from its committed notebook."""
+    notebook = nbformat.read(BOOK / f"{CHAPTERS[kind]}.ipynb", as_version=4)
+    outputs = [o for cell in notebook.cells for o in cell.get("outputs", [])]
+    found = [o.data["text/html"] for o in outputs if "text/html" in o.get("data", {})]
+    return next(html for html in found if f"{kind}-explorer" in html)
+
+
+def numbers(kind: str) -> dict:
+    return json.loads(re.search(r"<script[^>]*>(.*?)</script>", emitted(kind), re.S)[1])
+
+
+def scripts(kind: str) -> str:
+    return "".join(
+        (STATIC / f"{name}.js").read_text() for name in ("explorers", f"{kind}-explorer")
+    )
+
+
+@pytest.fixture(params=["bare page", "built chapter"])
+def visit(request, browser, tmp_path):
+    visits = []
+
+    def opener(
+        kind: str, *, javascript: bool = True, theme: str = "light", html: str = ""
+    ) -> object:
+        if request.param == "built chapter":
+            where = f"{request.getfixturevalue('address')}/book/{CHAPTERS[kind]}.html"
+        else:
+            css = (STATIC / "explorers.css").read_text()
+            page = PAGE.format(css=css, html=html or emitted(kind), js=scripts(kind))
+            (tmp_path / "page.html").write_text(page, encoding="utf-8")
+            where = (tmp_path / "page.html").as_uri()
+        settings = {"viewport": DESKTOP, "reduced_motion": "reduce", "has_touch": True}
+        visits.append(Visit(browser, where, java_script_enabled=javascript, **settings))
+        if javascript:
+            visits[-1].page.evaluate("t => { document.documentElement.dataset.theme = t }", theme)
+            if not html:
+                visits[-1].page.locator(f".{kind}-explorer[data-ready=true]").wait_for()
+        else:
+            visits[-1].errors.clear()  # scripts that the page preloads are dropped by the browser
+        return visits[-1].page
+
+    yield opener
+    for opened in visits:
+        opened.close()
+    assert not [fault for opened in visits for fault in opened.errors + opened.outside]
+
+
+def read(text: str) -> float:
+    return float(re.search(r"[−-]?[\d.]+", text)[0].replace("−", "-"))
+
+
+def shown(page, name: str) -> float:
+    return read(page.locator(f"[data-sum={name}]").inner_text())
+
+
+def slide(page, label: str, value: float) -> None:
+    page.get_by_label(label).evaluate(
+        "(n, v) => { n.value = v; n.dispatchEvent(new Event('input', {bubbles: true}));"
+        " n.dispatchEvent(new Event('change', {bubbles: true})) }",
+        str(value),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_small(kind: str) -> None:
+    assert len(scripts(kind).encode()) + len(emitted(kind).encode()) < LARGEST
+
+
+def test_sliders_give_the_numbers_of_the_package(visit) -> None:
+    page, noises = visit("rate"), [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10]
+    for K, D, s2, rate, area, one, crossover in numbers("rate")["checks"]:
+        values = {
+            "Coordinates D": D,
+            "Latent dimensions K": min(K, 100),
+            "Masking rate": 100 * rate,
+        }
+        for label, value in {**values, "Noise variance": noises.index(s2)}.items():
+            slide(page, label, value)
+        if K <= 100:  # where the slider ends
+            assert abs(shown(page, "area") - area) < 0.0051
+            assert abs(shown(page, "one") - one) < 0.0051
+            assert abs(shown(page, "crossover") - 100 * crossover) < 0.051
+
+
+def test_the_totals_of_orders_differ_and_their_mean_is_the_area(visit) -> None:
+    page, data = visit("order"), numbers("order")
+    D, totals = len(data["names"]), []
+    for order in itertools.permutations(range(D)):
+        seen = [sum(1 << k for k in order[:t]) for t in range(D)]
+        totals.append(sum(data["terms"][s][j] for s, j in zip(seen, order, strict=True)))
+    assert max(totals) - min(totals) > 1
+    assert abs(sum(totals) / math.factorial(D) - sum(data["curve"])) < 1e-6
+    for k in (0, 3, 1, 4, 2):
+        page.locator(".oe-card").nth(k).click()
+    wanted = totals[list(itertools.permutations(range(D))).index((0, 3, 1, 4, 2))]
+    assert abs(shown(page, "running") - wanted) < 1e-6
+    page.get_by_role("button", name="All 120 orders").click()
+    text = page.locator(".order-explorer").inner_text().replace("−", "-")
+    for value in (min(totals), max(totals), sum(data["curve"])):
+        assert f"{value:.3f}" in text
+
+
+def test_the_area_stays_while_the_sum_creeps_up(visit) -> None:
+    page, data = visit("schedule"), numbers("schedule")
+    area = -sum(data["curve"])
+    for name, T, bound in data["checks"]:
+        page.get_by_role("button", name=name, exact=True).click()
+        slide(page, "Steps T", T)
+        assert abs(shown(page, "sum") + bound) < 0.00051
+        assert abs(shown(page, "area") - area) < 0.02  # the loss is summed over 2000 short times
+    slide(page, "Handle, rate", 0.9)
+    assert abs(shown(page, "area") - area) < 0.02 and shown(page, "sum") > area
+
+
+def test_the_handle_can_be_dragged(visit) -> None:
+    page = visit("schedule")
+    handle = page.locator(".oe-handle")
+    handle.scroll_into_view_if_needed()
+    box, before = handle.bounding_box(), shown(page, "sum")
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] - 60, box["y"] - 30)
+    page.mouse.up()
+    assert shown(page, "sum") != before
+    assert "Your own schedule" in page.locator(".schedule-explorer .oe-live").inner_text()
+
+
+@pytest.mark.parametrize(("kind", "label"), [("rate", "Masking rate"), ("schedule", "Steps T")])
+def test_keyboard_alone(visit, kind: str, label: str) -> None:
+    page = visit(kind)
+    slider = page.get_by_label(label)
+    slider.focus()
+    before = slider.input_value()
+    page.keyboard.press("ArrowRight")
+    assert float(slider.input_value()) == float(before) + 1
+    live = page.locator(f".{kind}-explorer .oe-live")
+    assert live.get_attribute("aria-live") == "polite" and "nats" in live.inner_text()
+
+
+def test_touch(visit) -> None:
+    page = visit("order")
+    page.locator(".oe-card").first.tap()
+    assert page.locator(".oe-card[data-revealed=true]").count() == 1
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_serious_accessibility_fault_and_no_overflow(visit, kind: str, theme: str) -> None:
+    page = visit(kind, theme=theme)
+    for viewport in (DESKTOP, PHONE):
+        page.set_viewport_size(viewport)
+        faults = Axe().run(page, f".{kind}-explorer", {"preload": False}).response["violations"]
+        serious = [fault for fault in faults if fault["impact"] in ("serious", "critical")]
+        assert not serious, json.dumps(serious, indent=1)[:3000]
+        box = page.locator(f".{kind}-explorer").bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= viewport["width"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_javascript_and_on_paper_the_table_stays(visit, kind: str) -> None:
+    page = visit(kind, javascript=False)
+    fixed = page.locator(f".{kind}-explorer .explorer-static")
+    assert fixed.is_visible() and fixed.locator("tr").count() >= 4
+    page = visit(kind)
+    assert page.locator(f".{kind}-explorer .explorer-static").is_hidden()
+    page.emulate_media(media="print")
+    assert page.locator(f".{kind}-explorer .explorer-static").is_visible()
+    assert page.locator(f".{kind}-explorer .oe-title").is_hidden()
+
+
+@pytest.mark.parametrize("kind", ["rate", "schedule"])
+def test_wrong_numbers_are_not_shown(visit, request, kind: str) -> None:
+    if "built" in request.node.name:
+        pytest.skip("the numbers of the built page are right")
+    data = numbers(kind)
+    data["checks"][0][-1] += 1e-3
+    html = re.sub(
+        r"(<script[^>]*>).*?(</script>)",
+        lambda m: m[1] + json.dumps(data) + m[2],
+        emitted(kind),
+        flags=re.S,
+    )
+    page = visit(kind, html=html)
+    assert page.locator(f".{kind}-explorer[data-ready]").count() == 0
+    assert page.locator(".explorer-static").is_visible()
