@@ -71,7 +71,7 @@ class Outcome:
         return content if self.weights is None else content | {"weights": self.weights}
 
 
-def weights_of(model: str | None, network: Any) -> dict[str, str | None] | None:
+def weights_of(model: str | Path | None, network: Any) -> dict[str, str | None] | None:
     """For :class:`Outcome`: a loaded network's name, the commit behind it on the hub, its hash."""
     if model is None:
         return None

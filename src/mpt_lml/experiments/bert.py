@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -75,7 +76,7 @@ class OnSentences(Experiment):
             return {name: curve(name) for name in self.data_sets}
 
 
-def load(model: str | None) -> tuple[Any, Any]:
+def load(model: str | Path | None) -> tuple[Any, Any]:
     """The book's own BERT (``None``), or that of a folder or a name on the hub, and its tokenizer."""
     if model is None:
         return networks.load_small_bert()
@@ -93,7 +94,7 @@ def load(model: str | None) -> tuple[Any, Any]:
 class PreTrained(OnSentences):
     """Table 2, second row: 99 rates on as many sentences as the paper may have used."""
 
-    model: str | None = BERT_BASE  # or a folder; None: the book's small one
+    model: str | Path | None = BERT_BASE  # or a folder; None: the book's small one
     rates: tuple[int, ...] = tuple(range(1, 100))
 
     def run(self, bench: Bench) -> Outcome:
@@ -148,7 +149,7 @@ class BertCurve(OnSentences):
     data_sets: tuple[str, ...] = ("written", "books", "wikitext-2", *GLUE)
     num_sentences: int = 300
     rates: tuple[int, ...] = tuple(range(1, 100, 2))
-    model: str | None = None  # the book's small one; or a folder, or a name on the hub
+    model: str | Path | None = None  # the book's small one; or a folder, or a name on the hub
 
     def run(self, bench: Bench) -> Outcome:
         """Curves of the network and its random twin, with standard errors over sentences.

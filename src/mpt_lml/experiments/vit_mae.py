@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -90,7 +91,7 @@ class Figure6(Experiment):
     num_test: int = 500
     num_pictures: int = 3
     picture_rates: tuple[float, ...] = (0.25, 0.75)
-    model: str | None = None  # a hub name or a folder instead of the small networks
+    model: str | Path | None = None  # a hub name or a folder instead of the small networks
 
     def run(self, bench: Bench) -> Outcome:
         """With ``model``, "trained" are its weights, "random" its twin; both see enlarged images.
@@ -255,7 +256,7 @@ class PreTrained(Figure6):
     num_test: int = 100
     num_pictures: int = 5
     picture_rates: tuple[float, ...] = (0.75,)
-    model: str | None = VIT_MAE_BASE
+    model: str | Path | None = VIT_MAE_BASE
 
     def run(self, bench: Bench) -> Outcome:
         found = super().run(bench)
