@@ -52,7 +52,7 @@ async (pages) => {
     for (const each of article.querySelectorAll(".toggle, .dropdown, .toggle-hidden")) {
       each.classList.remove("toggle", "dropdown", "toggle-hidden");
     }
-    for (const each of article.querySelectorAll("[data-print='remove'], .headerlink")) each.remove();
+    for (const each of article.querySelectorAll(".headerlink")) each.remove();
     const solutions = [...article.querySelectorAll("div.solution")];
     if (solutions.length) {
       const heading = page.createElement("h2");

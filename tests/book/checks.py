@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -217,3 +218,17 @@ def unpublished_links(notebook: NotebookNode, address: str, site: Path) -> list[
                 if not target.is_file() or (anchor and anchor not in anchors(target)):
                     faults.append(link)
     return faults
+
+
+def run(*command: object, cwd: Path, env: dict[str, str] | None = None) -> str:
+    """What ``command`` prints; where it fails, what it said."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=env,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    return done.stdout

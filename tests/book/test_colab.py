@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from book_layout import Book
+from checks import run
 
 pytestmark = pytest.mark.slow
 
@@ -38,19 +39,6 @@ def chosen() -> list[str]:
     if named == ["all"]:
         return [page.name for page in pages]
     return [Book().chapter(name).name for name in named] or [pages[0].name]
-
-
-def run(*command: object, cwd: Path, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=env,
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
-    return done.stdout
 
 
 def versions(python: Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ import pytest
 import student
 import yaml
 from book_layout import Book, Page
+from form import form
 
 import mpt_lml
 
@@ -82,3 +83,25 @@ def test_the_student_edition_has_exercises_and_no_solutions(page: Page) -> None:
     left = set(re.findall(r'NotImplementedError\("(Exercise \d+\.\d+)"\)', text))
     assert left and left <= exercises
     assert not any(cell.get("outputs") for cell in made.cells)
+
+
+@pytest.mark.parametrize("page", CHAPTERS)
+def test_checks_fold_and_minutes_show(page: Page, site: Path) -> None:
+    """Every check folds under what it would catch; the page says its minutes."""
+    text = html.unescape((site / f"{page.docname}.html").read_text(encoding="utf-8"))
+    cells = nbformat.read(page.notebook, as_version=4).cells
+    checks = [cell.source for cell in cells if "check" in cell.metadata.get("tags", [])]
+    for source in checks:
+        title = source.splitlines()[0].removeprefix("# @title ")
+        assert f'<p class="collapsed admonition-title">{title}</p>' in text, title
+    assert checks and "@title" not in text
+    assert f'<p class="minutes">{form(page).minutes} minutes to read</p>' in text
+
+
+def test_the_one_hour_path_leads_from_section_to_section(book: Book, site: Path) -> None:
+    way = yaml.safe_load((book.root / "book" / "reading.yml").read_text())["paths"]["hour"]
+    pages = [(site / f"{page.docname}.html").read_text() for page in book.chapters]
+    onwards = [each for text in pages for each in re.findall(r'<p class="onwards">.*?</p>', text)]
+    assert len(onwards) == len(way)
+    for label in way[1:]:
+        assert sum(f'#{label}"' in each for each in onwards) == 1, label

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -19,6 +18,7 @@ import jsonschema
 import pytest
 import yaml
 from book_layout import ROOT, Book
+from checks import run
 
 import mpt_lml
 from mpt_lml import experiments
@@ -192,19 +192,6 @@ def test_what_is_gone_is_asked_twice_and_reported() -> None:
 
 
 # The wheel, as a reader has it
-
-
-def run(*command: object, cwd: Path, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=env,
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
-    return done.stdout
 
 
 def environment(folder: Path, *packages: object) -> Path:
