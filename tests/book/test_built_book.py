@@ -198,7 +198,9 @@ def test_chapters_are_executed_without_a_network(tmp_path: Path) -> None:
         "d-page": "__import__('urllib.request').request.urlopen('http://192.0.2.3', timeout=1)",
     }
     codes = {name: CALL.format(call=call) for name, call in calls.items()}
-    execute_ahead(book_of(tmp_path, **codes, **{"e-child": CHILD, "f-here": HOME}))
+    root = book_of(tmp_path, **codes, **{"e-child": CHILD, "f-here": HOME})
+    for _ in range(2):  # as in a build: a kernel that did not start is given a second try
+        execute_ahead(root)
     home, *refused = sorted(said(tmp_path), key=lambda text: text != "at home\n")
     assert home == "at home\n" and len(refused) == 5
     assert all("make book executes without a network" in text for text in refused)
