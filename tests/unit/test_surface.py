@@ -22,7 +22,7 @@ import mpt_lml
 from mpt_lml import experiments
 
 BOOK = Path(__file__).parents[2] / "book"
-MOST = 120
+MOST = 135
 # What the docstring of a name that takes or gives tensors says of them.
 UNITS = re.compile(
     r"nats|bits|\bpixels?\b|seconds?|shape|\((?:\.{3}, )?[A-Z][\w, +*^−-]*\)|\bbool|probab"
