@@ -80,7 +80,9 @@ def without_package(python: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def wheel(book: Book, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", book.root, "-w", folder, cwd=folder)
+    run(
+        sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", book.root, "-w", folder, cwd=folder
+    )
     (found,) = folder.glob("mpt_lml-*.whl")
     return found
 
