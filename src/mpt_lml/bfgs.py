@@ -8,6 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mpt_lml.shapes import require_answer, require_finite
+from mpt_lml.spec import require
+
 __all__ = ["climb"]
 
 
@@ -28,15 +31,13 @@ def climb(
     def evaluate(flat: Tensor) -> tuple[Tensor, Tensor]:
         point = flat.detach().requires_grad_()
         value = objective(point.unflatten(1, start.shape[1:]))
-        if value.shape != point.shape[:1]:
-            raise ValueError(
-                f"objective must return one value a run, shape ({len(point)},), got "
-                f"{tuple(value.shape)}. Sum over everything but the first axis."
-            )
+        require_answer("objective(start)", value, point.shape[:1])
         return value.detach(), torch.autograd.grad(value.sum(), point)[0]
 
+    require(locals(), "start B N ..., objective Callable, max_steps 1..")
     x = start.detach().flatten(1)
     ends, active, (value, slope) = x.clone(), torch.arange(len(x)).to(x.device), evaluate(x)
+    require_finite("objective(start)", value)
     inverse = None  # of minus the Hessian, as far as known
     for _ in range(max_steps):
         step = slope if inverse is None else (inverse @ slope[..., None])[..., 0]

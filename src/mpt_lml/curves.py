@@ -16,7 +16,7 @@ from torch import Tensor
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import MaskCurve
-from mpt_lml.shapes import require_count
+from mpt_lml.spec import require, require_sizes
 from mpt_lml.verdicts import mean_and_error
 
 __all__ = [
@@ -42,6 +42,7 @@ def exact_curve(model: ConditionalModel, x: Tensor) -> MaskCurve:
     >>> abs(exact_curve(model, x).area() - model.log_marginal(x).item()) < 1e-12
     True
     """
+    require(locals(), "model ConditionalModel, x data")
     mask = masks.subsets(model.num_features, instead="curves.sampled_curve")[1:].to(x.device)
     values = scores.mask_score(model.mean_log_conditional(x, mask), mask)
     return _exact(scores.mean_by_size(values, mask.sum(dim=1), model.num_features)[1:])
@@ -65,6 +66,7 @@ def subset_levels(model: TractableModel, x: Tensor) -> Float[Tensor, " L"]:
     >>> subset_levels(HMM.cyclic(num_features=3), torch.zeros(1, 3).long()).shape
     torch.Size([4])
     """
+    require(locals(), "model TractableModel, x data")
     observed = masks.subsets(model.num_features, instead="curves.sampled_curve").to(x.device)
     values = model.mean_log_subset_marginal(x, observed)
     return scores.mean_by_size(values, observed.sum(dim=1), model.num_features)
@@ -134,11 +136,8 @@ def sampled_scores(
     >>> sampled_scores(model, torch.zeros(5, 9), 2, generator=g).shape
     torch.Size([9, 2])
     """
-    if scheme not in ("independent", "nested"):
-        raise ValueError(f"scheme must be 'independent' or 'nested', got {scheme!r}.")
-    if targets not in ("all", "one"):
-        raise ValueError(f"targets must be 'all' or 'one', got {targets!r}.")
-    require_count("num_masks", num_masks, 1)
+    require(locals(), "model ConditionalModel, x data, num_masks 1..")
+    require(locals(), "scheme independent|nested, targets all|one")
     grid = _grid(sizes, model)
     orders = num_masks * (len(grid) if scheme == "independent" else 1)
     ranks = masks.sample_ranks(orders, model.num_features, generator=generator)
@@ -152,12 +151,8 @@ def sampled_scores(
 
 
 def _grid(sizes: Sequence[int] | None, model: ConditionalModel) -> Int[Tensor, " L"]:
-    grid = list(range(1, model.num_features + 1) if sizes is None else sizes)
-    if not grid:
-        raise ValueError("sizes must name at least one mask size, got an empty sequence.")
-    for size in grid:
-        require_count("mask size", int(size), 1, model.num_features)
-    return torch.tensor(grid)
+    every = range(1, model.num_features + 1)
+    return torch.tensor(every if sizes is None else require_sizes(sizes, model.num_features))
 
 
 def size_scores(
@@ -169,6 +164,7 @@ def size_scores(
     >>> size_scores(HMM.cyclic(num_features=4), torch.zeros(3, 4).long(), mask).shape
     torch.Size([1, 6])
     """
+    require(locals(), "model ConditionalModel, bool mask L P D")
     flat = mask.flatten(0, 1)
     return scores.mask_score(model.mean_log_conditional(x, flat), flat).view(mask.shape[:2])
 
@@ -179,5 +175,6 @@ def running_area(values: Float[Tensor, "L P"]) -> Float[Tensor, " P"]:
     >>> running_area(torch.tensor([[-1.0, -3.0], [-2.0, -2.0]]))
     tensor([-3., -4.])
     """
+    require(locals(), "values L P", finite=False)
     counts = torch.arange(1, values.shape[1] + 1, dtype=values.dtype, device=values.device)
     return values.sum(dim=0).cumsum(0) / counts

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -22,11 +23,32 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from mpt_lml.spec import require
+
 PACKAGE = Path(__file__).resolve().parent
 
 
 class CheckpointMismatchError(ValueError):
     """A file on disk is damaged, or of other settings, weights, data, device or versions."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run is kept so that it can go on, and what it has to match.
+
+    ``path`` is a safetensors file, written atomically every so many steps and when the run is
+    interrupted; one with other ``settings`` (plain values) is refused, the first difference named.
+
+    >>> Checkpoint(Path("run.safetensors"), {"law": "uniform"}).every
+    100
+    """
+
+    path: Path
+    settings: Mapping[str, Any]
+    every: int = 100
+
+    def __post_init__(self) -> None:
+        require(vars(self), "path Path, settings Mapping, every 1..")
 
 
 def checkout() -> Path | None:

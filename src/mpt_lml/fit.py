@@ -8,15 +8,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mpt_lml.files import CheckpointMismatchError, load_tensors, require_writable, save_tensors
+from mpt_lml.files import (
+    Checkpoint,
+    CheckpointMismatchError,
+    load_tensors,
+    require_writable,
+    save_tensors,
+)
 from mpt_lml.results import History
-from mpt_lml.shapes import require_count
+from mpt_lml.shapes import require_answer
+from mpt_lml.spec import require
 
 __all__ = ["Checkpoint", "DivergedError", "descend", "maximize"]
 
@@ -25,6 +31,7 @@ Objective = Callable[[Parameters, Sequence[torch.Generator]], Tensor]
 Tracked = Callable[[Parameters], Tensor]
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 Schedule = torch.optim.lr_scheduler.LRScheduler
+_RUN = "generators* Generator, checkpoint? Checkpoint, progress Callable"
 
 
 def silent(items: Iterable[Any], description: str) -> Iterable[Any]:
@@ -38,25 +45,6 @@ class DivergedError(RuntimeError):
     def __init__(self, message: str, epoch: int) -> None:
         super().__init__(message)
         self.epoch = epoch
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where a run is kept so that it can go on, and what it has to match.
-
-    ``path`` is a safetensors file, written atomically every so many steps and when the run is
-    interrupted; one with other ``settings`` (plain values) is refused, the first difference named.
-
-    >>> Checkpoint(Path("run.safetensors"), {"law": "uniform"}).every
-    100
-    """
-
-    path: Path
-    settings: Mapping[str, Any]
-    every: int = 100
-
-    def __post_init__(self) -> None:
-        require_count("every", self.every, 1)
 
 
 def maximize(
@@ -93,12 +81,11 @@ def maximize(
     >>> history.values["objective"].shape
     torch.Size([51, 2])
     """
-    require_count("num_epochs", num_epochs, 1)
-    if not learning_rate > 0:
-        raise ValueError(f"learning_rate must be > 0, got {learning_rate}.")
-    require_count("track_every", track_every, 1)
-    for epoch in snapshots:
-        require_count("snapshot epoch", epoch, 0, num_epochs)
+    require(locals(), "parameters Mapping, objective Callable, num_epochs 1.., track? Mapping")
+    require(locals(), f"learning_rate (0,inf), track_every 1.., snapshots* 0..{num_epochs}, {_RUN}")
+    require({"track": (track or {}).values()}, "track* Callable")
+    spec = ", ".join(f"{name} B ..." for name in parameters) or "parameters B"
+    require(parameters or locals(), spec, finite=False)
     own = {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
     first, track = next(iter(own.values())), track or {}
     empty = torch.full((num_epochs + 1, len(first)), torch.nan, dtype=first.dtype)
@@ -108,11 +95,13 @@ def maximize(
 
     def ascend(epoch: int) -> None:
         value = objective(own, generators)
+        require_answer("objective(parameters)", value, first.shape[:1])
         _require_finite("objective", value, epoch)
         adam.zero_grad()
         (-value.sum()).backward()
         for name, parameter in own.items():
-            assert parameter.grad is not None
+            if parameter.grad is None:
+                raise ValueError(f"the objective does not depend on the parameter {name!r}.")
             slope = parameter.grad.reshape(len(value), -1).sum(dim=1)
             _require_finite(f"gradient of {name}", slope, epoch)
         values["objective"][epoch] = value.detach()
@@ -120,7 +109,9 @@ def maximize(
     def look(epoch: int) -> None:
         if epoch % track_every == 0 or epoch == num_epochs:
             for name, function in track.items():
-                values[name][epoch] = function(own)
+                value = function(own)
+                require_answer(f"track[{name!r}]", value, first.shape[:1], slope=False)
+                values[name][epoch] = value
         if epoch in snapshots:
             state.kept |= {f"{epoch}/{name}": value.clone() for name, value in own.items()}
 
@@ -158,6 +149,11 @@ def descend(
     >>> descend(network, lambda step: network.weight.square().sum(), [cycle], num_steps=9)[0].shape
     torch.Size([9])
     """
+    require(locals(), f"network Module, loss Callable, num_steps 1.., label str, {_RUN}")
+    require(locals(), f"max_norm? (0,inf), watch? Callable, watched* 0..{num_steps}")
+    require({"schedules": schedules or [None]}, "schedules* LRScheduler")
+    if watched and watch is None:
+        raise ValueError(f"watched = {watched} needs a function watch().")
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     losses = torch.full((num_steps,), torch.nan)
     own = network.state_dict(keep_vars=True)
@@ -166,6 +162,7 @@ def descend(
 
     def gradient(step: int) -> None:
         value = loss(step)
+        require_answer("loss(step)", value, ())
         _require_finite("loss", value.detach()[None], step)
         network.zero_grad()
         value.backward()

@@ -18,7 +18,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.numerics import LOG_2PI, cholesky, log_normal
+from mpt_lml.numerics import LOG_2PI, NotPositiveDefiniteError, cholesky, log_normal
+from mpt_lml.shapes import require_mask
+from mpt_lml.spec import require
 
 __all__ = [
     "LowRankPosterior",
@@ -29,6 +31,16 @@ __all__ = [
 ]
 
 
+def require_definite(name: str, matrix: Tensor) -> None:
+    """Check that finite ``matrix`` (..., D, D) is symmetric up to rounding, positive definite."""
+    skew, size = (matrix - matrix.mT).abs().max(), matrix.abs().max()
+    if skew > torch.finfo(matrix.dtype).eps ** 0.5 * size:
+        raise ValueError(f"{name} must be symmetric, got entries that differ by {skew:.3g}.")
+    if torch.linalg.cholesky_ex(matrix).info.any():
+        smallest = f"its smallest eigenvalue is {torch.linalg.eigvalsh(matrix).min().item():.3e}"
+        raise NotPositiveDefiniteError(f"{name} must be positive definite, but {smallest}.")
+
+
 def log_density(
     x: Float[Tensor, "N D"], mean: Float[Tensor, " D"], covariance: Float[Tensor, "D D"]
 ) -> Float[Tensor, " N"]:
@@ -37,6 +49,8 @@ def log_density(
     >>> log_density(torch.zeros(1, 2), torch.zeros(2), torch.eye(2))
     tensor([-1.8379])
     """
+    require(locals(), "x N D, mean D, covariance D D")
+    require_definite("covariance", covariance)
     factor = cholesky(covariance, "covariance")
     white = torch.linalg.solve_triangular(factor, (x - mean).T, upper=False)
     log_det = 2.0 * factor.diagonal().log().sum()
@@ -58,6 +72,9 @@ def condition_dense(
     >>> condition_dense(torch.tensor([[0.0, 2.0]]), torch.zeros(2), pair, mask)
     (tensor([[1.]]), tensor([[0.7500]]))
     """
+    require(locals(), "x N D, mean D, covariance D D, bool mask D")
+    require_definite("covariance", covariance)
+    require_mask(mask[None], len(mask))
     cross, observed = covariance[mask][:, ~mask], covariance[~mask][:, ~mask]
     gain = torch.linalg.solve(observed, cross.T).T
     conditional_mean = mean[mask] + (x - mean)[:, ~mask] @ gain.T
@@ -70,6 +87,9 @@ def divergence(p: Float[Tensor, "D D"], q: Float[Tensor, "*B D D"]) -> Float[Ten
     >>> divergence(torch.eye(2), 2 * torch.eye(2))
     tensor(0.1931)
     """
+    require(locals(), "p D D, q ... D D")
+    require_definite("p", p)
+    require_definite("q", q)
     ratio = torch.linalg.solve(q, p)
     trace = ratio.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
     return 0.5 * (trace - len(p) - torch.linalg.slogdet(ratio).logabsdet)
@@ -85,6 +105,9 @@ def conditional_divergence(
     >>> conditional_divergence(torch.eye(2), 2 * torch.eye(2), torch.tensor([True, False]))
     tensor(0.0966)
     """
+    require(locals(), "p D D, q D D, bool mask D")
+    require_definite("p", p)
+    require_definite("q", q)
     x = len(p) ** 0.5 * cholesky(p).mT  # data whose second moment is p
     (at_p, within_p), (at_q, within_q) = (condition_dense(x, 0 * x[0], c, mask) for c in (p, q))
     square, v_p, v_q = (at_p - at_q).square().mean(dim=0), within_p.diagonal(), within_q.diagonal()
@@ -119,10 +142,14 @@ class LowRankPosterior:
 
         Raises ``ValueError``, as its methods do, where so small a σ² would let rounding be seen.
         """
+        spec = "loadings ... D k, noise_variance ..., bool observed ... P D"
+        require(locals(), spec, finite=False)
         keep, noise = observed.to(loadings.dtype), noise_variance[..., None, None, None]
         identity, rows = torch.eye(loadings.shape[-1]).to(loadings), loadings[..., None, :, :]
         ratio = loadings.detach().square().sum(dim=(-2, -1)) / noise_variance.detach()
-        scale = ratio.max().sqrt().item()
+        scale, low = torch.stack([ratio.max().sqrt(), noise_variance.detach().min()]).tolist()
+        if low <= 0.0:
+            raise ValueError(f"noise_variance must be > 0, got {low:.4g}.")
         _require_digits(10.0 * scale, loadings)
         if stiff := scale**4 * torch.finfo(loadings.dtype).eps > 1.0:  # from the root of σ² Λ_R
             kept = keep[..., None] * rows
@@ -144,6 +171,7 @@ class LowRankPosterior:
 
     def explain(self, centered: Tensor) -> tuple[Tensor, Tensor]:
         """E[z | x_R] of every datum, (..., P, N, K), and what it leaves of x, (..., P, N, D)."""
+        require(vars(self) | {"centered": centered}, "loadings ... D k, centered N D", finite=False)
         seen = centered @ self.seen.mT
         latent = torch.linalg.solve_triangular(self.factor, seen, upper=False, left=False)
         residual = centered - latent @ self.loadings[..., None, :, :].mT
@@ -169,6 +197,7 @@ class LowRankPosterior:
 
     def log_marginal(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N"]:
         """log p(x_R) of every datum; 0 where R is empty."""
+        require(vars(self) | {"centered": centered}, "loadings ... D k, centered N D", finite=False)
         if self.stiff:  # sums of squares; below, a difference of two that are nearly equal
             latent, residual = self.explain(centered)
             return self._log_density(self._square(residual) + latent.square().sum(dim=-1), 1)
@@ -196,6 +225,8 @@ class LowRankPosterior:
 
     def _moments(self, moment: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The diagonal of C, T_R C_R: (the only product with D² terms) and T_R C_RR T_Rᵀ."""
+        given = vars(self) | {"moment": moment}
+        require(given, "loadings ... D k, moment ... D D", finite=False)
         _require_digits(0.5 * self.scale**2, moment)
         # One moment for all: a single large product. One each: a batched product over the masks.
         cross = self.seen @ (moment if moment.ndim == 2 else moment[..., None, :, :])

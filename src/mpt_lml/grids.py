@@ -19,7 +19,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI, cholesky
-from mpt_lml.shapes import require_count, require_generator
+from mpt_lml.shapes import require_answer, require_dtype, require_finite
+from mpt_lml.spec import require
 
 __all__ = ["Grid", "find_modes", "gauss_hermite", "trapezoid"]
 
@@ -45,6 +46,12 @@ class Grid:
     log_weights: Float[Tensor, " G"]
     name: str = "grid"
 
+    def __post_init__(self) -> None:
+        require(vars(self), "nodes G K, log_weights G, name str", finite=False)
+        require(vars(self), "nodes G K")
+        if not (self.log_weights.logsumexp(dim=0).exp() - 1.0).abs() <= _MASS_TOLERANCE:
+            raise ValueError("log_weights must be those of probabilities that sum to 1.")
+
     def __len__(self) -> int:
         """G."""
         return len(self.nodes)
@@ -56,13 +63,13 @@ class Grid:
 
     def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n K"]:
         """``n`` nodes drawn by their weights."""
-        require_count("n", n, 1)
-        require_generator(generator)
+        require(locals(), "n 1.., generator")
         weights = self.log_weights.exp()
         return self.nodes[torch.multinomial(weights, n, replacement=True, generator=generator)]
 
     def to(self, like: Tensor) -> Grid:
         """The same grid with the dtype and on the device of ``like``."""
+        require_dtype("like", like)
         return Grid(self.nodes.to(like), self.log_weights.to(like), self.name)
 
 
@@ -77,8 +84,7 @@ def trapezoid(latent_dim: int, nodes_per_axis: int, extent: float = 5.0) -> Grid
     torch.Size([400, 2])
     """
     _require_axes(latent_dim, nodes_per_axis)
-    if not extent > 0:
-        raise ValueError(f"extent must be > 0, got {extent}.")
+    require(locals(), "extent (0,inf)")
     axis = torch.linspace(-extent, extent, nodes_per_axis, dtype=torch.float64)
     log_density = -0.5 * (axis.square() + LOG_2PI) + math.log(2 * extent / (nodes_per_axis - 1))
     name = " × ".join([str(nodes_per_axis)] * latent_dim) + f" on ±{extent:g}"
@@ -171,6 +177,8 @@ def find_modes(
     >>> mode.item(), precision.item()
     (3.0, 4.0)
     """
+    require(locals(), "log_joint Callable, start N K, max_steps 1..")
+    require(locals(), "tolerance (0,inf), accepted? (0,inf)")
     z = start.detach().clone()
     for _ in range(max_steps):
         value, step, decrement, precision = _newton(log_joint, z)
@@ -192,6 +200,8 @@ def _newton(log_joint: _LogJoint, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     with torch.enable_grad():
         z = z.detach().requires_grad_()
         value = log_joint(z)
+        require_answer("log_joint(z)", value, z.shape[:1])
+        require_finite("log_joint(z)", value)
         (gradient,) = torch.autograd.grad(value.sum(), z, create_graph=True)
         axes = torch.eye(z.shape[1]).to(z)[:, None].expand(-1, len(z), -1)
         (rows,) = torch.autograd.grad(gradient, z, axes, is_grads_batched=True)
@@ -230,8 +240,7 @@ def _product(axis: Tensor, log_weights: Tensor, latent_dim: int, name: str) -> G
 
 
 def _require_axes(latent_dim: int, nodes_per_axis: int) -> None:
-    require_count("latent_dim", latent_dim, 1)
-    require_count("nodes_per_axis", nodes_per_axis, 2)
+    require(locals(), "latent_dim 1.., nodes_per_axis 2..")
     if latent_dim > MAX_LATENT_DIM:
         raise ValueError(
             f"latent_dim = {latent_dim} is too large for a grid (at most {MAX_LATENT_DIM}: "

@@ -10,12 +10,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from mpt_lml.shapes import require_count, require_enumerable, require_generator
+from mpt_lml.shapes import require_count, require_enumerable, require_number
+from mpt_lml.spec import require
 
 __all__ = [
     "BernoulliRate",
@@ -38,7 +40,7 @@ def all_masks(num_features: int, num_masked: int) -> Bool[Tensor, "P D"]:
     >>> all_masks(3, 2).int().tolist()
     [[1, 1, 0], [1, 0, 1], [0, 1, 1]]
     """
-    require_count("num_features", num_features, 1)
+    require(locals(), "num_features 1..")
     require_count("num_masked", num_masked, 1, num_features)
     number = math.comb(num_features, num_masked)
     what = f"the masks that hide {num_masked} of {num_features} coordinates"
@@ -56,7 +58,7 @@ def subsets(num_features: int, *, instead: str = "masks.sample_masks") -> Bool[T
     >>> subsets(2).int().tolist()
     [[0, 0], [1, 0], [0, 1], [1, 1]]
     """
-    require_count("num_features", num_features, 1)
+    require(locals(), "num_features 1.., instead str")
     require_enumerable(f"the subsets of D = {num_features} coordinates", 2**num_features, instead)
     rows = torch.arange(2**num_features)
     return (rows[:, None] >> torch.arange(num_features)) & 1 == 1
@@ -71,6 +73,7 @@ class SizeLaw(ABC):
 
     def sample(self, num_masks: int, num_features: int, *, generator: Generator) -> Tensor:
         """``num_masks`` independent sizes in 1..D, (P,) int64."""
+        require(locals(), "num_masks 1.., generator")
         weights = self.probabilities(num_features)
         return 1 + torch.multinomial(weights, num_masks, replacement=True, generator=generator)
 
@@ -89,6 +92,7 @@ class SizeLaw(ABC):
 
 
 def _quantiles(num_masks: int, generator: Generator) -> Float[Tensor, " P"]:
+    require(locals(), "num_masks 1.., generator")
     shift = torch.rand((), generator=generator, dtype=torch.float64)
     return (torch.arange(num_masks, dtype=torch.float64) + shift) / num_masks
 
@@ -107,6 +111,7 @@ class FixedSize(SizeLaw):
         require_count("num_masked", self.num_masked, 1)
 
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
+        require(locals(), "num_features 1..")
         require_count("num_masked", self.num_masked, 1, num_features)
         return (torch.arange(1, num_features + 1) == self.num_masked).double()
 
@@ -116,8 +121,7 @@ class _Rate(SizeLaw):
     rate: float
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.rate <= 1.0:
-            raise ValueError(f"rate must be in (0, 1], got {self.rate}. 15 % is rate=0.15.")
+        require_number("rate", self.rate, "(0,1]", hint=" 15 % is rate=0.15.")
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,7 @@ class FixedRate(_Rate):
 
     def num_masked(self, num_features: int) -> int:
         """M for this D."""
+        require(locals(), "num_features 1..")
         # 1e-9: 0.29 * 100 is 28.999999999999996 in floating point and has to give 29.
         return max(1, math.floor(self.rate * num_features + 1e-9))
 
@@ -188,8 +193,7 @@ def sample_ranks(num_masks: int, num_features: int, *, generator: Generator) -> 
     ``from_ranks(ranks, M)`` are then uniformly random masks of size M, and the coordinate of rank
     M − 1 is a uniformly random member of its mask.
     """
-    require_count("num_masks", num_masks, 1)
-    require_generator(generator)
+    require(locals(), "num_masks 1.., num_features 1.., generator")
     noise = torch.rand(
         num_masks, num_features, generator=generator, dtype=torch.float64, device=generator.device
     )
@@ -208,11 +212,8 @@ def sample_masks(
     [3, 3, 3, 3]
     """
     require_count("num_features", num_features, 1)
-    law = FixedSize(size) if isinstance(size, int) and not isinstance(size, bool) else size
-    if not isinstance(law, SizeLaw):
-        raise TypeError(
-            f"size must be an integer or a size law such as FixedRate(0.15), got {size!r}."
-        )
+    law: Any = FixedSize(size) if type(size) is int else size
+    require({"size": law}, "size SizeLaw")
     law.probabilities(num_features)  # refuses a size that this D does not have, before drawing
     ranks = sample_ranks(num_masks, num_features, generator=generator)
     return from_ranks(ranks, law.sample(num_masks, num_features, generator=generator))
@@ -235,13 +236,13 @@ def stratified_masks(
     >>> stratified_masks(5, 5, UniformSize(), generator=g).sum(dim=1).tolist()
     [1, 2, 3, 4, 5]
     """
-    require_count("num_masks", num_masks, 1)
-    generators = [generator] if isinstance(generator, Generator) else generator
+    generators: Any = generator if isinstance(generator, list | tuple) else [generator]
+    laws: Any = law if isinstance(law, list | tuple) else [law]
+    require({"law": laws or [None]}, "law* SizeLaw")
     levels, ranks = [], []
-    for g in generators:
+    for g in generators or [None]:
         levels.append(_quantiles(num_masks, g))
         ranks.append(sample_ranks(num_masks, num_features, generator=g))
-    laws = [law] if isinstance(law, SizeLaw) else law
     sizes = torch.stack([each._at(torch.stack(levels), num_features) for each in laws])
     mask = from_ranks(torch.stack(ranks), sizes)
     mask = mask[0] if isinstance(law, SizeLaw) else mask
@@ -256,6 +257,7 @@ def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
     >>> nested_masks(torch.tensor([2, 0, 1])).int().tolist()
     [[0, 0, 1], [1, 0, 1], [1, 1, 1]]
     """
+    require(locals(), "int order ... D")
     num_features = order.shape[-1]
     if not torch.equal(order.sort(dim=-1).values, torch.arange(num_features).expand_as(order)):
         raise ValueError(

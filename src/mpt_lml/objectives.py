@@ -17,7 +17,8 @@ from torch.nn.functional import softplus
 from mpt_lml import grids, masks, scores
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.vae import Parameters, dense, divergence_from_prior, log_likelihood
-from mpt_lml.shapes import require_boolean_rows, require_data
+from mpt_lml.shapes import require_mask
+from mpt_lml.spec import require
 
 __all__ = ["curve", "exact", "linear_elbo", "log_marginal", "mixture", "sampled", "second_moment"]
 
@@ -27,6 +28,8 @@ _Moment = Float[Tensor, "*#B D D"]
 _Masks = Bool[Tensor, "*#B P D"]
 _Data = Float[Tensor, "N D"]
 _EachData = Float[Tensor, "#B N D"] | _Data
+# What is not finite is passed on: training stops there and says where.
+_SPEC = "loadings ... D k, noise_variance ..., moment ... D D"
 
 
 def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
@@ -35,7 +38,7 @@ def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
     >>> second_moment(torch.tensor([[1.0, 1.0], [1.0, -1.0]])).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    require_data(x, x.shape[-1])
+    require(locals(), "x N D")
     return x.mT @ x / len(x)
 
 
@@ -45,6 +48,7 @@ def log_marginal(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float
     >>> log_marginal(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2))
     tensor(-2.8379)
     """
+    require(locals(), _SPEC, finite=False)
     everything = torch.ones(1, loadings.shape[-2], dtype=torch.bool, device=loadings.device)
     posterior = LowRankPosterior.of(loadings, noise_variance, everything)
     return posterior.mean_log_marginal(moment)[..., 0]
@@ -66,6 +70,8 @@ def sampled(
     >>> sampled(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2), torch.ones(1, 2).bool())
     tensor(-2.8379)
     """
+    require(locals(), f"{_SPEC}, bool mask ... P D", finite=False)
+    require_mask(mask.flatten(0, -2), mask.shape[-1])
     return loadings.shape[-2] * mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
 
 
@@ -79,6 +85,7 @@ def exact(
     >>> exact(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2), masks.UniformSize())
     tensor(-2.8379)
     """
+    require(locals(), f"{_SPEC}, law SizeLaw", finite=False)
     num_features = loadings.shape[-2]
     mask = masks.subsets(num_features, instead="objectives.sampled")[1:]
     sizes = mask.sum(dim=1)
@@ -94,6 +101,7 @@ def curve(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor
     >>> curve(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2))
     tensor([-1.4189, -1.4189])
     """
+    require(locals(), _SPEC, finite=False)
     mask = masks.subsets(loadings.shape[-2], instead="objectives.sampled")[1:].to(loadings.device)
     each = mask_scores(loadings, noise_variance, moment, mask).movedim(-1, 0)
     return scores.mean_by_size(each, mask.sum(dim=1), mask.shape[1])[1:].movedim(0, -1)
@@ -119,6 +127,9 @@ def mixture(
     >>> mixture(0 * x[..., None], 0 * x, x, torch.tensor([[[True, False]]]), grid).exp()
     tensor([0.2500], dtype=torch.float64)
     """
+    spec = "loadings B D K, offset B D, x N D, bool mask? B P D, block bool, grid Grid"
+    require(locals(), spec, finite=False)
+    require({"loadings": loadings, "grid": grid.nodes}, "loadings B D K, grid G K", finite=False)
     models = list(zip(loadings, offset, strict=True))
     if mask is None:
         seen = torch.ones_like(x[0], dtype=torch.bool)
@@ -126,7 +137,7 @@ def mixture(
         return torch.stack([each.logsumexp(dim=-1).mean() for each in every])
     values = []
     for (w, b), rows in zip(models, mask, strict=True):
-        require_boolean_rows("mask", rows, x.shape[1])
+        require_mask(rows, x.shape[1])
         parts = zip(x.tensor_split(len(rows)), rows, strict=True)
         each = [_mixture_score(grid, w, b, part, hidden, block).sum() for part, hidden in parts]
         values.append(torch.stack(each).sum() * x.shape[1] / len(x))
@@ -163,11 +174,8 @@ def linear_elbo(
     >>> linear_elbo(w, b, w.mT, c, c, x, torch.zeros(1, 3, 1)).exp()
     tensor([0.2500])
     """
-    if encoder.shape != loadings.mT.shape or x.shape[1] != loadings.shape[1]:
-        raise ValueError(
-            f"loadings {tuple(loadings.shape)} need an encoder of shape {tuple(loadings.mT.shape)} and "
-            f"data with {loadings.shape[1]} columns, got {tuple(encoder.shape)} and {tuple(x.shape)}."
-        )
+    spec = "loadings B D K, offset B D, encoder B K D, encoder_offset B K, x N D, noise B N K"
+    require(locals(), f"{spec}, encoder_log_variance B K", finite=False)
     mean = x @ encoder.mT + encoder_offset[:, None]
     variance = encoder_log_variance.exp()[:, None]
     z = mean + variance.sqrt() * noise

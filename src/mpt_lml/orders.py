@@ -22,7 +22,8 @@ from torch import Tensor
 from mpt_lml import masks
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import chunks
-from mpt_lml.shapes import require_count, require_dtype, require_enumerable, require_rows
+from mpt_lml.shapes import require_count, require_enumerable
+from mpt_lml.spec import require, require_reveal
 
 __all__ = ["draw", "every", "exact", "log_probability", "mixture_bound"]
 
@@ -47,6 +48,7 @@ def draw(num_orders: int, num_features: int, *, generator: torch.Generator) -> I
     >>> draw(2, 3, generator=torch.Generator().manual_seed(0)).sort(dim=1).values.tolist()
     [[0, 1, 2], [0, 1, 2]]
     """
+    require(locals(), "num_orders 1..")
     return masks.sample_ranks(num_orders, num_features, generator=generator)
 
 
@@ -62,10 +64,8 @@ def log_probability(
     >>> torch.allclose(log_probability(model, x, every(3)), model.log_marginal(x))
     True
     """
-    require_dtype("reveal", reveal, torch.int64)
-    require_rows("reveal", reveal, model.num_features, "S")
-    if reveal.min() < 0:
-        raise ValueError(f"reveal must count steps from 0, got {int(reveal.min())}.")
+    require(locals(), "model ConditionalModel, x data")
+    require_reveal(reveal, model.num_features)
     steps = torch.arange(int(reveal.max()) + 1)[:, None]
     size = 8 * 2 * len(steps) * x.shape[0] * model.num_features
     parts = [_log_probability(model, x, reveal[rows], steps) for rows in chunks(len(reveal), size)]
@@ -109,6 +109,7 @@ def exact(model: ConditionalModel, x: Tensor) -> _OverOrders:
     >>> torch.allclose(exact(model, x).log_mix, model.log_marginal(x))
     True
     """
+    require(locals(), "model ConditionalModel, x data")
     per_datum = 8 * 4 * 2**model.num_features * model.num_features
     parts = [_exact(model, x[rows]) for rows in chunks(len(x), per_datum)]
     return _OverOrders(*(torch.cat(column) for column in zip(*parts, strict=True)))
@@ -154,6 +155,7 @@ def mixture_bound(log_probability: Float[Tensor, "S N"], num_orders: int) -> Flo
     >>> mixture_bound(torch.tensor([[0.1], [0.3], [0.5]]).log(), 2).exp()
     tensor([[0.2000]])
     """
+    require(locals(), "log_probability S N", finite=False)
     count = len(log_probability)
     require_count("num_orders", num_orders, 1, count)
     groups = log_probability[: count // num_orders * num_orders]

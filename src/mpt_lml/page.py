@@ -18,6 +18,8 @@ def glue(name: str, value: object) -> None:
     Traceback (most recent call last):
     ValueError: glue('gap'): inf is not a number to print in prose
     """
+    if not isinstance(name, str):
+        raise TypeError(f"glue takes a name first, a str, got {name!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"glue({name!r}): {value} is not a number to print in prose")
     from IPython.display import display

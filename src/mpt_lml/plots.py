@@ -8,9 +8,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.colors import is_color_like
 from torch import Tensor
 
 from mpt_lml.results import MaskCurve
+from mpt_lml.spec import require
 
 __all__ = ["convergence", "mask_curve", "use_style"]
 
@@ -40,6 +42,8 @@ def mask_curve(
     >>> sizes = torch.arange(1, 4)
     >>> mask_curve(MaskCurve(sizes, -1.0 * sizes, 0.0 * sizes, 3), ax=plt.figure().subplots())
     """
+    require(locals(), "curve MaskCurve, ax Axes, label? str, color? str, area bool")
+    require({"color": is_color_like(color) or color}, "color? bool")  # matplotlib knows it
     position = curve.num_masked.numpy()
     score, error = curve.score.numpy(), 2 * np.nan_to_num(curve.standard_error.numpy())
     marker = "o" if len(score) <= 30 else ""
@@ -62,6 +66,8 @@ def convergence(
     >>> import torch
     >>> convergence(torch.zeros(5, 100), ax=plt.figure().subplots())
     """
+    require(locals(), "difference R P, ax Axes, label? str, color str")
+    require({"color": is_color_like(color) or color}, "color bool")
     masks_per_size = np.arange(1, difference.shape[1] + 1)
     for index, row in enumerate(difference.numpy()):
         ax.plot(masks_per_size, row, color=color, alpha=0.55, label=None if index else label)

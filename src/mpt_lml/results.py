@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpt_lml.shapes import require_finite, require_number
+from mpt_lml.spec import require
+
 __all__ = ["Estimate", "History", "MaskCurve"]
 
 
@@ -29,6 +32,8 @@ class Estimate(float):
     def __new__(
         cls, value: float, standard_error: float = 0.0, num_samples: int = 0, unit: str = "nats"
     ) -> Estimate:
+        spec = "value [-inf,inf]~, standard_error [0,inf]~, num_samples 0.., unit str"
+        require(locals(), spec)
         self = super().__new__(cls, value)
         fields = {"standard_error": float(standard_error), "num_samples": int(num_samples)}
         self.__dict__.update(fields, unit=unit)
@@ -78,11 +83,10 @@ class MaskCurve:
     area_standard_error: float | None = None
 
     def __post_init__(self) -> None:
-        shapes = {tuple(t.shape) for t in (self.num_masked, self.score, self.standard_error)}
-        if len(shapes) != 1 or self.num_masked.ndim != 1 or len(self.num_masked) == 0:
-            raise ValueError(
-                f"num_masked, score and standard_error must share one shape (L,), got {shapes}."
-            )
+        require(vars(self), "int num_masked L, score L, standard_error L", finite=False)
+        require(vars(self), "num_features 1.., num_masks 0.., area_standard_error? [0,inf]~")
+        require_finite("score", self.score)
+        require_number("standard_error", self.standard_error.nan_to_num().min(), "[0,inf]")
         sizes = self.num_masked
         if sizes[0] < 1 or sizes[-1] > self.num_features or (sizes.diff() <= 0).any():
             raise ValueError(

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mpt_lml.spec import require
+
 __all__ = ["mask_score", "mean_by_size"]
 
 
@@ -20,8 +22,10 @@ def mask_score(
     >>> mask_score(torch.tensor([[-1.0, -3.0, 0.0]]), torch.tensor([[True, True, False]]))
     tensor([-2.])
     """
+    require(locals(), "log_conditional D ..., bool mask P ...", finite=False)
     if log_conditional.ndim > mask.ndim:
         mask = mask[..., None, :]
+    require(locals(), "log_conditional ... D, bool mask ... D", finite=False)
     return log_conditional.where(mask, 0.0).sum(dim=-1) / mask.sum(dim=-1)
 
 
@@ -33,6 +37,9 @@ def mean_by_size(
     >>> mean_by_size(torch.tensor([5.0, 1.0, 3.0]), torch.tensor([0, 1, 1]), 1)
     tensor([5., 2.])
     """
+    require(locals(), "values P ..., int sizes P, num_features 1..", finite=False)
+    if sizes.min() < 0 or sizes.max() > num_features:
+        raise ValueError(f"sizes must lie in 0..{num_features}, got {sizes.tolist()}.")
     empty = values.new_zeros(num_features + 1, *values.shape[1:])
     number = torch.bincount(sizes, minlength=num_features + 1)
     rows = sizes.view(-1, *[1] * (values.ndim - 1)).expand_as(values)

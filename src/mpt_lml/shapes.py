@@ -16,19 +16,32 @@ a model may look at, is called ``observed``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
+
+_FLOATS = (torch.float32, torch.float64)
+def require_answer(name: str, value: Any, shape: Sequence[int], *, slope: bool = True) -> None:
+    """Check what a function has answered: a tensor of this shape that can be differentiated."""
+    require_dtype(name, value)
+    if value.shape != tuple(shape):
+        raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(value.shape)}.")
+    if slope and not value.requires_grad:
+        raise ValueError(f"{name} must depend on its argument, got a constant {value}.")
 
 
 def require_dtype(
     name: str, value: object, dtype: torch.dtype | None = None, *, hint: str = ""
 ) -> None:
-    """Check that ``value`` is a tensor of this dtype, by default of a floating-point one."""
-    floating = dtype is None and isinstance(value, Tensor) and value.is_floating_point()
-    got = value.dtype if isinstance(value, Tensor) else type(value).__name__
-    if not floating and (dtype is None or got != dtype):
-        raise TypeError(f"{name} must be a {dtype or 'floating-point'} tensor, got {got}.{hint}")
+    """Check that ``value`` is a dense tensor of this dtype, by default float32 or float64."""
+    got = type(value).__name__
+    if isinstance(value, Tensor):
+        got = str(value.dtype) if value.layout == torch.strided else str(value.layout)
+    if got not in map(str, _FLOATS if dtype is None else (dtype,)):
+        kind = dtype or "floating-point (float32 or float64)"
+        raise TypeError(f"{name} must be a {kind} tensor, got {got}.{hint}")
 
 
 def require_rows(name: str, rows: Tensor, num_features: int, letter: str = "N") -> None:
@@ -78,34 +91,18 @@ def require_values(x: Tensor, sizes: Sequence[int]) -> None:
         _require_entries("x", x, bad, legal, "Values are counted from 0.")
 
 
-def require_loadings(name: str, value: Tensor, least: int = 0) -> None:
-    """Check that ``value`` is a finite floating-point tensor (D, K) with D >= 1, K >= ``least``."""
-    require_dtype(name, value)
-    if value.ndim != 2 or len(value) == 0 or value.shape[1] < least:
-        raise ValueError(
-            f"{name} must have shape (D, K) with D >= 1 and K >= {least}, got {tuple(value.shape)}."
-        )
-    require_finite(name, value.detach())
-
-
-def vector_beside(name: str, value: Tensor | None, loadings: Tensor) -> Tensor:
-    """``value`` with its shape checked, (D,) beside ``loadings`` (D, K); zeros where it is None."""
-    if value is None:
-        return torch.zeros(len(loadings), dtype=loadings.dtype, device=loadings.device)
-    if value.shape != loadings.shape[:1]:
-        raise ValueError(
-            f"{name} must have shape ({len(loadings)},) to fit loadings {tuple(loadings.shape)}, "
-            f"got {tuple(value.shape)}."
-        )
-    require_finite(name, value.detach())
-    return value.to(loadings)
-
-
-def require_positive(name: str, value: float | Tensor, hint: str = "") -> None:
-    """Check that ``value`` is a single finite number > 0."""
-    number = torch.as_tensor(value, dtype=torch.float64)
-    if number.ndim != 0 or not torch.isfinite(number) or number <= 0:
-        raise ValueError(f"{name} must be a single finite number > 0, got {value}.{hint}")
+def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str = "") -> None:
+    """Check that ``value`` is a single number, no bool, in "(0,inf)", "[0,1)~" (or NaN), ..."""
+    low, high = map(float, legal.rstrip("~")[1:-1].split(","))
+    number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
+    one = isinstance(number, int | float | Real) and not isinstance(number, bool)
+    ends = [low] * ("[" in legal) + [high] * ("]" in legal)
+    if not one or not (
+        low < number < high or number in ends or (number != number and "~" in legal)
+    ):
+        kind = "finite number > 0" if legal == "(0,inf)" else f"number in {legal.rstrip('~')}"
+        error = ValueError if one or isinstance(value, Tensor) else TypeError
+        raise error(f"{name} must be a single {kind}, got {value!r}.{hint}")
 
 
 def require_boolean_rows(name: str, rows: Tensor, num_features: int) -> None:

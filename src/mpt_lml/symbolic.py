@@ -14,6 +14,7 @@ from itertools import combinations, permutations, product
 import sympy as sp
 
 from mpt_lml.shapes import require_count
+from mpt_lml.spec import require
 
 __all__ = ["SymbolicGaussian", "SymbolicTable"]
 
@@ -30,6 +31,7 @@ class _SymbolicModel(ABC):
     def log_conditional(self, target: int, observed: Iterable[int]) -> sp.Expr:
         """log p(x_j | x_R) in nats."""
         indices = self._checked(observed)
+        require_count("target", target, 0, self.num_features - 1)
         if target not in self._checked(None) or target in indices:
             raise ValueError(f"target must be a coordinate not in {indices}. Got target {target}.")
         return self._log_conditional(target, indices)
@@ -55,6 +57,7 @@ class _SymbolicModel(ABC):
 
     def residual(self, term: Callable[[int], sp.Expr]) -> sp.Expr:
         """Σ_{M=1}^{D} term(M) − log p(x) in normal form: 0 for :meth:`score` (Proposition 1)."""
+        require(locals(), "term Callable")
         terms = [term(m) for m in range(1, self.num_features + 1)]
         return self.normal_form(sp.Add(*terms) - self.log_marginal())
 
@@ -70,6 +73,8 @@ class _SymbolicModel(ABC):
 
     def _checked(self, observed: Iterable[int] | None) -> list[int]:
         everything = range(self.num_features)
+        if observed is not None:
+            require(locals(), f"observed* 0..{self.num_features - 1}")
         indices = sorted(everything if observed is None else observed)
         if len(set(indices)) != len(indices) or not set(indices) <= set(everything):
             legal = f"0..{self.num_features - 1}"
@@ -91,8 +96,11 @@ class SymbolicTable(_SymbolicModel):
 
     def __init__(self, num_features: int, x: Sequence[int] | None = None) -> None:
         super().__init__(num_features)
+        require({"x": () if x is None else x}, "x* 0..1")
         self.x = tuple(x) if x is not None else (0,) * num_features
-        if len(self.x) != num_features or not set(self.x) <= {0, 1}:
+        if len(self.x) != num_features or any(
+            type(v) is not int or v not in (0, 1) for v in self.x
+        ):
             raise ValueError(f"x must be {num_features} zeros and ones. Got {self.x}.")
         self.entries: dict[tuple[int, ...], sp.Symbol] = {
             cell: sp.Symbol("p_" + "".join(map(str, cell)), positive=True)

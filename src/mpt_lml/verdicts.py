@@ -7,6 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from mpt_lml.shapes import require_count
+from mpt_lml.spec import require
+
 __all__ = ["agrees", "apart", "equivalent", "exceeds", "interval", "mean_and_error"]
 
 LEVEL = 0.99
@@ -21,7 +24,10 @@ def mean_and_error(samples: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
     >>> mean_and_error(torch.tensor([1.0, 2.0, 3.0]))
     (tensor(2.), tensor(0.5774))
     """
+    require(locals(), "samples N ...", finite=False)
+    require_count("dim", dim, -samples.ndim, samples.ndim - 1)
     count = samples.shape[dim]
+    require_count("the number of samples", count, 1)
     mean = samples.mean(dim)
     if count == 1:
         return mean, torch.full_like(mean, math.nan)
@@ -37,6 +43,7 @@ def interval(value: float, error: float | None, n: int | None = None) -> tuple[f
     >>> [round(end, 2) for end in interval(0.0, 1.0, n=5)]
     [-4.6, 4.6]
     """
+    require(locals(), "value (-inf,inf), error? [0,inf), n? 2..")
     value = float(value)
     if not error:
         return value, value
@@ -54,6 +61,7 @@ def agrees(value: float, error: float | None, n: int | None = None, *, at: float
     >>> agrees(0.3, 0.2)
     True
     """
+    require(locals(), "at (-inf,inf)")
     low, high = interval(value, error, n)
     return low <= at <= high
 
@@ -73,6 +81,7 @@ def exceeds(value: float, error: float | None, n: int | None = None, *, at: floa
     >>> exceeds(-0.3, 0.1)
     False
     """
+    require(locals(), "at (-inf,inf)")
     return interval(value, error, n)[0] > at
 
 
@@ -84,5 +93,6 @@ def equivalent(
     >>> equivalent(0.3, 0.1, margin=1.0), equivalent(0.3, 1.0, margin=1.0)
     (True, False)
     """
+    require(locals(), "margin (0,inf), at (-inf,inf)")
     low, high = interval(value, error, n)
     return at - margin <= low and high <= at + margin

@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "mpt_lml"
 FLOORS = {
     "checkpoints": 0,
     "shapes": 0,
+    "spec": 0,
     "numerics": 0,
     "results": 0,
     "files": 0,
@@ -32,6 +33,9 @@ FLOORS = {
 WINGS = {"bfgs", "data", "fit", "networks", "page", "plots", "symbolic"}
 # Curves and scores of sentences take their tokens, and scores the networks that are loaded by name.
 LEANS = {("sentence_curves", "data"), ("score", "data"), ("score", "networks")}
+# The checks at the door are under everything.
+LEANS |= {(room, "shapes") for room in ("spec", "results", "verdicts", "files")}
+LEANS |= {(room, "spec") for room in ("results", "verdicts", "files")}
 # Rooms of several modules: all of them may import this one, which imports none of them.
 BASES = {
     "data": "mpt_lml.data.places",

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.shapes import require_count, require_generator
+from mpt_lml.spec import require
 
 __all__ = ["GaussianDraw", "paper_gaussian"]
 
@@ -44,10 +44,8 @@ def paper_gaussian(
     >>> draw.x.shape, draw.loadings.shape
     (torch.Size([100, 6]), torch.Size([6, 2]))
     """
-    for name, value in (("num_data", num_data), ("num_features", num_features)):
-        require_count(name, value, 1)
-    require_count("latent_dim", latent_dim, 0)
-    require_generator(generator)
+    require(locals(), "num_data 1.., num_features 1.., latent_dim 0.., generator")
+    require(locals(), "precision (0,inf)")
     single = torch.float32  # named: the numbers must not follow torch's default dtype
     loadings = torch.randn(num_features, latent_dim, generator=generator, dtype=single)
     latent = torch.randn(num_data, latent_dim, generator=generator, dtype=single)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import tarfile
 import zipfile
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from mpt_lml.data.places import (
     local,
     not_found,
 )
+from mpt_lml.spec import require
 
 __all__ = ["Images", "images"]
 
@@ -61,6 +63,13 @@ class Images:
     pixels: Float[Tensor, "N D"]
     shape: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        require(vars(self), "pixels N D, shape* 1..")
+        if len(self.shape) not in (2, 3) or math.prod(self.shape) != self.pixels.shape[1]:
+            raise ValueError(f"shape must be (H, W) or (H, W, 3) of the pixels, got {self.shape}.")
+        if self.pixels.min() < 0 or self.pixels.max() > 1:
+            raise ValueError("pixels must lie in [0, 1]. Divide bytes by 255.")
+
     @property
     def grid(self) -> Float[Tensor, "N C H W"]:
         """The images as networks take them: channels, rows, columns."""
@@ -79,8 +88,7 @@ def images(name: str = "digits", split: Split = "train") -> Images:
     >>> images("digits", "test").grid.shape
     torch.Size([599, 1, 8, 8])
     """
-    if split not in ("train", "test"):
-        raise ValueError(f"split must be 'train' or 'test', got {split!r}.")
+    require(locals(), "split train|test, name str")
     if name == "digits":
         from sklearn.datasets import load_digits
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from mpt_lml.data.places import CorruptDataError, checked, from_hub, local, not_found
+from mpt_lml.spec import require
 
 __all__ = ["Sentences", "sentences"]
 
@@ -85,14 +86,13 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
     >>> sentences("written").first[2]
     'It was late in the evening when the ship came into the harbor.'
     """
+    require(locals(), "name str, split train|test")
     if name not in NAMES and Path(name).is_file():
         return Sentences(tuple(filter(str.strip, _text(Path(name)).splitlines())))
     if name not in NAMES:
         raise ValueError(
             f"unknown sentences {name!r}; there are {', '.join(NAMES)}, or name a file of lines."
         )
-    if split not in ("train", "test"):
-        raise ValueError(f"split must be 'train' or 'test', got {split!r}.")
     if name == "written":
         return Sentences(_WRITTEN)
     if name in _TABLES:

@@ -14,7 +14,7 @@ from mpt_lml import objectives
 from mpt_lml.estimators.latent import from_prior, log_mean_weight, mean_over_data
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.results import Estimate
-from mpt_lml.shapes import require_count, require_finite, require_generator, require_positive
+from mpt_lml.spec import require
 
 __all__ = ["ais", "annealed_evidence"]
 
@@ -39,10 +39,8 @@ def ais(
     >>> ais(model, torch.ones(1, 3), 4, 5, generator=g)
     -2.0794 ± 0.0000 nats
     """
-    require_count("num_chains", num_chains, 2)
-    require_count("num_temperatures", num_temperatures, 2)
-    require_generator(generator)
-    model.require_data(x)
+    require(locals(), "model LatentVariableModel, x data, generator")
+    require(locals(), "num_chains 2.., num_temperatures 2.., num_leapfrog 1..")
 
     def log_likelihood(z: Tensor) -> Tensor:
         return model.log_joint(x, z) - model.log_prior(z)
@@ -91,18 +89,12 @@ def annealed_evidence(
     >>> annealed_evidence(torch.eye(2)[None], 1, 0, 1.0, generator=g, **settings)  # exact
     (tensor([-2.8379]), tensor([0.]))
     """
-    require_finite("second_moment", second_moment)
-    if second_moment.ndim != 3 or second_moment.shape[1] != second_moment.shape[2]:
-        raise ValueError(
-            f"second_moment must have shape (B, D, D), got {tuple(second_moment.shape)}. "
-            "A single data set is passed as (x.T @ x / len(x))[None]."
-        )
-    require_count("num_data", num_data, 1)
-    require_count("latent_dim", latent_dim, 0)
-    require_count("num_chains", num_chains, 2)
-    require_count("num_steps", num_steps, 1)
-    require_positive("noise_variance", noise_variance)
-    require_generator(generator)
+    require(locals(), "num_data 1.., latent_dim 0.., noise_variance (0,inf), generator")
+    require(locals(), "num_chains 2.., num_steps 1..")
+    require(locals(), "second_moment B D D, backward_from? B D k", k=latent_dim)
+    skew, least = second_moment - second_moment.mT, torch.linalg.eigvalsh(second_moment).min()
+    if max(skew.abs().max(), -least) > 1e-6 * second_moment.abs().max():
+        raise ValueError("second_moment must be XᵀX/N, symmetric without negative eigenvalues.")
     noise, shape = second_moment.new_tensor(noise_variance), (second_moment.shape[-1], latent_dim)
 
     def log_prior(at: Tensor) -> Tensor:

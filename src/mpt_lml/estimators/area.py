@@ -17,7 +17,8 @@ from mpt_lml import curves, masks, scores
 from mpt_lml.curves import Scheme, Targets
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import Estimate
-from mpt_lml.shapes import require_count, require_enumerable
+from mpt_lml.shapes import require_enumerable
+from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["area", "exact", "exact_variance", "ordered_chain", "random_size"]
@@ -29,6 +30,7 @@ def exact(model: TractableModel, x: Tensor) -> Estimate:
     >>> exact(PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2))
     -1.8379 nats (exact)
     """
+    require(locals(), "model TractableModel")
     return Estimate(model.log_marginal(x).mean().item())
 
 
@@ -67,6 +69,7 @@ def ordered_chain(
     >>> ordered_chain(model, x, 3, generator=torch.Generator().manual_seed(0)) - exact(model, x)
     0.0
     """
+    require(locals(), "num_orders 1..")
     return area(model, x, num_orders, generator=generator, scheme="nested", targets="one")
 
 
@@ -79,7 +82,7 @@ def random_size(
     >>> random_size(model, x, 3, generator=torch.Generator().manual_seed(0))
     -1.8379 ± 0.0000 nats
     """
-    require_count("num_masks", num_masks, 1)
+    require(locals(), "model ConditionalModel, x data, num_masks 1..")
     num_features = model.num_features
     mask = masks.sample_masks(num_masks, num_features, masks.UniformSize(), generator=generator)
     values = num_features * curves.size_scores(model, x, mask.to(x.device)[None])[0]
@@ -101,6 +104,8 @@ def exact_variance(
     >>> exact_variance(PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2))
     0.0
     """
+    require(locals(), "model ConditionalModel, x data, targets all|one")
+    require(locals(), "scheme independent|nested|random_size")
     num_features, instead = model.num_features, "the standard error of estimators.area"
     subset = masks.subsets(num_features, instead=instead)[1:]
     values = model.mean_log_conditional(x, subset.to(x.device)).cpu()
@@ -112,10 +117,6 @@ def exact_variance(
         row = (1 << orders).cumsum(dim=1) - 1  # row of ``subset`` that masks order[:M]
         along = mean[row] if targets == "all" else values[row, orders]
         return along.sum(dim=1).var(correction=0).item()
-    if scheme not in ("independent", "random_size"):
-        raise ValueError(
-            f"scheme must be 'independent', 'nested' or 'random_size', got {scheme!r}."
-        )
     square = mean.square() if targets == "all" else scores.mask_score(values.square(), subset)
     sizes = subset.sum(dim=1)
     first, second = (scores.mean_by_size(v, sizes, num_features)[1:] for v in (mean, square))

@@ -13,7 +13,7 @@ from torch import Tensor
 from mpt_lml.estimators.latent import ProposalRule, at_mode
 from mpt_lml.models.base import ConditionalModel, LatentVariableModel
 from mpt_lml.models.vae import VAE
-from mpt_lml.shapes import require_count, require_generator
+from mpt_lml.spec import require
 
 __all__ = ["GibbsConditional", "ImportanceConditional"]
 
@@ -57,12 +57,13 @@ class ImportanceConditional(_EstimatedConditional):
     proposal: ProposalRule = at_mode
 
     def __post_init__(self) -> None:
-        require_count("num_samples", self.num_samples, 1)
-        require_generator(self.generator)
+        spec = "model LatentVariableModel, num_samples 1.., generator, proposal Callable"
+        require(vars(self), spec)
 
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         q = self.proposal(self.model, x, ~mask)
+        require({"proposal()": q}, "proposal() GaussianProposal")
         z = q.sample(self.num_samples, generator=self.generator)
         factors = self.model.log_factors(x, z)
         joint = self.model.log_prior(z) + factors.where(~mask, 0.0).sum(dim=-1)
@@ -101,11 +102,7 @@ class GibbsConditional(_EstimatedConditional):
     num_chains: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, VAE):
-            raise TypeError(f"GibbsConditional needs a VAE with its encoder, got {self.model!r}.")
-        require_count("num_steps", self.num_steps, 1)
-        require_count("num_chains", self.num_chains, 1)
-        require_generator(self.generator)
+        require(vars(self), "model VAE, num_steps 1.., generator, corrected bool, num_chains 1..")
 
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:

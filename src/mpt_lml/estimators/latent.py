@@ -15,7 +15,7 @@ from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.models.vae import VAE
 from mpt_lml.numerics import LOG_2PI, chunks
 from mpt_lml.results import Estimate
-from mpt_lml.shapes import require_count, require_generator
+from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["GaussianProposal", "at_mode", "from_encoder", "from_prior", "iwae", "log_weights"]
@@ -39,6 +39,7 @@ class GaussianProposal:
 
     def sample(self, num_samples: int, *, generator: torch.Generator) -> Float[Tensor, "S N K"]:
         """``num_samples`` draws for every datum."""
+        require(locals(), "num_samples 1.., generator")
         shape = (num_samples, *self.mean.shape)
         noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
         z = self.mean + (self.factor @ noise[..., None])[..., 0]
@@ -49,6 +50,7 @@ class GaussianProposal:
 
     def log_density(self, z: Float[Tensor, "S N K"]) -> Float[Tensor, "S N"]:
         """log q(z), nats."""
+        require(vars(self) | {"z": z}, "mean N K, z ... N K", finite=False)
         white = torch.linalg.solve(self.factor, (z - self.mean)[..., None])[..., 0]
         log_volume = torch.linalg.slogdet(self.factor).logabsdet
         constant = 0.5 * z.shape[-1] * LOG_2PI
@@ -64,6 +66,7 @@ class GaussianProposal:
 _Data = Float[Tensor, "N D"]
 _Observed = Bool[Tensor, "#N D"] | None
 ProposalRule = Callable[[LatentVariableModel, _Data, _Observed], GaussianProposal]
+_SPEC = "model LatentVariableModel, x data, x ... D, bool observed? ... D"
 
 
 def from_prior(model: LatentVariableModel, x: _Data, observed: _Observed) -> GaussianProposal:
@@ -72,6 +75,7 @@ def from_prior(model: LatentVariableModel, x: _Data, observed: _Observed) -> Gau
     >>> from_prior(BernoulliPCA(torch.ones(3, 2)), torch.ones(1, 3), None).mean
     tensor([[0., 0.]])
     """
+    require(locals(), _SPEC)
     identity = torch.eye(model.latent_dim, dtype=x.dtype, device=x.device)
     return GaussianProposal(x.new_zeros(len(x), model.latent_dim), identity.expand(len(x), -1, -1))
 
@@ -88,6 +92,7 @@ def from_encoder(model: LatentVariableModel, x: _Data, observed: _Observed) -> G
     >>> from_encoder(model, torch.ones(1, 2), None).mean
     tensor([[1., 1.]])
     """
+    require(locals(), _SPEC)
     if not isinstance(model, VAE):
         raise TypeError(f"{type(model).__name__} has no encoder; use at_mode or from_prior.")
     if observed is not None:
@@ -114,6 +119,7 @@ def at_mode(
     >>> at_mode(BernoulliPCA(torch.zeros(3, 2)), torch.ones(1, 3), None).mean
     tensor([[0., 0.]])
     """
+    require(locals(), f"{_SPEC}, widen (0,inf), prior_share [0,1)")
     start = x.new_zeros(len(x), model.latent_dim)
     if isinstance(model, VAE):
         with torch.no_grad():
@@ -142,6 +148,10 @@ def log_weights(
     tensor([[0.1250],
             [0.1250]])
     """
+    spec = (
+        "model LatentVariableModel, x data, proposal GaussianProposal, num_samples 1.., generator"
+    )
+    require(locals(), spec)
     parts = []
     for rows in chunks(num_samples, x.element_size() * x.numel() * 6):
         z = proposal.sample(rows.stop - rows.start, generator=generator)
@@ -182,9 +192,9 @@ def iwae(
     >>> iwae(model, torch.ones(1, 3), 50, generator=g, proposal=from_prior)
     -2.0794 ± 0.0000 nats
     """
-    require_count("num_samples", num_samples, 2)
-    require_generator(generator)
-    model.require_data(x)
+    require(locals(), "model LatentVariableModel, x data, num_samples 2.., generator")
+    require(locals(), "proposal Callable")
     with torch.no_grad():
         q = proposal(model, x, None)
+        require({"proposal()": q}, "proposal() GaussianProposal")
         return mean_over_data(log_weights(model, x, q, num_samples, generator=generator))

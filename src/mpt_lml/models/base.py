@@ -11,15 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI, WORKING_BYTES, chunks
-from mpt_lml.shapes import (
-    require_boolean_rows,
-    require_count,
-    require_data,
-    require_dtype,
-    require_generator,
-    require_mask,
-    require_rows,
-)
+from mpt_lml.shapes import require_boolean_rows, require_data, require_dtype, require_mask, require_rows, require_values
+from mpt_lml.spec import require
 
 __all__ = ["ConditionalModel", "FromFunction", "Grouped", "LatentVariableModel", "TractableModel"]
 
@@ -112,10 +105,8 @@ class ConditionalModel(_Model):
         self.require_data(x)
         require_mask(mask, self.num_features)
         if pairs and len(mask) != len(x):
-            raise ValueError(
-                f"x and mask must have the same number of rows, got {len(x)} and {len(mask)}. "
-                "For every mask with every datum use log_conditional."
-            )
+            rows = f"{len(x)} and {len(mask)}: for every pair of the two use log_conditional"
+            raise ValueError(f"x and mask must have the same number of rows, got {rows}.")
 
 
 def _keep(values: Tensor, mask: Tensor) -> Tensor:
@@ -127,8 +118,9 @@ class TractableModel(ConditionalModel):
 
     def log_marginal(self, x: Tensor) -> Float[Tensor, " N"]:
         """log p(x), exact, nats, (N,). Raises for an ``x`` that the model cannot have made."""
-        everything = torch.ones(1, self.num_features, dtype=torch.bool, device=x.device)
-        return self.log_subset_marginal(x, everything)[0]
+        everything = torch.ones(1, self.num_features, dtype=torch.bool)
+        self.require_data(x)
+        return self.log_subset_marginal(x, everything.to(x.device))[0]
 
     def log_subset_marginal(self, x: Tensor, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
         """log p(x_R) for every row R of ``observed`` (True = in R), nats, (P, N); 0 for none."""
@@ -148,8 +140,7 @@ class TractableModel(ConditionalModel):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws from p(x), (n, D)."""
-        require_count("n", n, 1)
-        require_generator(generator)
+        require(locals(), "n 1.., generator")
         return self._sample(n, generator)
 
     @abstractmethod
@@ -176,8 +167,7 @@ class FromFunction(ConditionalModel):
     """
 
     def __init__(self, log_values: _Function, num_features: int, rows: int = 512) -> None:
-        require_count("num_features", num_features, 1)
-        require_count("rows", rows, 1)
+        require(locals(), "log_values Callable, num_features 1.., rows 1..")
         self.function = log_values
         self._num_features, self._pairs_at_once = num_features, rows
 
@@ -186,10 +176,17 @@ class FromFunction(ConditionalModel):
         require_rows("x", x, self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self.function(x, mask)
+        values = self.function(x, mask)
+        require({"x": x, "log_values()": values}, "int x B D, log_values() B D V", finite=False)
+        return values
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self.function(x, mask).gather(2, x[..., None])[..., 0]
+        values = self._log_values(x, mask)
+        require_values(x, [values.shape[2]] * self.num_features)
+        values = values.gather(2, x[..., None])[..., 0]
+        if values.isnan().any():
+            raise ValueError("log_values must return logarithms of probabilities, got NaN.")
+        return values
 
 
 @final
@@ -211,24 +208,21 @@ class Grouped(ConditionalModel):
     def __init__(
         self, model: ConditionalModel, group: Int[Tensor, " d"], *, jointly: bool = False
     ) -> None:
-        if jointly and not isinstance(model, TractableModel):
-            raise TypeError(f"jointly=True needs marginals, which {type(model).__name__} lacks.")
-        present, wanted = group.unique().tolist(), (model.num_features,)
-        if group.shape != wanted or present != list(range(len(present))):
-            raise ValueError(
-                f"group must have shape {wanted} and be numbered 0, 1, ... without a gap, got shape "
-                f"{tuple(group.shape)} with {present}."
-            )
+        kind = "TractableModel" if jointly is True else "ConditionalModel"  # needs marginals
+        require(locals(), f"jointly bool, model {kind}")
+        require(locals(), "int group d", d=model.num_features)
+        present = group.unique().tolist()
+        if present != list(range(len(present))):
+            raise ValueError(f"group must be numbered 0, 1, ... without a gap, got {present}.")
         self.model, self.group, self.jointly = model, group, jointly
         self._num_features = len(present)
 
     @staticmethod
     def patches(height: int, width: int, patch: int) -> Int[Tensor, " d"]:
         """The ``group`` that makes each square patch of an image one: row by row, (H·W,)."""
+        require(locals(), "height 1.., width 1.., patch 1..")
         if height % patch or width % patch:
-            raise ValueError(
-                f"patches of side {patch} do not cover an image of {height} by {width}."
-            )
+            raise ValueError(f"patches of side {patch} do not cover an image {height} by {width}.")
         rows = torch.arange(height)[:, None] // patch
         return (rows * (width // patch) + torch.arange(width) // patch).flatten()
 
@@ -280,6 +274,7 @@ class LatentVariableModel(_Model):
 
     def log_table(self, x: Tensor, nodes: Float[Tensor, "G K"]) -> Float[Tensor, "G N D"]:
         """log p(x_d | z_g) for every datum and every node, nats, (G, N, D)."""
+        require(locals(), "x N D, nodes G K", finite=False)
         return self.log_factors(x, nodes[:, None, :].expand(-1, len(x), -1))
 
     @abstractmethod
@@ -288,6 +283,7 @@ class LatentVariableModel(_Model):
 
     def log_prior(self, z: Float[Tensor, "*S K"]) -> Float[Tensor, "*S"]:
         """log N(z; 0, I), nats."""
+        require(locals(), "z ... K", finite=False, K=self.latent_dim)
         return -0.5 * (z.square().sum(dim=-1) + self.latent_dim * LOG_2PI)
 
     def log_joint(
@@ -295,6 +291,7 @@ class LatentVariableModel(_Model):
     ) -> Float[Tensor, "*S N"]:
         """log p(x_R, z), nats, (..., N); R is everything unless ``observed`` says otherwise."""
         factors = self.log_factors(x, z)
+        require(locals(), "x N D, bool observed? ... D", finite=False)
         if observed is not None:
             factors = factors.where(observed, 0.0)
         return self.log_prior(z) + factors.sum(dim=-1)

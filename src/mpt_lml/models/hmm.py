@@ -9,7 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.models.base import TractableModel
-from mpt_lml.shapes import require_count, require_dtype, require_values
+from mpt_lml.shapes import require_values
+from mpt_lml.spec import require
 
 __all__ = ["HMM"]
 
@@ -50,11 +51,10 @@ class HMM(TractableModel):
         emission: Float[Tensor, "Q V"],
         num_features: int,
     ) -> None:
-        require_count("num_features", num_features, 1)
-        states = len(initial)
-        _require_table("initial", initial, (states,))
-        _require_table("transition", transition, (states, states))
-        _require_table("emission", emission, (states, "V"))
+        require(locals(), "initial Q, transition Q Q, emission Q V, num_features 1..")
+        _require_table("initial", initial)
+        _require_table("transition", transition)
+        _require_table("emission", emission)
         if not (emission > 0).all():
             state, symbol = (emission <= 0).nonzero()[0].tolist()
             raise ValueError(
@@ -63,7 +63,7 @@ class HMM(TractableModel):
             )
         self.initial, self.transition, self.emission = initial, transition, emission
         self._num_features, (self.num_states, self.num_values) = num_features, emission.shape
-        self._pairs_at_once = 2**21 // (8 * num_features * states) or 1  # a core's cache full
+        self._pairs_at_once = 2**21 // (8 * num_features * len(initial)) or 1  # a core's cache full
 
     @classmethod
     def cyclic(
@@ -82,14 +82,11 @@ class HMM(TractableModel):
         rest goes evenly to the others. The first state is uniform, which is the chain's stationary
         law: every position of a sequence has the same distribution.
         """
-        require_count("num_states", num_states, 3)
-        require_count("num_symbols", num_symbols, num_states)
+        require(locals(), "num_states 3.., num_symbols 3.., preferred (0,1)")
         if num_symbols % num_states:
             raise ValueError(
                 f"num_symbols must be a multiple of num_states = {num_states}, got {num_symbols}."
             )
-        if not 0.0 < preferred < 1.0:
-            raise ValueError(f"preferred must be between 0 and 1, got {preferred}.")
         circle = torch.eye(num_states, dtype=torch.float64)
         move = 0.2 * circle + 0.7 * circle.roll(1, dims=1) + 0.05 * circle.roll(2, dims=1)
         own = num_symbols // num_states
@@ -156,13 +153,8 @@ def _pick(weights: Float[Tensor, "N C"], uniform: Float[Tensor, " N"]) -> Int[Te
     return torch.searchsorted(bounds, uniform[:, None], right=True).squeeze(1)
 
 
-def _require_table(name: str, table: Tensor, shape: tuple[int | str, ...]) -> None:
-    require_dtype(name, table)
-    if table.ndim != len(shape) or any(
-        want not in (got, "V") for want, got in zip(shape, table.shape, strict=True)
-    ):
-        raise ValueError(f"{name} must have shape {shape}, got {tuple(table.shape)}.")
-    if not (torch.isfinite(table) & (table >= 0)).all():
+def _require_table(name: str, table: Tensor) -> None:
+    if (table < 0).any():
         raise ValueError(f"{name} must be finite and not negative, got {table.min().item()}.")
     worst = (table.sum(dim=-1) - 1.0).abs().max().item()
     if worst > (1e-9 if table.dtype == torch.float64 else 1e-5):

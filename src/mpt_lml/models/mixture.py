@@ -14,14 +14,8 @@ from mpt_lml import grids
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import LatentVariableModel, TractableModel
 from mpt_lml.numerics import chunks, log_bernoulli
-from mpt_lml.shapes import (
-    require_binary,
-    require_boolean_rows,
-    require_data,
-    require_dtype,
-    require_loadings,
-    vector_beside,
-)
+from mpt_lml.shapes import require_binary, require_boolean_rows, require_data, require_dtype
+from mpt_lml.spec import require
 
 __all__ = ["BernoulliPCA", "GridConditional"]
 
@@ -59,8 +53,9 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         *,
         grid: Grid | None = None,
     ) -> None:
-        require_loadings("loadings", loadings, 1)
-        self.loadings, self.offset = loadings, vector_beside("offset", offset, loadings)
+        require(locals(), "loadings D K, offset? D")
+        offset = loadings.new_zeros(len(loadings)) if offset is None else offset
+        self.loadings, self.offset = loadings, offset.to(loadings)
         self._num_features, self._latent_dim = loadings.shape
         if grid is None:
             grid = grids.trapezoid(self.latent_dim, 40 if self.latent_dim < 3 else 20)
@@ -68,14 +63,17 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
     def logits(self, z: Float[Tensor, "... K"]) -> Float[Tensor, "... D"]:
         """ℓ(z) = W z + b."""
+        require({"z": z, "W": self.loadings}, "z ... K, W D K", finite=False)
         return z @ self.loadings.T + self.offset
 
     def log_factors(self, x: Tensor, z: Tensor) -> Float[Tensor, "*S N D"]:
         """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
+        require(locals(), "x N D, z ... N K", finite=False, D=self.num_features)
         return log_bernoulli(x, self.logits(z))
 
     def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
         """One x ~ p(x | z) for every z, zeros and ones."""
+        require(locals(), "generator")
         probability = self.logits(z).sigmoid()
         noise = torch.rand(probability.shape, generator=generator, dtype=probability.dtype)
         return (noise < probability).to(probability)
@@ -101,6 +99,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         tails are longer than the curvature at the mode says, and ``extent`` has to grow.
         """
         self.require_data(x)
+        require(locals(), "nodes_per_axis 2.., extent (0,inf)")
         per_datum = 8 * 4 * self.num_features * nodes_per_axis**self.latent_dim
         start, options = x.new_zeros(len(x), self.latent_dim), (nodes_per_axis, extent)
         parts = [
@@ -147,6 +146,7 @@ class GridConditional(TractableModel):
     """
 
     def __init__(self, model: LatentVariableModel, grid: Grid) -> None:
+        require(locals(), "model LatentVariableModel")
         self.model, self.grid = model, _fitting(grid, model.latent_dim)
         self._num_features = model.num_features
 

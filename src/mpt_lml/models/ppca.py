@@ -11,14 +11,8 @@ from torch import Tensor
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import chunks
-from mpt_lml.shapes import (
-    require_count,
-    require_data,
-    require_dtype,
-    require_loadings,
-    require_positive,
-    vector_beside,
-)
+from mpt_lml.shapes import require_count, require_data, require_dtype, require_number
+from mpt_lml.spec import require
 
 __all__ = ["PPCA"]
 
@@ -52,10 +46,11 @@ class PPCA(TractableModel):
         noise_variance: float | Tensor,
         mean: Float[Tensor, " D"] | None = None,
     ) -> None:
-        require_loadings("loadings", loadings)
+        require(locals(), "loadings D k, mean? D")
         hint = " It is a variance (sigma squared), not a precision or a standard deviation."
-        require_positive("noise_variance", noise_variance, hint)
-        self.loadings, self.mean = loadings, vector_beside("mean", mean, loadings)
+        require_number("noise_variance", noise_variance, hint=hint)
+        mean = loadings.new_zeros(len(loadings)) if mean is None else mean
+        self.loadings, self.mean = loadings, mean.to(loadings)
         self._num_features, self.latent_dim = loadings.shape
         self.noise_variance = torch.as_tensor(noise_variance, dtype=loadings.dtype).to(loadings)
 
@@ -99,7 +94,7 @@ class PPCA(TractableModel):
         scikit-learn's ``PCA`` uses. Raises ``ValueError`` when K is outside 0..D−1, or nothing is
         left for the noise (σ² = 0).
         """
-        require_data(x, x.shape[-1])
+        require(locals(), "x N D, mean? D, noise_variance? (0,inf)")
         require_count("latent_dim", latent_dim, 0, x.shape[1] - 1)
         require_count("ddof", ddof, 0, len(x) - 1)
         center = x.mean(dim=0) if mean is None else mean

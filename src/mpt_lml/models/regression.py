@@ -16,7 +16,7 @@ from torch import Tensor
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import LOG_2PI
-from mpt_lml.shapes import require_loadings, require_positive
+from mpt_lml.spec import require
 
 __all__ = ["ConjugateRegression"]
 
@@ -55,9 +55,7 @@ class ConjugateRegression(TractableModel):
         shape: float = 2.0,
         rate: float = 1.0,
     ) -> None:
-        require_loadings("inputs", inputs)
-        for name, value in (("prior_scale", prior_scale), ("shape", shape), ("rate", rate)):
-            require_positive(name, value)
+        require(locals(), "inputs D k, prior_scale (0,inf), shape (0,inf), rate (0,inf)")
         self.inputs, self._num_features = inputs, len(inputs)
         self.prior_scale, self.shape, self.rate = prior_scale, shape, rate
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mpt_lml.files import book_file
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.shapes import require_dtype, require_rows
+from mpt_lml.shapes import require_values
+from mpt_lml.spec import require
 
 
 @final
@@ -31,6 +32,11 @@ class SymbolBERT(ConditionalModel):
     def __init__(self, num_symbols: int, num_features: int, width: int = 64, *, seed: int) -> None:
         from transformers import BertConfig, BertForMaskedLM
 
+        require(
+            locals(), "num_symbols 2.., num_features 1.., width 4.., seed 0..9223372036854775807"
+        )
+        if width % 4:
+            raise ValueError(f"width must be a multiple of 4, one part a head, got {width}.")
         config = BertConfig(
             vocab_size=num_symbols + 1,
             hidden_size=width,
@@ -59,7 +65,10 @@ class SymbolBERT(ConditionalModel):
         """
         from safetensors.torch import load_file
 
-        weights = load_file(path or book_file("results/known_language.safetensors"))
+        path = book_file("results/known_language.safetensors") if path is None else path
+        if not isinstance(path, str | Path) or not Path(path).is_file():
+            raise FileNotFoundError(f"path must be a file of safetensors, got {path!r}.")
+        weights = load_file(path)
         num_tokens, width = weights["bert.embeddings.word_embeddings.weight"].shape
         num_features = len(weights["bert.embeddings.position_embeddings.weight"])
         model = cls(num_tokens - 1, num_features, width, seed=0)
@@ -68,8 +77,7 @@ class SymbolBERT(ConditionalModel):
         return model
 
     def require_data(self, x: Tensor) -> None:
-        require_dtype("x", x, torch.int64)
-        require_rows("x", x, self.num_features)
+        require_values(x, [self.mask_token + 1] * self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         logits: Tensor = self.network(input_ids=x.masked_fill(mask, self.mask_token)).logits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import final
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from mpt_lml import masks, shapes
 from mpt_lml.models.base import ConditionalModel, TractableModel
+from mpt_lml.spec import require
 
 __all__ = ["ConditionalTable", "JointTable"]
 
@@ -28,12 +28,10 @@ class JointTable(TractableModel):
     """
 
     def __init__(self, probabilities: Float[Tensor, "..."]) -> None:
-        shapes.require_dtype("probabilities", probabilities)
-        if probabilities.ndim == 0 or not (probabilities.isfinite() & (probabilities > 0)).all():
-            raise ValueError(
-                "probabilities must be positive and finite with one axis a coordinate, got shape "
-                f"{tuple(probabilities.shape)}, the smallest is {probabilities.min()}."
-            )
+        require(locals(), "probabilities V ...")
+        if not probabilities.numel() or (probabilities <= 0).any():
+            least = min(probabilities.flatten().tolist(), default=None)
+            raise ValueError(f"probabilities must be positive, the smallest is {least}.")
         total = probabilities.sum().item()
         if abs(total - 1.0) > 1e-9:
             raise ValueError(f"probabilities must sum to 1, got {total}. Divide by their sum.")
@@ -42,7 +40,7 @@ class JointTable(TractableModel):
     @classmethod
     def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> JointTable:
         """A table drawn uniformly from the simplex; ``sizes`` = (V_1, ..., V_D)."""
-        shapes.require_generator(generator)
+        require({"sizes": sizes or [0], "generator": generator}, "sizes* 1.., generator")
         weights = torch.empty(*sizes, dtype=torch.float64).exponential_(generator=generator)
         return cls(weights / weights.sum())
 
@@ -140,8 +138,7 @@ class ConditionalTable(ConditionalModel):
 
         ``noise=0`` keeps them consistent; otherwise pass ``generator=``.
         """
-        if not (math.isfinite(noise) and noise >= 0.0):
-            raise ValueError(f"noise must be finite and not negative, got {noise}.")
+        require(locals(), "model ConditionalModel, num_values 1.., noise [0,inf)")
         num_features = model.num_features
         number, what = num_values**num_features, f"the values of D = {num_features} coordinates"
         shapes.require_enumerable(what, number, "fewer coordinates or values")
@@ -152,6 +149,11 @@ class ConditionalTable(ConditionalModel):
             for value in range(num_values):
                 filled = torch.where(mask, value, x)
                 logits[row, :, :, value] = model.log_conditional(filled, mask[None])[0]
+            total = logits[row][:, mask].logsumexp(dim=-1).exp().min().item()
+            if not abs(total - 1.0) <= 1e-6:
+                raise ValueError(
+                    f"num_values: the values 0..{num_values - 1} have {total:.4g} of p."
+                )
         if noise:
             shapes.require_generator(generator)
             logits += noise * torch.randn(logits.shape, generator=generator, dtype=logits.dtype)

@@ -14,13 +14,8 @@ from torch import Tensor
 
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.numerics import log_bernoulli, log_normal
-from mpt_lml.shapes import (
-    require_binary,
-    require_count,
-    require_data,
-    require_generator,
-    require_positive,
-)
+from mpt_lml.shapes import require_answer, require_binary, require_data, require_dtype
+from mpt_lml.spec import require
 
 __all__ = ["VAE"]
 
@@ -66,26 +61,27 @@ class VAE(LatentVariableModel):
         likelihood: Likelihood,
         noise_variance: float | None = None,
     ) -> None:
-        require_count("num_features", num_features, 1)
-        require_count("latent_dim", latent_dim, 1)
-        if likelihood not in ("bernoulli", "gaussian"):
-            raise ValueError(f"likelihood must be 'bernoulli' or 'gaussian', got {likelihood!r}.")
+        require(locals(), "encoder Callable, decoder Callable, num_features 1.., latent_dim 1..")
+        require(locals(), "likelihood bernoulli|gaussian, noise_variance? (0,inf)")
         if (likelihood == "gaussian") != (noise_variance is not None):
             raise ValueError(
                 f"noise_variance={noise_variance} does not go with likelihood={likelihood!r}: "
                 "a Gaussian likelihood needs one, a Bernoulli likelihood has none."
             )
-        if noise_variance is not None:
-            require_positive("noise_variance", noise_variance)
         self.encoder, self.decoder = encoder, decoder
         self._num_features, self._latent_dim = num_features, latent_dim
         self.likelihood, self.noise_variance = likelihood, noise_variance
 
     def encode(self, x: Float[Tensor, "... D"]) -> tuple[Tensor, Tensor]:
         """Mean and variance of q(z | x), both (..., K)."""
-        mean, log_variance = self.encoder(x)
-        _require_output("the encoder's mean", mean, x, self.latent_dim)
-        _require_output("the encoder's log-variance", log_variance, x, self.latent_dim)
+        require(locals(), "x ... D", finite=False, D=self.num_features)
+        output = self.encoder(x)
+        if not isinstance(output, tuple | list) or len(output) != 2:
+            raise TypeError(f"encoder must return a mean and a log-variance, got {output!r}.")
+        mean, log_variance = output
+        wanted = (*x.shape[:-1], self.latent_dim)
+        require_answer("the encoder's mean", mean, wanted, slope=False)
+        require_answer("the encoder's log-variance", log_variance, wanted, slope=False)
         return mean, log_variance.exp()
 
     def decode(self, z: Float[Tensor, "... K"]) -> Float[Tensor, "... D"]:
@@ -95,14 +91,17 @@ class VAE(LatentVariableModel):
 
     def log_factors(self, x: Tensor, z: Tensor) -> Float[Tensor, "*S N D"]:
         """log p(x_d | z) of every datum and its own z, nats, (..., N, D); constants kept."""
+        require(locals(), "x N D, z ... N K", finite=False, D=self.num_features)
         return log_likelihood(x, self._decoded(z), self.noise_variance)
 
     def log_table(self, x: Tensor, nodes: Float[Tensor, "G K"]) -> Float[Tensor, "G N D"]:
         """log p(x_d | z_g), nats, (G, N, D); every node is decoded once, whatever N."""
+        require(locals(), "x N D, nodes G K", finite=False, D=self.num_features)
         return log_likelihood(x, self._decoded(nodes)[:, None, :], self.noise_variance)
 
     def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
         """One x ~ p(x | z) for every z, (..., D)."""
+        require(locals(), "generator")
         mean = self.decode(z)
         if self.noise_variance is None:
             noise = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
@@ -112,8 +111,7 @@ class VAE(LatentVariableModel):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n D"]:
         """``n`` draws of x from the model, (n, D), in torch's default precision."""
-        require_count("n", n, 1)
-        require_generator(generator)
+        require(locals(), "n 1.., generator")
         z = torch.randn(n, self.latent_dim, generator=generator)
         return self.sample_given(z, generator=generator)
 
@@ -124,18 +122,11 @@ class VAE(LatentVariableModel):
             require_binary(x)
 
     def _decoded(self, z: Tensor) -> Tensor:
+        require(locals(), "z ... K", finite=False, K=self.latent_dim)
         output = self.decoder(z)
-        _require_output("the decoder's output", output, z, self.num_features)
+        wanted = (*z.shape[:-1], self.num_features)
+        require_answer("the decoder's output", output, wanted, slope=False)
         return output
-
-
-def _require_output(what: str, output: Tensor, of: Tensor, size: int) -> None:
-    wanted = (*of.shape[:-1], size)
-    if output.shape != wanted:
-        raise ValueError(
-            f"{what} for an input {tuple(of.shape)} must have shape {wanted}, "
-            f"got {tuple(output.shape)}."
-        )
 
 
 def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> Tensor:
@@ -180,6 +171,7 @@ def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "
     """The network ``part`` of every run applied to its own inputs."""
     layers = sum(name.startswith(part) for name in parameters) // 2
     for layer in range(layers):
+        require_dtype(f"what the {part} sees", inputs, parameters[f"{part}/{layer}/weight"].dtype)
         weight, bias = (parameters[f"{part}/{layer}/{kind}"] for kind in ("weight", "bias"))
         inputs = torch.baddbmm(bias, inputs, weight)
         if layer < layers - 1:

@@ -17,7 +17,7 @@ from torch import Tensor
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import log_normal
-from mpt_lml.shapes import require_dtype, require_finite
+from mpt_lml.spec import require, require_sizes
 
 if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining
@@ -83,14 +83,8 @@ class ViTMAE(ConditionalModel):
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` holds images of this shape with pixels in [0, 1]."""
-        require_dtype("x", x)
-        if x.ndim != 4 or tuple(x.shape[1:]) != self.image_shape or len(x) == 0:
-            expected = ", ".join(map(str, self.image_shape))
-            raise ValueError(
-                f"this network takes images (N, {expected}), that is (N, channels, height, width), "
-                f"got {tuple(x.shape)}."
-            )
-        require_finite("x", x)
+        channels, height, width = self.image_shape
+        require({"x": x}, "x N C H W", C=channels, H=height, W=width)
         low, high = x.min().item(), x.max().item()
         if low < 0.0 or high > 1.0:
             raise ValueError(
@@ -105,6 +99,7 @@ class ViTMAE(ConditionalModel):
 
     def images(self, patches: Float[Tensor, "N D d"]) -> Float[Tensor, "N C H W"]:
         """The inverse of :meth:`patches`."""
+        require(locals(), "patches N D d", D=self.num_features, d=self.pixels_per_patch)
         return self.network.unpatchify(patches)
 
     def predict(
@@ -137,8 +132,9 @@ class ViTMAE(ConditionalModel):
         and a mean over images is then one over N masks. Residuals are 0 where not masked.
         """
         patches, count = self.patches(x), self.num_features
-        for size in range(1, count + 1) if sizes is None else sizes:
-            mask = masks.sample_masks(len(x), count, int(size), generator=generator)
+        every = range(1, count + 1)
+        for size in every if sizes is None else require_sizes(sizes, count):
+            mask = masks.sample_masks(len(x), count, size, generator=generator)
             mask = mask.to(self.device)
             yield mask, (patches - self.predict(x, mask)) * mask[:, :, None]
 
@@ -178,8 +174,7 @@ class ViTMAE(ConditionalModel):
         −(d/2)(log 2πσ² + v_M/σ²). Its maximizer is σ²_M = v_M (``per="size"``). One number for
         all sizes maximizes the area, the sum over M = 1..D: it is the mean of the v_M.
         """
-        if per not in ("all", "size"):
-            raise ValueError(f"per must be 'all' or 'size', got {per!r}.")
+        require(locals(), "per all|size, generator")
         model = cls(network, 1.0, **units)
         errors = model.squared_error(x, generator=generator).mean(dim=1)
         return model.with_variance(errors if per == "size" else errors.mean())

@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.shapes import require_count, require_generator
+from mpt_lml.shapes import require_answer, require_count
+from mpt_lml.spec import require, require_reveal
 
 __all__ = ["bernstein", "block_elbo", "nelbo", "sample", "speed", "step_elbo"]
 
@@ -31,7 +32,9 @@ def bernstein(score: Float[Tensor, "*B D"], rate: Float[Tensor, " L"]) -> Float[
     >>> bernstein(torch.tensor([-1.0, -2.0]), torch.tensor([0.0, 0.5, 1.0]))
     tensor([-1.0000, -1.5000, -2.0000])
     """
-    if rate.ndim != 1 or not ((rate >= 0) & (rate <= 1)).all():
+    require(locals(), "score ... D", finite=False)
+    require(locals(), "rate L")
+    if not ((rate >= 0) & (rate <= 1)).all():
         raise ValueError(f"rate must be a vector of probabilities, got {rate.tolist()}.")
     levels = score[..., None].expand(*score.shape, len(rate))
     for _ in range(score.shape[-1] - 1):
@@ -45,8 +48,19 @@ def speed(schedule: Schedule, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
     >>> speed(torch.square, torch.tensor([0.0, 0.5]))
     tensor([0., 1.])
     """
+    require(locals(), "time ...")
     at = time.clone().requires_grad_()
-    return torch.autograd.grad(schedule(at).sum(), at)[0]
+    return torch.autograd.grad(_level(schedule, at).sum(), at)[0]
+
+
+def _level(schedule: Schedule, time: Tensor) -> Tensor:
+    require(locals(), "schedule Callable")
+    level, ends = schedule(time), schedule(time.new_tensor([0.0, 1.0]))
+    require_answer("schedule(time)", level, time.shape, slope=False)
+    require_answer("schedule([0, 1])", ends, (2,), slope=False)
+    if not (abs(ends[0]) < 1e-3 and abs(ends[1] - 1.0) < 1e-3):
+        raise ValueError(f"schedule must lead from 0 at 0 to 1 at 1, got {ends.tolist()}.")
+    return level
 
 
 def nelbo(
@@ -60,10 +74,10 @@ def nelbo(
     >>> nelbo(torch.tensor([-1.0, -2.0]).double(), torch.square).float()
     tensor(3.)
     """
-    require_count("num_nodes", num_nodes, 1)
+    require(locals(), "score ... D, num_nodes 1..", finite=False)
     nodes, weights = (torch.from_numpy(v) for v in np.polynomial.legendre.leggauss(num_nodes))
     time = 0.5 * (nodes + 1.0)
-    heights = score.shape[-1] * bernstein(score, schedule(time))
+    heights = score.shape[-1] * bernstein(score, _level(schedule, time))
     return -(0.5 * weights * speed(schedule, time) * heights).sum(dim=-1)
 
 
@@ -77,8 +91,8 @@ def step_elbo(
     >>> step_elbo(torch.tensor([-1.0, -2.0]).double(), torch.square, 1)
     tensor(-4., dtype=torch.float64)
     """
-    require_count("num_steps", num_steps, 1)
-    level = schedule(torch.arange(num_steps + 1, dtype=torch.float64) / num_steps)
+    require(locals(), "score ... D, num_steps 1..", finite=False)
+    level = _level(schedule, torch.arange(num_steps + 1, dtype=torch.float64) / num_steps)
     return score.shape[-1] * (level.diff() * bernstein(score, level[1:])).sum(dim=-1)
 
 
@@ -90,6 +104,7 @@ def block_elbo(score: Float[Tensor, "*B D"], num_steps: int) -> Float[Tensor, "*
     >>> block_elbo(torch.tensor([-1.0, -2.0]), 2)
     tensor(-3.)
     """
+    require(locals(), "score ... D", finite=False)
     num_features = score.shape[-1]
     require_count("num_steps", num_steps, 1, num_features)
     block = torch.arange(num_features) * num_steps // num_features
@@ -112,7 +127,8 @@ def sample(
     >>> torch.allclose(log_probability, HMM.cyclic().log_marginal(x))
     True
     """
-    require_generator(generator)
+    require(locals(), "model ConditionalModel, generator")
+    require_reveal(reveal, model.num_features)
     x = torch.zeros_like(reveal)
     total = torch.zeros(len(reveal), dtype=torch.float64)
     for step in range(int(reveal.max()) + 1):

@@ -16,8 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import masks
+from mpt_lml.gaussian import require_definite
 from mpt_lml.scores import mean_by_size
 from mpt_lml.shapes import require_count
+from mpt_lml.spec import require
 
 __all__ = ["GaussianFamily", "Godambe"]
 
@@ -45,6 +47,10 @@ class GaussianFamily:
     directions: Float[Tensor, "Q D D"]
 
     def __post_init__(self) -> None:
+        require(vars(self), "covariance D D, directions Q D D")
+        require_definite("covariance", self.covariance)
+        if not torch.allclose(self.directions, self.directions.mT):
+            raise ValueError("directions must be symmetric, as the covariance is.")
         flat = self.directions.flatten(1)
         rank = int(torch.linalg.matrix_rank(flat))
         if rank < len(flat):
@@ -56,6 +62,7 @@ class GaussianFamily:
     @classmethod
     def ppca(cls, loadings: Float[Tensor, "D K"], noise_variance: float) -> GaussianFamily:
         """PPCA with known σ²: orthonormal directions of W, without the rotations W (skew)."""
+        require(locals(), "loadings D K, noise_variance (0,inf)")
         num_features, latent_dim = loadings.shape
         rows, columns = torch.triu_indices(latent_dim, latent_dim, 1)
         skew = torch.zeros(len(rows), latent_dim, latent_dim, dtype=loadings.dtype)
@@ -128,6 +135,7 @@ class Godambe:
     @classmethod
     def of(cls, family: GaussianFamily) -> Godambe:
         """At the point of ``family``, from all 2^D subsets; ``ValueError`` for D above 12."""
+        require(locals(), "family GaussianFamily")
         num_features = len(family.covariance)
         require_count("D, whose 2^D subsets are all visited,", num_features, 1, MAX_FEATURES)
         forms, size = family.mask_forms(), masks.subsets(num_features).sum(dim=1)
@@ -159,6 +167,10 @@ class Godambe:
 
         Scores are divided by D ν(M), so that the objective is the LML over the sizes of ν.
         """
+        given = vars(self) | {"probabilities": probabilities}
+        require(given, "sensitivity D Q Q, probabilities D")
+        if (probabilities < 0).any() or abs(probabilities.sum().item() - 1.0) > 1e-6:
+            raise ValueError(f"probabilities must be >= 0 and sum to 1, got {probabilities}.")
         weight = (1.0 / probabilities).where(probabilities > 0, 0.0) / len(probabilities)
         sensitivity = torch.einsum("m,mpq->pq", probabilities * weight, self.sensitivity)
         variability = torch.einsum("m,mpq->pq", probabilities * weight**2, self.one_mask)
@@ -173,8 +185,7 @@ class Godambe:
         not depend on the parameterization. The law ν(M) of sizes that is proportional to it has
         the smallest mean square of the gradient of s(A)/(D ν(M)) · D, unbiased for that of the LML.
         """
-        if metric not in ("euclidean", "fisher"):
-            raise ValueError(f"metric must be 'euclidean' or 'fisher', got {metric!r}.")
+        require(locals(), "metric euclidean|fisher")
         moment = self.one_mask
         if metric == "fisher":
             moment = torch.linalg.solve(self.fisher, moment)

@@ -18,6 +18,7 @@ from torch import Tensor
 from mpt_lml.numerics import LOG_2PI
 from mpt_lml.results import trapezoid_weights
 from mpt_lml.shapes import require_count
+from mpt_lml.spec import require
 
 __all__ = [
     "crossover",
@@ -46,9 +47,13 @@ def crossover(
     >>> crossover(torch.tensor([0.0, -1.0, -5.0], dtype=torch.float64)).item()
     0.75
     """
+    require(locals(), "score ... L, rate? L")
+    require(locals(), "height? ..." if isinstance(height, Tensor) else "height? (-inf,inf)")
     count = score.shape[-1]
     require_count("the number of rates", count, 2)
     rate = torch.arange(1, count + 1).to(score) / count if rate is None else rate
+    if (rate.diff() <= 0).any():
+        raise ValueError(f"rate must increase, got {rate.tolist()}.")
     height = score.mean(dim=-1) if height is None else height
     above = score - torch.as_tensor(height, dtype=score.dtype, device=score.device)[..., None]
     crosses = (above[..., :-1] * above[..., 1:] <= 0) & (above[..., :-1] != above[..., 1:])
@@ -75,10 +80,12 @@ def jackknife(
     >>> jackknife(lambda mean: mean[..., 0], torch.tensor([[1.0], [3.0]]))
     (2.0, 1.0)
     """
+    require(locals(), "statistic Callable, groups G L")
     count = len(groups)
     require_count("the number of groups", count, 2)
     total = groups.sum(dim=0)
     without = statistic((total - groups) / (count - 1))
+    require({"statistic(groups)": without}, "statistic(groups) G", G=count)
     error = ((count - 1) / count * (without - without.mean()).square().sum()).sqrt()
     return statistic(total / count).item(), error.item()
 
@@ -94,6 +101,7 @@ def random_loadings_curve(
     >>> [round(v, 3) for v in random_loadings_curve(4, 1, 0.2).tolist()]
     [-0.796, -0.892, -1.127, -1.51]
     """
+    require(locals(), "num_features 1.., latent_dim 0.., noise_variance (0,inf)")
     observed = torch.arange(num_features - 1, -1, -1, dtype=torch.float64)
     gap = noise_variance + latent_dim - observed
     variance = 0.5 * (gap + (gap.square() + 4.0 * noise_variance * observed).sqrt())
@@ -110,7 +118,7 @@ def random_loadings_crossover(num_features: int, latent_dim: int, noise_variance
     >>> round(random_loadings_crossover(200, 5, 0.2), 3)
     0.843
     """
-    require_count("num_features", num_features, 2)
+    require(locals(), "num_features 2.., noise_variance (0,inf)")
     require_count("latent_dim", latent_dim, 1, num_features - 1)
     share = latent_dim / num_features
     drop = share * (math.log(num_features / noise_variance) - 1.0)
@@ -132,7 +140,7 @@ def sizes_and_weights(
     >>> sizes.tolist(), round(weights.sum().item(), 9)
     ([23, 100, 178], 200.0)
     """
-    require_count("num_features", num_features, 1)
+    require(locals(), "num_features 1.., rule midpoint|trapezoid|gauss-legendre|clenshaw-curtis")
     require_count("num_sizes", num_sizes, 1, num_features)
     step = np.linspace(0.0, 1.0, num_sizes) if num_sizes > 1 else np.array([0.5])
     nodes = {
@@ -141,8 +149,6 @@ def sizes_and_weights(
         "gauss-legendre": np.polynomial.legendre.leggauss(num_sizes)[0],
         "clenshaw-curtis": -np.cos(np.pi * step),
     }
-    if rule not in nodes:
-        raise ValueError(f"rule must be one of {', '.join(nodes)}, got {rule!r}.")
     rounded = np.rint(0.5 + num_features * (nodes[rule] + 1.0) / 2.0)
     sizes = np.unique(np.clip(rounded, 1, num_features).astype(np.int64))
     if rule == "midpoint":

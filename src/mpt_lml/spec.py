@@ -1,0 +1,138 @@
+"""Arguments of a function checked against one line about them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpt_lml.shapes import (
+    require_count,
+    require_dtype,
+    require_finite,
+    require_generator,
+    require_number,
+)
+
+_DTYPES = {"bool": torch.bool, "int": torch.int64}
+_KINDS = {"Callable": Callable, "Mapping": Mapping, "Sequence": Sequence, "Collection": Collection}
+
+
+def require(given: Mapping[str, Any], spec: str, *, finite: bool = True, **sizes: int) -> None:
+    """Check arguments, the ``locals()`` of a function, against one line about them, such as
+
+    "generator, n 1.., M 1..9, rate (0,1], error? [0,1)~, scheme one|all, f Callable, snapshots* 0..".
+
+    ``?`` may be None, ``~`` NaN, ``*`` is several of a kind; another word is a class. Letters are
+    axes of a tensor: "x N D, bool mask P D, int reveal S D"; equal ones are equal ``sizes`` >= 1
+    (small: >= 0), ``...`` any axes, broadcast where they come first; "x data" is what ``model`` can
+    have made. Floating-point tensors share a dtype and are ``finite``, unless what is not passes on
+    to a result that someone looks at.
+    """
+    seen: dict[str, Tensor] = {}
+    lead: list[torch.Size] = []
+    for name, optional, check, dtype, axes in _parsed(spec):
+        value = given[name]
+        if value is None and optional:
+            continue
+        if check is not None:
+            check(name, value)
+        elif axes == ["data"]:
+            given["model"].require_data(value)
+        else:
+            require_dtype(name, value, dtype)
+            lead.append(_fit(seen, name, value, axes, sizes))
+            if finite and dtype is None:
+                require_finite(name, value.detach())
+    floats = {name: value.dtype for name, value in seen.items() if value.is_floating_point()}
+    if len(set(floats.values())) > 1:
+        raise TypeError(f"tensors must share one dtype, got {floats}: convert with .to(dtype).")
+    try:
+        torch.broadcast_shapes(*lead)
+    except RuntimeError:
+        raise ValueError(f"leading axes must be equal or 1, got {_shapes(seen)}.") from None
+
+
+@functools.cache
+def _parsed(spec: str) -> list[tuple[str, bool, Any, torch.dtype | None, list[str]]]:
+    found = []
+    for words in map(str.split, spec.split(", ")):
+        dtype = _DTYPES[words.pop(0)] if words[0] in _DTYPES else None
+        name, check, word = words[0], None, words[1] if len(words) == 2 else ""
+        if name == "generator":
+            check = partial(lambda _, value: require_generator(value))
+        elif word[:1] in ("(", "["):
+            check = partial(require_number, legal=word)
+        elif ".." in word and word != "...":
+            low, high = word.split("..")
+            check = partial(require_count, low=int(low), high=int(high) if high else None)
+        elif "|" in word:
+            check = partial(_require_choice, choices=word.split("|"))
+        elif word.isalpha() and len(word) > 1 and word != "data":
+            check = partial(_require_kind, kind=word)
+        check = partial(_each, check=check) if name[-1] == "*" else check
+        found.append((name.rstrip("?*"), name[-1] == "?", check, dtype, words[1:]))
+    return found
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> str:
+    return ", ".join(f"{name} {tuple(each.shape)}" for name, each in tensors.items())
+
+
+def _fit(
+    seen: dict[str, Tensor], name: str, value: Tensor, axes: list[str], sizes: dict[str, int]
+) -> torch.Size:
+    """Compare a shape with its axes, learn the ``sizes`` of new letters; return leading axes."""
+    own, known, shape = [axis for axis in axes if axis != "..."], dict(sizes), value.shape
+    more = len(shape) - len(own)
+    start = max(more, 0) if axes[:1] == ["..."] else 0
+    fits = more == 0 or (more > 0 and "..." in axes and 0 not in shape[:start])
+    for axis, size in zip(own, shape[start:], strict=False):
+        fits &= size == sizes.setdefault(axis, size) and (size > 0 or axis.islower())
+    if not fits:
+        wanted = ", ".join(str(known.get(axis, axis)) for axis in axes) + "," * (len(axes) == 1)
+        beside = f" beside {_shapes(seen)}" if seen else ""
+        hint = f" A single one is passed as {name}[None, :]." if more == -1 else ""
+        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(shape)}{beside}.{hint}")
+    seen[name] = value
+    return shape[:start]
+
+
+def _each(name: str, values: Any, check: Any) -> None:
+    _require_kind(name, values, "Collection")
+    for value in values:
+        check(f"each of {name}", value)
+
+
+def _require_kind(name: str, value: object, kind: str) -> None:
+    known: dict[str, Any] = {each.__name__: each for each in type(value).__mro__} | _KINDS
+    odd = isinstance(value, str | bytes | Tensor) and kind in ("Sequence", "Collection")
+    if odd or kind not in known or not isinstance(value, known[kind]):
+        raise TypeError(f"{name} must be of type {kind}, got {value!r}.")
+
+
+def _require_choice(name: str, value: object, choices: list[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}.")
+
+
+def require_sizes(sizes: Any, num_features: int) -> list[int]:
+    """``sizes`` as a list, checked: mask sizes that increase within 1..``num_features``."""
+    sizes = sizes.tolist() if hasattr(sizes, "tolist") else sizes
+    _require_kind("sizes", sizes, "Sequence")
+    for size in sizes:
+        require_count("a mask size in sizes", size, 1, num_features)
+    if not sizes or list(sizes) != sorted(set(sizes)):
+        raise ValueError(f"sizes must be one mask size or more that increase, got {sizes!r}.")
+    return list(sizes)
+
+
+def require_reveal(reveal: Tensor, num_features: int) -> None:
+    """Check that ``reveal`` (S, D) counts the steps at which coordinates are shown from 0."""
+    require({"reveal": reveal}, "int reveal S D", D=num_features)
+    if reveal.min() < 0:
+        raise ValueError(f"reveal must count steps from 0, got {int(reveal.min())}.")
