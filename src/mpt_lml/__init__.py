@@ -19,7 +19,6 @@ from mpt_lml import (
     page,
     score,
     scores,
-    sentence_curves,
     theory,
     verdicts,
 )
@@ -70,7 +69,6 @@ __all__ = [
     "plots",
     "score",
     "scores",
-    "sentence_curves",
     "symbolic",
     "theory",
     "verdicts",
