@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 
 _FLOATS = (torch.float32, torch.float64)
+
+
 def require_answer(name: str, value: Any, shape: Sequence[int], *, slope: bool = True) -> None:
     """Check what a function has answered: a tensor of this shape that can be differentiated."""
     require_dtype(name, value)

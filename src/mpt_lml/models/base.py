@@ -11,7 +11,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI, WORKING_BYTES, chunks
-from mpt_lml.shapes import require_boolean_rows, require_data, require_dtype, require_mask, require_rows, require_values
+from mpt_lml.shapes import (
+    require_boolean_rows,
+    require_data,
+    require_mask,
+    require_values,
+)
 from mpt_lml.spec import require
 
 __all__ = ["ConditionalModel", "FromFunction", "Grouped", "LatentVariableModel", "TractableModel"]
@@ -105,7 +110,7 @@ class ConditionalModel(_Model):
         self.require_data(x)
         require_mask(mask, self.num_features)
         if pairs and len(mask) != len(x):
-            rows = f"{len(x)} and {len(mask)}: for every pair of the two use log_conditional"
+            rows = f"{len(x)} and {len(mask)}: for every pair use log_conditional"
             raise ValueError(f"x and mask must have the same number of rows, got {rows}.")
 
 
@@ -172,8 +177,7 @@ class FromFunction(ConditionalModel):
         self._num_features, self._pairs_at_once = num_features, rows
 
     def require_data(self, x: Tensor) -> None:
-        require_dtype("x", x, torch.int64)
-        require_rows("x", x, self.num_features)
+        require(locals(), "int x N D", D=self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         values = self.function(x, mask)
@@ -211,8 +215,7 @@ class Grouped(ConditionalModel):
         kind = "TractableModel" if jointly is True else "ConditionalModel"  # needs marginals
         require(locals(), f"jointly bool, model {kind}")
         require(locals(), "int group d", d=model.num_features)
-        present = group.unique().tolist()
-        if present != list(range(len(present))):
+        if (present := group.unique().tolist()) != list(range(len(present))):
             raise ValueError(f"group must be numbered 0, 1, ... without a gap, got {present}.")
         self.model, self.group, self.jointly = model, group, jointly
         self._num_features = len(present)
@@ -292,6 +295,5 @@ class LatentVariableModel(_Model):
         """log p(x_R, z), nats, (..., N); R is everything unless ``observed`` says otherwise."""
         factors = self.log_factors(x, z)
         require(locals(), "x N D, bool observed? ... D", finite=False)
-        if observed is not None:
-            factors = factors.where(observed, 0.0)
-        return self.log_prior(z) + factors.sum(dim=-1)
+        seen = factors if observed is None else factors.where(observed, 0.0)
+        return self.log_prior(z) + seen.sum(dim=-1)
