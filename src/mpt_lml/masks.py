@@ -213,7 +213,8 @@ def sample_masks(
     """
     require_count("num_features", num_features, 1)
     law: Any = FixedSize(size) if type(size) is int else size
-    require({"size": law}, "size SizeLaw")
+    if not isinstance(law, SizeLaw):
+        raise TypeError(f"size must be an integer or a size law such as FixedRate(.15): {size!r}.")
     law.probabilities(num_features)  # refuses a size that this D does not have, before drawing
     ranks = sample_ranks(num_masks, num_features, generator=generator)
     return from_ranks(ranks, law.sample(num_masks, num_features, generator=generator))

@@ -102,7 +102,11 @@ def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str =
     if not one or not (
         low < number < high or number in ends or (number != number and "~" in legal)
     ):
-        kind = "finite number > 0" if legal == "(0,inf)" else f"number in {legal.rstrip('~')}"
+        kind = (
+            "finite number > 0"
+            if legal == "(0,inf)"
+            else f"number in {legal.rstrip('~')}".replace(",", ", ")
+        )
         error = ValueError if one or isinstance(value, Tensor) else TypeError
         raise error(f"{name} must be a single {kind}, got {value!r}.{hint}")
 

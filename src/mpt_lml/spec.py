@@ -94,7 +94,9 @@ def _fit(
     for axis, size in zip(own, shape[start:], strict=False):
         fits &= size == sizes.setdefault(axis, size) and (size > 0 or axis.islower())
     if not fits:
-        wanted = ", ".join(str(known.get(axis, axis)) for axis in axes) + "," * (len(axes) == 1)
+        wanted = ", ".join(str(known.get(axis, axis.upper())) for axis in axes) + "," * (
+            len(axes) == 1
+        )
         beside = f" beside {_shapes(seen)}" if seen else ""
         hint = f" A single one is passed as {name}[None, :]." if more == -1 else ""
         raise ValueError(f"{name} must have shape ({wanted}), got {tuple(shape)}{beside}.{hint}")
@@ -127,7 +129,7 @@ def require_sizes(sizes: Any, num_features: int) -> list[int]:
     for size in sizes:
         require_count("a mask size in sizes", size, 1, num_features)
     if not sizes or list(sizes) != sorted(set(sizes)):
-        raise ValueError(f"sizes must be one mask size or more that increase, got {sizes!r}.")
+        raise ValueError(f"sizes must be at least one mask size, and increase, got {sizes!r}.")
     return list(sizes)
 
 

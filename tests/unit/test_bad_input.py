@@ -219,7 +219,7 @@ CASES = {
     "a curve of unequal lengths": (
         lambda: MaskCurve(torch.tensor([1, 2]), torch.zeros(3), torch.zeros(2), 4),
         ValueError,
-        "share one shape",
+        r"score must have shape \(2,\), got \(3,\)",
     ),
     "a number in prose that is none": (lambda: glue("x", math.nan), ValueError, "nan"),
     "changing an estimate": (

@@ -155,7 +155,7 @@ CASES = {
     "states differ": (
         lambda: HMM(HALF, SQUARE, SQUARE[:1], 3),
         ValueError,
-        r"emission must have shape \(2, 'V'\), got \(1, 2\)",
+        r"emission must have shape \(2, V\), got \(1, 2\)",
     ),
     "sum": (lambda: HMM(HALF, SQUARE * 0.9, SQUARE, 3), ValueError, "transition must sum to 1"),
     "negative": (lambda: HMM(HALF - HALF[:1] * 3, SQUARE, SQUARE, 3), ValueError, "negative"),

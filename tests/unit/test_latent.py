@@ -417,5 +417,5 @@ def test_a_model_without_an_encoder() -> None:
     model = random_bernoulli(4, 2, 20)
     with pytest.raises(TypeError, match="no encoder; use at_mode or from_prior"):
         estimators.from_encoder(model, X[:, :4], None)
-    with pytest.raises(TypeError, match="needs a VAE"):
+    with pytest.raises(TypeError, match="of type VAE"):
         estimators.GibbsConditional(model, 3, generator=generator(), corrected=True)

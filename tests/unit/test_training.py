@@ -52,7 +52,7 @@ def test_full_masking_learns_the_lengths_of_the_rows() -> None:
 
 
 def test_an_objective_that_sums_over_the_runs_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"one value a run, shape \(3,\), got \(\)"):
+    with pytest.raises(ValueError, match=r"shape \(3,\), got \(\)"):
         climb(STARTS, lambda W: -W.square().sum())
 
 

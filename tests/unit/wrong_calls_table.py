@@ -113,7 +113,7 @@ def a_model(value: Any, *types: Any) -> Kind:
 
 
 def sizes(values: list[int], num_features: int) -> Kind:
-    rising = lambda v: all(a < b for a, b in zip(v, v[1:], strict=False))  # noqa: E731
+    rising = lambda v: list(v) == sorted(set(v))  # noqa: E731
     return several(values, count(values[-1], 1, num_features), also=rising)
 
 
@@ -130,8 +130,8 @@ def spd(value: Tensor, lead: bool = False) -> Kind:
         return not bool(torch.linalg.cholesky_ex(v).info.any())
 
     return tensor(value, also=also, lead=lead).but(
-        wrong=lambda draw, base=tensor(value).wrong: [
-            *base(draw),
+        wrong=lambda draw: [
+            *tensor(value).wrong(draw),
             value
             - draw.uniform(1.0, 9.0) * value.diagonal().max() * torch.eye(len(value)).to(value),
             value + torch.triu(torch.ones_like(value), 1),
@@ -1020,7 +1020,7 @@ def _theory() -> dict[str, Case]:
             height=optional(
                 Kind(
                     lambda: -2.0,
-                    lambda v: real(v) or isinstance(v, Tensor) and v.is_floating_point(),
+                    lambda v: real(v) or (isinstance(v, Tensor) and v.is_floating_point()),
                 )
             ),
         ),
