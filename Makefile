@@ -18,6 +18,8 @@ CHAPTERS ?=
 MUTANTS ?=
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export JUPYTER_PLATFORM_DIRS := 1
+# Idle threads sleep, so that other busy processes do not slow these down several times over.
+export OMP_WAIT_POLICY ?= passive
 # A reader's own settings change no figure and no result.
 unexport MPLBACKEND PYTHONPATH
 

@@ -39,7 +39,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Not mutated: what whole runs judge (experiments), and what only looks (plots).
-LEFT_OUT = ("mpt_lml/experiments/", "mpt_lml/score/", "mpt_lml/sentence_curves", "mpt_lml/plots")
+LEFT_OUT = ("mpt_lml/experiments/", "mpt_lml/score/", "mpt_lml/plots")
 WARM = (
     *("torch._dynamo", "torch.utils.data", "scipy.optimize", "scipy.stats", "sympy"),
     *("sklearn.decomposition", "sklearn.datasets", "matplotlib.pyplot", "jaxtyping", "datasets"),
@@ -223,7 +223,7 @@ def sampled(source: Path, number: int, seed: int, only: str = "") -> list[Mutant
     for path, found in every.items():
         count = min(int(exact[path]) + (path in more), len(found))
         chosen += random.Random(f"{seed} {path}").sample(found, count)
-    return chosen
+    return random.Random(seed).sample(chosen, len(chosen))  # a part of a run is a sample, too
 
 
 def statements(
