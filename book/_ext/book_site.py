@@ -47,9 +47,8 @@ def mend_page(
     context["script_files"] = [each for each, said in files.items() if "thebe" not in said.lower()]
     # docutils calls the bibliography a list of things that are not list items.
     if "body" in context:
-        context["body"] = context["body"].replace(
-            '<div role="list" class="citation', '<div class="citation'
-        )
+        item = '<div %sclass="citation'
+        context["body"] = context["body"].replace(item % 'role="list" ', item % "")
 
 
 def offer_plain_notebooks(app: Sphinx, exception: Exception | None) -> None:

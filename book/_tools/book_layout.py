@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -59,10 +60,10 @@ class Book:
         """A chapter by file name, stem, or number: 03, 3, 03-mask-rate-curve."""
         wanted = Path(name).name.removesuffix(".md").removesuffix(".ipynb")
         for page in self.chapters:
-            if page.name == wanted or page.name.split("-")[0] == wanted.zfill(2):
+            if wanted.zfill(2) in (page.name, page.name.split("-")[0]):
                 return page
         known = ", ".join(page.name for page in self.chapters)
-        raise BookError(f"no chapter {name!r} in _toc.yml; there are: {known}")
+        raise BookError(f"no chapter {name!r}; there are: {known}")
 
     @property
     def repository(self) -> str:
@@ -70,8 +71,14 @@ class Book:
 
     @property
     def site(self) -> str:
-        owner, name = self.repository.split("/")[-2:]
-        return f"https://{owner}.github.io/{name}"
+        return "https://{}.github.io/{}".format(*self.repository.split("/")[-2:])
+
+    @property
+    def package(self) -> str:
+        """What pip installs for a notebook: the release it is made for, once that has its date."""
+        changelog = (self.root / "book" / "changelog.md").read_text(encoding="utf-8")
+        dated = re.match(r"[^(]*## (\S+) \(\d", changelog)
+        return f"mpt-lml=={dated[1]}" if dated else f"git+{self.repository}"
 
     def url(self, docname: str, anchor: str = "") -> str:
         return f"{self.site}/{docname}.html" + (f"#{anchor}" if anchor else "")

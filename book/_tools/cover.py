@@ -37,8 +37,7 @@ def draw(target: Path = TARGET) -> None:
     ax.grid(False)
     ax.set(facecolor=PAPER, xlim=(0.6, 14.4), ylim=(None, 0.04), xticks=range(1, 15))
     ax.set(xlabel="how many of the 14 coordinates are hidden, M", ylabel="score S(x; M), nats")
-    box = {"facecolor": WASH, "edgecolor": "none", "pad": 3.0}
-    words = {"color": INK, "ha": "center", "bbox": box}
+    words = {"color": INK, "ha": "center", "bbox": {"facecolor": WASH, "ec": "none", "pad": 3.0}}
     ax.text(10, -0.50, "this area is", fontsize=13, va="bottom", **words)
     ax.text(10, -0.53, r"$\log\, p(x)$", fontsize=19, va="top", **words)
     fig.savefig(target, facecolor=PAPER, metadata={"Date": None, "Creator": None})

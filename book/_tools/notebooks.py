@@ -39,7 +39,7 @@ try:
 except ImportError:
     import os
 
-    source = os.environ.get("MPT_LML_INSTALL", "git+{repository}")
+    source = os.environ.get("MPT_LML_INSTALL", "{package}")
     %pip install -q {{source}}"""
 
 
@@ -56,9 +56,8 @@ def metadata(cell: NotebookNode, in_solution: bool) -> dict:
 def build(index: Index, page: Page, glued: Callable[[str], str]) -> NotebookNode:
     """The notebook that `page` should have, without outputs."""
     converter = Converter(index, page, glued)
-    install = INSTALL.format(repository=index.book.repository)
-    first = [new_code_cell(install, metadata={"tags": ["colab"]} | HIDDEN)]
-    cells: list[NotebookNode] = []
+    install = INSTALL.format(package=index.book.package)
+    first, cells = [new_code_cell(install, metadata=HIDDEN | {"tags": ["colab"]})], []
     for cell, text, in_solution in converter.cells():
         if cell.cell_type == "code":
             cells += [*first, new_code_cell(cell.source, metadata=metadata(cell, in_solution))]
@@ -78,9 +77,7 @@ def build(index: Index, page: Page, glued: Callable[[str], str]) -> NotebookNode
 def clean_outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
     """Without stderr, with the pieces of one stream joined."""
     kept: list[NotebookNode] = []
-    for output in outputs:
-        if output.get("name") == "stderr":
-            continue
+    for output in (each for each in outputs if each.get("name") != "stderr"):
         if kept and output.output_type == kept[-1].output_type == "stream":
             kept[-1]["text"] += output.text
         else:
@@ -96,16 +93,14 @@ class Glued(dict[str, str]):
 def glued_values(notebook: NotebookNode) -> Glued:
     values = Glued()
     for output in (output for cell in code_of(notebook) for output in cell.outputs):
-        name = output.get("metadata", {}).get("scrapbook", {}).get("name")
-        if name:
+        if name := output.get("metadata", {}).get("scrapbook", {}).get("name"):
             text = "".join(output["data"][GLUE])
             values[name] = text[1:-1] if text[:1] == text[-1:] in ("'", '"') else text
     return values
 
 
 def write(index: Index, page: Page) -> str:
-    executed = build(index, page, str)
-    here = {"metadata": {"path": str(page.path.parent)}}
+    executed, here = build(index, page, str), {"metadata": {"path": str(page.path.parent)}}
     NotebookClient(executed, resources=here, **KERNEL_SETTINGS).execute()
     made = build(index, page, glued_values(executed).__getitem__)
     for cell, ran in zip(code_of(made), code_of(executed), strict=True):

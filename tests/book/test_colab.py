@@ -1,8 +1,8 @@
 """A notebook as Colab runs it: alone in an empty folder, in an environment without the package.
 
 The environment has what Colab brings (torch, numpy, matplotlib, transformers, an IPython kernel)
-and nothing else. The notebook's own first cell has to install the package, from this checkout, and
-must leave the versions of everything that was there alone.
+and nothing else. The notebook's own first cell has to install the package, here from the wheel that
+a release of this checkout would be, and must leave the versions of everything that was there alone.
 
 One chapter by default; MPT_LML_COLAB="all", or names: MPT_LML_COLAB="01-masked-pretraining 05".
 """
@@ -77,14 +77,24 @@ def without_package(python: Path, tmp_path: Path) -> Path:
     return python
 
 
+@pytest.fixture(scope="module")
+def wheel(book: Book, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(
+        sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", book.root, "-w", folder, cwd=folder
+    )
+    (found,) = folder.glob("mpt_lml-*.whl")
+    return found
+
+
 @pytest.mark.parametrize("name", chosen())
 def test_a_chapter_runs_on_its_own(
-    without_package: Path, tmp_path: Path, book: Book, name: str
+    without_package: Path, tmp_path: Path, book: Book, wheel: Path, name: str
 ) -> None:
     python, page = without_package, book.chapter(name)
     before = versions(python)
     shutil.copy(page.notebook, tmp_path)
-    env = clean_environment(python) | {"MPT_LML_INSTALL": str(book.root)}
+    env = clean_environment(python) | {"MPT_LML_INSTALL": str(wheel)}
     assert "cells ran" in run(python, "-c", RUN, page.notebook.name, cwd=tmp_path, env=env)
     after = versions(python)
     assert {package: after.get(package) for package in before} == before

@@ -127,3 +127,15 @@ def test_a_number_no_cell_glued_is_refused() -> None:
 def test_unknown_chapter_names_the_known_ones(sample: Book, capsys) -> None:
     assert notebooks.main(["--root", str(sample.root), "09"]) == 1
     assert "there are: 01-first, 02-second" in capsys.readouterr().err
+
+
+def test_a_notebook_installs_the_release_it_was_made_for(sample: Book) -> None:
+    changelog = sample.root / "book" / "changelog.md"
+
+    def installed() -> str:
+        first = notebooks.build(number_book(sample), sample.chapter("01"), str)
+        return next(cell.source for cell in first.cells if "colab" in cell.metadata.get("tags", ()))
+
+    assert f'"git+{sample.repository}")' in installed()  # 0.2.0 has no date: nothing to install
+    changelog.write_text("## 0.2.0 (2026-02-03)\n\n## 0.1.0 (2026-01-02)\n", encoding="utf-8")
+    assert '"mpt-lml==0.2.0")' in installed()

@@ -44,7 +44,7 @@ def test_the_first_code_cell_installs_the_package_where_it_is_missing(page: Page
     code = [cell for cell in stored(page).cells if cell.cell_type == "code"]
     assert "colab" in code[0].metadata.tags
     assert "%pip install -q {source}" in code[0].source
-    assert Book().repository in code[0].source
+    assert f'"{Book().package}"' in code[0].source
 
 
 @chapters
