@@ -32,11 +32,11 @@ FLOORS = {
 WINGS = {"bfgs", "data", "fit", "networks", "page", "plots", "symbolic"}
 # Curves and scores of sentences take their tokens, and scores the networks that are loaded by name.
 LEANS = {("sentence_curves", "data"), ("score", "data"), ("score", "networks")}
-# Rooms of several modules: all of them may import this one, which imports none of them.
+# Rooms of several modules: all of them may import these, which import none of the others.
 BASES = {
     "data": "mpt_lml.data.places",
     "models": "mpt_lml.models.base",
-    "score": "mpt_lml.score.door",
+    "score": ("mpt_lml.score.door", "mpt_lml.score.blocks"),
     "estimators": "mpt_lml.estimators.latent",
 }
 
