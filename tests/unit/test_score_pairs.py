@@ -47,12 +47,12 @@ def over_every_order(model: ConditionalTable, x: torch.Tensor, y: torch.Tensor) 
 
 
 class TestExactConditionals:
-    @pytest.mark.parametrize("budget", [255, 8], ids=["all orders", "drawn orders"])
-    def test_every_order_gives_the_log_ratio(self, budget: int) -> None:
+    @pytest.mark.parametrize("num_orders", [32, 2], ids=["all orders", "drawn orders"])
+    def test_every_order_gives_the_log_ratio(self, num_orders: int) -> None:
         language = HMM.cyclic()
         x = language.sample(40, generator=generator(1))
         y = changed(x, [n % 6 for n in range(40)], language.num_values)
-        found = score.pairs(language.log_values, x, y, budget=budget)
+        found = score.pairs(language.log_values, x, y, num_orders=num_orders)
         truth = language.log_marginal(x) - language.log_marginal(y)
         assert (found.log_ratio - truth).abs().max() < 1e-10
         assert found.inconsistency.max() < 1e-10
@@ -83,7 +83,7 @@ class TestInconsistentConditionals:
             assert math.isclose(found.log_ratio[n], every.mean(), abs_tol=SUMS)
             assert math.isclose(found.inconsistency[n], every.std(correction=0), abs_tol=SUMS)
         assert found.inconsistency[2:].min() > 0.01
-        assert found.standard_error.tolist() == [0.0] * 5
+        assert found.standard_error.max() < SUMS
 
     def test_the_mean_is_a_weighted_sum_over_subsets(self) -> None:
         """(M − 1)! (k − M)! / k! for each set and member, as the docstring derives."""
@@ -98,19 +98,18 @@ class TestInconsistentConditionals:
         model = inconsistent()
         x = points(5, 2)[[3, 8]]
         y = changed(x, [5, 4], 2)
-        found = score.pairs(model.log_values, x, y, budget=14, seed=7)
-        blocks = Blocks(score.load(model.log_values), 14, 7)
-        for n, orders in ((0, 2), (1, 3)):  # ⌊14 / 5⌋ and ⌊14 / 4⌋
+        found = score.pairs(model.log_values, x, y, num_orders=3, seed=7)
+        blocks = Blocks(score.load(model.log_values), 3, 7)
+        for n in range(2):  # 31 > 3 · 5, 15 > 3 · 4
             places = (x[n] != y[n]).nonzero().flatten()
-            assert blocks.num_orders(len(places)) == orders
-            hidden = blocks.hidden(len(places), orders, n).unflatten(0, (orders, -1))
+            hidden = blocks.hidden(len(places), n).unflatten(0, (3, -1))
             every = list(itertools.permutations(places.tolist()))
             reveal = [places[each.sum(dim=0).argsort()].tolist() for each in hidden]
             ratios = over_every_order(model, x[n], y[n])
             drawn = torch.stack([ratios[every.index(tuple(order))] for order in reveal])
             assert math.isclose(found.log_ratio[n], drawn.mean(), abs_tol=SUMS)
             assert math.isclose(found.inconsistency[n], drawn.std(), abs_tol=SUMS)
-            error = drawn.std() / math.sqrt(orders)
+            error = drawn.std() / math.sqrt(3)
             assert math.isclose(found.standard_error[n], error, abs_tol=SUMS)
 
     def test_drawn_orders_have_the_mean_of_all(self) -> None:
@@ -118,7 +117,9 @@ class TestInconsistentConditionals:
         x = points(5, 2)[[9]].expand(400, -1)
         y = changed(x[:1], [5], 2).expand(400, -1)
         exact = score.pairs(model.log_values, x[:1], y[:1]).log_ratio
-        found = score.pairs(model.log_values, x, y, budget=20)  # pairs differ by their number only
+        found = score.pairs(
+            model.log_values, x, y, num_orders=4
+        )  # pairs differ by their number only
         error = found.log_ratio.std() / math.sqrt(400)
         assert abs(found.log_ratio.mean() - exact) < 5 * error
         # The stated variances are unbiased; the spread of 400 of four is under a tenth of them.
@@ -127,8 +128,8 @@ class TestInconsistentConditionals:
 
 
 class TestPasses:
-    @pytest.mark.parametrize(("budget", "per_text"), [(255, [0, 1, 3, 7]), (5, [0, 1, 3, 6])])
-    def test_they_are_counted(self, budget: int, per_text: list[int]) -> None:
+    @pytest.mark.parametrize(("num_orders", "per_text"), [(32, [0, 1, 3, 7]), (2, [0, 1, 3, 6])])
+    def test_they_are_counted(self, num_orders: int, per_text: list[int]) -> None:
         language, rows = HMM.cyclic(num_features=6), []
 
         def conditionals(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -139,7 +140,7 @@ class TestPasses:
         model = score.load(conditionals)
         score.pairs(model, x[:1], (x[:1] + 1) % 12)  # the door tests a function at its first call
         rows.clear()
-        found = score.pairs(model, x, changed(x, [0, 1, 2, 3], 12), budget=budget)
+        found = score.pairs(model, x, changed(x, [0, 1, 2, 3], 12), num_orders=num_orders)
         assert found.num_passes.tolist() == [2 * count for count in per_text]
         assert sum(rows) == 2 * sum(per_text)
 
@@ -167,9 +168,11 @@ class TestNetwork:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_exchange_turns_the_sign_and_nothing_else(self, dtype: torch.dtype) -> None:
         network = tiny().to(dtype)
-        for budget in (255, 4):
+        for num_orders in (32, 2):
             one, other = (
-                score.pairs(network, *texts, tokenizer=tokenizer(), budget=budget, pseudo=True)
+                score.pairs(
+                    network, *texts, tokenizer=tokenizer(), num_orders=num_orders, pseudo=True
+                )
                 for texts in ((self.FIRST, self.SECOND), (self.SECOND, self.FIRST))
             )
             assert torch.equal(one.log_ratio, -other.log_ratio)
@@ -185,13 +188,6 @@ class TestNetwork:
             alone = score.pairs(few, pair[:1], pair[1:])
             assert math.isclose(alone.log_ratio[0], together.log_ratio[n], abs_tol=1e-10)
             assert math.isclose(alone.inconsistency[0], together.inconsistency[n], abs_tol=1e-10)
-
-    def test_rows_are_a_table(self) -> None:
-        pair = (["the cat", "cats"], ["the dog", "cat"])
-        found = score.pairs(tiny(), *pair, tokenizer=tokenizer(), skip=True)
-        rows = found.rows()
-        assert rows[0]["num_changed"] == 1 and rows[0]["log_ratio"] == found.log_ratio[0]
-        assert math.isnan(rows[1]["log_ratio"]) and "2 and 1 tokens" in found.incomparable[1]
 
 
 @pytest.mark.bad_input
@@ -227,5 +223,5 @@ class TestIncomparable:
     def test_refusals(self) -> None:
         with pytest.raises(ValueError, match="2 first texts came with 1 second"):
             score.pairs(tiny(), ["a", "a"], ["a"], tokenizer=tokenizer())
-        with pytest.raises(ValueError, match="budget"):
-            score.pairs(tiny(), ["a"], ["a"], tokenizer=tokenizer(), budget=0)
+        with pytest.raises(ValueError, match="num_orders"):
+            score.pairs(tiny(), ["a"], ["a"], tokenizer=tokenizer(), num_orders=1)

@@ -12,9 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.data import Tokens
-from mpt_lml.score.blocks import Blocks, in_parts, mean_and_error
+from mpt_lml.score.blocks import Blocks, in_parts
 from mpt_lml.score.door import Keep, Part, Progress, Scorer, afresh, load, silent
 from mpt_lml.shapes import require_count
+from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["AnswerScores", "answers"]
 
@@ -117,9 +118,9 @@ def answers(
     every[asked, number] = found["totals"][order.argsort()]
     num_tokens = torch.zeros(every.shape[:2], dtype=torch.int64)
     num_tokens[asked, number] = count
-    log_score, error = mean_and_error(every)
+    log_score, error = mean_and_error(every, dim=2)
     best = log_score.nan_to_num(-torch.inf).argmax(dim=1)
-    difference = mean_and_error(every - every[torch.arange(len(best)), best][:, None])
+    difference = mean_and_error(every - every[torch.arange(len(best)), best][:, None], dim=2)
     alike = (num_tokens == 0) | (num_tokens == num_tokens.amax(dim=1, keepdim=True))
     total = torch.zeros_like(best).index_add(0, asked, passes)
     return AnswerScores(

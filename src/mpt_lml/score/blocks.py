@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mpt_lml import masks, verdicts
+from mpt_lml import masks
 from mpt_lml.data import Tokens
 from mpt_lml.score.door import Keep, Part, Progress, Scorer
 from mpt_lml.scores import over_orders
@@ -73,15 +73,6 @@ class Blocks:
             return mean[:, None].repeat(1, self.num_orders), variance.sqrt()
         totals = terms.sum(dim=2)
         return totals, totals.std(dim=1)
-
-
-def mean_and_error(
-    totals: Float[Tensor, "*N S"],
-) -> tuple[Float[Tensor, "*N"], Float[Tensor, "*N"]]:
-    """Mean of S orders, and its standard error; of equal values 0 to the last bit."""
-    first = totals[..., 0]
-    mean, error = verdicts.mean_and_error(totals - first[..., None], dim=-1)
-    return first + mean, error
 
 
 def in_parts(

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from mpt_lml.data import Tokens
-from mpt_lml.score.blocks import Blocks, in_parts, mean_and_error
+from mpt_lml.score.blocks import Blocks, in_parts
 from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.shapes import require_count
+from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["PairScores", "pairs"]
 
@@ -142,7 +143,7 @@ class _Task:
         places = (one.ids != other.ids).nonzero()[:, 1].view(len(one), -1)
         x, y = (self.blocks.terms(text, places, chosen) for text in texts)
         totals, spread = self.blocks.totals(x - y)
-        mean, error = mean_and_error(totals)
+        mean, error = mean_and_error(totals, dim=1)
         found = {"log_ratio": mean, "standard_error": error, "inconsistency": spread}
         if self.pseudo:
             x, y = (self._pseudo(text, chosen) for text in texts)
