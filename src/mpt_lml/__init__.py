@@ -24,7 +24,6 @@ from mpt_lml import (
     page,
     score,
     scores,
-    sentence_curves,
     theory,
     verdicts,
 )
@@ -75,7 +74,6 @@ __all__ = [
     "plots",
     "score",
     "scores",
-    "sentence_curves",
     "symbolic",
     "theory",
     "verdicts",
