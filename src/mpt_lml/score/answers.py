@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.data import Tokens
-from mpt_lml.score.blocks import Blocks, in_parts
-from mpt_lml.score.door import Keep, Part, Progress, Scorer, afresh, load, silent
+from mpt_lml.score.blocks import Blocks
+from mpt_lml.score.door import Keep, Progress, Scorer, afresh, load, silent
 from mpt_lml.shapes import require_count
 from mpt_lml.verdicts import mean_and_error
 
@@ -96,40 +96,21 @@ def answers(
     ]
     tokens = scorer.encode(texts)
     start, merged = _starts(scorer, tokens, prompts, asked)
-    count = _ends(tokens) - start
-    blocks = Blocks(scorer, num_orders, seed)
-
-    def work(chosen: Tensor) -> Part:
-        """Log-scores of options of one length and k along the orders."""
-        places = start[chosen, None] + torch.arange(int(count[chosen[0]]))
-        return {
-            "totals": blocks.totals(blocks.terms(tokens.rows(chosen), places, asked[chosen]))[0]
-        }
-
-    # Options in an order of their own, so that exchanging them changes no batch.
-    kinds = torch.stack([tokens.lengths, count], dim=1)
-    keys = zip(kinds.tolist(), asked.tolist(), tokens.ids.tolist(), strict=True)
-    order = torch.tensor([f for _, f in sorted((key, f) for f, key in enumerate(keys))])
-    passes = torch.tensor([blocks.num_masks(k) for k in count.tolist()])
-    cost = passes * tokens.lengths
-    found = in_parts(work, order, kinds[order], cost[order], keep, progress)
-    number = torch.tensor([o for each in options for o in range(len(each))])
+    places = tokens.maskable & (torch.arange(tokens.ids.shape[1]) >= start[:, None])
+    blocks, count = Blocks(scorer, num_orders, seed), places.sum(dim=1)
+    totals, _ = blocks([tokens], places, asked, keep, progress)
+    at = asked, torch.tensor([o for each in options for o in range(len(each))])
     every = torch.full((len(options), max(map(len, options)), num_orders), torch.nan).double()
-    every[asked, number] = found["totals"][order.argsort()]
-    num_tokens = torch.zeros(every.shape[:2], dtype=torch.int64)
-    num_tokens[asked, number] = count
+    every = every.index_put(at, totals)
+    num_tokens = torch.zeros(every.shape[:2], dtype=torch.int64).index_put(at, count)
     log_score, error = mean_and_error(every, dim=2)
     best = log_score.nan_to_num(-torch.inf).argmax(dim=1)
     difference = mean_and_error(every - every[torch.arange(len(best)), best][:, None], dim=2)
     alike = (num_tokens == 0) | (num_tokens == num_tokens.amax(dim=1, keepdim=True))
-    total = torch.zeros_like(best).index_add(0, asked, passes)
+    passes = torch.zeros_like(best).index_add(0, asked, blocks.num_masks(count))
     return AnswerScores(
-        log_score, error, *difference, num_tokens, best, alike.all(dim=1), merged, total
+        log_score, error, *difference, num_tokens, best, alike.all(dim=1), merged, passes
     )
-
-
-def _ends(tokens: Tokens) -> Int[Tensor, " F"]:
-    return torch.where(tokens.maskable, torch.arange(tokens.ids.shape[1]) + 1, 0).amax(dim=1)
 
 
 def _starts(
@@ -141,32 +122,23 @@ def _starts(
     """
     if isinstance(prompts[0], str):
         prompts = scorer.tokenizer(list(prompts), verbose=False)["input_ids"]
+    unknown = getattr(scorer.tokenizer, "unk_token_id", None)
     rows = [row[:length] for row, length in zip(tokens.ids.tolist(), tokens.lengths, strict=True)]
     starts, merged = [], []
     for n, head in enumerate(prompts):
         mine = (asked == n).nonzero().flatten().tolist()
         together = zip(head, *(rows[f] for f in mine), strict=False)
         starts.append(sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, together)))
-        for number, f in enumerate(mine):
-            _require_answer(
-                scorer, tokens.rows(torch.tensor([f])), starts[n], f"{number} of prompt {n}"
-            )
-        closing = len(rows[mine[0]]) - int(_ends(tokens)[mine[0]])
-        merged.append(starts[n] < len(head) - closing)
+        ends = [int(tokens.maskable[f].nonzero().max()) + 1 for f in mine]
+        merged.append(starts[n] < len(head) - (len(rows[mine[0]]) - ends[0]))
+        for option, (f, end) in enumerate(zip(mine, ends, strict=True)):
+            answer = tokens.maskable[f, starts[n] : end]
+            most = scorer.max_length or len(rows[f])
+            lost = not answer.all() or unknown in rows[f][starts[n] :]
+            if lost or not len(answer) or len(rows[f]) > most:
+                raise ValueError(
+                    f"option {option} of prompt {n} cannot be scored: it has no token, an unknown or "
+                    f"a special one, or its row of {len(rows[f])} tokens is longer than {most}. "
+                    "Leave it out."
+                )
     return torch.tensor(starts)[asked], torch.tensor(merged)
-
-
-def _require_answer(scorer: Scorer, row: Tokens, start: int, name: str) -> None:
-    unknown = getattr(scorer.tokenizer, "unk_token_id", None)
-    answer, length = row.maskable[0, start : int(_ends(row))], len(row.ids[0])
-    most = scorer.max_length or length
-    if (
-        not len(answer)
-        or not answer.all()
-        or unknown in row.ids[0, start:].tolist()
-        or length > most
-    ):
-        raise ValueError(
-            f"option {name} cannot be scored: it has no token, or an unknown or a special one, or its "
-            f"row of {length} tokens is longer than {most}. Leave it out."
-        )

@@ -1,8 +1,8 @@
-"""Some k places A of a row given the rest: log q(x_A | x_R), averaged over the orders of A."""
+"""Some k places A of a row given the rest: log q(x_A | x_R) along the orders of A."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,72 +22,87 @@ PART_TOKENS = 2**18
 
 @dataclass(frozen=True)
 class Blocks:
-    """All k! orders where these take fewer masks than the S that are drawn otherwise."""
+    """All k! orders where these take fewer masks than S = ``num_orders`` drawn ones.
+
+    With ``num_orders`` 0 there is no order: each place hides alone, as in a pseudo-likelihood.
+    """
 
     scorer: Scorer
     num_orders: int
     seed: int
 
-    def num_masks(self, count: int) -> int:
+    def num_masks(self, count: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
         """Masks of k = ``count`` places: all 2^k − 1, or k along each order."""
-        return min(2**count - 1, self.num_orders * count)
+        drawn = max(1, self.num_orders) * count
+        return drawn if not self.num_orders else drawn.minimum(2 ** count.clamp(max=62) - 1)
 
     def hidden(self, count: int, number: int) -> Bool[Tensor, "P k"]:
         """The masks of the block with this ``number``: along an order of all sizes 1..k."""
-        if self.num_masks(count) == 2**count - 1:
+        if self.num_orders == 0:
+            return torch.eye(count).bool()
+        if 2**count - 1 <= self.num_orders * count:
             return masks.subsets(count)[1:]
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
         ranks = masks.sample_ranks(self.num_orders, count, generator=generator)
         return masks.nested_masks(ranks).flatten(0, 1)
 
-    def terms(
-        self, rows: Tokens, places: Int[Tensor, "B k"], numbers: Int[Tensor, " B"]
-    ) -> Float[Tensor, "B P k"]:
-        """log q(x_j | x_R), nats: for each set of hidden places, or along each order."""
-        count = places.shape[1]
-        hidden = torch.stack([self.hidden(count, n) for n in numbers.tolist()])
-        where = places[:, None].expand_as(hidden)
-        mask = torch.zeros(*hidden.shape[:2], rows.ids.shape[1], dtype=torch.bool)
+    def __call__(
+        self,
+        texts: Sequence[Tokens],
+        places: Bool[Tensor, "N L"],
+        numbers: Int[Tensor, " N"],
+        keep: Keep,
+        progress: Progress,
+    ) -> tuple[Float[Tensor, "N S"], Float[Tensor, " N"]]:
+        """S values of log q whose mean is that over orders, and the standard deviation over orders.
+
+        Of two ``texts``, which are then rows of one length, the difference along common orders. Rows
+        go in an order that does not depend on how they came; 0 where there is no place.
+        """
+        count, lengths = places.sum(dim=1), texts[0].lengths
+        keys = [lengths.tolist(), count.tolist(), numbers.tolist(), texts[0].ids.tolist()]
+        every = sorted(zip(*keys, range(len(count)), strict=True))
+        order = torch.tensor([row for _, k, *_, row in every if k], dtype=torch.int64)
+        cost = (len(texts) * self.num_masks(count) * lengths)[order]
+        spent = (cost.cumsum(0) - cost) // PART_TOKENS
+        kinds = torch.stack([lengths[order], count[order], spent], dim=1)
+        parts = order.split(kinds.unique_consecutive(dim=0, return_counts=True)[1].tolist())
+        totals = torch.zeros(len(count), max(1, self.num_orders), dtype=torch.float64)
+        spread = torch.zeros(len(count), dtype=torch.float64)
+        name = "orders" if self.num_orders else "pseudo"
+        for index, rows in progress(list(enumerate(parts)), name):
+            work = partial(
+                self._part, [text.rows(rows) for text in texts], places[rows], numbers[rows]
+            )
+            found = keep(f"{name}-{index:05d}", work)
+            totals[rows], spread[rows] = found["totals"], found["spread"]
+        return totals, spread
+
+    def _part(self, texts: Sequence[Tokens], places: Tensor, numbers: Tensor) -> Part:
+        """Each text in a call of its own: exchanging two then turns signs and nothing else."""
+        at = places.nonzero()[:, 1].view(len(places), -1)
+        count = at.shape[1]
+        hidden = torch.stack([self.hidden(count, number) for number in numbers.tolist()])
+        where = at[:, None].expand_as(hidden)
+        mask = torch.zeros(*hidden.shape[:2], texts[0].ids.shape[1], dtype=torch.bool)
         mask.scatter_(2, where, hidden)
         each = torch.arange(len(mask)).repeat_interleave(mask.shape[1])
-        wanted = (rows.ids[each], mask.flatten(0, 1), rows.types[each])
-        found = self.scorer.log_tokens(*wanted, numbers=numbers[each])
-        values = found.view(mask.shape).gather(2, where)
+        ask = partial(self.scorer.log_tokens, mask=mask.flatten(0, 1), numbers=numbers[each])
+        found = [ask(text.ids[each], types=text.types[each]) for text in texts]
+        values = (found[0] - found[1] if len(found) == 2 else found[0]).view(mask.shape)
+        totals, spread = self._totals(values.gather(2, where), hidden)
+        return {"totals": totals, "spread": spread}
+
+    def _totals(self, values: Float[Tensor, "B P k"], hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """When a set of M places hides, a random order is there and shows j next with probability
+        (M − 1)! (k − M)! / k!: all sets have all orders, and the S values are the same."""
+        count = values.shape[2]
+        if self.num_orders == 0:
+            return values.sum(dim=(1, 2))[:, None], values.new_zeros(len(values))
         if hidden.shape[1] == 2**count - 1:
-            return values
+            mean, variance, *_ = over_orders(values.transpose(0, 1), masks.subsets(count))
+            return mean[:, None].repeat(1, self.num_orders), variance.sqrt()
         steps = hidden.unflatten(1, (-1, count))
         shown_next = steps & ~pad(steps[:, :, :-1], (0, 0, 1, 0))
-        return (values.view(steps.shape) * shown_next).sum(dim=2)
-
-    def totals(
-        self, terms: Float[Tensor, "B P k"]
-    ) -> tuple[Float[Tensor, "B S"], Float[Tensor, " B"]]:
-        """S values of Σ_j log q whose mean is that over orders, and the standard deviation.
-
-        When a set of M places hides, a random order is there and shows j next with probability
-        (M − 1)! (k − M)! / k!: all sets have all orders, and the S values are the same.
-        """
-        count = terms.shape[2]
-        if terms.shape[1] == 2**count - 1:
-            mean, variance, *_ = over_orders(terms.transpose(0, 1), masks.subsets(count))
-            return mean[:, None].repeat(1, self.num_orders), variance.sqrt()
-        totals = terms.sum(dim=2)
+        totals = (values.view(steps.shape) * shown_next).sum(dim=(2, 3))
         return totals, totals.std(dim=1)
-
-
-def in_parts(
-    work: Callable[[Tensor], Part],
-    rows: Int[Tensor, " N"],
-    kinds: Int[Tensor, "N C"],
-    cost: Int[Tensor, " N"],
-    keep: Keep,
-    progress: Progress,
-) -> dict[str, Tensor]:
-    """What ``work`` says of ``rows``; neighbors of one kind go together, up to a cost in tokens."""
-    runs = torch.cat([kinds, (cost.cumsum(0) - cost)[:, None] // PART_TOKENS], dim=1)
-    sizes = runs.unique_consecutive(dim=0, return_counts=True)[1].tolist()
-    parts = [
-        keep(f"part-{index:05d}", partial(work, chosen))
-        for index, chosen in progress(list(enumerate(rows.split(sizes))), "parts")
-    ]
-    return {name: torch.cat([part[name] for part in parts]) for name in (parts or [{}])[0]}

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from mpt_lml.data import Tokens
-from mpt_lml.score.blocks import Blocks, in_parts
-from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
+from mpt_lml.score.blocks import Blocks
+from mpt_lml.score.door import Keep, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.shapes import require_count
 from mpt_lml.verdicts import mean_and_error
 
@@ -92,21 +91,29 @@ def pairs(
         number, why = next(iter(faults.items()))
         remedy = f"({len(faults)} such pairs). Leave it out, or skip=True gives nan and lists it."
         raise ValueError(f"pair {number} {why} {remedy}")
-    task = _Task(Blocks(scorer, num_orders, seed), one, other, pseudo)
     good = torch.tensor([n not in faults for n in range(len(one))])
-    width = min(one.ids.shape[1], other.ids.shape[1])
-    count = (one.ids[:, :width] != other.ids[:, :width]).sum(dim=1).where(good, 0)
-    passes = torch.tensor([2 * task.blocks.num_masks(k) for k in count.tolist()])
-    cost = (passes + 2 * pseudo * one.num_features) * one.lengths
-    kinds = torch.stack([one.lengths, count], dim=1)
-    order = (one.lengths * (width + 1) + count).argsort(stable=True)
-    order = order[count[order] > 0]
-    found = in_parts(task, order, kinds[order], cost[order], keep, progress)
-    names = ("log_ratio", "standard_error", "inconsistency", *["pseudo_difference"] * pseudo)
-    result = {name: torch.where(good, 0.0, torch.nan).double() for name in names}
-    for name, values in found.items():
-        result[name][order] = values
-    return PairScores(num_changed=count, num_passes=passes, incomparable=faults, **result)
+    width, numbers = min(one.ids.shape[1], other.ids.shape[1]), torch.arange(len(one))
+    texts = [
+        Tokens(*(each[:, :width] for each in (t.ids, t.types, t.maskable)), t.lengths)
+        for t in (one, other)
+    ]
+    changed = (texts[0].ids != texts[1].ids) & good[:, None]
+    blocks = Blocks(scorer, num_orders, seed)
+    totals, spread = blocks(texts, changed, numbers, keep, progress)
+    alone = Blocks(scorer, 0, seed)
+    places = texts[0].maskable & changed.any(dim=1, keepdim=True) & pseudo
+    difference = alone(texts, places, numbers, keep, progress)[0][:, 0] if pseudo else None
+    count = changed.sum(dim=1)
+    mean, error = mean_and_error(totals, dim=1)
+    return PairScores(
+        log_ratio=mean.where(good, torch.nan),
+        standard_error=error.where(good, torch.nan),
+        inconsistency=spread.where(good, torch.nan),
+        num_changed=count,
+        num_passes=2 * blocks.num_masks(count),
+        incomparable=faults,
+        pseudo_difference=None if difference is None else difference.where(good, torch.nan),
+    )
 
 
 def _fault(scorer: Scorer, one: Tokens, other: Tokens, n: int) -> str | None:
@@ -125,34 +132,3 @@ def _fault(scorer: Scorer, one: Tokens, other: Tokens, n: int) -> str | None:
     if any(a != b and not (can and also) for can, also, a, b in shown):
         return "differs in a special token, which has no probability"
     return None
-
-
-@dataclass(frozen=True)
-class _Task:
-    blocks: Blocks
-    one: Tokens
-    other: Tokens
-    pseudo: bool
-
-    def __call__(self, chosen: Int[Tensor, " B"]) -> Part:
-        """The scores of pairs of one length that differ in as many tokens.
-
-        Each text in a call of its own: exchanging the two then turns signs and nothing else.
-        """
-        texts = one, other = self.one.rows(chosen), self.other.rows(chosen)
-        places = (one.ids != other.ids).nonzero()[:, 1].view(len(one), -1)
-        x, y = (self.blocks.terms(text, places, chosen) for text in texts)
-        totals, spread = self.blocks.totals(x - y)
-        mean, error = mean_and_error(totals, dim=1)
-        found = {"log_ratio": mean, "standard_error": error, "inconsistency": spread}
-        if self.pseudo:
-            x, y = (self._pseudo(text, chosen) for text in texts)
-            found["pseudo_difference"] = x - y
-        return found
-
-    def _pseudo(self, rows: Tokens, numbers: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
-        row, place = rows.maskable.nonzero().T
-        each, mask = rows.rows(row), one_hot(place, rows.ids.shape[1]).bool()
-        scorer, total = self.blocks.scorer, torch.zeros(len(rows), dtype=torch.float64)
-        values = scorer.log_tokens(each.ids, mask, each.types, numbers=numbers[row]).sum(dim=1)
-        return total.index_add(0, row, values)
