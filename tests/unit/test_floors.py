@@ -27,6 +27,7 @@ FLOORS = {
     "score": 4,
     "theory": 4,
     "experiments": 5,
+    "harness": 5,
 }
 WINGS = {"bfgs", "data", "fit", "networks", "page", "plots", "symbolic"}
 # Scores of texts take their tokens and the networks that are loaded by name, and r* of a curve.

@@ -94,8 +94,8 @@ def pairs(
     good = torch.tensor([n not in faults for n in range(len(one))])
     width, numbers = min(one.ids.shape[1], other.ids.shape[1]), torch.arange(len(one))
     texts = [
-        Tokens(*(each[:, :width] for each in (t.ids, t.types, t.maskable)), t.lengths)
-        for t in (one, other)
+        Tokens(text.ids[:, :width], text.types[:, :width], text.maskable[:, :width], text.lengths)
+        for text in (one, other)
     ]
     changed = (texts[0].ids != texts[1].ids) & good[:, None]
     blocks = Blocks(scorer, num_orders, seed)
