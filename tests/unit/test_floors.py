@@ -35,7 +35,7 @@ LEANS = {("score", "data"), ("score", "networks"), ("score", "theory")}
 BASES = {
     "data": "mpt_lml.data.places",
     "models": "mpt_lml.models.base",
-    "score": ("mpt_lml.score.door", "mpt_lml.score.design"),
+    "score": ("mpt_lml.score.door", "mpt_lml.score.design", "mpt_lml.score.estimate"),
     "estimators": "mpt_lml.estimators.latent",
 }
 

@@ -3,5 +3,6 @@
 from mpt_lml.score.curve import SentenceCurves, curve
 from mpt_lml.score.design import Design
 from mpt_lml.score.door import Scorer, load
+from mpt_lml.score.sentences import SentenceScores, sentences
 
-__all__ = ["Design", "Scorer", "SentenceCurves", "curve", "load"]
+__all__ = ["Design", "Scorer", "SentenceCurves", "SentenceScores", "curve", "load", "sentences"]
