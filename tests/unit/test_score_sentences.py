@@ -161,6 +161,38 @@ def test_masks_are_added_until_the_error_is_small_enough() -> None:
     assert end.num_passes[0] == 1 + strata * (8 * estimate.MOST_ROUNDS // strata)
 
 
+def test_a_slope_comes_from_the_other_repeats_and_is_near_one_where_they_say_little() -> None:
+    g = generator(5)
+    control, noise = torch.randn(2, 3, 40, generator=g, dtype=torch.float64)
+    sizes = torch.arange(1.0, 41.0, dtype=torch.float64).expand(3, -1)
+    score_ = 0.4 * control + 0.01 * noise - 0.1 * sizes
+    found = estimate._slopes(score_, control, sizes)
+    # 80 points of noise 0.01 around a slope of 0.4: error 0.001, and the prior's pull of 4 · 0.36/80.
+    assert (found - 0.4).abs().max() < 0.02
+    other = score_.clone()
+    other[0] += control[0]
+    moved = estimate._slopes(other, control, sizes)
+    assert moved[0] == found[0] and (moved[1:] > found[1:] + 0.1).all()
+    little = estimate._slopes(noise[:, :3], 1e-3 * control[:, :3], sizes[:, :3])
+    assert (little - 1).abs().max() < 0.05
+
+
+def test_texts_have_masks_of_their_own_and_rounds_are_few() -> None:
+    seen: list[torch.Tensor] = []
+
+    def watched(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        seen.append(mask)
+        return by_table(ids, mask)
+
+    settings = {"num_masks": 8, "num_orders": 0, "pseudo": False}
+    for text in (TEXT, TEXT[::-1]):
+        score.sentences(score.load(watched), [text], **settings)
+    assert not torch.equal(seen[2], seen[5])  # each after the door's two questions
+    seen.clear()
+    score.sentences(watched, [TEXT], error=0.02, **settings)
+    assert 2 < len(seen) <= 2 + 6 and sum(map(len, seen)) > 100
+
+
 def made_up() -> score.SentenceScores:
     value = torch.tensor([-4.0, -6.0, -2.0], dtype=torch.float64)
     size, zero = torch.tensor([2, 4, 2]), torch.zeros(3, dtype=torch.float64)
