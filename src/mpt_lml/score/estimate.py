@@ -54,7 +54,7 @@ def one_row(row: Tokens, plan: Plan) -> Generator[Tensor, Tensor, list[float]]:
     def at_places(hidden: Tensor) -> Tensor:
         return row.maskable.new_zeros(len(hidden), row.ids.shape[1]).index_copy(1, places, hidden)
 
-    everything = torch.ones(1, count, dtype=torch.bool)
+    everything = torch.ones(0 if exact else 1, count, dtype=torch.bool)
     hidden = subsets(count)[1:] if exact else _stratified(count, repeats, strata, generator)
     ranks = sample_ranks(max(1, plan.num_orders), count, generator=generator)[: plan.num_orders]
     orders = from_ranks(ranks[:, None], torch.arange(1, count + 1)).flatten(0, 1)

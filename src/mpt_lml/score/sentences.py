@@ -49,7 +49,7 @@ class SentenceScores:
 
     >>> scores = sentences(load(lambda i, m: torch.zeros(*i.shape, 2).log_softmax(-1)), [[0, 1, 1]])
     >>> scores.bits_per("token"), scores.standard_error
-    (tensor([1.], dtype=torch.float64), tensor([0.], dtype=torch.float64))
+    (tensor([1.0000], dtype=torch.float64), tensor([0.], dtype=torch.float64))
     """
 
     num_tokens: Int[Tensor, " N"]
