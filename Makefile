@@ -16,12 +16,12 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 CHAPTERS ?=
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export JUPYTER_PLATFORM_DIRS := 1
-# Idle threads sleep, so that other busy processes do not slow these down several times over.
-export OMP_WAIT_POLICY ?= passive
+# Waiting threads soon sleep, so that other busy processes do not slow these down several times over.
+export GOMP_SPINCOUNT ?= 1000
 # A reader's own settings change no figure and no result.
 unexport MPLBACKEND PYTHONPATH
 
-.PHONY: help env book test unit nbval site pdf student form colab release check format notebooks serve clean
+.PHONY: help env book test unit nbval site pdf student form bench colab release check format notebooks serve clean
 
 help: ## what each target does
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -72,6 +72,9 @@ student: $(STAMP) ## notebooks without solutions, in _build/student
 
 form: $(STAMP) ## words, lines and minutes of each chapter
 	$(BIN)/python book/_tools/form.py
+
+bench: $(STAMP) ## times and ratios against benchmarks/results.json: a ratio down by a third fails
+	$(BIN)/python benchmarks/run.py --against benchmarks/results.json --json $(BUILD)/benchmarks.json
 
 colab: $(STAMP) ## one chapter in an empty environment, as Colab runs it (MPT_LML_COLAB=all: every one)
 	$(BIN)/python -m pytest -q tests/book/test_colab.py
