@@ -47,22 +47,24 @@ $(STAMP): constraints.txt pyproject.toml
 book: $(STAMP) ## execute every chapter, build the HTML into _build/html
 	env -u MPT_LML_DATA $(BIN)/python book/_tools/build_site.py
 
-test: book ## the book, then unit tests, nbval over every notebook, checks on the built book
+# The build executed every chapter: `site` compares what it gave with the outputs of the notebooks.
+test: book ## the book, then unit tests, checks on notebooks and on the built book
 	$(BIN)/python book/_tools/notebooks.py --check
 	$(MAKE) --no-print-directory unit
-	$(MAKE) --no-print-directory nbval
 	$(MAKE) --no-print-directory site
 
+# They count lines, start processes or compute in 60 digits: no call that others do not make.
+UNSHAPED := $(patsubst %,--ignore=tests/unit/test_%.py,benchmarks budgets edge floors lean shape_checks threads)
 unit: $(STAMP) ## tests of the package, then again with every shape in a signature checked
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) tests/unit
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not bad_input and not slow" --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not bad_input and not slow" $(UNSHAPED) --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
 
 # Without ipywidgets, which nothing here needs, tqdm warns on being imported in a notebook.
 nbval: $(STAMP) ## re-execute every committed notebook and compare with its stored outputs
 	PYTHONWARNINGS="ignore:IProgress not found" $(ONE_THREAD) $(BIN)/python -m pytest -q -p no:cacheprovider --nbval --nbval-kernel-name python3 --nbval-cell-timeout 300 -n $(WORKERS) --dist loadscope book/*.ipynb
 
 site: $(STAMP) ## checks on notebooks and built pages, in Chromium too (after make book)
-	MPT_LML_BOOK_BUILT=1 $(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/book tests/browser
+	MPT_LML_BOOK_BUILT=1 $(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not slow" tests/book tests/browser
 
 pdf: book ## the whole book as one PDF, _build/html/book.pdf (needs Chromium)
 	$(BIN)/python book/_tools/pdf.py
