@@ -25,7 +25,6 @@ from mpt_lml import (
     page,
     score,
     scores,
-    sentence_curves,
     theory,
     verdicts,
 )
@@ -76,7 +75,6 @@ __all__ = [
     "plots",
     "score",
     "scores",
-    "sentence_curves",
     "symbolic",
     "theory",
     "verdicts",

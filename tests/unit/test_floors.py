@@ -21,22 +21,22 @@ FLOORS = {
     "scores": 1,
     "models": 2,
     "curves": 3,
-    "sentence_curves": 3,
     "objectives": 3,
     "estimators": 4,
     "orders": 4,
     "score": 4,
     "theory": 4,
     "experiments": 5,
+    "harness": 5,
 }
 WINGS = {"bfgs", "data", "fit", "networks", "page", "plots", "symbolic"}
-# Curves and scores of sentences take their tokens, and scores the networks that are loaded by name.
-LEANS = {("sentence_curves", "data"), ("score", "data"), ("score", "networks")}
-# Rooms of several modules: all of them may import this one, which imports none of them.
+# Scores of texts take their tokens and the networks that are loaded by name, and r* of a curve.
+LEANS = {("score", "data"), ("score", "networks"), ("score", "theory")}
+# Rooms of several modules: all of them may import these, which import none of the others.
 BASES = {
     "data": "mpt_lml.data.places",
     "models": "mpt_lml.models.base",
-    "score": "mpt_lml.score.door",
+    "score": ("mpt_lml.score.door", "mpt_lml.score.design", "mpt_lml.score.blocks"),
     "estimators": "mpt_lml.estimators.latent",
 }
 

@@ -18,7 +18,8 @@ from mpt_lml.data.texts import bert_vocabulary
 from mpt_lml.data.tokens import train_tokenizer
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.bert import GLUE, OnSentences
-from mpt_lml.sentence_curves import PAPER_UNIT, Design
+from mpt_lml.score import Design
+from mpt_lml.score.curve import PAPER_UNIT
 from mpt_lml.theory import rates
 
 SETS = ("ax", "cola", "qnli", "mrpc", "sst2")  # as the authors' files call them
@@ -63,7 +64,7 @@ class Table2(OnSentences):
             network, tokenizer = self._before_training(seed)
             design = Design(strata=self.strata, seed=seed)
             run = bench, network, tokenizer, design
-            found = self.curves(*run, f"{seed}/mask/", half_precision=True)
+            found = self.curves(*run, f"{seed}/mask/", precision="bfloat16")
             for name, (tokens, result) in found.items():
                 area = result.area("paper")
                 by_seed[f"area/{name}"].append(area.value)
@@ -71,7 +72,7 @@ class Table2(OnSentences):
                 by_seed[f"curve/{name}"].append(result.score.tolist())
                 arrays[f"repetition/{name}"] = repetition(tokens)
                 arrays[f"num_features/{name}"] = tokens.num_features
-            options: dict[str, Any] = {"replacement": "bert", "half_precision": True}
+            options: dict[str, Any] = {"replacement": "bert", "precision": "bfloat16"}
             as_trained = only_first.curves(*run, f"{seed}/bert/", **options)
             for name, (_, result) in as_trained.items():
                 by_seed[f"area_bert/{name}"].append(result.area("paper").value)
