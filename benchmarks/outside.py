@@ -3,8 +3,8 @@
     python benchmarks/outside.py
 
 Needs ``pip install mpt-lml[eval]``; without minicons there are no rows. Times are CPU times of one
-thread, on the book's small trained BERT and 120 sentences of ten lengths or fewer, eight of them in
-a batch of minicons.
+thread, on the book's small trained BERT and 120 sentences, of which minicons gets eight in
+a batch.
 """
 
 from __future__ import annotations
