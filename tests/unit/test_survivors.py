@@ -26,6 +26,7 @@ from mpt_lml import (
     verdicts,
 )
 from mpt_lml.estimators.latent import GaussianProposal
+from mpt_lml.models import masked_lm
 from mpt_lml.models.base import Grouped
 from mpt_lml.results import Estimate
 from mpt_lml.theory import diffusion, rates
@@ -361,3 +362,14 @@ def test_every_model_is_given_its_own_masks() -> None:
         objectives.mixture(loadings, offset, x, mask, grid)
     with pytest.raises(ValueError):
         objectives.mixture(loadings, offset[:1], x, mask.expand(2, 1, 2), grid)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_only_the_last_of_any_number_of_layers_is_spared(layers: int) -> None:
+    for architecture in ("modern", "classic"):
+        network = networks.small_masked_lm(12, architecture, width=32, num_layers=layers, seed=1)
+        ids = torch.randint(5, 12, (3, 8), generator=generator())
+        where = torch.rand(3, 8, generator=generator(1)) < 0.4
+        with torch.no_grad():
+            found = masked_lm.masked_logits(network.eval(), ids, where)
+            torch.testing.assert_close(found, network(ids).logits[where], atol=1e-5, rtol=1e-5)
