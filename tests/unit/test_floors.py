@@ -25,16 +25,18 @@ FLOORS = {
     "objectives": 3,
     "estimators": 4,
     "orders": 4,
+    "score": 4,
     "theory": 4,
     "experiments": 5,
 }
 WINGS = {"bfgs", "data", "fit", "networks", "page", "plots", "symbolic"}
-# Curves of sentences take their tokens.
-LEANS = {("sentence_curves", "data")}
+# Curves and scores of sentences take their tokens, and scores the networks that are loaded by name.
+LEANS = {("sentence_curves", "data"), ("score", "data"), ("score", "networks")}
 # Rooms of several modules: all of them may import this one, which imports none of them.
 BASES = {
     "data": "mpt_lml.data.places",
     "models": "mpt_lml.models.base",
+    "score": "mpt_lml.score.door",
     "estimators": "mpt_lml.estimators.latent",
 }
 

@@ -47,8 +47,8 @@ class MaskedLM(ConditionalModel):
         What the network sees at a hidden place: the mask token, or as in BERT's training the mask
         token in 80 %, a random token in 10 % and the token itself in 10 % of the places. The
         second is not a conditional: some of what is scored has been seen.
-    half_precision : bool, optional
-        Products in bfloat16. By default on a GPU only.
+    half_precision : bool or torch.dtype, optional
+        Products in bfloat16, or in the type named. By default on a GPU only.
     batch_tokens : int
         Tokens that go through the network at a time.
 
@@ -72,7 +72,7 @@ class MaskedLM(ConditionalModel):
         suffix: Sequence[int] = (),
         special_token_ids: Sequence[int] = (),
         replacement: Literal["mask", "bert"] = "mask",
-        half_precision: bool | None = None,
+        half_precision: bool | torch.dtype | None = None,
         batch_tokens: int = 2048,
     ) -> None:
         _require_masked_lm(network)
@@ -142,13 +142,14 @@ class MaskedLM(ConditionalModel):
         self._require_rows(ids, mask)
         shown = self._shown(ids, mask, generator)
         result = torch.zeros(ids.shape, dtype=torch.float64)
+        half = torch.bfloat16 if isinstance(self.half_precision, bool) else self.half_precision
         training = self.network.training
         self.network.eval()
         try:
             for rows in torch.arange(len(ids)).split(max(1, self.batch_tokens // ids.shape[1])):
                 pair = {} if types is None else {"token_type_ids": types[rows].to(self.device)}
                 where = mask[rows].to(self.device)
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half_precision):
+                with torch.autocast(self.device.type, half, enabled=bool(self.half_precision)):
                     logits = masked_logits(self.network, shown[rows].to(self.device), where, **pair)
                     wanted = ids[rows][mask[rows]].to(self.device)
                     logits = logits if logits.dtype == torch.float64 else logits.float()

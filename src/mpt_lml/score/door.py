@@ -1,0 +1,279 @@
+"""The door of ``score``: what can say log q(x_j | x_R) of tokens, and texts as rows of tokens.
+
+A masked language model of ``transformers`` comes by its folder, by its name or loaded; what needs
+code of its own (LLaDA, MDLM and others) comes as a function.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mpt_lml import data, networks
+from mpt_lml.checkpoints import gpu
+from mpt_lml.data import Tokens
+from mpt_lml.files import digest, load_tensors, save_tensors
+from mpt_lml.models.masked_lm import MaskedLM
+from mpt_lml.shapes import require_count
+
+__all__ = ["Scorer", "load"]
+
+Part = Mapping[str, Tensor]
+Keep = Callable[[str, Callable[[], Part]], Part]
+Progress = Callable[[Iterable[Any], str], Iterable[Any]]
+Texts = Sequence[str] | Sequence[Sequence[int]] | Tensor | Tokens
+BATCH_BYTES = 2**29
+"""Logits and attention of the rows that go through a model together; one row may take more."""
+PRECISIONS = {"float32": False, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def afresh(_: str, work: Callable[[], Part]) -> Part:
+    """For ``keep``: nothing is kept."""
+    return work()
+
+
+def silent(items: Iterable[Any], _: str) -> Iterable[Any]:
+    """For ``progress``: nothing is shown."""
+    return items
+
+
+class _Function:
+    """A function (ids, mask) → log-probabilities (B, L, V), tested at its first answer."""
+
+    def __init__(self, function: Any, mask_token: int | None) -> None:
+        self.function, self.mask_token, self.vocab_size = function, mask_token, 0
+
+    def log_tokens(self, ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
+        found = self._ask(ids, mask).gather(1, ids[mask][:, None])[:, 0]
+        return torch.zeros(ids.shape, dtype=torch.float64).masked_scatter(mask, found)
+
+    @torch.no_grad()
+    def _ask(self, ids: Tensor, mask: Tensor) -> Tensor:
+        shown = ids if self.mask_token is None else ids.masked_fill(mask, self.mask_token)
+        found = self.function(shown, mask)
+        if found.ndim != 3 or found.shape[:2] != ids.shape:
+            raise ValueError(
+                "the function must return log-probabilities (B, L, V) for ids (B, L) = "
+                f"{tuple(ids.shape)}, got {tuple(found.shape)}."
+            )
+        return found[mask.to(found.device)].double().cpu()
+
+    def test(self, ids: Tensor, mask: Tensor) -> None:
+        """Refuse logits, and answers that depend on what is hidden: those know what they score."""
+        found = self._ask(ids, mask)
+        count, total = found.shape[-1], found.logsumexp(dim=-1)
+        if (total.abs() > 0.05).any():  # bfloat16 has three digits
+            raise ValueError(
+                f"the function's probabilities add up to {total.exp()[0]:.4g}, not to 1: return "
+                "logits.log_softmax(dim=-1)."
+            )
+        other = self._ask(torch.where(mask, (ids + 1) % count, ids), mask)
+        if not torch.allclose(other, found, rtol=0, atol=1e-4, equal_nan=True):
+            raise ValueError(
+                "the function's answer changes when hidden tokens are replaced: it reads what it "
+                "scores (or is random: call eval()). Where mask is True, show it a mask token."
+            )
+        self.vocab_size = count
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """log q(x_j | x_R) of texts under a model that :func:`load` let in.
+
+    Attributes
+    ----------
+    source : object
+        With ``log_tokens(ids, mask, types=, generator=)`` as :class:`~mpt_lml.MaskedLM` has it.
+    tokenizer : optional
+        Without one, texts are lists of token ids.
+    max_length : int, optional
+        Tokens of the longest row, special ones counted.
+    max_tokens : int, optional
+        Most tokens that go through the model at a time; fewer where memory asks for it.
+    named : str, optional
+        What a function's results are kept under.
+
+    >>> coin = load(lambda ids, mask: torch.zeros(*ids.shape, 2).log_softmax(-1))
+    >>> coin.log_tokens(torch.tensor([[0, 1]]), torch.tensor([[True, False]])).exp()
+    tensor([[0.5000, 1.0000]], dtype=torch.float64)
+    """
+
+    source: Any
+    tokenizer: Any = None
+    max_length: int | None = None
+    max_tokens: int | None = None
+    named: str | None = None
+
+    @property
+    def network(self) -> Any:
+        """The network behind :attr:`source`; ``None`` for a function."""
+        return getattr(self.source, "network", None)
+
+    @cached_property
+    def identity(self) -> dict[str, Any] | None:
+        """What decides the numbers besides texts and settings; ``None`` for a nameless function."""
+        own: dict[str, Any] = {"max_length": self.max_length}
+        if self.tokenizer is not None:
+            words = sorted(self.tokenizer.get_vocab().items())
+            own["tokenizer"] = digest(f"{self.tokenizer.special_tokens_map} {words}", {})
+        if self.network is None:
+            return None if self.named is None else {"function": self.named, **own}
+        own |= {"weights": networks.fingerprint(self.network), "device": self.network.device.type}
+        return own | {"precision": str(self.source.half_precision)}
+
+    def keep(self, folder: str | Path, **settings: Any) -> Keep:
+        """For ``keep=``: parts in ``folder``, each of this model and ``settings`` only.
+
+        Raises ``ValueError`` for a nameless function and for a damaged file.
+        """
+        if self.identity is None:
+            raise ValueError("what is kept must say of which model: load(..., identity='NAME').")
+        own = {**self.identity, **settings}
+        mark = digest(json.dumps(own, sort_keys=True, default=str), {})[:12]
+
+        def keep(name: str, work: Callable[[], Part]) -> Part:
+            path = Path(folder, f"{mark}-{name}.safetensors")
+            if not path.exists():
+                save_tensors(path, work(), own)
+            return load_tensors(path, own)
+
+        return keep
+
+    def encode(self, texts: Texts) -> Tokens:
+        """Texts, or lists of token ids with their special tokens, as rows of tokens.
+
+        Raises ``ValueError`` for an empty text, one of unknown or special tokens only, and strings
+        without a tokenizer. A text longer than :attr:`max_length` is encoded whole.
+        """
+        if isinstance(texts, Tokens):
+            return texts
+        if isinstance(texts, str) or not len(texts):
+            raise ValueError(f"texts must be a sequence of at least one text, got {texts!r}.")
+        if isinstance(texts[0], str):
+            if self.tokenizer is None:
+                raise ValueError("texts are strings: give a tokenizer=, or lists of token ids.")
+            return data.encode(self.tokenizer, texts)  # type: ignore[arg-type]
+        rows = [torch.as_tensor(each, dtype=torch.int64) for each in texts]
+        lengths = torch.tensor([len(row) for row in rows])
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        own = torch.tensor(getattr(self.tokenizer, "all_special_ids", [])).long()
+        special = getattr(self.source, "special_token_ids", own)
+        maskable = (torch.arange(ids.shape[1]) < lengths[:, None]) & ~torch.isin(ids, special)
+        if not maskable.any(dim=1).all():
+            raise ValueError(
+                f"text {int(maskable.any(dim=1).long().argmin())} has nothing to mask."
+            )
+        return Tokens(ids, torch.zeros_like(ids), maskable, lengths)
+
+    def log_tokens(
+        self,
+        ids: Int[Tensor, "N L"],
+        mask: Bool[Tensor, "N L"],
+        types: Int[Tensor, "N L"] | None = None,
+        *,
+        numbers: Int[Tensor, " N"] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "N L"]:
+        """log q(x_j | x_R) of whole rows, each under its own mask, nats, float64; 0 if not masked.
+
+        ``numbers`` are the rows' texts, for messages. Raises ``ValueError`` where an answer of the
+        model is not finite.
+        """
+        if isinstance(self.source, _Function) and not self.source.vocab_size:
+            most = int(mask.sum(dim=1).argmax())
+            self.source.test(ids[most : most + 1], mask[most : most + 1])
+        parts, bounded = [], self.network is not None and self.max_tokens is not None
+        with networks.fast_linear(self.network) if bounded else nullcontext():
+            for rows in torch.arange(len(ids)).split(self._batches(mask)):
+                more = {"types": None if types is None else types[rows], "generator": generator}
+                parts.append(self.source.log_tokens(ids[rows], mask[rows], **more))
+        found = torch.cat(parts)
+        if not found.isfinite().all():
+            row, place = (~found.isfinite()).nonzero()[0].tolist()
+            which = row if numbers is None else int(numbers[row])
+            raise ValueError(
+                f"the model says {found[row, place]} of token {place} of text {which}: no "
+                "log-probability. Leave this text out, or try precision='float32'."
+            )
+        return found
+
+    def _batches(self, mask: Tensor) -> list[int]:
+        """How many rows go together, one number a batch."""
+        if self.max_tokens is None:
+            return [len(mask)]
+        length, config = mask.shape[1], getattr(self.network, "config", None)
+        if config is None:  # log-probabilities of all places, and these in float64
+            size = torch.full((len(mask),), 16.0 * length * self.source.vocab_size)
+        else:  # logits of hidden places and their softmax; attention and its
+            heads = getattr(config, "num_attention_heads", None) or 12
+            size = 8.0 * config.vocab_size * mask.sum(dim=1) + 12.0 * heads * length**2
+        size = (size / BATCH_BYTES).clamp(min=length / self.max_tokens, max=1.0)
+        batch = (size.double().cumsum(0) - size / 2).floor()
+        return batch.unique_consecutive(return_counts=True)[1].tolist()
+
+
+def load(
+    model: Any,
+    tokenizer: Any = None,
+    *,
+    revision: str | None = None,
+    device: str = "auto",
+    precision: Literal["float32", "bfloat16", "float16"] = "float32",
+    max_tokens: int = 8192,
+    max_length: int | None = None,
+    identity: str | None = None,
+) -> Scorer:
+    """A :class:`Scorer` of whatever can say log q(x_j | x_R).
+
+    ``model`` is a folder made by ``save_pretrained``, a name on the hub with its ``revision``, a
+    loaded network with its ``tokenizer``, a :class:`~mpt_lml.MaskedLM` or a :class:`Scorer`, taken
+    as they are, or a function (ids (B, L) int64, mask (B, L) bool, True = masked) →
+    log-probabilities (B, L, V), nats. The function is shown the tokenizer's mask token where
+    ``mask`` is True; without one it must not read ``ids`` there, which is tested once. ``identity``
+    names it where results are kept.
+
+    Raises ``OSError`` and ``ValueError`` as :func:`mpt_lml.networks.load_network`, ``TypeError`` for
+    anything else and for a network without a masked-LM head.
+
+    >>> load(networks.small_bert_folder()).max_length
+    64
+    """
+    if isinstance(model, Scorer):
+        return model
+    require_count("max_tokens", max_tokens, 1)
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
+    if isinstance(model, str | Path):
+        tokenizer = model if tokenizer is None else tokenizer
+        model = networks.load_network(model, revision=revision)
+        device = str(gpu() or "cpu") if device == "auto" else device
+    if isinstance(tokenizer, str | Path):
+        tokenizer = networks.load_tokenizer(tokenizer, revision=revision)
+    bounded = None if isinstance(model, MaskedLM) else max_tokens
+    if isinstance(model, torch.nn.Module) and hasattr(model, "config"):
+        if tokenizer is None:
+            raise ValueError(f"a loaded {type(model).__name__} needs its tokenizer=.")
+        model = model if device == "auto" else model.to(device)
+        half = PRECISIONS[precision]
+        model = MaskedLM.of(model, tokenizer, half_precision=half, batch_tokens=max_tokens)
+    if isinstance(model, MaskedLM):
+        longest = model.max_length
+        if max_length is not None and longest is not None and max_length > longest:
+            raise ValueError(f"max_length {max_length} is more than the network's {longest}.")
+        return Scorer(model, tokenizer, max_length or longest, bounded)
+    if not callable(model):
+        raise TypeError(
+            "model must be a folder, a name on the hub, a network, a MaskedLM or a function (ids, "
+            f"mask) -> log-probabilities, got {type(model).__name__}."
+        )
+    source = _Function(model, getattr(tokenizer, "mask_token_id", None))
+    return Scorer(source, tokenizer, max_length, max_tokens, identity)

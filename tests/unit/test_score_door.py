@@ -1,0 +1,187 @@
+"""The door of ``score``: what it lets in, what it refuses, and batches within a bound."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from models import generator
+from tiny_bert import CLS, SEP, tiny, tokenizer
+
+from mpt_lml import HMM, MaskedLM, networks, score
+from mpt_lml.checkpoints import CheckpointError
+from mpt_lml.data import encode
+from mpt_lml.files import CheckpointMismatchError
+from mpt_lml.score import door
+
+IDS = torch.tensor([[CLS, 5, 6, 7, SEP], [CLS, 10, 11, 7, SEP]])
+HIDDEN = torch.tensor([[False, True, True, False, False], [False, False, True, True, False]])
+
+
+def network() -> torch.nn.Module:
+    """In float32, as networks are loaded."""
+    return tiny().float()
+
+
+def chain() -> HMM:
+    return HMM.cyclic(num_features=4)
+
+
+def test_a_loaded_network_is_scored_as_a_masked_lm() -> None:
+    found = score.load(tiny(), tokenizer()).log_tokens(IDS, HIDDEN)
+    wanted = MaskedLM.of(tiny(), tokenizer()).log_tokens(IDS, HIDDEN)
+    # The same products in float64, in other batches.
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    assert (found[~HIDDEN] == 0).all()
+
+
+def test_a_folder_and_its_network_are_the_same(tmp_path: Path) -> None:
+    network().save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    one, other = score.load(tmp_path), score.load(network(), tokenizer())
+    found, wanted = one.log_tokens(IDS, HIDDEN), other.log_tokens(IDS, HIDDEN)
+    # In float32, the loaded one with another kernel of attention: seven digits of up to 10.
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+    assert one.identity == score.load(tmp_path).identity
+    assert one.max_length == 16 and score.load(tmp_path, max_length=9).max_length == 9
+    texts = ["the cat sat", "a dog"]
+    assert torch.equal(one.encode(texts).ids, encode(tokenizer(), texts).ids)
+
+
+def test_a_masked_lm_and_a_scorer_are_taken_as_they_are() -> None:
+    model = MaskedLM.of(tiny(), tokenizer(), batch_tokens=5)
+    scorer = score.load(model)
+    assert torch.equal(scorer.log_tokens(IDS, HIDDEN), model.log_tokens(IDS, HIDDEN))
+    assert score.load(scorer) is scorer
+
+
+def test_a_function_answers_as_the_model_behind_it() -> None:
+    model = chain()
+    x = model.sample(6, generator=generator(1))
+    mask = torch.rand(6, 4, generator=generator(2)) < 0.6
+    mask[:, 0] = True
+    assert torch.equal(score.load(model.log_values).log_tokens(x, mask), model.log_each(x, mask))
+
+
+def test_token_ids_have_no_special_tokens_unless_the_tokenizer_says_so() -> None:
+    free = score.load(chain().log_values).encode([[1, 2, 0], [3]])
+    assert free.maskable.tolist() == [[True, True, True], [True, False, False]]
+    assert free.lengths.tolist() == [3, 1]
+    rows = score.load(tiny(), tokenizer()).encode(IDS)
+    assert rows.maskable[0].tolist() == [False, True, True, True, False]
+    assert score.load(lambda i, m: i, tokenizer()).encode(IDS).num_features.tolist() == [3, 3]
+
+
+@pytest.mark.bad_input
+def test_a_function_that_reads_what_it_scores_is_refused() -> None:
+    def leak(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (torch.nn.functional.one_hot(ids, 12) * 0.01).log_softmax(dim=-1)
+
+    with pytest.raises(ValueError, match="it reads what it scores"):
+        score.load(leak).log_tokens(IDS, HIDDEN)
+    # With a mask token in their place, there is nothing to read.
+    found = score.load(leak, tokenizer()).log_tokens(IDS, HIDDEN)
+    assert math.isclose(found[0, 1], -math.log(11 + math.exp(0.01)), abs_tol=1e-7)
+
+
+@pytest.mark.bad_input
+def test_refusals(tmp_path: Path) -> None:
+    def logits(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.ones(*ids.shape, 12)
+
+    with pytest.raises(ValueError, match=r"add up to 32\.62, not to 1"):
+        score.load(logits).log_tokens(IDS, HIDDEN)
+    with pytest.raises(ValueError, match=r"log-probabilities \(B, L, V\).*got \(1, 5\)"):
+        score.load(lambda ids, _: ids).log_tokens(IDS, HIDDEN)
+    with pytest.raises(ValueError, match="needs its tokenizer="):
+        score.load(tiny())
+    with pytest.raises(TypeError, match="got int"):
+        score.load(3)
+    with pytest.raises(ValueError, match="precision must be one of float32"):
+        score.load(tiny(), tokenizer(), precision="half")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_length 17 is more than the network's 16"):
+        score.load(tiny(), tokenizer(), max_length=17)
+    with pytest.raises(CheckpointError, match="not a folder"):
+        score.load(tmp_path / "absent")
+    scorer = score.load(chain().log_values)
+    with pytest.raises(ValueError, match="give a tokenizer="):
+        scorer.encode(["words"])
+    with pytest.raises(ValueError, match="at least one text, got 'words'"):
+        scorer.encode("words")
+    with pytest.raises(ValueError, match="text 1 has nothing to mask"):
+        scorer.encode([[1], []])
+    with pytest.raises(ValueError, match="load\\(.*identity='NAME'\\)"):
+        scorer.keep(tmp_path)
+
+
+@pytest.mark.bad_input
+def test_an_answer_that_is_no_number_names_its_text() -> None:
+    broken = network()
+    broken.bert.embeddings.word_embeddings.register_forward_hook(
+        lambda _, ids, out: out.masked_fill(ids[0][..., None] == 10, math.nan)
+    )
+    with pytest.raises(ValueError, match="says nan of token 2 of text 41: no"):
+        score.load(broken, tokenizer()).log_tokens(IDS, HIDDEN, numbers=torch.tensor([40, 41]))
+
+
+@pytest.mark.parametrize("bound", [5, 14, 10_000])
+def test_batches_keep_within_the_bound(bound: int) -> None:
+    rows, mask = IDS.repeat(9, 1), HIDDEN.repeat(9, 1)
+    seen: list[int] = []
+    one = tiny()
+    one.register_forward_pre_hook(
+        lambda _, __, named: seen.append(named["input_ids"].numel()), with_kwargs=True
+    )
+    one.bert.register_forward_pre_hook(
+        lambda _, __, named: seen.append(named["input_ids"].numel()), with_kwargs=True
+    )
+    found = score.load(one, tokenizer(), max_tokens=bound).log_tokens(rows, mask)
+    assert sum(seen) == 90 and max(seen) <= max(bound, 5)
+    torch.testing.assert_close(found, score.load(tiny(), tokenizer()).log_tokens(rows, mask))
+
+
+def test_many_logits_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = score.load(tiny(), tokenizer())
+    mask = HIDDEN.repeat(8, 1)
+    assert scorer._batches(mask) == [16]
+    each = 8 * 12 * 2 + 12 * 1 * 25  # two hidden tokens of 12 values, one head
+    monkeypatch.setattr(door, "BATCH_BYTES", 4 * each)
+    assert scorer._batches(mask) == [4, 4, 4, 4]
+    monkeypatch.setattr(door, "BATCH_BYTES", each // 3)
+    assert scorer._batches(mask) == [1] * 16
+
+
+def test_what_is_kept_belongs_to_its_model(tmp_path: Path) -> None:
+    first, second = score.load(tiny(), tokenizer()), score.load(tiny(seed=1), tokenizer())
+    calls = []
+
+    def work() -> dict[str, torch.Tensor]:
+        calls.append(1)
+        return {"value": torch.tensor(float(len(calls)))}
+
+    for scorer, seed, wanted in ((first, 0, 1), (first, 0, 1), (first, 1, 2), (second, 0, 3)):
+        assert scorer.keep(tmp_path, seed=seed)("part", work)["value"] == wanted
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointMismatchError, match="damaged"):
+        first.keep(tmp_path, seed=0)("part", work)
+    named = score.load(chain().log_values, identity="the chain")
+    assert named.keep(tmp_path)("part", work)["value"] == 4
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_is_near(precision: str) -> None:
+    exact = score.load(network(), tokenizer()).log_tokens(IDS, HIDDEN)
+    scorer = score.load(network(), tokenizer(), precision=precision)
+    # Three digits of logits of about 10, through three layers.
+    assert 0 < (scorer.log_tokens(IDS, HIDDEN) - exact).abs().max() < 0.5
+    assert scorer.identity != score.load(network(), tokenizer()).identity
+
+
+def test_the_books_network_is_found_by_its_folder() -> None:
+    scorer = score.load(networks.small_bert_folder())
+    rows = scorer.encode(["She was alone in the house."])
+    found = scorer.log_tokens(rows.ids, rows.maskable, rows.types)
+    assert found.sum() < -20
