@@ -16,6 +16,8 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 CHAPTERS ?=
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export JUPYTER_PLATFORM_DIRS := 1
+# Idle threads sleep, so that other busy processes do not slow these down several times over.
+export OMP_WAIT_POLICY ?= passive
 # A reader's own settings change no figure and no result.
 unexport MPLBACKEND PYTHONPATH
 

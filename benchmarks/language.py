@@ -25,7 +25,7 @@ from mpt_lml import data, networks
 from mpt_lml.data import Tokens
 from mpt_lml.experiments import bert
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.sentence_curves import Design, curves
+from mpt_lml.score import Design, curve
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -122,7 +122,7 @@ def compare(what: str, network: PreTrainedModel, model: MaskedLM, tokens: Tokens
     design = Design(strata=8, num_masks=2)
     start = time.process_time()
     with networks.fast_linear(network):
-        result = curves(model, tokens, design, part_size=len(tokens))
+        result = curve(model, tokens, design, part_size=len(tokens))
     share = result.num_features / result.num_features.sum()
     spread = result.values.mean(dim=2).var(dim=1) / design.num_masks
     return Comparison(

@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+# As the package sets it: before torch, which tests may import first.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 pytest.register_assert_rewrite("cases")
 
 

@@ -1,8 +1,13 @@
 """Masked pre-training and the marginal likelihood: the package behind the book."""
 
 import importlib
+import os
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+# Before torch is loaded: its idle threads then sleep. By default they spin, which beside other busy
+# processes takes the cores from those that work, several times over. A setting of the user's wins.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from mpt_lml import (
     bfgs,
@@ -19,7 +24,6 @@ from mpt_lml import (
     page,
     score,
     scores,
-    sentence_curves,
     theory,
     verdicts,
 )
@@ -70,7 +74,6 @@ __all__ = [
     "plots",
     "score",
     "scores",
-    "sentence_curves",
     "symbolic",
     "theory",
     "verdicts",

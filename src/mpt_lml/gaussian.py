@@ -28,6 +28,8 @@ __all__ = [
     "log_density",
 ]
 
+_CACHED = 2**18  # entries of w_d w_dᵀ for all d that a cache holds (2 MiB)
+
 
 def log_density(
     x: Float[Tensor, "N D"], mean: Float[Tensor, " D"], covariance: Float[Tensor, "D D"]
@@ -130,8 +132,11 @@ class LowRankPosterior:
             q, r = torch.linalg.qr(torch.cat([kept, root], dim=-2))
             factor, own = r.mT, q[..., : loadings.shape[-2], :].mT
         else:
-            outer = (loadings[..., :, None] * loadings[..., None, :]).flatten(-2)
-            gram = (keep @ outer).unflatten(-1, identity.shape)  # all masks in one product
+            if loadings.numel() * loadings.shape[-1] <= _CACHED:
+                outer = (loadings[..., :, None] * loadings[..., None, :]).flatten(-2)
+                gram = (keep @ outer).unflatten(-1, identity.shape)  # all masks in one product
+            else:
+                gram = (keep[..., None, :] * rows.mT) @ rows
             factor, own = torch.linalg.cholesky_ex(gram + noise * identity).L, None
         # From the right, its transpose is contiguous: products with it run as one large product.
         white = torch.linalg.solve_triangular(factor.mT, rows, upper=True, left=False).mT

@@ -8,7 +8,7 @@ import pytest
 from book_layout import Book, Page
 
 PARTS = {"I": range(1, 4), "II": range(4, 8), "III": range(8, 10), "IV": range(10, 13)}
-PARTS["V"] = range(13, 18)
+PARTS |= {"V": range(13, 18), "VI": range(18, 20)}
 NAMED = r"\\(?:text|mathrm|operatorname\*?|label|tag|begin|end|hspace)\s*\{[^}]*\}"
 STYLED = r"\\math(?:cal|bb|bf)\s*\{?\s*[A-Za-z]\s*\}?"
 GREEK = re.findall(

@@ -19,7 +19,7 @@ from mpt_lml.checkpoints import BERT_BASE
 from mpt_lml.experiments import bert, cli, table_2
 from mpt_lml.experiments.base import Bench
 from mpt_lml.files import CheckpointMismatchError, read_json
-from mpt_lml.sentence_curves import Design, SentenceCurves
+from mpt_lml.score import Design, SentenceCurves
 
 LINES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "the cat a dog sat"]
 
@@ -234,11 +234,11 @@ def test_the_rate_of_the_mean_height_has_an_error() -> None:
     raw = level - 0.02 * slope * torch.tensor(design.columns, dtype=torch.float64)
     sizes = torch.full((400,), 10)
     found = SentenceCurves(design, raw, torch.zeros_like(raw), raw[:, 0, 0], sizes)
-    value, error = bert.mean_rate(found).tolist()
+    value, error = found.mean_rate(), found.mean_rate().standard_error
     # Straight lines have their mean height in the middle, whatever their slopes and levels.
     assert math.isclose(value, 50.0, abs_tol=1e-6) and error < 1e-6
     noisy = dataclasses.replace(found, raw=raw + 0.3 * torch.randn(raw.shape, generator=g))
-    value, error = bert.mean_rate(noisy).tolist()
+    value, error = noisy.mean_rate(), noisy.mean_rate().standard_error
     # Error of the mean at 50 %, 0.3 / 20 · √(1 − 1/5), over a slope of 0.02: 0.67 points.
     assert 0.25 < error < 1.4 and abs(value - 50) < 4 * error
 

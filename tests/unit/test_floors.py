@@ -21,7 +21,6 @@ FLOORS = {
     "scores": 1,
     "models": 2,
     "curves": 3,
-    "sentence_curves": 3,
     "objectives": 3,
     "estimators": 4,
     "orders": 4,
@@ -30,13 +29,13 @@ FLOORS = {
     "experiments": 5,
 }
 WINGS = {"bfgs", "data", "fit", "networks", "page", "plots", "symbolic"}
-# Curves and scores of sentences take their tokens, and scores the networks that are loaded by name.
-LEANS = {("sentence_curves", "data"), ("score", "data"), ("score", "networks")}
+# Scores of texts take their tokens and the networks that are loaded by name, and r* of a curve.
+LEANS = {("score", "data"), ("score", "networks"), ("score", "theory")}
 # Rooms of several modules: all of them may import this one, which imports none of them.
 BASES = {
     "data": "mpt_lml.data.places",
     "models": "mpt_lml.models.base",
-    "score": "mpt_lml.score.door",
+    "score": ("mpt_lml.score.door", "mpt_lml.score.design"),
     "estimators": "mpt_lml.estimators.latent",
 }
 

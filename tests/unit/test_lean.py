@@ -13,7 +13,7 @@ BLOCKED = f"import sys; sys.modules.update(dict.fromkeys({ABSENT}))"
 LEAN = """
 import torch
 import mpt_lml
-from mpt_lml import PPCA, curves, data, experiments, networks, sentence_curves
+from mpt_lml import PPCA, curves, data, experiments, networks, score
 x = data.images("digits", "test").pixels
 model = PPCA.fit_closed_form(x, 2)
 curve = curves.sampled_curve(model, x, 2, generator=torch.Generator().manual_seed(0), sizes=[1, 64])

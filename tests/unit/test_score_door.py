@@ -146,6 +146,7 @@ def test_many_logits_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None
     scorer = score.load(tiny(), tokenizer())
     mask = HIDDEN.repeat(8, 1)
     assert scorer._batches(mask) == [16]
+    assert score.load(tiny(), tokenizer(), max_tokens=20)._batches(mask) == [4, 4, 4, 4]
     each = 8 * 12 * 2 + 12 * 1 * 25  # two hidden tokens of 12 values, one head
     monkeypatch.setattr(door, "BATCH_BYTES", 4 * each)
     assert scorer._batches(mask) == [4, 4, 4, 4]

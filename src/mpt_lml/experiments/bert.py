@@ -17,7 +17,8 @@ from mpt_lml.experiments import base
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.files import digest
 from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.sentence_curves import Design, SentenceCurves, curves
+from mpt_lml.results import Estimate
+from mpt_lml.score import Design, SentenceCurves, curve
 from mpt_lml.theory import rates
 from mpt_lml.verdicts import mean_and_error
 
@@ -60,10 +61,10 @@ class OnSentences(Experiment):
         words = f"{tokenizer.special_tokens_map} {sorted(tokenizer.get_vocab().items())}"
         used = {"weights": networks.fingerprint(network), "tokenizer": digest(words, {})}
 
-        def curve(name: str) -> tuple[Tokens, SentenceCurves]:
+        def one(name: str) -> tuple[Tokens, SentenceCurves]:
             tokens = some_tokens(name, tokenizer, self.num_sentences, model.max_length)
             same = {**used, "data": digest("", vars(tokens))}
-            return tokens, curves(
+            return tokens, curve(
                 model,
                 tokens,
                 design,
@@ -73,7 +74,7 @@ class OnSentences(Experiment):
             )
 
         with networks.fast_linear(network):
-            return {name: curve(name) for name in self.data_sets}
+            return {name: one(name) for name in self.data_sets}
 
 
 def load(model: str | Path | None) -> tuple[Any, Any]:
@@ -115,7 +116,7 @@ class PreTrained(OnSentences):
                 f"area/{name}": torch.tensor([area, area.standard_error]),
                 f"curve/{name}": result.score,
                 f"error/{name}": result.standard_error,
-                f"mean_rate/{name}": mean_rate(result),
+                f"mean_rate/{name}": _pair(result.mean_rate()),
             }
             short = "ax" if self.model is None else name.removeprefix("glue/")
             if short != "sst-2":
@@ -125,14 +126,8 @@ class PreTrained(OnSentences):
         return Outcome(findings, arrays, data, base.weights_of(self.model, network))
 
 
-def mean_rate(result: SentenceCurves, num_groups: int = 10) -> Float[Tensor, " two"]:
-    """The rate in percent at which the curve has its mean height; jackknife error over sentences."""
-    percent, each = torch.tensor(result.design.columns).double(), result.each
-    group = torch.arange(len(each)) % min(num_groups, len(each))
-    left_out = torch.stack([each[group != k].mean(dim=0) for k in group.unique()])
-    where = rates.crossover(left_out, percent)
-    error = ((len(where) - 1) * where.var(correction=0)).sqrt()
-    return torch.stack([rates.crossover(each.mean(dim=0), percent), error])
+def _pair(estimate: Estimate) -> Float[Tensor, " two"]:
+    return torch.tensor([estimate, estimate.standard_error], dtype=torch.float64)
 
 
 @experiment(
@@ -178,7 +173,7 @@ class BertCurve(OnSentences):
                     both = torch.tensor([[area, area.standard_error] for area in areas])
                     arrays[f"area/{kind}/{name}"] = both
                 if design.has_area and kind == "trained":
-                    arrays[f"mean_rate/{name}"] = mean_rate(result)
+                    arrays[f"mean_rate/{name}"] = _pair(result.mean_rate())
         # How far the trained curve falls from its first rate to its last, the least over the sets.
         curve, error = (
             torch.stack([arrays[f"{key}/trained/{name}"] for name in self.data_sets])

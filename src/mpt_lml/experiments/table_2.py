@@ -18,7 +18,8 @@ from mpt_lml.data.texts import bert_vocabulary
 from mpt_lml.data.tokens import train_tokenizer
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.bert import GLUE, OnSentences
-from mpt_lml.sentence_curves import PAPER_UNIT, Design
+from mpt_lml.score import Design
+from mpt_lml.score.curve import PAPER_UNIT
 from mpt_lml.theory import rates
 
 SETS = ("ax", "cola", "qnli", "mrpc", "sst2")  # as the authors' files call them

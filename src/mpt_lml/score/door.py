@@ -174,6 +174,16 @@ class Scorer:
             )
         return Tokens(ids, torch.zeros_like(ids), maskable, lengths)
 
+    def require_length(self, tokens: Tokens) -> None:
+        """Raise ``ValueError`` for the first row that is longer than :attr:`max_length`."""
+        long = tokens.lengths > (self.max_length or tokens.lengths.max())
+        if long.any():
+            which = int(long.long().argmax())
+            raise ValueError(
+                f"text {which} has {int(tokens.lengths[which])} tokens, the model takes "
+                f"{self.max_length}. Leave it out or split it; it is not cut."
+            )
+
     def log_tokens(
         self,
         ids: Int[Tensor, "N L"],

@@ -2,113 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.data import Tokens
-from mpt_lml.masks import from_ranks
-from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.results import Estimate
+from mpt_lml.score.design import Design
+from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.scores import mask_score
 from mpt_lml.shapes import require_count
+from mpt_lml.theory.rates import crossover
 from mpt_lml.verdicts import mean_and_error
 
-__all__ = ["Design", "SentenceCurves", "curves"]
+__all__ = ["SentenceCurves", "curve"]
 
-_Part = Mapping[str, Tensor]
 PAPER_UNIT = 0.01 * 512 * 99
 """The paper's area of a curve that is 1 everywhere: 512 · 0.01 · Σ over 1, ..., 99 %."""
-
-
-@dataclass(frozen=True)
-class Design:
-    """Which masks each sentence gets, all drawn on their own.
-
-    Attributes
-    ----------
-    rates : tuple of int
-        In percent; M = ⌈rD/100⌉ of a sentence's D tokens.
-    strata : int, optional
-        Instead of rates, for an unbiased area: the sizes 1..D are cut into so many strata, and
-        each mask takes a random size from its own.
-    num_masks : int
-        Masks for each rate or stratum.
-    seed : int
-        Every sentence has a generator of its own: its masks depend on its number, not on batches.
-
-    Raises ``ValueError`` for rates that do not increase within 1..100, and for counts below one.
-
-    >>> Design(strata=4).columns
-    (12.5, 37.5, 62.5, 87.5)
-    """
-
-    rates: tuple[int, ...] = tuple(range(1, 100))
-    strata: int | None = None
-    num_masks: int = 1
-    seed: int = 4
-
-    def __post_init__(self) -> None:
-        require_count("num_masks", self.num_masks, 1)
-        if self.strata is not None:
-            require_count("strata", self.strata, 1)
-        for rate in self.rates:
-            require_count("rate in percent", rate, 1, 100)
-        if not self.rates or list(self.rates) != sorted(set(self.rates)):
-            raise ValueError(f"rates must increase, in percent, got {self.rates}.")
-
-    @property
-    def columns(self) -> tuple[float, ...]:
-        """The rates, or the centers of the strata, in percent."""
-        if self.strata is None:
-            return tuple(float(rate) for rate in self.rates)
-        return tuple(100.0 * (k + 0.5) / self.strata for k in range(self.strata))
-
-    @property
-    def has_area(self) -> bool:
-        """Whether the mean over the columns is an area, and not, as at 15 % alone, a height.
-
-        It is for strata, and for three or more rates a step apart, with half a step to a step left
-        at either end, and as much.
-        """
-        if self.strata is not None or len(self.rates) < 3:
-            return self.strata is not None
-        first, second, last = self.rates[0], self.rates[1], self.rates[-1]
-        step = second - first
-        even = self.rates == tuple(range(first, last + 1, step))
-        return even and step / 2 - 1 <= first <= step and abs(first + last - 100) <= 1
-
-    def require_area(self) -> None:
-        """Raise ``ValueError`` where the rates have no area."""
-        if not self.has_area:
-            raise ValueError(
-                f"the mean over {self.rates} % is no area: that takes rates all over the range, "
-                "such as 5, 15, ..., 95."
-            )
-
-    def generator(self, sentence: int) -> torch.Generator:
-        """The source of randomness of one sentence."""
-        return torch.Generator().manual_seed(self.seed * 1_000_003 + sentence)
-
-    def masks(self, row: Tokens, sentence: int) -> Bool[Tensor, "P L"]:
-        """The masks of one sentence, for each repeat all columns, and last the one of everything."""
-        generator = self.generator(sentence)
-        count = self.num_masks * len(self.columns)
-        ranks = row.rows(torch.zeros(count).long()).sample_ranks(generator=generator)
-        if self.strata is None:
-            sizes = row.sizes_at(torch.tensor(self.rates))
-        else:
-            jitter = torch.rand(self.num_masks, self.strata, generator=generator)
-            edges = torch.arange(self.strata + 1, dtype=torch.float64) / self.strata
-            level = edges[:-1] + edges.diff() * jitter
-            sizes = ((level * row.num_features).long() + 1).clamp(max=row.num_features)
-        sizes = sizes.expand(self.num_masks, -1).flatten()
-        return torch.cat([from_ranks(ranks, sizes), row.maskable])
 
 
 @dataclass(frozen=True)
@@ -183,6 +99,56 @@ class SentenceCurves:
         mean, error = mean_and_error(self.each.mean(dim=1) * unit)
         return Estimate(mean.item(), error.item(), len(self.raw))
 
+    def mean_rate(self, num_groups: int = 10) -> Estimate:
+        """r*, the rate in percent at which the curve has its mean height; jackknife error over sentences.
+
+        Raises ``ValueError`` where the design's rates have no area, or all lie on one side of it.
+        """
+        self.design.require_area()
+        require_count("texts behind a jackknife", len(self.raw), 2)
+        percent, each = torch.tensor(self.design.columns).double(), self.each
+        group = torch.arange(len(each)) % min(num_groups, len(each))
+        left_out = torch.stack([each[group != k].mean(dim=0) for k in group.unique()])
+        where = crossover(left_out, percent)
+        error = ((len(where) - 1) * where.var(correction=0)).sqrt()
+        rate = crossover(each.mean(dim=0), percent)
+        return Estimate(rate.item(), error.item(), len(where), "%")
+
+    def bias_at(self, rates: Sequence[float] = (15, 25, 40)) -> dict[float, Estimate]:
+        """D·S(rate) − area at each of ``rates`` in percent, with its error over sentences, nats.
+
+        What a fixed rate says of a sentence too much, between two rates of the design by a straight
+        line. Raises ``ValueError`` for a rate outside them, and where they have no area.
+        """
+        self.design.require_area()
+        columns, found = np.array(self.design.columns), {}
+        for rate in rates:
+            if not columns[0] <= rate <= columns[-1]:
+                raise ValueError(f"{rate} % is outside the design's {columns[0]}..{columns[-1]} %.")
+            weights = np.array([np.interp(rate, columns, row) for row in np.eye(len(columns))])
+            excess = self.each @ torch.tensor(weights) - self.each.mean(dim=1)
+            mean, error = mean_and_error(self.num_features * excess)
+            found[rate] = Estimate(mean.item(), error.item(), len(self.raw))
+        return found
+
+    def rows(self) -> list[dict[str, float]]:
+        """One a rate, for a table: percent, score and its error over sentences, nats a token."""
+        names = ("rate", "score", "standard_error")
+        columns = (self.design.columns, self.score.tolist(), self.standard_error.tolist())
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def plot(self, ax: Any, label: str | None = None) -> None:
+        """Draw the curve on a matplotlib ``ax``, two standard errors shaded; an area's mean dashed."""
+        percent, score = self.design.columns, self.score.numpy()
+        reach = 2 * self.standard_error.nan_to_num().numpy()
+        (line,) = ax.plot(percent, score, marker="o" if len(score) <= 30 else "", label=label)
+        shade = {"color": line.get_color(), "alpha": 0.25, "lw": 0}
+        ax.fill_between(percent, score - reach, score + reach, **shade)
+        if self.design.has_area:
+            ax.axhline(self.area().value, color=line.get_color(), ls="--", lw=1.0)
+        ax.set_xlabel("masked tokens  [%]")
+        ax.set_ylabel("score  [nats / token]")
+
     def mask_error(self, *, control: bool = True) -> float:
         """Standard error of :meth:`area` per token for these very sentences, over masks, nats."""
         areas = (self.values if control else self.raw).mean(dim=2)
@@ -197,29 +163,34 @@ def _slope(control: Float[Tensor, "N K R"], score: Float[Tensor, "N K R"]) -> Fl
     return (x * y).sum(dim=(0, 1)) / x.square().sum(dim=(0, 1)).clamp_min(1e-30)
 
 
-def curves(
-    model: MaskedLM,
-    tokens: Tokens,
-    design: Design,
+def curve(
+    model: Any,
+    texts: Texts,
+    design: Design | None = None,
     *,
-    keep: Callable[[str, Callable[[], _Part]], _Part] = lambda _, work: work(),
+    tokenizer: Any = None,
+    keep: Keep = afresh,
     part_size: int = 16,
-    progress: Callable[[Iterable[Any], str], Iterable[Any]] = lambda items, _: items,
+    progress: Progress = silent,
 ) -> SentenceCurves:
-    """Score every sentence under every mask of ``design`` (paper, Section 3.2).
+    """Score every text under every mask of ``design``, by default one at 1, 2, ..., 99 % (paper, 3.2).
 
-    Sentences go in order of their length, ``part_size`` at a time; ``keep(name, work)`` may return
-    what an earlier call kept of a part instead of ``work()``.
+    ``model``, ``tokenizer`` and ``texts`` are those of :func:`load` and :meth:`Scorer.encode`. Texts
+    go in order of their length, ``part_size`` at a time; ``keep(name, work)`` may return what an
+    earlier call kept of a part instead of ``work()``. Raises ``ValueError`` for a text that is
+    longer than the model takes.
 
-    >>> from mpt_lml import data, networks
-    >>> network, tokenizer = networks.load_small_bert()
-    >>> rows = data.encode(tokenizer, ["She was alone in the house."])
-    >>> curves(MaskedLM.of(network, tokenizer), rows, Design((20, 50, 80))).score.shape
+    >>> from mpt_lml.networks import small_bert_folder
+    >>> texts = ["She was alone in the house."]
+    >>> curve(small_bert_folder(), texts, Design((20, 50, 80))).score.shape
     torch.Size([3])
     """
+    scorer, design = load(model, tokenizer), design or Design()
+    tokens = scorer.encode(texts)
+    scorer.require_length(tokens)
     order = tokens.lengths.argsort(stable=True)
     parts = [
-        keep(f"part-{index:05d}", partial(_part, model, tokens, chosen, design))
+        keep(f"part-{index:05d}", partial(_part, scorer, tokens, chosen, design))
         for index, chosen in progress(list(enumerate(order.split(part_size))), "sentences")
     ]
     raw, control, hidden = (
@@ -229,7 +200,7 @@ def curves(
     return SentenceCurves(design, raw, control, hidden, tokens.num_features)
 
 
-def _part(model: MaskedLM, tokens: Tokens, chosen: Int[Tensor, " B"], design: Design) -> _Part:
+def _part(model: Scorer, tokens: Tokens, chosen: Int[Tensor, " B"], design: Design) -> Part:
     """Scores and control variates of a few sentences, equally long ones in one batch."""
     found = []
     lengths = tokens.lengths[chosen]
@@ -241,7 +212,8 @@ def _part(model: MaskedLM, tokens: Tokens, chosen: Int[Tensor, " B"], design: De
         values = model.log_tokens(
             rows.ids.repeat_interleave(mask.shape[1], dim=0),
             mask.flatten(0, 1),
-            types=rows.types.repeat_interleave(mask.shape[1], dim=0),
+            rows.types.repeat_interleave(mask.shape[1], dim=0),
+            numbers=numbers.repeat_interleave(mask.shape[1]),
             generator=design.generator(int(numbers[0]) + 2**30),
         ).view(mask.shape)
         alone = values[:, -1:].expand_as(values)  # b_j, as the last mask hides everything

@@ -10,9 +10,9 @@ import torch
 from models import generator
 from tiny_bert import CLS, MASK, tiny, tokenizer
 
-from mpt_lml import MaskedLM, curves, data, masks, sentence_curves
+from mpt_lml import MaskedLM, curves, data, masks, score
 from mpt_lml.networks import at_random
-from mpt_lml.sentence_curves import Design, SentenceCurves
+from mpt_lml.score import Design, SentenceCurves
 
 SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "dog the cat a dog"]
 
@@ -82,7 +82,7 @@ class TestDesign:
 
 def test_scores_are_those_of_the_masks_one_by_one() -> None:
     text, design = encoded(), Design(rates=(30, 60), num_masks=2)
-    found = sentence_curves.curves(model(), text, design, part_size=2)
+    found = score.curve(model(), text, design, part_size=2)
     for n in range(len(text)):
         row = text.rows(torch.tensor([n]))
         hidden = design.masks(row, n)
@@ -98,7 +98,7 @@ def test_scores_are_those_of_the_masks_one_by_one() -> None:
 
 def test_strata_estimate_the_exact_area_without_bias() -> None:
     text = encoded()
-    found = sentence_curves.curves(model(), text, Design(strata=2, num_masks=600))
+    found = score.curve(model(), text, Design(strata=2, num_masks=600))
     for n in range(len(text)):
         wanted = exact_area(text.rows(torch.tensor([n]))) / int(text.num_features[n])
         for values in (found.raw[n], found.values[n]):
@@ -113,7 +113,7 @@ def test_strata_estimate_the_exact_area_without_bias() -> None:
 
 def test_all_rates_give_the_curve_of_the_sizes() -> None:
     text = data.encode(tokenizer(), ["the cat sat the"] * 4)  # D = 4 = 25 % a step
-    found = sentence_curves.curves(model(), text, Design(rates=(25, 50, 75, 100), num_masks=400))
+    found = score.curve(model(), text, Design(rates=(25, 50, 75, 100), num_masks=400))
     one = MaskedLM(tiny(), MASK, 4, prefix=(CLS,), suffix=(3,), special_token_ids=(0, 1, 2, 3))
     exact = curves.exact_curve(one, text.ids[:1, 1:5]).score
     error = found.raw.flatten(0, 1).std(dim=0) / math.sqrt(1600)
@@ -213,7 +213,7 @@ def test_parts_that_were_kept_are_not_computed_again(replacement: str) -> None:
         kept[name] = kept.get(name) or work()
         return kept[name]
 
-    whole = sentence_curves.curves(model(), encoded(), design, keep=keep, part_size=2)
+    whole = score.curve(model(), encoded(), design, keep=keep, part_size=2)
     assert sorted(kept) == ["part-00000", "part-00001", "part-00002"]
 
     def fails(*args: object, **options: object) -> None:
@@ -221,12 +221,12 @@ def test_parts_that_were_kept_are_not_computed_again(replacement: str) -> None:
 
     broken = model()
     broken.log_tokens = fails  # type: ignore[method-assign, assignment]
-    again = sentence_curves.curves(broken, encoded(), design, keep=keep, part_size=2)
+    again = score.curve(broken, encoded(), design, keep=keep, part_size=2)
     assert torch.equal(whole.raw, again.raw) and torch.equal(whole.control, again.control)
     del kept["part-00001"]
     with pytest.raises(AssertionError, match="computed again"):
-        sentence_curves.curves(broken, encoded(), design, keep=keep, part_size=2)
-    resumed = sentence_curves.curves(model(), encoded(), design, keep=keep, part_size=2)
+        score.curve(broken, encoded(), design, keep=keep, part_size=2)
+    resumed = score.curve(model(), encoded(), design, keep=keep, part_size=2)
     assert torch.equal(whole.raw, resumed.raw)
 
 
@@ -259,3 +259,50 @@ def test_spread_between_initializations() -> None:
     # A variance from 150 normal draws has a relative standard error of √(2/149) = 0.12.
     assert different == pytest.approx(logit / 4, rel=4 * 0.12)
     assert 1.5 * logit / 4 < same < logit * (1 + 4 * 0.12)
+
+
+def straight() -> SentenceCurves:
+    """S(r) = −1 − 2r for D = 10 and −2 − 4r for D = 30, r at 5, 15, ..., 95 %."""
+    design = Design(rates=tuple(range(5, 100, 10)))
+    rate = torch.tensor(design.columns, dtype=torch.float64) / 100
+    raw = torch.stack([-1 - 2 * rate, -2 - 4 * rate])[:, None]
+    return SentenceCurves(design, raw, 0 * raw, raw[:, 0, -1], torch.tensor([10, 30]))
+
+
+def test_what_a_fixed_rate_says_too_much() -> None:
+    found = straight().bias_at((15, 40, 50))
+    for rate, bias in found.items():
+        # D·S − area is 2D (½ − r) and 4D (½ − r): 20 and 120 times ½ − r, mean 70, error 50.
+        assert bias == pytest.approx(70 * (0.5 - rate / 100), abs=1e-9)
+        assert bias.standard_error == pytest.approx(50 * abs(0.5 - rate / 100), abs=1e-9)
+    assert straight().mean_rate() == pytest.approx(50, abs=1e-9)
+    for wrong in (4, 96):
+        with pytest.raises(ValueError, match=rf"{wrong} % is outside the design's 5\.0\.\.95\.0 %"):
+            straight().bias_at((wrong,))
+    heights = dataclasses.replace(straight(), design=Design(rates=tuple(range(1, 11))))
+    for unearned in (heights.bias_at, heights.mean_rate):
+        with pytest.raises(ValueError, match="is no area"):
+            unearned()
+
+
+def test_a_table_and_a_picture_of_the_curve() -> None:
+    from matplotlib.figure import Figure
+
+    rows = straight().rows()
+    assert len(rows) == 10 and rows[0]["rate"] == 5 and rows[0]["score"] == pytest.approx(-1.65)
+    assert rows[0]["standard_error"] == pytest.approx(0.55)
+    for found, dashed in (
+        (straight(), 1),
+        (dataclasses.replace(straight(), design=Design(rates=tuple(range(1, 11)))), 0),
+    ):
+        ax = Figure().subplots()
+        found.plot(ax, label="tiny")
+        assert [line.get_linestyle() for line in ax.lines] == ["-", *["--"] * dashed]
+        assert ax.lines[0].get_ydata() == pytest.approx(found.score.numpy())
+
+
+@pytest.mark.bad_input
+def test_a_text_that_is_too_long_is_named_before_any_work() -> None:
+    texts = ["a dog", "the cat " * 8]
+    with pytest.raises(ValueError, match="text 1 has 18 tokens, the model takes 16"):
+        score.curve(tiny(), texts, Design((50,)), tokenizer=tokenizer(), keep=None)  # type: ignore[arg-type]

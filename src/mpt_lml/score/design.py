@@ -1,0 +1,100 @@
+"""Which masks a sentence gets: exact sizes at some rates or in strata, each drawn on its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from mpt_lml.data import Tokens
+from mpt_lml.masks import from_ranks
+from mpt_lml.shapes import require_count
+
+__all__ = ["Design"]
+
+
+@dataclass(frozen=True)
+class Design:
+    """Which masks each sentence gets, all drawn on their own.
+
+    Attributes
+    ----------
+    rates : tuple of int
+        In percent; M = ⌈rD/100⌉ of a sentence's D tokens.
+    strata : int, optional
+        Instead of rates, for an unbiased area: the sizes 1..D are cut into so many strata, and
+        each mask takes a random size from its own.
+    num_masks : int
+        Masks for each rate or stratum.
+    seed : int
+        Every sentence has a generator of its own: its masks depend on its number, not on batches.
+
+    Raises ``ValueError`` for rates that do not increase within 1..100, and for counts below one.
+
+    >>> Design(strata=4).columns
+    (12.5, 37.5, 62.5, 87.5)
+    """
+
+    rates: tuple[int, ...] = tuple(range(1, 100))
+    strata: int | None = None
+    num_masks: int = 1
+    seed: int = 4
+
+    def __post_init__(self) -> None:
+        require_count("num_masks", self.num_masks, 1)
+        if self.strata is not None:
+            require_count("strata", self.strata, 1)
+        for rate in self.rates:
+            require_count("rate in percent", rate, 1, 100)
+        if not self.rates or list(self.rates) != sorted(set(self.rates)):
+            raise ValueError(f"rates must increase, in percent, got {self.rates}.")
+
+    @property
+    def columns(self) -> tuple[float, ...]:
+        """The rates, or the centers of the strata, in percent."""
+        if self.strata is None:
+            return tuple(float(rate) for rate in self.rates)
+        return tuple(100.0 * (k + 0.5) / self.strata for k in range(self.strata))
+
+    @property
+    def has_area(self) -> bool:
+        """Whether the mean over the columns is an area, and not, as at 15 % alone, a height.
+
+        It is for strata, and for three or more rates a step apart, with half a step to a step left
+        at either end, and as much.
+        """
+        if self.strata is not None or len(self.rates) < 3:
+            return self.strata is not None
+        first, second, last = self.rates[0], self.rates[1], self.rates[-1]
+        step = second - first
+        even = self.rates == tuple(range(first, last + 1, step))
+        return even and step / 2 - 1 <= first <= step and abs(first + last - 100) <= 1
+
+    def require_area(self) -> None:
+        """Raise ``ValueError`` where the rates have no area."""
+        if not self.has_area:
+            raise ValueError(
+                f"the mean over {self.rates} % is no area: that takes rates all over the range, "
+                "such as 5, 15, ..., 95."
+            )
+
+    def generator(self, sentence: int) -> torch.Generator:
+        """The source of randomness of one sentence."""
+        return torch.Generator().manual_seed(self.seed * 1_000_003 + sentence)
+
+    def masks(self, row: Tokens, sentence: int) -> Bool[Tensor, "P L"]:
+        """The masks of one sentence, for each repeat all columns, and last the one of everything."""
+        generator = self.generator(sentence)
+        count = self.num_masks * len(self.columns)
+        ranks = row.rows(torch.zeros(count).long()).sample_ranks(generator=generator)
+        if self.strata is None:
+            sizes = row.sizes_at(torch.tensor(self.rates))
+        else:
+            jitter = torch.rand(self.num_masks, self.strata, generator=generator)
+            edges = torch.arange(self.strata + 1, dtype=torch.float64) / self.strata
+            level = edges[:-1] + edges.diff() * jitter
+            sizes = ((level * row.num_features).long() + 1).clamp(max=row.num_features)
+        sizes = sizes.expand(self.num_masks, -1).flatten()
+        return torch.cat([from_ranks(ranks, sizes), row.maskable])

@@ -1,0 +1,39 @@
+"""Idle threads sleep: beside busy processes a spinning one holds a core that another needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+
+def turns(program: str, **own: str) -> int:
+    """How often a waiting thread looks again before it sleeps: what libgomp says when loaded."""
+    rest = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env=rest | own | {"OMP_DISPLAY_ENV": "verbose"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said = re.search(r"GOMP_SPINCOUNT = '(\d+)'", found.stderr)
+    if said is None:
+        pytest.skip("this torch brings another OpenMP library than GNU's")
+    return int(said[1])
+
+
+def test_threads_that_wait_sleep() -> None:
+    assert turns("import mpt_lml") == 0
+
+
+def test_a_setting_of_the_users_wins() -> None:
+    assert turns("import mpt_lml", OMP_WAIT_POLICY="active") > 0
+
+
+def test_it_is_too_late_once_torch_is_loaded() -> None:
+    """The meta-test. The page How to run says it; a notebook's first cell imports the package."""
+    assert turns("import torch, mpt_lml") > 0
