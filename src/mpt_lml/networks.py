@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mpt_lml.checkpoints import CheckpointError, loading, pinned_revision, require_checkpoint
+from mpt_lml.checkpoints import CheckpointError, loading
 from mpt_lml.files import book_file, digest
 from mpt_lml.shapes import require_count
 
@@ -202,7 +202,7 @@ def small_bert_folder() -> Path:
 def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder, of a ``vocab.txt``, or of a name on the hub.
 
-    Raises ``CheckpointError`` when there is none, or the hub cannot be reached.
+    Raises ``CheckpointError`` when there is none, ``ValueError`` for a hub name without a revision.
 
     >>> load_tokenizer(small_bert_folder()).mask_token_id
     4
@@ -212,22 +212,15 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
     if Path(source).is_file():
         pieces = Path(source).read_text(encoding="utf-8").splitlines()
         return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)
-    try:
-        revision = revision or pinned_revision(source)
-        return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-    except (OSError, ValueError, ImportError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CheckpointError(
-            f"{source} has no tokenizer that can be read: {reason}. "
-            "Name a folder made by tokenizer.save_pretrained(folder), or a vocab.txt."
-        ) from error
+    with loading(source, revision, "tokenizer*|vocab*|*.model") as how:
+        return AutoTokenizer.from_pretrained(source, **how)
 
 
 def load_network(source: str | Path, *, revision: str | None = None) -> Any:
     """A masked language model or a ViT-MAE from a ``save_pretrained`` folder or from the hub.
 
-    Safetensors only; weights are float32, in whatever precision they were stored. A name on the hub
-    means the commit that the book pins, unless ``revision`` names another.
+    Safetensors only; weights are float32, however they were stored. A name on the hub means the
+    commit that the book pins, unless ``revision`` names another.
 
     Raises ``CheckpointError`` for a folder without a checkpoint, with pickled or damaged weights or
     code of its own, for missing weights (an encoder alone), and where the hub cannot be reached,
@@ -238,22 +231,19 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
     """
     from transformers import AutoConfig, AutoModelForMaskedLM, ViTMAEForPreTraining
 
-    require_checkpoint(source)
-    revision = revision or pinned_revision(source) or "main"  # a folder has none
-    with loading(source, revision):
-        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
-        is_mae = config.model_type == "vit_mae"
-        if not is_mae and type(config) not in AutoModelForMaskedLM._model_mapping:
-            raise ValueError(
-                f"{source} is a {config.model_type!r} model, which has no masked-LM head and is no "
-                "ViT-MAE: it cannot say log p of what is hidden. Use a model of BERT's kind."
-            )
-        loader: Any = ViTMAEForPreTraining if is_mae else AutoModelForMaskedLM
-        how: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
-        how |= {"config": config, "revision": revision, "dtype": torch.float32}
+    with loading(source, revision, "config.json", "*.safetensors") as how:
+        config = AutoConfig.from_pretrained(source, **how)
+    is_mae = config.model_type == "vit_mae"
+    if not is_mae and type(config) not in AutoModelForMaskedLM._model_mapping:
+        raise ValueError(
+            f"{source} is a {config.model_type!r} model, which has no masked-LM head and is no "
+            "ViT-MAE: it cannot say log p of what is hidden. Use a model of BERT's kind."
+        )
+    loader: Any = ViTMAEForPreTraining if is_mae else AutoModelForMaskedLM
+    with loading(source, revision) as how:
+        how |= {"config": config, "dtype": torch.float32, "use_safetensors": True}
         network, report = loader.from_pretrained(source, output_loading_info=True, **how)
-    missing = sorted(report["missing_keys"])
-    if missing:
+    if missing := sorted(report["missing_keys"]):
         raise CheckpointError(
             f"{source} lacks {len(missing)} of the weights of {type(network).__name__}, such as "
             f"{missing[0]}; they would be random. It may be an encoder alone."
@@ -262,6 +252,21 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
         if not weight.isfinite().all():
             raise CheckpointError(f"{source} is damaged: {name} is not finite. Fetch it again.")
     return network.eval()
+
+
+def constant_scale(network: Any) -> Any:
+    """``network``, an ESM, changed so that a token it sees looks the same at every mask rate.
+
+    With ``token_dropout`` (Rives and others 2021) ESM shows zero at hidden places and multiplies
+    the rest by 0.88 over its share; here by 1, as in training on average. To set ``token_dropout``
+    to false alone would show the embedding of the mask token, which was never trained.
+    """
+    shown = network.esm.embeddings
+    network.config.token_dropout = shown.token_dropout = False
+    shown.word_embeddings.register_forward_hook(
+        lambda _, ids, found: found.masked_fill((ids[0] == shown.mask_token_id)[..., None], 0.0)
+    )
+    return network
 
 
 @contextmanager

@@ -166,7 +166,7 @@ def test_a_folder_is_run_and_what_is_none_says_so(folder: Path, tmp_path, capsys
     area, curve = found["area/written"][0].item(), found["curve/written"]
     assert area == pytest.approx(506.88 * curve.mean().item())
     assert live(model=str(tmp_path)) == {}
-    assert "is not a checkpoint: it has no config.json" in capsys.readouterr().out
+    assert "has no config.json (it holds nothing)" in capsys.readouterr().out
 
 
 def test_sentences_that_are_not_there_are_one_line(folder: Path, monkeypatch, capsys) -> None:

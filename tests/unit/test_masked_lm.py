@@ -205,8 +205,8 @@ def test_bert_replacement_shows_some_tokens() -> None:
 def test_half_precision_is_near() -> None:
     network = tiny("modern").float()
     single, half = (
-        MaskedLM(network, MASK, 3, half_precision=each).log_conditional(X, masks.all_masks(3, 2))
-        for each in (False, True)
+        MaskedLM(network, MASK, 3, precision=each).log_conditional(X, masks.all_masks(3, 2))
+        for each in ("float32", "bfloat16")
     )
     assert 0 < (single - half).abs().max() < 0.2  # bfloat16 keeps 8 bits of logits of order 1 to 5
 
@@ -339,7 +339,7 @@ class TestRefusals:
             networks.load_network(tmp_path)
         with pytest.raises(CheckpointError, match="is not a folder"):
             networks.load_network(tmp_path / "nothing")
-        with pytest.raises(CheckpointError, match="has no tokenizer that can be read"):
+        with pytest.raises(CheckpointError, match="has no tokenizer.* .it holds notes.txt"):
             networks.load_tokenizer(tmp_path)
 
     def test_pickles_are_refused(self, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ class TestRefusals:
         network.config.save_pretrained(tmp_path)
         torch.save(network.state_dict(), tmp_path / "pytorch_model.bin")
         with pytest.raises(
-            CheckpointError, match="only pickled weights .pytorch_model.bin.*refused"
+            CheckpointError, match="no .*safetensors .it holds.*pytorch_model.bin.*refused"
         ):
             networks.load_network(tmp_path)
 
@@ -414,11 +414,11 @@ class TestRefusals:
 
     def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        with pytest.raises(CheckpointError, match="there is no network.*small BERT of the book"):
+        with pytest.raises(CheckpointError, match="Are there a network.*small BERT"):
             networks.load_network(BERT_BASE)
 
     def test_a_hub_name_needs_a_revision(self) -> None:
-        with pytest.raises(ValueError, match="Pin the revision"):
+        with pytest.raises(ValueError, match="no folder someone/some-bert here.*--revision"):
             networks.load_network("someone/some-bert")
 
     def test_a_config_without_positions_counts(self) -> None:
@@ -440,7 +440,7 @@ class TestTheBooksOwn:
         network, reader = networks.load_small_bert()
         assert next(network.parameters()).dtype == torch.float32
         conditionals = MaskedLM(
-            network, MASK, special_token_ids=reader.all_special_ids, half_precision=False
+            network, MASK, special_token_ids=reader.all_special_ids, precision="float32"
         )
         found = data.encode(reader, ["He sat down by the fire.", "He sat down by fire the."])
         hidden = found.maskable & (found.ids == reader.convert_tokens_to_ids("the"))

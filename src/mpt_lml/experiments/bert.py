@@ -160,7 +160,7 @@ class BertCurve(OnSentences):
         design = Design(self.rates, seed=self.seeds[0])
         arrays: dict[str, Tensor] = {}
         for kind, network in (("trained", trained), ("random", random)):
-            found = self.curves(bench, network, tokenizer, design, f"{kind}/", half_precision=True)
+            found = self.curves(bench, network, tokenizer, design, f"{kind}/", precision="bfloat16")
             for name, (tokens, result) in found.items():
                 arrays |= {
                     f"curve/{kind}/{name}": result.score,
@@ -211,7 +211,7 @@ class TextRates(OnSentences):
         ``change/SET`` (2,), the same for D·S(25 %) − D·S(15 %); ``num_features/SET`` (), mean D.
         """
         design = Design(self.rates, seed=self.seeds[0])
-        found = self.curves(bench, *load(None), design, half_precision=True)
+        found = self.curves(bench, *load(None), design, precision="bfloat16")
         arrays = {
             f"{key}/{name}": value
             for name, (_, result) in found.items()

@@ -64,7 +64,7 @@ class Table2(OnSentences):
             network, tokenizer = self._before_training(seed)
             design = Design(strata=self.strata, seed=seed)
             run = bench, network, tokenizer, design
-            found = self.curves(*run, f"{seed}/mask/", half_precision=True)
+            found = self.curves(*run, f"{seed}/mask/", precision="bfloat16")
             for name, (tokens, result) in found.items():
                 area = result.area("paper")
                 by_seed[f"area/{name}"].append(area.value)
@@ -72,7 +72,7 @@ class Table2(OnSentences):
                 by_seed[f"curve/{name}"].append(result.score.tolist())
                 arrays[f"repetition/{name}"] = repetition(tokens)
                 arrays[f"num_features/{name}"] = tokens.num_features
-            options: dict[str, Any] = {"replacement": "bert", "half_precision": True}
+            options: dict[str, Any] = {"replacement": "bert", "precision": "bfloat16"}
             as_trained = only_first.curves(*run, f"{seed}/bert/", **options)
             for name, (_, result) in as_trained.items():
                 by_seed[f"area_bert/{name}"].append(result.area("paper").value)

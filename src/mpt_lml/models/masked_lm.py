@@ -7,8 +7,11 @@ distribution; the area is then a mean over orders of log p_σ (Chapter 15), not 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, final
+from contextlib import nullcontext
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["MaskedLM"]
+
+Precision = Literal["float32", "bfloat16", "float16"]
 
 
 @final
@@ -47,12 +52,13 @@ class MaskedLM(ConditionalModel):
         What the network sees at a hidden place: the mask token, or as in BERT's training the mask
         token in 80 %, a random token in 10 % and the token itself in 10 % of the places. The
         second is not a conditional: some of what is scored has been seen.
-    half_precision : bool or torch.dtype, optional
-        Products in bfloat16, or in the type named. By default on a GPU only.
+    precision : "float32", "bfloat16" or "float16", optional
+        Of the products; the first leaves the weights as they are. By default "bfloat16" on a GPU.
     batch_tokens : int
         Tokens that go through the network at a time.
 
-    Raises ``TypeError`` for a network without a masked-LM head.
+    ``max_length`` is the number of tokens of the longest row the network has positions for. Raises
+    ``TypeError`` for a network without a masked-LM head, and warns of an ESM's changing scale.
 
     Examples
     --------
@@ -72,7 +78,7 @@ class MaskedLM(ConditionalModel):
         suffix: Sequence[int] = (),
         special_token_ids: Sequence[int] = (),
         replacement: Literal["mask", "bert"] = "mask",
-        half_precision: bool | torch.dtype | None = None,
+        precision: Precision | None = None,
         batch_tokens: int = 2048,
     ) -> None:
         _require_masked_lm(network)
@@ -80,14 +86,18 @@ class MaskedLM(ConditionalModel):
         require_count("mask_token_id", mask_token_id, 0, network.config.vocab_size - 1)
         if replacement not in ("mask", "bert"):
             raise ValueError(f"replacement must be 'mask' or 'bert', got {replacement!r}.")
-        on_gpu = network.device.type == "cuda"
+        if precision not in (None, *get_args(Precision)):
+            raise ValueError(f"precision must be one of {get_args(Precision)}, got {precision!r}.")
         self.network, self.device = network, network.device
+        self.max_length = _longest_row(network)
         self.mask_token_id, self.replacement = mask_token_id, replacement
-        self.half_precision = on_gpu if half_precision is None else half_precision
+        self.precision = precision or ("bfloat16" if self.device.type == "cuda" else "float32")
         self.batch_tokens = batch_tokens
         self.special_token_ids = torch.tensor(sorted({mask_token_id, *special_token_ids}))
         self._frame = (torch.tensor(list(prefix)).long(), torch.tensor(list(suffix)).long())
         self._num_features = num_features
+        takes_types = "token_type_ids" in signature(network.forward).parameters
+        self._takes_types = takes_types and getattr(network.config, "type_vocab_size", 0) > 1
         self._pairs_at_once = batch_tokens // (len(prefix) + num_features + len(suffix)) or 1
 
     @classmethod
@@ -101,7 +111,7 @@ class MaskedLM(ConditionalModel):
         """``network`` with the mask token, special tokens and frame of its ``tokenizer``.
 
         ``options`` are the keywords of the class. Raises ``ValueError`` for a tokenizer without a
-        mask token.
+        mask token, or of another network.
         """
         if tokenizer.mask_token_id is None:
             raise ValueError(
@@ -109,15 +119,17 @@ class MaskedLM(ConditionalModel):
                 "does not fill in masks. Use the tokenizer of a masked language model, such as "
                 "BERT's."
             )
-        ends = {"prefix": tokenizer.cls_token_id, "suffix": tokenizer.sep_token_id}
+        most = max(tokenizer.get_vocab().values())
+        if most >= network.config.vocab_size:
+            raise ValueError(
+                f"the tokenizer has ids up to {most}, the network {network.config.vocab_size} "
+                "tokens: they do not belong together. Name the tokenizer saved with the network."
+            )
+        last = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
+        ends = {"prefix": tokenizer.cls_token_id, "suffix": last}
         frame = {name: () if token is None else (token,) for name, token in ends.items()}
         options = {**frame, "special_token_ids": tokenizer.all_special_ids, **options}
         return cls(network, tokenizer.mask_token_id, num_features, **options)
-
-    @property
-    def max_length(self) -> int | None:
-        """Tokens of the longest row the network has positions for."""
-        return getattr(self.network.config, "max_position_embeddings", None)
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` holds D token ids a row."""
@@ -137,19 +149,22 @@ class MaskedLM(ConditionalModel):
 
         Rows are as long as each other, special tokens included. ``generator`` draws the
         replacements of ``replacement="bert"`` and is not used otherwise. Raises ``ValueError`` for
-        rows that are too long and for masks that hide a special token.
+        rows that are too long or hold ids the network has not, and for masks that hide a special
+        token. ``types`` are for networks that tell sentences apart.
         """
         self._require_rows(ids, mask)
         shown = self._shown(ids, mask, generator)
         result = torch.zeros(ids.shape, dtype=torch.float64)
-        half = torch.bfloat16 if isinstance(self.half_precision, bool) else self.half_precision
+        half = torch.float16 if self.precision == "float16" else torch.bfloat16
         training = self.network.training
         self.network.eval()
         try:
             for rows in torch.arange(len(ids)).split(max(1, self.batch_tokens // ids.shape[1])):
-                pair = {} if types is None else {"token_type_ids": types[rows].to(self.device)}
+                pair = {}
+                if types is not None and self._takes_types:
+                    pair = {"token_type_ids": types[rows].to(self.device)}
                 where = mask[rows].to(self.device)
-                with torch.autocast(self.device.type, half, enabled=bool(self.half_precision)):
+                with torch.autocast(self.device.type, half, enabled=self.precision != "float32"):
                     logits = masked_logits(self.network, shown[rows].to(self.device), where, **pair)
                     wanted = ids[rows][mask[rows]].to(self.device)
                     logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -195,6 +210,12 @@ class MaskedLM(ConditionalModel):
                 f"rows of {ids.shape[1]} tokens are longer than the model's {self.max_length} "
                 "positions. Leave them out or split them; they are not cut."
             )
+        beyond = ids[(ids < 0) | (ids >= self.network.config.vocab_size)]
+        if len(beyond):
+            raise ValueError(
+                f"token {int(beyond[0])} is none of the network's {self.network.config.vocab_size}: "
+                "the rows come from another tokenizer."
+            )
         special = ids[mask & torch.isin(ids, self.special_token_ids)]
         if len(special):
             raise ValueError(
@@ -208,9 +229,9 @@ def masked_logits(
 ) -> Float[Tensor, "M V"]:
     """Logits of the tokens at ``where`` only, in row-major order.
 
-    The vocabulary head is most of a small network's arithmetic; it is applied to the gathered
-    positions for networks of BERT's and ModernBERT's form, to everything for others. After the
-    last attention positions no longer meet, so its feed-forward block too is spent on ``where``.
+    The vocabulary head is most of a small network's arithmetic; its last layer is applied to the
+    gathered positions. After the last attention positions no longer meet, so in networks of
+    BERT's and ModernBERT's form the feed-forward block too is spent on ``where``.
     """
 
     def gather(_: Any, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -232,7 +253,18 @@ def masked_logits(
         with norm, last.mlp.register_forward_hook(scatter):
             hidden = network.model(input_ids=ids).last_hidden_state  # it has no token types
         return network.decoder(network.head(hidden[where]))
-    return network(input_ids=ids, **inputs).logits[where]
+    head = network.get_output_embeddings()
+    with nullcontext() if head is None else head.register_forward_pre_hook(gather):
+        logits = network(input_ids=ids, **inputs).logits
+    return logits if logits.ndim == 2 else logits[where]  # a few have no last layer of that name
+
+
+def _longest_row(network: Any) -> int | None:
+    """RoBERTa's kind counts positions from behind the padding's: 514 of them are 512 tokens."""
+    for name, each in network.named_modules():
+        if name.endswith(".position_embeddings") and getattr(each, "padding_idx", None) is not None:
+            return each.num_embeddings - each.padding_idx - 1
+    return getattr(network.config, "max_position_embeddings", None)
 
 
 def _require_masked_lm(network: Any) -> None:
@@ -240,8 +272,15 @@ def _require_masked_lm(network: Any) -> None:
     from transformers import AutoModelForMaskedLM
 
     known: set[Any] = set(AutoModelForMaskedLM._model_mapping.values())
-    if type(network) not in known:
+    if type(network) not in known or getattr(network.config, "is_decoder", False):
         raise TypeError(
             f"network must be a transformers model with a masked-LM head, such as BertForMaskedLM, "
-            f"got {type(network).__name__}. An encoder alone cannot say log p of a hidden token."
+            f"got {type(network).__name__}. An encoder alone cannot say log p of a hidden token, a "
+            "causal model (or config.is_decoder) not given what stands on both sides."
+        )
+    if getattr(network.config, "token_dropout", False):
+        warnings.warn(
+            "this ESM multiplies what it sees by 0.88 / (1 - hidden share): by 8.8 where 90 % are "
+            "hidden, by 1 in training. mpt_lml.networks.constant_scale(network) takes that out.",
+            stacklevel=3,
         )

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,7 +22,7 @@ from mpt_lml import data, networks
 from mpt_lml.checkpoints import gpu
 from mpt_lml.data import Tokens
 from mpt_lml.files import digest, load_tensors, save_tensors
-from mpt_lml.models.masked_lm import MaskedLM
+from mpt_lml.models.masked_lm import MaskedLM, Precision
 from mpt_lml.shapes import require_count
 
 __all__ = ["Scorer", "load"]
@@ -33,7 +33,6 @@ Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 Texts = Sequence[str] | Sequence[Sequence[int]] | Tensor | Tokens
 BATCH_BYTES = 2**29
 """Logits and attention of the rows that go through a model together; one row may take more."""
-PRECISIONS = {"float32": False, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def afresh(_: str, work: Callable[[], Part]) -> Part:
@@ -128,7 +127,7 @@ class Scorer:
         if self.network is None:
             return None if self.named is None else {"function": self.named, **own}
         own |= {"weights": networks.fingerprint(self.network), "device": self.network.device.type}
-        return own | {"precision": str(self.source.half_precision)}
+        return own | {"precision": self.source.precision}
 
     def keep(self, folder: str | Path, **settings: Any) -> Keep:
         """For ``keep=``: parts in ``folder``, each of this model and ``settings`` only.
@@ -237,7 +236,7 @@ def load(
     *,
     revision: str | None = None,
     device: str = "auto",
-    precision: Literal["float32", "bfloat16", "float16"] = "float32",
+    precision: Precision = "float32",
     max_tokens: int = 8192,
     max_length: int | None = None,
     identity: str | None = None,
@@ -260,8 +259,8 @@ def load(
     if isinstance(model, Scorer):
         return model
     require_count("max_tokens", max_tokens, 1)
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
+    if precision not in get_args(Precision):
+        raise ValueError(f"precision must be one of {get_args(Precision)}, got {precision!r}.")
     if isinstance(model, str | Path):
         tokenizer = model if tokenizer is None else tokenizer
         model = networks.load_network(model, revision=revision)
@@ -273,8 +272,7 @@ def load(
         if tokenizer is None:
             raise ValueError(f"a loaded {type(model).__name__} needs its tokenizer=.")
         model = model if device == "auto" else model.to(device)
-        half = PRECISIONS[precision]
-        model = MaskedLM.of(model, tokenizer, half_precision=half, batch_tokens=max_tokens)
+        model = MaskedLM.of(model, tokenizer, precision=precision, batch_tokens=max_tokens)
     if isinstance(model, MaskedLM):
         longest = model.max_length
         if max_length is not None and longest is not None and max_length > longest:
