@@ -21,6 +21,7 @@ from tqdm.auto import tqdm
 from mpt_lml import files
 from mpt_lml.experiments import base, ledger
 from mpt_lml.experiments.base import Experiment, Outcome
+from mpt_lml.score import command
 
 
 class _Clock:
@@ -92,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
     which = compare.add_mutually_exclusive_group(required=True)
     which.add_argument("name", nargs="?", help="see 'mpt-lml list'")
     which.add_argument("--all", action="store_true", help="the paper's entries and the findings")
+    command.add_to(commands)
     return top
 
 
@@ -108,8 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.action == "list":
             print(_costs())
         elif options.action == "compare":
-            command = None if options.all else f"mpt-lml run {base.find(options.name).name}"
-            print(_tables(ledger.compare(command, ledger.location())))
+            recorded = None if options.all else f"mpt-lml run {base.find(options.name).name}"
+            print(_tables(ledger.compare(recorded, ledger.location())))
+        elif options.action == "score":
+            command.run(options)
         else:
             _run(options)
     except (TypeError, ValueError, OSError) as error:
@@ -236,6 +240,8 @@ def _folder(options: argparse.Namespace, chosen: Experiment) -> Path | None:
 def _left_behind(options: argparse.Namespace) -> str:
     if options.action == "run" and base.find(options.name).resumable:
         return f"the same command goes on from {_folder(options, _settings(options))}"
+    if options.action == "score" and options.checkpoints is not None:
+        return f"the same command goes on from {options.checkpoints}"
     return "nothing was written"
 
 
