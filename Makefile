@@ -14,6 +14,8 @@ WORKERS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Chapters to take, all by default: make notebooks CHAPTERS="03-mask-rate-curve"
 CHAPTERS ?=
+# Options of tests/mutants.py, such as --again: the survivors of the last run only.
+MUTANTS ?=
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export JUPYTER_PLATFORM_DIRS := 1
 # Idle threads sleep, so that other busy processes do not slow these down several times over.
@@ -21,7 +23,7 @@ export OMP_WAIT_POLICY ?= passive
 # A reader's own settings change no figure and no result.
 unexport MPLBACKEND PYTHONPATH
 
-.PHONY: help env book test unit nbval site pdf student form colab release check format notebooks serve clean
+.PHONY: help env book test unit mutants nbval site pdf student form colab release check format notebooks serve clean
 
 help: ## what each target does
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -56,6 +58,9 @@ test: book ## the book, then unit tests, nbval over every notebook, checks on th
 unit: $(STAMP) ## tests of the package, then again with every shape in a signature checked
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) tests/unit
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not bad_input and not slow" --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
+
+mutants: $(STAMP) ## small faults put into the package: which would no test see? (MUTANTS="--number 60")
+	$(ONE_THREAD) nice $(BIN)/python tests/mutants.py $(MUTANTS)
 
 # Without ipywidgets, which nothing here needs, tqdm warns on being imported in a notebook.
 nbval: $(STAMP) ## re-execute every committed notebook and compare with its stored outputs

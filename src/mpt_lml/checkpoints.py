@@ -103,9 +103,10 @@ def _impatient() -> Iterator[None]:
     def ask(request: Any) -> None:
         if get_ident() in waiting:
             raise OfflineModeIsEnabled("the hub does not answer")
-        waiting.add(get_ident())
-        times = dict.fromkeys(("connect", "read", "write", "pool"), PATIENCE)
-        request.extensions["timeout"] = times
+        times = {kind: t or PATIENCE for kind, t in request.extensions["timeout"].items()}
+        if min(times.values()) >= PATIENCE:  # less is for what can be done without
+            waiting.add(get_ident())
+            request.extensions["timeout"] = dict.fromkeys(times, PATIENCE)
 
     def client() -> Any:
         made = usual()

@@ -22,6 +22,7 @@ from torch import Tensor
 from mpt_lml import masks
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import chunks
+from mpt_lml.scores import over_orders
 from mpt_lml.shapes import require_count, require_dtype, require_enumerable, require_rows
 
 __all__ = ["draw", "every", "exact", "log_probability", "mixture_bound"]
@@ -101,9 +102,7 @@ def exact(model: ConditionalModel, x: Tensor) -> _OverOrders:
     one joint; ``log_mix`` = log p_mix(x) = log E_σ p_σ(x), at least ``mean``; ``lowest`` and
     ``highest``: the worst and the best order.
 
-    The coordinates of a mask A can be revealed by choosing the first of them, j, uniformly and then
-    those of A without j; so each statistic of A follows from those of its M subsets of size M − 1
-    (the variance by the law of total variance). Raises ``ValueError`` for D > 18.
+    Raises ``ValueError`` for D > 18.
 
     >>> model, x = HMM.cyclic(num_features=4), torch.zeros(1, 4).long()
     >>> torch.allclose(exact(model, x).log_mix, model.log_marginal(x))
@@ -117,32 +116,10 @@ def exact(model: ConditionalModel, x: Tensor) -> _OverOrders:
 def _exact(model: ConditionalModel, x: Tensor) -> tuple[Tensor, ...]:
     instead = "orders.draw and orders.log_probability"
     mask = masks.subsets(model.num_features, instead=instead)
-    sizes = mask.sum(dim=1)
     some = chunks(len(mask) - 1, 8 * 4 * x.shape[0] * model.num_features)
     parts = [model.log_conditional(x, mask[1:][rows].to(x.device)).cpu() for rows in some]
     values = torch.cat(parts).to(torch.float64)
-    state = values.new_zeros(5, len(mask), x.shape[0])
-    for size in range(1, model.num_features + 1):
-        rows = (sizes == size).nonzero().flatten()
-        member = mask[rows].nonzero()[:, 1].view(-1, size)
-        term = values[(rows - 1)[:, None], :, member]  # (C(D, M), M, N)
-        state[:, rows] = _first_step(term, state[:, rows[:, None] - (1 << member)])
-    return tuple(state[:, -1])
-
-
-def _first_step(term: Tensor, rest: Tensor) -> Tensor:
-    """Statistics of a mask from the M choices (axis 1) of which coordinate to reveal first."""
-    total = term + rest
-    mean, _, log_mix, lowest, highest = total
-    return torch.stack(
-        [
-            mean.mean(dim=1),
-            rest[1].mean(dim=1) + mean.var(dim=1, correction=0),
-            log_mix.logsumexp(dim=1) - math.log(term.shape[1]),
-            lowest.amin(dim=1),
-            highest.amax(dim=1),
-        ]
-    )
+    return tuple(over_orders(values, mask))
 
 
 def mixture_bound(log_probability: Float[Tensor, "S N"], num_orders: int) -> Float[Tensor, "G N"]:

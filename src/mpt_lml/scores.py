@@ -1,6 +1,8 @@
-"""Reductions over masked positions: the one place that divides by M."""
+"""Reductions over masked positions: the one place that divides by M, and means over orders."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -37,3 +39,40 @@ def mean_by_size(
     number = torch.bincount(sizes, minlength=num_features + 1)
     rows = sizes.view(-1, *[1] * (values.ndim - 1)).expand_as(values)
     return empty.scatter_add(0, rows, values) / number.view(-1, *[1] * (values.ndim - 1))
+
+
+def over_orders(
+    values: Float[Tensor, "subsets N D"], mask: Bool[Tensor, "P D"]
+) -> Float[Tensor, "5 N"]:
+    """Mean, variance, log of the mean exponential, least and greatest of Σ_j v over all D! orders.
+
+    ``mask`` are the 2^D subsets as :func:`mpt_lml.masks.subsets` numbers them; ``values`` say v_j of
+    every j in each but the empty one, v_j being what an order adds that shows j next when those hide.
+
+    The coordinates of a mask A can be revealed by choosing the first of them, j, uniformly and then
+    those of A without j; so each statistic of A follows from those of its M subsets of size M − 1
+    (the variance by the law of total variance).
+    """
+    sizes = mask.sum(dim=1)
+    state = values.new_zeros(5, len(mask), values.shape[1])
+    for size in range(1, mask.shape[1] + 1):
+        rows = (sizes == size).nonzero().flatten()
+        member = mask[rows].nonzero()[:, 1].view(-1, size)
+        term = values[(rows - 1)[:, None], :, member]  # (C(D, M), M, N)
+        state[:, rows] = _first_step(term, state[:, rows[:, None] - (1 << member)])
+    return state[:, -1]
+
+
+def _first_step(term: Tensor, rest: Tensor) -> Tensor:
+    """Statistics of a mask from the M choices (axis 1) of which coordinate to reveal first."""
+    total = term + rest
+    mean, _, log_mix, lowest, highest = total
+    return torch.stack(
+        [
+            mean.mean(dim=1),
+            rest[1].mean(dim=1) + mean.var(dim=1, correction=0),
+            log_mix.logsumexp(dim=1) - math.log(term.shape[1]),
+            lowest.amin(dim=1),
+            highest.amax(dim=1),
+        ]
+    )

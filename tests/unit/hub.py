@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+BEFORE: dict[str, Callable[[str], None]] = {}
+"""What happens before a file of that name is handed out."""
 
 
 def _handler(name: str, revision: str, folder: Path, asked: list[str]) -> type:
@@ -17,6 +20,7 @@ def _handler(name: str, revision: str, folder: Path, asked: list[str]) -> type:
 
         def answer(self, *, body: bool) -> None:
             asked.append(f"{self.command} {self.path}")
+            BEFORE.get(self.path.rpartition("/")[2], lambda _: None)(self.path)
             prefix = f"/{name}/resolve/{revision}/"
             path = folder / self.path.removeprefix(prefix).partition("?")[0]
             if not self.path.startswith(prefix) or not path.is_file():

@@ -246,3 +246,20 @@ def test_words_taken_out_of_wikitext_are_unknown(tmp_path: Path, monkeypatch) ->
     monkeypatch.setenv("MPT_LML_DATA", str(tmp_path))
     found = data.sentences("wikitext-2").first
     assert found == ("The [UNK] had 3,000 men (and ships).", "It sank.")
+
+
+def test_an_image_that_is_not_square_keeps_its_rows() -> None:
+    gray = torch.arange(12).double().div(11).view(2, 6)
+    grid = data.Images(gray, (2, 3)).grid
+    assert grid.shape == (2, 1, 2, 3)
+    assert torch.equal(grid[1, 0], gray[1].view(2, 3))
+    color = torch.arange(18).double().div(17)[None]
+    grid = data.Images(color, (3, 2, 3)).grid
+    assert grid.shape == (1, 3, 3, 2)
+    # row i, column j, channel c stands at 3 (2 i + j) + c
+    assert all(
+        grid[0, c, i, j] == color[0, 3 * (2 * i + j) + c]
+        for c in range(3)
+        for i in range(3)
+        for j in range(2)
+    )

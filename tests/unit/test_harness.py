@@ -1,0 +1,116 @@
+"""A model of lm-evaluation-harness: its command line and a local task, with a tiny network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_bert import tiny, tokenizer
+
+from mpt_lml import score
+
+lm_eval = pytest.importorskip("lm_eval", reason="needs mpt-lml[eval]")
+from mpt_lml.harness import MaskedHarness  # noqa: E402
+
+QUESTIONS = [
+    {"context": "the cat", "choices": ["sat", "dog"], "gold": 0},
+    {"context": "a dog", "choices": ["the", "a", "sat."], "gold": 2},
+]
+CHOICE = """
+task: tiny_choice
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{context}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: "{{{{gold}}}}"
+metric_list: [{{metric: acc}}]
+"""
+ROLLING = """
+task: tiny_rolling
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{{{context}}}}"
+metric_list: [{{metric: word_perplexity}}]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved network with its tokenizer, and two tasks on a local file."""
+    where = tmp_path_factory.mktemp("harness")
+    tiny().float().save_pretrained(where / "network")
+    tokenizer().save_pretrained(where / "network")
+    data = where / "questions.jsonl"
+    data.write_text("\n".join(map(json.dumps, QUESTIONS)))
+    for name, text in (("choice", CHOICE), ("rolling", ROLLING)):
+        (where / f"{name}.yaml").write_text(text.format(data=data))
+    return where
+
+
+def requests(kind: str, *arguments: tuple) -> list:
+    from lm_eval.api.instance import Instance
+
+    return [Instance(kind, {}, each, n, ("task", n // 2, 1)) for n, each in enumerate(arguments)]
+
+
+class TestModel:
+    def test_options_have_the_scores_of_answers(self) -> None:
+        model = MaskedHarness(tiny(), tokenizer())
+        asked = [("the cat", " sat"), ("the cat", " dog"), ("a dog", " sat."), ("a dog", " a cat")]
+        found = model.loglikelihood(requests("loglikelihood", *asked))
+        wanted = score.answers(
+            model.scorer, ["the cat", "a dog"], [[" sat", " dog"], [" sat.", " a cat"]]
+        )
+        assert [value for value, _ in found] == wanted.log_score.flatten().tolist()
+        assert not any(greedy for _, greedy in found)
+
+    def test_whole_texts(self) -> None:
+        model = MaskedHarness(tiny(), tokenizer())
+        found = model.loglikelihood_rolling(requests("loglikelihood_rolling", ("the cat sat",)))
+        assert found == score.answers(model.scorer, [""], [["the cat sat"]]).log_score[0].tolist()
+
+    @pytest.mark.bad_input
+    def test_generation_is_refused(self) -> None:
+        with pytest.raises(NotImplementedError, match="generates none"):
+            MaskedHarness(tiny(), tokenizer()).generate_until([])
+
+    def test_what_cannot_be_compared_is_said(self, caplog: pytest.LogCaptureFixture) -> None:
+        model = MaskedHarness(tiny(), tokenizer())
+        model.loglikelihood(requests("loglikelihood", ("a", " cat"), ("a", " cat sat")))
+        assert "1 of 1 have options of different lengths" in caplog.text
+        model.loglikelihood(requests("loglikelihood", ("a", " cat")))
+        assert "mean nothing" in caplog.text
+
+
+def test_a_local_task_by_the_command_line(folder: Path, tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "mpt_lml.harness", "run", "--model", "mpt-lml"),
+        *("--model_args", f"pretrained={folder / 'network'}", "--include_path", str(folder)),
+        *("--tasks", "tiny_choice,tiny_rolling", "--output_path", str(tmp_path), "--device", "cpu"),
+    ]
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        command, env=os.environ | offline, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (path,) = tmp_path.rglob("results*.json")
+    results = json.loads(path.read_text())["results"]
+    model = MaskedHarness(str(folder / "network"), device="cpu")
+    options = [[f" {choice}" for choice in each["choices"]] for each in QUESTIONS]
+    best = score.answers(model.scorer, [each["context"] for each in QUESTIONS], options).best
+    right = [int(b) == each["gold"] for b, each in zip(best, QUESTIONS, strict=True)]
+    assert results["tiny_choice"]["acc,none"] == sum(right) / 2
+    texts = [each["context"] for each in QUESTIONS]
+    total = score.answers(model.scorer, [""] * 2, [[text] for text in texts]).log_score.sum()
+    words = sum(len(text.split()) for text in texts)
+    found = results["tiny_rolling"]["word_perplexity,none"]
+    assert found == pytest.approx((-total / words).exp().item(), rel=1e-6)

@@ -1,0 +1,274 @@
+"""Bad input at the door of loading: one line each, and a hub that hangs is given up."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES
+from hub import local_hub
+from safetensors.torch import load_file, save_file
+from transformers import BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
+
+from mpt_lml import MaskedLM, checkpoints, networks
+
+pytestmark = pytest.mark.bad_input
+NAME, COMMIT = "someone/some-bert", "1" * 40
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return FAMILIES["BERT"].save(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "bert"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and the hub may be asked."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    return tmp_path / "hub"
+
+
+def point_to(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What HF_ENDPOINT does when it is set before the import."""
+    constants = "huggingface_hub.constants."
+    monkeypatch.setattr(f"{constants}ENDPOINT", address)
+    template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(f"{constants}HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)  # it keeps its own
+
+
+def refused(call: Any, error: type[Exception] = checkpoints.CheckpointError) -> str:
+    with pytest.raises(error) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message and "Pin the revision" not in message
+    return message
+
+
+class TestFolders:
+    def test_no_tokenizer(self, folder: Path) -> None:
+        """transformers would make an empty one of five pieces and read every word as unknown."""
+        for path in folder.glob("*token*"):
+            path.unlink()
+        message = refused(lambda: networks.load_tokenizer(folder))
+        assert f"{folder} has no tokenizer" in message
+        assert "it holds config.json, model.safetensors" in message
+
+    def test_a_tokenizer_that_cannot_be_read(self, folder: Path) -> None:
+        (folder / "tokenizer.json").write_text("{")
+        assert f"{folder} (revision main) could" in refused(lambda: networks.load_tokenizer(folder))
+
+    def test_a_tokenizer_with_more_ids_than_the_network(self, folder: Path) -> None:
+        tokenizer = networks.load_tokenizer(folder)
+        tokenizer.add_tokens(["zebra", "zebu"])
+        network = networks.load_network(folder)
+        message = refused(lambda: MaskedLM.of(network, tokenizer), ValueError)
+        assert "tokenizer has ids up to 21, the network 20 tokens" in message
+        model = MaskedLM.of(network, networks.load_tokenizer(folder))
+        rows = torch.tensor([[2, 21, 3]])
+        message = refused(lambda: model.log_tokens(rows, rows == 21), ValueError)
+        assert "token 21 is none of the network's 20" in message
+        message = refused(lambda: model.log_tokens(-rows, rows == 21), ValueError)
+        assert "token -2 is none" in message
+
+    def test_a_causal_model(self, tmp_path: Path) -> None:
+        config = GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=1, n_positions=8)
+        GPT2LMHeadModel(config).save_pretrained(tmp_path)
+        message = refused(lambda: networks.load_network(tmp_path), ValueError)
+        assert "is a 'gpt2' model, which has no masked-LM head" in message
+        message = refused(lambda: MaskedLM(GPT2LMHeadModel(config), 4), TypeError)
+        assert "got GPT2LMHeadModel" in message and "both sides" in message
+
+    def test_a_bert_that_sees_one_side_only(self, folder: Path) -> None:
+        said = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(said | {"is_decoder": True}))
+        network = networks.load_network(folder)
+        assert "config.is_decoder" in refused(lambda: MaskedLM(network, 4), TypeError)
+
+    def test_an_encoder_without_head(self, tmp_path: Path) -> None:
+        BertModel(FAMILIES["BERT"].config()).save_pretrained(tmp_path)
+        message = refused(lambda: networks.load_network(tmp_path))
+        assert "lacks" in message and "an encoder alone" in message
+
+    @pytest.mark.parametrize("name", ["./nothing", "/no/such/folder", "~/nothing", "a/b/c", "a b"])
+    @pytest.mark.parametrize("load", [networks.load_network, networks.load_tokenizer])
+    def test_a_missing_folder(self, name: str, load: Any) -> None:
+        for source in (name, Path(name)):
+            message = refused(lambda source=source: load(source))
+            assert "is not a folder" in message and "revision" not in message
+
+    def test_a_missing_folder_that_could_be_a_name(self, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        for load in (networks.load_network, networks.load_tokenizer):
+            message = refused(lambda load=load: load("results/my-bert"), ValueError)
+            assert "there is no folder results/my-bert here" in message
+            assert "--revision" in message and "revision=" in message
+
+    def test_nan_weights(self, folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        name = next(iter(weights))
+        save_file(
+            weights | {name: weights[name] * torch.nan},
+            folder / "model.safetensors",
+            {"format": "pt"},
+        )
+        assert f"{name} is not finite" in refused(lambda: networks.load_network(folder))
+
+    def test_pickled_weights(self, folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        (folder / "model.safetensors").unlink()
+        torch.save(weights, folder / "pytorch_model.bin")
+        message = refused(lambda: networks.load_network(folder))
+        assert "has no *.safetensors" in message and "pickled weights can run code" in message
+
+
+class TestHub:
+    def test_any_name_with_a_revision(self, saved: Path, cache: Path, monkeypatch) -> None:
+        with local_hub(NAME, COMMIT, saved) as (address, asked):
+            point_to(address, monkeypatch)
+            network = networks.load_network(NAME, revision=COMMIT)
+            tokenizer = networks.load_tokenizer(NAME, revision=COMMIT)
+        assert any("model.safetensors" in each for each in asked)
+        assert tokenizer("a b")["input_ids"] == [2, 5, 6, 3]
+        own = networks.load_network(saved).state_dict()
+        assert all(torch.equal(value, own[key]) for key, value in network.state_dict().items())
+        assert checkpoints.resolved_revision(NAME, COMMIT) == COMMIT
+        # Once it is here, a hub that is gone does not matter.
+        again = networks.load_network(NAME, revision=COMMIT)
+        assert torch.equal(again.cls.predictions.bias, network.cls.predictions.bias)
+
+    def test_no_revision(self, cache: Path) -> None:
+        for load in (networks.load_network, networks.load_tokenizer):
+            message = refused(lambda load=load: load(NAME), ValueError)
+            assert "--revision" in message and "revision=" in message
+
+    @pytest.mark.parametrize(
+        ("name", "revision"), [(NAME, "2" * 40), (NAME, "no-branch"), ("someone/else", COMMIT)]
+    )
+    def test_a_bad_revision_or_name(self, saved, cache, monkeypatch, name, revision) -> None:
+        with local_hub(NAME, COMMIT, saved) as (address, _):
+            point_to(address, monkeypatch)
+            for load in (networks.load_network, networks.load_tokenizer):
+                message = refused(lambda load=load: load(name, revision=revision))
+                assert f"{name} (revision {revision}) could not be loaded" in message
+                assert "such a name, such a revision (--revision, revision=)" in message
+
+    def test_pickles_only(self, folder: Path, cache: Path, monkeypatch) -> None:
+        torch.save({}, folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+        with local_hub(NAME, COMMIT, folder) as (address, asked):
+            point_to(address, monkeypatch)
+            message = refused(lambda: networks.load_network(NAME, revision=COMMIT))
+        assert "safetensors (pickles are refused)" in message
+        assert not any("GET" in each and "pytorch_model.bin" in each for each in asked)
+
+    def test_code_of_its_own(self, folder: Path, cache: Path, monkeypatch) -> None:
+        monkeypatch.setattr("builtins.input", lambda *_: "y")
+        said = json.loads((folder / "config.json").read_text())
+        said |= {"model_type": "mine", "auto_map": {"AutoConfig": "own.Config"}}
+        (folder / "config.json").write_text(json.dumps(said))
+        (folder / "own.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\n")
+        with local_hub(NAME, COMMIT, folder) as (address, asked):
+            point_to(address, monkeypatch)
+            message = refused(lambda: networks.load_network(NAME, revision=COMMIT))
+        assert "code of its own, which is refused" in message
+        assert not (folder / "ran").exists() and not any("own.py" in each for each in asked)
+
+    def test_nobody_there(self, cache: Path, monkeypatch) -> None:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+            point_to(address, monkeypatch)
+            start = time.perf_counter()
+            for load in (networks.load_network, networks.load_tokenizer):
+                message = refused(lambda load=load: load(NAME, revision=COMMIT))
+                assert "Are there a network" in message
+        assert time.perf_counter() - start < 10  # seven attempts with their pauses take 23 s
+
+
+@pytest.fixture
+def deaf(cache: Path, monkeypatch) -> Iterator[list[bytes]]:
+    """A hub that takes every call and says nothing."""
+    heard: list[bytes] = []
+    held: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        point_to(address, monkeypatch)
+
+        def listen() -> None:
+            while True:
+                try:
+                    held.append(server.accept()[0])
+                    heard.append(held[-1].recv(64))
+                except OSError:
+                    return
+
+        threading.Thread(target=listen, daemon=True).start()
+        yield heard
+        server.shutdown(socket.SHUT_RDWR)
+        for each in held:
+            each.close()
+
+
+class TestADeafHub:
+    def test_it_is_asked_once(self, deaf: list[bytes], monkeypatch) -> None:
+        """408 s with the client's own patience, which its settings shorten to 400 s."""
+        assert checkpoints.PATIENCE <= 12
+        monkeypatch.setattr(checkpoints, "PATIENCE", 0.5)
+        for load in (networks.load_network, networks.load_tokenizer):
+            deaf.clear()
+            start = time.perf_counter()
+            message = refused(lambda load=load: load(NAME, revision=COMMIT))
+            assert "Are there a network" in message
+            assert len(deaf) <= 2  # one of them may ask for something else than the file
+            assert time.perf_counter() - start < 5
+
+    def test_what_is_in_the_cache_is_loaded(
+        self, deaf: list[bytes], saved: Path, cache: Path, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(checkpoints, "PATIENCE", 0.5)
+        home = cache / f"models--{NAME.replace('/', '--')}"
+        shutil.copytree(saved, home / "snapshots" / COMMIT)
+        (home / "refs").mkdir()
+        (home / "refs" / "main").write_text(COMMIT)
+        start = time.perf_counter()
+        for revision in (COMMIT, "main"):
+            network = networks.load_network(NAME, revision=revision)
+            assert isinstance(network, BertForMaskedLM)
+            assert networks.load_tokenizer(NAME, revision=revision).mask_token_id == 4
+        assert time.perf_counter() - start < 15  # each of six calls asks once
+
+    def test_deaf_in_the_middle(self, saved: Path, cache: Path, monkeypatch) -> None:
+        """It names the files and hands out the small one."""
+        monkeypatch.setattr(checkpoints, "PATIENCE", 0.5)
+        with local_hub(NAME, COMMIT, saved) as (address, asked):
+            point_to(address, monkeypatch)
+            monkeypatch.setattr("hub.BEFORE", {"model.safetensors": lambda _: time.sleep(2)})
+            start = time.perf_counter()
+            refused(lambda: networks.load_network(NAME, revision=COMMIT))
+            assert time.perf_counter() - start < 8 and any("config.json" in each for each in asked)
+
+    def test_the_client_is_as_it_was(self, deaf: list[bytes], monkeypatch) -> None:
+        from huggingface_hub.utils import _http
+
+        monkeypatch.setattr(checkpoints, "PATIENCE", 0.2)
+        before = _http._GLOBAL_CLIENT_FACTORY
+        refused(lambda: networks.load_network(NAME, revision=COMMIT))
+        assert _http._GLOBAL_CLIENT_FACTORY is before
+        hooks = _http.get_session().event_hooks
+        assert len(hooks["request"]) == 1 and hooks["response"] == []

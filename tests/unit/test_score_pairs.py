@@ -1,0 +1,227 @@
+"""Texts that differ in k tokens: exact ratios, all orders, what cannot be compared."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from models import generator, points, random_table
+from tiny_bert import tiny, tokenizer
+
+from mpt_lml import HMM, ConditionalTable, masks, score
+from mpt_lml.score.blocks import Blocks
+from mpt_lml.scores import over_orders
+
+SUMS = 1e-12  # sums of a few hundred float64 numbers of size 10
+
+
+def changed(x: torch.Tensor, counts: list[int], num_values: int, seed: int = 0) -> torch.Tensor:
+    """``x`` with so many entries of each row replaced by others."""
+    draws, y = generator(seed), x.clone()
+    for row, count in zip(y, counts, strict=True):
+        places = torch.randperm(len(row), generator=draws)[:count]
+        row[places] = (row[places] + 1) % num_values
+    return y
+
+
+def inconsistent(num_features: int = 5) -> ConditionalTable:
+    joint = random_table(*[2] * num_features, seed=3)
+    return ConditionalTable.of(joint, 2, noise=0.7, generator=generator(4))
+
+
+def over_every_order(model: ConditionalTable, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """log q(x_A | x_R) − log q(y_A | x_R) along each order of A, one conditional at a time."""
+    places = (x != y).nonzero().flatten().tolist()
+    totals = []
+    for order in itertools.permutations(places):
+        total = 0.0
+        for step, place in enumerate(order):
+            mask = torch.zeros(1, len(x), dtype=torch.bool)
+            mask[0, list(order[step:])] = True
+            one, other = (model.log_each(text[None], mask)[0, place] for text in (x, y))
+            total += (one - other).item()
+        totals.append(total)
+    return torch.tensor(totals, dtype=torch.float64)
+
+
+class TestExactConditionals:
+    @pytest.mark.parametrize("num_orders", [32, 2], ids=["all orders", "drawn orders"])
+    def test_every_order_gives_the_log_ratio(self, num_orders: int) -> None:
+        language = HMM.cyclic()
+        x = language.sample(40, generator=generator(1))
+        y = changed(x, [n % 6 for n in range(40)], language.num_values)
+        found = score.pairs(language.log_values, x, y, num_orders=num_orders)
+        truth = language.log_marginal(x) - language.log_marginal(y)
+        assert (found.log_ratio - truth).abs().max() < 1e-10
+        assert found.inconsistency.max() < 1e-10
+        assert torch.equal(found.num_changed, torch.arange(40) % 6)
+
+    def test_the_pseudo_difference_is_another_number(self) -> None:
+        language = HMM.cyclic()
+        x = language.sample(6, generator=generator(1))
+        y = changed(x, [0, 1, 1, 2, 2, 3], language.num_values)
+        found = score.pairs(language.log_values, x, y, pseudo=True)
+        alone = torch.eye(16).bool()
+        wanted = [language.log_conditional(each, alone).sum(dim=(0, 2)) for each in (x, y)]
+        torch.testing.assert_close(
+            found.pseudo_difference, wanted[0] - wanted[1], rtol=0, atol=1e-10
+        )
+        assert (found.pseudo_difference - found.log_ratio).abs()[1:].max() > 0.1
+        assert found.pseudo_difference[0] == 0
+
+
+class TestInconsistentConditionals:
+    def test_mean_and_spread_are_those_of_all_orders_for_every_k_in_one_call(self) -> None:
+        model = inconsistent()
+        x = points(5, 2)[[3, 8, 17, 20, 30]]
+        y = changed(x, [1, 2, 3, 4, 5], 2)
+        found = score.pairs(model.log_values, x, y)
+        for n in range(5):
+            every = over_every_order(model, x[n], y[n])
+            assert math.isclose(found.log_ratio[n], every.mean(), abs_tol=SUMS)
+            assert math.isclose(found.inconsistency[n], every.std(correction=0), abs_tol=SUMS)
+        assert found.inconsistency[2:].min() > 0.01
+        assert found.standard_error.max() < SUMS
+
+    def test_the_mean_is_a_weighted_sum_over_subsets(self) -> None:
+        """(M − 1)! (k − M)! / k! for each set and member, as the docstring derives."""
+        every = masks.subsets(4)
+        values = torch.randn(15, 3, 4, generator=generator(2), dtype=torch.float64)
+        size = every[1:].sum(dim=1)
+        weight = 1 / (size * torch.tensor([math.comb(4, int(m)) for m in size])).double()
+        by_hand = (weight[:, None, None] * values * every[1:, None]).sum(dim=(0, 2))
+        torch.testing.assert_close(over_orders(values, every)[0], by_hand, rtol=0, atol=SUMS)
+
+    def test_drawn_orders_are_common_to_both_texts(self) -> None:
+        model = inconsistent()
+        x = points(5, 2)[[3, 8]]
+        y = changed(x, [5, 4], 2)
+        found = score.pairs(model.log_values, x, y, num_orders=3, seed=7)
+        blocks = Blocks(score.load(model.log_values), 3, 7)
+        for n in range(2):  # 31 > 3 · 5, 15 > 3 · 4
+            places = (x[n] != y[n]).nonzero().flatten()
+            hidden = blocks.hidden(len(places), n).unflatten(0, (3, -1))
+            every = list(itertools.permutations(places.tolist()))
+            reveal = [places[each.sum(dim=0).argsort()].tolist() for each in hidden]
+            ratios = over_every_order(model, x[n], y[n])
+            drawn = torch.stack([ratios[every.index(tuple(order))] for order in reveal])
+            assert math.isclose(found.log_ratio[n], drawn.mean(), abs_tol=SUMS)
+            assert math.isclose(found.inconsistency[n], drawn.std(), abs_tol=SUMS)
+            error = drawn.std() / math.sqrt(3)
+            assert math.isclose(found.standard_error[n], error, abs_tol=SUMS)
+
+    def test_drawn_orders_have_the_mean_of_all(self) -> None:
+        model = inconsistent()
+        x = points(5, 2)[[9]].expand(400, -1)
+        y = changed(x[:1], [5], 2).expand(400, -1)
+        exact = score.pairs(model.log_values, x[:1], y[:1]).log_ratio
+        found = score.pairs(
+            model.log_values, x, y, num_orders=4
+        )  # pairs differ by their number only
+        error = found.log_ratio.std() / math.sqrt(400)
+        assert abs(found.log_ratio.mean() - exact) < 5 * error
+        # The stated variances are unbiased; the spread of 400 of four is under a tenth of them.
+        stated = found.standard_error.square().mean().sqrt()
+        assert 0.85 < stated / found.log_ratio.std() < 1.15
+
+
+class TestPasses:
+    @pytest.mark.parametrize(("num_orders", "per_text"), [(32, [0, 1, 3, 7]), (2, [0, 1, 3, 6])])
+    def test_they_are_counted(self, num_orders: int, per_text: list[int]) -> None:
+        language, rows = HMM.cyclic(num_features=6), []
+
+        def conditionals(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            rows.append(len(ids))
+            return language.log_values(ids, mask)
+
+        x = language.sample(4, generator=generator(0))
+        model = score.load(conditionals)
+        score.pairs(model, x[:1], (x[:1] + 1) % 12)  # the door tests a function at its first call
+        rows.clear()
+        found = score.pairs(model, x, changed(x, [0, 1, 2, 3], 12), num_orders=num_orders)
+        assert found.num_passes.tolist() == [2 * count for count in per_text]
+        assert sum(rows) == 2 * sum(per_text)
+
+    def test_what_was_kept_is_not_asked_again(self) -> None:
+        language, kept = HMM.cyclic(num_features=6), {}
+        x = language.sample(8, generator=generator(0))
+        y = changed(x, [1, 2] * 4, 12)
+
+        def keep(name: str, work):  # type: ignore[no-untyped-def]
+            kept[name] = kept[name] if name in kept else work()
+            return kept[name]
+
+        def never(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("asked again")
+
+        found = score.pairs(language.log_values, x, y, keep=keep)
+        again = score.pairs(never, x, y, keep=keep)
+        assert len(kept) == 2 and torch.equal(found.log_ratio, again.log_ratio)
+
+
+class TestNetwork:
+    FIRST = ("the cat sat", "a dog sat.", "the dog sat the cat", "a cat.", "the cats sat")
+    SECOND = ("a cat sat", "the cat sat.", "a cat sat a dog", "a cat.", "a dogs sat")
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_exchange_turns_the_sign_and_nothing_else(self, dtype: torch.dtype) -> None:
+        network = tiny().to(dtype)
+        for num_orders in (32, 2):
+            one, other = (
+                score.pairs(
+                    network, *texts, tokenizer=tokenizer(), num_orders=num_orders, pseudo=True
+                )
+                for texts in ((self.FIRST, self.SECOND), (self.SECOND, self.FIRST))
+            )
+            assert torch.equal(one.log_ratio, -other.log_ratio)
+            assert torch.equal(one.inconsistency, other.inconsistency)
+            assert torch.equal(one.standard_error, other.standard_error)
+            assert torch.equal(one.pseudo_difference, -other.pseudo_difference)
+        assert one.num_changed.tolist() == [1, 2, 4, 0, 2]
+
+    def test_batches_change_nothing(self) -> None:
+        together = score.pairs(tiny(), self.FIRST, self.SECOND, tokenizer=tokenizer())
+        few = score.load(tiny(), tokenizer(), max_tokens=1)
+        for n, pair in enumerate(zip(self.FIRST, self.SECOND, strict=True)):
+            alone = score.pairs(few, pair[:1], pair[1:])
+            assert math.isclose(alone.log_ratio[0], together.log_ratio[n], abs_tol=1e-10)
+            assert math.isclose(alone.inconsistency[0], together.inconsistency[n], abs_tol=1e-10)
+
+
+@pytest.mark.bad_input
+class TestIncomparable:
+    @pytest.mark.parametrize(
+        ("first", "second", "message"),
+        [
+            ("the cat sat", "the cats sat", "pair 1 has texts of 3 and 4 tokens"),
+            ("the cat sat", "the zebra sat", "pair 1 has a token that is unknown"),
+            ("a zebra sat", "a lion sat", "pair 1 has a token that is unknown"),
+            ("the cat " * 10, "the dog " * 10, "pair 1 has 22 tokens, the model has places for 16"),
+        ],
+        ids=["length", "unknown", "two unknown", "long"],
+    )
+    def test_they_are_named_and_listed(self, first: str, second: str, message: str) -> None:
+        pair = (["a cat", first, "a cat"], ["a dog", second, "the cat"])
+        with pytest.raises(ValueError, match=message + ".*skip=True"):
+            score.pairs(tiny(), *pair, tokenizer=tokenizer())
+        found = score.pairs(tiny(), *pair, tokenizer=tokenizer(), skip=True, pseudo=True)
+        assert list(found.incomparable) == [1]
+        for values in (found.log_ratio, found.standard_error, found.pseudo_difference):
+            assert values.isnan().tolist() == [False, True, False]
+        assert found.num_passes.tolist() == [2, 0, 2]
+
+    def test_nothing_comparable_is_no_failure(self) -> None:
+        found = score.pairs(tiny(), ["cat"], ["cats"], tokenizer=tokenizer(), skip=True)
+        assert found.log_ratio.isnan().all()
+
+    def test_special_tokens_have_no_probability(self) -> None:
+        with pytest.raises(ValueError, match="pair 0 differs in a special token"):
+            score.pairs(tiny(), [[2, 5, 3]], [[3, 5, 3]], tokenizer=tokenizer())
+
+    def test_refusals(self) -> None:
+        with pytest.raises(ValueError, match="2 first texts came with 1 second"):
+            score.pairs(tiny(), ["a", "a"], ["a"], tokenizer=tokenizer())
+        with pytest.raises(ValueError, match="num_orders"):
+            score.pairs(tiny(), ["a"], ["a"], tokenizer=tokenizer(), num_orders=1)
