@@ -18,12 +18,12 @@ CHAPTERS ?=
 MUTANTS ?=
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export JUPYTER_PLATFORM_DIRS := 1
-# Idle threads sleep, so that other busy processes do not slow these down several times over.
-export OMP_WAIT_POLICY ?= passive
+# Waiting threads soon sleep, so that other busy processes do not slow these down several times over.
+export GOMP_SPINCOUNT ?= 1000
 # A reader's own settings change no figure and no result.
 unexport MPLBACKEND PYTHONPATH
 
-.PHONY: help env book test unit mutants nbval site pdf student form colab release check format notebooks serve clean
+.PHONY: help env book test unit mutants nbval site pdf student form bench colab release check format notebooks serve clean
 
 help: ## what each target does
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -49,15 +49,17 @@ $(STAMP): constraints.txt pyproject.toml
 book: $(STAMP) ## execute every chapter, build the HTML into _build/html
 	env -u MPT_LML_DATA $(BIN)/python book/_tools/build_site.py
 
-test: book ## the book, then unit tests, nbval over every notebook, checks on the built book
+# The build executed every chapter: `site` compares what it gave with the outputs of the notebooks.
+test: book ## the book, then unit tests, checks on notebooks and on the built book
 	$(BIN)/python book/_tools/notebooks.py --check
 	$(MAKE) --no-print-directory unit
-	$(MAKE) --no-print-directory nbval
 	$(MAKE) --no-print-directory site
 
+# They count lines, start processes or compute in 60 digits: no call that others do not make.
+UNSHAPED := $(patsubst %,--ignore=tests/unit/test_%.py,benchmarks budgets edge floors lean shape_checks threads)
 unit: $(STAMP) ## tests of the package, then again with every shape in a signature checked
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) tests/unit
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not bad_input and not slow" --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not bad_input and not slow" $(UNSHAPED) --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
 
 mutants: $(STAMP) ## small faults put into the package: which would no test see? (MUTANTS="--number 60")
 	$(ONE_THREAD) nice $(BIN)/python tests/mutants.py $(MUTANTS)
@@ -67,7 +69,7 @@ nbval: $(STAMP) ## re-execute every committed notebook and compare with its stor
 	PYTHONWARNINGS="ignore:IProgress not found" $(ONE_THREAD) $(BIN)/python -m pytest -q -p no:cacheprovider --nbval --nbval-kernel-name python3 --nbval-cell-timeout 300 -n $(WORKERS) --dist loadscope book/*.ipynb
 
 site: $(STAMP) ## checks on notebooks and built pages, in Chromium too (after make book)
-	MPT_LML_BOOK_BUILT=1 $(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/book tests/browser
+	MPT_LML_BOOK_BUILT=1 $(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not slow" tests/book tests/browser
 
 pdf: book ## the whole book as one PDF, _build/html/book.pdf (needs Chromium)
 	$(BIN)/python book/_tools/pdf.py
@@ -77,6 +79,9 @@ student: $(STAMP) ## notebooks without solutions, in _build/student
 
 form: $(STAMP) ## words, lines and minutes of each chapter
 	$(BIN)/python book/_tools/form.py
+
+bench: $(STAMP) ## times and ratios against benchmarks/results.json: a ratio down by a third fails
+	$(BIN)/python benchmarks/run.py --against benchmarks/results.json --json $(BUILD)/benchmarks.json
 
 colab: $(STAMP) ## one chapter in an empty environment, as Colab runs it (MPT_LML_COLAB=all: every one)
 	$(BIN)/python -m pytest -q tests/book/test_colab.py

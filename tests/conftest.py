@@ -7,7 +7,7 @@ import os
 import pytest
 
 # As the package sets it: before torch, which tests may import first.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 pytest.register_assert_rewrite("cases")
 
 

@@ -5,9 +5,10 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-# Before torch is loaded: its idle threads then sleep. By default they spin, which beside other busy
-# processes takes the cores from those that work, several times over. A setting of the user's wins.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Before torch is loaded: its waiting threads sleep after microseconds. By default they spin on, which
+# beside other busy processes takes the cores from those that work. A setting of the user's wins.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from mpt_lml import (
     bfgs,

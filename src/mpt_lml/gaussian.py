@@ -138,8 +138,12 @@ class LowRankPosterior:
             else:
                 gram = (keep[..., None, :] * rows.mT) @ rows
             factor, own = torch.linalg.cholesky_ex(gram + noise * identity).L, None
-        # From the right, its transpose is contiguous: products with it run as one large product.
-        white = torch.linalg.solve_triangular(factor.mT, rows, upper=True, left=False).mT
+        if stiff or loadings.shape[-2] < 8 * loadings.shape[-1]:
+            # From the right, its transpose is contiguous: products with it run as one large product.
+            white = torch.linalg.solve_triangular(factor.mT, rows, upper=True, left=False).mT
+        else:  # one large product, which threads share
+            inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
+            white = inverse @ (loadings if loadings.ndim == 2 else rows).mT
         seen = keep[..., None, :] * (white if own is None else own)
         return cls(loadings, noise_variance, keep, factor, white, seen, scale, stiff)
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from bs4 import BeautifulSoup
 from nbformat import NotebookNode
+from notebooks import clean_outputs, code_of
 
 # -- notebooks ---------------------------------------------------------------------------------
 
@@ -232,3 +233,21 @@ def run(*command: object, cwd: Path, env: dict[str, str] | None = None) -> str:
     )
     assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return done.stdout
+
+
+def outputs(cell: NotebookNode) -> list[dict]:
+    """What a cell put out, without pictures, which differ with the fonts of a machine."""
+    kept = []
+    for output in clean_outputs(cell.outputs):
+        data = output.get("data", {"text": output.get("text")})
+        kept.append({kind: text for kind, text in data.items() if not kind.startswith("image/")})
+    return kept
+
+
+def other_outputs(notebook: NotebookNode, built: NotebookNode) -> list[str]:
+    """Cells of a stored notebook that put out something else when the book was built."""
+    own = [cell for cell in code_of(notebook) if "colab" not in cell.metadata.get("tags", [])]
+    if [cell.source for cell in own] != [cell.source for cell in code_of(built)]:
+        return ["the cells themselves differ"]
+    pairs = zip(own, code_of(built), strict=True)
+    return [cell.source for cell, again in pairs if outputs(cell) != outputs(again)]

@@ -7,6 +7,7 @@ import nbformat
 import notebooks
 import pytest
 from book_layout import Book, Page
+from jupyter_cache import get_cache
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from plain_markdown import number_book
 
@@ -51,6 +52,15 @@ def test_the_first_code_cell_installs_the_package_where_it_is_missing(page: Page
 def test_the_numbers_are_those_of_the_published_page(page: Page, site) -> None:
     html = site / f"{page.docname}.html"
     assert checks.numbers_in_notebook(stored(page)) == checks.numbers_in_page(html)
+
+
+@chapters
+def test_the_build_gave_the_outputs_that_are_stored(book: Book, page: Page, site) -> None:
+    """The one execution of `make book` serves both; `make nbval` executes the notebooks again."""
+    kept = get_cache(str(book.root / "_build" / ".jupyter_cache"))
+    record = kept.get_cached_project_nb(str(page.path))
+    assert record, "the chapter has changed since it was built: run make book"
+    assert checks.other_outputs(stored(page), kept.get_cache_bundle(record.pk).nb) == []
 
 
 @chapters
@@ -110,3 +120,19 @@ def test_a_script_from_elsewhere_is_found() -> None:
     html = '<script src="https://cdn.example/x.js"></script>'
     cell = new_code_cell("x", outputs=[new_output("display_data", {"text/html": html})])
     assert checks.outside_scripts(new_notebook(cells=[cell]))
+
+
+def test_another_output_is_seen() -> None:
+    def chapter(text: str, *more: str) -> nbformat.NotebookNode:
+        picture = {"image/png": text, "text/plain": "<Figure>"}
+        shown = [new_output("stream", text=text), new_output("display_data", data=picture)]
+        shown.append(new_output("stream", name="stderr", text=text))
+        cells = [new_code_cell("print(x)", outputs=shown), *map(new_code_cell, more)]
+        return new_notebook(cells=cells)
+
+    one, other = chapter("0.5 nats"), chapter("0.6 nats")
+    assert checks.other_outputs(one, chapter("0.5 nats")) == []
+    assert checks.other_outputs(one, other) == ["print(x)"]
+    assert checks.other_outputs(one, chapter("0.5 nats", "y")) == ["the cells themselves differ"]
+    one.cells[0].outputs.pop(0), other.cells[0].outputs.pop(0)  # pictures and stderr may differ
+    assert checks.other_outputs(one, other) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,13 +31,6 @@ TOO_WIDE = """() => [...document.querySelectorAll('article *')]
 BACKGROUND = "() => getComputedStyle(document.body).backgroundColor"
 
 
-@pytest.fixture(params=PAGES)
-def visit(request, browser, address: str) -> Iterator[Visit]:
-    opened = Visit(browser, f"{address}/{request.param}.html", viewport=DESKTOP)
-    yield opened
-    opened.close()
-
-
 def serious(page) -> list[str]:
     """Serious and critical faults that axe finds in the book's own part of the page."""
     found = Axe().run(page, context="main", options={"resultTypes": ["violations"]})
@@ -49,22 +41,19 @@ def serious(page) -> list[str]:
     ]
 
 
-def test_a_page_is_typeset_offline_and_without_errors(visit: Visit) -> None:
+@pytest.mark.parametrize("docname", PAGES)
+def test_a_page_is_typeset_offline_fits_a_phone_and_has_no_barrier(
+    browser, address: str, docname: str
+) -> None:
+    """One visit, since loading and typesetting takes longest: held as a phone, then as wide as a desk."""
+    visit = Visit(browser, f"{address}/{docname}.html", viewport=PHONE, device_scale_factor=2)
     page = visit.settle()
     assert visit.outside == []
     assert visit.errors == []
     assert page.evaluate(UNTYPESET) == []
-
-
-def test_a_page_has_no_serious_barrier(visit: Visit) -> None:
-    assert serious(visit.settle()) == []
-
-
-@pytest.mark.parametrize("docname", PAGES)
-def test_a_page_fits_a_phone(browser, address: str, docname: str) -> None:
-    visit = Visit(browser, f"{address}/{docname}.html", viewport=PHONE, device_scale_factor=2)
-    page = visit.settle()
     assert page.evaluate(OVERFLOW) <= 1, page.evaluate(TOO_WIDE)
+    page.set_viewport_size(DESKTOP)
+    assert serious(page) == []
     visit.close()
 
 

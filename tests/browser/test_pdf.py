@@ -12,6 +12,7 @@ from pdf import entries, print_book, printed_pages
 from plain_markdown import Index, number_book
 from pypdf import PdfReader
 
+pytestmark = pytest.mark.xdist_group("pdf")  # printed once, by one worker
 LARGEST = 25 * 2**20
 STATEMENTS = ("theorem", "lemma", "proposition", "corollary", "definition", "algorithm", "exercise")
 

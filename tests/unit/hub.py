@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,12 @@ def _handler(name: str, revision: str, folder: Path, asked: list[str]) -> type:
             BEFORE.get(self.path.rpartition("/")[2], lambda _: None)(self.path)
             prefix = f"/{name}/resolve/{revision}/"
             path = folder / self.path.removeprefix(prefix).partition("?")[0]
+            if self.path.partition("?")[0] == f"/api/models/{name}/tree/{revision}":
+                files = [each for each in folder.iterdir() if each.is_file()]
+                self.listing(
+                    [{"type": "file", "path": p.name, "size": p.stat().st_size} for p in files]
+                )
+                return
             if not self.path.startswith(prefix) or not path.is_file():
                 self.send_response(404)
                 known = self.path.startswith((prefix, f"/api/models/{name}/tree/{revision}/"))
@@ -40,6 +47,14 @@ def _handler(name: str, revision: str, folder: Path, asked: list[str]) -> type:
             self.end_headers()
             if body:
                 self.wfile.write(content)
+
+        def listing(self, files: list[dict[str, object]]) -> None:
+            content = json.dumps([each | {"oid": "0" * 40} for each in files]).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
 
         def do_HEAD(self) -> None:
             self.answer(body=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import sys
 from pathlib import Path
 
@@ -30,6 +32,8 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import language
 import literal
 import run
+
+STORED = Path(run.__file__).with_name("results.json")
 
 
 @pytest.mark.parametrize(("num_features", "latent_dim"), [(1, 1), (6, 2), (9, 4), (50, 2)])
@@ -167,3 +171,40 @@ def test_memory_of_a_child_is_its_own() -> None:
     torch.ones(100_000_000).sum()  # 400 MB, more than the child will need
     assert run.in_a_process(ones, 10)[2] < 30e6
     assert 100e6 < run.in_a_process(ones, 30_000_000)[2] < 200e6
+
+
+def row(what: str, ratio: float | None) -> run.Row:
+    return run.Row(what, 1.0, ratio, None, "")
+
+
+def test_a_ratio_that_fell_by_more_than_a_third_is_a_fault() -> None:
+    kept = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
+    same = [row(each["what"], each["ratio"]) for each in kept]
+    assert len(kept) >= 12 and run.fallen(same, kept) == []
+    slower = [row(each["what"], each["ratio"] and 0.7 * each["ratio"]) for each in kept]
+    assert run.fallen([*slower, row("new", 1.0)], kept) == []
+    name, ratio = kept[0]["what"], kept[0]["ratio"]
+    doctored = [{**kept[0], "ratio": 1.6 * ratio}, *kept[1:]]
+    assert run.fallen(same, doctored) == [
+        f"{name}: the ratio is {ratio:.3g} and was {1.6 * ratio:.3g}"
+    ]
+    assert run.fallen(same[1:], kept) == [f"{name}: not measured"]
+
+
+def test_the_stored_rows_say_on_what_they_were_measured() -> None:
+    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    assert stored["provenance"]["hardware"].keys() >= {"cpu", "threads"}
+    for each in stored["rows"]:
+        if each["what"].startswith("PPCA engine"):
+            assert each["ratio"] >= 0.3, each["what"]  # of the rate of one product
+        if each["what"].endswith("busy machine"):
+            assert each["ratio"] >= 1 / 3, each["what"]
+        assert each["agreement"] is None or each["agreement"] < 1e-3
+
+
+def test_other_processes_are_there_while_they_are_wanted() -> None:
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    before = set(children.read_text().split())
+    with run.busy_processes(2):
+        assert len(set(children.read_text().split()) - before) == 2
+    assert set(children.read_text().split()) == before

@@ -93,9 +93,8 @@ def mdlm(model: MDLM) -> Callable[[Tensor, Tensor], Tensor]:
 
 def esm(model: nn.Module, alphabet: SimpleNamespace) -> Callable[[Tensor, Tensor], Tensor]:
     def log_probabilities(ids: Tensor, mask: Tensor) -> Tensor:
-        shown = nn.functional.pad(
-            ids.masked_fill(mask, alphabet.mask_idx), (1, 0), value=alphabet.cls_idx
-        )
+        hidden = ids.masked_fill(mask, alphabet.mask_idx)
+        shown = nn.functional.pad(hidden, (1, 0), value=alphabet.cls_idx)
         shown = nn.functional.pad(shown, (0, 1), value=alphabet.eos_idx)
         return model(shown)["logits"][:, 1:-1].log_softmax(dim=-1)
 

@@ -93,6 +93,15 @@ def test_hidden_tokens_do_not_matter_and_rows_stand_alone(name: str, folders) ->
     assert (model.log_tokens(shown, mask)[:, 1] - found[:, 1]).abs().min() > 1e-3
 
 
+def test_the_frame_is_the_tokenizers(name: str, folders) -> None:
+    model, tokenizer = loaded(folders[name], num_features=5)
+    rows = data.encode(tokenizer, [text(7)])
+    mask = torch.tensor([[False, True, False, True, True]])
+    whole = torch.nn.functional.pad(mask, (1, 1))
+    found = model.log_each(rows.ids[:, 1:-1], mask)
+    torch.testing.assert_close(found, model.log_tokens(rows.ids, whole)[:, 1:-1])
+
+
 def test_pairs_of_sentences(name: str, folders) -> None:
     """A network that takes no types, or knows one only, gets none."""
     model, tokenizer = loaded(folders[name])

@@ -36,7 +36,7 @@ LEANS = {("score", "data"), ("score", "networks"), ("score", "theory")}
 BASES = {
     "data": "mpt_lml.data.places",
     "models": "mpt_lml.models.base",
-    "score": ("mpt_lml.score.door", "mpt_lml.score.design", "mpt_lml.score.blocks"),
+    "score": tuple(f"mpt_lml.score.{name}" for name in ("door", "design", "estimate", "blocks")),
     "estimators": "mpt_lml.estimators.latent",
 }
 

@@ -49,6 +49,7 @@ def point_to(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{constants}ENDPOINT", address)
     template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(f"{constants}HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", address)
     monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)  # it keeps its own
 
 

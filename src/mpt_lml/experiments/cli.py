@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import itertools
 import json
+import os
 import shutil
 import sys
 import time
@@ -127,6 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     chosen = _settings(options)
+    if not chosen.resumable and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(
+            1
+        )  # small matrices: two threads gain little and on a busy machine lose
     published = chosen == type(chosen).preset("paper")
     root = files.checkout() if published and options.json is None and options.out is None else None
     target = _target(options, root)

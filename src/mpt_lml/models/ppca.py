@@ -140,7 +140,7 @@ class PPCA(TractableModel):
     def _mean(self, name: str, x: Tensor, observed: Tensor) -> Tensor:
         """The data enter through their second moment: O(D² K) a mask, N drops out."""
         size, centered = self.num_features, x - self.mean
-        rows = chunks(len(observed), 8 * size * (4 * self.latent_dim + 6), 2**22)  # fits a cache
+        rows = chunks(len(observed), 8 * size * (4 * self.latent_dim + 6), 2**23)  # fits a cache
         given = (self._given(observed[some]) for some in rows)
         if not self._given(observed[:1]).stiff:
             moment = centered.T @ centered / len(x)

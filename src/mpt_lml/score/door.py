@@ -164,14 +164,21 @@ class Scorer:
         rows = [torch.as_tensor(each, dtype=torch.int64) for each in texts]
         lengths = torch.tensor([len(row) for row in rows])
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        own = torch.tensor(getattr(self.tokenizer, "all_special_ids", [])).long()
-        special = getattr(self.source, "special_token_ids", own)
-        maskable = (torch.arange(ids.shape[1]) < lengths[:, None]) & ~torch.isin(ids, special)
+        maskable = (torch.arange(ids.shape[1]) < lengths[:, None]) & ~self._is_special(ids)
         if not maskable.any(dim=1).all():
             raise ValueError(
                 f"text {int(maskable.any(dim=1).long().argmin())} has nothing to mask."
             )
         return Tokens(ids, torch.zeros_like(ids), maskable, lengths)
+
+    def is_frame(self, ids: Int[Tensor, "*B L"]) -> Bool[Tensor, "*B L"]:
+        """Which tokens the tokenizer puts around a text: special ones, but for the unknown one."""
+        unknown = getattr(self.tokenizer, "unk_token_id", None)
+        return self._is_special(ids) & (ids != (-1 if unknown is None else unknown))
+
+    def _is_special(self, ids: Tensor) -> Tensor:
+        own = torch.tensor(getattr(self.tokenizer, "all_special_ids", [])).long()
+        return torch.isin(ids, getattr(self.source, "special_token_ids", own))
 
     def require_length(self, tokens: Tokens) -> None:
         """Raise ``ValueError`` for the first row that is longer than :attr:`max_length`."""

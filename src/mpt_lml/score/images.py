@@ -1,0 +1,157 @@
+"""Scores of images under a masked autoencoder: nats of pixels in [0, 1], for a stated variance."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mpt_lml import masks, networks
+from mpt_lml.models.vit_mae import ViTMAE
+from mpt_lml.numerics import log_normal
+from mpt_lml.results import Estimate
+from mpt_lml.score.door import Keep, Part, Progress, afresh, silent
+from mpt_lml.shapes import require_count
+from mpt_lml.verdicts import mean_and_error
+
+__all__ = ["ImageScores", "images"]
+
+
+@dataclass(frozen=True)
+class ImageScores:
+    """Scores of N images of D patches with d pixels each, channels counted; float64.
+
+    ``log_score`` and ``standard_error`` (N,): E_σ log p_σ of an image's pixels in [0, 1], nats, and
+    its error over masks, from ``num_replicates``. ``variance`` (N,): σ² of every pixel, on which
+    the score depends. ``names``: the files.
+
+    >>> scores = ImageScores(torch.tensor([-2.0]), torch.zeros(1), torch.ones(1), 2, 1, 3)
+    >>> scores.per_patch, scores.bits_per_dimension.item()
+    (tensor([-1.]), 1.442...)
+    """
+
+    log_score: Float[Tensor, " N"]
+    standard_error: Float[Tensor, " N"]
+    variance: Float[Tensor, " N"]
+    num_patches: int
+    pixels_per_patch: int
+    num_replicates: int
+    names: tuple[str, ...] = ()
+
+    @property
+    def per_patch(self) -> Float[Tensor, " N"]:
+        """Nats a patch."""
+        return self.log_score / self.num_patches
+
+    @property
+    def bits_per_dimension(self) -> Float[Tensor, " N"]:
+        """−log₂ of the density, a pixel and channel in [0, 1]; 8 more in units of gray levels."""
+        return -self.per_patch / (self.pixels_per_patch * math.log(2))
+
+    def mean(self) -> Estimate:
+        """Mean bits a dimension, with its error over images."""
+        mean, error = mean_and_error(self.bits_per_dimension)
+        return Estimate(mean.item(), error.item(), len(self.log_score), "bits a dimension")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary an image, for a table."""
+        columns = {name: getattr(self, name).tolist() for name in _COLUMNS}
+        names = self.names or range(len(self.log_score))
+        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        return [{"image": name, **row} for name, row in zip(names, rows, strict=True)]
+
+
+_COLUMNS = ("log_score", "standard_error", "variance", "per_patch", "bits_per_dimension")
+
+
+def images(
+    model: Any,
+    images: str | Path | Float[Tensor, "N C H W"],
+    *,
+    revision: str | None = None,
+    variance: float | None = None,
+    num_masks: int = 16,
+    num_replicates: int = 2,
+    seed: int = 0,
+    keep: Keep = afresh,
+    progress: Progress = silent,
+) -> ImageScores:
+    """Log-density of every image under a ViT-MAE, by the area under its curve.
+
+    ``model``: a folder, a hub name with ``revision``, a network (of pixels in its own units) or a
+    :class:`~mpt_lml.ViTMAE`; a folder's ``preprocessor_config.json`` says what pixels are centered
+    and scaled by. ``images``: pixels in [0, 1], or a folder of pictures, which are resized to what
+    the network takes: the density is of the resized ones. Each replicate draws ``num_masks`` exact
+    sizes, stratified over 1..D. Without a ``variance`` the one of maximum likelihood is used, for
+    each half of the images (even, odd) from the other half; a single image needs it given. That
+    of a :class:`~mpt_lml.ViTMAE` itself is not read.
+
+    Raises as :class:`~mpt_lml.ViTMAE`, and ``ValueError`` for a folder without pictures.
+
+    >>> mae = networks.small_mae(8, 1, 2, width=16, seed=4)
+    >>> images(mae, torch.zeros(3, 1, 8, 8), variance=0.1).per_patch.shape
+    torch.Size([3])
+    """
+    require_count("num_masks", num_masks, 1)
+    require_count("num_replicates", num_replicates, 2)
+    mae = model if isinstance(model, ViTMAE) else _load(model, revision)
+    x, names = _pixels(images, mae) if isinstance(images, str | Path) else (images, ())
+    if variance is None and len(x) < 2:
+        raise ValueError("a single image has no others to fit the variance to: give variance=.")
+
+    def part(replicate: int) -> Part:
+        generator = torch.Generator().manual_seed(1_000_003 * seed + replicate)
+        law = masks.UniformSize()
+        sizes = law.stratified(num_masks, mae.num_features, generator=generator)
+        error = mae.squared_error(x, generator=generator, sizes=sizes.tolist())
+        return {"error": error.double().mean(dim=0)}
+
+    # Mean squared residuals of hidden pixels, (R, N): a score is linear in them.
+    parts = progress(range(num_replicates), "replicates")
+    errors = torch.stack([keep(f"part-{r:05d}", partial(part, r))["error"].cpu() for r in parts])
+    used = torch.full((len(x),), math.nan if variance is None else variance, dtype=torch.float64)
+    if variance is None:
+        used[::2], used[1::2] = errors[:, 1::2].mean(), errors[:, ::2].mean()
+    pixels = mae.num_features * mae.pixels_per_patch
+    score, spread = mean_and_error(pixels * log_normal(errors.sqrt(), used))
+    counts = mae.num_features, mae.pixels_per_patch, num_replicates
+    return ImageScores(score, spread, used, *counts, names)
+
+
+def _load(model: Any, revision: str | None) -> ViTMAE:
+    if not isinstance(model, str | Path):
+        return ViTMAE(model, 1.0)
+    network, said = networks.load_network(model, revision=revision), {}
+    if (path := Path(model, "preprocessor_config.json")).is_file():
+        said = json.loads(path.read_text(encoding="utf-8"))
+    mean, scale = (
+        torch.tensor(said.get(f"image_{k}", v)) for k, v in (("mean", 0.0), ("std", 1.0))
+    )
+    return ViTMAE(network, 1.0, pixel_mean=mean, pixel_scale=scale)
+
+
+def _pixels(folder: str | Path, mae: ViTMAE) -> tuple[Tensor, tuple[str, ...]]:
+    """The pictures of a folder, sorted by name, as the network takes them."""
+    from PIL import Image, UnidentifiedImageError
+
+    channels, height, width = mae.image_shape
+    found: dict[str, Tensor] = {}
+    for path in sorted(each for each in Path(folder).iterdir() if each.is_file()):
+        try:
+            with Image.open(path) as picture:
+                plain = picture.convert("L" if channels == 1 else "RGB").resize((width, height))
+        except UnidentifiedImageError:
+            continue
+        pixels = torch.tensor(np.array(plain)).view(height, width, -1).movedim(-1, 0)
+        found[path.name] = pixels.float() / 255
+    if not found:
+        raise ValueError(f"{folder} has no pictures that can be read.")
+    return torch.stack(list(found.values())), tuple(found)

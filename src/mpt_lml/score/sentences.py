@@ -1,0 +1,243 @@
+"""Scores of whole texts: the mean of log p_σ over orders, what it costs and how far it is off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mpt_lml.data import Tokens
+from mpt_lml.results import Estimate
+from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
+from mpt_lml.score.estimate import FIELDS, Plan, one_row, windows
+from mpt_lml.shapes import require_count, require_positive
+
+__all__ = ["SentenceScores", "sentences"]
+
+PART_PASSES = 2**19
+"""Tokens times passes of a part: some seconds of a small network."""
+_NATS_TO_BITS = -1.0 / math.log(2.0)
+Unit = Literal["sentence", "token", "character", "byte"]
+
+
+@dataclass(frozen=True)
+class SentenceScores:
+    """Scores of N texts, in nats; float64.
+
+    Attributes
+    ----------
+    num_tokens, num_characters, num_bytes, num_windows, num_passes : Tensor (N,) int64
+        ``num_tokens``: those scored, D, no special and no unknown ones. A text longer than the
+        model takes is cut into ``num_windows``, each scored as if it stood alone. Texts that came
+        as token ids have no characters and bytes.
+    log_score, standard_error, degrees : Tensor (N,)
+        Mean of log p_σ over orders, its error over masks (0 where every mask was visited) and the
+        degrees of freedom of that error.
+    inconsistency : Tensor (N,)
+        Standard deviation of log p_σ over orders. It is 0 for a joint distribution; it is no error
+        of ``log_score``, and says nothing about the truth. nan for fewer than two orders.
+    pseudo_log_likelihood : Tensor (N,)
+        Σ_j log q(x_j | all others) (Salazar et al. 2020); nan where it was not asked for.
+    documents : Tensor (N,) int64
+        Which texts are of one document, and not independent.
+
+    >>> scores = sentences(load(lambda i, m: torch.zeros(*i.shape, 2).log_softmax(-1)), [[0, 1, 1]])
+    >>> scores.bits_per("token"), scores.standard_error
+    (tensor([1.0000], dtype=torch.float64), tensor([0.], dtype=torch.float64))
+    """
+
+    num_tokens: Int[Tensor, " N"]
+    num_characters: Int[Tensor, " N"]
+    num_bytes: Int[Tensor, " N"]
+    num_windows: Int[Tensor, " N"]
+    num_passes: Int[Tensor, " N"]
+    log_score: Float[Tensor, " N"]
+    standard_error: Float[Tensor, " N"]
+    degrees: Float[Tensor, " N"]
+    inconsistency: Float[Tensor, " N"]
+    pseudo_log_likelihood: Float[Tensor, " N"]
+    documents: Int[Tensor, " N"]
+
+    def interval(self, level: float = 0.95) -> Float[Tensor, "N two"]:
+        """Where ``log_score`` would be with every mask: Student's interval over masks, nats."""
+        from scipy import stats
+
+        reach = torch.tensor(stats.t.ppf(0.5 * (1 + level), self.degrees.numpy()))
+        reach = reach * self.standard_error
+        return torch.stack([self.log_score - reach, self.log_score + reach], dim=1)
+
+    def bits_per(self, unit: Literal["token", "character", "byte"]) -> Float[Tensor, " N"]:
+        """−``log_score`` in bits by what is scored. Raises ``ValueError`` for bytes of token ids."""
+        return _NATS_TO_BITS * self.log_score / self._size(unit)
+
+    def mean(self, per: Unit = "sentence", *, documents: Tensor | None = None) -> Estimate:
+        """Mean log-score in nats a sentence, or all bits by all tokens, characters or bytes.
+
+        The error is over documents, G of them (every text one of its own unless they were named):
+        √(G/(G − 1) Σ_g (Σ_{i∈g} r_i)²) / Σ_i u_i with the residuals r_i = y_i − mean · u_i. It
+        contains the error over masks.
+        """
+        value = self.log_score if per == "sentence" else _NATS_TO_BITS * self.log_score
+        size = torch.ones_like(value) if per == "sentence" else self._size(per).double()
+        mean = value.sum() / size.sum()
+        group = (self.documents if documents is None else documents).unique(return_inverse=True)[1]
+        count = int(group.max()) + 1
+        total = torch.zeros(count).double().index_add(0, group, value - mean * size)
+        error = (total.square().sum() * count / (count - 1)).sqrt() if count > 1 else math.nan
+        unit = "nats" if per == "sentence" else f"bits a {per}"
+        return Estimate(mean.item(), float(error / size.sum()), count, unit)
+
+    def rows(self) -> list[dict[str, float]]:
+        """One dictionary a text, for a table; what was not asked for or is not known is left out."""
+        columns = {name: value for name, value in vars(self).items() if not value.isnan().all()}
+        if self.num_bytes.any():
+            columns |= {f"bits_per_{unit}": self.bits_per(unit) for unit in ("character", "byte")}
+        columns["bits_per_token"] = self.bits_per("token")
+        lists = [value.tolist() for value in columns.values()]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+
+    def _size(self, unit: str) -> Tensor:
+        size: Tensor = getattr(self, f"num_{unit}s")
+        if not size.all():
+            raise ValueError(
+                f"texts that came as token ids have no {unit}s: score them as strings."
+            )
+        return size
+
+
+def sentences(
+    model: Any,
+    texts: Texts,
+    *,
+    tokenizer: Any = None,
+    documents: Sequence[Hashable] | None = None,
+    num_masks: int = 32,
+    num_orders: int = 2,
+    pseudo: bool = True,
+    error: float | None = None,
+    seed: int = 0,
+    keep: Keep = afresh,
+    progress: Progress = silent,
+) -> SentenceScores:
+    """Log-score of every text: E_σ log p_σ(x), the area under its mask-rate curve, nats.
+
+    ``model``, ``tokenizer`` and ``texts`` are those of :func:`load` and :meth:`Scorer.encode`;
+    ``documents`` names the document of each text. ``num_masks`` masks besides the one of everything,
+    or all 2^D − 1 where that is not more; ``num_orders`` whole orders of D masks and, if ``pseudo``,
+    D masks of one token. ``error``: more masks, up to 64 times as many, until the standard error is
+    at most that many nats a token; see it in the result. A text's masks follow from ``seed`` and its
+    tokens, not from its neighbors. Parts of about equal work go by length through ``progress``, and
+    through ``keep``, as in :func:`curve`.
+
+    Raises ``ValueError`` as :meth:`Scorer.encode` and where an answer of the model is not finite.
+
+    >>> from mpt_lml.networks import small_bert_folder
+    >>> found = sentences(small_bert_folder(), ["She was alone.", "He had come back."])
+    >>> found.num_tokens, found.num_passes
+    (tensor([4, 5]), tensor([27, 46]))
+    """
+    scorer = load(model, tokenizer)
+    labels = list(range(len(texts))) if documents is None else list(documents)
+    if len(labels) != len(texts):
+        raise ValueError(f"{len(texts)} texts came with {len(labels)} documents.")
+    require_count("num_masks", num_masks, 2)
+    require_count("num_orders", num_orders, 0)
+    if error is not None:
+        require_positive("error", error)
+    plan = Plan(num_masks, num_orders, pseudo, error, seed)
+    parts = list(_parts(scorer, texts, plan))
+    kept = [
+        keep(f"part-{index:05d}", partial(_part, scorer, numbers, tokens, plan))["scores"]
+        for index, (numbers, tokens) in progress(list(enumerate(parts)), "texts")
+    ]
+    order = torch.tensor([number for numbers, _ in parts for number in numbers])
+    total = torch.cat(kept)[order.argsort()]
+    field = dict(zip(FIELDS, total.T, strict=True))
+    strings = [
+        each if isinstance(each, str) else ""
+        for each in ([""] * len(texts) if isinstance(texts, Tokens) else texts)
+    ]
+    first = {label: number for number, label in reversed(list(enumerate(labels)))}
+    return SentenceScores(
+        num_tokens=field["tokens"].long(),
+        num_characters=torch.tensor([len(each) for each in strings]),
+        num_bytes=torch.tensor([len(each.encode()) for each in strings]),
+        num_windows=field["windows"].long(),
+        num_passes=field["passes"].long(),
+        log_score=field["score"],
+        standard_error=field["variance"].sqrt(),
+        degrees=(field["variance"].square() / field["fourth"]).nan_to_num(math.inf),
+        inconsistency=field["orders"].sqrt(),
+        pseudo_log_likelihood=field["pseudo"],
+        documents=torch.tensor([first[label] for label in labels]),
+    )
+
+
+def _parts(scorer: Scorer, texts: Texts, plan: Plan) -> Iterator[tuple[list[int], Tokens]]:
+    """Numbers and tokens of texts of like length, cut where they are work enough."""
+    for numbers, tokens in _encoded(scorer, texts):
+        passes = plan.num_masks + (plan.num_orders + plan.pseudo) * tokens.lengths
+        work = (tokens.lengths * passes / PART_PASSES).double()
+        cut = (work.cumsum(0) - work / 2).floor().unique_consecutive(return_counts=True)[1]
+        for rows in torch.arange(len(numbers)).split(cut.tolist()):
+            yield [numbers[row] for row in rows.tolist()], tokens.rows(rows)
+
+
+def _encoded(scorer: Scorer, texts: Any, size: int = 512) -> Iterator[tuple[list[int], Tokens]]:
+    """Some texts at a time, by length, so that a long one pads none but its like."""
+    if isinstance(texts, Tokens):
+        order = texts.lengths.argsort(stable=True)
+        yield from ((rows.tolist(), texts.rows(rows)) for rows in order.split(size))
+        return
+    numbers = (
+        [] if isinstance(texts, str) else sorted(range(len(texts)), key=lambda n: len(texts[n]))
+    )
+    for some in (numbers[start : start + size] for start in range(0, len(numbers) or 1, size)):
+        try:
+            yield some, scorer.encode([texts[n] for n in some] or texts)
+        except ValueError:
+            for n in some:  # the message has to name a text by its own number
+                try:
+                    scorer.encode([texts[n]])
+                except ValueError as error:
+                    raise ValueError(str(error).replace(" 0 ", f" {n} ", 1)) from None
+            raise
+
+
+def _part(scorer: Scorer, numbers: list[int], tokens: Tokens, plan: Plan) -> Part:
+    """``FIELDS`` of each text, summed over its windows; windows of one length go together."""
+    rows: list[Tokens] = []
+    owner: list[int] = []
+    for place in range(len(tokens)):
+        row = tokens.rows(torch.tensor([place]))
+        cut = windows(row, scorer.max_length, scorer.is_frame(row.ids[0]))
+        rows, owner = rows + cut, owner + [place] * len(cut)
+    found = torch.zeros(len(rows), len(FIELDS), dtype=torch.float64)
+    lengths = torch.tensor([row.ids.shape[1] for row in rows])
+    for length in lengths.unique():
+        asking = {
+            n: one_row(rows[n], plan) for n in (lengths == length).nonzero().flatten().tolist()
+        }
+        asked = {n: next(each) for n, each in asking.items()}
+        while asked:
+            places = [n for n, mask in asked.items() for _ in mask]
+            ids, types = (
+                torch.cat([getattr(rows[n], k) for n in places]) for k in ("ids", "types")
+            )
+            number = torch.tensor([numbers[owner[n]] for n in places])
+            values = scorer.log_tokens(ids, torch.cat(list(asked.values())), types, numbers=number)
+            answers = values.split([len(mask) for mask in asked.values()])
+            for n, answer in zip(list(asked), answers, strict=True):
+                try:
+                    asked[n] = asking[n].send(answer)
+                except StopIteration as done:
+                    found[n] = torch.tensor(done.value, dtype=torch.float64)
+                    del asked[n]
+    total = torch.zeros(len(tokens), len(FIELDS), dtype=torch.float64)
+    return {"scores": total.index_add(0, torch.tensor(owner), found)}

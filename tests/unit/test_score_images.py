@@ -1,0 +1,77 @@
+"""Scores of images: the area under a stated variance, units, folders, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from models import generator
+from PIL import Image
+
+from mpt_lml import ViTMAE, curves, networks, score
+
+X = torch.rand(6, 1, 8, 8, generator=generator(1))
+
+
+def network() -> torch.nn.Module:
+    return networks.small_mae(8, 1, 4, width=16, seed=4)  # four patches
+
+
+def test_the_estimate_is_that_of_all_masks() -> None:
+    model = ViTMAE(network(), 0.3)
+    exact = float(curves.exact_curve(model, X).area())
+    found = score.images(model, X, variance=0.3, num_masks=8, num_replicates=60)
+    error = found.standard_error.square().sum().sqrt() / len(X)  # images have masks of their own
+    assert abs(found.log_score.mean() - exact) < 5 * error < 0.05 * abs(exact)
+    assert found.per_patch[0] == found.log_score[0] / 4
+    assert found.bits_per_dimension[0] == pytest.approx(-found.log_score[0] / 64 / math.log(2))
+    assert found.mean() == pytest.approx(found.bits_per_dimension.mean().item())
+
+
+def test_the_variance_is_that_of_the_other_half() -> None:
+    found = score.images(network(), X)
+    assert found.variance[::2].unique().numel() == 1 and found.variance[0] != found.variance[1]
+    changed = X.clone()
+    changed[::2] = 1 - changed[::2]
+    other = score.images(network(), changed)
+    assert other.variance[0] == pytest.approx(found.variance[0].item(), rel=1e-6)
+    assert other.variance[1] != found.variance[1]
+    same = score.images(network(), X, variance=found.variance[0].item())
+    assert same.log_score[0] == found.log_score[0] and same.log_score[1] != found.log_score[1]
+
+
+def test_a_checkpoint_and_a_folder_of_pictures(tmp_path: Path) -> None:
+    network().save_pretrained(tmp_path / "mae")
+    said = {"image_mean": [0.4], "image_std": [0.2]}
+    (tmp_path / "mae/preprocessor_config.json").write_text(json.dumps(said))
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    (pictures / "notes.txt").write_text("no picture")
+    levels = (255 * X[:3, 0]).round().byte()
+    for name, pixels in zip("bac", levels, strict=True):
+        Image.fromarray(pixels.numpy()).save(pictures / f"{name}.png")
+    found = score.images(tmp_path / "mae", pictures, variance=0.1)
+    assert found.names == ("a.png", "b.png", "c.png")
+    model = ViTMAE(network(), 1.0, pixel_mean=0.4, pixel_scale=0.2)
+    wanted = score.images(model, levels[[1, 0, 2], None].float() / 255, variance=0.1)
+    # float32 through two kernels of attention
+    torch.testing.assert_close(found.log_score, wanted.log_score, rtol=1e-4, atol=1e-3)
+    rows = found.rows()
+    assert rows[0]["image"] == "a.png" and rows[0]["variance"] == 0.1
+    assert np.isclose(rows[2]["per_patch"], found.per_patch[2])
+
+
+@pytest.mark.bad_input
+def test_refusals(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"give variance="):
+        score.images(network(), X[:1])
+    with pytest.raises(ValueError, match="has no pictures"):
+        score.images(network(), tmp_path)
+    with pytest.raises(ValueError, match=r"pixels must lie in \[0, 1\]"):
+        score.images(network(), 255 * X)
+    with pytest.raises(ValueError, match="num_replicates must be in >= 2"):
+        score.images(network(), X, num_replicates=1)

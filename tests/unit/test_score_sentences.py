@@ -1,0 +1,276 @@
+"""Scores of texts: exact areas, honest errors, windows, units, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from models import generator
+from tiny_bert import CLS, SEP, tiny, tokenizer
+
+from mpt_lml import HMM, MaskedLM, curves, orders, score
+from mpt_lml.models.base import FromFunction
+from mpt_lml.score import estimate
+
+COUNT = 8
+TEXT = [0, 1, 1, 0, 1, 0, 0, 1]
+
+
+def table(seed: int = 1) -> torch.Tensor:
+    """Log-odds of 1 at each place for every set of hidden places: conditionals of no joint."""
+    own = 2 * torch.randn(COUNT, generator=generator(seed), dtype=torch.float64)
+    return own + 0.7 * torch.randn(2**COUNT, COUNT, generator=generator(seed + 1)).double()
+
+
+def by_table(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    odds = table()[(mask * 2 ** torch.arange(COUNT)).sum(dim=1)]
+    return torch.nn.functional.logsigmoid(torch.stack([-odds, odds], dim=-1))
+
+
+def exact_area() -> float:
+    model = FromFunction(by_table, COUNT)
+    return float(curves.exact_curve(model, torch.tensor([TEXT])).area())
+
+
+def test_a_joint_distribution_is_scored_exactly_by_all_masks() -> None:
+    model = HMM.cyclic(num_features=5)
+    x = model.sample(4, generator=generator(1))
+    found = score.sentences(model.log_values, x)
+    torch.testing.assert_close(found.log_score, model.log_marginal(x), rtol=0, atol=1e-10)
+    assert not found.standard_error.any() and found.degrees.isinf().all()
+    assert found.inconsistency.max() < 1e-10
+    assert found.num_passes.tolist() == [31 + 2 * 5 + 5] * 4
+    single = torch.eye(5, dtype=torch.bool)
+    pseudo = model.log_conditional(x, single).sum(dim=(0, 2))
+    torch.testing.assert_close(found.pseudo_log_likelihood, pseudo, rtol=0, atol=1e-10)
+
+
+def test_inconsistency_is_the_spread_over_orders() -> None:
+    found = score.sentences(by_table, [TEXT], num_masks=300, num_orders=4000, pseudo=False)
+    exact = orders.exact(FromFunction(by_table, COUNT), torch.tensor([TEXT]))
+    # 4,000 orders: a standard deviation is known to 1.1 % (normal), or 2 % with heavy tails.
+    assert found.inconsistency[0] == pytest.approx(exact.variance[0].sqrt().item(), rel=0.08)
+    assert found.log_score[0] == pytest.approx(exact.mean[0].item(), abs=1e-10)
+    none = score.sentences(by_table, [TEXT], num_orders=1, pseudo=False)
+    assert none.inconsistency.isnan().all() and none.pseudo_log_likelihood.isnan().all()
+
+
+def test_estimates_are_unbiased_and_their_errors_honest() -> None:
+    """600 draws: bias within five errors; the mean variance within five of its errors of the true one;
+
+    95 % intervals cover 95 % ± 4 · 0.9 % (binomial) and 1 % for values that are not normal."""
+    scorer, exact = score.load(by_table), exact_area()
+    settings = {"num_masks": 12, "num_orders": 0, "pseudo": False}
+    rounds = [score.sentences(scorer, [TEXT], seed=seed, **settings) for seed in range(600)]
+    value = torch.cat([each.log_score for each in rounds])
+    variance = torch.cat([each.standard_error for each in rounds]).square()
+    assert abs(value.mean() - exact) < 5 * value.std() / math.sqrt(600)
+    off = (value - exact).square()
+    assert abs(variance.mean() - off.mean()) < 5 * (variance - off).std() / math.sqrt(600)
+    low, high = torch.cat([each.interval() for each in rounds]).T
+    assert ((low <= exact) & (exact <= high)).double().mean() == pytest.approx(0.95, abs=0.046)
+
+
+def test_the_control_variate_takes_variance_away() -> None:
+    """Tokens that do not depend on each other are scored without any error."""
+    own = torch.randn(40, 6, generator=generator(3), dtype=torch.float64).log_softmax(dim=1)
+    text = torch.randint(6, (1, 40), generator=generator(4))
+    found = score.sentences(lambda ids, _: own.expand(len(ids), -1, -1), text, num_orders=0)
+    assert found.log_score[0] == pytest.approx(own.gather(1, text.T).sum().item(), abs=1e-9)
+    assert found.standard_error[0] < 1e-9
+
+
+def test_a_score_depends_on_its_text_and_the_seed_only() -> None:
+    texts = [TEXT, TEXT[::-1], [1] * COUNT, TEXT]
+    whole = score.sentences(by_table, texts, num_masks=20)
+    turned = score.sentences(by_table, texts[::-1], num_masks=20)
+    alone = score.sentences(by_table, texts[1:2], num_masks=20)
+    assert torch.equal(whole.log_score, turned.log_score.flip(0))
+    assert whole.log_score[1] == alone.log_score[0] and whole.log_score[0] == whole.log_score[3]
+    other = score.sentences(by_table, texts, num_masks=20, seed=1)
+    assert (other.log_score != whole.log_score).all()
+
+
+def test_what_was_kept_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["mpt_lml.score.sentences"], "PART_PASSES", 2 * 8 * 60)
+    texts, kept, seen = [TEXT, TEXT[::-1], [1] * COUNT, [0] * COUNT], {}, []
+
+    def keep(name: str, work):
+        kept[name] = kept.get(name) or work()
+        return kept[name]
+
+    def progress(items, what: str):
+        seen.append((len(items), what))
+        return items
+
+    whole = score.sentences(by_table, texts, keep=keep, progress=progress)
+    assert sorted(kept) == ["part-00000", "part-00001"] and seen == [(2, "texts")]
+    kept["part-00001"]["scores"][:, 3] = 7.0
+    again = score.sentences(by_table, texts, keep=keep)
+    assert torch.equal(again.log_score[:2], whole.log_score[:2])
+    assert again.log_score[2:].tolist() == [7.0, 7.0]
+    del kept["part-00001"]
+    assert torch.equal(score.sentences(by_table, texts, keep=keep).log_score, whole.log_score)
+
+
+def test_a_network_is_scored_as_by_its_own_curve() -> None:
+    texts = ["the cat sat", "a dog", "the dogs sat."]
+    found = score.sentences(tiny(), texts, tokenizer=tokenizer(), num_masks=32)
+    assert found.num_tokens.tolist() == [3, 2, 5] and not found.standard_error.any()
+    for n, text in enumerate(texts):
+        ids = score.load(tiny(), tokenizer()).encode([text]).ids[:, 1:-1]
+        one = MaskedLM.of(tiny(), tokenizer(), ids.shape[1])
+        exact = float(curves.exact_curve(one, ids).area())
+        # float64 in batches of other sizes
+        assert found.log_score[n] == pytest.approx(exact, abs=1e-9)
+    assert found.num_bytes.tolist() == [11, 5, 13]
+
+
+def test_long_texts_go_in_windows_that_are_counted() -> None:
+    words = ("the cat sat a dog . " * 5).split()[:28]  # two windows of 14 between [CLS] and [SEP]
+    scorer = score.load(tiny(), tokenizer(), max_length=16)
+    settings = {"num_masks": 40, "num_orders": 2}
+    found = score.sentences(scorer, [" ".join(words)], **settings)
+    halves = score.sentences(scorer, [" ".join(words[:14]), " ".join(words[14:])], **settings)
+    assert found.num_windows.tolist() == [2] and halves.num_windows.tolist() == [1, 1]
+    for name in ("log_score", "pseudo_log_likelihood", "num_passes", "num_tokens"):
+        total = getattr(halves, name).double().sum()
+        assert getattr(found, name)[0] == pytest.approx(total.item(), abs=1e-9)
+    for name in ("standard_error", "inconsistency"):
+        total = getattr(halves, name).square().sum().sqrt()
+        assert getattr(found, name)[0] == pytest.approx(total.item(), abs=1e-9)
+    rows = scorer.encode([" ".join(words[:15])])
+    frame = scorer.is_frame(rows.ids[0])
+    parts = estimate.windows(rows, 16, frame)
+    assert [each.ids.shape[1] for each in parts] == [10, 9]  # nearly equal, none of one token
+    assert all(each.ids[0, 0] == CLS and each.ids[0, -1] == SEP for each in parts)
+
+
+def test_masks_are_added_until_the_error_is_small_enough() -> None:
+    few = score.sentences(by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False)
+    target = 0.4 * few.standard_error[0].item() / COUNT
+    more = score.sentences(by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False, error=target)
+    assert more.standard_error[0] / COUNT <= target
+    assert few.num_passes[0] < more.num_passes[0] < 1 + 8 * estimate.MOST_ROUNDS
+    assert abs(more.log_score[0] - exact_area()) < 5 * target * COUNT
+    end = score.sentences(by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False, error=1e-9)
+    strata = min(COUNT - 1, 8 // 2)
+    assert end.num_passes[0] == 1 + strata * (8 * estimate.MOST_ROUNDS // strata)
+
+
+def test_a_slope_comes_from_the_other_repeats_and_is_near_one_where_they_say_little() -> None:
+    g = generator(5)
+    control, noise = torch.randn(2, 3, 40, generator=g, dtype=torch.float64)
+    sizes = torch.arange(1.0, 41.0, dtype=torch.float64).expand(3, -1)
+    score_ = 0.4 * control + 0.01 * noise - 0.1 * sizes
+    found = estimate._slopes(score_, control, sizes)
+    # 80 points of noise 0.01 around a slope of 0.4: error 0.001, and the prior's pull of 4 · 0.36/80.
+    assert (found - 0.4).abs().max() < 0.02
+    other = score_.clone()
+    other[0] += control[0]
+    moved = estimate._slopes(other, control, sizes)
+    assert moved[0] == found[0] and (moved[1:] > found[1:] + 0.1).all()
+    little = estimate._slopes(noise[:, :3], 1e-3 * control[:, :3], sizes[:, :3])
+    assert (little - 1).abs().max() < 0.05
+
+
+def test_texts_have_masks_of_their_own_and_rounds_are_few() -> None:
+    seen: list[torch.Tensor] = []
+
+    def watched(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        seen.append(mask)
+        return by_table(ids, mask)
+
+    settings = {"num_masks": 8, "num_orders": 0, "pseudo": False}
+    for text in (TEXT, TEXT[::-1]):
+        score.sentences(score.load(watched), [text], **settings)
+    assert not torch.equal(seen[2], seen[5])  # each after the door's two questions
+    seen.clear()
+    score.sentences(watched, [TEXT], error=0.02, **settings)
+    assert 2 < len(seen) <= 2 + 6 and sum(map(len, seen)) > 100
+
+
+def made_up() -> score.SentenceScores:
+    value = torch.tensor([-4.0, -6.0, -2.0], dtype=torch.float64)
+    size, zero = torch.tensor([2, 4, 2]), torch.zeros(3, dtype=torch.float64)
+    counts = {"num_tokens": size, "num_characters": 0 * size, "num_bytes": 0 * size}
+    counts |= {"num_windows": size, "num_passes": size, "documents": torch.tensor([0, 0, 2])}
+    rest = {"standard_error": zero, "degrees": zero, "inconsistency": zero / 0}
+    return score.SentenceScores(**counts, **rest, log_score=value, pseudo_log_likelihood=zero / 0)
+
+
+def test_errors_over_sentences_and_over_documents() -> None:
+    found = made_up()
+    alone = found.mean(documents=torch.arange(3))
+    assert alone == -4 and alone.standard_error == pytest.approx(2 / math.sqrt(3))
+    # Residuals 0, −2 | 2 of two documents: √(2/1 · (4 + 4))/3.
+    assert found.mean().standard_error == pytest.approx(4 / 3) and found.mean().num_samples == 2
+    tokens = found.mean("token", documents=torch.arange(3))
+    assert tokens == pytest.approx(12 / 8 / math.log(2)) and tokens.unit == "bits a token"
+    # −y in nats: 4, 6, 2 for 2, 4, 2 tokens at 1.5 each: residuals 1, 0, −1; √(3/2 · 2)/8.
+    assert tokens.standard_error == pytest.approx(math.sqrt(3) / 8 / math.log(2))
+    assert math.isnan(found.mean(documents=torch.zeros(3).long()).standard_error)
+    rows = found.rows()
+    assert "inconsistency" not in rows[0] and "bits_per_byte" not in rows[0]
+    assert rows[1]["bits_per_token"] == pytest.approx(1.5 / math.log(2))
+
+
+def test_documents_are_named() -> None:
+    found = score.sentences(by_table, [TEXT] * 3, documents=["b", "a", "b"], num_orders=0)
+    assert found.documents.tolist() == [0, 1, 0]
+
+
+@pytest.mark.bad_input
+def test_refusals() -> None:
+    network, words = tiny(), tokenizer()
+    with pytest.raises(ValueError, match="sentence 2 is empty"):
+        score.sentences(network, ["the cat", "a dog sat", " "], tokenizer=words)
+    with pytest.raises(ValueError, match="sentence 1 has no word pieces: 'zebra'"):
+        score.sentences(network, ["the cat sat the", "zebra"], tokenizer=words)
+    for texts, said in (([], "at least one text"), ("the cat", "at least one text, got 'the cat'")):
+        with pytest.raises(ValueError, match=said):
+            score.sentences(network, texts, tokenizer=words)
+    with pytest.raises(ValueError, match="2 texts came with 1 documents"):
+        score.sentences(by_table, [TEXT, TEXT], documents=["a"])
+    with pytest.raises(ValueError, match="have no bytes"):
+        made_up().bits_per("byte")
+    with pytest.raises(ValueError, match="num_masks must be in >= 2, got 1"):
+        score.sentences(by_table, [TEXT], num_masks=1)
+    with pytest.raises(ValueError, match="it reads what it scores"):
+        score.sentences(lambda i, _: (2.0 * torch.eye(2)[i]).log_softmax(-1), [TEXT])
+
+
+@pytest.mark.bad_input
+def test_an_answer_that_is_no_number_names_its_text() -> None:
+    network = tiny()
+    network.bert.embeddings.word_embeddings.register_forward_hook(
+        lambda _, ids, out: out.masked_fill(ids[0][..., None] == 10, math.nan)
+    )
+    with pytest.raises(ValueError, match="of text 1: no log-probability"):
+        score.sentences(network, ["the cat sat", "a dog"], tokenizer=tokenizer())
+
+
+LONG = """
+import resource, torch
+from types import SimpleNamespace
+from transformers import BertConfig, BertForMaskedLM
+from mpt_lml import score
+sizes = {"hidden_size": 48, "num_attention_heads": 12, "intermediate_size": 48}
+sizes |= {"max_position_embeddings": 2048, "num_hidden_layers": 1}
+network = BertForMaskedLM(BertConfig(vocab_size=30_522, **sizes)).eval()
+reader = SimpleNamespace(mask_token_id=0, cls_token_id=1, sep_token_id=2, all_special_ids=[0, 1, 2])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+texts = torch.randint(3, 30_522, (1, 2000))
+few = {"num_masks": 2, "num_orders": 0, "pseudo": False}
+print(score.sentences(network, texts, tokenizer=reader, **few).num_passes.item())
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
+"""
+
+
+def test_a_row_of_2000_tokens_takes_less_than_two_gib() -> None:
+    done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True, check=True)
+    passes, gib = done.stdout.split()
+    assert passes == "3" and float(gib) < 2
