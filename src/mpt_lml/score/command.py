@@ -17,12 +17,12 @@ from mpt_lml.score.door import afresh
 from mpt_lml.score.lines import Line, readable
 from mpt_lml.score.team import Team
 
-USED = {  # which option is which keyword
+USED = {  # the keyword that an option becomes, where it becomes one
     "sentences": {"masks": "num_masks", "orders": "num_orders", "error": "error"}
-    | {"pseudo": "pseudo", "documents": "documents", "seed": "seed"},
-    "curve": {"masks": "num_masks", "rates": "rates", "seed": "seed"},
-    "pairs": {"masks": "budget", "pseudo": "pseudo", "seed": "seed"},
-    "answers": {"masks": "budget", "seed": "seed"},
+    | {"pseudo": "pseudo", "seed": "seed", "documents": "", "checkpoints": ""},
+    "curve": {"masks": "num_masks", "seed": "seed", "rates": "", "plot": "", "checkpoints": ""},
+    "pairs": {"masks": "budget", "pseudo": "pseudo", "seed": "seed", "checkpoints": ""},
+    "answers": {"masks": "budget", "seed": "seed", "checkpoints": ""},
     "images": {"masks": "num_masks", "seed": "seed"},
 }
 KINDS = {
@@ -54,7 +54,8 @@ def add_to(commands: Any) -> None:
     add("--masks", type=int, metavar="N", help="masks a text; pairs, answers: at most")
     add("--orders", type=int, metavar="N", help="sentences: complete orders, for inconsistency")
     add("--error", type=float, metavar="E", help="sentences: masks until E nats a token is reached")
-    add("--pseudo", action="store_true", help="sentences, pairs: pseudo-log-likelihoods beside it")
+    both = argparse.BooleanOptionalAction
+    add("--pseudo", action=both, help="sentences, pairs: pseudo-log-likelihoods beside it, or not")
     add("--documents", action="store_true", help="sentences: an empty line ends a document")
     add("--rates", metavar="R", help="curve: percent, as 15 or 5,50 or 5:95:10 (default: 1:99)")
     add("--plot", metavar="FILE", help="curve: a picture (.svg, .pdf, .png)")
@@ -68,25 +69,32 @@ def run(options: argparse.Namespace) -> None:
     """Score; rows go to --out or stdout, what they say together to standard error."""
     _require_new(options.out)
     _require_new(options.plot)
+    given = _given(options)
     team = Team.here(options.checkpoints)
-    given = {name: getattr(options, name) for name in ("revision", "precision", "max_tokens")}
     model = options.model or networks.small_bert_folder()
-    scorer = score.load(model, device=team.device(options.device), **given)
-    lines, faults = readable(options.file, options.kind, scorer, skip=options.skip)
-    work = _work(options, lines)
-    settings = {"kind": options.kind, **work.keywords}
-    settings = {"settings": files.digest(repr(settings), {})}
-    keep = scorer.keep(team.folder, **settings) if team.folder else afresh
-    found = team.together(lambda progress: work(scorer, keep=keep, progress=progress))
-    if team.rank == 0:
-        rows = found.rows()
-        for place, row in enumerate(rows if options.kind != "curve" else ()):
-            row["line"] = lines[row.get("prompt", place)].number
-        _write(options.out, rows, {**settings, "model": scorer.identity})
-        said = [f"skipped: {fault}" for fault in faults] + _summary(found)
-        print("\n".join(said), file=sys.stderr)
-        if options.plot is not None:
-            _plot(found, options.plot)
+    about: dict[str, Any] = {"kind": options.kind, **given}
+    lines, faults = [], list[str]()
+    if options.kind == "images":
+        given |= {"revision": options.revision, "progress": team.progress()}
+        found = score.images(model, options.file, **given)
+    else:
+        loading = {name: getattr(options, name) for name in ("revision", "precision", "max_tokens")}
+        scorer = score.load(model, device=team.device(options.device), **loading)
+        lines, faults = readable(options.file, options.kind, scorer, skip=options.skip)
+        work = _work(options, lines, given)
+        about["calls"] = files.digest(repr(work), {})
+        keep = scorer.keep(team.folder, **about) if team.folder else afresh
+        found = team.together(lambda progress: work(scorer, keep=keep, progress=progress))
+        about["model"] = scorer.identity
+    if team.rank > 0:
+        return
+    rows = found.rows()
+    for place, row in enumerate(rows if options.kind not in ("curve", "images") else ()):
+        row["line"] = lines[row.get("prompt", place)].number
+    _write(options.out, rows, about)
+    print("\n".join([f"skipped: {fault}" for fault in faults] + _summary(found)), file=sys.stderr)
+    if options.plot is not None:
+        _plot(found, options.plot)
 
 
 def _require_new(path: str | None) -> None:
@@ -109,8 +117,18 @@ def _summary(found: Any) -> list[str]:
             pairs = zip(columns, found.score.tolist(), found.standard_error.tolist(), strict=True)
             return [f"score at {r:g} %: {s:.4f} ± {e:.4f} nats a token" for r, s, e in pairs]
         said = [f"area: {found.area()} a token", f"the rate that reads it: {found.mean_rate()}"]
-        return said + [f"D·S - area at {r:g} %: {e}" for r, e in found.bias_at().items()]
-    return []
+        return said + [f"D·S − area at {r:g} %: {e}" for r, e in found.bias_at().items()]
+    if isinstance(found, score.SentenceScores):
+        units = ("sentence", "token", "byte")
+        windows = int((found.num_windows > 1).sum())
+        said = [f"{windows} texts are longer than the model takes: scored in windows"]
+        return [f"mean: {found.mean(unit)}" for unit in units] + (said if windows else [])
+    if isinstance(found, score.ImageScores):
+        return [f"mean: {found.mean()}", f"variance of a pixel: {found.variance.mean():.4g}"]
+    if isinstance(found, score.PairScores):
+        return [f"line {n} is not comparable: {why}" for n, why in found.incomparable.items()]
+    odd = (~found.comparable).nonzero().flatten().tolist()
+    return [f"prompt {n}: its options have different numbers of tokens" for n in odd]
 
 
 def _plot(found: Any, path: str) -> None:
@@ -122,24 +140,30 @@ def _plot(found: Any, path: str) -> None:
         figure.savefig(unfinished, format=Path(path).suffix[1:])
 
 
-def _work(options: argparse.Namespace, lines: Sequence[Line]) -> partial[Any]:
-    """The call that ``kind`` asks for, still without its model."""
-    asked = {name: getattr(options, name) for name in USED[options.kind]}
-    given = {USED[options.kind][name]: value for name, value in asked.items() if value is not None}
-    for name in ("masks", "orders", "error", "pseudo", "documents", "rates", "plot"):
-        meant = name in asked or (name, options.kind) == ("plot", "curve")
-        if getattr(options, name) not in (None, False) and not meant:
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of the call. Raises ``ValueError`` for an option that says nothing to it."""
+    used = USED[options.kind]
+    for name in ("masks", "orders", "error", "pseudo", "documents", "rates", "plot", "checkpoints"):
+        if getattr(options, name) not in (None, False) and name not in used:
             raise ValueError(f"--{name} means nothing for {options.kind}. Leave it out.")
+    values = {word: getattr(options, name) for name, word in used.items() if word}
+    return {word: value for word, value in values.items() if value is not None}
+
+
+def _work(
+    options: argparse.Namespace, lines: Sequence[Line], given: dict[str, Any]
+) -> partial[Any]:
+    """The call that ``kind`` asks for, still without its model."""
     first = [line.texts[0] for line in lines]
     if options.kind == "sentences":
-        if given.pop("documents"):
-            given["documents"] = [line.document for line in lines]
-        return partial(score.sentences, texts=first, **given)
+        named = [line.document for line in lines] if options.documents else None
+        return partial(score.sentences, texts=first, documents=named, **given)
     if options.kind == "curve":
-        rates = _rates(given.pop("rates", "1:99"))
-        return partial(score.curve, texts=first, design=score.Design(rates, **given))
+        design = score.Design(_rates(options.rates or "1:99"), **given)
+        return partial(score.curve, texts=first, design=design)
     if options.kind == "pairs":
-        return partial(score.pairs, first=first, second=[line.texts[1] for line in lines], **given)
+        second, skip = [line.texts[1] for line in lines], options.skip
+        return partial(score.pairs, first=first, second=second, skip=skip, **given)
     prompts = [line.prompt for line in lines]
     choices = [[each[len(line.prompt) :] for each in line.texts] for line in lines]
     return partial(score.answers, prompts=prompts, options=choices, **given)

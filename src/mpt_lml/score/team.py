@@ -47,12 +47,12 @@ class Team:
         whole = 0 if self.size > 1 else None
         while True:
             try:
-                return work(self._progress(whole))
+                return work(self.progress(whole))
             except _Shared:
                 distributed.barrier()
                 whole = (whole or 0) + 1
 
-    def _progress(self, whole: int | None) -> Progress:
+    def progress(self, whole: int | None = None) -> Progress:
         """Of every loop its items with a bar; of the first that is not ``whole``, the own share."""
         seen = 0
 
