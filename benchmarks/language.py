@@ -14,14 +14,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import literal
 import numpy as np
 import torch
 from torch import Tensor
 
-from mpt_lml import data, networks
+from mpt_lml import data, masks, networks, score
 from mpt_lml.data import Tokens
 from mpt_lml.experiments import bert
 from mpt_lml.models.masked_lm import MaskedLM
@@ -139,6 +139,60 @@ def compare(what: str, network: PreTrainedModel, model: MaskedLM, tokens: Tokens
     )
 
 
+@dataclass(frozen=True)
+class Scores:
+    """Log-scores of sentences: CPU seconds, and root-mean-square errors over masks in nats."""
+
+    what: str
+    sentences: int
+    literal_seconds: float
+    our_seconds: float
+    literal_error: float
+    our_error: float
+    agreement: float
+
+    @property
+    def same_error_seconds(self) -> float:
+        """What the loop takes to our error: as many copies more as its variance is larger."""
+        return self.literal_seconds * (self.literal_error / self.our_error) ** 2
+
+
+def score_sentences(
+    what: str, network: PreTrainedModel, tokenizer: Any, texts: list[str]
+) -> Scores:
+    """``score.sentences`` against a loop of D masked copies of each, one random mask of each size."""
+    scorer = score.load(network, tokenizer)
+    tokens = scorer.encode(texts)
+    mask_token, g = tokenizer.mask_token_id, torch.Generator().manual_seed(0)
+    areas, singles, seconds = [], [], 0.0
+    for n in range(len(tokens)):
+        row = tokens.rows(torch.tensor([n]))
+        count = int(row.num_features[0])
+        some = [row.rows(torch.zeros(count).long()).sample_ranks(generator=g) for _ in range(2)]
+        sizes = torch.arange(1, count + 1)
+        start = time.process_time()
+        first = literal.masked_copies(network, row, masks.from_ranks(some[0], sizes), mask_token)
+        seconds += time.process_time() - start
+        again = literal.masked_copies(network, row, masks.from_ranks(some[1], sizes), mask_token)
+        areas.append(torch.stack([(each / sizes).sum() for each in (first, again)]))
+        single = torch.zeros(count, row.ids.shape[1], dtype=torch.bool)
+        single[range(count), row.maskable[0].nonzero().flatten()] = True
+        singles.append(literal.masked_copies(network, row, single, mask_token).sum())
+    start = time.process_time()
+    found = score.sentences(scorer, tokens, num_orders=0, pseudo=False)
+    ours = time.process_time() - start
+    pseudo = score.sentences(scorer, tokens, num_masks=2, num_orders=0).pseudo_log_likelihood
+    return Scores(
+        what,
+        len(tokens),
+        seconds,
+        ours,
+        torch.stack(areas).var(dim=1).mean().sqrt().item(),
+        found.standard_error.square().mean().sqrt().item(),
+        (pseudo - torch.stack(singles)).abs().max().item(),
+    )
+
+
 def report(each: Comparison) -> str:
     """A few lines of text."""
     rate = each.tokens / each.literal_pass, each.tokens / each.our_pass
@@ -166,6 +220,12 @@ def small(num_sentences: int) -> Comparison:
     return compare("small BERT, AX", network, model, tokens)
 
 
+def small_scores(num_sentences: int) -> Scores:
+    """The same network, whole texts of the same set."""
+    texts = list(data.sentences("glue/ax").first[:num_sentences])
+    return score_sentences("small BERT, AX", *networks.load_small_bert(), texts)
+
+
 def base(num_sentences: int) -> Comparison:
     """BERT-base at random initialization."""
     tokenizer = networks.load_tokenizer(data.texts.bert_vocabulary())
@@ -184,6 +244,8 @@ def main() -> None:
     for name, function in (("small", small), ("base", base)):
         if options.only in (None, name):
             print(report(function(options.sentences)), flush=True)
+    if options.only != "base":
+        print(small_scores(options.sentences))
 
 
 if __name__ == "__main__":

@@ -129,6 +129,15 @@ def bernoulli_score(
     return mixed.mean() * x.shape[1]
 
 
+def masked_copies(network: PreTrainedModel, row: Tokens, mask: Tensor, mask_token: int) -> Tensor:
+    """Sum of log q(x_j | x_R) over every mask (P, L) of one sentence, (P,): a batch of masked copies."""
+    ids = row.ids.expand(len(mask), -1)
+    with torch.no_grad():
+        logits = network(input_ids=ids.masked_fill(mask, mask_token)).logits
+    values = logits.log_softmax(dim=-1).gather(2, ids[..., None])[..., 0]
+    return values.where(mask, 0.0).double().sum(dim=1)
+
+
 def masked_lm(
     network: PreTrainedModel, tokens: Tokens, mask: Tensor, mask_token: int, batch_size: int = 8
 ) -> Tensor:

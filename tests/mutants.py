@@ -385,18 +385,19 @@ class Bench:
                 [key for key in kept["touched"] if key.startswith(prefix)] if prefix else [wanted]
             )
             hits = {i for key in keys for i in kept["touched"].get(key, [])}
-            if -1 in hits:
-                hits = (
-                    hits - {-1} if prefix == f"{mutant.path}:" else set(range(len(kept["names"])))
-                )
-            chosen = sorted(hits, key=kept["seconds"].__getitem__)
-            seconds = sum(kept["seconds"][i] for i in chosen) + 0.3
-            plan.append((own not in file, seconds, file, [kept["names"][i] for i in chosen]))
+            if -1 in hits:  # imported or made once for all: every test of the file may see it
+                every = set(range(len(kept["names"])))
+                hits = hits - {-1} if prefix == f"{mutant.path}:" else every
+            chosen = sorted((kept["seconds"][i], kept["names"][i]) for i in hits)
+            plan.append((own not in file, sum(seconds for seconds, _ in chosen), file, chosen))
         files, spent = [], 0.0
-        for _, seconds, file, names in sorted(entry for entry in plan if entry[3]):
-            if not files or spent + seconds <= budget:
-                files.append((file, names))
-                spent += seconds
+        for *_, file, chosen in sorted(plan):
+            names = []
+            for seconds, name in chosen:
+                if not spent or spent + seconds <= budget:
+                    names.append(name)
+                    spent += seconds
+            files += [(file, names)] if names else []
         return files, spent
 
     def meet(self, mutant: Mutant, plan: list[tuple[str, list[str]]]) -> str | None:

@@ -25,9 +25,10 @@ _log = logging.getLogger(__name__)
 
 @register_model("mpt-lml")
 class MaskedHarness(LM):
-    """``--model_args``: pretrained (a folder or name), revision, num_orders, seed, and precision.
+    """``--model_args``: pretrained (a folder or name), revision, precision, and what is spent:
+    ``num_orders`` of each answer, ``num_masks`` of each whole text, at a ``seed``.
 
-    ``batch_size`` is in rows for other models; here ``max_tokens`` bounds what goes through at a time.
+    ``batch_size`` is not used: ``max_tokens`` bounds what goes through the model at a time.
     """
 
     def __init__(
@@ -39,20 +40,14 @@ class MaskedHarness(LM):
         precision: Any = "float32",
         max_tokens: int = 8192,
         num_orders: int = 8,
+        num_masks: int = 32,
         seed: int = 0,
         batch_size: int | str | None = None,
-        max_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        self.num_orders, self.seed = num_orders, seed
-        self.scorer = score.load(
-            pretrained,
-            tokenizer,
-            revision=revision,
-            device=device or "auto",
-            precision=precision,
-            max_tokens=max_tokens,
-        )
+        self.num_orders, self.num_masks, self.seed = num_orders, num_masks, seed
+        where = {"revision": revision, "device": device or "auto", "precision": precision}
+        self.scorer = score.load(pretrained, tokenizer, max_tokens=max_tokens, **where)
 
     def loglikelihood(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
@@ -70,31 +65,27 @@ class MaskedHarness(LM):
         options = [[requests[number].args[1] for number in each] for each in questions.values()]
         if any(len(each) == 1 for each in options):
             _log.warning("'is_greedy' is False for all: accuracies without options mean nothing.")
-        found = score.answers(
-            self.scorer, prompts, options, num_orders=self.num_orders, seed=self.seed
-        )
+        spent: Any = {"num_orders": self.num_orders, "seed": self.seed}
+        found = score.answers(self.scorer, prompts, options, **spent)
         if not found.comparable.all():
             count = int((~found.comparable).sum())
             _log.warning("%d of %d have options of different lengths.", count, len(prompts))
-        values = {
-            number: (found.log_score[n, option].item(), False)
-            for n, each in enumerate(questions.values())
-            for option, number in enumerate(each)
-        }
-        return [values[number] for number in range(len(requests))]
+        values = [(0.0, False)] * len(requests)
+        for row, numbers in zip(found.log_score.tolist(), questions.values(), strict=True):
+            for value, number in zip(row, numbers, strict=False):
+                values[number] = (value, False)
+        return values
 
     def loglikelihood_rolling(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """Log-scores of whole texts, nats. Raises ``ValueError`` for one that is too long."""
+        """Log-scores of whole texts, nats; one that is too long is cut into windows of its own."""
         texts = [request.args[0] for request in requests]
-        found = score.answers(
-            self.scorer, [""] * len(texts), [[t] for t in texts], num_orders=self.num_orders
-        )
-        return found.log_score[:, 0].tolist()
+        spent: Any = {"num_masks": self.num_masks, "num_orders": 0, "seed": self.seed}
+        return score.sentences(self.scorer, texts, pseudo=False, **spent).log_score.tolist()
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Refused."""
+        """Raises ``NotImplementedError``."""
         raise NotImplementedError(
             "mpt-lml scores texts and generates none. Choose tasks with options or perplexities."
         )

@@ -13,6 +13,7 @@ class Visit:
     def __init__(self, browser: Browser, address: str, **context: object) -> None:
         self.context = browser.new_context(**context)
         self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(120_000)  # beside busy processes; in quiet a page takes 2 s
         self.host = urlsplit(address).netloc
         self.outside: list[str] = []
         self.errors: list[str] = []

@@ -208,3 +208,11 @@ def test_other_processes_are_there_while_they_are_wanted() -> None:
     with run.busy_processes(2):
         assert len(set(children.read_text().split()) - before) == 2
     assert set(children.read_text().split()) == before
+
+
+def test_sentences_are_scored_as_by_the_loop_of_masked_copies() -> None:
+    texts = ["the cat sat a dog.", "a dog sat the cat the dogs."]
+    found = language.score_sentences("tiny", tiny(), tokenizer(), texts)
+    assert found.agreement < 1e-9 and found.sentences == 2  # float64, other batches
+    share = (found.literal_error / found.our_error) ** 2
+    assert found.same_error_seconds == pytest.approx(found.literal_seconds * share)

@@ -170,12 +170,12 @@ class TestTheScaleOfEsm:
         torch.testing.assert_close(undone, second, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-def test_precision_of_the_products(precision: str, folders) -> None:
-    model, tokenizer = loaded(folders["RoBERTa"], precision=precision)
-    rows = data.encode(tokenizer, [text(10)])
-    exact = literal(model.network, tokenizer, rows.ids, rows.maskable)
-    error = (model.log_tokens(rows.ids, rows.maskable) - exact).abs().max()
-    # Logits of order 10 with 24, 11 and 8 bits, a few of them added up.
-    low, high = {"float32": (0, 1e-5), "float16": (1e-5, 0.05), "bfloat16": (1e-3, 0.5)}[precision]
-    assert low <= error <= high
+def test_precision_of_the_products(folders) -> None:
+    error = {}
+    for precision in ("float32", "float16", "bfloat16"):
+        model, tokenizer = loaded(folders["RoBERTa"], precision=precision)
+        rows = data.encode(tokenizer, [text(10, seed) for seed in range(8)])
+        exact = literal(model.network, tokenizer, rows.ids, rows.maskable)
+        error[precision] = float((model.log_tokens(rows.ids, rows.maskable) - exact).abs().mean())
+    # 24, 11 and 8 bits: errors grow by about 2^13 and 2^3.
+    assert error["float32"] < 1e-5 < error["float16"] < error["bfloat16"] / 3 < 0.2

@@ -384,6 +384,16 @@ BAD = {
         ),
         r"encoder's mean for an input \(2, 8\) must have shape \(2, 2\), got \(2, 3\)",
     ),
+    "encoder whose two heads differ": (
+        lambda: VAE(
+            lambda x: (x[:, :2], x[:, :3]),
+            lambda z: z.new_zeros(len(z), 8),
+            num_features=8,
+            latent_dim=2,
+            likelihood="bernoulli",
+        ).encode(X),
+        r"encoder's log-variance for an input \(2, 8\) must have shape \(2, 2\), got \(2, 3\)",
+    ),
     "decoder of another D": (
         lambda: VAE(
             lambda x: (x, x), lambda z: z, num_features=8, latent_dim=2, likelihood="bernoulli"

@@ -151,8 +151,9 @@ class TestBoundary:
         assert found.num_tokens.tolist() == [[2, 1, 1]] and not found.merged.any()
         pieces = [*PIECES[:9], "cats", *PIECES[10:]]
         words = BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)})
-        found = score.answers(tiny(), ["the cat"], [["s sat", " sat"]], tokenizer=words)
-        assert found.num_tokens.tolist() == [[2, 2]] and found.merged.all()
+        for options in (["s sat", " sat"], [" sat", "s sat"]):
+            found = score.answers(tiny(), ["the cat"], [options], tokenizer=words)
+            assert found.num_tokens.tolist() == [[2, 2]] and found.merged.all()
 
 
 @pytest.mark.bad_input

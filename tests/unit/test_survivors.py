@@ -11,9 +11,24 @@ import torch
 from models import generator, random_bernoulli, random_ppca
 from torch import Tensor
 
-from mpt_lml import estimators, fit, masks, numerics, verdicts
+from mpt_lml import (
+    JointTable,
+    bfgs,
+    curves,
+    estimators,
+    files,
+    fit,
+    grids,
+    masks,
+    networks,
+    numerics,
+    objectives,
+    verdicts,
+)
 from mpt_lml.estimators.latent import GaussianProposal
-from mpt_lml.theory import rates
+from mpt_lml.models.base import Grouped
+from mpt_lml.results import Estimate
+from mpt_lml.theory import diffusion, rates
 
 BERNOULLI = random_bernoulli(6, 2, 12)
 POINTS = BERNOULLI.sample(3, generator=generator(1))
@@ -162,3 +177,187 @@ def test_snapshots_end_with_the_last_epoch() -> None:
 def test_true_is_no_number(call: Callable[[], object]) -> None:
     with pytest.raises(TypeError, match="must be an integer"):
         call()
+
+
+def test_a_default_is_what_the_description_says() -> None:
+    """Said once in a signature and once in words: called without it and with it."""
+    assert verdicts.exceeds(0.5, 0.1)  # above 0: 0.5 is five errors away
+    assert verdicts.apart(0.5, 0.1)
+    assert verdicts.agrees(0.1, 0.1)
+    assert Estimate(1.0).standard_error == 0.0 and Estimate(1.0).num_samples == 0
+    plain = estimators.at_mode(BERNOULLI, POINTS, None, widen=1.0).factor
+    torch.testing.assert_close(estimators.at_mode(BERNOULLI, POINTS, None).factor, 1.2 * plain)
+    assert torch.equal(
+        BERNOULLI.adaptive_log_marginal(POINTS),
+        BERNOULLI.adaptive_log_marginal(POINTS, nodes_per_axis=11, extent=5.0),
+    )
+    shapes = {name: tuple(value.shape) for name, value in bert("modern").state_dict().items()}
+    assert shapes["model.embeddings.tok_embeddings.weight"] == (40, 160)
+    assert bert("modern").config.num_hidden_layers == 6
+    assert bert("classic").bert.embeddings.position_embeddings.weight.shape == (64, 160)
+    assert networks.small_mae(8, 1, 2, seed=0).config.hidden_size == 64
+
+
+def bert(architecture: str) -> torch.nn.Module:
+    return networks.small_masked_lm(40, architecture, seed=0)
+
+
+def test_a_value_without_an_error_is_judged_as_it_stands() -> None:
+    assert verdicts.agrees(0.3, None, at=0.3)
+    assert not verdicts.exceeds(0.3, None, at=0.3)
+    assert verdicts.equivalent(0.3, None, margin=0.1, at=0.2 + 1e-12)
+    assert verdicts.interval(0.3, None) == (0.3, 0.3)
+
+
+@pytest.mark.parametrize(("gap", "added"), [(1e-10, 1e-9), (1e-8, 1e-6)])
+def test_a_diagonal_is_raised_in_steps_of_a_thousand(gap: float, added: float) -> None:
+    """Smallest eigenvalue −gap/2: what is added is the first of 1e-12, 1e-9, 1e-6 above it."""
+    matrix = torch.tensor([[1.0, 1.0], [1.0, 1.0 - gap]], dtype=torch.float64)
+    with pytest.warns(RuntimeWarning, match="added"):
+        factor = numerics.cholesky(matrix)
+    found = (factor @ factor.T - matrix).diagonal()
+    torch.testing.assert_close(found, torch.full((2,), added).double(), atol=1e-15, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("total", "size", "budget"), [(5, 1, 2), (5, 3, 2), (0, 1, 9), (7, 2, 9)])
+def test_chunks_cover_all_within_the_budget(total: int, size: int, budget: int) -> None:
+    slices = list(numerics.chunks(total, size, budget))
+    assert [i for some in slices for i in range(total)[some]] == list(range(total))
+    sizes = [some.stop - some.start for some in slices]
+    assert all(one == max(1, budget // size) for one in sizes[:-1])
+    assert all(one * size <= max(budget, size) for one in sizes)
+
+
+def test_the_processor_is_named_as_the_system_names_it(monkeypatch) -> None:
+    content = "processor\t: 0\nmodel name\t: Some: Thing 9\nmodel name\t: Other\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: content)
+    assert files._cpu_name() == "Some: Thing 9"
+
+
+def test_what_is_written_is_readable_and_there_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "result.json"
+    content = {"name": "σ² – ok", "rows": [[15, 2.5e-7, -31], [[1, 2], [3]]]}
+    files.write_json(path, content)
+    text = path.read_text(encoding="utf-8")
+    assert "σ² – ok" in text and "[15, 2.5e-07, -31]" in text and text.endswith("}\n")
+    assert files.read_json(path) == content
+    with files.replacing(path) as partial:
+        partial.write_text("half")
+        assert files.read_json(path) == content  # until all is written
+        assert partial.parent == path.parent  # one file system: the replacement is one step
+        other = path.stat().st_ino
+    assert path.read_text() == "half"
+    assert path.stat().st_ino != other
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_an_image_is_covered_by_patches_both_ways() -> None:
+    for height, width in ((4, 6), (6, 4)):
+        with pytest.raises(ValueError, match="do not cover"):
+            Grouped.patches(height, width, 4)
+    group = Grouped.patches(2, 6, 2).view(2, 6)
+    assert group.tolist() == [[0, 0, 1, 1, 2, 2]] * 2
+
+
+def test_what_is_enumerated_ends_at_a_quarter_million() -> None:
+    assert len(masks.subsets(18)) == 2**18
+    with pytest.raises(ValueError, match="262144 that are enumerated"):
+        masks.subsets(19)
+
+
+def test_a_watched_run_looks_once(tmp_path: Path) -> None:
+    """Also where it goes on at a watched step, and where the look itself draws."""
+
+    def run(stop: int | None = None) -> tuple[list[Tensor], Tensor, int]:
+        torch.manual_seed(0)
+        network, g, looks = torch.nn.Linear(1, 1), generator(3), 0
+
+        def watch() -> Tensor:
+            nonlocal looks
+            looks += 1
+            return torch.rand(2, generator=g)
+
+        def loss(step: int) -> Tensor:
+            if step == stop:
+                raise KeyboardInterrupt
+            return (network(torch.randn(4, 1, generator=g)) - 1.0).square().mean()
+
+        schedule = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), 0.1))
+        kept = None if whole is None else fit.Checkpoint(tmp_path / "run", {}, every=2)
+        try:
+            losses, seen = fit.descend(
+                network,
+                loss,
+                [schedule],
+                num_steps=6,
+                generators=[g],
+                watch=watch,
+                watched=(0, 4, 6),
+                checkpoint=kept,
+            )
+        except KeyboardInterrupt:
+            return [], torch.empty(0), looks
+        return seen, losses, looks
+
+    whole = None
+    whole = run()
+    assert whole[2] == 3
+    assert run(stop=4)[2] == 2
+    seen, losses, looks = run()
+    assert looks == 1  # after 6; those after 0 and 4 were kept
+    assert torch.equal(losses, whole[1])
+    assert all(torch.equal(a, b) for a, b in zip(seen, whole[0], strict=True))
+
+
+def test_a_history_counts_epochs_and_keeps_the_precision() -> None:
+    history = climb(epochs=3)
+    assert history.num_epochs == 3
+    assert history.values["objective"].shape == (4, 2)
+    assert history.values["objective"].dtype == torch.float64
+    assert history.values["objective"][-1].isnan().all()
+    assert not history.values["objective"][:-1].isnan().any()
+
+
+def test_steps_of_a_climb_are_at_most_half_a_unit() -> None:
+    seen = []
+
+    def hill(at: Tensor) -> Tensor:
+        seen.append(at.detach().clone())
+        return -0.5 * (at - 3.0).square().sum(dim=1)
+
+    top = bfgs.climb(torch.zeros(1, 2, dtype=torch.float64), hill)
+    torch.testing.assert_close(top, torch.full((1, 2), 3.0).double(), atol=1e-6, rtol=0)
+    moved = torch.stack(seen).diff(dim=0).norm(dim=-1)
+    assert moved.max() <= 0.5 + 1e-12
+    assert moved[0] == pytest.approx(0.5)  # the slope there is 3 √2
+
+
+def test_a_step_that_overshoots_is_halved_until_it_rises() -> None:
+    """Tops at ±0.01, far within half a unit: every point that is kept is higher than the last."""
+    top = bfgs.climb(
+        torch.tensor([[0.03], [-0.02]], dtype=torch.float64),
+        lambda at: -(1e4 * at.square() - 1.0).square().sum(dim=1),
+    )
+    torch.testing.assert_close(top.abs(), torch.full((2, 1), 0.01).double(), atol=1e-8, rtol=0)
+
+
+def test_two_temperatures_and_one_step_are_enough() -> None:
+    """β = 0, 1 alone: then annealing is importance sampling from the prior."""
+    value = estimators.ais(BERNOULLI, POINTS, 2, 2, generator=generator())
+    assert math.isfinite(value)
+    table = JointTable(torch.full((2, 2), 0.25).double())
+    one = diffusion.block_elbo(torch.tensor([-1.0, -3.0]), 1)
+    assert one.item() == -6.0  # both at once: D S(D)
+    assert (
+        curves.sampled_curve(table, torch.zeros(1, 2).long(), 1, generator=generator()) is not None
+    )
+
+
+def test_every_model_is_given_its_own_masks() -> None:
+    grid, x = grids.gauss_hermite(1, 3), torch.ones(2, 2).double()
+    loadings, offset = torch.zeros(2, 2, 1).double(), torch.zeros(2, 2).double()
+    mask = torch.tensor([[[True, False]]])
+    with pytest.raises(ValueError):
+        objectives.mixture(loadings, offset, x, mask, grid)
+    with pytest.raises(ValueError):
+        objectives.mixture(loadings, offset[:1], x, mask.expand(2, 1, 2), grid)

@@ -11,6 +11,7 @@ from mpt_lml.experiments import (  # noqa: F401  they enter themselves in the re
     linear_vae,
     rates,
     recursion,
+    scoring,
     small_bert,
     table_2,
     training,

@@ -1,0 +1,107 @@
+"""Pseudo-log-likelihoods, log-ratios and log-scores against minicons: time, and agreement.
+
+    python benchmarks/outside.py
+
+Needs ``pip install mpt-lml[eval]``; without minicons there are no rows. Times are CPU times of one
+thread, on the book's small trained BERT and 120 sentences, of which minicons gets eight in
+a batch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mpt_lml import networks, score
+from mpt_lml.score.blocks import Blocks
+from mpt_lml.score.door import afresh, silent
+
+SENTENCES = (
+    "She was alone in the house.",
+    "He sat down by the fire and looked at the door for a long time.",
+    "The old man said nothing.",
+    "They had been walking all day, and it was almost night when they came to the river.",
+    "I do not know what you mean.",
+    "It was a fine morning in the spring of the year, and the children were in the garden.",
+    "The king and his men went into the great hall.",
+    "There was no light in the window.",
+    "When he had read the letter twice he put it in his pocket and went out of the room again.",
+    "Nothing could be seen from the top of the hill but the sea.",
+)
+COPIES = 12  # of each, so that there are sentences of equal length as in a corpus
+
+
+def timed(function: Callable[[], Tensor], repeats: int = 3) -> tuple[float, Tensor]:
+    """Shortest CPU time of ``repeats`` calls after one that is not counted, and the last value."""
+    value, times = function(), []
+    for _ in range(repeats):
+        start = time.process_time()
+        value = function()
+        times.append(time.process_time() - start)
+    return min(times), value
+
+
+def rows() -> list[dict[str, float | str]]:
+    """What, seconds of ours and of minicons, their ratio, and where both say it, the difference."""
+    if importlib.util.find_spec("minicons") is None:
+        return []
+    from minicons.scorer import MaskedLMScorer
+
+    network, tokenizer = networks.load_small_bert()
+    theirs = MaskedLMScorer(network, "cpu", tokenizer=tokenizer)
+    scorer = score.load(network, tokenizer)
+    texts = list(SENTENCES) * COPIES
+    tokens, numbers = scorer.encode(texts), torch.arange(len(texts))
+
+    def outside() -> Tensor:
+        found = []
+        for start in range(0, len(texts), 8):
+            batch = tokenizer(texts[start : start + 8], padding=True)
+            found += theirs.compute_stats(theirs.get_masked_tensors(batch))
+        return torch.tensor([sum(each) for each in found])
+
+    def pseudo() -> Tensor:
+        return Blocks(scorer, 0, 0)([tokens], tokens.maskable, numbers, afresh, silent)[0][:, 0]
+
+    def strata() -> Tensor:
+        return score.curve(scorer, tokens, score.Design(strata=8, num_masks=2)).values
+
+    def ratio() -> Tensor:
+        return score.pairs(scorer, tokens, changed).log_ratio
+
+    changed = tokens.ids.clone()
+    changed[:, 2] = changed[:, 3]  # one word piece is another's
+    changed = [row[:length].tolist() for row, length in zip(changed, tokens.lengths, strict=True)]
+    slow, wanted = timed(outside)
+    fast, found = timed(pseudo)
+    pair, _ = timed(ratio)
+    mean, values = timed(strata)
+    # An order takes as many passes of minicons as a pseudo-log-likelihood: one a token.
+    over_orders = Blocks(scorer, 16, 0)([tokens], tokens.maskable, numbers, afresh, silent)[1]
+    error = (values.mean(dim=2).var(dim=1) / 2).sqrt() * tokens.num_features
+    orders = (over_orders.square().sum() / error.square().sum()).item()
+    agreement = (found - wanted).abs().max().item()
+    said = (
+        ("pseudo-log-likelihood", fast, slow, agreement),
+        ("log-ratio, one token, against two pseudo-log-likelihoods", pair, 2 * slow, "–"),
+        (
+            f"log-score, 16 masks, against {orders:.2g} orders of equal error",
+            mean,
+            orders * slow,
+            "–",
+        ),
+    )
+    return [
+        {"what": what, "ours": ours, "minicons": other, "ratio": other / ours, "agreement": apart}
+        for what, ours, other, apart in said
+    ]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for row in rows():
+        print(*(f"{x:.3g}" if isinstance(x, float) else x for x in row.values()), sep=" | ")
