@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -21,8 +22,8 @@ USED = {  # the keyword that an option becomes, where it becomes one
     "sentences": {"masks": "num_masks", "orders": "num_orders", "error": "error"}
     | {"pseudo": "pseudo", "seed": "seed", "documents": "", "checkpoints": ""},
     "curve": {"masks": "num_masks", "seed": "seed", "rates": "", "plot": "", "checkpoints": ""},
-    "pairs": {"masks": "budget", "pseudo": "pseudo", "seed": "seed", "checkpoints": ""},
-    "answers": {"masks": "budget", "seed": "seed", "checkpoints": ""},
+    "pairs": {"orders": "num_orders", "pseudo": "pseudo", "seed": "seed", "checkpoints": ""},
+    "answers": {"orders": "num_orders", "seed": "seed", "checkpoints": ""},
     "images": {"masks": "num_masks", "seed": "seed"},
 }
 KINDS = {
@@ -51,8 +52,18 @@ def add_to(commands: Any) -> None:
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--precision", choices=("float32", "bfloat16", "float16"), default="float32")
     add("--max-tokens", type=int, default=8192, metavar="N", help="in the network at a time")
-    add("--masks", type=int, metavar="N", help="masks a text; pairs, answers: at most")
-    add("--orders", type=int, metavar="N", help="sentences: complete orders, for inconsistency")
+    add(
+        "--masks",
+        type=int,
+        metavar="N",
+        help="sentences, curve, images: masks each, or at each rate",
+    )
+    add(
+        "--orders",
+        type=int,
+        metavar="N",
+        help="sentences: for inconsistency; pairs, answers: at most",
+    )
     add("--error", type=float, metavar="E", help="sentences: masks until E nats a token is reached")
     both = argparse.BooleanOptionalAction
     add("--pseudo", action=both, help="sentences, pairs: pseudo-log-likelihoods beside it, or not")
@@ -73,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
     team = Team.here(options.checkpoints)
     model = options.model or networks.small_bert_folder()
     about: dict[str, Any] = {"kind": options.kind, **given}
-    lines, faults = [], list[str]()
+    lines, faults = list[Line](), list[str]()
     if options.kind == "images":
         given |= {"revision": options.revision, "progress": team.progress()}
         found = score.images(model, options.file, **given)
@@ -84,7 +95,13 @@ def run(options: argparse.Namespace) -> None:
         work = _work(options, lines, given)
         about["calls"] = files.digest(repr(work), {})
         keep = scorer.keep(team.folder, **about) if team.folder else afresh
-        found = team.together(lambda progress: work(scorer, keep=keep, progress=progress))
+        try:
+            found = team.together(lambda progress: work(scorer, keep=keep, progress=progress))
+        except ValueError as error:
+            if number := re.search(r"\b(?:pair|text|prompt) (\d+)", str(error)):
+                where = f"{options.file}, line {lines[int(number[1])].number}"
+                raise ValueError(f"{where}: {error}") from error
+            raise
         about["model"] = scorer.identity
     if team.rank > 0:
         return
@@ -119,14 +136,14 @@ def _summary(found: Any) -> list[str]:
         said = [f"area: {found.area()} a token", f"the rate that reads it: {found.mean_rate()}"]
         return said + [f"D·S − area at {r:g} %: {e}" for r, e in found.bias_at().items()]
     if isinstance(found, score.SentenceScores):
-        units = ("sentence", "token", "byte")
         windows = int((found.num_windows > 1).sum())
         said = [f"{windows} texts are longer than the model takes: scored in windows"]
-        return [f"mean: {found.mean(unit)}" for unit in units] + (said if windows else [])
+        means = [found.mean(), found.mean("token"), found.mean("byte")]
+        return [f"mean: {each}" for each in means] + (said if windows else [])
     if isinstance(found, score.ImageScores):
         return [f"mean: {found.mean()}", f"variance of a pixel: {found.variance.mean():.4g}"]
     if isinstance(found, score.PairScores):
-        return [f"line {n} is not comparable: {why}" for n, why in found.incomparable.items()]
+        return [f"skipped: pair {n} {why}" for n, why in found.incomparable.items()]
     odd = (~found.comparable).nonzero().flatten().tolist()
     return [f"prompt {n}: its options have different numbers of tokens" for n in odd]
 
