@@ -14,6 +14,7 @@ from torch import Tensor
 from mpt_lml import (
     JointTable,
     bfgs,
+    checkpoints,
     curves,
     estimators,
     files,
@@ -25,7 +26,9 @@ from mpt_lml import (
     objectives,
     verdicts,
 )
+from mpt_lml.checkpoints import CheckpointError
 from mpt_lml.estimators.latent import GaussianProposal
+from mpt_lml.models import masked_lm, vae
 from mpt_lml.models.base import Grouped
 from mpt_lml.results import Estimate
 from mpt_lml.theory import diffusion, rates
@@ -361,3 +364,50 @@ def test_every_model_is_given_its_own_masks() -> None:
         objectives.mixture(loadings, offset, x, mask, grid)
     with pytest.raises(ValueError):
         objectives.mixture(loadings, offset[:1], x, mask.expand(2, 1, 2), grid)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_only_the_last_of_any_number_of_layers_is_spared(layers: int) -> None:
+    for architecture in ("modern", "classic"):
+        network = networks.small_masked_lm(12, architecture, width=32, num_layers=layers, seed=1)
+        ids = torch.randint(5, 12, (3, 8), generator=generator())
+        where = torch.rand(3, 8, generator=generator(1)) < 0.4
+        with torch.no_grad():
+            found = masked_lm.masked_logits(network.eval(), ids, where)
+            torch.testing.assert_close(found, network(ids).logits[where], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("from_decoder", [False, True])
+def test_a_bernoulli_recursion_fills_with_probabilities(from_decoder: bool) -> None:
+    """Two rounds by hand, with weights large enough for logits and probabilities to differ."""
+    first = vae.dense_parameters(4, [3], 2, generators=[generator(1)])
+    parameters = {name: 3.0 * value.double() + 0.1 for name, value in first.items()}
+    x = torch.tensor([[1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
+    mask = torch.tensor([[[True, True, False, False], [False, True, True, True]]])
+    noise = torch.randn(2, 1, 2, 2, generator=generator(2), dtype=torch.float64)
+
+    def decoded(z: Tensor) -> Tensor:
+        return 1 / (1 + (-vae.dense(parameters, "decoder", z)).exp())
+
+    filled = x * ~mask
+    if from_decoder:
+        filled = torch.where(mask, decoded(torch.zeros(1, 1, 2).double()), x)
+    for each in noise:
+        mean, log_variance = vae.dense(parameters, "encoder", filled).split(2, dim=-1)
+        probability = decoded(mean + (log_variance / 2).exp() * each)
+        filled = torch.where(mask, probability, x)
+    log_factors = torch.where(x == 1, probability, 1 - probability).log() * mask
+    expected = 4 * (log_factors.sum(dim=-1) / mask.sum(dim=-1)).mean(dim=-1)
+    found = objectives.recursive(parameters, x, mask, noise, None, from_decoder=from_decoder)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.bad_input
+def test_pickles_stay_closed_where_no_folder_can_be_looked_at(tmp_path: Path, monkeypatch) -> None:
+    """A hub's files are not seen before they are fetched: the loader itself refuses them."""
+    network = bert("classic")
+    network.config.save_pretrained(tmp_path)
+    torch.save(network.state_dict(), tmp_path / "pytorch_model.bin")
+    monkeypatch.setattr(checkpoints, "require_folder", lambda *_: None)
+    with pytest.raises(CheckpointError, match="could not be loaded.*model.safetensors"):
+        networks.load_network(str(tmp_path))
