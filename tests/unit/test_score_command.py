@@ -230,7 +230,14 @@ def test_two_processes_say_what_one_says(folder, texts, tmp_path, capsys, kind) 
     more = ["--masks", "2", *(["--rates", "10:90:20"] if kind == "curve" else [])]
     assert call(folder, kind, texts, *more) == 0
     alone = rows(capsys.readouterr().out)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     command += ["-m", "mpt_lml.experiments.cli", "score", kind, str(texts)]
     command += ["--model", str(folder), *more, "--checkpoints", str(tmp_path / "shared")]
     done = subprocess.run(
@@ -238,6 +245,7 @@ def test_two_processes_say_what_one_says(folder, texts, tmp_path, capsys, kind) 
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
