@@ -15,8 +15,9 @@ import torch
 from tiny_bert import tiny, tokenizer
 
 from mpt_lml import score
+from mpt_lml.commands import lines
 from mpt_lml.experiments import cli
-from mpt_lml.score import door, lines
+from mpt_lml.score import door
 
 TEXTS = ["the cat sat", "a dog sat the cat.", "the dog", "the cats sat a dog", "a cat"]
 

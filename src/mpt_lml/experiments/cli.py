@@ -20,9 +20,9 @@ import torch
 from tqdm.auto import tqdm
 
 from mpt_lml import files
+from mpt_lml.commands import scoring
 from mpt_lml.experiments import base, ledger
 from mpt_lml.experiments.base import Experiment, Outcome
-from mpt_lml.score import command
 
 
 class _Clock:
@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
     which = compare.add_mutually_exclusive_group(required=True)
     which.add_argument("name", nargs="?", help="see 'mpt-lml list'")
     which.add_argument("--all", action="store_true", help="the paper's entries and the findings")
-    command.add_to(commands)
+    scoring.add_to(commands)
     return top
 
 
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             recorded = None if options.all else f"mpt-lml run {base.find(options.name).name}"
             print(_tables(ledger.compare(recorded, ledger.location())))
         elif options.action == "score":
-            command.run(options)
+            scoring.run(options)
         else:
             _run(options)
     except (TypeError, ValueError, OSError) as error:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from mpt_lml import files, networks, score
+from mpt_lml.commands.lines import Line, readable
+from mpt_lml.commands.team import Team
 from mpt_lml.score.door import afresh
-from mpt_lml.score.lines import Line, readable
-from mpt_lml.score.team import Team
 
 USED = {  # the keyword that an option becomes, where it becomes one
     "sentences": {"masks": "num_masks", "orders": "num_orders", "error": "error"}
