@@ -61,3 +61,8 @@ def test_a_token_beside_commands_is_found() -> None:
     assert with_a_token("permissions: {id-token: write}\n" + jobs) == ["all"]
     assert with_a_token("permissions: write-all\n" + jobs) == ["all"]
     assert with_a_token(jobs.replace("uses: x", "run: x")) == ["deploy"]
+
+
+def test_every_weekly_job_is_reported() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/weekly.yml").read_text())["jobs"]
+    assert set(jobs["report"]["needs"]) == set(jobs) - {"report"}

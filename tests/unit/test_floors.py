@@ -27,12 +27,13 @@ FLOORS = {
     "orders": 4,
     "score": 4,
     "theory": 4,
-    "experiments": 5,
+    "commands": 5,
     "harness": 5,
+    "experiments": 6,
 }
 WINGS = {"bfgs", "data", "fit", "networks", "page", "plots", "symbolic"}
 # Scores of texts take their tokens and the networks that are loaded by name, and r* of a curve.
-LEANS = {("score", "data"), ("score", "networks"), ("score", "theory")}
+LEANS = {("score", "data"), ("score", "networks"), ("score", "theory"), ("commands", "networks")}
 # The checks at the door are under everything.
 LEANS |= {(room, "shapes") for room in ("spec", "results", "verdicts", "files")}
 LEANS |= {(room, "spec") for room in ("results", "verdicts", "files")}
@@ -42,6 +43,7 @@ BASES = {
     "models": "mpt_lml.models.base",
     "score": tuple(f"mpt_lml.score.{name}" for name in ("door", "design", "estimate", "blocks")),
     "estimators": "mpt_lml.estimators.latent",
+    "commands": ("mpt_lml.commands.lines", "mpt_lml.commands.team"),
 }
 
 

@@ -20,6 +20,7 @@ import torch
 from tqdm.auto import tqdm
 
 from mpt_lml import files
+from mpt_lml.commands import scoring
 from mpt_lml.experiments import base, ledger
 from mpt_lml.experiments.base import Experiment, Outcome
 
@@ -93,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     which = compare.add_mutually_exclusive_group(required=True)
     which.add_argument("name", nargs="?", help="see 'mpt-lml list'")
     which.add_argument("--all", action="store_true", help="the paper's entries and the findings")
+    scoring.add_to(commands)
     return top
 
 
@@ -109,8 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.action == "list":
             print(_costs())
         elif options.action == "compare":
-            command = None if options.all else f"mpt-lml run {base.find(options.name).name}"
-            print(_tables(ledger.compare(command, ledger.location())))
+            recorded = None if options.all else f"mpt-lml run {base.find(options.name).name}"
+            print(_tables(ledger.compare(recorded, ledger.location())))
+        elif options.action == "score":
+            scoring.run(options)
         else:
             _run(options)
     except (TypeError, ValueError, OSError) as error:
@@ -241,6 +245,8 @@ def _folder(options: argparse.Namespace, chosen: Experiment) -> Path | None:
 def _left_behind(options: argparse.Namespace) -> str:
     if options.action == "run" and base.find(options.name).resumable:
         return f"the same command goes on from {_folder(options, _settings(options))}"
+    if options.action == "score" and options.checkpoints is not None:
+        return f"the same command goes on from {options.checkpoints}"
     return "nothing was written"
 
 

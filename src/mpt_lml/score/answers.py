@@ -58,6 +58,16 @@ class AnswerScores:
     merged: Bool[Tensor, " N"]
     num_passes: Int[Tensor, " N"]
 
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary an option, for a table."""
+        found = []
+        for n, o in self.num_tokens.nonzero().tolist():
+            here = {k: v[n, o] for k, v in vars(self).items() if v.ndim == 2}
+            here |= {k: v[n] for k, v in vars(self).items() if v.ndim == 1}
+            row = {name: value.item() for name, value in here.items()}
+            found.append({"prompt": n, "option": o, **row, "best": row["best"] == o})
+        return found
+
 
 def answers(
     model: Any,

@@ -100,8 +100,8 @@ def _area(
 ) -> tuple[float, float, float]:
     """Area, its variance over masks, and what the variance squared is to be divided by for degrees.
 
-    Satterthwaite's Σ_k a_k²/(R − 1) for the strata's shares a_k; a square of normal variates is
-    too large by (R + 1)/(R − 1) on average, which is taken out.
+    Satterthwaite's Σ_k a_k²/(R − 1) for the strata's shares a_k. The squares are too large on
+    average, so that there are too few degrees and intervals err on the wide side.
     """
     sizes = hidden.sum(dim=1).double()
     score = mask_score(values, hidden).view(-1, strata)
@@ -110,7 +110,7 @@ def _area(
     rest, repeats = len(alone) - 1, len(score)
     area = alone.mean() + rest * adjusted.mean()
     share = rest**2 * adjusted.var(dim=0) / (repeats * strata**2)
-    return area.item(), share.sum().item(), (share.square().sum() / (repeats + 1)).item()
+    return area.item(), share.sum().item(), (share.square().sum() / (repeats - 1)).item()
 
 
 def _slopes(

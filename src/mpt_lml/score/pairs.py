@@ -50,6 +50,12 @@ class PairScores:
     incomparable: dict[int, str]
     pseudo_difference: Float[Tensor, " N"] | None = None
 
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary a pair, for a table."""
+        columns = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
+        lists = zip(*(each.tolist() for each in columns.values()), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in lists]
+
 
 def pairs(
     model: Any,

@@ -16,7 +16,7 @@ from mpt_lml.data import Tokens
 from mpt_lml.results import Estimate
 from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.score.estimate import FIELDS, Plan, one_row, windows
-from mpt_lml.shapes import require_count, require_positive
+from mpt_lml.shapes import require_count, require_number
 
 __all__ = ["SentenceScores", "sentences"]
 
@@ -149,7 +149,7 @@ def sentences(
     require_count("num_masks", num_masks, 2)
     require_count("num_orders", num_orders, 0)
     if error is not None:
-        require_positive("error", error)
+        require_number("error", error, "(0,inf)")
     plan = Plan(num_masks, num_orders, pseudo, error, seed)
     parts = list(_parts(scorer, texts, plan))
     kept = [

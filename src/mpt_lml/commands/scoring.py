@@ -1,0 +1,217 @@
+"""``mpt-lml score``: sentences, pairs, answers, a curve or images from a file, with their errors."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mpt_lml import files, networks, score
+from mpt_lml.commands.lines import Line, readable
+from mpt_lml.commands.team import Team
+from mpt_lml.score.door import afresh
+
+USED = {  # the keyword that an option becomes, where it becomes one
+    "sentences": {"masks": "num_masks", "orders": "num_orders", "error": "error"}
+    | {"pseudo": "pseudo", "seed": "seed", "documents": "", "checkpoints": ""},
+    "curve": {"masks": "num_masks", "seed": "seed", "rates": "", "plot": "", "checkpoints": ""},
+    "pairs": {"orders": "num_orders", "pseudo": "pseudo", "seed": "seed", "checkpoints": ""},
+    "answers": {"orders": "num_orders", "seed": "seed", "checkpoints": ""},
+    "images": {"masks": "num_masks", "seed": "seed"},
+}
+KINDS = {
+    "sentences": "log-score of each text, error, inconsistency, pseudo-log-likelihood",
+    "pairs": "log-ratio of texts that differ in a few tokens; a line is TEXT <tab> TEXT",
+    "answers": 'log-scores of options; a line is {"prompt": "...", "options": ["...", ...]}',
+    "curve": "score by masking rate, area, and what fixed rates are off by",
+    "images": "a folder of images under a ViT-MAE, by patch and in bits per dimension",
+}
+
+
+def add_to(commands: Any) -> None:
+    """The subcommand and its options."""
+    about = {"help": "score your own texts or images with a masked model"}
+    about["description"] = "\n".join(f"{kind:<10} {what}" for kind, what in KINDS.items())
+    about["epilog"] = (
+        "Several processes or GPUs: accelerate launch -m mpt_lml.experiments.cli score ... "
+        "--checkpoints DIR; each takes its share, the numbers are those of one."
+    )
+    form = argparse.RawDescriptionHelpFormatter
+    add = commands.add_parser("score", **about, formatter_class=form).add_argument
+    add("kind", choices=KINDS)
+    add("file", help="UTF-8, one text a line (- is stdin); for images a folder")
+    add("--model", metavar="NAME", help="folder, or name on the hub; default: the book's own BERT")
+    add("--revision", metavar="COMMIT", help="of a name on the hub")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add("--precision", choices=("float32", "bfloat16", "float16"), default="float32")
+    add("--max-tokens", type=int, default=8192, metavar="N", help="in the network at a time")
+    add(
+        "--masks",
+        type=int,
+        metavar="N",
+        help="sentences, curve, images: masks each, or at each rate",
+    )
+    add(
+        "--orders",
+        type=int,
+        metavar="N",
+        help="sentences: for inconsistency; pairs, answers: at most",
+    )
+    add("--error", type=float, metavar="E", help="sentences: masks until E nats a token is reached")
+    both = argparse.BooleanOptionalAction
+    add("--pseudo", action=both, help="sentences, pairs: pseudo-log-likelihoods beside it, or not")
+    add("--documents", action="store_true", help="sentences: an empty line ends a document")
+    add("--rates", metavar="R", help="curve: percent, as 15 or 5,50 or 5:95:10 (default: 1:99)")
+    add("--plot", metavar="FILE", help="curve: a picture (.svg, .pdf, .png)")
+    add("--seed", type=int, default=0)
+    add("--skip", action="store_true", help="leave out, and list, lines that cannot be scored")
+    add("--out", metavar="FILE", help=".jsonl, .csv or .json; default: JSON lines on stdout")
+    add("--checkpoints", metavar="DIR", help="keep what is done there, and go on from it")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Score; rows go to --out or stdout, what they say together to standard error."""
+    _require_new(options.out)
+    _require_new(options.plot)
+    given = _given(options)
+    team = Team.here(options.checkpoints)
+    model = options.model or networks.small_bert_folder()
+    about: dict[str, Any] = {"kind": options.kind, **given}
+    lines, faults = list[Line](), list[str]()
+    if options.kind == "images":
+        given |= {"revision": options.revision, "progress": team.progress()}
+        found = score.images(model, options.file, **given)
+    else:
+        loading = {name: getattr(options, name) for name in ("revision", "precision", "max_tokens")}
+        scorer = score.load(model, device=team.device(options.device), **loading)
+        lines, faults = readable(options.file, options.kind, scorer, skip=options.skip)
+        work = _work(options, lines, given)
+        about["calls"] = files.digest(repr(work), {})
+        keep = scorer.keep(team.folder, **about) if team.folder else afresh
+        try:
+            found = team.together(lambda progress: work(scorer, keep=keep, progress=progress))
+        except ValueError as error:
+            if number := re.search(r"\b(?:pair|text|prompt) (\d+)", str(error)):
+                where = f"{options.file}, line {lines[int(number[1])].number}"
+                raise ValueError(f"{where}: {error}") from error
+            raise
+        about["model"] = scorer.identity
+    if team.rank > 0:
+        return
+    rows = found.rows()
+    for place, row in enumerate(rows if options.kind not in ("curve", "images") else ()):
+        row["line"] = lines[row.get("prompt", place)].number
+    _write(options.out, rows, about)
+    print("\n".join([f"skipped: {fault}" for fault in faults] + _summary(found)), file=sys.stderr)
+    if options.plot is not None:
+        _plot(found, options.plot)
+
+
+def _require_new(path: str | None) -> None:
+    """Before any work: that a file can be written, in a known form, where none is."""
+    known = (".jsonl", ".csv", ".json", ".svg", ".pdf", ".png")
+    if path is None:
+        return
+    if Path(path).suffix not in known:
+        raise ValueError(f"{path} must end in one of {', '.join(known)}.")
+    if Path(path).exists():
+        raise ValueError(f"{path} is there already: remove it, or name another file.")
+    files.require_writable(Path(path).parent)
+
+
+def _summary(found: Any) -> list[str]:
+    """What the rows say together."""
+    if isinstance(found, score.SentenceCurves):
+        columns = found.design.columns
+        if not found.design.has_area:
+            pairs = zip(columns, found.score.tolist(), found.standard_error.tolist(), strict=True)
+            return [f"score at {r:g} %: {s:.4f} ± {e:.4f} nats a token" for r, s, e in pairs]
+        said = [f"area: {found.area()} a token", f"the rate that reads it: {found.mean_rate()}"]
+        return said + [f"D·S − area at {r:g} %: {e}" for r, e in found.bias_at().items()]
+    if isinstance(found, score.SentenceScores):
+        windows = int((found.num_windows > 1).sum())
+        said = [f"{windows} texts are longer than the model takes: scored in windows"]
+        means = [found.mean(), found.mean("token"), found.mean("byte")]
+        return [f"mean: {each}" for each in means] + (said if windows else [])
+    if isinstance(found, score.ImageScores):
+        return [f"mean: {found.mean()}", f"variance of a pixel: {found.variance.mean():.4g}"]
+    if isinstance(found, score.PairScores):
+        return [f"skipped: pair {n} {why}" for n, why in found.incomparable.items()]
+    odd = (~found.comparable).nonzero().flatten().tolist()
+    return [f"prompt {n}: its options have different numbers of tokens" for n in odd]
+
+
+def _plot(found: Any, path: str) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    found.plot(figure.subplots())
+    with files.replacing(Path(path)) as unfinished:
+        figure.savefig(unfinished, format=Path(path).suffix[1:])
+
+
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of the call. Raises ``ValueError`` for an option that says nothing to it."""
+    used = USED[options.kind]
+    for name in ("masks", "orders", "error", "pseudo", "documents", "rates", "plot", "checkpoints"):
+        if getattr(options, name) not in (None, False) and name not in used:
+            raise ValueError(f"--{name} means nothing for {options.kind}. Leave it out.")
+    values = {word: getattr(options, name) for name, word in used.items() if word}
+    return {word: value for word, value in values.items() if value is not None}
+
+
+def _work(
+    options: argparse.Namespace, lines: Sequence[Line], given: dict[str, Any]
+) -> partial[Any]:
+    """The call that ``kind`` asks for, still without its model."""
+    first = [line.texts[0] for line in lines]
+    if options.kind == "sentences":
+        named = [line.document for line in lines] if options.documents else None
+        return partial(score.sentences, texts=first, documents=named, **given)
+    if options.kind == "curve":
+        design = score.Design(_rates(options.rates or "1:99"), **given)
+        return partial(score.curve, texts=first, design=design)
+    if options.kind == "pairs":
+        second, skip = [line.texts[1] for line in lines], options.skip
+        return partial(score.pairs, first=first, second=second, skip=skip, **given)
+    prompts = [line.prompt for line in lines]
+    choices = [[each[len(line.prompt) :] for each in line.texts] for line in lines]
+    return partial(score.answers, prompts=prompts, options=choices, **given)
+
+
+def _rates(text: str) -> tuple[int, ...]:
+    """Rates in percent: 15, or 5,50, or 5:95:10 with its last number."""
+    found: list[int] = []
+    for part in text.split(","):
+        try:
+            first, last, step, *_ = (*map(int, part.split(":")), None, None)
+        except ValueError:
+            raise ValueError(f"--rates must be as 15, 5,50 or 5:95:10, got {text!r}.") from None
+        found += range(first, (first if last is None else last) + 1, step or 1)
+    return tuple(found)
+
+
+def _write(path: str | None, rows: list[dict[str, Any]], about: dict[str, Any]) -> None:
+    """Rows as CSV, as JSON lines, or as one JSON with what they belong to; whole or not at all."""
+    rows = [{k: None if v != v else v for k, v in row.items()} for row in rows]  # nan is not JSON
+    text = io.StringIO(newline="")
+    if path is not None and path.endswith(".csv"):
+        table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    elif path is not None and path.endswith(".json"):
+        json.dump({**about, "rows": rows}, text, indent=1, ensure_ascii=False)
+    else:
+        text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if path is None:
+        sys.stdout.write(text.getvalue())
+        return
+    with files.replacing(Path(path)) as unfinished:
+        unfinished.write_text(text.getvalue(), encoding="utf-8")

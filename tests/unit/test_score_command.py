@@ -1,0 +1,256 @@
+"""``mpt-lml score``: files in, rows out, one line for every mistake, parts kept and shared."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_bert import tiny, tokenizer
+
+from mpt_lml import score
+from mpt_lml.commands import lines
+from mpt_lml.experiments import cli
+from mpt_lml.score import door
+
+TEXTS = ["the cat sat", "a dog sat the cat.", "the dog", "the cats sat a dog", "a cat"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    tiny().float().save_pretrained(path)
+    tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return path
+
+
+def call(folder: Path, kind: str, file: object, *more: object) -> int:
+    return cli.main(["score", kind, str(file), "--model", str(folder), *map(str, more)])
+
+
+def rows(printed: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+def test_sentences_are_those_of_the_library(folder, texts, capsys) -> None:
+    assert call(folder, "sentences", texts, "--masks", 4, "--orders", 3, "--seed", 7) == 0
+    out, said = capsys.readouterr()
+    found = score.sentences(folder, TEXTS, num_masks=4, num_orders=3, seed=7)
+    for own, wanted, number in zip(rows(out), found.rows(), range(1, 6), strict=True):
+        assert own == wanted | {"line": number}
+    assert f"mean: {found.mean('byte')}" in said
+
+
+def test_empty_lines_end_documents_and_numbers_are_those_of_the_file(
+    folder, tmp_path, capsys
+) -> None:
+    path = tmp_path / "documents.txt"
+    path.write_bytes("\ufeffthe cat\nthe dog\n\n\na cat\r\n".encode())
+    assert call(folder, "sentences", path, "--masks", 2, "--no-pseudo", "--documents") == 0
+    found = rows(capsys.readouterr().out)
+    assert [row["line"] for row in found] == [1, 2, 5]
+    assert [row["documents"] for row in found] == [0, 0, 2]
+    assert "pseudo_log_likelihood" not in found[0]
+
+
+def test_pairs(folder, tmp_path, capsys) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("the cat sat\tthe dog sat\na cat\ta dog\n")
+    assert call(folder, "pairs", path, "--pseudo") == 0
+    found = rows(capsys.readouterr().out)
+    wanted = score.pairs(folder, ["the cat sat", "a cat"], ["the dog sat", "a dog"], pseudo=True)
+    assert [row["log_ratio"] for row in found] == wanted.log_ratio.tolist()
+    assert [row["pseudo_difference"] for row in found] == wanted.pseudo_difference.tolist()
+
+
+def test_pairs_of_other_numbers_of_pieces_are_named_or_listed(folder, tmp_path, capsys) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("the cat\tthe dog\nthe cat sat\tthe cat\n")
+    assert call(folder, "pairs", path) == 2
+    assert "line 2: pair 1 has texts of" in capsys.readouterr().err
+    assert call(folder, "pairs", path, "--skip") == 0
+    out, said = capsys.readouterr()
+    assert [row["log_ratio"] is None for row in rows(out)] == [False, True]
+    assert "skipped: pair 1" in said
+
+
+def test_answers(folder, tmp_path, capsys) -> None:
+    path = tmp_path / "asked.jsonl"
+    path.write_text(json.dumps({"prompt": "the cat", "options": [" sat", " dog sat"]}) + "\n")
+    assert call(folder, "answers", path) == 0
+    out, said = capsys.readouterr()
+    wanted = score.answers(folder, ["the cat"], [[" sat", " dog sat"]])
+    assert [row["log_score"] for row in rows(out)] == wanted.log_score[0].tolist()
+    assert sum(row["best"] for row in rows(out)) == 1
+    assert "prompt 0: its options have different numbers of tokens" in said
+
+
+def test_a_curve_says_area_only_where_it_is_one(folder, texts, tmp_path, capsys) -> None:
+    assert call(folder, "curve", texts, "--rates", "15,40") == 0
+    said = capsys.readouterr().err
+    assert "score at 15 %" in said and "area" not in said
+    picture, table = tmp_path / "curve.svg", tmp_path / "curve.csv"
+    assert (
+        call(folder, "curve", texts, "--rates", "5:95:10", "--plot", picture, "--out", table) == 0
+    )
+    said = capsys.readouterr().err
+    assert "area: " in said and "D·S − area at 25 %" in said
+    assert picture.read_text().startswith("<?xml")
+    with table.open() as stored:
+        found = list(csv.DictReader(stored))
+    wanted = score.curve(folder, TEXTS, score.Design(tuple(range(5, 96, 10)), seed=0))
+    assert [float(row["score"]) for row in found] == wanted.score.tolist()
+
+
+def test_one_json_says_what_its_rows_belong_to(folder, texts, tmp_path, capsys) -> None:
+    path = tmp_path / "out.json"
+    assert call(folder, "curve", texts, "--rates", "15", "--out", path) == 0
+    content = json.loads(path.read_text())
+    assert content["model"]["weights"] and content["kind"] == "curve" and len(content["rows"]) == 1
+    assert call(folder, "curve", texts, "--rates", "15", "--out", path) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+WRONG = {
+    "nothing": (b"\n \n", "has no text"),
+    "not UTF-8": (b"the cat\nthe \xff dog\n", "line 2 is not UTF-8 (byte 0xff at 5)"),
+    "nothing known": (b"the cat\n???\n", "line 2: "),
+}
+
+
+@pytest.mark.parametrize("content, message", WRONG.values(), ids=list(WRONG))
+def test_a_file_that_is_none_is_named_in_one_line(
+    folder, tmp_path, capsys, content, message
+) -> None:
+    path = tmp_path / "wrong.txt"
+    path.write_bytes(content)
+    assert call(folder, "curve", path, "--rates", "15") == 2
+    out, said = capsys.readouterr()
+    assert message in said and len(said.splitlines()) == 1 and out == ""
+
+
+def test_what_cannot_be_scored_is_left_out_and_listed(folder, tmp_path, capsys) -> None:
+    path = tmp_path / "some.txt"
+    path.write_text("the cat\n???\n" + "the cat " * 20 + "\na dog\n")
+    assert call(folder, "curve", path, "--rates", "50", "--skip") == 0
+    said = capsys.readouterr().err
+    assert "some.txt, line 2: " in said and "some.txt, line 3: 42 tokens are more than" in said
+    assert call(folder, "sentences", path, "--skip", "--masks", 2, "--no-pseudo") == 0  # windows
+    out, said = capsys.readouterr()
+    assert [row["line"] for row in rows(out)] == [1, 3, 4] and "scored in windows" in said
+    assert call(folder, "curve", path, "--rates", "50") == 2
+    path.write_text("???\n")
+    assert call(folder, "curve", path, "--rates", "50", "--skip") == 2
+    assert "no line of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "kind, more, message",
+    [
+        ("curve", ["--orders", "2"], "--orders means nothing for curve"),
+        ("sentences", ["--rates", "15"], "--rates means nothing for sentences"),
+        ("images", ["--checkpoints", "x"], "--checkpoints means nothing for images"),
+        ("curve", ["--rates", "5-95"], "--rates must be as 15"),
+        ("curve", ["--rates", "0"], "rate in percent"),
+        ("curve", ["--out", "x.xlsx"], "must end in one of"),
+        ("sentences", ["--masks", "0"], "num_masks"),
+        ("sentences", ["--device", "cuda"], "no GPU"),
+        ("pairs", [], "one tab between"),
+        ("answers", [], '{"prompt"'),
+    ],
+)
+def test_wrong_options_are_one_line(folder, texts, capsys, kind, more, message) -> None:
+    if "cuda" in more and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert call(folder, kind, texts, *more) == 2
+    said = capsys.readouterr().err
+    assert message in said and len(said.splitlines()) == 1
+
+
+def test_a_missing_file_and_a_missing_model_are_one_line(folder, texts, tmp_path, capsys) -> None:
+    assert call(folder, "curve", tmp_path / "nothing.txt") == 2
+    assert "nothing.txt cannot be read" in capsys.readouterr().err
+    assert call(tmp_path / "nothing", "curve", texts) == 2
+    assert "is not a folder" in capsys.readouterr().err
+
+
+def test_lines_are_read_in_batches_of_any_size(folder) -> None:
+    """One by one only where a batch fails: as many lines come back, in their order."""
+    scorer = score.load(folder)
+    path = folder / "many.txt"
+    path.write_text("the cat\n" * 300 + "???\n" + "a dog\n" * 300)
+    found, faults = lines.readable(str(path), "sentences", scorer, skip=True)
+    assert [line.number for line in found] == [n for n in range(1, 602) if n != 301]
+    assert len(faults) == 1 and "line 301" in faults[0]
+
+
+def test_the_same_command_goes_on(folder, texts, tmp_path, capsys, monkeypatch) -> None:
+    state = tmp_path / "state"
+    more = ("--rates", "10:90:20", "--checkpoints", state)
+    assert call(folder, "curve", texts, *more) == 0
+    whole = capsys.readouterr().out
+    assert list(state.glob("*.safetensors"))
+
+    def broken(*_: object, **__: object) -> None:
+        raise AssertionError("it was kept")
+
+    monkeypatch.setattr(door.Scorer, "log_tokens", broken)
+    assert call(folder, "curve", texts, *more) == 0
+    assert capsys.readouterr().out == whole
+    with pytest.raises(AssertionError, match="it was kept"):  # other settings are other parts
+        call(folder, "curve", texts, *more, "--seed", 1)
+
+
+def test_interrupted_it_says_where_it_goes_on(folder, texts, tmp_path, capsys, monkeypatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(door.Scorer, "log_tokens", stop)
+    assert call(folder, "curve", texts, "--checkpoints", tmp_path / "state") == 130
+    assert f"goes on from {tmp_path / 'state'}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["curve", "sentences"])
+def test_two_processes_say_what_one_says(folder, texts, tmp_path, capsys, kind) -> None:
+    """Texts on many lines, so that each has a share; equal up to the rounding of batches."""
+    texts.write_text("\n".join(f"{each} a dog" for each in TEXTS * 12) + "\n")
+    more = ["--masks", "2", *(["--rates", "10:90:20"] if kind == "curve" else [])]
+    assert call(folder, kind, texts, *more) == 0
+    alone = rows(capsys.readouterr().out)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
+    command += ["-m", "mpt_lml.experiments.cli", "score", kind, str(texts)]
+    command += ["--model", str(folder), *more, "--checkpoints", str(tmp_path / "shared")]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    shared = rows(done.stdout)
+    assert len(shared) == len(alone)
+    for one, other in zip(shared, alone, strict=True):
+        assert one == pytest.approx(other, rel=1e-6)
