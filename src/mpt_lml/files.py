@@ -76,9 +76,22 @@ def require_writable(folder: str | Path) -> Path:
         ) from error
 
 
+def require_target(path: Path) -> None:
+    """Check, before work starts, that a file can be written as ``path``."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file in it.")
+    require_writable(path.parent)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary sibling of ``path`` that replaces it when the block ends without an error."""
+    """A temporary sibling of ``path`` that replaces it when the block ends without an error.
+
+    A device, a pipe or a link is none to be replaced: it is written in place.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        yield path
+        return
     require_writable(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)

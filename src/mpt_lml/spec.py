@@ -122,15 +122,24 @@ def _require_choice(name: str, value: object, choices: list[str]) -> None:
         raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}.")
 
 
-def require_sizes(sizes: Any, num_features: int) -> list[int]:
-    """``sizes`` as a list, checked: mask sizes that increase within 1..``num_features``."""
+def require_sizes(sizes: Any, num_features: int, *, increase: bool = True) -> list[int]:
+    """``sizes`` as a list, checked: mask sizes within 1..``num_features`` that ``increase``."""
     sizes = sizes.tolist() if hasattr(sizes, "tolist") else sizes
     _require_kind("sizes", sizes, "Sequence")
     for size in sizes:
         require_count("a mask size in sizes", size, 1, num_features)
-    if not sizes or list(sizes) != sorted(set(sizes)):
+    if not sizes or (increase and list(sizes) != sorted(set(sizes))):
         raise ValueError(f"sizes must be at least one mask size, and increase, got {sizes!r}.")
     return list(sizes)
+
+
+def require_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    """``seeds`` of an experiment, checked: from 0 on, none twice."""
+    for seed in seeds:
+        require_count("a seed", seed, 0, 2**63 - 1)
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must differ, got {tuple(seeds)}: one twice is no replicate.")
+    return tuple(seeds)
 
 
 def require_reveal(reveal: Tensor, num_features: int) -> None:

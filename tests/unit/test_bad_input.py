@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 
 import pytest
 import torch
 from models import generator, random_ppca, random_table
 
 from mpt_lml import PPCA, JointTable, curves, data, estimators, masks
-from mpt_lml.experiments import base
+from mpt_lml.experiments import base, cli
 from mpt_lml.numerics import NotPositiveDefiniteError, cholesky
 from mpt_lml.page import glue
 from mpt_lml.results import Estimate, MaskCurve
@@ -240,3 +242,36 @@ def test_rounding_is_repaired_aloud() -> None:
     factor = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
     with pytest.warns(RuntimeWarning, match="covariance .* added 1.0e-12"):
         cholesky(factor @ factor.T, "covariance")
+
+
+SHORT = ["run", "table-1", "--preset", "quick", "--set", "num_data=20"]
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (["--seed", "4"], "seeds, which spread, must be in >= 2, got 1"),
+        (["--seed", "4", "4"], "seeds must differ, got (4, 4)"),
+        (["--seed", "-1", "4"], "a seed must be in"),
+    ],
+)
+def test_seeds_are_refused_in_one_line(given, message, tmp_path, capsys) -> None:
+    assert cli.main([*SHORT, *given, "--json", str(tmp_path / "out.json")]) == 2
+    said = capsys.readouterr().err
+    assert message in said and len(said.splitlines()) == 1
+
+
+def test_a_folder_is_no_file_before_any_work(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(base.find("table-1"), "run", lambda *_: pytest.fail("it was run"))
+    assert cli.main([*SHORT, "--json", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
+
+
+def test_a_device_and_a_link_are_written_in_place(tmp_path) -> None:
+    assert cli.main([*SHORT, "--json", os.devnull]) == 0
+    assert not Path(os.devnull).is_file()
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("{}")
+    link.symlink_to(real)
+    assert cli.main([*SHORT, "--json", str(link)]) == 0
+    assert link.is_symlink() and "findings" in real.read_text()

@@ -266,10 +266,14 @@ BAD = {
             torch.ones(1, 2, 2).double(),
         ),
         ValueError,
-        r"encoder of shape \(1, 2, 4\).*got \(1, 2, 5\)",
+        r"encoder must have shape \(1, 2, 4\), got \(1, 2, 5\)",
     ),
     "empty grid": (lambda: grids.trapezoid(2, 1), ValueError, "nodes_per_axis"),
-    "no extent": (lambda: grids.trapezoid(2, 20, 0.0), ValueError, "extent must be > 0"),
+    "no extent": (
+        lambda: grids.trapezoid(2, 20, 0.0),
+        ValueError,
+        "extent must be a single finite number > 0, got 0.0",
+    ),
     "infinite loadings": (
         lambda: BernoulliPCA(W / 0),
         ValueError,

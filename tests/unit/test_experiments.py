@@ -271,7 +271,7 @@ class TestOtherNetworks:
         for name in ("table-2-pretrained", "figure-6-pretrained"):
             call = ["run", name, "--preset", "quick", "--json", "-", "--model", "some/body"]
             assert cli.main(call) == 2
-            assert "some/body is neither a folder nor a hub name" in capsys.readouterr().err
+            assert "there is no folder some/body here" in capsys.readouterr().err
 
 
 class TestCommand:

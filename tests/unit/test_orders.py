@@ -77,7 +77,7 @@ class TestConditionalTable:
             (
                 lambda: ConditionalTable.of(random_table(2, 2), 2, noise=-1.0),
                 ValueError,
-                "noise must be finite and not negative, got -1.0",
+                r"noise must be a single number in \[0, inf\), got -1.0",
             ),
             (
                 lambda: ConditionalTable.of(random_table(2, 2), 2, noise=1.0),

@@ -213,7 +213,7 @@ def test_learning_rate_and_the_excess_of_sgd() -> None:
         (lambda: rates.sizes_and_weights(5, 6), r"num_sizes must be in 1..5, got 6"),
         (
             lambda: rates.sizes_and_weights(5, 3, "simpson"),
-            r"rule must be one of midpoint, .*'simpson'",
+            "rule must be 'midpoint' or .*'simpson'",
         ),
         (lambda: rates.random_loadings_crossover(5, 5, 0.2), r"latent_dim must be in 1..4, got 5"),
         (lambda: rates.crossover(torch.ones(5)), r"no crossover.*Widen the rates"),

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 from jupytext.myst import myst_to_notebook
+from surface import SURFACE
 
 import mpt_lml
-from mpt_lml import experiments
 
 BOOK = Path(__file__).parents[2] / "book"
 MOST = 135
@@ -29,19 +29,6 @@ UNITS = re.compile(
 )
 
 
-def exported(owner: types.ModuleType) -> dict[str, object]:
-    """The public names of a module, and those of the modules among them: `masks.FixedRate`."""
-    found = {}
-    for name in getattr(owner, "__all__", ()):
-        each = getattr(owner, name)
-        if inspect.ismodule(each):
-            found |= {f"{name}.{inner}": value for inner, value in exported(each).items()}
-        else:
-            found[name] = each
-    return found
-
-
-SURFACE = exported(mpt_lml) | {f"experiments.{n}": e for n, e in exported(experiments).items()}
 # Constants and type aliases have no docstring of their own.
 DOCUMENTED = {
     name: each for name, each in SURFACE.items() if inspect.isclass(each) or inspect.isroutine(each)

@@ -37,6 +37,9 @@ class GaussianProposal:
     factor: Float[Tensor, "N K K"]
     prior_share: float = 0.0
 
+    def __post_init__(self) -> None:
+        require(vars(self), "mean N K, factor N K K, prior_share [0,1)", finite=False)
+
     def sample(self, num_samples: int, *, generator: torch.Generator) -> Float[Tensor, "S N K"]:
         """``num_samples`` draws for every datum."""
         require(locals(), "num_samples 1.., generator")

@@ -23,6 +23,7 @@ from mpt_lml import files
 from mpt_lml.commands import scoring
 from mpt_lml.experiments import base, ledger
 from mpt_lml.experiments.base import Experiment, Outcome
+from mpt_lml.spec import require_seeds
 
 
 class _Clock:
@@ -172,7 +173,7 @@ def _settings(options: argparse.Namespace) -> Experiment:
             raise ValueError(f"--set takes FIELD=VALUE, got {each!r}.")
         given[field] = _value(text, hints.get(field))
     if options.seed:
-        given["seeds"] = tuple(options.seed)
+        given["seeds"] = require_seeds(options.seed)
     if options.model is not None:
         given["model"] = options.model
     return found.preset(options.preset, **given)
@@ -205,7 +206,7 @@ def _target(options: argparse.Namespace, root: Path | None) -> Path | None:
         return None
     home = root / "book" / "results" if root else Path("mpt-lml-results")
     path = Path(options.json or Path(options.out or home) / f"{options.name}.json")
-    files.require_writable(path.parent)
+    files.require_target(path)
     return path
 
 

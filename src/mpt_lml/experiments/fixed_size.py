@@ -12,6 +12,7 @@ from torch import Tensor
 from mpt_lml import curves, estimators, masks
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.convergence import mean_of_last, of_spread, paper_problem, seeded
+from mpt_lml.shapes import require_count
 
 
 @experiment(
@@ -38,6 +39,7 @@ class Figure1Right(Experiment):
     num_masks: int = 199
 
     def run(self, bench: Bench) -> Outcome:
+        require_count("seeds, which spread,", len(self.seeds), 2)
         size, steps = self.num_features, range(self.num_masks)
         sizes = (self.num_data, size, self.latent_dim)
         model, x = paper_problem(sizes, seeded(self.data_seed), bench.device)

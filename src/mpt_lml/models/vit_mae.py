@@ -133,7 +133,7 @@ class ViTMAE(ConditionalModel):
         """
         patches, count = self.patches(x), self.num_features
         every = range(1, count + 1)
-        for size in every if sizes is None else require_sizes(sizes, count):
+        for size in every if sizes is None else require_sizes(sizes, count, increase=False):
             mask = masks.sample_masks(len(x), count, size, generator=generator)
             mask = mask.to(self.device)
             yield mask, (patches - self.predict(x, mask)) * mask[:, :, None]

@@ -132,6 +132,9 @@ class Godambe:
     all_masks: Float[Tensor, "D Q Q"]
     one_mask: Float[Tensor, "D Q Q"]
 
+    def __post_init__(self) -> None:
+        require(vars(self), "fisher Q Q, sensitivity D Q Q, all_masks D Q Q, one_mask D Q Q")
+
     @classmethod
     def of(cls, family: GaussianFamily) -> Godambe:
         """At the point of ``family``, from all 2^D subsets; ``ValueError`` for D above 12."""
