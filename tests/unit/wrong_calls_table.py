@@ -657,8 +657,8 @@ def _objectives() -> dict[str, Case]:
             legal=lambda v: (
                 isinstance(v, Tensor)
                 and v.dtype == torch.float64
-                and v.ndim == 0
-                and (v.isnan().item() or v.item() > 0)
+                and v.ndim <= 1  # the axis of runs
+                and bool((v.isnan() | (v > 0)).all())
             )
         ),
         "moment": tensor(moment, nan=True, lead=True, also=lambda v: v.ndim == 2),
