@@ -49,10 +49,10 @@ $(STAMP): constraints.txt pyproject.toml
 book: $(STAMP) ## execute every chapter, build the HTML into _build/html
 	env -u MPT_LML_DATA $(BIN)/python book/_tools/build_site.py
 
-# The build executed every chapter: `site` compares what it gave with the outputs of the notebooks.
-test: book ## the book, then unit tests, checks on notebooks and on the built book
+test: book ## the book, then unit tests, nbval over every notebook, checks on the built book
 	$(BIN)/python book/_tools/notebooks.py --check
 	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory nbval
 	$(MAKE) --no-print-directory site
 
 # They count lines, start processes or compute in 60 digits: no call that others do not make.
