@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import resources
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -31,7 +32,7 @@ def mask_curve(
     *,
     ax: Axes,
     label: str | None = None,
-    color: str | None = None,
+    color: Any = None,
     area: bool = False,
 ) -> None:
     """Draw S(x; M), nats, against M on ``ax``, two standard errors shaded where there are any.
@@ -42,8 +43,8 @@ def mask_curve(
     >>> sizes = torch.arange(1, 4)
     >>> mask_curve(MaskCurve(sizes, -1.0 * sizes, 0.0 * sizes, 3), ax=plt.figure().subplots())
     """
-    require(locals(), "curve MaskCurve, ax Axes, label? str, color? str, area bool")
-    require({"color": is_color_like(color) or color}, "color? bool")  # matplotlib knows it
+    require(locals(), "curve MaskCurve, ax Axes, label? str, area bool")
+    _require_color(color)
     position = curve.num_masked.numpy()
     score, error = curve.score.numpy(), 2 * np.nan_to_num(curve.standard_error.numpy())
     marker = "o" if len(score) <= 30 else ""
@@ -66,11 +67,16 @@ def convergence(
     >>> import torch
     >>> convergence(torch.zeros(5, 100), ax=plt.figure().subplots())
     """
-    require(locals(), "difference R P, ax Axes, label? str, color str")
-    require({"color": is_color_like(color) or color}, "color bool")
+    require(locals(), "difference R P, ax Axes, label? str")
+    _require_color(color)
     masks_per_size = np.arange(1, difference.shape[1] + 1)
     for index, row in enumerate(difference.numpy()):
         ax.plot(masks_per_size, row, color=color, alpha=0.55, label=None if index else label)
     ax.axhline(0.0, color="#444444", lw=1.0, ls="--")
     ax.set_xlabel("masks per size P")
     ax.set_ylabel("LML − estimate  [nats]")
+
+
+def _require_color(color: Any) -> None:
+    if color is not None and not is_color_like(color):
+        raise ValueError(f"color must be one that matplotlib knows, got {color!r}.")

@@ -47,7 +47,8 @@ def crossover(
     >>> crossover(torch.tensor([0.0, -1.0, -5.0], dtype=torch.float64)).item()
     0.75
     """
-    require(locals(), "score ... L, rate? L")
+    require({"score": score}, "score ... L")
+    require({"rate": rate}, "rate? L", L=score.shape[-1])
     require(locals(), "height? ..." if isinstance(height, Tensor) else "height? (-inf,inf)")
     count = score.shape[-1]
     require_count("the number of rates", count, 2)
