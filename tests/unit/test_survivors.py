@@ -12,7 +12,9 @@ from models import generator, random_bernoulli, random_ppca
 from torch import Tensor
 
 from mpt_lml import (
+    PPCA,
     JointTable,
+    ViTMAE,
     bfgs,
     checkpoints,
     curves,
@@ -411,3 +413,44 @@ def test_pickles_stay_closed_where_no_folder_can_be_looked_at(tmp_path: Path, mo
     monkeypatch.setattr(checkpoints, "require_folder", lambda *_: None)
     with pytest.raises(CheckpointError, match="could not be loaded.*model.safetensors"):
         networks.load_network(str(tmp_path))
+
+
+def test_curves_side_by_side_are_bounded_one_by_one() -> None:
+    score = -torch.rand(3, 5, generator=generator(), dtype=torch.float64)
+    for bound in (
+        lambda s: diffusion.nelbo(s, torch.square),
+        lambda s: diffusion.step_elbo(s, torch.square, 4),
+        lambda s: diffusion.block_elbo(s, 3),
+    ):
+        alone = torch.stack([bound(row) for row in score])
+        torch.testing.assert_close(bound(score), alone, atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        diffusion.nelbo(score, torch.square), -score.sum(dim=1), atol=1e-9, rtol=0
+    )
+
+
+def test_apart_is_apart_from_the_value_that_is_named() -> None:
+    assert not verdicts.apart(1.0, 0.1, at=1.1)
+    assert verdicts.apart(0.0, 0.1, at=1.0)
+
+
+@pytest.mark.bad_input
+def test_one_entry_that_is_not_finite_is_enough(tmp_path: Path) -> None:
+    network = bert("classic")
+    network.bert.embeddings.LayerNorm.weight.data[3] = math.nan
+    network.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="LayerNorm.weight is not finite"):
+        networks.load_network(tmp_path)
+    mean = torch.tensor([0.0, math.inf])
+    with pytest.raises(ValueError, match="mean"):
+        PPCA(torch.ones(2, 1), 1.0, mean)
+
+
+def test_a_variance_of_each_size_has_two_forms() -> None:
+    network, sizes = networks.small_mae(8, 1, 4, width=16, seed=0), torch.arange(1.0, 5.0)
+    x, mask = torch.rand(2, 1, 8, 8, generator=generator()), masks.subsets(4)[1:]
+    short, long = (ViTMAE(network, each) for each in (sizes, sizes[:, None, None]))
+    assert torch.equal(short.log_conditional(x, mask), long.log_conditional(x, mask))
+    assert not torch.equal(
+        short.log_conditional(x, mask), ViTMAE(network, 1.0).log_conditional(x, mask)
+    )
