@@ -35,7 +35,7 @@ from mpt_lml.data import tokens
 from mpt_lml.estimators import latent
 from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import masked_lm, vae
-from mpt_lml.models.base import Grouped
+from mpt_lml.models.base import FromFunction, Grouped
 from mpt_lml.results import Estimate, MaskCurve
 from mpt_lml.theory import diffusion, rates
 
@@ -369,7 +369,7 @@ def test_every_model_is_given_its_own_masks() -> None:
     with pytest.raises(ValueError):
         objectives.mixture(loadings, offset, x, mask, grid)
     with pytest.raises(ValueError):
-        objectives.mixture(loadings, offset[:1], x, mask.expand(2, 1, 2), grid)
+        objectives.mixture(loadings, offset[:1], x, None, grid)
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -533,3 +533,21 @@ def test_padding_is_the_tokenizers_and_an_empty_sentence_is_numbered() -> None:
     assert ids.tolist() == [[1, 4, 4, 2], [1, 4, 2, 5]]
     with pytest.raises(ValueError, match="sentence 1 has no word pieces"):
         tokens.encode(tokenizer, ["sun", "moon", "sun"])
+
+
+def test_annealing_ends_at_the_posterior_and_begins_at_the_prior() -> None:
+    """With three temperatures β has to be 0, 1/2, 1: shifted, another ratio is estimated."""
+    found = estimators.ais(BERNOULLI, POINTS, 4000, 3, generator=generator(4))
+    exact = BERNOULLI.adaptive_log_marginal(POINTS, nodes_per_axis=41, extent=8.0).mean().item()
+    assert abs(found - exact) <= 5 * found.standard_error
+    assert found.standard_error < 0.05
+
+
+def test_one_coordinate_is_enough_for_a_model() -> None:
+    coin = FromFunction(lambda x, mask: torch.tensor([[[-1.0, -0.5]]]).expand(len(x), 1, 2), 1)
+    x = torch.tensor([[0], [1]])
+    assert coin.log_each(x, torch.ones(2, 1).bool()).tolist() == [[-1.0], [-0.5]]
+    tokenizer = BertTokenizer(vocab={p: n for n, p in enumerate(["[UNK]", "[CLS]", "[SEP]", "a"])})
+    tokenizer.add_special_tokens({"mask_token": "[MASK]", "pad_token": "[PAD]"})
+    network = networks.small_masked_lm(len(tokenizer), width=32, num_layers=1, seed=0)
+    assert masked_lm.MaskedLM.of(network, tokenizer).num_features == 1
