@@ -10,9 +10,13 @@ import pytest
 import torch
 from models import generator, random_bernoulli, random_ppca
 from torch import Tensor
+from transformers import BertTokenizer
 
+import mpt_lml
 from mpt_lml import (
+    PPCA,
     JointTable,
+    ViTMAE,
     bfgs,
     checkpoints,
     curves,
@@ -27,10 +31,12 @@ from mpt_lml import (
     verdicts,
 )
 from mpt_lml.checkpoints import CheckpointError
+from mpt_lml.data import tokens
+from mpt_lml.estimators import latent
 from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import masked_lm, vae
-from mpt_lml.models.base import Grouped
-from mpt_lml.results import Estimate
+from mpt_lml.models.base import FromFunction, Grouped
+from mpt_lml.results import Estimate, MaskCurve
 from mpt_lml.theory import diffusion, rates
 
 BERNOULLI = random_bernoulli(6, 2, 12)
@@ -363,7 +369,7 @@ def test_every_model_is_given_its_own_masks() -> None:
     with pytest.raises(ValueError):
         objectives.mixture(loadings, offset, x, mask, grid)
     with pytest.raises(ValueError):
-        objectives.mixture(loadings, offset[:1], x, mask.expand(2, 1, 2), grid)
+        objectives.mixture(loadings, offset[:1], x, None, grid)
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -411,3 +417,137 @@ def test_pickles_stay_closed_where_no_folder_can_be_looked_at(tmp_path: Path, mo
     monkeypatch.setattr(checkpoints, "require_folder", lambda *_: None)
     with pytest.raises(CheckpointError, match="could not be loaded.*model.safetensors"):
         networks.load_network(str(tmp_path))
+
+
+def test_curves_side_by_side_are_bounded_one_by_one() -> None:
+    score = -torch.rand(3, 5, generator=generator(), dtype=torch.float64)
+    for bound in (
+        lambda s: diffusion.nelbo(s, torch.square),
+        lambda s: diffusion.step_elbo(s, torch.square, 4),
+        lambda s: diffusion.block_elbo(s, 3),
+    ):
+        alone = torch.stack([bound(row) for row in score])
+        torch.testing.assert_close(bound(score), alone, atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        diffusion.nelbo(score, torch.square), -score.sum(dim=1), atol=1e-9, rtol=0
+    )
+
+
+def test_apart_is_apart_from_the_value_that_is_named() -> None:
+    assert not verdicts.apart(1.0, 0.1, at=1.1)
+    assert verdicts.apart(0.0, 0.1, at=1.0)
+
+
+@pytest.mark.bad_input
+def test_one_entry_that_is_not_finite_is_enough(tmp_path: Path) -> None:
+    network = bert("classic")
+    network.bert.embeddings.LayerNorm.weight.data[3] = math.nan
+    network.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="LayerNorm.weight is not finite"):
+        networks.load_network(tmp_path)
+    mean = torch.tensor([0.0, math.inf])
+    with pytest.raises(ValueError, match="mean"):
+        PPCA(torch.ones(2, 1), 1.0, mean)
+
+
+def test_a_variance_of_each_size_has_two_forms() -> None:
+    network, sizes = networks.small_mae(8, 1, 4, width=16, seed=0), torch.arange(1.0, 5.0)
+    x, mask = torch.rand(2, 1, 8, 8, generator=generator()), masks.subsets(4)[1:]
+    short, long = (ViTMAE(network, each) for each in (sizes, sizes[:, None, None]))
+    assert torch.equal(short.log_conditional(x, mask), long.log_conditional(x, mask))
+    assert not torch.equal(
+        short.log_conditional(x, mask), ViTMAE(network, 1.0).log_conditional(x, mask)
+    )
+
+
+def test_with_two_temperatures_annealing_is_importance_sampling_from_the_prior() -> None:
+    """β = 0 and 1: the move comes after the only weight."""
+    found = estimators.ais(BERNOULLI, POINTS, 50, 2, generator=generator(4))
+    z = latent.from_prior(BERNOULLI, POINTS, None).sample(50, generator=generator(4))
+    log_likelihood = BERNOULLI.log_factors(POINTS, z).sum(dim=-1)
+    expected = (log_likelihood.logsumexp(dim=0) - math.log(50)).mean()
+    assert found.value == pytest.approx(expected.item(), abs=1e-10)
+
+
+def test_an_integral_by_the_default_grid_is_that_of_a_normal() -> None:
+    start = torch.zeros(2, 2, dtype=torch.float64)
+    found = grids.log_integral(lambda z: -0.5 * (z - 1.0).square().sum(dim=-1), start)
+    # Trapezoids of width 1: the error is that of their Fourier series, 2 e^{-2π²} < 1e-8, and of the
+    # tails beyond five standard deviations, below 1e-6 an axis.
+    torch.testing.assert_close(
+        found, torch.full((2,), math.log(2 * math.pi)).double(), atol=4e-6, rtol=0
+    )
+
+
+def test_a_step_of_less_than_half_a_unit_is_as_long_as_its_slope() -> None:
+    seen = []
+
+    def hill(at: Tensor) -> Tensor:
+        seen.append(at.detach().clone())
+        return -0.5 * at.square().sum(dim=1)
+
+    bfgs.climb(torch.tensor([[0.3, 0.0]], dtype=torch.float64), hill)
+    assert torch.equal(seen[1], torch.zeros(1, 2).double())  # and not as far beyond
+
+
+def test_a_size_stands_once_in_a_curve() -> None:
+    for sizes in ([1, 1], [2, 1], [0, 1], [1, 5]):
+        with pytest.raises(ValueError, match="must increase within 1..4"):
+            MaskCurve(torch.tensor(sizes), -torch.ones(2), torch.zeros(2), 4)
+    assert MaskCurve(torch.tensor([4]), -torch.ones(1), torch.zeros(1), 4).num_features == 4
+
+
+def test_the_mean_over_data_of_a_stiff_model_is_the_mean() -> None:
+    loadings = torch.randn(6, 2, generator=generator(), dtype=torch.float64)
+    model = PPCA(loadings, 1e-10)
+    x, mask = model.sample(4, generator=generator(1)), masks.subsets(6)[1:]
+    each = model.log_conditional(x, mask).mean(dim=1)
+    # Relative to the residual's square over σ²: seven digits are left of sixteen.
+    torch.testing.assert_close(model.mean_log_conditional(x, mask), each, atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.bad_input
+def test_a_folder_that_cannot_be_written_is_found_by_writing() -> None:
+    if not Path("/proc/self").is_dir():
+        pytest.skip("no folder that refuses also the superuser")
+    with pytest.raises(PermissionError, match="cannot write to the output folder /proc/self"):
+        files.require_writable("/proc/self")
+
+
+def test_what_brings_matplotlib_comes_when_it_is_named() -> None:
+    assert mpt_lml.__getattr__("plots").__name__ == "mpt_lml.plots"
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        mpt_lml.__getattr__("nothing")
+
+
+def test_a_random_bert_has_the_vocabulary_that_is_asked_for(monkeypatch) -> None:
+    monkeypatch.setattr(networks, "at_random", lambda kind, config, *, seed: config)
+    assert networks.random_bert_base(7, seed=0).vocab_size == 7
+    assert networks.random_bert_base(seed=0).vocab_size == 30522  # bert-base-uncased
+
+
+def test_padding_is_the_tokenizers_and_an_empty_sentence_is_numbered() -> None:
+    pieces = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "sun", "[PAD]"]
+    tokenizer = BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)})
+    ids = tokens.encode(tokenizer, ["sun sun", "sun"]).ids
+    assert ids.tolist() == [[1, 4, 4, 2], [1, 4, 2, 5]]
+    with pytest.raises(ValueError, match="sentence 1 has no word pieces"):
+        tokens.encode(tokenizer, ["sun", "moon", "sun"])
+
+
+def test_annealing_ends_at_the_posterior_and_begins_at_the_prior() -> None:
+    """With three temperatures β has to be 0, 1/2, 1: shifted, another ratio is estimated."""
+    found = estimators.ais(BERNOULLI, POINTS, 4000, 3, generator=generator(4))
+    exact = BERNOULLI.adaptive_log_marginal(POINTS, nodes_per_axis=41, extent=8.0).mean().item()
+    assert abs(found - exact) <= 5 * found.standard_error
+    assert found.standard_error < 0.05
+
+
+def test_one_coordinate_is_enough_for_a_model() -> None:
+    coin = FromFunction(lambda x, mask: torch.tensor([[[-1.0, -0.5]]]).expand(len(x), 1, 2), 1)
+    x = torch.tensor([[0], [1]])
+    assert coin.log_each(x, torch.ones(2, 1).bool()).tolist() == [[-1.0], [-0.5]]
+    tokenizer = BertTokenizer(vocab={p: n for n, p in enumerate(["[UNK]", "[CLS]", "[SEP]", "a"])})
+    tokenizer.add_special_tokens({"mask_token": "[MASK]", "pad_token": "[PAD]"})
+    network = networks.small_masked_lm(len(tokenizer), width=32, num_layers=1, seed=0)
+    assert masked_lm.MaskedLM.of(network, tokenizer).num_features == 1
