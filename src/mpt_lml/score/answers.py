@@ -42,7 +42,7 @@ class AnswerScores:
         after the last token that they share with the prompt.
     num_passes : Tensor (N,) int64
 
-    >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).double().log().expand(*ids.shape, 2)
+    >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).double().log().expand(ids.shape + (2,))
     >>> found = answers(coin, [[0, 1]], [[[0, 1], [1, 1]]])
     >>> found.best.tolist(), found.difference.exp()
     ([1], tensor([[0.3333, 1.0000]], dtype=torch.float64))

@@ -101,7 +101,7 @@ class Scorer:
     named : str, optional
         What a function's results are kept under.
 
-    >>> coin = load(lambda ids, mask: torch.zeros(*ids.shape, 2).log_softmax(-1))
+    >>> coin = load(lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1))
     >>> coin.log_tokens(torch.tensor([[0, 1]]), torch.tensor([[True, False]])).exp()
     tensor([[0.5000, 1.0000]], dtype=torch.float64)
     """

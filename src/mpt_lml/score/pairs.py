@@ -37,7 +37,7 @@ class PairScores:
     pseudo_difference : Tensor, optional
         Difference of two pseudo-log-likelihoods, of 2D more passes: the usual, another quantity.
 
-    >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).double().log().expand(*ids.shape, 2)
+    >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).double().log().expand(ids.shape + (2,))
     >>> pairs(coin, [[0, 1, 0]], [[0, 0, 0]]).log_ratio.exp()
     tensor([3.0000], dtype=torch.float64)
     """

@@ -47,7 +47,9 @@ class SentenceScores:
     documents : Tensor (N,) int64
         Which texts are of one document, and not independent.
 
-    >>> scores = sentences(load(lambda i, m: torch.zeros(*i.shape, 2).log_softmax(-1)), [[0, 1, 1]])
+    >>> scores = sentences(
+    ...     load(lambda i, m: torch.zeros(i.shape + (2,)).log_softmax(-1)), [[0, 1, 1]]
+    ... )
     >>> scores.bits_per("token"), scores.standard_error
     (tensor([1.0000], dtype=torch.float64), tensor([0.], dtype=torch.float64))
     """
