@@ -362,6 +362,7 @@ def test_two_temperatures_and_one_step_are_enough() -> None:
     )
 
 
+@pytest.mark.bad_input
 def test_every_model_is_given_its_own_masks() -> None:
     grid, x = grids.gauss_hermite(1, 3), torch.ones(2, 2).double()
     loadings, offset = torch.zeros(2, 2, 1).double(), torch.zeros(2, 2).double()

@@ -122,7 +122,6 @@ class ViTMAE(ConditionalModel):
         noise = _masking_noise(self.network, mask.to(self.device))
         return self.network(self._inputs(x.to(self.device)), noise=noise).loss
 
-    @torch.no_grad()
     def residuals(
         self, x: Tensor, *, generator: torch.Generator, sizes: Sequence[int] | None = None
     ) -> Iterator[tuple[Bool[Tensor, "N D"], Float[Tensor, "N D d"]]]:
@@ -136,7 +135,9 @@ class ViTMAE(ConditionalModel):
         for size in every if sizes is None else require_sizes(sizes, count, increase=False):
             mask = masks.sample_masks(len(x), count, size, generator=generator)
             mask = mask.to(self.device)
-            yield mask, (patches - self.predict(x, mask)) * mask[:, :, None]
+            with torch.no_grad():
+                residual = (patches - self.predict(x, mask)) * mask[:, :, None]
+            yield mask, residual
 
     def squared_error(
         self, x: Tensor, *, generator: torch.Generator, sizes: Sequence[int] | None = None

@@ -114,7 +114,7 @@ class SentenceCurves:
         rate = crossover(each.mean(dim=0), percent)
         return Estimate(rate.item(), error.item(), len(where), "%")
 
-    def bias_at(self, rates: Sequence[float] = (15, 25, 40)) -> dict[float, Estimate]:
+    def bias_at(self, rates: Sequence[int | float] = (15, 25, 40)) -> dict[Any, Estimate]:
         """D·S(rate) − area at each of ``rates`` in percent, with its error over sentences, nats.
 
         What a fixed rate says of a sentence too much, between two rates of the design by a straight
@@ -131,7 +131,7 @@ class SentenceCurves:
             found[rate] = Estimate(mean.item(), error.item(), len(self.raw))
         return found
 
-    def rows(self) -> list[dict[str, float]]:
+    def rows(self) -> list[dict[str, Any]]:
         """One a rate, for a table: percent, score and its error over sentences, nats a token."""
         names = ("rate", "score", "standard_error")
         columns = (self.design.columns, self.score.tolist(), self.standard_error.tolist())

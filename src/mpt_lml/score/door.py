@@ -30,7 +30,7 @@ __all__ = ["Scorer", "load"]
 Part = Mapping[str, Tensor]
 Keep = Callable[[str, Callable[[], Part]], Part]
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
-Texts = Sequence[str] | Sequence[Sequence[int]] | Tensor | Tokens
+Texts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Tensor] | Tensor | Tokens
 BATCH_BYTES = 2**29
 """Logits and attention of the rows that go through a model together; one row may take more."""
 

@@ -95,7 +95,7 @@ class SentenceScores:
         unit = "nats" if per == "sentence" else f"bits a {per}"
         return Estimate(mean.item(), float(error / size.sum()), count, unit)
 
-    def rows(self) -> list[dict[str, float]]:
+    def rows(self) -> list[dict[str, Any]]:
         """One dictionary a text, for a table; what was not asked for or is not known is left out."""
         columns = {name: value for name, value in vars(self).items() if not value.isnan().all()}
         if self.num_bytes.any():
