@@ -93,6 +93,13 @@ def require_values(x: Tensor, sizes: Sequence[int]) -> None:
         _require_entries("x", x, bad, legal, "Values are counted from 0.")
 
 
+def require_ids(
+    name: str, ids: Tensor, count: int, hint: str = "It comes from another tokenizer."
+) -> None:
+    """Check that ``ids`` are 0..``count`` − 1."""
+    _require_entries(name, ids, (ids < 0) | (ids >= count), f"0..{count - 1}", hint)
+
+
 def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str = "") -> None:
     """Check that ``value`` is a single number, no bool, in "(0,inf)", "[0,1)~" (or NaN), ..."""
     low, high = map(float, legal.rstrip("~")[1:-1].split(","))

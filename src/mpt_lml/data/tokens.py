@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mpt_lml.shapes import require_count, require_generator
+from mpt_lml.shapes import require_count, require_ids
+from mpt_lml.spec import require
 
 __all__ = ["Tokens", "encode"]
 
@@ -45,6 +46,13 @@ class Tokens:
     maskable: Bool[Tensor, "N L"]
     lengths: Int[Tensor, " N"]
 
+    def __post_init__(self) -> None:
+        require(vars(self), "int ids N L, int types N L, bool maskable N L, int lengths N")
+        if min(self.ids.min(), self.types.min(), self.lengths.min() - 1) < 0:
+            raise ValueError("ids and types must count from 0, and lengths from 1.")
+        if self.lengths.max() > self.ids.shape[1]:
+            raise ValueError(f"lengths must be at most L = {self.ids.shape[1]}.")
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -55,6 +63,8 @@ class Tokens:
 
     def rows(self, chosen: Int[Tensor, " B"]) -> Tokens:
         """Some rows, cut to the longest of them."""
+        require(locals(), "int chosen N")
+        require_ids("chosen", chosen, len(self), "Rows are counted from 0.")
         length = int(self.lengths[chosen].max())
         ids, types = self.ids[chosen, :length], self.types[chosen, :length]
         return Tokens(ids, types, self.maskable[chosen, :length], self.lengths[chosen])
@@ -64,14 +74,14 @@ class Tokens:
 
         ``ranks < M`` is then a uniformly random mask of M maskable tokens.
         """
-        require_generator(generator)
+        require(locals(), "generator")
         noise = torch.rand(self.ids.shape, generator=generator, dtype=torch.float64)
         return noise.masked_fill(~self.maskable, 2.0).argsort(dim=1).argsort(dim=1)
 
     def sizes_at(self, rates: Int[Tensor, " R"]) -> Int[Tensor, "N R"]:
         """M = ⌈rD/100⌉ for rates r in percent: the size on whose step of the curve r lies."""
-        for rate in rates.tolist():
-            require_count("rate in percent", rate, 1, 100)
+        require(locals(), "int rates R")
+        require({"rates": rates.tolist()}, "rates* 1..100")
         return -(-rates[None, :] * self.num_features[:, None] // 100)
 
 
@@ -117,6 +127,7 @@ def encode(
     >>> encode(tokenizer, ["He sat down by the fire."]).num_features
     tensor([7])
     """
+    require(locals(), "tokenizer PreTrainedTokenizerBase, max_length? 1..")
     _require_texts(first, second)
     pairs = () if second is None else (list(second),)
     wanted = {"return_special_tokens_mask": True, "return_token_type_ids": True}
@@ -141,14 +152,15 @@ def encode(
 
 
 def _require_texts(first: Sequence[str], second: Sequence[str] | None) -> None:
-    if isinstance(first, str) or len(first) == 0:
-        raise ValueError(f"first must be a sequence of at least one sentence, got {first!r}.")
+    require(locals(), "first Sequence, second? Sequence, first* str, second?* str")
+    if len(first) == 0:
+        raise ValueError("first must be a sequence of at least one sentence.")
     if second is not None and len(second) != len(first):
         raise ValueError(f"{len(first)} first sentences came with {len(second)} second ones.")
-    for sentences in (first, second or ()):
+    for name, sentences in (("first", first), ("second", second or ())):
         for number, sentence in enumerate(sentences):
             if not sentence.strip():
-                raise ValueError(f"sentence {number} is empty: there is nothing to score.")
+                raise ValueError(f"sentence {number} is empty: no word to score in {name}.")
 
 
 def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:

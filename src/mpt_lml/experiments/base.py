@@ -22,6 +22,7 @@ from mpt_lml.checkpoints import resolved_revision, why_not_here
 from mpt_lml.files import book_file, load_tensors, read_json, save_tensors, versions
 from mpt_lml.fit import Progress, silent
 from mpt_lml.networks import fingerprint
+from mpt_lml.spec import require, require_seeds
 from mpt_lml.verdicts import mean_and_error
 
 
@@ -60,6 +61,11 @@ class Outcome:
     settings: dict[str, Any] = field(default_factory=dict)
     seconds: float | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(vars(self), "findings dict, arrays dict, seconds? [0,inf), data_sha256? str")
+        values = {"findings": self.findings.values(), "arrays": self.arrays.values()}
+        require(values, "findings* Finding, arrays* Tensor")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain lists and numbers for JSON, arrays rounded to 8 significant digits."""
@@ -145,8 +151,9 @@ class Experiment(ABC):
     @classmethod
     def preset(cls, preset: str = "paper", **settings: Any) -> Experiment:
         """The settings of a preset, those given replaced; other names are refused."""
-        if preset not in ("paper", "quick"):
-            raise ValueError(f"preset must be 'paper' or 'quick', got {preset!r}.")
+        require(locals(), "preset paper|quick")
+        if "seeds" in settings:
+            settings["seeds"] = require_seeds(settings["seeds"])
         known = [each.name for each in dataclasses.fields(cls)]
         for unknown in [name for name in settings if name not in known]:
             others = [name for name in names() if unknown in find(name).__dataclass_fields__]
@@ -199,6 +206,7 @@ def names() -> list[str]:
 
 def find(name: str) -> type[Experiment]:
     """The experiment called ``name``; :class:`UnknownExperimentError` suggests near names."""
+    require(locals(), "name str")
     if name in _REGISTRY:
         return _REGISTRY[name]
     near = difflib.get_close_matches(name, _REGISTRY, n=3, cutoff=0.4)
@@ -229,11 +237,12 @@ def run(
     >>> run("table-1", "quick", num_data=20).arrays["estimates"].shape
     torch.Size([2, 5])
     """
+    require(locals(), "progress Callable, checkpoints? path, otherwise? str")
     chosen = find(name).preset(preset, **settings)
     bench = bench_for(chosen, device, progress, checkpoints)
     if otherwise is None:
         return chosen.run(bench)
-    model = dataclasses.asdict(chosen)["model"]
+    model = dataclasses.asdict(chosen).get("model")
     reason: object = None if model is None or Path(model).exists() else why_not_here(model)
     if reason is None:
         try:
@@ -255,8 +264,7 @@ def bench_for(
         raise ValueError(
             f"{chosen.name} keeps no state to go on from ({chosen.cost}): leave the checkpoints out."
         )
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
+    require(locals(), "device auto|cpu|cuda")
     if device == "cuda" and not chosen.gpu:
         raise ValueError(f"{chosen.name} computes on the CPU only. Leave the device out.")
     available = torch.cuda.is_available()

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,8 +22,9 @@ from mpt_lml import data, networks
 from mpt_lml.checkpoints import gpu
 from mpt_lml.data import Tokens
 from mpt_lml.files import digest, load_tensors, save_tensors
-from mpt_lml.models.masked_lm import MaskedLM, Precision
-from mpt_lml.shapes import require_count
+from mpt_lml.models.masked_lm import PRECISIONS, MaskedLM, Precision
+from mpt_lml.shapes import require_ids
+from mpt_lml.spec import require
 
 __all__ = ["Scorer", "load"]
 
@@ -45,6 +46,17 @@ def silent(items: Iterable[Any], _: str) -> Iterable[Any]:
     return items
 
 
+def require_texts(texts: Texts, name: str = "texts") -> None:
+    """Check that ``texts`` are strings, or token ids counted from 0."""
+    if isinstance(texts, Tensor):
+        require({name: texts}, f"int {name} N L")
+    elif not isinstance(texts, Sequence) or isinstance(texts, str | bytes) or not texts:
+        raise ValueError(f"{name} must be a sequence of at least one text, got {texts!r}.")
+    for each in [texts] if isinstance(texts[0], str) else texts:
+        one = each.tolist() if isinstance(each, Tensor) else each
+        require({name: one}, f"{name}* " + ("str" if each is texts else "0.."))
+
+
 class _Function:
     """A function (ids, mask) → log-probabilities (B, L, V), tested at its first answer."""
 
@@ -52,17 +64,19 @@ class _Function:
         self.function, self.mask_token, self.vocab_size = function, mask_token, 0
 
     def log_tokens(self, ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
-        found = self._ask(ids, mask).gather(1, ids[mask][:, None])[:, 0]
+        found, wanted = self._ask(ids, mask), ids[mask][:, None]
+        require_ids("ids", wanted, found.shape[-1])
+        found = found.gather(1, wanted)[:, 0]
         return torch.zeros(ids.shape, dtype=torch.float64).masked_scatter(mask, found)
 
     @torch.no_grad()
     def _ask(self, ids: Tensor, mask: Tensor) -> Tensor:
         shown = ids if self.mask_token is None else ids.masked_fill(mask, self.mask_token)
         found = self.function(shown, mask)
-        if found.ndim != 3 or found.shape[:2] != ids.shape:
+        if not isinstance(found, Tensor) or found.ndim != 3 or found.shape[:2] != ids.shape:
             raise ValueError(
                 "the function must return log-probabilities (B, L, V) for ids (B, L) = "
-                f"{tuple(ids.shape)}, got {tuple(found.shape)}."
+                f"{tuple(ids.shape)}, got {tuple(getattr(found, 'shape', ())) or found!r}."
             )
         return found[mask.to(found.device)].double().cpu()
 
@@ -134,6 +148,7 @@ class Scorer:
 
         Raises ``ValueError`` for a nameless function and for a damaged file.
         """
+        require(locals(), "folder path")
         if self.identity is None:
             raise ValueError("what is kept must say of which model: load(..., identity='NAME').")
         own = {**self.identity, **settings}
@@ -155,8 +170,7 @@ class Scorer:
         """
         if isinstance(texts, Tokens):
             return texts
-        if isinstance(texts, str) or not len(texts):
-            raise ValueError(f"texts must be a sequence of at least one text, got {texts!r}.")
+        require_texts(texts)
         if isinstance(texts[0], str):
             if self.tokenizer is None:
                 raise ValueError("texts are strings: give a tokenizer=, or lists of token ids.")
@@ -173,6 +187,7 @@ class Scorer:
 
     def is_frame(self, ids: Int[Tensor, "*B L"]) -> Bool[Tensor, "*B L"]:
         """Which tokens the tokenizer puts around a text: special ones, but for the unknown one."""
+        require(locals(), "int ids ... L")
         unknown = getattr(self.tokenizer, "unk_token_id", None)
         return self._is_special(ids) & (ids != (-1 if unknown is None else unknown))
 
@@ -182,6 +197,7 @@ class Scorer:
 
     def require_length(self, tokens: Tokens) -> None:
         """Raise ``ValueError`` for the first row that is longer than :attr:`max_length`."""
+        require(locals(), "tokens Tokens")
         long = tokens.lengths > (self.max_length or tokens.lengths.max())
         if long.any():
             which = int(long.long().argmax())
@@ -204,6 +220,7 @@ class Scorer:
         ``numbers`` are the rows' texts, for messages. Raises ``ValueError`` where an answer of the
         model is not finite.
         """
+        require(locals(), "int ids N L, bool mask N L, int types? N L, int numbers? N, generator?")
         if isinstance(self.source, _Function) and not self.source.vocab_size:
             most = int(mask.sum(dim=1).argmax())
             self.source.test(ids[most : most + 1], mask[most : most + 1])
@@ -265,15 +282,19 @@ def load(
     """
     if isinstance(model, Scorer):
         return model
-    require_count("max_tokens", max_tokens, 1)
-    if precision not in get_args(Precision):
-        raise ValueError(f"precision must be one of {get_args(Precision)}, got {precision!r}.")
+    require(locals(), "max_tokens 1.., max_length? 1.., identity? str, device str, revision? str")
+    require(locals(), "precision " + PRECISIONS)
+    try:
+        torch.empty(0, device="cpu" if device == "auto" else device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {device!r} cannot be used here: {error}") from error
     if isinstance(model, str | Path):
         tokenizer = model if tokenizer is None else tokenizer
         model = networks.load_network(model, revision=revision)
         device = str(gpu() or "cpu") if device == "auto" else device
     if isinstance(tokenizer, str | Path):
         tokenizer = networks.load_tokenizer(tokenizer, revision=revision)
+    require(locals(), "tokenizer? PreTrainedTokenizerBase")
     bounded = None if isinstance(model, MaskedLM) else max_tokens
     if isinstance(model, torch.nn.Module) and hasattr(model, "config"):
         if tokenizer is None:
