@@ -117,11 +117,10 @@ class NGrams(Experiment):
                 f"{name}/error": found.standard_error,
                 f"{name}/tokens": found.num_tokens,
             }
-        area, pseudo, gram, count = (
-            arrays[f"{self.data_sets[0]}/{key}"] for key in ("area", "pseudo", "3-gram", "tokens")
-        )
-        findings = {
-            f"ngrams-{key}": Finding.over((value - gram) / count.double().mean())  # nats a token
-            for key, value in (("area", area), ("pseudo", pseudo))
+        first = {key: arrays[f"{self.data_sets[0]}/{key}"] for key in (*grams, "area", "pseudo")}
+        count = arrays[f"{self.data_sets[0]}/tokens"].double().mean()
+        findings = {  # nats a token
+            f"ngrams-{key}": Finding.over((first[key] - first["3-gram"]) / count)
+            for key in ("area", "pseudo")
         }
         return Outcome(findings, arrays, checksum([torch.cat(rows)]))
