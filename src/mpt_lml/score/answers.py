@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.data import Tokens
+from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.score.blocks import Blocks
 from mpt_lml.score.design import SEED
-from mpt_lml.score.door import Keep, Progress, Scorer, afresh, load, require_texts, silent
+from mpt_lml.score.door import Keep, Progress, Scorer, afresh, load, silent
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
@@ -99,12 +99,11 @@ def answers(
     require(locals(), "num_orders 2.., keep Callable, progress Callable, options Sequence, " + SEED)
     for name, each in (("prompts", prompts), *(("options", some) for some in options)):
         require_texts(each, name)
-    kinds = {isinstance(text, str) for texts in (prompts, *options) for text in texts}
-    if len(prompts) != len(options) or len(kinds) > 1:
-        raise ValueError(
-            "give a list of prompts, and for each a list of at least one of its options, all of them "
-            "strings or all token ids."
-        )
+    if (
+        len(prompts) != len(options)
+        or len({isinstance(t[0], str) for t in (prompts, *options)}) > 1
+    ):
+        raise ValueError("give a list of prompts, and for each a list of options of the same kind.")
     asked = torch.tensor([n for n, each in enumerate(options) for _ in each])
     texts: list[Any] = [
         head + tail if isinstance(head, str) and isinstance(tail, str) else [*head, *tail]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mpt_lml import data, networks
 from mpt_lml.checkpoints import gpu
-from mpt_lml.data import Tokens
+from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.files import digest, load_tensors, save_tensors
 from mpt_lml.models.masked_lm import PRECISIONS, MaskedLM, Precision
 from mpt_lml.shapes import require_ids
@@ -44,17 +44,6 @@ def afresh(_: str, work: Callable[[], Part]) -> Part:
 def silent(items: Iterable[Any], _: str) -> Iterable[Any]:
     """For ``progress``: nothing is shown."""
     return items
-
-
-def require_texts(texts: Texts, name: str = "texts") -> None:
-    """Check that ``texts`` are strings, or token ids counted from 0."""
-    if isinstance(texts, Tensor):
-        require({name: texts}, f"int {name} N L")
-    elif not isinstance(texts, Sequence) or isinstance(texts, str | bytes) or not texts:
-        raise ValueError(f"{name} must be a sequence of at least one text, got {texts!r}.")
-    for each in [texts] if isinstance(texts[0], str) else texts:
-        one = each.tolist() if isinstance(each, Tensor) else each
-        require({name: one}, f"{name}* " + ("str" if each is texts else "0.."))
 
 
 class _Function:

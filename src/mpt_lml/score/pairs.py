@@ -103,7 +103,7 @@ def pairs(
     width, numbers = min(one.ids.shape[1], other.ids.shape[1]), torch.arange(len(one))
     texts = [
         Tokens(
-            *(each[:, :width] for each in (t.ids, t.types, t.maskable)), t.lengths.clamp(max=width)
+            t.ids[:, :width], t.types[:, :width], t.maskable[:, :width], t.lengths.clamp(max=width)
         )
         for t in (one, other)
     ]

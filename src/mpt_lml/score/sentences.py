@@ -12,19 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mpt_lml.data import Tokens
+from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.results import Estimate
-from mpt_lml.score.door import (
-    Keep,
-    Part,
-    Progress,
-    Scorer,
-    Texts,
-    afresh,
-    load,
-    require_texts,
-    silent,
-)
+from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.score.estimate import FIELDS, Plan, one_row, windows
 from mpt_lml.spec import require
 
