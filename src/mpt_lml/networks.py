@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 Architecture = Literal["modern", "classic"]
-SEED = f"0..{2**63 - 1}"
 
 
 def at_random(build: Any, config: Any, *, seed: int) -> Any:
@@ -44,7 +43,7 @@ def at_random(build: Any, config: Any, *, seed: int) -> Any:
     >>> at_random(BertForMaskedLM, BertConfig(num_hidden_layers=1, **sizes), seed=4).training
     False
     """
-    require(locals(), f"build Callable, seed {SEED}")
+    require(locals(), "build Callable, seed 0..9223372036854775807")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(config).eval()
@@ -157,10 +156,8 @@ def small_mae(
     require(locals(), "image_size 1.., num_channels 1.., patch_size 1.., width 1..")
     require(locals(), "num_layers 1.., decoder_layers 1..")
     if image_size % patch_size or width % 4:
-        raise ValueError(
-            f"image_size {image_size} is not a multiple of patch_size {patch_size}: the patches "
-            f"would not cover the image; or width {width} is none of 4, the number of heads."
-        )
+        message = f"image_size {image_size} is not a multiple of patch_size {patch_size}"
+        raise ValueError(f"{message}, or width {width} not of 4, the number of heads.")
     config = ViTMAEConfig(
         image_size=image_size,
         num_channels=num_channels,
@@ -192,8 +189,7 @@ def load_small_bert() -> tuple[Any, PreTrainedTokenizerBase]:
     >>> len(load_small_bert()[1])
     6000
     """
-    folder = small_bert_folder()
-    return load_network(folder), load_tokenizer(folder)
+    return load_network(small_bert_folder()), load_tokenizer(small_bert_folder())
 
 
 def small_bert_folder() -> Path:
@@ -254,9 +250,8 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
             f"{source} lacks {len(missing)} of the weights of {type(network).__name__}, such as "
             f"{missing[0]}; they would be random. It may be an encoder alone."
         )
-    for name, weight in network.named_parameters():
-        if not weight.isfinite().all():
-            raise CheckpointError(f"{source} is damaged: {name} is not finite. Fetch it again.")
+    if bad := [name for name, each in network.named_parameters() if not each.isfinite().all()]:
+        raise CheckpointError(f"{source} is damaged: {bad[0]} is not finite. Fetch it again.")
     return network.eval()
 
 
@@ -281,8 +276,7 @@ def fast_linear(network: nn.Module) -> Iterator[None]:
 
     PyTorch has two libraries for these products and asks MKL, which does not use the widest
     registers of every maker's processors; where it does not, oneDNN takes less than half the time.
-    The arithmetic is float32 in both. Layers of another type, precision or device stay as they
-    are, and so does everything where PyTorch comes without oneDNN.
+    The arithmetic is float32 in both. Other layers stay as they are, and all do without oneDNN.
     """
     # The operation that torch.compile puts in the place of a linear layer; it has no other name.
     product = getattr(torch.ops.mkldnn, "_linear_pointwise", None)

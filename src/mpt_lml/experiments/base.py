@@ -81,8 +81,8 @@ def weights_of(model: str | Path | None, network: Any) -> dict[str, str | None] 
     """For :class:`Outcome`: a loaded network's name, the commit behind it on the hub, its hash."""
     if model is None:
         return None
-    place = {"name": str(model), "revision": resolved_revision(model)}
-    return {**place, "sha256": fingerprint(network)}
+    revision = resolved_revision(model)
+    return {"name": str(model), "revision": revision, "sha256": fingerprint(network)}
 
 
 def _rounded(value: Any) -> Any:
@@ -244,11 +244,11 @@ def run(
         return chosen.run(bench)
     model = dataclasses.asdict(chosen).get("model")
     reason: object = None if model is None or Path(model).exists() else why_not_here(model)
-    if reason is None:
-        try:
+    try:
+        if reason is None:
             return chosen.run(bench)
-        except OSError as error:  # no weights, or no sentences or images
-            reason = error
+    except OSError as error:  # no weights, or no sentences or images
+        reason = error
     print(f"not run here ({reason}): {otherwise}")
     return Outcome({})
 
@@ -267,10 +267,9 @@ def bench_for(
     require(locals(), "device auto|cpu|cuda")
     if device == "cuda" and not chosen.gpu:
         raise ValueError(f"{chosen.name} computes on the CPU only. Leave the device out.")
-    available = torch.cuda.is_available()
-    if device == "cuda" and not available:
+    gpu = torch.cuda.is_available() and chosen.gpu and device != "cpu"
+    if device == "cuda" and not gpu:
         raise ValueError("device 'cuda' was asked for, but torch sees no GPU. Use 'auto' or 'cpu'.")
-    gpu = available and chosen.gpu and device != "cpu"
     return Bench(torch.device("cuda" if gpu else "cpu"), progress, folder)
 
 
@@ -291,17 +290,11 @@ def load(name: str) -> Outcome:
     return Outcome(
         {key: Finding(**value) for key, value in stored["findings"].items()},
         {k: torch.tensor(a.astype(float) if a.dtype == object else a) for k, a in arrays.items()},
-        stored["data_sha256"],
-        stored.get("weights"),
-        stored["config"],
-        stored["seconds"],
-        stored["provenance"],
+        *map(stored.get, ("data_sha256", "weights", "config", "seconds", "provenance")),
     )
 
 
 def checksum(tensors: Iterable[Tensor]) -> str:
     """SHA-256 of the bytes of ``tensors``, so that a stored result names its data."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+    parts = (each.cpu().contiguous().numpy().tobytes() for each in tensors)
+    return hashlib.sha256(b"".join(parts)).hexdigest()

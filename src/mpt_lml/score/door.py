@@ -55,17 +55,16 @@ class _Function:
     def log_tokens(self, ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
         found, wanted = self._ask(ids, mask), ids[mask][:, None]
         require_ids("ids", wanted, found.shape[-1])
-        found = found.gather(1, wanted)[:, 0]
-        return torch.zeros(ids.shape, dtype=torch.float64).masked_scatter(mask, found)
+        return torch.zeros(ids.shape).double().masked_scatter(mask, found.gather(1, wanted))
 
     @torch.no_grad()
     def _ask(self, ids: Tensor, mask: Tensor) -> Tensor:
         shown = ids if self.mask_token is None else ids.masked_fill(mask, self.mask_token)
         found = self.function(shown, mask)
         if not isinstance(found, Tensor) or found.ndim != 3 or found.shape[:2] != ids.shape:
+            got, wanted = tuple(getattr(found, "shape", ())) or found, tuple(ids.shape)
             raise ValueError(
-                "the function must return log-probabilities (B, L, V) for ids (B, L) = "
-                f"{tuple(ids.shape)}, got {tuple(getattr(found, 'shape', ())) or found!r}."
+                f"log-probabilities (B, L, V) of ids {wanted} are wanted, got {got!r}."
             )
         return found[mask.to(found.device)].double().cpu()
 
@@ -74,10 +73,8 @@ class _Function:
         found = self._ask(ids, mask)
         count, total = found.shape[-1], found.logsumexp(dim=-1)
         if (total.abs() > 0.05).any():  # bfloat16 has three digits
-            raise ValueError(
-                f"the function's probabilities add up to {total.exp()[0]:.4g}, not to 1: return "
-                "logits.log_softmax(dim=-1)."
-            )
+            sums = f"probabilities add up to {total.exp()[0]:.4g}, not to 1"
+            raise ValueError(f"the function's {sums}: return logits.log_softmax(dim=-1).")
         other = self._ask(torch.where(mask, (ids + 1) % count, ids), mask)
         if not torch.allclose(other, found, rtol=0, atol=1e-4, equal_nan=True):
             raise ValueError(
@@ -168,10 +165,8 @@ class Scorer:
         lengths = torch.tensor([len(row) for row in rows])
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         maskable = (torch.arange(ids.shape[1]) < lengths[:, None]) & ~self._is_special(ids)
-        if not maskable.any(dim=1).all():
-            raise ValueError(
-                f"text {int(maskable.any(dim=1).long().argmin())} has nothing to mask."
-            )
+        if len(bare := (~maskable.any(dim=1)).nonzero()):
+            raise ValueError(f"text {int(bare[0])} has nothing to mask.")
         return Tokens(ids, torch.zeros_like(ids), maskable, lengths)
 
     def is_frame(self, ids: Int[Tensor, "*B L"]) -> Bool[Tensor, "*B L"]:
