@@ -73,9 +73,9 @@ def _cut(value: float) -> float:
 class Table1(Experiment):
     """Mean and sample standard deviation over the mask seeds, the exact value, and the spread.
 
-    The text suggests K = 2; the printed values come from K = 5, D = 200. Arrays: ``estimates``
-    (columns, seeds) in nats per datum, ``num_masks`` (columns,), ``spread`` (), the standard
-    deviation of the estimate at P = 1 from masks that the table does not use.
+    The text suggests K = 2; the printed values come from K = 5, D = 200. ``spread_masks``, which the
+    table does not use, say how far one is off at P = 1. Array: ``estimates`` (columns, seeds) in nats
+    per datum.
     """
 
     num_data: int = 1000
@@ -110,9 +110,7 @@ class Table1(Experiment):
             "table-1-cut-digits": Finding(float(sum(cut))),
             "claim-fast": Finding.over(blocks / abs(found["true"].measured)),
         }
-        columns = torch.tensor(self.num_masks)
-        arrays = {"estimates": estimates, "num_masks": columns, "spread": blocks.mean()}
-        return Outcome(findings, arrays, checksum([x, model.loadings]))
+        return Outcome(findings, {"estimates": estimates}, checksum([x, model.loadings]))
 
 
 @dataclass(frozen=True)

@@ -83,9 +83,7 @@ class Figure1Right(Experiment):
 class Unbiased(Experiment):
     """Mean of estimate minus log p(x), for the paper's estimator at P = 1 and for D · s(A).
 
-    The problems (W and data) are those of Figure 1, center. Arrays: ``bias`` (2, S) and ``spread``
-    (2, S), mean and standard deviation over the replicates of each problem, first for one mask per
-    size, then for one mask of a uniform size; nats per datum.
+    The problems (W and data) are those of Figure 1, center.
     """
 
     one_per_size: int = 2000
@@ -104,9 +102,8 @@ class Unbiased(Experiment):
             truth = estimators.exact(model, x)
             bias.append(torch.stack([(each - truth).mean() for each in estimates]))
             spread.append(torch.stack([(each - truth).std() for each in estimates]))
-        arrays = {"bias": torch.stack(bias, dim=1), "spread": torch.stack(spread, dim=1)}
         counts = torch.tensor([self.one_per_size, self.random_size])
-        error = (arrays["spread"].square().sum(dim=1) / counts).sqrt() / len(self.seeds)
-        found = zip(arrays["bias"].mean(dim=1).tolist(), error.tolist(), strict=True)
+        error = (torch.stack(spread).square().sum(dim=0) / counts).sqrt() / len(self.seeds)
+        found = zip(torch.stack(bias).mean(dim=0).tolist(), error.tolist(), strict=True)
         findings = dict(zip(names, (Finding(*each) for each in found), strict=True))
-        return Outcome(findings, arrays, checksum(used))
+        return Outcome(findings, data_sha256=checksum(used))

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import data, estimators, fit, grids, objectives
+from mpt_lml import data, fit, grids, objectives
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.convergence import seeded
 from mpt_lml.grids import Grid
@@ -55,7 +55,7 @@ ON_EACH = {  # on every data
     cost="about 35 min, resumable",
     quick={"trained": tuple(f"digits/{row}" for row in ROWS), "num_data": 60, "held_out": 40}
     | {"num_epochs": 6, "long_epochs": (9, 9), "track_every": 3, "track_nodes": 30}
-    | {"arbiter_data": 10, "arbiter_samples": 200, "seeds": (4, 44)},
+    | {"seeds": (4, 44)},
     resumable=True,
 )
 @dataclass(frozen=True)
@@ -71,9 +71,8 @@ class Figure3Upper(Experiment):
     ``coarse/KEY`` and ``own/KEY``, of the training images on 4 × 4 nodes and on the grid of the
     training; ``bound/KEY``, the ELBO reached; ``gaussian``, see :meth:`gaussian_deficit`. Along the
     training, (tracked epochs, seeds): ``track/KEY`` on a fine grid, for the two printed rows
-    ``read/KEY`` on 4 × 4 nodes and ``loss/KEY``. For the first seed of some rows ``loadings/KEY``
-    (D, K + 1), offset last, and ``grids/KEY`` of :meth:`compare_grids`; with ``decoders``, for every
-    row ``decoders/KEY`` (seeds, D, K + 1).
+    ``read/KEY`` on 4 × 4 nodes and ``loss/KEY``. With ``decoders``, for every row ``decoders/KEY``
+    (seeds, D, K + 1), offset last.
     """
 
     trained: tuple[str, ...] = (  # in this order
@@ -88,7 +87,6 @@ class Figure3Upper(Experiment):
     num_epochs: int = 800
     long_epochs: tuple[int, ...] = (1200, 4000)  # of rows that end in "long": MNIST, others
     encoder_scale: float = 0.01  # of the encoder alone, for "elbo-small"
-    long_masks: int = 10  # masks per epoch where the ledger compares objectives
     learning_rate: float = 0.01
     fixed_rate: float = 0.15
     grid_nodes: int = 14  # an axis, for training
@@ -96,8 +94,6 @@ class Figure3Upper(Experiment):
     track_nodes: int = 64  # an axis on [−8, 8]², for the LML along the way
     track_every: int = 50
     judge_nodes: int = 7  # an axis, of the adaptive grids: 11 differ by hundredths of a nat
-    arbiter_data: int = 200  # on which grids are compared with importance sampling
-    arbiter_samples: int = 2000
     decoders: bool = False  # return those of all seeds
 
     def run(self, bench: Bench) -> Outcome:
@@ -136,12 +132,8 @@ class Figure3Upper(Experiment):
         for value, name in (("coarse", "published"), ("own", key.split("/")[1])):
             grid = self.grid(name).to(W)
             arrays[f"{value}/{key}"] = objectives.mixture(W, b, x.double(), None, grid)
-        both = torch.cat([W, b[..., None]], dim=-1)
-        if key.partition("/")[2] in (*PRINTED, f"uniform/1/{self.long_masks}"):
-            arrays[f"loadings/{key}"] = (1000 * both[0]).round() / 1000
-            arrays[f"grids/{key}"] = self.compare_grids(BernoulliPCA(W[0], b[0]), x)
         if self.decoders:
-            arrays[f"decoders/{key}"] = both
+            arrays[f"decoders/{key}"] = torch.cat([W, b[..., None]], dim=-1)
         return {name: value.cpu() for name, value in arrays.items()}
 
     def _judge(self, p: fit.Parameters, x: Float[Tensor, "N D"]) -> Float[Tensor, " seeds"]:
@@ -255,21 +247,6 @@ class Figure3Upper(Experiment):
         ).parameters
         reached = objectives.log_marginal(ends["loadings"], ends["log_noise"].exp(), moment)
         return objectives.log_marginal(best.loadings, best.noise_variance, moment) - reached
-
-    def compare_grids(self, model: BernoulliPCA, x: Float[Tensor, "N D"]) -> Float[Tensor, "G two"]:
-        """Mean log p(x) by six shared grids and the adaptive one, minus importance sampling; (7, 2).
-
-        Columns: difference and its standard error, that of the importance weights, in nats.
-        """
-        x, K = x[: self.arbiter_data].double(), self.latent_dim
-        shared = [self.grid("published"), grids.trapezoid(K, 20), grids.trapezoid(K, 40)]
-        shared += [grids.gauss_hermite(K, 20), grids.gauss_hermite(K, 40), grids.trapezoid(K, 160)]
-        pair = model.loadings[None], model.offset[None]
-        values = [objectives.mixture(*pair, x, None, grid.to(x))[0] for grid in shared]
-        values.append(model.adaptive_log_marginal(x).mean())
-        arbiter = estimators.iwae(model, x, self.arbiter_samples, generator=seeded(0))
-        difference = torch.stack(values) - float(arbiter)
-        return torch.stack([difference, torch.full_like(difference, arbiter.standard_error)], dim=1)
 
     def _findings(self, arrays: dict[str, Tensor], first: str, *more: str) -> dict[str, Finding]:
         """Differences over seeds that started alike, in nats, of what was trained."""

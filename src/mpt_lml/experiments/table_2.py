@@ -55,7 +55,6 @@ class Table2(OnSentences):
         sentences; ``curve/SET`` (seeds, strata), nats per token; ``repetition/SET`` (), the
         probability that two scored tokens are the same, Σ_v f_v²; ``num_features/SET``
         (sentences,). For the first set also ``area_bert/SET``: areas with BERT's 80/10/10.
-        ``logit_variance`` (): what the initialization gives each logit.
         """
         arrays: dict[str, Tensor] = {}
         by_seed: dict[str, list[Any]] = defaultdict(list)
@@ -76,8 +75,6 @@ class Table2(OnSentences):
             as_trained = only_first.curves(*run, f"{seed}/bert/", **options)
             for name, (_, result) in as_trained.items():
                 by_seed[f"area_bert/{name}"].append(result.area("paper").value)
-            variance = network.config.hidden_size * network.config.initializer_range**2
-            arrays["logit_variance"] = torch.tensor(variance).double()
         for key, values in by_seed.items():
             arrays[key] = torch.tensor(values, dtype=torch.float64)
         data = checksum(tokens.ids for tokens, _ in found.values())
