@@ -76,7 +76,7 @@ def condition_dense(
     """
     require(locals(), "x N D, mean D, covariance D D, bool mask D")
     require_definite("covariance", covariance)
-    require_mask(mask[None], len(mask))
+    require_mask(mask[None])
     cross, observed = covariance[mask][:, ~mask], covariance[~mask][:, ~mask]
     gain = torch.linalg.solve(observed, cross.T).T
     conditional_mean = mean[mask] + (x - mean)[:, ~mask] @ gain.T

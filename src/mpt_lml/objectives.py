@@ -71,7 +71,7 @@ def sampled(
     tensor(-2.8379)
     """
     require(locals(), f"{_SPEC}, bool mask ... P D", finite=False)
-    require_mask(mask.flatten(0, -2), mask.shape[-1])
+    require_mask(mask.flatten(0, -2))
     return loadings.shape[-2] * mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
 
 
@@ -137,7 +137,7 @@ def mixture(
         return torch.stack([each.logsumexp(dim=-1).mean() for each in every])
     values = []
     for (w, b), rows in zip(models, mask, strict=True):
-        require_mask(rows, x.shape[1])
+        require_mask(rows)
         parts = zip(x.tensor_split(len(rows)), rows, strict=True)
         each = [_mixture_score(grid, w, b, part, hidden, block).sum() for part, hidden in parts]
         values.append(torch.stack(each).sum() * x.shape[1] / len(x))

@@ -9,8 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.models.base import TractableModel
-from mpt_lml.shapes import require_values
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_values
 
 __all__ = ["HMM"]
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.shapes import require_count, require_dtype, require_generator, require_rows
+from mpt_lml.shapes import require_count, require_generator
+from mpt_lml.spec import require
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -133,8 +134,7 @@ class MaskedLM(ConditionalModel):
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` holds D token ids a row."""
-        require_dtype("x", x, torch.int64)
-        require_rows("x", x, self.num_features)
+        require(locals(), "int x N D", D=self.num_features)
 
     @torch.no_grad()
     def log_tokens(

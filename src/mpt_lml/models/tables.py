@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mpt_lml import masks, shapes
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_values
 
 __all__ = ["ConditionalTable", "JointTable"]
 
@@ -45,7 +45,7 @@ class JointTable(TractableModel):
         return cls(weights / weights.sum())
 
     def require_data(self, x: Tensor) -> None:
-        shapes.require_values(x, self.log_table.shape)
+        require_values(x, self.log_table.shape)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         weights = self.log_table.exp().flatten()
@@ -160,7 +160,7 @@ class ConditionalTable(ConditionalModel):
         return cls(logits)
 
     def require_data(self, x: Tensor) -> None:
-        shapes.require_values(x, [self.num_values] * self.num_features)
+        require_values(x, [self.num_values] * self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         powers = self.num_values ** torch.arange(self.num_features - 1, -1, -1)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.numerics import log_bernoulli, log_normal
-from mpt_lml.shapes import require_answer, require_binary, require_data, require_dtype
+from mpt_lml.shapes import require_answer, require_binary, require_dtype
 from mpt_lml.spec import require
 
 __all__ = ["VAE"]
@@ -117,7 +117,7 @@ class VAE(LatentVariableModel):
 
     def require_data(self, x: Tensor) -> None:
         """Check shape and values of ``x``: zeros and ones for a Bernoulli likelihood."""
-        require_data(x, self.num_features)
+        super().require_data(x)
         if self.likelihood == "bernoulli":
             require_binary(x)
 
