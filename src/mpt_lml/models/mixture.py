@@ -26,17 +26,9 @@ _CACHE_BYTES = 2**24  # larger chunks leave the cache, and the kernel clears pag
 class BernoulliPCA(TractableModel, LatentVariableModel):
     """x_d ~ Bernoulli(sigmoid(w_d·z + b_d)) independently given z ~ N(0, I_K).
 
-    Paper, Section 3.1 ("linear VAE", Figure 3, upper row); Tipping 1998.
-
-    Parameters
-    ----------
-    loadings : Tensor (D, K)
-        W, with K ≤ 3.
-    offset : Tensor (D,), optional
-        b, the logits at z = 0; zero by default.
-    grid : Grid, optional
-        Where z lives; 40 nodes an axis on [−5, 5] by default (20 for K = 3). All methods without
-        "adaptive" in their name are exact for the mixture on this grid.
+    Paper, Section 3.1 ("linear VAE", Figure 3, upper row); Tipping 1998. ``loadings`` (D, K) are W,
+    K ≤ 3; ``offset`` (D,) is b, zero by default. z lives on ``grid``, 40 nodes an axis on [−5, 5] by
+    default (20 for K = 3): all methods without "adaptive" in their name are exact for that mixture.
 
     Raises ``ValueError`` for K > 3 (``estimators.iwae`` and ``estimators.ais`` need no grid), shapes
     that do not fit, entries that are not finite.

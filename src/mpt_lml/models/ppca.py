@@ -21,16 +21,9 @@ __all__ = ["PPCA"]
 class PPCA(TractableModel):
     """x = μ + W z + ε with z ~ N(0, I_K) and ε ~ N(0, σ² I_D), so x ~ N(μ, W Wᵀ + σ² I).
 
-    Tipping & Bishop 1999; paper, Section 3 and Appendix B.
-
-    Parameters
-    ----------
-    loadings : Tensor (D, K)
-        W. K = 0 is allowed: independent coordinates.
-    noise_variance : float or Tensor ()
-        σ² > 0 (the paper's 1/σ² = 5 is ``noise_variance=0.2``).
-    mean : Tensor (D,), optional
-        μ, zero by default.
+    Tipping & Bishop 1999; paper, Section 3 and Appendix B. ``loadings`` (D, K) are W; K = 0 is
+    allowed: independent coordinates. ``noise_variance`` is σ² > 0 (the paper's 1/σ² = 5 is 0.2),
+    ``mean`` (D,) is μ, zero by default.
 
     Raises ``ValueError`` for shapes that do not fit, entries that are not finite, or σ² ≤ 0.
 

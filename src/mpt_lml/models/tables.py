@@ -97,13 +97,9 @@ class ConditionalTable(ConditionalModel):
     Every conditional is a distribution of its own. Nothing makes them fit together, so they have no
     joint, no marginals and no ``sample`` of their own.
 
-    Parameters
-    ----------
-    logits : Tensor (2^D, V^D, D, V)
-        Unnormalized log-probabilities, finite. The first axis is the mask, numbered as the rows of
-        :func:`mpt_lml.masks.subsets`; the second is x, its last coordinate fastest. An entry is read
-        only where the masked coordinates of x are 0, so that a conditional cannot depend on what it
-        does not see.
+    ``logits`` (2^D, V^D, D, V) are unnormalized and finite. The first axis is the mask, as
+    :func:`mpt_lml.masks.subsets` numbers them; the second is x, its last coordinate fastest. An entry
+    is read only where the masked coordinates of x are 0: what is not seen cannot matter.
 
     >>> table = ConditionalTable(torch.zeros(4, 9, 2, 3))  # two coordinates, three values
     >>> table.log_each(torch.tensor([[0, 2]]), torch.tensor([[True, False]])).exp()
