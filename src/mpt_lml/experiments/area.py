@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -27,7 +26,6 @@ from mpt_lml.theory.rates import random_loadings_curve
     },
     gpu=False,
 )
-@dataclass(frozen=True)
 class Figure4(Experiment):
     """Three panels as (K, P), on the paper's own draw and on data from the model with the same loadings.
 
@@ -95,7 +93,6 @@ def dense_curve(
     quick={"seeds": (1991, 1), "num_data": 50, "num_features": 20, "panels": ((2, 20), (8, 5))},
     gpu=False,
 )
-@dataclass(frozen=True)
 class CurveShape(Experiment):
     """Smooth curves on the paper's own draw, and expected ones under the model, at several truths.
 

@@ -69,7 +69,6 @@ def _cut(value: float) -> float:
     cost="about 10 s",
     quick={"num_data": 50, "num_features": 20, "num_masks": (1, 10), "spread_masks": 20},
 )
-@dataclass(frozen=True)
 class Table1(Experiment):
     """Mean and sample standard deviation over the mask seeds, the exact value, and the spread.
 
@@ -160,7 +159,6 @@ def mean_of_last(arrays: dict[str, Tensor]) -> Finding:
     cost="under 1 s",
     quick={"num_masks": 20},
 )
-@dataclass(frozen=True)
 class Figure1Left(Figure1):
     """D = 5; and the bias of one mask per size, over all 2500 choices."""
 
@@ -187,7 +185,6 @@ class Figure1Left(Figure1):
     cost="about 10 s",
     quick={"num_masks": 20, "rate_replicates": 20, "rate_masks": (1, 4, 16)},
 )
-@dataclass(frozen=True)
 class Figure1Center(Figure1):
     """D = 50, and the slope of log error against log P.
 

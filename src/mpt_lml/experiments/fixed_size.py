@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -21,14 +20,12 @@ from mpt_lml.shapes import require_count
     cost="about 2 min",
     quick={"num_features": 128, "num_masked": 19, "num_masks": 20},
 )
-@dataclass(frozen=True)
 class Figure1Right(Experiment):
-    """LML − D · Ŝ(M) after 1..P steps of the one size, for every seed, all on one draw of data.
+    """LML − D · Ŝ(M) after 1..P steps of the one size, for every seed, on one draw of data; nats.
 
-    The authors' script (whose seed ``data_seed`` is) draws the size M in each of the D terms of the
-    sum: D fresh masks a step, D · P at the abscissa P. Arrays ``difference`` (seeds, P) and
-    ``standard_error`` (seeds,) at the last P are of these; ``difference_single`` (seeds, P) is from
-    one mask a step. ``spread`` (2,): standard deviation at P = 1 of the two. Nats per datum.
+    The authors' script draws the size M in each of the D terms of the sum: D fresh masks a step.
+    ``difference`` (seeds, P) and ``standard_error`` (seeds,) at the last P are of these;
+    ``difference_single`` is of one mask a step, ``spread`` (2,) the standard deviations at P = 1.
     """
 
     num_features: int = 512
@@ -79,7 +76,6 @@ class Figure1Right(Experiment):
     quick={"seeds": (4, 44), "one_per_size": 20, "random_size": 200},
     gpu=False,
 )
-@dataclass(frozen=True)
 class Unbiased(Experiment):
     """Mean of estimate minus log p(x), for the paper's estimator at P = 1 and for D · s(A).
 

@@ -33,7 +33,6 @@ f64 = torch.float64
     quick={"max_features": 6, "seeds": (1, 2)},
     gpu=False,
 )
-@dataclass(frozen=True)
 class Identity(Experiment):
     """The largest errors of the identities on random models, and how far off the misprints are."""
 

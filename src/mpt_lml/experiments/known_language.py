@@ -133,7 +133,6 @@ class Recipe:
     resumable=True,
     gpu=False,
 )
-@dataclass(frozen=True)
 class KnownLanguage(Experiment):
     """Five laws of the mask size with several seeds each, and shorter, longer and wider runs.
 

@@ -6,7 +6,6 @@ import functools
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -58,7 +57,6 @@ ON_EACH = {  # on every data
     | {"seeds": (4, 44)},
     resumable=True,
 )
-@dataclass(frozen=True)
 class Figure3Upper(Experiment):
     """Full-batch Adam from all seeds, fresh masks every epoch, judged on adaptive grids.
 
@@ -68,11 +66,9 @@ class Figure3Upper(Experiment):
 
     Arrays in nats, (seeds,), for the KEY of a row: ``lml/KEY`` and ``held/KEY``, the mean log p(x) of
     training and test images on adaptive grids after ``num_epochs`` (KEY/long: ``long_epochs``);
-    ``coarse/KEY`` and ``own/KEY``, of the training images on 4 × 4 nodes and on the grid of the
-    training; ``bound/KEY``, the ELBO reached; ``gaussian``, see :meth:`gaussian_deficit`. Along the
-    training, (tracked epochs, seeds): ``track/KEY`` on a fine grid, for the two printed rows
-    ``read/KEY`` on 4 × 4 nodes and ``loss/KEY``. With ``decoders``, for every row ``decoders/KEY``
-    (seeds, D, K + 1), offset last.
+    ``coarse/KEY`` and ``own/KEY`` on 4 × 4 nodes and on the grid of the training; ``bound/KEY``, the
+    ELBO; ``gaussian``, see :meth:`gaussian_deficit`. Along the training (epochs, seeds): ``track/KEY``,
+    ``read/KEY`` on 4 × 4 nodes, ``loss/KEY``. With ``decoders``: ``decoders/KEY`` (seeds, D, K + 1).
     """
 
     trained: tuple[str, ...] = (  # in this order
@@ -142,11 +138,7 @@ class Figure3Upper(Experiment):
         return torch.stack([each.mean() for each in lml])
 
     def train(self, row: str, x: Float[Tensor, "N D"], bench: Bench) -> History:
-        """All seeds side by side, in nats per datum; the parameters at ``num_epochs`` are a snapshot.
-
-        ``values["lml"]`` is the LML on the tracking grid and ``values["read"]`` the one that 4 × 4
-        nodes read off, NaN between tracked epochs.
-        """
+        """All seeds side by side; the parameters at ``num_epochs`` are a snapshot."""
         name, objective, scale, num_masks, *long = row.split("/")
         epochs = self.long_epochs[name != "mnist"] if long else self.num_epochs
         small = self.encoder_scale if objective == "elbo-small" else 1.0
@@ -200,8 +192,7 @@ class Figure3Upper(Experiment):
     def start(self, D: int, scale: float = 1.0, encoder_scale: float = 1.0) -> dict[str, Tensor]:
         """Normal loadings, offsets and encoders of every seed, times ``scale``; (B, ...) each.
 
-        Standard normal ones, ``scale`` 1, are the authors' script's; ``encoder_scale`` multiplies the
-        encoder once more. The encoder's log-variances are standard normal at every scale.
+        ``scale`` 1 is the authors' script's; ``encoder_scale`` multiplies the encoder once more.
         """
         K, generators = self.latent_dim, [*map(seeded, self.seeds)]
         shapes = {"loadings": (D, K), "offset": (D,), "encoder": (K, D)}
@@ -219,8 +210,7 @@ class Figure3Upper(Experiment):
     def gaussian_deficit(self) -> Float[Tensor, " seeds"]:
         """Best LML of PPCA on the gray digits minus the LML where the ELBO's ascent ends, in nats.
 
-        The linear VAE with Gaussian likelihood and q(z|x) = N(V (x − μ), L Lᵀ), which can hold the
-        exact posterior (Lucas et al. 2019): the expected ELBO is in closed form.
+        With q(z|x) = N(V (x − μ), L Lᵀ), which can be exact, in closed form (Lucas et al. 2019).
         """
         x, batch = data.images("digits").pixels, len(self.seeds)
         best, eye = PPCA.fit_closed_form(x, self.latent_dim), torch.eye(x.shape[1], dtype=x.dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
@@ -23,7 +22,6 @@ from mpt_lml.results import MaskCurve
     cost="seconds",
     gpu=False,
 )
-@dataclass(frozen=True)
 class Patches(Experiment):
     """The sum of all scores S(x; M) of held-out digits, over every mask of four patches.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -40,7 +39,6 @@ Setting = tuple[int, int, float]  # D, K and σ²
     },
     gpu=False,
 )
-@dataclass(frozen=True)
 class MaskingRates(Experiment):
     """PPCA with N(0, 1) loadings: first D, K and σ² of Figure 4, then each of them varied.
 
@@ -108,8 +106,7 @@ class MaskingRates(Experiment):
     def _descend(self, bench: Bench) -> tuple[Tensor, Tensor]:
         """Plain SGD from the true loadings, one mask per datum, sizes from two laws: mean divergence.
 
-        Near the optimum of a weighted objective, whose Hessian is the Fisher information, the stationary
-        excess is η tr(J)/4 to first order in the learning rate η, J the variance of the gradient used.
+        The stationary excess is η tr(J)/4 to first order in η, J the variance of the gradient used.
         """
         truth, _ = _draw((10, 2, NOISE_VARIANCE), self.seeds[0])
         family = GaussianFamily.ppca(truth.loadings, NOISE_VARIANCE)

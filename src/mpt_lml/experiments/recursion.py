@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -103,7 +101,6 @@ def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
     resumable=True,
     gpu=False,
 )
-@dataclass(frozen=True)
 class Recursion(Experiment):
     """Digits, K = 2, 33 %: every choice changed by itself; all exact values from a grid.
 

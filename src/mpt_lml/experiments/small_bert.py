@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,7 +30,6 @@ LENGTH = 64
     | {"source": "written"},
     resumable=True,
 )
-@dataclass(frozen=True)
 class SmallBert(Experiment):
     """One network trained in full, and shorter runs of the same data for comparison.
 

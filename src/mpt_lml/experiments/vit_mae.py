@@ -6,7 +6,6 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +61,6 @@ class _Images(NamedTuple):
     quick=QUICK,
     resumable=True,
 )
-@dataclass(frozen=True)
 class Figure6(Experiment):
     """Small autoencoders on the paper's image sets: squared errors and scores, trained and not."""
 
@@ -207,7 +205,6 @@ class Figure6(Experiment):
     quick={**QUICK, "model": None},
     resumable=True,
 )
-@dataclass(frozen=True)
 class PreTrained(Figure6):
     """Figure 6 with loaded weights; finds the smallest gain over a random twin."""
 
