@@ -1,13 +1,11 @@
 """Conditioning a Gaussian, as the textbook writes it and as low-rank structure allows.
 
-The model is N(μ, W Wᵀ + σ² I) with loadings W (D, K). For an observed set R,
+For N(μ, W Wᵀ + σ² I) with loadings W (D, K), an observed set R and Λ_R = I + W_Rᵀ W_R / σ² (K, K),
 
-    Λ_R = I + W_Rᵀ W_R / σ²                      (K, K)
-    E[z | x_R] = Λ_R⁻¹ W_Rᵀ (x_R − μ_R) / σ²
     p(x_j | x_R) = N(μ_j + w_jᵀ E[z | x_R],  σ² + w_jᵀ Λ_R⁻¹ w_j)
 
-which never forms a D×D inverse (Woodbury identity; Tipping & Bishop 1999; paper, Eqs. 6–7 and
-Appendix B with the sign of Eq. 7 corrected). Masks are one batch axis.
+with E[z | x_R] = Λ_R⁻¹ W_Rᵀ (x_R − μ_R) / σ²: never a D×D inverse (Woodbury identity; Tipping & Bishop
+1999; paper, Eqs. 6–7 and Appendix B with the sign of Eq. 7 corrected). Masks are one batch axis.
 """
 
 from __future__ import annotations

@@ -22,9 +22,8 @@ class NotPositiveDefiniteError(ValueError):
 def cholesky(matrix: Tensor, name: str = "matrix") -> Tensor:
     """Lower Cholesky factor of ``matrix`` (..., n, n).
 
-    Where rounding alone makes the factorization fail, the diagonal is raised by at most
-    ``1e-6`` of its mean and a warning states by how much. Anything worse raises
-    :class:`NotPositiveDefiniteError`.
+    Where rounding makes it fail, the diagonal is raised, with a warning, by up to 1e-6 of its mean;
+    anything worse raises :class:`NotPositiveDefiniteError`.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
     if not info.any():

@@ -1,16 +1,6 @@
-"""Axis letters and the checks at the door.
+"""The checks at the door. A mask is boolean and **True means masked**; its complement is ``observed``.
 
-==== =========================================
-N    data (rows of ``x``)
-D    coordinates of one datum
-K    latent dimensions
-P    masks
-M    masked coordinates of one mask
-L    mask sizes on a curve
-==== =========================================
-
-A mask is boolean and **True means masked** (hidden, to be predicted). The complement, the coordinates
-a model may look at, is called ``observed``.
+Axes: N data, D coordinates, K latent dimensions, P masks, M masked coordinates, L sizes on a curve.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Equations 1 to 7, Proposition 1 and Appendix A as numbers (the proofs are in the chapters).
+"""Equations 1 to 7, Proposition 1 and Appendix A as numbers, nats (the proofs are in the chapters).
 
-What the paper prints correctly is tried on random models; what is misprinted, on small tables of the
-chapters. All values in nats.
+What the paper prints correctly is tried on random models; what is misprinted, on small tables.
 """
 
 from __future__ import annotations

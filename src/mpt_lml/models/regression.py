@@ -1,7 +1,6 @@
 """Bayesian linear regression with unknown noise as a model of its observations y_1, ..., y_n.
 
-Masking them is cross-validation (Fong & Holmes 2020): log p(y_j | y_R) is the log posterior predictive
-of a left-out observation. With *known* noise it is ``PPCA(tau * inputs, noise_variance)``.
+Masking them is cross-validation (Fong & Holmes 2020). Known noise: ``PPCA(tau * inputs, variance)``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """How much a fixed mask size loses as an estimating equation: Godambe information, exact.
 
-Zero-mean Gaussian families N(0, Σ(θ)) at their true parameter. For a set R of coordinates,
-∇ log p(x_R) = x_Rᵀ G_R x_R − its mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have
-covariance 2 tr(G Σ G' Σ). By the chain rule a masked score is a difference of these, so that every
-expectation below is a sum over the 2^D subsets and nothing is sampled.
+Of families N(0, Σ(θ)) at their true parameter. For coordinates R, ∇ log p(x_R) = x_Rᵀ G_R x_R − its
+mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have covariance 2 tr(G Σ G' Σ). A masked
+score is a difference of these, so that every expectation is a sum over the 2^D subsets.
 """
 
 from __future__ import annotations
