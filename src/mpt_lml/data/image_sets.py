@@ -42,6 +42,7 @@ _MD5 = {
     },
 }
 _COLOR_SETS = {"cifar100": ("test.npz", 32), "tiny_imagenet": ("val.tar", 64)}  # side of an image
+_COLOR_COUNT = 10_000
 _HUB = {  # name, split, column
     "mnist": ("ylecun/mnist", None, "image"),
     "fashion_mnist": ("zalando-datasets/fashion_mnist", None, "image"),
@@ -143,10 +144,11 @@ def _read_color(folder: Path) -> np.ndarray:
         raise CorruptDataError(
             f"{path} cannot be read. It may be truncated; fetch it again."
         ) from error
-    if pixels.dtype != np.uint8 or pixels.shape[1:] != (side, side, 3):
+    expected = (_COLOR_COUNT, side, side, 3)
+    if pixels.dtype != np.uint8 or pixels.shape != expected:
         raise CorruptDataError(
             f"{path} holds {pixels.dtype} images of shape {pixels.shape}, "
-            f"expected bytes of shape ({len(pixels)}, {side}, {side}, 3)."
+            f"expected bytes of shape {expected}."
         )
     return pixels
 
