@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.numerics import LOG_2PI, cholesky
+from mpt_lml.numerics import LOG_2PI
 from mpt_lml.shapes import require_answer, require_dtype, require_finite
 from mpt_lml.spec import require
 
@@ -145,7 +145,7 @@ def log_integral(
     mode, precision = find_modes(log_joint, start)
     axis = torch.linspace(-extent, extent, nodes_per_axis, dtype=mode.dtype, device=mode.device)
     unit = torch.cartesian_prod(*[axis] * latent_dim).reshape(-1, latent_dim)
-    factor = cholesky(precision, "the precision at the mode")  # Λ = C Cᵀ, so L = C⁻ᵀ
+    factor = torch.linalg.cholesky(precision)  # Λ = C Cᵀ, so L = C⁻ᵀ
     shift = torch.linalg.solve_triangular(factor.mT, unit.T.expand(len(mode), -1, -1), upper=True)
     values = log_joint(mode + shift.permute(2, 0, 1))  # (G, N)
     edge = (unit.abs() >= extent * (1 - 1e-9)).any(dim=-1)
