@@ -187,7 +187,9 @@ def experiment(
 
         for key, value in {**about, "run": run}.items():
             setattr(cls, key, value)
-        _REGISTRY[name] = dataclass(frozen=True)(cls)
+        _REGISTRY[name] = (
+            cls if "__dataclass_params__" in vars(cls) else dataclass(frozen=True)(cls)
+        )
         return cls
 
     return register
