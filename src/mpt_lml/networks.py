@@ -103,12 +103,7 @@ def small_masked_lm(
 ) -> Any:
     """A small masked language model at random initialization, no dropout.
 
-    ``modern`` is ModernBERT (rotary positions, normalization before each block, gated feed-forward
-    layers, local and global attention in turn); ``classic`` is BERT (learned positions,
-    normalization after each block) with about as many parameters.
-
-    >>> small_masked_lm(100, width=32, num_layers=2, seed=4).num_parameters()
-    24996
+    ``modern`` is ModernBERT, with local and global attention in turn; ``classic`` is BERT.
     """
     from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
@@ -144,9 +139,8 @@ def small_mae(
 ) -> ViTMAEForPreTraining:
     """A ViT-MAE at random initialization, encoder and decoder of the same ``width``, 4 heads.
 
-    Weights have standard deviation 1/√width (what Xavier's rule gives a square matrix) instead of
-    0.02, which is meant for width 768. The fixed positions are standard normal vectors instead of
-    sines and cosines, which hardly differ between the few places of a small grid.
+    Weights have standard deviation 1/√width instead of 0.02, which is meant for width 768. The fixed
+    positions are standard normal vectors: sines and cosines hardly differ on a small grid.
 
     >>> small_mae(8, 1, 2, width=16, seed=4).num_parameters(only_trainable=True)
     16916
@@ -220,12 +214,10 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
 def load_network(source: str | Path, *, revision: str | None = None) -> Any:
     """A masked language model or a ViT-MAE from a ``save_pretrained`` folder or from the hub.
 
-    Safetensors only; weights are float32, however they were stored. A name on the hub means the
-    commit that the book pins, unless ``revision`` names another.
-
-    Raises ``CheckpointError`` for a folder without a checkpoint, with pickled or damaged weights or
-    code of its own, for missing weights (an encoder alone), and where the hub cannot be reached,
-    ``ValueError`` for another kind of model and for a hub name without a revision.
+    Safetensors only, as float32. A name on the hub means the commit that the book pins, unless
+    ``revision`` names another. Raises ``CheckpointError`` for a folder without a checkpoint, with
+    pickled or damaged weights or code of its own, for missing weights (an encoder alone), and where
+    the hub cannot be reached, ``ValueError`` for another kind of model or a name without a revision.
 
     >>> load_network(small_bert_folder()).config.hidden_size
     160
@@ -274,9 +266,8 @@ def constant_scale(network: Any) -> Any:
 def fast_linear(network: nn.Module) -> Iterator[None]:
     """Float32 linear layers of ``network`` on a CPU through oneDNN, where nothing is differentiated.
 
-    PyTorch has two libraries for these products and asks MKL, which does not use the widest
-    registers of every maker's processors; where it does not, oneDNN takes less than half the time.
-    The arithmetic is float32 in both. Other layers stay as they are, and all do without oneDNN.
+    PyTorch asks MKL, which does not use the widest registers of every maker's processors; there oneDNN
+    takes less than half the time. Layers of another type, precision or device stay as they are.
     """
     # The operation that torch.compile puts in the place of a linear layer; it has no other name.
     product = getattr(torch.ops.mkldnn, "_linear_pointwise", None)

@@ -14,6 +14,7 @@ from torch import Tensor
 from mpt_lml.shapes import (
     require_count,
     require_dtype,
+    require_entries,
     require_finite,
     require_generator,
     require_number,
@@ -134,6 +135,16 @@ def require_sizes(sizes: Any, num_features: int, *, increase: bool = True) -> li
     if not sizes or (increase and list(sizes) != sorted(set(sizes))):
         raise ValueError(f"sizes must be at least one mask size, and increase, got {sizes!r}.")
     return list(sizes)
+
+
+def require_values(x: Tensor, sizes: Sequence[int]) -> None:
+    """Check that ``x`` is (N, D) int64 and coordinate j one of 0..V_j − 1, V_j = ``sizes[j]``."""
+    require(locals(), "int x N D", D=len(sizes))
+    bad = (x < 0) | (x >= torch.tensor(sizes, device=x.device))
+    if bad.any():
+        column = int(bad.nonzero()[0, 1])
+        legal = f"0..{sizes[column] - 1} in column {column}"
+        require_entries("x", x, bad, legal, "Values are counted from 0.")
 
 
 def require_seeds(seeds: Sequence[int]) -> tuple[int, ...]:

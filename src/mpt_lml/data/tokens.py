@@ -25,16 +25,9 @@ if TYPE_CHECKING:
 class Tokens:
     """Sentences of several lengths; what lies behind a sentence's end is padding.
 
-    Attributes
-    ----------
-    ids : Tensor (N, L) int64
-    types : Tensor (N, L) int64
-        0 for the first sentence of a pair, 1 for the second.
-    maskable : Tensor (N, L) bool
-        Word pieces: everything but the special tokens and the padding. An unknown token is shown
-        and not scored: which word it stands for is lost.
-    lengths : Tensor (N,) int64
-        Tokens of each row, special ones counted, padding not.
+    ``types`` (N, L) are 0 for the first sentence of a pair, 1 for the second; ``maskable`` (N, L) the
+    word pieces, no special tokens and no padding. An unknown token is shown and not scored: which
+    word it stands for is lost. ``lengths`` (N,) count special tokens, not padding.
 
     >>> ids, maskable = torch.zeros(2, 3).long(), torch.ones(2, 3).bool()
     >>> Tokens(ids, ids, maskable, torch.tensor([3, 3])).num_features
@@ -87,12 +80,8 @@ class Tokens:
 def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedTokenizerBase:
     """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer.
 
-    The trainer of ``tokenizers`` numbers continuing characters (##a) as it meets them, in another
-    order each time, and breaks ties of frequency by number. Here they are numbered beforehand, and
-    the pieces are sorted, so that a text always gives the same vocabulary.
-
-    >>> len(train_tokenizer(["the cat sat", "the dog sat"], 30))
-    27
+    The trainer of ``tokenizers`` numbers continuing characters (##a) in another order each time and
+    breaks ties by number. Here they are numbered beforehand, so that a text has one vocabulary.
     """
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertTokenizer

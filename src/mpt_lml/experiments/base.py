@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -112,10 +112,9 @@ class Bench:
     def keep(
         self, name: str, work: Callable[[], Mapping[str, Tensor]], **identity: Any
     ) -> dict[str, Tensor]:
-        """What an earlier run of these settings kept under ``name``, else ``work()``, now kept.
+        """What an earlier run of these settings and this ``identity`` kept, else ``work()``, now kept.
 
-        ``identity`` is what else decides the tensors, which come back on the CPU: hashes of data
-        and weights. :class:`~mpt_lml.files.CheckpointMismatchError` where a file is of another.
+        Tensors come back on the CPU; ``CheckpointMismatchError`` where a file is of another.
         """
         if self.folder is None:
             return dict(work())
@@ -152,8 +151,7 @@ class Experiment(ABC):
     def preset(cls, preset: str = "paper", **settings: Any) -> Experiment:
         """The settings of a preset, those given replaced; other names are refused."""
         require(locals(), "preset paper|quick")
-        if "seeds" in settings:
-            settings["seeds"] = require_seeds(settings["seeds"])
+        settings |= {k: require_seeds(v) for k, v in settings.items() if k == "seeds"}
         known = [each.name for each in dataclasses.fields(cls)]
         for unknown in [name for name in settings if name not in known]:
             others = [name for name in names() if unknown in find(name).__dataclass_fields__]
@@ -168,8 +166,10 @@ class Experiment(ABC):
 
 
 _REGISTRY: dict[str, type[Experiment]] = {}
+_Class = TypeVar("_Class", bound=type[Experiment])
 
 
+@dataclass_transform(frozen_default=True)
 def experiment(
     name: str,
     *,
@@ -178,12 +178,12 @@ def experiment(
     quick: Mapping[str, Any] | None = None,
     resumable: bool = False,
     gpu: bool = True,
-) -> Callable[[Any], Any]:
-    """Register a class of settings under ``name``; what its runs keep names these settings."""
+) -> Callable[[_Class], _Class]:
+    """Register a class as frozen settings under ``name``; what its runs keep names these."""
     about = {"name": name, "title": title, "cost": cost, "resumable": resumable, "gpu": gpu}
     about["quick_settings"] = dict(quick or {})
 
-    def register(cls: Any) -> Any:
+    def register(cls: _Class) -> _Class:
         inner = cls.__dict__["run"]
 
         @functools.wraps(inner)
@@ -193,7 +193,9 @@ def experiment(
 
         for key, value in {**about, "run": run}.items():
             setattr(cls, key, value)
-        _REGISTRY[name] = cls
+        _REGISTRY[name] = (
+            cls if "__dataclass_params__" in vars(cls) else dataclass(frozen=True)(cls)
+        )
         return cls
 
     return register
@@ -226,13 +228,11 @@ def run(
 ) -> Outcome:
     """Run the experiment ``name`` and return its :class:`Outcome`; in nats unless it says otherwise.
 
-    ``settings`` replace fields of the preset (``seeds=(4,)``, ``model=FOLDER``). Writes nothing,
-    except its state into the folder ``checkpoints`` where one is given. Raises ``ValueError`` for
-    an unknown name (the nearest is suggested), preset, setting or device.
-
-    For a page, ``otherwise`` says what a run with a large network would do: from a folder it does
-    so anywhere, from the hub on a GPU with a network only. Elsewhere one line tells why it does
-    not, and the outcome is empty.
+    ``settings`` replace fields of the preset. Writes nothing but its state, into the folder
+    ``checkpoints`` where one is given. Raises ``ValueError`` for an unknown name (the nearest is
+    suggested), preset, setting or device. For a page, ``otherwise`` says what a run with a large
+    network would do: from a folder it does so anywhere, from the hub on a GPU with a network only;
+    elsewhere one line tells why not, and the outcome is empty.
 
     >>> run("table-1", "quick", num_data=20).arrays["estimates"].shape
     torch.Size([2, 5])

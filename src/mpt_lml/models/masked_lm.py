@@ -1,8 +1,7 @@
-"""Masked language models of ``transformers`` as conditionals.
+"""Masked language models of ``transformers`` as conditionals (paper, Section 3.2).
 
-Paper, Section 3.2: the curve of a masked language model is the mean log-probability of hidden
-tokens, by how many are hidden. The conditionals of a network need not come from one joint
-distribution; the area is then a mean over orders of log p_σ (Chapter 15), not a log p.
+The conditionals of a network need not come from one joint distribution; the area is then a mean over
+orders of log p_σ (Chapter 15), not a log p.
 """
 
 from __future__ import annotations
@@ -36,34 +35,16 @@ class MaskedLM(ConditionalModel):
     """log q(x_j | x_R) of a masked language model for every hidden token j, nats, float64.
 
     A datum is a row of D word pieces between ``prefix`` and ``suffix`` ([CLS] and [SEP]), which
-    are shown to the network and never masked. :meth:`log_tokens` takes whole rows, of any length
-    and with their special tokens.
+    are shown to the network and never masked, nor are other ``special_token_ids``.
+    :meth:`log_tokens` takes whole rows, of any length and with their special tokens.
 
-    Parameters
-    ----------
-    network : PreTrainedModel
-        From ``transformers``, with a masked-LM head.
-    mask_token_id : int
-    num_features : int
-        D.
-    prefix, suffix : sequence of int
-        Token ids around every datum; none for a language without special tokens.
-    special_token_ids : sequence of int
-        Tokens that no mask may hide.
-    replacement : "mask" or "bert"
-        What the network sees at a hidden place: the mask token, or as in BERT's training the mask
-        token in 80 %, a random token in 10 % and the token itself in 10 % of the places. The
-        second is not a conditional: some of what is scored has been seen.
-    precision : "float32", "bfloat16" or "float16", optional
-        Of the products; the first leaves the weights as they are. By default "bfloat16" on a GPU.
-    batch_tokens : int
-        Tokens that go through the network at a time.
+    ``replacement``: at a hidden place the network sees the mask token, or with "bert" as in its
+    training the mask token in 80 %, a random token in 10 % and the token itself in 10 % of the places,
+    which is not a conditional: some of what is scored has been seen. ``precision`` is that of the
+    products, by default "bfloat16" on a GPU; ``batch_tokens`` go through the network at a time;
+    ``max_length`` are the tokens of the longest row that it has positions for. Raises ``TypeError``
+    for a network without a masked-LM head, and warns of an ESM's changing scale.
 
-    ``max_length`` is the number of tokens of the longest row the network has positions for. Raises
-    ``TypeError`` for a network without a masked-LM head, and warns of an ESM's changing scale.
-
-    Examples
-    --------
     >>> from mpt_lml.networks import load_small_bert
     >>> model = MaskedLM.of(*load_small_bert(), num_features=2)
     >>> model.log_each(torch.tensor([[300, 400]]), torch.tensor([[True, False]])).shape

@@ -1,8 +1,6 @@
 """Masked autoencoders of images: ``transformers``' ViT-MAE as Gaussian log-densities.
 
-He et al. 2022 train a vision transformer to fill in hidden patches with a squared error. Paper,
-Section 3.2 and Figure 6, reads its curve. A squared error is a log-density only once a variance is
-chosen: log N(x; f, σ²) = −½ log 2πσ² − (x − f)²/2σ². Here it is chosen in the open.
+The squared error of He et al. 2022 is a log-density only once a variance is chosen, here in the open.
 """
 
 from __future__ import annotations
@@ -31,17 +29,10 @@ class ViTMAE(ConditionalModel):
     """p(x_j | x_R) = Π_pixels N(pixel; prediction from the patches R, σ²) for every patch j.
 
     The coordinates are the D patches of an image of d pixels each (channels counted); densities are
-    of pixels in [0, 1], in nats. ``x`` is (N, C, H, W) in every method.
-
-    Parameters
-    ----------
-    network : ViTMAEForPreTraining
-        From ``transformers``, trained on plain pixels (``norm_pix_loss=False``).
-    variance : float or Tensor () or (D,) or (D, D, d)
-        σ²: one number, one for each number M of masked patches (``variance[M - 1]``), or one for
-        each of these and each pixel i of patch j (``variance[M - 1, j, i]``).
-    pixel_mean, pixel_scale : float or Tensor (C,)
-        The network sees (x − mean)/scale in each channel and predicts in these units.
+    of pixels in [0, 1], in nats. ``x`` is (N, C, H, W) in every method. ``variance`` is σ²: one number,
+    one for each number M of masked patches (``variance[M - 1]``), or one for each of these and each
+    pixel i of patch j (``variance[M - 1, j, i]``). The network, of plain pixels
+    (``norm_pix_loss=False``), sees (x − pixel_mean)/pixel_scale in each channel.
 
     Raises ``TypeError`` for another kind of network, ``ValueError`` for one trained on normalized
     patches and for σ² ≤ 0.

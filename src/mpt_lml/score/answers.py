@@ -25,23 +25,14 @@ __all__ = ["AnswerScores", "answers"]
 class AnswerScores:
     """Log-scores of up to O options for each of N prompts, nats; nan where a prompt has fewer.
 
-    Attributes
-    ----------
-    log_score, standard_error : Tensor (N, O)
-        Mean over orders of log q(answer | prompt); the error is over orders, 0 where all are in it.
-    difference, difference_error : Tensor (N, O)
-        To the best option, with the error over orders that both share.
-    best : Tensor (N,) int64
-        The option of the greatest log-score.
-    num_tokens : Tensor (N, O) int64
-        k of each option, 0 for none.
-    comparable : Tensor (N,) bool
-        Whether a prompt's options have as many tokens. A masked model is told their number; where
-        these differ, the probability of the number is missing from the comparison.
-    merged : Tensor (N,) bool
-        Whether a token has characters of both the prompt and an option. All its options then begin
-        after the last token that they share with the prompt.
-    num_passes : Tensor (N,) int64
+    ``log_score`` (N, O) is the mean over orders of log q(answer | prompt); its ``standard_error`` is
+    over orders, 0 where all are in it. ``difference`` is that to the ``best`` option, its error over
+    orders that both share. ``num_tokens`` (N, O): k of each option, 0 for none.
+
+    ``comparable`` (N,): whether a prompt's options have as many tokens. A masked model is told their
+    number; where these differ, its probability is missing from the comparison. ``merged`` (N,): whether
+    a token has characters of both the prompt and an option. All its options then begin after the last
+    token that they share with the prompt.
 
     >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).double().log().expand(ids.shape + (2,))
     >>> found = answers(coin, [[0, 1]], [[[0, 1], [1, 1]]])

@@ -32,17 +32,9 @@ PAPER_UNIT = 0.01 * 512 * 99
 class SentenceCurves:
     """Scores of every sentence, repeat and rate, with a control variate for each.
 
-    Attributes
-    ----------
-    design : Design
-    raw : Tensor (N, K, R) float64
-        (1/M) Σ_{j∈A} log q(x_j | x_R), nats per token.
-    control : Tensor (N, K, R)
-        (1/M) Σ_{j∈A} b_j less its mean over masks; b_j = log q(x_j), everything hidden.
-    hidden : Tensor (N,)
-        (1/D) Σ_j b_j, the score of the mask that hides everything: the curve's right end, exact.
-    num_features : Tensor (N,)
-        D of each sentence.
+    ``raw`` (N, K, R) is (1/M) Σ_{j∈A} log q(x_j | x_R), nats per token; ``control`` (N, K, R) is
+    (1/M) Σ_{j∈A} b_j less its mean over masks, b_j = log q(x_j), everything hidden; ``hidden`` (N,) is
+    (1/D) Σ_j b_j, the curve's right end, exact. ``num_features`` is D of each sentence.
 
     >>> raw, sizes = torch.tensor([[[-1.0, -3.0]], [[-2.0, -6.0]]]), torch.tensor([10, 20])
     >>> SentenceCurves(Design(strata=2), raw, 0 * raw, raw[:, 0, 1], sizes).area("sentence")

@@ -21,17 +21,10 @@ SEED = f"seed 0..{9 * 10**12}"  # a million draws each are below 2⁶³
 class Design:
     """Which masks each sentence gets, all drawn on their own.
 
-    Attributes
-    ----------
-    rates : tuple of int
-        In percent; M = ⌈rD/100⌉ of a sentence's D tokens.
-    strata : int, optional
-        Instead of rates, for an unbiased area: the sizes 1..D are cut into so many strata, and
-        each mask takes a random size from its own.
-    num_masks : int
-        Masks for each rate or stratum.
-    seed : int
-        Every sentence has a generator of its own: its masks depend on its number, not on batches.
+    ``rates`` are in percent: M = ⌈rD/100⌉ of a sentence's D tokens. ``strata`` stand instead of them
+    for an unbiased area: the sizes 1..D are cut into so many, and each mask takes a random size from
+    its own. ``num_masks`` for each rate or stratum; a sentence's masks follow from ``seed`` and its
+    number, not from batches.
 
     Raises ``ValueError`` for rates that do not increase within 1..100, and for counts below one.
 

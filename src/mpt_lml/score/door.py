@@ -88,18 +88,10 @@ class _Function:
 class Scorer:
     """log q(x_j | x_R) of texts under a model that :func:`load` let in.
 
-    Attributes
-    ----------
-    source : object
-        With ``log_tokens(ids, mask, types=, generator=)`` as :class:`~mpt_lml.MaskedLM` has it.
-    tokenizer : optional
-        Without one, texts are lists of token ids.
-    max_length : int, optional
-        Tokens of the longest row, special ones counted.
-    max_tokens : int, optional
-        Most tokens that go through the model at a time; fewer where memory asks for it.
-    named : str, optional
-        What a function's results are kept under.
+    ``source`` has ``log_tokens(ids, mask, types=, generator=)`` as :class:`~mpt_lml.MaskedLM`. Without
+    a ``tokenizer`` texts are lists of token ids. ``max_length`` are the tokens of the longest row,
+    special ones counted; at most ``max_tokens`` go through the model at a time; a function's results
+    are kept under what it is ``named``.
 
     >>> coin = load(lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1))
     >>> coin.log_tokens(torch.tensor([[0, 1]]), torch.tensor([[True, False]])).exp()
