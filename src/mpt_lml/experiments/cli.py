@@ -253,7 +253,8 @@ def _content(
 def _tables(entries: Sequence[dict[str, Any]]) -> str:
     """What the paper prints with its verdicts, then what this book finds."""
     heads = ("published", "measured", "std. error", "unit", "verdict")
-    judged, found = [("in the paper", *heads)], [("found by this book", *heads[1:-1])]
+    judged: list[tuple[str, ...]] = [("in the paper", *heads)]
+    found: list[tuple[str, ...]] = [("found by this book", *heads[1:-1])]
     for entry in entries:
         (judged if "verdict" in entry else found).append(_row(entry, "verdict" in entry))
     parts = [_aligned(rows) for rows in (judged, found) if len(rows) > 1]
