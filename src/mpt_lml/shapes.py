@@ -61,6 +61,13 @@ def require_binary(x: Tensor) -> None:
     require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
 
 
+def require_ids(
+    name: str, ids: Tensor, count: int, hint: str = "It comes from another tokenizer."
+) -> None:
+    """Check that ``ids`` are 0..``count`` − 1."""
+    require_entries(name, ids, (ids < 0) | (ids >= count), f"0..{count - 1}", hint)
+
+
 def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str = "") -> None:
     """Check that ``value`` is a single number, no bool, in "(0,inf)", "[0,1)~" (or NaN), ..."""
     low, high = map(float, legal.rstrip("~")[1:-1].split(","))

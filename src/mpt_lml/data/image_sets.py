@@ -125,7 +125,7 @@ def _read_idx(folder: Path, split: Split) -> np.ndarray:
             f"{folder.name}: {path.name} is missing in {folder}. The folder needs the IDX files as "
             f"published: {', '.join(_IDX_FILES.values())}."
         )
-    raw = gzip.decompress(checked(path, "md5", _MD5[folder.name][split]))
+    raw = gzip.decompress(checked(path, _MD5[folder.name][split]))
     axes = raw[3]  # IDX: two zero bytes, the type, the number of axes, then their lengths
     shape = np.frombuffer(raw, dtype=">i4", count=axes, offset=4)
     return np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)

@@ -40,14 +40,10 @@ def local(place: str) -> Path | None:
 
 
 def checked(
-    path: Path,
-    algorithm: str,
-    expected: str,
-    remedy: str = "fetch it again",
-    content: bytes | None = None,
+    path: Path, expected: str, remedy: str = "fetch it again", content: bytes = b""
 ) -> bytes:
     """The bytes of a file, or the ``content`` taken from it, if the checksum is the published one."""
-    content = path.read_bytes() if content is None else content
+    content, algorithm = content or path.read_bytes(), "md5" if len(expected) == 32 else "sha256"
     found = hashlib.new(algorithm, content).hexdigest()
     if found != expected:
         raise CorruptDataError(

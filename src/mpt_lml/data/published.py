@@ -28,7 +28,7 @@ def published_curves() -> dict[str, Float[Tensor, " R"]]:
     """
     path = book_file("results/published_curves/bert_base.csv")
     lines = path.read_text(encoding="utf-8").splitlines()
-    checked(path, "sha256", _SHA256, content="\n".join(lines).encode())
+    checked(path, _SHA256, content="\n".join(lines).encode())
     table = np.genfromtxt(lines, delimiter=",", names=True)
     return {
         f"{kind}/{name}": torch.tensor(table[f"{name}_{kind}"])

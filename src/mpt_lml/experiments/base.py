@@ -22,6 +22,7 @@ from mpt_lml.checkpoints import resolved_revision, why_not_here
 from mpt_lml.files import book_file, load_tensors, read_json, save_tensors, versions
 from mpt_lml.fit import Progress, silent
 from mpt_lml.networks import fingerprint
+from mpt_lml.spec import require, require_seeds
 from mpt_lml.verdicts import mean_and_error
 
 
@@ -61,6 +62,11 @@ class Outcome:
     seconds: float | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        require(vars(self), "findings dict, arrays dict, seconds? [0,inf), data_sha256? str")
+        values = {"findings": self.findings.values(), "arrays": self.arrays.values()}
+        require(values, "findings* Finding, arrays* Tensor")
+
     def as_dict(self) -> dict[str, Any]:
         """Plain lists and numbers for JSON, arrays rounded to 8 significant digits."""
         content = {
@@ -75,8 +81,8 @@ def weights_of(model: str | Path | None, network: Any) -> dict[str, str | None] 
     """For :class:`Outcome`: a loaded network's name, the commit behind it on the hub, its hash."""
     if model is None:
         return None
-    place = {"name": str(model), "revision": resolved_revision(model)}
-    return {**place, "sha256": fingerprint(network)}
+    revision = resolved_revision(model)
+    return {"name": str(model), "revision": revision, "sha256": fingerprint(network)}
 
 
 def _rounded(value: Any) -> Any:
@@ -144,8 +150,8 @@ class Experiment(ABC):
     @classmethod
     def preset(cls, preset: str = "paper", **settings: Any) -> Experiment:
         """The settings of a preset, those given replaced; other names are refused."""
-        if preset not in ("paper", "quick"):
-            raise ValueError(f"preset must be 'paper' or 'quick', got {preset!r}.")
+        require(locals(), "preset paper|quick")
+        settings |= {k: require_seeds(v) for k, v in settings.items() if k == "seeds"}
         known = [each.name for each in dataclasses.fields(cls)]
         for unknown in [name for name in settings if name not in known]:
             others = [name for name in names() if unknown in find(name).__dataclass_fields__]
@@ -202,6 +208,7 @@ def names() -> list[str]:
 
 def find(name: str) -> type[Experiment]:
     """The experiment called ``name``; :class:`UnknownExperimentError` suggests near names."""
+    require(locals(), "name str")
     if name in _REGISTRY:
         return _REGISTRY[name]
     near = difflib.get_close_matches(name, _REGISTRY, n=3, cutoff=0.4)
@@ -230,17 +237,18 @@ def run(
     >>> run("table-1", "quick", num_data=20).arrays["estimates"].shape
     torch.Size([2, 5])
     """
+    require(locals(), "progress Callable, checkpoints? path, otherwise? str")
     chosen = find(name).preset(preset, **settings)
     bench = bench_for(chosen, device, progress, checkpoints)
     if otherwise is None:
         return chosen.run(bench)
-    model = dataclasses.asdict(chosen)["model"]
+    model = dataclasses.asdict(chosen).get("model")
     reason: object = None if model is None or Path(model).exists() else why_not_here(model)
-    if reason is None:
-        try:
+    try:
+        if reason is None:
             return chosen.run(bench)
-        except OSError as error:  # no weights, or no sentences or images
-            reason = error
+    except OSError as error:  # no weights, or no sentences or images
+        reason = error
     print(f"not run here ({reason}): {otherwise}")
     return Outcome({})
 
@@ -256,14 +264,12 @@ def bench_for(
         raise ValueError(
             f"{chosen.name} keeps no state to go on from ({chosen.cost}): leave the checkpoints out."
         )
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
+    require(locals(), "device auto|cpu|cuda")
     if device == "cuda" and not chosen.gpu:
         raise ValueError(f"{chosen.name} computes on the CPU only. Leave the device out.")
-    available = torch.cuda.is_available()
-    if device == "cuda" and not available:
+    gpu = torch.cuda.is_available() and chosen.gpu and device != "cpu"
+    if device == "cuda" and not gpu:
         raise ValueError("device 'cuda' was asked for, but torch sees no GPU. Use 'auto' or 'cpu'.")
-    gpu = available and chosen.gpu and device != "cpu"
     return Bench(torch.device("cuda" if gpu else "cpu"), progress, folder)
 
 
@@ -284,17 +290,11 @@ def load(name: str) -> Outcome:
     return Outcome(
         {key: Finding(**value) for key, value in stored["findings"].items()},
         {k: torch.tensor(a.astype(float) if a.dtype == object else a) for k, a in arrays.items()},
-        stored["data_sha256"],
-        stored.get("weights"),
-        stored["config"],
-        stored["seconds"],
-        stored["provenance"],
+        *map(stored.get, ("data_sha256", "weights", "config", "seconds", "provenance")),
     )
 
 
 def checksum(tensors: Iterable[Tensor]) -> str:
     """SHA-256 of the bytes of ``tensors``, so that a stored result names its data."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+    parts = (each.cpu().contiguous().numpy().tobytes() for each in tensors)
+    return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, final, get_args
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.shapes import require_count, require_generator
+from mpt_lml.shapes import require_generator, require_ids
 from mpt_lml.spec import require
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MaskedLM"]
 
 Precision = Literal["float32", "bfloat16", "float16"]
+PRECISIONS = "float32|bfloat16|float16"
 
 
 @final
@@ -64,12 +65,10 @@ class MaskedLM(ConditionalModel):
         batch_tokens: int = 2048,
     ) -> None:
         _require_masked_lm(network)
-        require_count("num_features", num_features, 1)
-        require_count("mask_token_id", mask_token_id, 0, network.config.vocab_size - 1)
-        if replacement not in ("mask", "bert"):
-            raise ValueError(f"replacement must be 'mask' or 'bert', got {replacement!r}.")
-        if precision not in (None, *get_args(Precision)):
-            raise ValueError(f"precision must be one of {get_args(Precision)}, got {precision!r}.")
+        require(locals(), "num_features 1.., replacement mask|bert, precision? " + PRECISIONS)
+        require(locals(), "prefix Sequence, suffix Sequence, batch_tokens 1..")
+        for name in ("mask_token_id", "prefix*", "suffix*", "special_token_ids*"):
+            require(locals(), f"{name} 0..{network.config.vocab_size - 1}")
         self.network, self.device = network, network.device
         self.max_length = _longest_row(network)
         self.mask_token_id, self.replacement = mask_token_id, replacement
@@ -95,6 +94,7 @@ class MaskedLM(ConditionalModel):
         ``options`` are the keywords of the class. Raises ``ValueError`` for a tokenizer without a
         mask token, or of another network.
         """
+        require(locals(), "network PreTrainedModel, tokenizer PreTrainedTokenizerBase")
         if tokenizer.mask_token_id is None:
             raise ValueError(
                 f"this {type(tokenizer).__name__} has no mask token: it belongs to a model that "
@@ -102,9 +102,10 @@ class MaskedLM(ConditionalModel):
                 "BERT's."
             )
         most = max(tokenizer.get_vocab().values())
-        if most >= network.config.vocab_size:
+        known = getattr(network.config, "vocab_size", 0)
+        if most >= known:
             raise ValueError(
-                f"the tokenizer has ids up to {most}, the network {network.config.vocab_size} "
+                f"the tokenizer has ids up to {most}, the network {known} "
                 "tokens: they do not belong together. Name the tokenizer saved with the network."
             )
         last = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
@@ -116,6 +117,7 @@ class MaskedLM(ConditionalModel):
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` holds D token ids a row."""
         require(locals(), "int x N D", D=self.num_features)
+        require_ids("x", x, self.network.config.vocab_size)
 
     @torch.no_grad()
     def log_tokens(
@@ -133,7 +135,8 @@ class MaskedLM(ConditionalModel):
         rows that are too long or hold ids the network has not, and for masks that hide a special
         token. ``types`` are for networks that tell sentences apart.
         """
-        self._require_rows(ids, mask)
+        require(locals(), "int ids N L, bool mask N L, int types? N L, generator?")
+        self._require_rows(ids, mask, types)
         shown = self._shown(ids, mask, generator)
         result = torch.zeros(ids.shape, dtype=torch.float64)
         half = torch.float16 if self.precision == "float16" else torch.bfloat16
@@ -180,23 +183,15 @@ class MaskedLM(ConditionalModel):
         shown = shown.where(~(mask & (chance < 0.2)), others)
         return shown.where(~(mask & (chance < 0.1)), ids)
 
-    def _require_rows(self, ids: Tensor, mask: Tensor) -> None:
-        if ids.ndim != 2 or ids.shape != mask.shape or mask.dtype != torch.bool:
-            raise ValueError(
-                "ids and mask must have the same shape (N, L), and mask must be boolean with True "
-                f"for masked; got {tuple(ids.shape)} and {tuple(mask.shape)} {mask.dtype}."
-            )
+    def _require_rows(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> None:
         if self.max_length is not None and ids.shape[1] > self.max_length:
             raise ValueError(
                 f"rows of {ids.shape[1]} tokens are longer than the model's {self.max_length} "
                 "positions. Leave them out or split them; they are not cut."
             )
-        beyond = ids[(ids < 0) | (ids >= self.network.config.vocab_size)]
-        if len(beyond):
-            raise ValueError(
-                f"token {int(beyond[0])} is none of the network's {self.network.config.vocab_size}: "
-                "the rows come from another tokenizer."
-            )
+        require_ids("ids", ids, self.network.config.vocab_size)
+        if types is not None and self._takes_types:
+            require_ids("types", types, self.network.config.type_vocab_size)
         special = ids[mask & torch.isin(ids, self.special_token_ids)]
         if len(special):
             raise ValueError(

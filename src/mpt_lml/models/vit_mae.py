@@ -15,6 +15,7 @@ from torch import Tensor
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import log_normal
+from mpt_lml.shapes import require_dtype, require_number
 from mpt_lml.spec import require, require_sizes
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class ViTMAE(ConditionalModel):
         evenly over 1..D its gradient is, up to constants, an unbiased one of the area.
         """
         self._require(x, mask, pairs=True)
+        if len(mask.sum(dim=1).unique()) > 1:
+            raise ValueError("mask must hide equally many patches in every image: split the batch.")
         noise = _masking_noise(self.network, mask.to(self.device))
         return self.network(self._inputs(x.to(self.device)), noise=noise).loss
 
@@ -209,7 +212,7 @@ class ViTMAE(ConditionalModel):
 
     def _variance(self, variance: float | Tensor) -> Tensor:
         """(D, 1, 1) or (D, D, d)."""
-        value = torch.as_tensor(variance, dtype=torch.float64, device=self.device).detach()
+        value = self._real("variance", variance)
         count = self.num_features
         table = (count, count, self.pixels_per_patch)
         if value.shape not in ((), (count,), (count, 1, 1), table):
@@ -225,9 +228,16 @@ class ViTMAE(ConditionalModel):
             )
         return value if value.ndim == 3 else value.expand(count).view(-1, 1, 1)
 
+    def _real(self, name: str, value: float | Tensor) -> Tensor:
+        if isinstance(value, Tensor):
+            require_dtype(name, value)
+        else:
+            require_number(name, value, "[-inf,inf]~")
+        return torch.as_tensor(value, dtype=torch.float64, device=self.device).detach()
+
     def _per_channel(self, name: str, value: float | Tensor) -> Tensor:
         channels = self.image_shape[0]
-        tensor = torch.as_tensor(value, dtype=torch.float64, device=self.device)
+        tensor = self._real(name, value)
         if tensor.shape not in ((), (channels,)) or not torch.isfinite(tensor).all():
             raise ValueError(
                 f"{name} must be finite, one number or one for each of {channels} channels, "

@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.data import Tokens
+from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.score.blocks import Blocks
+from mpt_lml.score.design import SEED
 from mpt_lml.score.door import Keep, Progress, Scorer, afresh, load, silent
-from mpt_lml.shapes import require_count
+from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["AnswerScores", "answers"]
@@ -86,9 +87,14 @@ def answers(
     True
     """
     scorer = load(model, tokenizer)
-    require_count("num_orders", num_orders, 2)
-    if isinstance(prompts, str) or len(prompts) != len(options) or not all(map(len, options)):
-        raise ValueError("give a list of prompts, and for each a list of at least one option.")
+    require(locals(), "num_orders 2.., keep Callable, progress Callable, options Sequence, " + SEED)
+    for name, each in (("prompts", prompts), *(("options", some) for some in options)):
+        require_texts(each, name)
+    if (
+        len(prompts) != len(options)
+        or len({isinstance(t[0], str) for t in (prompts, *options)}) > 1
+    ):
+        raise ValueError("give a list of prompts, and for each a list of options of the same kind.")
     asked = torch.tensor([n for n, each in enumerate(options) for _ in each])
     texts: list[Any] = [
         head + tail if isinstance(head, str) and isinstance(tail, str) else [*head, *tail]

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from mpt_lml.data import Tokens
 from mpt_lml.score.blocks import Blocks
+from mpt_lml.score.design import SEED
 from mpt_lml.score.door import Keep, Progress, Scorer, Texts, afresh, load, silent
-from mpt_lml.shapes import require_count
+from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["PairScores", "pairs"]
@@ -80,7 +81,8 @@ def pairs(
     True
     """
     scorer = load(model, tokenizer)
-    require_count("num_orders", num_orders, 2)
+    require(locals(), "num_orders 2.., pseudo bool, skip bool, keep Callable, progress Callable")
+    require(locals(), SEED)
     one, other = scorer.encode(first), scorer.encode(second)
     if len(one) != len(other):
         raise ValueError(f"{len(one)} first texts came with {len(other)} second ones.")
@@ -92,8 +94,10 @@ def pairs(
     good = torch.tensor([n not in faults for n in range(len(one))])
     width, numbers = min(one.ids.shape[1], other.ids.shape[1]), torch.arange(len(one))
     texts = [
-        Tokens(text.ids[:, :width], text.types[:, :width], text.maskable[:, :width], text.lengths)
-        for text in (one, other)
+        Tokens(
+            t.ids[:, :width], t.types[:, :width], t.maskable[:, :width], t.lengths.clamp(max=width)
+        )
+        for t in (one, other)
     ]
     changed = (texts[0].ids != texts[1].ids) & good[:, None]
     blocks = Blocks(scorer, num_orders, seed)

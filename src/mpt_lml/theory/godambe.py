@@ -120,6 +120,9 @@ class Godambe:
 
     def __post_init__(self) -> None:
         require(vars(self), "fisher Q Q, sensitivity D Q Q, all_masks D Q Q, one_mask D Q Q")
+        for name, each in vars(self).items():  # where a size says nothing of a parameter, singular
+            slack = (name != "fisher") * (1e-6 * each.abs().max() + 1e-30)
+            require_definite(name, each + slack * torch.eye(len(self.fisher)).to(each))
 
     @classmethod
     def of(cls, family: GaussianFamily) -> Godambe:
