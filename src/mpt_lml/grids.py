@@ -18,8 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI
-from mpt_lml.shapes import require_answer, require_dtype, require_finite
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_answer, require_dtype, require_finite
 
 __all__ = ["Grid", "find_modes", "gauss_hermite", "trapezoid"]
 

@@ -16,8 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from mpt_lml.shapes import require_count, require_enumerable, require_number
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_count, require_enumerable, require_number
 
 __all__ = [
     "BernoulliRate",

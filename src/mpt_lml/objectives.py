@@ -17,8 +17,7 @@ from torch.nn.functional import softplus
 from mpt_lml import grids, masks, scores
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.vae import Parameters, dense, divergence_from_prior, log_likelihood
-from mpt_lml.shapes import require_mask
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_mask
 
 __all__ = ["curve", "exact", "linear_elbo", "log_marginal", "mixture", "sampled", "second_moment"]
 

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpt_lml.shapes import require_finite, require_number
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_finite, require_number
 
 __all__ = ["Estimate", "History", "MaskCurve"]
 

@@ -12,8 +12,7 @@ from itertools import combinations, permutations, product
 
 import sympy as sp
 
-from mpt_lml.shapes import require_count
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_count
 
 __all__ = ["SymbolicGaussian", "SymbolicTable"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from mpt_lml import curves, data, estimators, masks
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.models.ppca import PPCA
-from mpt_lml.shapes import require_count
+from mpt_lml.spec import require_count
 
 NOISE_VARIANCE = 0.2  # the paper's 1/sigma^2 = 5
 # The seven numbers of the paper's Table 1, as printed.

@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.shapes import require_generator, require_ids
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_generator, require_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

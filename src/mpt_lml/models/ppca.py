@@ -11,8 +11,7 @@ from torch import Tensor
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import chunks
-from mpt_lml.shapes import require_number
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_number
 
 __all__ = ["PPCA"]
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.numerics import log_bernoulli, log_normal
-from mpt_lml.shapes import require_answer, require_binary, require_dtype
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_answer, require_binary, require_dtype
 
 __all__ = ["VAE"]
 

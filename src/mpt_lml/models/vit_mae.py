@@ -15,8 +15,7 @@ from torch import Tensor
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import log_normal
-from mpt_lml.shapes import require_dtype, require_number
-from mpt_lml.spec import require, require_sizes
+from mpt_lml.spec import require, require_dtype, require_number, require_sizes
 
 if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining

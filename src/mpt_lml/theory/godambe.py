@@ -17,8 +17,7 @@ from torch import Tensor
 from mpt_lml import masks
 from mpt_lml.gaussian import require_definite
 from mpt_lml.scores import mean_by_size
-from mpt_lml.shapes import require_count
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_count
 
 __all__ = ["GaussianFamily", "Godambe"]
 

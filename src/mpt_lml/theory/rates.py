@@ -17,8 +17,7 @@ from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI
 from mpt_lml.results import trapezoid_weights
-from mpt_lml.shapes import require_count
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_count
 
 __all__ = [
     "crossover",
