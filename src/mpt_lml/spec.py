@@ -189,10 +189,7 @@ def require_mask(mask: Tensor) -> None:
     """Check that no row of the boolean ``mask`` (P, D) is empty."""
     empty = (~mask.any(dim=1)).nonzero().flatten()
     if len(empty):
-        raise ValueError(
-            f"mask[{int(empty[0])}] masks nothing ({len(empty)} such rows): there is no coordinate "
-            "to score. Every mask needs at least one True."
-        )
+        raise ValueError(f"mask[{int(empty[0])}] masks nothing: one True at least is needed.")
 
 
 def require_count(name: str, value: int, low: int, high: int | None = None) -> None:
@@ -212,18 +209,15 @@ def require_enumerable(what: str, number: int, instead: str) -> None:
     """Refuse to visit ``number`` of ``what`` where that would never end; say what to do instead."""
     if number > MAX_ENUMERATED:
         raise ValueError(
-            f"{what} are {number:.3e}, more than the {MAX_ENUMERATED} that are enumerated. "
-            f"Use {instead} instead."
+            f"{what} are {number:.3e}, more than the {MAX_ENUMERATED} that are enumerated: use {instead}."
         )
 
 
 def require_generator(generator: torch.Generator | None) -> None:
     """Check that randomness was passed in, not left to a global state."""
     if not isinstance(generator, torch.Generator):
-        raise TypeError(
-            f"generator must be a torch.Generator, got {generator!r}. Pass for example "
-            "generator=torch.Generator().manual_seed(0)."
-        )
+        hint = "Pass for example generator=torch.Generator().manual_seed(0)."
+        raise TypeError(f"generator must be a torch.Generator, got {generator!r}. {hint}")
 
 
 def require_sizes(sizes: Any, num_features: int, *, increase: bool = True) -> list[int]:

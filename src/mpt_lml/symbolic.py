@@ -74,7 +74,8 @@ class _SymbolicModel(ABC):
         require(locals(), f"observed* 0..{self.num_features - 1}")
         indices = sorted(observed)
         if len(set(indices)) != len(indices):
-            raise ValueError(f"observed must be distinct numbers, got {indices}.")
+            legal = f"0..{self.num_features - 1}"
+            raise ValueError(f"observed must be distinct numbers in {legal}. Got {indices}.")
         return indices
 
 

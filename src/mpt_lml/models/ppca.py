@@ -96,10 +96,7 @@ class PPCA(TractableModel):
         top, rest = square.tensor_split([latent_dim])
         variance = rest.mean() if noise_variance is None else x.new_tensor(noise_variance)
         if noise_variance is None and variance <= torch.finfo(x.dtype).eps * square[0]:
-            raise ValueError(
-                f"latent_dim={latent_dim} explains all the variance of these {len(x)} data, "
-                "which leaves a noise variance of 0. Use fewer latent dimensions."
-            )
+            raise ValueError(f"latent_dim={latent_dim} explains all the variance: use fewer.")
         scale = (top - variance).clamp(min=0.0).sqrt()
         return cls(axes[:latent_dim].T * scale, variance, center)
 

@@ -48,10 +48,8 @@ class GaussianFamily:
         flat = self.directions.flatten(1)
         rank = int(torch.linalg.matrix_rank(flat))
         if rank < len(flat):
-            raise ValueError(
-                f"directions must be linearly independent, got {len(flat)} of rank {rank}. "
-                "Leave out what does not change the covariance, such as rotations of loadings."
-            )
+            got = f"got {len(flat)} of rank {rank}. Leave out rotations of loadings and the like"
+            raise ValueError(f"directions must be linearly independent, {got}.")
 
     @classmethod
     def ppca(cls, loadings: Float[Tensor, "D K"], noise_variance: float) -> GaussianFamily:
