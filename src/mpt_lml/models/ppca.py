@@ -96,7 +96,8 @@ class PPCA(TractableModel):
         top, rest = square.tensor_split([latent_dim])
         variance = rest.mean() if noise_variance is None else x.new_tensor(noise_variance)
         if noise_variance is None and variance <= torch.finfo(x.dtype).eps * square[0]:
-            raise ValueError(f"latent_dim={latent_dim} explains all the variance: use fewer.")
+            said = f"latent_dim={latent_dim} explains all the variance of these {len(x)} data"
+            raise ValueError(f"{said}, which leaves no noise. Use fewer latent dimensions.")
         scale = (top - variance).clamp(min=0.0).sqrt()
         return cls(axes[:latent_dim].T * scale, variance, center)
 
