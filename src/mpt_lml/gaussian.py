@@ -244,6 +244,7 @@ def _require_digits(growth: float, of: Tensor) -> None:
     epsilon = torch.finfo(of.dtype).eps
     if growth * epsilon > epsilon**0.4:
         raise ValueError(
-            f"noise_variance is so small beside loadings or data that {of.dtype} rounds by "
-            f"{growth * epsilon:.0e} nats. Use float64, or methods of PPCA, which see the data."
+            f"noise_variance is so small beside loadings or data that rounding in {of.dtype} changes"
+            f" log-densities by {growth * epsilon:.0e} nats, more than {epsilon**0.4:.0e}. Use float64,"
+            " larger noise and, where moments were given, methods of PPCA, which see the data."
         )

@@ -186,9 +186,8 @@ class KnownLanguage(Experiment):
             name = f"{law}-{width}-{recipe.num_steps}-{recipe.learning_rate:g}-{seed}"
             return bench.keep(name, work, data=data)
 
-        runs = {
-            law: [result(law, seed, self.width, self.recipe) for seed in self.seeds] for law in LAWS
-        }
+        own = self.width, self.recipe
+        runs = {law: [result(law, seed, *own) for seed in self.seeds] for law in LAWS}
         arrays = problem.designs(runs["uniform"][0]["area"], runs["uniform"][0]["chain"])
         uniform = torch.stack([each["area"] for each in runs["uniform"]])
         for law, found in runs.items():
