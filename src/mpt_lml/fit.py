@@ -21,8 +21,7 @@ from mpt_lml.files import (
     save_tensors,
 )
 from mpt_lml.results import History
-from mpt_lml.shapes import require_answer
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_answer
 
 __all__ = ["Checkpoint", "DivergedError", "descend", "maximize"]
 

@@ -11,8 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI, WORKING_BYTES, chunks
-from mpt_lml.shapes import require_mask
-from mpt_lml.spec import require, require_values
+from mpt_lml.spec import require, require_mask, require_values
 
 __all__ = ["ConditionalModel", "FromFunction", "Grouped", "LatentVariableModel", "TractableModel"]
 

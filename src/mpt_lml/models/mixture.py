@@ -14,8 +14,7 @@ from mpt_lml import grids
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import LatentVariableModel, TractableModel
 from mpt_lml.numerics import chunks, log_bernoulli
-from mpt_lml.shapes import require_binary
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_binary
 
 __all__ = ["BernoulliPCA", "GridConditional"]
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mpt_lml import masks, shapes
+from mpt_lml import masks, spec
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.spec import require, require_values
 
@@ -110,7 +110,7 @@ class ConditionalTable(ConditionalModel):
     num_values: int
 
     def __init__(self, logits: Float[Tensor, "..."]) -> None:
-        shapes.require_dtype("logits", logits)
+        spec.require_dtype("logits", logits)
         num_features, num_values = logits.shape[2:] if logits.ndim == 4 else (1, 2)
         expected = (2**num_features, num_values**num_features, num_features, num_values)
         if logits.shape != expected:
@@ -118,7 +118,7 @@ class ConditionalTable(ConditionalModel):
                 "logits must have shape (2^D, V^D, D, V) in D coordinates with V values, such as "
                 f"{expected}, got {tuple(logits.shape)}."
             )
-        shapes.require_finite("logits", logits)
+        spec.require_finite("logits", logits)
         self.log_table = logits.double().log_softmax(dim=-1)
         self._num_features, self.num_values = num_features, num_values
 
@@ -139,7 +139,7 @@ class ConditionalTable(ConditionalModel):
         num_features, most = model.num_features, getattr(model, "num_values", None) or num_values
         require(locals(), f"num_values 1..{most}")
         number, what = num_values**num_features, f"the values of D = {num_features} coordinates"
-        shapes.require_enumerable(what, number, "fewer coordinates or values")
+        spec.require_enumerable(what, number, "fewer coordinates or values")
         values = [torch.arange(num_values)] * num_features
         x = torch.cartesian_prod(*values).view(number, num_features)
         logits = torch.zeros(2**num_features, *x.shape, num_values, dtype=torch.float64)
@@ -153,7 +153,7 @@ class ConditionalTable(ConditionalModel):
                     f"num_values: the values 0..{num_values - 1} have {total:.4g} of p."
                 )
         if noise:
-            shapes.require_generator(generator)
+            spec.require_generator(generator)
             logits += noise * torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
         return cls(logits)
 

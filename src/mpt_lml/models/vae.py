@@ -14,8 +14,7 @@ from torch import Tensor
 
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.numerics import log_bernoulli, log_normal
-from mpt_lml.shapes import require_answer, require_binary, require_dtype
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_answer, require_binary, require_dtype
 
 __all__ = ["VAE"]
 
@@ -156,11 +155,8 @@ def dense_parameters(
     (B, in, out) are uniform on ±1/√in as in ``torch.nn.Linear``, biases (B, 1, out) zero.
     """
     encoder = [(1 + partial) * num_features, *hidden, 2 * latent_dim]
-    parameters = {}
-    for part, widths in (
-        ("encoder", encoder),
-        ("decoder", [latent_dim, *hidden[::-1], num_features]),
-    ):
+    decoder, parameters = [latent_dim, *hidden[::-1], num_features], {}
+    for part, widths in (("encoder", encoder), ("decoder", decoder)):
         for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
             uniform = torch.stack([torch.rand(inputs, outputs, generator=g) for g in generators])
             parameters[f"{part}/{layer}/weight"] = (2 * uniform - 1) / math.sqrt(inputs)
@@ -186,9 +182,8 @@ def dense_model(
     """The VAE of one run of :func:`dense_parameters`; a partial encoder is told that all is seen."""
     own = {name: value[run : run + 1] for name, value in parameters.items()}
     latent_dim = own["decoder/0/weight"].shape[1]
-    num_features = [value for name, value in own.items() if name.startswith("decoder")][-1].shape[
-        -1
-    ]
+    last = [value for name, value in own.items() if name.startswith("decoder")][-1]
+    num_features = last.shape[-1]
     partial = own["encoder/0/weight"].shape[1] == 2 * num_features
 
     def apply(part: Part, inputs: Tensor) -> Tensor:

@@ -23,8 +23,7 @@ from mpt_lml.checkpoints import gpu
 from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.files import digest, load_tensors, save_tensors, versions
 from mpt_lml.models.masked_lm import PRECISIONS, MaskedLM, Precision
-from mpt_lml.shapes import require_ids
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_ids
 
 __all__ = ["Scorer", "load"]
 

@@ -14,8 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.shapes import require_answer, require_count, require_entries
-from mpt_lml.spec import require, require_reveal
+from mpt_lml.spec import require, require_answer, require_count, require_entries, require_reveal
 
 __all__ = ["bernstein", "block_elbo", "nelbo", "sample", "speed", "step_elbo"]
 

@@ -17,8 +17,7 @@ from torch import Tensor
 from mpt_lml import masks
 from mpt_lml.gaussian import require_definite
 from mpt_lml.scores import mean_by_size
-from mpt_lml.shapes import require_count
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_count
 
 __all__ = ["GaussianFamily", "Godambe"]
 
@@ -49,10 +48,8 @@ class GaussianFamily:
         flat = self.directions.flatten(1)
         rank = int(torch.linalg.matrix_rank(flat))
         if rank < len(flat):
-            raise ValueError(
-                f"directions must be linearly independent, got {len(flat)} of rank {rank}. "
-                "Leave out what does not change the covariance, such as rotations of loadings."
-            )
+            got = f"got {len(flat)} of rank {rank}. Leave out rotations of loadings and the like"
+            raise ValueError(f"directions must be linearly independent, {got}.")
 
     @classmethod
     def ppca(cls, loadings: Float[Tensor, "D K"], noise_variance: float) -> GaussianFamily:

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI
 from mpt_lml.results import trapezoid_weights
-from mpt_lml.shapes import require_count
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_count
 
 __all__ = [
     "crossover",
@@ -58,10 +57,8 @@ def crossover(
     above = score - torch.as_tensor(height, dtype=score.dtype, device=score.device)[..., None]
     crosses = (above[..., :-1] * above[..., 1:] <= 0) & (above[..., :-1] != above[..., 1:])
     if not crosses.any(dim=-1).all():
-        raise ValueError(
-            f"no crossover: a curve over the rates {rate[0]:.3g}..{rate[-1]:.3g} stays on one side "
-            "of log p(x)/D. Widen the rates, or look whether all coordinates are independent."
-        )
+        ends = f"{rate[0]:.3g}..{rate[-1]:.3g}"
+        raise ValueError(f"no crossover in {ends}: a curve stays on one side. Widen the rates.")
     first = crosses.double().argmax(dim=-1, keepdim=True)
     left, right = above.gather(-1, first), above.gather(-1, first + 1)
     share = (left / (left - right))[..., 0]
