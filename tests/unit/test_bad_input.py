@@ -241,6 +241,11 @@ CASES = {
         r"score must have shape \(2,\), got \(3,\)",
     ),
     "a number in prose that is none": (lambda: glue("x", math.nan), ValueError, "nan"),
+    "unknown tokens of a variance": (
+        lambda: estimators.exact_variance(MODEL, X, "nested", targets="some"),
+        ValueError,
+        "targets must be 'all' or 'one', got 'some'",
+    ),
     "half a mask size": (
         lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), sizes=[2.7]),
         TypeError,
