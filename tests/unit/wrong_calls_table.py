@@ -1010,6 +1010,15 @@ def _theory() -> dict[str, Case]:
         "theory.godambe.Godambe.gradient_rms": case(
             INFORMATION.gradient_rms, metric=choice("fisher", "euclidean")
         ),
+        "theory.rates.chain_crossover": case(
+            rates.chain_crossover,
+            gap_entropy=tensor(torch.arange(1.0, 90.0).double().log(), also=_of_a_chain),
+        ),
+        "theory.rates.chain_curve": case(
+            rates.chain_curve,
+            gap_entropy=tensor(torch.tensor([0.0, 0.7, 1.1]).double(), "0", also=_of_a_chain),
+            marginal_entropy=number(2.0, 1.1),
+        ),
         "theory.rates.crossover": case(
             rates.crossover,
             score=tensor(torch.tensor([0.0, -1.0, -5.0]).double(), lead=True),
@@ -1069,6 +1078,10 @@ def _theory() -> dict[str, Case]:
             rule=choice("midpoint", "trapezoid", "gauss-legendre", "clenshaw-curtis"),
         ),
     }
+
+
+def _of_a_chain(h: Tensor) -> bool:
+    return bool((h.diff() >= -1e-5).all() and (h.diff().diff() <= 1e-5).all())
 
 
 def _definite(v: Tensor) -> bool:
