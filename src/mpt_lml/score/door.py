@@ -21,7 +21,7 @@ from torch import Tensor
 from mpt_lml import data, networks
 from mpt_lml.checkpoints import gpu
 from mpt_lml.data import Tokens
-from mpt_lml.files import digest, load_tensors, save_tensors
+from mpt_lml.files import digest, load_tensors, save_tensors, versions
 from mpt_lml.models.masked_lm import MaskedLM, Precision
 from mpt_lml.shapes import require_count
 
@@ -130,13 +130,13 @@ class Scorer:
         return own | {"precision": self.source.precision}
 
     def keep(self, folder: str | Path, **settings: Any) -> Keep:
-        """For ``keep=``: parts in ``folder``, each of this model and ``settings`` only.
+        """For ``keep=``: parts in ``folder``, each of this model, these versions and ``settings``.
 
         Raises ``ValueError`` for a nameless function and for a damaged file.
         """
         if self.identity is None:
             raise ValueError("what is kept must say of which model: load(..., identity='NAME').")
-        own = {**self.identity, **settings}
+        own = {**self.identity, "versions": versions(), **settings}
         mark = digest(json.dumps(own, sort_keys=True, default=str), {})[:12]
 
         def keep(name: str, work: Callable[[], Part]) -> Part:

@@ -37,11 +37,11 @@ class SentenceScores:
         model takes is cut into ``num_windows``, each scored as if it stood alone. Texts that came
         as token ids have no characters and bytes.
     log_score, standard_error, degrees : Tensor (N,)
-        Mean of log p_σ over orders, its error over masks (0 where every mask was visited) and the
-        degrees of freedom of that error.
+        Mean of log p_σ over orders, its error over masks or orders (0 where every mask was visited)
+        and the degrees of freedom of that error.
     inconsistency : Tensor (N,)
         Standard deviation of log p_σ over orders. It is 0 for a joint distribution; it is no error
-        of ``log_score``, and says nothing about the truth. nan for fewer than two orders.
+        of ``log_score``, and says nothing about the truth. nan for fewer than two orders drawn.
     pseudo_log_likelihood : Tensor (N,)
         Σ_j log q(x_j | all others) (Salazar et al. 2020); nan where it was not asked for.
     documents : Tensor (N,) int64
@@ -130,19 +130,20 @@ def sentences(
     """Log-score of every text: E_σ log p_σ(x), the area under its mask-rate curve, nats.
 
     ``model``, ``tokenizer`` and ``texts`` are those of :func:`load` and :meth:`Scorer.encode`;
-    ``documents`` names the document of each text. ``num_masks`` masks besides the one of everything,
-    or all 2^D − 1 where that is not more; ``num_orders`` whole orders of D masks and, if ``pseudo``,
-    D masks of one token. ``error``: more masks, up to 64 times as many, until the standard error is
-    at most that many nats a token; see it in the result. A text's masks follow from ``seed`` and its
-    tokens, not from its neighbors. Parts of about equal work go by length through ``progress``, and
-    through ``keep``, as in :func:`curve`.
+    ``documents`` names the document of each text. ``num_masks`` masks, or all 2^D − 1 where that is
+    not more, and ``num_orders`` whole orders of D masks for the inconsistency; where four orders fit
+    both together, these and no others, and the score is their mean. If ``pseudo``, D masks of one
+    token. ``error``: more masks, up to 64 times as many, until the standard error is at most that
+    many nats a token; see it in the result, which is slightly optimistic after such a stop. A
+    text's masks follow from ``seed`` and its tokens, not from its neighbors. Parts of about equal
+    work go by length through ``progress``, and through ``keep``, as in :func:`curve`.
 
     Raises ``ValueError`` as :meth:`Scorer.encode` and where an answer of the model is not finite.
 
     >>> from mpt_lml.networks import small_bert_folder
     >>> found = sentences(small_bert_folder(), ["She was alone.", "He had come back."])
     >>> found.num_tokens, found.num_passes
-    (tensor([4, 5]), tensor([27, 46]))
+    (tensor([4, 5]), tensor([15, 31]))
     """
     scorer = load(model, tokenizer)
     labels = list(range(len(texts))) if documents is None else list(documents)
