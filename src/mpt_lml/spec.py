@@ -19,6 +19,7 @@ from torch import Tensor
 _DTYPES = {"bool": torch.bool, "int": torch.int64}
 _KINDS: dict[str, Any] = {"Callable": Callable, "Hashable": Hashable, "Mapping": Mapping}
 _KINDS |= {"Sequence": Sequence, "Collection": Collection, "path": str | os.PathLike}
+_KINDS["Generator"] = torch.Generator  # NumPy has one, too
 
 
 def require(given: Mapping[str, Any], spec: str, *, finite: bool = True, **sizes: int) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from mpt_lml import curves, data, estimators, masks
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.models.ppca import PPCA
-from mpt_lml.spec import require_count
+from mpt_lml.spec import require, require_count
 
 NOISE_VARIANCE = 0.2  # the paper's 1/sigma^2 = 5
 # The seven numbers of the paper's Table 1, as printed.
@@ -86,6 +86,7 @@ class Table1(Experiment):
 
     def run(self, bench: Bench) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
+        require(vars(self), "num_masks* 1.., spread_masks 1..")
         sizes = (self.num_data, self.num_features, self.latent_dim)
         model, x = paper_problem(sizes, seeded(self.data_seed), bench.device)
         found = {"true": Finding(float(estimators.exact(model, x)))}

@@ -40,7 +40,8 @@ class JointTable(TractableModel):
     @classmethod
     def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> JointTable:
         """A table drawn uniformly from the simplex; ``sizes`` = (V_1, ..., V_D)."""
-        require({"sizes": sizes or [0], "generator": generator}, "sizes* 1.., generator")
+        require(locals(), "sizes Sequence, generator")
+        require({"sizes": sizes or [0]}, "sizes* 1..")
         weights = torch.empty(*sizes, dtype=torch.float64).exponential_(generator=generator)
         return cls(weights / weights.sum())
 
@@ -135,7 +136,8 @@ class ConditionalTable(ConditionalModel):
         ``noise=0`` keeps them consistent; otherwise pass ``generator=``.
         """
         require(locals(), "model ConditionalModel, num_values 1.., noise [0,inf)")
-        num_features = model.num_features
+        num_features, most = model.num_features, getattr(model, "num_values", None) or num_values
+        require(locals(), f"num_values 1..{most}")
         number, what = num_values**num_features, f"the values of D = {num_features} coordinates"
         spec.require_enumerable(what, number, "fewer coordinates or values")
         values = [torch.arange(num_values)] * num_features

@@ -62,6 +62,8 @@ class VAE(LatentVariableModel):
                 "a Gaussian likelihood needs one, a Bernoulli likelihood has none."
             )
         self.encoder, self.decoder = encoder, decoder
+        weights = decoder.parameters() if isinstance(decoder, torch.nn.Module) else ()
+        self._dtype = next((each.dtype for each in weights), None)
         self._num_features, self._latent_dim = num_features, latent_dim
         self.likelihood, self.noise_variance = likelihood, noise_variance
 
@@ -94,7 +96,7 @@ class VAE(LatentVariableModel):
 
     def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
         """One x ~ p(x | z) for every z, (..., D)."""
-        require(locals(), "generator")
+        require(locals(), "generator, z ... K", K=self.latent_dim)
         mean = self.decode(z)
         if self.noise_variance is None:
             noise = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
@@ -103,9 +105,9 @@ class VAE(LatentVariableModel):
         return mean + math.sqrt(self.noise_variance) * noise
 
     def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n D"]:
-        """``n`` draws of x from the model, (n, D), in torch's default precision."""
+        """``n`` draws of x, (n, D), in the decoder's precision, torch's default for a function."""
         require(locals(), "n 1.., generator")
-        z = torch.randn(n, self.latent_dim, generator=generator)
+        z = torch.randn(n, self.latent_dim, generator=generator, dtype=self._dtype)
         return self.sample_given(z, generator=generator)
 
     def require_data(self, x: Tensor) -> None:
@@ -116,7 +118,12 @@ class VAE(LatentVariableModel):
 
     def _decoded(self, z: Tensor) -> Tensor:
         require(locals(), "z ... K", finite=False, K=self.latent_dim)
-        output = self.decoder(z)
+        try:
+            output = self.decoder(z)
+        except RuntimeError as error:
+            if "dtype" not in str(error):
+                raise
+            raise TypeError(f"the decoder is of another precision than z, {z.dtype}.") from error
         wanted = (*z.shape[:-1], self.num_features)
         require_answer("the decoder's output", output, wanted, slope=False)
         return output

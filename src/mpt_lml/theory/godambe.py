@@ -56,6 +56,8 @@ class GaussianFamily:
         """PPCA with known σ²: orthonormal directions of W, without the rotations W (skew)."""
         require(locals(), "loadings D K, noise_variance (0,inf)")
         num_features, latent_dim = loadings.shape
+        if latent_dim > num_features:
+            raise ValueError(f"loadings must have at most D columns, got {tuple(loadings.shape)}.")
         rows, columns = torch.triu_indices(latent_dim, latent_dim, 1)
         skew = torch.zeros(len(rows), latent_dim, latent_dim, dtype=loadings.dtype)
         skew[torch.arange(len(rows)), rows, columns] = 1.0
