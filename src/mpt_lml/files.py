@@ -70,10 +70,8 @@ def require_writable(folder: str | Path) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError as error:
-        raise PermissionError(
-            f"cannot write to the output folder {folder}: {error.strerror}. "
-            "Name another one with --out DIR."
-        ) from error
+        said = f"cannot write to the output folder {folder}: {error.strerror}"
+        raise PermissionError(f"{said}. Name another one with --out DIR.") from error
 
 
 def require_target(path: Path) -> None:
@@ -170,10 +168,7 @@ def digest(said: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def provenance(command: str, device: str = "cpu") -> dict[str, Any]:
-    """Where a recorded number came from: command, commit, date, versions and hardware.
-
-    The commit ends in ``+changes`` where the package's sources differed from it.
-    """
+    """Where a recorded number came from; the commit ends in ``+changes`` where sources differed."""
     hardware: dict[str, Any] = {"cpu": _cpu_name(), "threads": torch.get_num_threads()}
     if device == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name()

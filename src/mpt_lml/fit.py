@@ -21,8 +21,7 @@ from mpt_lml.files import (
     save_tensors,
 )
 from mpt_lml.results import History
-from mpt_lml.shapes import require_answer
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_answer
 
 __all__ = ["Checkpoint", "DivergedError", "descend", "maximize"]
 
@@ -31,7 +30,7 @@ Objective = Callable[[Parameters, Sequence[torch.Generator]], Tensor]
 Tracked = Callable[[Parameters], Tensor]
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 Schedule = torch.optim.lr_scheduler.LRScheduler
-_RUN = "generators* Generator, checkpoint? Checkpoint, progress Callable"
+_RUN = "generators Sequence, generators* Generator, checkpoint? Checkpoint, progress Callable"
 
 
 def silent(items: Iterable[Any], description: str) -> Iterable[Any]:
@@ -67,13 +66,12 @@ def maximize(
     before the first epoch, after every ``track_every`` and after the last; rows in between are NaN.
     ``snapshots`` are epochs after which the parameters are kept (0: the start).
 
-    With a ``checkpoint`` the state is stored, and an existing file is continued bit for bit as if
-    the run had never stopped (same machine, same versions, same number of threads).
+    With a ``checkpoint`` an existing file is continued bit for bit (same machine, versions, threads).
 
-    Returns a :class:`~mpt_lml.results.History` with ``values["objective"]`` (its last row is NaN, no
-    step follows it) and everything tracked. Raises ``ValueError`` for counts or rates that are not
-    positive, ``CheckpointMismatchError`` for a file of another configuration and
-    :class:`DivergedError` where objective or gradient is not finite any more.
+    Returns a :class:`~mpt_lml.results.History` with ``values["objective"]`` (its last row is NaN) and
+    everything tracked. Raises ``ValueError`` for counts or rates that are not positive,
+    ``CheckpointMismatchError`` for a file of another configuration and :class:`DivergedError` where
+    objective or gradient is not finite any more.
 
     >>> def objective(parameters, generators):
     ...     return -(parameters["level"] - 1).square()
@@ -151,6 +149,7 @@ def descend(
     """
     require(locals(), f"network Module, loss Callable, num_steps 1.., label str, {_RUN}")
     require(locals(), f"max_norm? (0,inf), watch? Callable, watched* 0..{num_steps}")
+    require(locals(), "schedules Sequence")
     require({"schedules": schedules or [None]}, "schedules* LRScheduler")
     if watched and watch is None:
         raise ValueError(f"watched = {watched} needs a function watch().")

@@ -99,7 +99,7 @@ def test_refusals(tmp_path: Path) -> None:
         score.load(tiny())
     with pytest.raises(TypeError, match="got int"):
         score.load(3)
-    with pytest.raises(ValueError, match="precision must be one of .*got .half"):
+    with pytest.raises(ValueError, match="precision must be .float32. or .*got .half"):
         score.load(tiny(), tokenizer(), precision="half")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_length 17 is more than the network's 16"):
         score.load(tiny(), tokenizer(), max_length=17)

@@ -1,7 +1,6 @@
 """Estimates of log p(x) from conditionals: exact, areas of curves, along orders, at one random size.
 
-All sampled ones are unbiased for every P. Their standard errors are over masks, the data held fixed,
-and every value is the mean over the data, in nats.
+Those with masks are unbiased for every P; errors are over masks, the data held fixed; mean, nats.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from mpt_lml import curves, masks, scores
 from mpt_lml.curves import Scheme, Targets
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import Estimate
-from mpt_lml.shapes import require_enumerable
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_enumerable
 from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["area", "exact", "exact_variance", "ordered_chain", "random_size"]

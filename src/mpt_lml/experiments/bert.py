@@ -64,14 +64,12 @@ class OnSentences(Experiment):
         def one(name: str) -> tuple[Tokens, SentenceCurves]:
             tokens = some_tokens(name, tokenizer, self.num_sentences, model.max_length)
             same = {**used, "data": digest("", vars(tokens))}
-            return tokens, curve(
-                model,
-                tokens,
-                design,
-                keep=lambda part, work: bench.keep(f"{label}{name}/{part}", work, **same),
-                part_size=self.part_size,
-                progress=bench.progress,
-            )
+
+            def keep(part: str, work: Any) -> Any:
+                return bench.keep(f"{label}{name}/{part}", work, **same)
+
+            options: Any = {"part_size": self.part_size, "progress": bench.progress}
+            return tokens, curve(model, tokens, design, keep=keep, **options)
 
         with networks.fast_linear(network):
             return {name: one(name) for name in self.data_sets}
@@ -91,7 +89,6 @@ def load(model: str | Path | None) -> tuple[Any, Any]:
     quick={"model": None, "data_sets": ("written",), "num_sentences": 4, "rates": (25, 50, 75)},
     resumable=True,
 )
-@dataclass(frozen=True)
 class PreTrained(OnSentences):
     """Table 2, second row: 99 rates on as many sentences as the paper may have used."""
 
@@ -137,7 +134,6 @@ def _pair(estimate: Estimate) -> Float[Tensor, " two"]:
     quick={"data_sets": ("written",), "num_sentences": 4, "rates": (25, 50, 75)},
     resumable=True,
 )
-@dataclass(frozen=True)
 class BertCurve(OnSentences):
     """A BERT, trained and untrained, on held-out books, Wikipedia and GLUE, or other sentences."""
 
@@ -194,7 +190,6 @@ class BertCurve(OnSentences):
     | {"rates": tuple(range(5, 100, 10))},
     resumable=True,
 )
-@dataclass(frozen=True)
 class TextRates(OnSentences):
     """Where D·S is the area, and how far it is from it at 15 % and 25 %, two of the rates."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -85,7 +84,6 @@ def _look_up(table: Table, keys: Tensor) -> Tensor:
     quick={"train": "written", "data_sets": ("written",), "num_sentences": 4},
     gpu=False,
 )
-@dataclass(frozen=True)
 class NGrams(Experiment):
     """Arrays, for each set: ``SET/NAME`` (N,), nats a sentence, and ``SET/tokens`` (N,).
 

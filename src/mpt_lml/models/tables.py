@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mpt_lml import masks, shapes
+from mpt_lml import masks, spec
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_values
 
 __all__ = ["ConditionalTable", "JointTable"]
 
@@ -40,12 +40,13 @@ class JointTable(TractableModel):
     @classmethod
     def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> JointTable:
         """A table drawn uniformly from the simplex; ``sizes`` = (V_1, ..., V_D)."""
-        require({"sizes": sizes or [0], "generator": generator}, "sizes* 1.., generator")
+        require(locals(), "sizes Sequence, generator")
+        require({"sizes": sizes or [0]}, "sizes* 1..")
         weights = torch.empty(*sizes, dtype=torch.float64).exponential_(generator=generator)
         return cls(weights / weights.sum())
 
     def require_data(self, x: Tensor) -> None:
-        shapes.require_values(x, self.log_table.shape)
+        require_values(x, self.log_table.shape)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         weights = self.log_table.exp().flatten()
@@ -97,13 +98,9 @@ class ConditionalTable(ConditionalModel):
     Every conditional is a distribution of its own. Nothing makes them fit together, so they have no
     joint, no marginals and no ``sample`` of their own.
 
-    Parameters
-    ----------
-    logits : Tensor (2^D, V^D, D, V)
-        Unnormalized log-probabilities, finite. The first axis is the mask, numbered as the rows of
-        :func:`mpt_lml.masks.subsets`; the second is x, its last coordinate fastest. An entry is read
-        only where the masked coordinates of x are 0, so that a conditional cannot depend on what it
-        does not see.
+    ``logits`` (2^D, V^D, D, V) are unnormalized and finite. The first axis is the mask, as
+    :func:`mpt_lml.masks.subsets` numbers them; the second is x, its last coordinate fastest. An entry
+    is read only where the masked coordinates of x are 0: what is not seen cannot matter.
 
     >>> table = ConditionalTable(torch.zeros(4, 9, 2, 3))  # two coordinates, three values
     >>> table.log_each(torch.tensor([[0, 2]]), torch.tensor([[True, False]])).exp()
@@ -113,7 +110,7 @@ class ConditionalTable(ConditionalModel):
     num_values: int
 
     def __init__(self, logits: Float[Tensor, "..."]) -> None:
-        shapes.require_dtype("logits", logits)
+        spec.require_dtype("logits", logits)
         num_features, num_values = logits.shape[2:] if logits.ndim == 4 else (1, 2)
         expected = (2**num_features, num_values**num_features, num_features, num_values)
         if logits.shape != expected:
@@ -121,7 +118,7 @@ class ConditionalTable(ConditionalModel):
                 "logits must have shape (2^D, V^D, D, V) in D coordinates with V values, such as "
                 f"{expected}, got {tuple(logits.shape)}."
             )
-        shapes.require_finite("logits", logits)
+        spec.require_finite("logits", logits)
         self.log_table = logits.double().log_softmax(dim=-1)
         self._num_features, self.num_values = num_features, num_values
 
@@ -139,9 +136,10 @@ class ConditionalTable(ConditionalModel):
         ``noise=0`` keeps them consistent; otherwise pass ``generator=``.
         """
         require(locals(), "model ConditionalModel, num_values 1.., noise [0,inf)")
-        num_features = model.num_features
+        num_features, most = model.num_features, getattr(model, "num_values", None) or num_values
+        require(locals(), f"num_values 1..{most}")
         number, what = num_values**num_features, f"the values of D = {num_features} coordinates"
-        shapes.require_enumerable(what, number, "fewer coordinates or values")
+        spec.require_enumerable(what, number, "fewer coordinates or values")
         values = [torch.arange(num_values)] * num_features
         x = torch.cartesian_prod(*values).view(number, num_features)
         logits = torch.zeros(2**num_features, *x.shape, num_values, dtype=torch.float64)
@@ -155,12 +153,12 @@ class ConditionalTable(ConditionalModel):
                     f"num_values: the values 0..{num_values - 1} have {total:.4g} of p."
                 )
         if noise:
-            shapes.require_generator(generator)
+            spec.require_generator(generator)
             logits += noise * torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
         return cls(logits)
 
     def require_data(self, x: Tensor) -> None:
-        shapes.require_values(x, [self.num_values] * self.num_features)
+        require_values(x, [self.num_values] * self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         powers = self.num_values ** torch.arange(self.num_features - 1, -1, -1)

@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mpt_lml.data import Tokens
+from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.results import Estimate
 from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.score.estimate import FIELDS, Plan, one_row, windows
-from mpt_lml.shapes import require_count, require_number
+from mpt_lml.spec import require
 
 __all__ = ["SentenceScores", "sentences"]
 
@@ -68,6 +68,7 @@ class SentenceScores:
 
     def interval(self, level: float = 0.95) -> Float[Tensor, "N two"]:
         """Where ``log_score`` would be with every mask: Student's interval over masks, nats."""
+        require(locals(), "level (0,1)")
         from scipy import stats
 
         reach = torch.tensor(stats.t.ppf(0.5 * (1 + level), self.degrees.numpy()))
@@ -76,6 +77,7 @@ class SentenceScores:
 
     def bits_per(self, unit: Literal["token", "character", "byte"]) -> Float[Tensor, " N"]:
         """−``log_score`` in bits by what is scored. Raises ``ValueError`` for bytes of token ids."""
+        require(locals(), "unit token|character|byte")
         return _NATS_TO_BITS * self.log_score / self._size(unit)
 
     def mean(self, per: Unit = "sentence", *, documents: Tensor | None = None) -> Estimate:
@@ -85,6 +87,10 @@ class SentenceScores:
         √(G/(G − 1) Σ_g (Σ_{i∈g} r_i)²) / Σ_i u_i with the residuals r_i = y_i − mean · u_i. It
         contains the error over masks.
         """
+        require(locals(), "per sentence|token|character|byte")
+        require(
+            {"x": self.log_score, "documents": documents}, "x N, int documents? N", finite=False
+        )
         value = self.log_score if per == "sentence" else _NATS_TO_BITS * self.log_score
         size = torch.ones_like(value) if per == "sentence" else self._size(per).double()
         mean = value.sum() / size.sum()
@@ -145,14 +151,14 @@ def sentences(
     >>> found.num_tokens, found.num_passes
     (tensor([4, 5]), tensor([15, 31]))
     """
+    require(locals(), "num_masks 2.., num_orders 0.., pseudo bool, error? (0,inf), seed 0..")
+    require(locals(), "documents? Sequence, documents?* Hashable, keep Callable, progress Callable")
     scorer = load(model, tokenizer)
+    if not isinstance(texts, Tokens):
+        require_texts(texts)
     labels = list(range(len(texts))) if documents is None else list(documents)
     if len(labels) != len(texts):
         raise ValueError(f"{len(texts)} texts came with {len(labels)} documents.")
-    require_count("num_masks", num_masks, 2)
-    require_count("num_orders", num_orders, 0)
-    if error is not None:
-        require_number("error", error, "(0,inf)")
     plan = Plan(num_masks, num_orders, pseudo, error, seed)
     parts = list(_parts(scorer, texts, plan))
     kept = [

@@ -1,8 +1,7 @@
-"""Absorbing-state (masked) diffusion: its bound from the mask-rate curve, and its sampler.
+"""Absorbing-state (masked) diffusion: its bound from the mask-rate curve, and its sampler; nats.
 
-A schedule is a mask rate ρ(t) as a function of time, increasing from ρ(0) = 0 to ρ(1) = 1: at time t
-every coordinate is masked with probability ρ(t), independently (1 − α in the notation of the diffusion
-papers). A curve is the tensor (..., D) of S(x; M), M = 1..D. Everything is in nats.
+A schedule is a mask rate ρ(t), increasing from ρ(0) = 0 to ρ(1) = 1: at time t every coordinate is
+masked with that probability, independently. A curve is the tensor (..., D) of S(x; M), M = 1..D.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.shapes import require_answer, require_count
-from mpt_lml.spec import require, require_reveal
+from mpt_lml.spec import require, require_answer, require_count, require_entries, require_reveal
 
 __all__ = ["bernstein", "block_elbo", "nelbo", "sample", "speed", "step_elbo"]
 
@@ -49,6 +47,7 @@ def speed(schedule: Schedule, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
     tensor([0., 1.])
     """
     require(locals(), "time ...")
+    require_entries("time", time, (time < 0) | (time > 1), "in [0, 1]", "Divide by the last one.")
     at = time.clone().requires_grad_()
     return torch.autograd.grad(_level(schedule, at).sum(), at)[0]
 

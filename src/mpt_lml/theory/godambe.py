@@ -1,9 +1,8 @@
 """How much a fixed mask size loses as an estimating equation: Godambe information, exact.
 
-Zero-mean Gaussian families N(0, Σ(θ)) at their true parameter. For a set R of coordinates,
-∇ log p(x_R) = x_Rᵀ G_R x_R − its mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have
-covariance 2 tr(G Σ G' Σ). By the chain rule a masked score is a difference of these, so that every
-expectation below is a sum over the 2^D subsets and nothing is sampled.
+Of families N(0, Σ(θ)) at their true parameter. For coordinates R, ∇ log p(x_R) = x_Rᵀ G_R x_R − its
+mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have covariance 2 tr(G Σ G' Σ). A masked
+score is a difference of these, so that every expectation is a sum over the 2^D subsets.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from torch import Tensor
 from mpt_lml import masks
 from mpt_lml.gaussian import require_definite
 from mpt_lml.scores import mean_by_size
-from mpt_lml.shapes import require_count
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_count
 
 __all__ = ["GaussianFamily", "Godambe"]
 
@@ -30,12 +28,8 @@ MAX_FEATURES = 12
 class GaussianFamily:
     """A point of a family N(0, Σ(θ)) and its tangent space.
 
-    Attributes
-    ----------
-    covariance : Tensor (D, D)
-        Σ at the true θ.
-    directions : Tensor (Q, D, D)
-        ∂Σ/∂θ_q; ``ValueError`` where they are not linearly independent.
+    ``covariance`` is Σ at the true θ, ``directions`` (Q, D, D) are ∂Σ/∂θ_q; ``ValueError`` where they
+    are not linearly independent.
 
     >>> identity = torch.eye(4)  # unit variances and one correlation, θ = c = 0.5
     >>> family = GaussianFamily(0.5 + 0.5 * identity, (1 - identity)[None])
@@ -54,16 +48,16 @@ class GaussianFamily:
         flat = self.directions.flatten(1)
         rank = int(torch.linalg.matrix_rank(flat))
         if rank < len(flat):
-            raise ValueError(
-                f"directions must be linearly independent, got {len(flat)} of rank {rank}. "
-                "Leave out what does not change the covariance, such as rotations of loadings."
-            )
+            got = f"got {len(flat)} of rank {rank}. Leave out rotations of loadings and the like"
+            raise ValueError(f"directions must be linearly independent, {got}.")
 
     @classmethod
     def ppca(cls, loadings: Float[Tensor, "D K"], noise_variance: float) -> GaussianFamily:
         """PPCA with known σ²: orthonormal directions of W, without the rotations W (skew)."""
         require(locals(), "loadings D K, noise_variance (0,inf)")
         num_features, latent_dim = loadings.shape
+        if latent_dim > num_features:
+            raise ValueError(f"loadings must have at most D columns, got {tuple(loadings.shape)}.")
         rows, columns = torch.triu_indices(latent_dim, latent_dim, 1)
         skew = torch.zeros(len(rows), latent_dim, latent_dim, dtype=loadings.dtype)
         skew[torch.arange(len(rows)), rows, columns] = 1.0
@@ -109,18 +103,9 @@ class GaussianFamily:
 class Godambe:
     """Information H J⁻¹ H of every mask size, M = 1..D, for Q parameters, nats per datum.
 
-    After Godambe (1960); Varin, Reid & Firth (2011), Section 2.
-
-    Attributes
-    ----------
-    fisher : Tensor (Q, Q)
-        Of the likelihood.
-    sensitivity : Tensor (D, Q, Q)
-        H_M = −E ∇² D·S(x; M).
-    all_masks : Tensor (D, Q, Q)
-        J_M = Cov ∇ D·S(x; M) where every datum is scored under all masks of the size.
-    one_mask : Tensor (D, Q, Q)
-        J_M where every datum is scored under one random mask of its own.
+    After Godambe (1960); Varin, Reid & Firth (2011), Section 2. ``fisher`` (Q, Q) is the likelihood's,
+    ``sensitivity`` (D, Q, Q) is H_M = −E ∇² D·S(x; M), ``all_masks`` J_M = Cov ∇ D·S(x; M) where every
+    datum is scored under all masks of the size, ``one_mask`` that under one random mask of its own.
 
     >>> family = GaussianFamily.ppca(torch.tensor([[1.0], [2.0], [3.0]]).double(), 0.5)
     >>> [round(v, 2) for v in Godambe.of(family).efficiency().tolist()]
@@ -134,6 +119,9 @@ class Godambe:
 
     def __post_init__(self) -> None:
         require(vars(self), "fisher Q Q, sensitivity D Q Q, all_masks D Q Q, one_mask D Q Q")
+        for name, each in vars(self).items():  # where a size says nothing of a parameter, singular
+            slack = (name != "fisher") * (1e-6 * each.abs().max() + 1e-30)
+            require_definite(name, each + slack * torch.eye(len(self.fisher)).to(each))
 
     @classmethod
     def of(cls, family: GaussianFamily) -> Godambe:
@@ -160,8 +148,7 @@ class Godambe:
     def efficiency(self, masks_per_datum: int | None = None) -> Float[Tensor, " D"]:
         """Q / tr(I H⁻¹ J H⁻¹) of every size: 1 is maximum likelihood, ½ needs twice the data.
 
-        The trace is 2N times the expected divergence of the fitted model from the true one. NaN
-        where H_M is singular: the size does not identify the parameters.
+        NaN where H_M is singular: the size does not identify the parameters.
         """
         return self._relative(self.sensitivity, self.variability(masks_per_datum))
 
