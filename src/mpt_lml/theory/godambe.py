@@ -1,9 +1,8 @@
-"""How much a fixed mask size loses as an estimating equation: Godambe information, exact.
+"""How much masked scores lose as an estimating equation: Godambe information of sizes and laws.
 
-Zero-mean Gaussian families N(0, Σ(θ)) at their true parameter. For a set R of coordinates,
-∇ log p(x_R) = x_Rᵀ G_R x_R − its mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have
-covariance 2 tr(G Σ G' Σ). A masked score is a difference of these, so that no data are drawn; masks
-are enumerated, or drawn where 2^D are too many.
+Of families N(0, Σ(θ)) at their true parameter. For coordinates R, ∇ log p(x_R) = x_Rᵀ G_R x_R − its
+mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have covariance 2 tr(G Σ G' Σ). A masked
+score is a difference of these: no data are drawn, and masks only where 2^D are too many.
 """
 
 from __future__ import annotations
@@ -31,12 +30,8 @@ MAX_FEATURES = 12
 class GaussianFamily:
     """A point of a family N(0, Σ(θ)) and its tangent space.
 
-    Attributes
-    ----------
-    covariance : Tensor (D, D)
-        Σ at the true θ.
-    directions : Tensor (Q, D, D)
-        ∂Σ/∂θ_q; ``ValueError`` where they are not linearly independent.
+    ``covariance`` is Σ at the true θ, ``directions`` (Q, D, D) are ∂Σ/∂θ_q; ``ValueError`` where they
+    are not linearly independent.
 
     >>> identity = torch.eye(4)  # unit variances and one correlation, θ = c = 0.5
     >>> family = GaussianFamily(0.5 + 0.5 * identity, (1 - identity)[None])
@@ -111,18 +106,10 @@ class GaussianFamily:
 class Godambe:
     """Information H J⁻¹ H of masked scores, for S mask sizes and Q parameters, nats per datum.
 
-    After Godambe (1960); Varin, Reid & Firth (2011), Section 2.
-
-    Attributes
-    ----------
-    fisher : Tensor (Q, Q)
-        Of the likelihood.
-    sensitivity : Tensor (S, Q, Q)
-        H_M = −E ∇² D·S(x; M).
-    shared : Tensor (S, S, Q, Q)
-        Covariances of ∇ D·S(x; M) and ∇ D·S(x; M'), each over all masks of its size.
-    one_mask : Tensor (S, Q, Q)
-        J_M where every datum is scored under one random mask of its own.
+    After Godambe (1960); Varin, Reid & Firth (2011), Section 2. ``fisher`` (Q, Q) is the likelihood's,
+    ``sensitivity`` (S, Q, Q) is H_M = −E ∇² D·S(x; M), ``shared`` the covariances of ∇ D·S(x; M) and
+    ∇ D·S(x; M'), each over all masks of its size, ``one_mask`` J_M where every datum is scored under
+    one random mask of its own.
 
     >>> family = GaussianFamily.ppca(torch.tensor([[1.0], [2.0], [3.0]]).double(), 0.5)
     >>> [round(v, 2) for v in Godambe.of(family).efficiency().tolist()]
@@ -193,8 +180,7 @@ class Godambe:
     def efficiency(self, masks_per_datum: int | None = None) -> Float[Tensor, " S"]:
         """Q / tr(I H⁻¹ J H⁻¹) of every size: 1 is maximum likelihood, ½ needs twice the data.
 
-        The trace is 2N times the expected divergence of the fitted model from the true one. NaN
-        where H_M is singular: the size does not identify the parameters.
+        NaN where H_M is singular: the size does not identify the parameters.
         """
         return self._relative(self.sensitivity, self.variability(masks_per_datum))
 
