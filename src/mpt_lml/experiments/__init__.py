@@ -10,6 +10,7 @@ from mpt_lml.experiments import (  # noqa: F401  they enter themselves in the re
     identity,
     known_language,
     linear_vae,
+    ngrams,
     rates,
     recursion,
     scoring,

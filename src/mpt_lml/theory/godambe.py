@@ -123,6 +123,10 @@ class Godambe:
 
     def __post_init__(self) -> None:
         require(vars(self), "fisher Q Q, sensitivity S Q Q, shared S S Q Q, one_mask S Q Q")
+        for name in ("fisher", "sensitivity", "one_mask"):
+            each = vars(self)[name]  # where a size says nothing of a parameter, singular
+            slack = (name != "fisher") * (1e-6 * each.abs().max() + 1e-30)
+            require_definite(name, each + slack * torch.eye(len(self.fisher)).to(each))
 
     @classmethod
     def of(
