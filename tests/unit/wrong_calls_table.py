@@ -1010,7 +1010,12 @@ def _theory() -> dict[str, Case]:
         "theory.godambe.Godambe.of": case(
             godambe.Godambe.of,
             family=instance(lambda: FAMILY, godambe.GaussianFamily),
-            sizes=several([1, 2], count(1, 1, 3), least=0),
+            sizes=several([1, 2], count(1, 1, 3), least=0).but(
+                legal=lambda v: (
+                    isinstance(v, list | tuple | set | dict | range)
+                    and all(integer(each) and 1 <= each <= 3 for each in v)
+                )
+            ),
             num_masks=count(2, 2),
             generator=optional(generator()),
         ),
@@ -1024,9 +1029,10 @@ def _theory() -> dict[str, Case]:
             INFORMATION.law_efficiency,
             probabilities=tensor(
                 torch.full((3,), 1 / 3).double(),
-                also=lambda v: bool((v >= 0).all()) and abs(v.sum().item() - 1) < 1e-6,
+                lead=True,
+                also=lambda v: bool((v >= 0).all()) and bool(((v.sum(-1) - 1).abs() < 1e-6).all()),
             ),
-            weights=optional(tensor(torch.ones(3).double())),
+            weights=optional(tensor(torch.ones(3).double(), lead=True)),
             masks_per_datum=count(1, 1),
         ),
         "theory.godambe.Godambe.best_law": case(
@@ -1037,7 +1043,7 @@ def _theory() -> dict[str, Case]:
         ),
         "theory.rates.chain_crossover": case(
             rates.chain_crossover,
-            gap_entropy=tensor(torch.arange(1.0, 90.0).double().log(), also=_of_a_chain),
+            gap_entropy=tensor(torch.arange(1.0, 90.0).double().log(), "0", also=_of_a_chain),
         ),
         "theory.rates.chain_curve": case(
             rates.chain_curve,
