@@ -96,7 +96,7 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
     if name == "written":
         return Sentences(_WRITTEN)
     if name in _TABLES:
-        return _glue(name)
+        return _glue(name, _TABLES[name])
     known = (
         each
         for each in _split_sentences((_books if name == "books" else _wikitext)(split))
@@ -142,8 +142,14 @@ def _wikitext(split: Split) -> str:
     return re.sub(r" ([,.;:!?)])", r"\1", joined.replace("( ", "("))
 
 
-def _glue(name: str) -> Sentences:
-    table = _TABLES[name]
+def labels(name: str) -> tuple[str, ...]:
+    """The class of each sentence of ``glue/cola`` or ``glue/sst-2``, in their order: "0" or "1"."""
+    subset, split, _ = _TABLES[name].hub
+    column = _TABLES[name]._replace(columns=(1,), hub=(subset, split, ("label",)))
+    return tuple(map(str, _glue(name, column).first))
+
+
+def _glue(name: str, table: _Table) -> Sentences:
     file, hub = f"glue/{table.file}", "nyu-mll/glue"
     if local("glue") is None:
         subset, split, names = table.hub

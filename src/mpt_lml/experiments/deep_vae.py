@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -169,7 +169,9 @@ class Figure3Lower(Experiment):
         """Training images in [0, 1]."""
         return data.images(self.dataset).pixels[: self.num_data].to(getattr(torch, self.precision))
 
-    def train(self, x: Tensor, objective: Objective, bench: Bench, name: str) -> History:
+    def train(
+        self, x: Tensor, objective: Objective, bench: Bench, name: str, **options: Any
+    ) -> History:
         """All seeds side by side; an "epoch" of the history is one step on a minibatch of each.
 
         Tracked, NaN in between: ``values["lml"]`` and ``values["encoder"]``, as in the arrays.
@@ -197,6 +199,7 @@ class Figure3Lower(Experiment):
             track_every=self.track_every,
             checkpoint=bench.checkpoint(name, every=200, **identity),
             progress=bench.progress,
+            **options,
         )
 
     def models(self, parameters: Parameters, dtype: torch.dtype = torch.float64) -> list[vae.VAE]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,7 +12,6 @@ from torch.optim import AdamW, Muon
 from torch.optim.lr_scheduler import OneCycleLR
 
 from mpt_lml import fit, masks
-from mpt_lml.fit import Progress, silent
 from mpt_lml.models.vit_mae import ViTMAE
 
 
@@ -24,19 +24,25 @@ def train(
     batch_size: int,
     learning_rate: float,
     matrix_rate: float | None = None,
-    progress: Progress = silent,
-) -> None:
+    law: masks.SizeLaw | None = None,
+    **options: Any,
+) -> list[Tensor]:
     """Fit the network of ``model`` to ``x`` (in place) by :meth:`ViTMAE.loss`.
 
     Every D steps visit each number of masked patches once, in random order, with a mask of its own
-    for every image. With ``matrix_rate``, the matrices inside the layers follow Muon at that rate.
+    for every image, or D sizes of a ``law``. With ``matrix_rate``, the matrices inside the layers
+    follow Muon at that rate. ``options`` are those of :func:`mpt_lml.fit.descend`; returned is what
+    ``watch`` has seen.
     """
     count = model.num_features
     sizes: list[int] = []
 
     def loss(step: int) -> Tensor:
         if not sizes:
-            sizes.extend((torch.randperm(count, generator=generator) + 1).tolist())
+            deck = torch.randperm(count, generator=generator) + 1
+            if law is not None:
+                deck = law.stratified(count, count, generator=generator)[deck - 1]
+            sizes.extend(deck.tolist())
         rows = torch.randint(len(x), (batch_size,), generator=generator)
         mask = masks.sample_masks(batch_size, count, sizes.pop(), generator=generator)
         return model.loss(x[rows], mask)
@@ -51,6 +57,7 @@ def train(
         muon = Muon(matrices, lr=matrix_rate, weight_decay=0.01)
         schedules.append(cycle(muon, matrix_rate, cycle_momentum=False))
     model.network.train()
-    step = partial(fit.descend, num_steps=num_steps, max_norm=1.0, progress=progress)
-    step(model.network, loss, schedules)
+    options = {"num_steps": num_steps, "max_norm": 1.0} | options
+    _, watched = fit.descend(model.network, loss, schedules, **options)
     model.network.eval()
+    return watched
