@@ -16,6 +16,11 @@ __all__ = ["Sentences", "sentences"]
 Split = Literal["train", "test"]
 _CARD = "make it as the model card says (book/results/small_bert/README.md)"
 _BOOKS = "text/classic_books/corpus.txt"
+_VOCABULARY_SHA256 = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
+_WIKITEXT = {
+    "train": ("valid.txt", "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
+    "test": ("test.txt", "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
+}
 _BOOKS_SHA256 = "a8108a0c43f20253bae5d6ad21462dccfeab855d480f807966f107830bb61844"
 # Opens *Kidnapped*, the first of the two held-out books: the corpus has no titles between books.
 _FIRST_HELD_OUT = "I will begin the story of my adventures"
@@ -31,18 +36,29 @@ class _Table(NamedTuple):
     num_columns: int
     has_header: bool
     hub: tuple[str, str, tuple[str, ...]]  # subset, split, columns
+    num_rows: int
+    sha256: str  # of its text columns: copies differ in line ends and in a mark at the start
 
 
+_AX = ("ax", "test", ("premise", "hypothesis"))
 _QNLI = ("qnli", "validation", ("question", "sentence"))
 _MRPC = ("mrpc", "test", ("sentence1", "sentence2"))
+_COLA, _SST = ("cola", "validation", ("sentence",)), ("sst2", "validation", ("sentence",))
+_SUMS = {
+    "ax": "0a6bf3b389121525f8d41aa146cfc2d5909e274937e5427fc881988769404dfe",
+    "cola": "e39bcba32376e546455e8f004e52505f367433d08af045007b36b80a36f3bfeb",
+    "mrpc": "49e6159cbefc64c5aaf7af9ae3e28381d27fe6bcd8afc613fec9da1661d82a73",
+    "qnli": "17a3a961e58ea119274a7452bee558beb44c622cb1d5f7ce5c576f65b8adcc5c",
+    "sst-2": "bcefbc09a4bb54f76c5d8b59ce7ca7170b36e343ac9e6efeacef467f79216475",
+}
 _TABLES = {
-    "glue/ax": _Table(
-        "AX/diagnostic-full.tsv", (5, 6), 8, True, ("ax", "test", ("premise", "hypothesis"))
+    "glue/ax": _Table("AX/diagnostic-full.tsv", (5, 6), 8, True, _AX, 1104, _SUMS["ax"]),
+    "glue/cola": _Table("CoLA/dev.tsv", (3,), 4, False, _COLA, 1043, _SUMS["cola"]),
+    "glue/mrpc": _Table(
+        "MRPC/msr_paraphrase_test.txt", (3, 4), 5, True, _MRPC, 1725, _SUMS["mrpc"]
     ),
-    "glue/cola": _Table("CoLA/dev.tsv", (3,), 4, False, ("cola", "validation", ("sentence",))),
-    "glue/mrpc": _Table("MRPC/msr_paraphrase_test.txt", (3, 4), 5, True, _MRPC),
-    "glue/qnli": _Table("QNLI/dev.tsv", (1, 2), 4, True, _QNLI),
-    "glue/sst-2": _Table("SST-2/dev.tsv", (0,), 2, True, ("sst2", "validation", ("sentence",))),
+    "glue/qnli": _Table("QNLI/dev.tsv", (1, 2), 4, True, _QNLI, 5463, _SUMS["qnli"]),
+    "glue/sst-2": _Table("SST-2/dev.tsv", (0,), 2, True, _SST, 872, _SUMS["sst-2"]),
 }
 NAMES = ("written", *_TABLES, "books", "wikitext-2")
 
@@ -80,15 +96,18 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
 
     Those are ``glue/ax``, ``cola``, ``mrpc``, ``qnli`` and ``sst-2``, with one split that is not
     labeled, ``books``, of which the last two are held out, and ``wikitext-2``; or ``name`` is a
-    UTF-8 file with one a line. Raises as ``data.images``, and ``CorruptDataError`` for
-    a row with too few columns.
+    UTF-8 file with one a line. Raises as ``data.images``, and ``CorruptDataError`` for a row with
+    too few columns and a file without a line.
 
     >>> sentences("written").first[2]
     'It was late in the evening when the ship came into the harbor.'
     """
     require(locals(), "name str, split train|test")
     if name not in NAMES and Path(name).is_file():
-        return Sentences(tuple(filter(str.strip, _text(Path(name)).splitlines())))
+        lines = tuple(filter(str.strip, _text(Path(name)).splitlines()))
+        if not lines:
+            raise CorruptDataError(f"{name} is empty: it has no line of text.")
+        return Sentences(lines)
     if name not in NAMES:
         raise ValueError(
             f"unknown sentences {name!r}; there are {', '.join(NAMES)}, or name a file of lines."
@@ -96,7 +115,7 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
     if name == "written":
         return Sentences(_WRITTEN)
     if name in _TABLES:
-        return _glue(name, _TABLES[name])
+        return _glue(name)
     known = (
         each
         for each in _split_sentences((_books if name == "books" else _wikitext)(split))
@@ -108,12 +127,14 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
 def bert_vocabulary() -> Path:
     """The 30,522 word pieces of bert-base-uncased, a ``vocab.txt`` in the local folder.
 
-    Raises ``DataNotFoundError`` when it is not there.
+    Raises ``DataNotFoundError`` when it is not there, ``CorruptDataError`` for another one.
     """
     name = "BERT's vocabulary"
     file = "bert_vocab/bert-base-uncased-vocab.txt"
     own = "the small BERT of the book, which brings its own"
-    return _found(name, file, "fetch vocab.txt of bert-base-uncased and put it there", own)
+    path = _found(name, file, "fetch vocab.txt of bert-base-uncased and put it there", own)
+    checked(path, "sha256", _VOCABULARY_SHA256)
+    return path
 
 
 def _split_sentences(passage: str) -> Iterator[str]:
@@ -134,30 +155,26 @@ def _books(split: Split) -> str:
 
 def _wikitext(split: Split) -> str:
     """The published tokenization is undone: ``@-@``, spaced punctuation, ``<unk>`` for rare words."""
-    file = "test.txt" if split == "test" else "valid.txt"
+    file, expected = _WIKITEXT[split]
     remedy = "fetch it from where it is published; no hub is asked for it"
-    lines = _text(_found("wikitext-2", f"text/wikitext-2/{file}", remedy)).splitlines()
+    path = _found("wikitext-2", f"text/wikitext-2/{file}", remedy)
+    lines = _text(path, checked(path, "sha256", expected)).splitlines()
     kept = [line for line in lines if line.strip() and not line.strip().startswith("=")]
     joined = re.sub(r" @(.)@ ", r"\1", "\n\n".join(kept)).replace("<unk>", "[UNK]")
     return re.sub(r" ([,.;:!?)])", r"\1", joined.replace("( ", "("))
 
 
-def labels(name: str) -> tuple[str, ...]:
-    """The class of each sentence of ``glue/cola`` or ``glue/sst-2``, in their order: "0" or "1"."""
-    subset, split, _ = _TABLES[name].hub
-    column = _TABLES[name]._replace(columns=(1,), hub=(subset, split, ("label",)))
-    return tuple(map(str, _glue(name, column).first))
-
-
-def _glue(name: str, table: _Table) -> Sentences:
+def _glue(name: str) -> Sentences:
+    table = _TABLES[name]
     file, hub = f"glue/{table.file}", "nyu-mll/glue"
-    if local("glue") is None:
+    path = None if local("glue") is None else _found(name, file, hub)
+    if path is None:
         subset, split, names = table.hub
         rows = from_hub(not_found(name, file, hub, _DEFAULT), hub, subset, split=split)
         columns = [tuple(rows[each]) for each in names]
     else:
         start = int(table.has_header)
-        lines = _text(_found(name, file, hub)).splitlines()[start:]
+        lines = _text(path).splitlines()[start:]
         cells = [line.split("\t") for line in lines if line]
         for number, row in enumerate(cells, start=1 + start):
             if len(row) < table.num_columns:
@@ -166,6 +183,14 @@ def _glue(name: str, table: _Table) -> Sentences:
                     "The file needs the form in which GLUE publishes it."
                 )
         columns = [tuple(row[each].strip() for row in cells) for each in table.columns]
+    if len(columns[0]) != table.num_rows:
+        raise CorruptDataError(
+            f"{path or hub} has {len(columns[0])} rows of {name}, expected {table.num_rows}. It may "
+            "be truncated; fetch it again."
+        )
+    if path is not None:
+        content = "\n".join(map("\t".join, zip(*columns, strict=True))).encode()
+        checked(path, "sha256", table.sha256, content=content)
     return Sentences(*columns)
 
 
