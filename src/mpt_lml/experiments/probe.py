@@ -106,7 +106,7 @@ def sizes_of(count: int) -> list[int]:
     title="Area against linear probes of frozen features, by law of the mask size",
     cost="about 20 min",
     quick={"seeds": (4, 44), "sets": ("digits", "vae"), "width": 16, "image_steps": (0, 2, 6)}
-    | {"vae_steps": (0, 2, 6), "num_data": 300, "num_scored": 20, "hidden": 8, "samples": 5},
+    | {"vae_steps": (0, 6), "num_data": 300, "num_scored": 10, "hidden": 8, "samples": 3},
     resumable=True,
     gpu=False,
 )
