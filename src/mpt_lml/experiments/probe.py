@@ -142,6 +142,9 @@ class Probes(Experiment):
     def run(self, bench: Bench) -> Outcome:
         arrays: Arrays = {}
         used: list[Tensor] = []
+        # What one set leaves does not depend on which others are asked for.
+        own = {key: value for key, value in bench.settings.items() if key != "sets"}
+        bench = replace(bench, settings=own)
         for name in self.sets:
             of = self._labeled("digits" if name == "vae" else name)
             used += [of.x, of.y]
