@@ -38,8 +38,6 @@ _MD5 = {
     "mnist": {
         "train": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "test": "9fb629c4189551a2d022fa330f9573f3",
-        "train labels": "d53e105ee54ea40749a09fcbcd1e9432",
-        "test labels": "ec29112dd5afa0611ce80d1b7f02629c",
     },
     "fashion_mnist": {
         "train": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
@@ -118,14 +116,14 @@ def images(name: str = "digits", split: Split = "train") -> Images:
 
 
 def labels(name: str, split: Split) -> Int[Tensor, " N"]:
-    """The class of each of :func:`images`, in their order: of ``digits`` or of a set of IDX files."""
+    """The class of each of :func:`images`, in their order: of ``digits`` or ``fashion_mnist``."""
     if name == "digits":
         from sklearn.datasets import load_digits
 
         rows = torch.from_numpy(load_digits().target).long()
         return rows[_held_out(len(rows), 3, split)]
     folder = local(name)
-    if folder is None or name not in _MD5:
+    if folder is None or f"{split} labels" not in _MD5[name]:
         raise not_found(f"labels of {name}", f"{name}/*.gz", _HUB[name][0], "labels('digits')")
     return torch.tensor(_read_idx(folder, f"{split} labels")).long()
 

@@ -43,15 +43,14 @@ def probe(features: Float[Tensor, "N k"], of: Labeled) -> float:
     """
     from sklearn import linear_model, model_selection, pipeline, preprocessing
 
-    rows = torch.arange(int((~of.test).sum())).numpy()
-    parts = [(rows[rows % 5 != 4], rows[rows % 5 == 4])]
+    held = torch.arange(int((~of.test).sum())).numpy() % 5 == 4
+    how = {"scoring": "balanced_accuracy", "cv": [(*np.nonzero(~held), *np.nonzero(held))]}
     line = linear_model.LogisticRegression(class_weight="balanced", max_iter=5000)
     both = pipeline.make_pipeline(preprocessing.StandardScaler(), line)
-    how = {"scoring": "balanced_accuracy", "cv": parts}
     penalties = {"logisticregression__C": [0.01, 0.1, 1.0]}
     search = model_selection.GridSearchCV(both, penalties, **how)
-    seen, asked = (features[each].double().numpy() for each in (~of.test, of.test))
-    return float(search.fit(seen, of.y[~of.test].numpy()).score(asked, of.y[of.test].numpy()))
+    seen, asked = ((features[e].double().numpy(), of.y[e].numpy()) for e in (~of.test, of.test))
+    return float(search.fit(*seen).score(*asked))
 
 
 def rank_correlation(a: Float[Tensor, "... n"], b: Float[Tensor, "... n"]) -> Float[Tensor, "..."]:
@@ -154,7 +153,7 @@ class Probes(Experiment):
         return Outcome(self._findings(arrays), arrays, checksum(used))
 
     def _findings(self, arrays: Arrays) -> dict[str, Finding]:
-        result = {}
+        result: dict[str, Finding] = {}
         for name in [key[6:] for key in arrays if key.startswith("found/")]:
             found = arrays[f"found/{name}"].transpose(0, 1)  # seeds first
             last, end = found[:, :, -1], found[:, :, -1, -1]
@@ -167,12 +166,11 @@ class Probes(Experiment):
 
     def _labeled(self, name: str) -> Labeled:
         """Training images, then held-out ones."""
-        train, test = (data.images(name, split).grid.float() for split in ("train", "test"))
-        x = train[: self.num_data], test[: self.num_test]
-        y = [
-            image_sets.labels(name, s)[: len(e)] for s, e in zip(("train", "test"), x, strict=True)
-        ]
-        return Labeled(torch.cat(x), torch.cat(y), torch.arange(len(torch.cat(y))) >= len(y[0]))
+        x, y = [], []
+        for split, count in (("train", self.num_data), ("test", self.num_test)):
+            x.append(data.images(name, split).grid[:count].float())  # type: ignore[arg-type]
+            y.append(image_sets.labels(name, split)[:count])  # type: ignore[arg-type]
+        return Labeled(torch.cat(x), torch.cat(y), torch.arange(sum(map(len, y))) >= len(y[0]))
 
     def _images(self, name: str, of: Labeled, kept: Any, bench: Bench) -> Arrays:
         train, held_out = of.x[~of.test], of.x[of.test][: self.num_scored]
@@ -193,8 +191,8 @@ class Probes(Experiment):
 
         def trained(law: masks.SizeLaw, seed: int) -> Arrays:
             network, g = new(seed=seed), torch.Generator().manual_seed(seed)
-            how = {"law": law, "watch": partial(look, network), "watched": steps[1:], **recipe}
-            how |= {"matrix_rate": 0.03, "progress": bench.progress}
+            how: dict[str, Any] = {"law": law, "watch": partial(look, network), **recipe}
+            how |= {"watched": steps[1:], "matrix_rate": 0.03, "progress": bench.progress}
             seen = mae_training.train(ViTMAE(network, 1.0, **units), train, steps[-1], g, **how)
             return {"found": torch.stack([start(seed), *seen])}
 
@@ -222,11 +220,8 @@ class Probes(Experiment):
             g = torch.Generator().manual_seed(1)
             area = estimators.iwae(model, few, 4 * self.samples, generator=g)
             sampler = estimators.ImportanceConditional(model, self.samples, generator=g)
-            found = [
-                *scores_of(sampler, few, sizes_of(64))[2:],
-                probe(model.encode(x.double())[0], of),
-            ]
-            return torch.tensor([area, area.standard_error, *found], dtype=torch.float64)
+            at, own = scores_of(sampler, few, sizes_of(64)), probe(model.encode(x.double())[0], of)
+            return at.new_tensor([area, area.standard_error, *at[2:], own])
 
         def work(law: masks.SizeLaw) -> Arrays:
             masked = deep_vae.Masked(samples=3, partial="bound", law=law)
