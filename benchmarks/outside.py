@@ -1,4 +1,4 @@
-"""Pseudo-log-likelihoods, log-ratios and log-scores against minicons: time, and agreement.
+"""Pseudo-log-likelihoods, log-ratios and log-scores against minicons and masked copies: time, agreement.
 
     python benchmarks/outside.py
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mpt_lml import networks, score
+from mpt_lml import masks, networks, score
 from mpt_lml.score.blocks import Blocks
 from mpt_lml.score.door import afresh, silent
 
@@ -67,8 +67,26 @@ def rows() -> list[dict[str, float | str]]:
     def pseudo() -> Tensor:
         return Blocks(scorer, 0, 0)([tokens], tokens.maskable, numbers, afresh, silent)[0][:, 0]
 
-    def strata() -> Tensor:
-        return score.curve(scorer, tokens, score.Design(strata=8, num_masks=2)).values
+    def default() -> Tensor:
+        found = score.sentences(scorer, texts, pseudo=False)
+        return torch.stack([found.standard_error, found.inconsistency])
+
+    @torch.no_grad()
+    def copies() -> Tensor:
+        """Sixteen masked copies of each text, of uniformly random sizes: D times their scores."""
+        generator, found = torch.Generator().manual_seed(4), []
+        for row, places in zip(tokens.ids, tokens.maskable, strict=True):
+            at, count = places.nonzero()[:, 0], int(places.sum())
+            mask = torch.zeros(16, len(row), dtype=torch.bool)
+            mask[:, at] = masks.sample_masks(16, count, masks.UniformSize(), generator=generator)
+            ids, seen = row.expand(16, -1), row[: int(places.nonzero().max()) + 2]
+            shown = ids.masked_fill(mask, tokenizer.mask_token_id)[:, : len(seen)]
+            logs = (
+                network(shown).logits.log_softmax(-1).gather(2, ids[:, : len(seen), None])[..., 0]
+            )
+            mask = mask[:, : len(seen)]
+            found.append(count * (logs * mask).sum(dim=1) / mask.sum(dim=1))
+        return torch.stack(found)
 
     def ratio() -> Tensor:
         return score.pairs(scorer, tokens, changed).log_ratio
@@ -79,19 +97,20 @@ def rows() -> list[dict[str, float | str]]:
     slow, wanted = timed(outside)
     fast, found = timed(pseudo)
     pair, _ = timed(ratio)
-    mean, values = timed(strata)
+    mean, (error, spread) = timed(default)
+    loop, values = timed(copies)
     # An order takes as many passes of minicons as a pseudo-log-likelihood: one a token.
-    over_orders = Blocks(scorer, 16, 0)([tokens], tokens.maskable, numbers, afresh, silent)[1]
-    error = (values.mean(dim=2).var(dim=1) / 2).sqrt() * tokens.num_features
-    orders = (over_orders.square().sum() / error.square().sum()).item()
+    orders = (spread.square().sum() / error.square().sum()).item()
+    drawn = (values.var(dim=1).sum() / error.square().sum()).item()
     agreement = (found - wanted).abs().max().item()
     said = (
         ("pseudo-log-likelihood", fast, slow, agreement),
         ("log-ratio, one token, against two pseudo-log-likelihoods", pair, 2 * slow, "–"),
+        (f"log-score, against {orders:.2g} orders of equal error", mean, orders * slow, "–"),
         (
-            f"log-score, 16 masks, against {orders:.2g} orders of equal error",
+            f"log-score, against {drawn:.0f} masked copies of equal error, one text a time",
             mean,
-            orders * slow,
+            drawn / 16 * loop,
             "–",
         ),
     )

@@ -19,9 +19,8 @@ def climb(
 ) -> Tensor:
     """A local maximum of ``objective`` near every start, (B, ...), by BFGS (Nocedal & Wright 2006).
 
-    ``objective`` is deterministic and gives one value a run, in any unit: (b, ...) -> (b,) for
-    every b up to B. Steps are at most half a unit long and backtrack until it rises, so that a start
-    is not thrown into another's neighborhood. A run ends where the gradient is below 1e-6, or where
+    ``objective`` is deterministic, (b, ...) -> (b,) in any unit for every b up to B. Steps are at most
+    half a unit long and backtrack until it rises. A run ends where the gradient is below 1e-6, or
     rounding leaves nothing to gain. Raises ``ValueError`` for values of another shape.
 
     >>> climb(torch.zeros(3, 2), lambda w: -(w - 1.0).square().sum(dim=1)).tolist()[0]

@@ -151,11 +151,7 @@ def gpu() -> torch.device | None:
 
 
 def why_not_here(name: str) -> str | None:
-    """Why a page does not load ``name`` unasked: no GPU, or no network and no cached copy.
-
-    ``None`` where it can. Without a GPU nothing is tried; the hub is asked once, for
-    ``HUB_SECONDS`` at most.
-    """
+    """Why a page does not load ``name`` unasked: no GPU, or no network and no copy; else ``None``."""
     from huggingface_hub import constants
 
     if gpu() is None:

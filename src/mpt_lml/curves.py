@@ -89,21 +89,10 @@ def sampled_curve(
 ) -> MaskCurve:
     """Unbiased estimate of S(x; M) from ``num_masks`` random masks a size, mean over the data, nats.
 
-    Parameters
-    ----------
-    scheme : "independent" or "nested"
-        Fresh masks for every size (the paper's way), or one random order a replicate whose first M
-        coordinates are the mask of size M, shared by all sizes.
-    targets : "all" or "one"
-        Score every masked coordinate, or a random one of them. ``nested`` with ``one`` is the chain
-        rule along each order.
-    sizes : sequence of int, optional
-        The mask sizes to visit, increasing; all of 1..D by default.
-
-    Returns
-    -------
-    MaskCurve
-        Its standard errors are over masks, with the data held fixed.
+    ``scheme``: fresh masks for every size (the paper's way), or one random order a replicate whose
+    first M coordinates are the mask of size M. ``targets``: score every masked coordinate, or a random
+    one of them; ``nested`` with ``one`` is the chain rule along each order. ``sizes`` are those to
+    visit, all of 1..D by default. Standard errors are over masks, with the data held fixed.
 
     >>> model, g = PPCA(torch.ones(9, 1), 0.2), torch.Generator().manual_seed(0)
     >>> sampled_curve(model, torch.zeros(5, 9), 2, generator=g, sizes=[1, 9]).score.shape

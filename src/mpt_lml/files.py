@@ -170,10 +170,7 @@ def digest(said: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def provenance(command: str, device: str = "cpu") -> dict[str, Any]:
-    """Where a recorded number came from: command, commit, date, versions and hardware.
-
-    The commit ends in ``+changes`` where the package's sources differed from it.
-    """
+    """Where a recorded number came from; the commit ends in ``+changes`` where sources differed."""
     hardware: dict[str, Any] = {"cpu": _cpu_name(), "threads": torch.get_num_threads()}
     if device == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name()

@@ -67,13 +67,12 @@ def maximize(
     before the first epoch, after every ``track_every`` and after the last; rows in between are NaN.
     ``snapshots`` are epochs after which the parameters are kept (0: the start).
 
-    With a ``checkpoint`` the state is stored, and an existing file is continued bit for bit as if
-    the run had never stopped (same machine, same versions, same number of threads).
+    With a ``checkpoint`` an existing file is continued bit for bit (same machine, versions, threads).
 
-    Returns a :class:`~mpt_lml.results.History` with ``values["objective"]`` (its last row is NaN, no
-    step follows it) and everything tracked. Raises ``ValueError`` for counts or rates that are not
-    positive, ``CheckpointMismatchError`` for a file of another configuration and
-    :class:`DivergedError` where objective or gradient is not finite any more.
+    Returns a :class:`~mpt_lml.results.History` with ``values["objective"]`` (its last row is NaN) and
+    everything tracked. Raises ``ValueError`` for counts or rates that are not positive,
+    ``CheckpointMismatchError`` for a file of another configuration and :class:`DivergedError` where
+    objective or gradient is not finite any more.
 
     >>> def objective(parameters, generators):
     ...     return -(parameters["level"] - 1).square()

@@ -1,13 +1,11 @@
 """Conditioning a Gaussian, as the textbook writes it and as low-rank structure allows.
 
-The model is N(μ, W Wᵀ + σ² I) with loadings W (D, K). For an observed set R,
+For N(μ, W Wᵀ + σ² I) with loadings W (D, K), an observed set R and Λ_R = I + W_Rᵀ W_R / σ² (K, K),
 
-    Λ_R = I + W_Rᵀ W_R / σ²                      (K, K)
-    E[z | x_R] = Λ_R⁻¹ W_Rᵀ (x_R − μ_R) / σ²
     p(x_j | x_R) = N(μ_j + w_jᵀ E[z | x_R],  σ² + w_jᵀ Λ_R⁻¹ w_j)
 
-which never forms a D×D inverse (Woodbury identity; Tipping & Bishop 1999; paper, Eqs. 6–7 and
-Appendix B with the sign of Eq. 7 corrected). Masks are one batch axis.
+with E[z | x_R] = Λ_R⁻¹ W_Rᵀ (x_R − μ_R) / σ²: never a D×D inverse (Woodbury identity; Tipping & Bishop
+1999; paper, Eqs. 6–7 and Appendix B with the sign of Eq. 7 corrected). Masks are one batch axis.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.numerics import LOG_2PI, NotPositiveDefiniteError, cholesky, log_normal
+from mpt_lml.numerics import LOG_2PI, NotPositiveDefiniteError, log_normal
 from mpt_lml.shapes import require_mask
 from mpt_lml.spec import require
 
@@ -53,7 +51,7 @@ def log_density(
     """
     require(locals(), "x N D, mean D, covariance D D")
     require_definite("covariance", covariance)
-    factor = cholesky(covariance, "covariance")
+    factor = torch.linalg.cholesky(covariance)
     white = torch.linalg.solve_triangular(factor, (x - mean).T, upper=False)
     log_det = 2.0 * factor.diagonal().log().sum()
     return -0.5 * (x.shape[1] * LOG_2PI + log_det + white.square().sum(dim=0))
@@ -76,7 +74,7 @@ def condition_dense(
     """
     require(locals(), "x N D, mean D, covariance D D, bool mask D")
     require_definite("covariance", covariance)
-    require_mask(mask[None], len(mask))
+    require_mask(mask[None])
     cross, observed = covariance[mask][:, ~mask], covariance[~mask][:, ~mask]
     gain = torch.linalg.solve(observed, cross.T).T
     conditional_mean = mean[mask] + (x - mean)[:, ~mask] @ gain.T
@@ -110,7 +108,7 @@ def conditional_divergence(
     require(locals(), "p D D, q D D, bool mask D")
     require_definite("p", p)
     require_definite("q", q)
-    x = len(p) ** 0.5 * cholesky(p).mT  # data whose second moment is p
+    x = len(p) ** 0.5 * torch.linalg.cholesky(p).mT  # data whose second moment is p
     (at_p, within_p), (at_q, within_q) = (condition_dense(x, 0 * x[0], c, mask) for c in (p, q))
     square, v_p, v_q = (at_p - at_q).square().mean(dim=0), within_p.diagonal(), within_q.diagonal()
     return 0.5 * ((v_q / v_p).log() + (v_p + square) / v_q - 1.0).mean()

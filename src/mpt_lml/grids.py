@@ -1,8 +1,7 @@
 """Grids for integrals against a standard normal prior, K ≤ 3, and mixtures with a node for each z.
 
-Every grid turns ∫ N(z; 0, I_K) f(z) dz into Σ_g w_g f(z_g) with weights that sum to 1. So it is itself
-a prior with finitely many atoms: a model on it is a finite mixture, whose marginals and conditionals
-belong to one joint distribution whatever the grid is worth as an approximation of the integral.
+Every grid turns ∫ N(z; 0, I_K) f(z) dz into Σ_g w_g f(z_g) with weights that sum to 1: a model on it is
+a finite mixture, one joint distribution whatever the grid is worth as an approximation.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.numerics import LOG_2PI, cholesky
+from mpt_lml.numerics import LOG_2PI
 from mpt_lml.shapes import require_answer, require_dtype, require_finite
 from mpt_lml.spec import require
 
@@ -76,9 +75,8 @@ class Grid:
 def trapezoid(latent_dim: int, nodes_per_axis: int, extent: float = 5.0) -> Grid:
     """Equally spaced nodes on [−extent, extent]^K with weights ∝ N(z; 0, I): nodes_per_axis^K of them.
 
-    The trapezoidal rule; for analytic integrands that have decayed at ±extent its error falls
-    exponentially in the number of nodes (Trefethen & Weideman 2014). A grid too coarse or too narrow
-    for the prior itself warns with the mass that it sees. Raises ``ValueError`` for K > 3.
+    Its error falls exponentially in the number of nodes (Trefethen & Weideman 2014). A grid too coarse
+    or too narrow for the prior warns with the mass that it sees. Raises ``ValueError`` for K > 3.
 
     >>> trapezoid(2, 20).nodes.shape
     torch.Size([400, 2])
@@ -147,7 +145,7 @@ def log_integral(
     mode, precision = find_modes(log_joint, start)
     axis = torch.linspace(-extent, extent, nodes_per_axis, dtype=mode.dtype, device=mode.device)
     unit = torch.cartesian_prod(*[axis] * latent_dim).reshape(-1, latent_dim)
-    factor = cholesky(precision, "the precision at the mode")  # Λ = C Cᵀ, so L = C⁻ᵀ
+    factor = torch.linalg.cholesky(precision)  # Λ = C Cᵀ, so L = C⁻ᵀ
     shift = torch.linalg.solve_triangular(factor.mT, unit.T.expand(len(mode), -1, -1), upper=True)
     values = log_joint(mode + shift.permute(2, 0, 1))  # (G, N)
     edge = (unit.abs() >= extent * (1 - 1e-9)).any(dim=-1)
@@ -169,9 +167,8 @@ def find_modes(
     """Modes of log p(x_n, z) in z and the negative Hessians there, (N, K) and (N, K, K).
 
     Damped Newton with automatic derivatives, all data at once; the Hessian's eigenvalues are floored
-    at 1, the prior's, where the decoder makes it indefinite. There Newton is slow, and a point near
-    the mode may be all that is needed: ``RuntimeError`` is raised when a step still moves by more than
-    ``accepted`` posterior standard deviations at the end (``tolerance`` by default).
+    at 1, the prior's. Raises ``RuntimeError`` when a step still moves by more than ``accepted``
+    posterior standard deviations at the end (``tolerance`` by default).
 
     >>> mode, precision = find_modes(lambda z: -2 * (z - 3).square().sum(-1), torch.zeros(1, 1))
     >>> mode.item(), precision.item()

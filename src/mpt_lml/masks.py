@@ -80,8 +80,7 @@ class SizeLaw(ABC):
     def stratified(self, num_masks: int, num_features: int, *, generator: Generator) -> Tensor:
         """``num_masks`` sizes at evenly spaced quantiles with one random shift, (P,) int64.
 
-        Each size is unbiased for the law, and the set is as even as it can be: with P = D and the
-        uniform law it is every size 1..D once, whatever the shift.
+        Each is unbiased for the law, and all are as even as can be: uniform, P = D, every size once.
         """
         return self._at(_quantiles(num_masks, generator), num_features)
 
@@ -164,35 +163,23 @@ class BernoulliRate(_Rate):
     """
 
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
+        from scipy.stats import binom
+
         require_count("num_features", num_features, 1)
-        sizes = torch.arange(1, num_features + 1, dtype=torch.float64)
-        rest, every = num_features - sizes, torch.tensor(num_features + 1.0, dtype=torch.float64)
-        log_choose = every.lgamma() - (sizes + 1).lgamma() - (rest + 1).lgamma()
-        # xlogy: at rate 1 the factor (1 - rate)^0 has to be 1.
-        log_rest = torch.xlogy(rest, torch.tensor(1.0 - self.rate, dtype=torch.float64))
-        weights = (log_choose + sizes * math.log(self.rate) + log_rest).exp()
+        sizes = torch.arange(1, num_features + 1)
+        weights = torch.from_numpy(binom.pmf(sizes.numpy(), num_features, float(self.rate)))
         return weights / weights.sum()
 
 
 def from_ranks(
     ranks: Int[Tensor, "*#B D"], sizes: int | Int[Tensor, "*#B"]
 ) -> Bool[Tensor, "*B D"]:
-    """The masks that hide the coordinates of rank 0..M − 1, M from ``sizes``, shape (..., D).
-
-    Orders and sizes are broadcast against each other.
-
-    >>> from_ranks(torch.tensor([2, 0, 1]), torch.tensor([1, 2])).int().tolist()
-    [[0, 1, 0], [0, 1, 1]]
-    """
+    """The masks that hide the coordinates of rank 0..M − 1, M from ``sizes``, broadcast, (..., D)."""
     return ranks < torch.as_tensor(sizes, device=ranks.device)[..., None]
 
 
 def sample_ranks(num_masks: int, num_features: int, *, generator: Generator) -> Int[Tensor, "P D"]:
-    """Ranks of the coordinates in P uniformly random orders, shape (P, D) with values 0..D−1.
-
-    ``from_ranks(ranks, M)`` are then uniformly random masks of size M, and the coordinate of rank
-    M − 1 is a uniformly random member of its mask.
-    """
+    """Ranks 0..D−1 of the coordinates in P uniformly random orders, (P, D), for :func:`from_ranks`."""
     require(locals(), "num_masks 1.., num_features 1.., generator")
     noise = torch.rand(
         num_masks, num_features, generator=generator, dtype=torch.float64, device=generator.device
@@ -230,8 +217,8 @@ def stratified_masks(
     """Masks for one training step: sizes spread evenly over the law, coordinates uniform.
 
     With ``num_masks`` = D and the uniform law that is one fresh mask of every size, the paper's
-    training; with a fixed size, D masks of that size. Shape (P, D), with an axis in front for a
-    sequence of generators and one before that for a sequence of laws, which share random numbers.
+    training. Shape (P, D), with an axis in front for a sequence of generators and one before that for
+    a sequence of laws, which share random numbers.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> stratified_masks(5, 5, UniformSize(), generator=g).sum(dim=1).tolist()

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from mpt_lml.checkpoints import CheckpointError, loading
 from mpt_lml.files import book_file, digest
-from mpt_lml.shapes import require_count
+from mpt_lml.spec import require
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, ViTMAEForPreTraining
@@ -43,6 +43,7 @@ def at_random(build: Any, config: Any, *, seed: int) -> Any:
     >>> at_random(BertForMaskedLM, BertConfig(num_hidden_layers=1, **sizes), seed=4).training
     False
     """
+    require(locals(), "build Callable, seed 0..9223372036854775807")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(config).eval()
@@ -67,6 +68,7 @@ def random_twin(network: Any, *, seed: int) -> Any:
     >>> random_twin(small_mae(8, 1, 2, width=16, seed=4), seed=5).config.hidden_size
     16
     """
+    require(locals(), "network PreTrainedModel")
 
     def build(config: Any) -> Any:
         twin = type(network)(config)
@@ -101,17 +103,11 @@ def small_masked_lm(
 ) -> Any:
     """A small masked language model at random initialization, no dropout.
 
-    ``modern`` is ModernBERT (rotary positions, normalization before each block, gated feed-forward
-    layers, local and global attention in turn); ``classic`` is BERT (learned positions,
-    normalization after each block) with about as many parameters.
-
-    >>> small_masked_lm(100, width=32, num_layers=2, seed=4).num_parameters()
-    24996
+    ``modern`` is ModernBERT, with local and global attention in turn; ``classic`` is BERT.
     """
     from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
-    if architecture not in ("modern", "classic"):
-        raise ValueError(f"architecture must be 'modern' or 'classic', got {architecture!r}.")
+    require(locals(), "architecture modern|classic")
     shared: dict[str, Any] = {
         "vocab_size": vocab_size,
         "hidden_size": width,
@@ -143,22 +139,19 @@ def small_mae(
 ) -> ViTMAEForPreTraining:
     """A ViT-MAE at random initialization, encoder and decoder of the same ``width``, 4 heads.
 
-    Weights have standard deviation 1/√width (what Xavier's rule gives a square matrix) instead of
-    0.02, which is meant for width 768. The fixed positions are standard normal vectors instead of
-    sines and cosines, which hardly differ between the few places of a small grid.
+    Weights have standard deviation 1/√width instead of 0.02, which is meant for width 768. The fixed
+    positions are standard normal vectors: sines and cosines hardly differ on a small grid.
 
     >>> small_mae(8, 1, 2, width=16, seed=4).num_parameters(only_trainable=True)
     16916
     """
     from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
-    for name, value in (("image_size", image_size), ("patch_size", patch_size)):
-        require_count(name, value, 1)
-    if image_size % patch_size:
-        raise ValueError(
-            f"image_size {image_size} is not a multiple of patch_size {patch_size}: the patches "
-            "would not cover the image."
-        )
+    require(locals(), "image_size 1.., num_channels 1.., patch_size 1.., width 1..")
+    require(locals(), "num_layers 1.., decoder_layers 1..")
+    if image_size % patch_size or width % 4:
+        message = f"image_size {image_size} is not a multiple of patch_size {patch_size}"
+        raise ValueError(f"{message}, or width {width} not of 4, the number of heads.")
     config = ViTMAEConfig(
         image_size=image_size,
         num_channels=num_channels,
@@ -190,8 +183,7 @@ def load_small_bert() -> tuple[Any, PreTrainedTokenizerBase]:
     >>> len(load_small_bert()[1])
     6000
     """
-    folder = small_bert_folder()
-    return load_network(folder), load_tokenizer(folder)
+    return load_network(small_bert_folder()), load_tokenizer(small_bert_folder())
 
 
 def small_bert_folder() -> Path:
@@ -209,8 +201,11 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
     """
     from transformers import AutoTokenizer, BertTokenizer
 
+    require(locals(), "source path, revision? str")
     if Path(source).is_file():
-        pieces = Path(source).read_text(encoding="utf-8").splitlines()
+        pieces = Path(source).read_text(encoding="utf-8", errors="replace").splitlines()
+        if lost := {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"} - set(pieces):
+            raise CheckpointError(f"{source} is no vocabulary of BERT: no line is {min(lost)}.")
         return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)
     with loading(source, revision, "tokenizer*|vocab*|*.model") as how:
         return AutoTokenizer.from_pretrained(source, **how)
@@ -219,18 +214,17 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
 def load_network(source: str | Path, *, revision: str | None = None) -> Any:
     """A masked language model or a ViT-MAE from a ``save_pretrained`` folder or from the hub.
 
-    Safetensors only; weights are float32, however they were stored. A name on the hub means the
-    commit that the book pins, unless ``revision`` names another.
-
-    Raises ``CheckpointError`` for a folder without a checkpoint, with pickled or damaged weights or
-    code of its own, for missing weights (an encoder alone), and where the hub cannot be reached,
-    ``ValueError`` for another kind of model and for a hub name without a revision.
+    Safetensors only, as float32. A name on the hub means the commit that the book pins, unless
+    ``revision`` names another. Raises ``CheckpointError`` for a folder without a checkpoint, with
+    pickled or damaged weights or code of its own, for missing weights (an encoder alone), and where
+    the hub cannot be reached, ``ValueError`` for another kind of model or a name without a revision.
 
     >>> load_network(small_bert_folder()).config.hidden_size
     160
     """
     from transformers import AutoConfig, AutoModelForMaskedLM, ViTMAEForPreTraining
 
+    require(locals(), "source path, revision? str")
     with loading(source, revision, "config.json", "*.safetensors") as how:
         config = AutoConfig.from_pretrained(source, **how)
     is_mae = config.model_type == "vit_mae"
@@ -248,9 +242,8 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
             f"{source} lacks {len(missing)} of the weights of {type(network).__name__}, such as "
             f"{missing[0]}; they would be random. It may be an encoder alone."
         )
-    for name, weight in network.named_parameters():
-        if not weight.isfinite().all():
-            raise CheckpointError(f"{source} is damaged: {name} is not finite. Fetch it again.")
+    if bad := [name for name, each in network.named_parameters() if not each.isfinite().all()]:
+        raise CheckpointError(f"{source} is damaged: {bad[0]} is not finite. Fetch it again.")
     return network.eval()
 
 
@@ -273,10 +266,8 @@ def constant_scale(network: Any) -> Any:
 def fast_linear(network: nn.Module) -> Iterator[None]:
     """Float32 linear layers of ``network`` on a CPU through oneDNN, where nothing is differentiated.
 
-    PyTorch has two libraries for these products and asks MKL, which does not use the widest
-    registers of every maker's processors; where it does not, oneDNN takes less than half the time.
-    The arithmetic is float32 in both. Layers of another type, precision or device stay as they
-    are, and so does everything where PyTorch comes without oneDNN.
+    PyTorch asks MKL, which does not use the widest registers of every maker's processors; there oneDNN
+    takes less than half the time. Layers of another type, precision or device stay as they are.
     """
     # The operation that torch.compile puts in the place of a linear layer; it has no other name.
     product = getattr(torch.ops.mkldnn, "_linear_pointwise", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 
 import torch
@@ -17,34 +16,6 @@ WORKING_BYTES = 2**27
 
 class NotPositiveDefiniteError(ValueError):
     """A matrix that has to be positive definite is not."""
-
-
-def cholesky(matrix: Tensor, name: str = "matrix") -> Tensor:
-    """Lower Cholesky factor of ``matrix`` (..., n, n).
-
-    Where rounding alone makes the factorization fail, the diagonal is raised by at most
-    ``1e-6`` of its mean and a warning states by how much. Anything worse raises
-    :class:`NotPositiveDefiniteError`.
-    """
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    if not info.any():
-        return factor
-    scale = matrix.diagonal(dim1=-2, dim2=-1).mean().abs().item()
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    for relative in (1e-12, 1e-9, 1e-6):
-        factor, info = torch.linalg.cholesky_ex(matrix + relative * scale * identity)
-        if not info.any():
-            warnings.warn(
-                f"{name} is not numerically positive definite; added {relative * scale:.1e} "
-                "to its diagonal.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            return factor
-    smallest = torch.linalg.eigvalsh(matrix).min().item()
-    raise NotPositiveDefiniteError(
-        f"{name} must be positive definite, but its smallest eigenvalue is {smallest:.3e}."
-    )
 
 
 def log_normal(residual: Tensor, variance: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Training objectives as pure functions of parameters, in nats a datum: PPCA, mixtures on grids, VAEs.
+"""Training objectives as functions of parameters, nats a datum, (..., B): PPCA, mixtures, VAEs.
 
-All of them are *maximized* and comparable with the mean log p(x): D Σ_M π(M) S(x; M) for a law π of
-mask sizes, the LML itself for the uniform law (Proposition 1). Leading axes (... or B) are models.
+All are *maximized* and comparable with the mean log p(x): D Σ_M π(M) S(x; M) for a law π of mask sizes,
+the LML itself for the uniform law (Proposition 1).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def sampled(
     tensor(-2.8379)
     """
     require(locals(), f"{_SPEC}, bool mask ... P D", finite=False)
-    require_mask(mask.flatten(0, -2), mask.shape[-1])
+    require_mask(mask.flatten(0, -2))
     return loadings.shape[-2] * mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
 
 
@@ -118,10 +118,9 @@ def mixture(
 ) -> Float[Tensor, " B"]:
     """D times the mean score of Bernoulli PCA on a grid, (B,); unbiased for the law of the sizes.
 
-    The data are cut into P parts of (nearly) equal size and part p is scored with mask p: P masks for
-    the price of one. P = 1 is one mask for all data, the paper's way. Without a mask: mean log p(x).
-    ``block``: (D/M) log p(x_A) instead, the marginal of the masked block, which forgets what was
-    observed; the authors' published script trains it where the paper writes log p(x_A | x_R).
+    The data are cut into P parts and part p is scored with mask p; P = 1 is the paper's way. Without
+    a mask: mean log p(x). ``block``: (D/M) log p(x_A) instead, which forgets what was observed; the
+    authors' published script trains it where the paper writes log p(x_A | x_R).
 
     >>> grid, x = grids.gauss_hermite(1, 3), torch.ones(1, 2).double()
     >>> mixture(0 * x[..., None], 0 * x, x, torch.tensor([[[True, False]]]), grid).exp()
@@ -137,7 +136,7 @@ def mixture(
         return torch.stack([each.logsumexp(dim=-1).mean() for each in every])
     values = []
     for (w, b), rows in zip(models, mask, strict=True):
-        require_mask(rows, x.shape[1])
+        require_mask(rows)
         parts = zip(x.tensor_split(len(rows)), rows, strict=True)
         each = [_mixture_score(grid, w, b, part, hidden, block).sum() for part, hidden in parts]
         values.append(torch.stack(each).sum() * x.shape[1] / len(x))
@@ -214,10 +213,8 @@ def recursive(
     The paper's masked training of a deep VAE (Rezende et al. 2014, Appendix F): hidden coordinates
     start at 0, or at the decoder's output at z = 0 with ``from_decoder``; z ~ q(z | filled x); they are
     replaced by the decoder's mean, or draws with ``pixel_noise`` (rounds − 1, B, N, D), and so on. In
-    the last round ``samples`` draws z_s are scored, ``noise`` is (rounds − 1 + samples, B, N, K). For
-    one draw the logarithm is in expectation below that of the chain's average (Jensen): this bounds the
-    conditionals of the chain, not those of the model. The ``gradient`` goes through the last round
-    (the fillings are constants), all of them, or the last decoding: nothing then trains the encoder.
+    the last round ``samples`` draws z_s are scored, ``noise`` is (rounds − 1 + samples, B, N, K). The
+    ``gradient`` goes through the last round, all of them, or the last decoding alone.
     """
     if not 1 <= samples <= len(noise):
         raise ValueError(f"{samples} draws of z are asked for and noise holds {len(noise)}.")
@@ -259,9 +256,8 @@ def partial(
     """D times the mean of (1/M) Σ_{j∈A} log Σ_s w̄_s p(x_j | z_s), z_s ~ q(z | x_R), (B,).
 
     The encoder sees x_R with zeros in the holes (MIWAE, Mattei & Frellsen 2019) and the mask (VAEAC,
-    Ivanov et al. 2019). Weights w̄_s ∝ p(x_R, z_s)/q(z_s | x_R) make the conditionals consistent as S
-    grows. The decoder follows the score, the encoder the ELBO of x_R alone, whose best answer is
-    p(z | x_R). Without ``weighted`` all w̄_s are 1/S and both networks follow the score.
+    Ivanov et al. 2019). Weights are w̄_s ∝ p(x_R, z_s)/q(z_s | x_R); the decoder follows the score, the
+    encoder the ELBO of x_R. Without ``weighted`` all w̄_s are 1/S and both follow the score.
     """
     seen = torch.where(mask, 0.0, x)
     z, mean, log_variance = _encode(parameters, torch.cat([seen, mask.to(seen)], dim=-1), noise)

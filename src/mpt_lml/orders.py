@@ -1,10 +1,7 @@
 """Orders of revealing the coordinates, and what conditionals say along each.
 
-A *reveal* (S, D) holds when each coordinate is shown, 0 first. Without ties it is an order σ and
-
-log p_σ(x) = Σ_j log q(x_j | coordinates shown before j);
-
-coordinates that share a number are shown together, each given only what came before.
+A *reveal* (S, D) holds when each coordinate is shown, 0 first; those that share a number are shown
+together. Without ties it is an order σ and log p_σ(x) = Σ_j log q(x_j | coordinates shown before j).
 For conditionals of one joint every order gives log p(x). For others the orders differ, and their
 mixture p_mix = E_σ p_σ is a distribution (Uria et al. 2014; Hoogeboom et al. 2022).
 """

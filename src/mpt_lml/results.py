@@ -63,12 +63,11 @@ def trapezoid_weights(sizes: np.ndarray, num_features: int) -> np.ndarray:
 class MaskCurve:
     """The mask-rate curve S(x; M) of a model, averaged over the data.
 
-    ``score`` (L,) holds S(x; M) in nats per masked coordinate, mean over the data, at the increasing
-    sizes ``num_masked`` (L,). ``standard_error`` (L,) is over masks, data held fixed: 0 for an exact
-    curve, NaN where one mask a size was drawn. ``num_features`` is D, ``num_masks`` the masks a size
-    (0: every mask). ``area_standard_error`` is that of :meth:`area` where sizes are not independent
-    (nested masks); otherwise it follows from ``standard_error``. Raises ``ValueError`` for other
-    shapes and for sizes that do not increase within 1..D.
+    ``score`` (L,) is S(x; M) in nats per masked coordinate at the increasing sizes ``num_masked``.
+    ``standard_error`` (L,) is over masks, data held fixed: 0 for an exact curve, NaN where one mask a
+    size was drawn. ``num_features`` is D, ``num_masks`` the masks a size (0: every mask);
+    ``area_standard_error`` that of :meth:`area` where sizes are not independent (nested masks).
+    Raises ``ValueError`` for other shapes and for sizes that do not increase within 1..D.
 
     >>> sizes = torch.arange(1, 4)
     >>> MaskCurve(sizes, -1.0 * sizes, 0.1 * sizes, num_features=3, num_masks=9).area()
@@ -104,10 +103,9 @@ class MaskCurve:
         return "exact sum" if len(self.num_masked) == self.num_features else "trapezoid"
 
     def area_weights(self) -> Tensor:
-        """Weights (L,) such that the area is ``weights @ score``.
+        """Weights (L,) such that the area is ``weights @ score``; all 1 with every size present.
 
-        Between two neighboring sizes the curve is taken as a straight line, and outside the grid as
-        constant; the sum then runs over all M = 1..D. With every size present all weights are 1.
+        The curve is a straight line between neighboring sizes and constant outside the grid.
         """
         weights = trapezoid_weights(self.num_masked.numpy(), self.num_features)
         return torch.tensor(weights, dtype=self.score.dtype)
@@ -139,24 +137,12 @@ class MaskCurve:
 
 @dataclass(frozen=True)
 class History:
-    """What a training run leaves: tracked values of every epoch, parameters at chosen ones.
+    """What B training runs side by side leave.
 
-    Attributes
-    ----------
-    values : dict of Tensor (E + 1, B)
-        One row an epoch, for B runs trained side by side. Row e belongs to the parameters after e
-        updates: row 0 is the initialization.
-    parameters : dict of Tensor (B, ...)
-        After the last epoch.
-    snapshots : dict of int to dict of Tensor
-        Parameters after the epochs asked for.
+    ``values`` (E + 1, B): row e belongs to the parameters after e updates. ``parameters`` (B, ...)
+    are those after the last epoch, ``snapshots`` those after the epochs asked for.
     """
 
     values: dict[str, Tensor]
     parameters: dict[str, Tensor]
     snapshots: dict[int, dict[str, Tensor]]
-
-    @property
-    def num_epochs(self) -> int:
-        """E."""
-        return len(next(iter(self.values.values()))) - 1

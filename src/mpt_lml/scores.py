@@ -53,12 +53,9 @@ def over_orders(
 ) -> Float[Tensor, "5 N"]:
     """Mean, variance, log of the mean exponential, least and greatest of Σ_j v over all D! orders.
 
-    ``mask`` are the 2^D subsets as :func:`mpt_lml.masks.subsets` numbers them; ``values`` say v_j of
-    every j in each but the empty one, v_j being what an order adds that shows j next when those hide.
-
-    The coordinates of a mask A can be revealed by choosing the first of them, j, uniformly and then
-    those of A without j; so each statistic of A follows from those of its M subsets of size M − 1
-    (the variance by the law of total variance).
+    ``mask`` are the 2^D subsets as :func:`mpt_lml.masks.subsets` numbers them; ``values`` say of every j
+    in each but the empty one what an order adds that shows j next. The first of a mask's coordinates
+    to show is any of the M: each statistic follows from those of its M subsets of size M − 1.
     """
     sizes = mask.sum(dim=1)
     state = values.new_zeros(5, len(mask), values.shape[1])

@@ -1,16 +1,6 @@
-"""Axis letters and the checks at the door.
+"""The checks at the door. A mask is boolean and **True means masked**; its complement is ``observed``.
 
-==== =========================================
-N    data (rows of ``x``)
-D    coordinates of one datum
-K    latent dimensions
-P    masks
-M    masked coordinates of one mask
-L    mask sizes on a curve
-==== =========================================
-
-A mask is boolean and **True means masked** (hidden, to be predicted). The complement, the coordinates
-a model may look at, is called ``observed``.
+Axes: N data, D coordinates, K latent dimensions, P masks, M masked coordinates, L sizes on a curve.
 """
 
 from __future__ import annotations
@@ -43,19 +33,15 @@ def require_dtype(
         got = str(value.dtype) if value.layout == torch.strided else str(value.layout)
     if got not in map(str, _FLOATS if dtype is None else (dtype,)):
         kind = dtype or "floating-point (float32 or float64)"
+        hint = (
+            f" Convert with {name}.bool(); in a mask True = masked."
+            if dtype == torch.bool
+            else hint
+        )
         raise TypeError(f"{name} must be a {kind} tensor, got {got}.{hint}")
 
 
-def require_rows(name: str, rows: Tensor, num_features: int, letter: str = "N") -> None:
-    """Check that ``rows`` has shape (N, ``num_features``) with N >= 1."""
-    if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != num_features:
-        raise ValueError(
-            f"{name} must have shape ({letter}, {num_features}) with {letter} >= 1, got "
-            f"{tuple(rows.shape)}. A single one is passed as {name}[None, :]."
-        )
-
-
-def _require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: str) -> None:
+def require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: str) -> None:
     if bad.any():
         where = tuple(bad.nonzero()[0].tolist())
         raise ValueError(
@@ -66,31 +52,20 @@ def _require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: 
 
 def require_finite(name: str, value: Tensor) -> None:
     """Refuse NaN and infinity, naming the first such entry of ``value``."""
-    _require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
+    require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
 
 
 def require_binary(x: Tensor) -> None:
     """Check that ``x`` holds zeros and ones only, as a Bernoulli likelihood needs."""
     remedy = "Binarize with (pixels >= 0.5).to(pixels), or use a Gaussian likelihood."
-    _require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
+    require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
 
 
-def require_data(x: Tensor, num_features: int) -> None:
-    """Check that ``x`` is a finite floating-point tensor of shape (N, ``num_features``)."""
-    require_dtype("x", x)
-    require_rows("x", x, num_features)
-    require_finite("x", x)
-
-
-def require_values(x: Tensor, sizes: Sequence[int]) -> None:
-    """Check that ``x`` is (N, D) int64 and coordinate j one of 0..V_j − 1, V_j = ``sizes[j]``."""
-    require_dtype("x", x, torch.int64)
-    require_rows("x", x, len(sizes))
-    bad = (x < 0) | (x >= torch.tensor(sizes, device=x.device))
-    if bad.any():
-        column = int(bad.nonzero()[0, 1])
-        legal = f"0..{sizes[column] - 1} in column {column}"
-        _require_entries("x", x, bad, legal, "Values are counted from 0.")
+def require_ids(
+    name: str, ids: Tensor, count: int, hint: str = "It comes from another tokenizer."
+) -> None:
+    """Check that ``ids`` are 0..``count`` − 1."""
+    require_entries(name, ids, (ids < 0) | (ids >= count), f"0..{count - 1}", hint)
 
 
 def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str = "") -> None:
@@ -111,16 +86,8 @@ def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str =
         raise error(f"{name} must be a single {kind}, got {value!r}.{hint}")
 
 
-def require_boolean_rows(name: str, rows: Tensor, num_features: int) -> None:
-    """Check that ``rows`` is a boolean tensor of shape (P, ``num_features``) with P >= 1."""
-    hint = f" Convert with {name}.bool(); in a mask True = masked."
-    require_dtype(name, rows, torch.bool, hint=hint)
-    require_rows(name, rows, num_features, "P")
-
-
-def require_mask(mask: Tensor, num_features: int) -> None:
-    """Check that ``mask`` is boolean, of shape (P, ``num_features``), with no empty row."""
-    require_boolean_rows("mask", mask, num_features)
+def require_mask(mask: Tensor) -> None:
+    """Check that no row of the boolean ``mask`` (P, D) is empty."""
     empty = (~mask.any(dim=1)).nonzero().flatten()
     if len(empty):
         raise ValueError(

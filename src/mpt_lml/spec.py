@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,13 +14,15 @@ from torch import Tensor
 from mpt_lml.shapes import (
     require_count,
     require_dtype,
+    require_entries,
     require_finite,
     require_generator,
     require_number,
 )
 
 _DTYPES = {"bool": torch.bool, "int": torch.int64}
-_KINDS = {"Callable": Callable, "Mapping": Mapping, "Sequence": Sequence, "Collection": Collection}
+_KINDS: dict[str, Any] = {"Callable": Callable, "Hashable": Hashable, "Mapping": Mapping}
+_KINDS |= {"Sequence": Sequence, "Collection": Collection, "path": str | os.PathLike}
 
 
 def require(given: Mapping[str, Any], spec: str, *, finite: bool = True, **sizes: int) -> None:
@@ -63,7 +66,7 @@ def _parsed(spec: str) -> list[tuple[str, bool, Any, torch.dtype | None, list[st
     for words in map(str.split, spec.split(", ")):
         dtype = _DTYPES[words.pop(0)] if words[0] in _DTYPES else None
         name, check, word = words[0], None, words[1] if len(words) == 2 else ""
-        if name == "generator":
+        if name.rstrip("?") == "generator":
             check = partial(lambda _, value: require_generator(value))
         elif word[:1] in ("(", "["):
             check = partial(require_number, legal=word)
@@ -75,7 +78,7 @@ def _parsed(spec: str) -> list[tuple[str, bool, Any, torch.dtype | None, list[st
         elif word.isalpha() and len(word) > 1 and word != "data":
             check = partial(_require_kind, kind=word)
         check = partial(_each, check=check) if name[-1] == "*" else check
-        found.append((name.rstrip("?*"), name[-1] == "?", check, dtype, words[1:]))
+        found.append((name.rstrip("?*"), "?" in name, check, dtype, words[1:]))
     return found
 
 
@@ -113,6 +116,7 @@ def _each(name: str, values: Any, check: Any) -> None:
 def _require_kind(name: str, value: object, kind: str) -> None:
     known: dict[str, Any] = {each.__name__: each for each in type(value).__mro__} | _KINDS
     odd = isinstance(value, str | bytes | Tensor) and kind in ("Sequence", "Collection")
+    odd |= kind == "path" and isinstance(value, str) and not value
     if odd or kind not in known or not isinstance(value, known[kind]):
         raise TypeError(f"{name} must be of type {kind}, got {value!r}.")
 
@@ -133,8 +137,19 @@ def require_sizes(sizes: Any, num_features: int, *, increase: bool = True) -> li
     return list(sizes)
 
 
+def require_values(x: Tensor, sizes: Sequence[int]) -> None:
+    """Check that ``x`` is (N, D) int64 and coordinate j one of 0..V_j − 1, V_j = ``sizes[j]``."""
+    require(locals(), "int x N D", D=len(sizes))
+    bad = (x < 0) | (x >= torch.tensor(sizes, device=x.device))
+    if bad.any():
+        column = int(bad.nonzero()[0, 1])
+        legal = f"0..{sizes[column] - 1} in column {column}"
+        require_entries("x", x, bad, legal, "Values are counted from 0.")
+
+
 def require_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     """``seeds`` of an experiment, checked: from 0 on, none twice."""
+    _require_kind("seeds", seeds, "Sequence")
     for seed in seeds:
         require_count("a seed", seed, 0, 2**63 - 1)
     if len(set(seeds)) < len(seeds):

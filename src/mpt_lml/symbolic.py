@@ -1,8 +1,7 @@
 """Models that answer with SymPy expressions instead of numbers, to check the identities of chapter 2.
 
-Coordinates are numbered 0..D−1; sets of coordinates are tuples of such numbers. An order o is read
-as in the paper (Moreno-Muñoz et al. 2023): the coordinate at position t is predicted from those
-*after* it, o_{t+1}..o_D. Every expression is exact and in nats; no floating-point number occurs.
+Coordinates are numbered 0..D−1. The coordinate at position t of an order o is predicted from those
+*after* it, o_{t+1}..o_D (Moreno-Muñoz et al. 2023). Every expression is exact and in nats.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mpt_lml
-from mpt_lml import PPCA, curves, data, experiments, networks
+from mpt_lml import PPCA, curves, data, experiments, networks, score
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
@@ -35,8 +35,7 @@ def _with_nan() -> torch.Tensor:
 
 
 def _long_sentence():
-    reader = networks.load_tokenizer(networks.small_bert_folder())
-    return data.encode(reader, ["the"] * 3 + ["the " * 78], max_length=64)
+    return score.curve(networks.small_bert_folder(), ["the"] * 3 + ["the " * 78])
 
 
 MISTAKES = [

@@ -158,7 +158,7 @@ class TestRefusals:
     def test_text_that_is_not_there(self, call: list[str], capsys) -> None:
         path = lines(call)
         path.write_text("\n \n")
-        assert "first must be a sequence of at least one sentence" in self.refused(call, capsys)
+        assert "is empty: it has no line of text" in self.refused(call, capsys)
         message = self.refused([*call, "--set", "data_sets=nowhere.txt"], capsys)
         assert "unknown sentences 'nowhere.txt'; there are written, glue/ax" in message
         path.write_bytes(b"\xff\xfe\x00a")

@@ -108,6 +108,7 @@ def test_the_hub_is_asked_when_no_folder_has_them(monkeypatch: pytest.MonkeyPatc
 def color_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
     """Ten images of one color each, pixel value 20 n in the first channel, as the set's file."""
     monkeypatch.setenv(data.places.DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(image_sets, "_COLOR_COUNT", 10)
     home = tmp_path / name
     home.mkdir()
     side = image_sets._COLOR_SETS[name][1]
@@ -146,6 +147,17 @@ def test_color_sets_and_their_split(
 
 
 @pytest.mark.parametrize("name", ["cifar100", "tiny_imagenet"])
+def test_a_color_set_with_fewer_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    color_folder(tmp_path, monkeypatch, name)
+    monkeypatch.undo()
+    monkeypatch.setenv(data.places.DATA_VARIABLE, str(tmp_path))
+    with pytest.raises(data.CorruptDataError, match=r"of shape \(10, .*expected .*\(10000, "):
+        data.images(name)
+
+
+@pytest.mark.parametrize("name", ["cifar100", "tiny_imagenet"])
 def test_a_truncated_color_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     path = color_folder(tmp_path, monkeypatch, name)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -167,7 +179,7 @@ def test_what_is_no_array_is_not_unpickled(
 def test_a_color_set_of_the_wrong_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = color_folder(tmp_path, monkeypatch, "cifar100")
     np.savez(path, images=np.zeros((2, 28, 28), dtype=np.uint8))
-    with pytest.raises(data.CorruptDataError, match=r"\(2, 28, 28\).*expected.*\(2, 32, 32, 3\)"):
+    with pytest.raises(data.CorruptDataError, match=r"\(2, 28, 28\).*expected.*\(10, 32, 32, 3\)"):
         data.images("cifar100")
     path.unlink()
     with pytest.raises(data.DataNotFoundError, match="test.npz is missing"):
@@ -234,18 +246,6 @@ def test_the_papers_draw_does_not_follow_the_default_dtype() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(expected.x, again.x)
-
-
-def test_words_taken_out_of_wikitext_are_unknown(tmp_path: Path, monkeypatch) -> None:
-    folder = tmp_path / "text" / "wikitext-2"
-    folder.mkdir(parents=True)
-    content = (
-        " = Title = \n\n The <unk> had 3 @,@ 000 men ( and ships ) . It sank .\n\n <unk> <unk> \n"
-    )
-    (folder / "test.txt").write_text(content, encoding="utf-8")
-    monkeypatch.setenv("MPT_LML_DATA", str(tmp_path))
-    found = data.sentences("wikitext-2").first
-    assert found == ("The [UNK] had 3,000 men (and ships).", "It sank.")
 
 
 def test_an_image_that_is_not_square_keeps_its_rows() -> None:

@@ -168,7 +168,6 @@ def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         return {"step": torch.tensor(step)}
 
     @base.experiment("counting", title="t", cost="c", quick={"num_steps": 2}, resumable=True)
-    @dataclasses.dataclass(frozen=True)
     class Counting(base.Experiment):
         num_steps: int = 3
         model: str | None = None

@@ -61,7 +61,6 @@ def stop_before(epoch: int, error: type[BaseException] = KeyboardInterrupt):
 
 def test_training_raises_the_likelihood_and_records_every_epoch() -> None:
     history = run(200)
-    assert history.num_epochs == 200
     assert history.values["lml"].shape == (201, 3)
     assert (history.values["lml"][-1] > history.values["lml"][0] + 1).all()
     assert history.values["objective"][-1].isnan().all()

@@ -178,7 +178,4 @@ def test_the_quick_run_says_what_it_found() -> None:
     fixed = [outcome.arrays[f"gap/{law}"] for law in LAWS if law.startswith("fixed")]
     smallest = min((each - outcome.arrays["gap/uniform"]).mean().item() for each in fixed)
     assert finding.measured == pytest.approx(smallest)
-    assert outcome.arrays["exact"].shape == (16,)
     assert outcome.arrays["watched/uniform"].shape == (2, 2, 16)
-    total = outcome.arrays["exact"].sum() - outcome.arrays["gap/uniform"][0]
-    assert torch.isfinite(total)

@@ -11,14 +11,14 @@ import pytest
 import torch
 from models import generator
 
-from mpt_lml import BernoulliPCA, data, fit, grids, objectives
+from mpt_lml import BernoulliPCA, data, estimators, fit, grids, objectives
 from mpt_lml.experiments import Bench, ledger
 from mpt_lml.experiments.linear_vae import Figure3Upper
 from mpt_lml.results import History
 
 Item = TypeVar("Item")
 QUICK = Figure3Upper.preset("quick")
-SHORT = dataclasses.replace(QUICK, num_epochs=2, long_epochs=(3, 3), arbiter_samples=20)
+SHORT = dataclasses.replace(QUICK, num_epochs=2, long_epochs=(3, 3))
 DIGITS = (data.images("digits", "train").pixels[: QUICK.num_data] >= 0.5).float()
 
 
@@ -165,9 +165,15 @@ def test_grids_against_importance_sampling() -> None:
     normal = {"generator": generator(3), "dtype": torch.float64}
     model = BernoulliPCA(torch.randn(60, 2, **normal), torch.randn(60, **normal))
     x = model.sample(40, generator=generator(4))
-    off, error = dataclasses.replace(QUICK, arbiter_samples=500).compare_grids(model, x).T
-    assert off[0].abs() > 5 * error[0]
-    assert (off[-2:].abs() < 4 * error[-2:]).all()
+    pair = model.loadings[None], model.offset[None], x, None
+    coarse, fine = (
+        objectives.mixture(*pair, grid.to(x)).item()
+        for grid in (QUICK.grid("published"), grids.trapezoid(2, 160))
+    )
+    weighted = estimators.iwae(model, x, 500, generator=generator())
+    assert abs(coarse - weighted) > 5 * weighted.standard_error
+    for found in (fine, model.adaptive_log_marginal(x).mean().item()):
+        assert abs(found - weighted) < 4 * weighted.standard_error
 
 
 def test_decoders_of_all_seeds_come_back_where_asked() -> None:

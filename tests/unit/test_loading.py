@@ -83,9 +83,9 @@ class TestFolders:
         model = MaskedLM.of(network, networks.load_tokenizer(folder))
         rows = torch.tensor([[2, 20, 3]])
         message = refused(lambda: model.log_tokens(rows, rows == 20), ValueError)
-        assert "token 20 is none of the network's 20" in message
+        assert "ids must be 0..19, but ids[0, 1] is 20" in message
         message = refused(lambda: model.log_tokens(-rows, rows == 20), ValueError)
-        assert "token -2 is none" in message
+        assert "ids must be 0..19, but ids[0, 0] is -2" in message
 
     def test_a_causal_model(self, tmp_path: Path) -> None:
         config = GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=1, n_positions=8)

@@ -294,10 +294,6 @@ class TestRefusals:
         with pytest.raises(ValueError, match="has no mask token.*Use the tokenizer of a masked"):
             MaskedLM.of(tiny(), without)
 
-    def test_long_sentence_is_named(self) -> None:
-        with pytest.raises(ValueError, match=r"sentence 1 has 7 tokens.*positions for 6: 'the cat"):
-            data.encode(tokenizer(), ["a", "the cat sat the cat"], max_length=6)
-
     def test_rows_longer_than_the_positions(self) -> None:
         with pytest.raises(ValueError, match="rows of 17 tokens are longer than the model's 16"):
             MaskedLM(tiny(), MASK).log_tokens(torch.full((1, 17), 5), torch.ones(1, 17).bool())
@@ -306,7 +302,7 @@ class TestRefusals:
     def test_empty_text(self, sentence: str) -> None:
         with pytest.raises(ValueError, match="sentence 1 is empty"):
             data.encode(tokenizer(), ["a", sentence])
-        with pytest.raises(ValueError, match="at least one sentence"):
+        with pytest.raises(ValueError, match="at least one text"):
             data.encode(tokenizer(), [])
 
     def test_halves_of_other_number(self) -> None:
@@ -330,7 +326,7 @@ class TestRefusals:
     def test_wrong_shapes(self) -> None:
         with pytest.raises(ValueError, match=r"x must have shape \(N, 3\).*got \(2, 2\)"):
             model(tiny()).log_conditional(X[:, :2], masks.all_masks(3, 1))
-        with pytest.raises(ValueError, match=r"same shape \(N, L\).*\(2, 3\) and \(2, 2\)"):
+        with pytest.raises(ValueError, match=r"mask must have shape \(2, 3\), got \(2, 2\)"):
             model(tiny()).log_tokens(X, torch.ones(2, 2).bool())
 
     def test_folders_that_are_no_checkpoints(self, tmp_path: Path) -> None:

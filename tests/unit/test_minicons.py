@@ -23,6 +23,8 @@ def test_pseudo_log_likelihoods_are_those_of_minicons(tmp_path: Path) -> None:
     encoded = words(list(LINES), padding=True)
     batch = theirs.get_masked_tensors(encoded)
     wanted = torch.tensor([sum(each) for each in theirs.compute_stats(batch)])
+    said = score.sentences(str(tmp_path), LINES).pseudo_log_likelihood
+    assert (said - wanted).abs().max() < AGREE
     others = [line.replace("the", "a", 1) for line in LINES]
     found = score.pairs(str(tmp_path), LINES, others, pseudo=True)
     batch = theirs.get_masked_tensors(words(others, padding=True))

@@ -15,7 +15,7 @@ from scipy import stats
 from mpt_lml import PPCA, data, masks
 from mpt_lml.bfgs import climb
 from mpt_lml.data import image_sets
-from mpt_lml.experiments import mae_training, probe
+from mpt_lml.experiments import probe, vit_mae
 from mpt_lml.experiments.base import Bench, Finding
 from mpt_lml.experiments.probe import LAWS, Labeled, Probes, rank_correlation, scores_of
 from mpt_lml.files import CheckpointMismatchError
@@ -121,7 +121,7 @@ def test_training_hides_what_the_law_says(law: masks.SizeLaw, monkeypatch) -> No
 
     monkeypatch.setattr(ViTMAE, "loss", noted)
     x, how = data.images("digits").grid[:10].float(), {"batch_size": 2, "learning_rate": 1e-3}
-    mae_training.train(ViTMAE(network, 1.0), x, 32, generator(1), law=law, **how)
+    vit_mae.train(ViTMAE(network, 1.0), x, 32, generator(1), law=law, **how)
     wanted = torch.arange(1, 17)[law.probabilities(16) > 0].tolist()
     assert sorted(sizes) == sorted(wanted * (32 // len(wanted)))
 
@@ -185,7 +185,7 @@ def test_what_is_finished_is_not_done_again(outcome: tuple, monkeypatch) -> None
     def again(*args: object, **options: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(mae_training, "train", again)
+    monkeypatch.setattr(vit_mae, "train", again)
     same = QUICK.run(Bench(folder=folder))
     assert all(torch.equal(found.arrays[key], same.arrays[key]) for key in found.arrays)
     with pytest.raises(CheckpointMismatchError, match="its samples is 3, wanted 9"):

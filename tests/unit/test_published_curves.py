@@ -26,6 +26,19 @@ def test_the_file_is_the_one_with_the_stated_origin() -> None:
     assert "0b2dd6d7b61eb3907724f5c8f45eb31be532a1e4" in readme and "MIT" in readme
 
 
+@pytest.mark.bad_input
+def test_a_file_that_was_changed_is_refused(tmp_path: Path, monkeypatch) -> None:
+    content = (ROOT / "book/results/published_curves/bert_base.csv").read_text()
+    path = tmp_path / "bert_base.csv"
+    monkeypatch.setattr("mpt_lml.data.published.book_file", lambda _: path)
+    path.write_text(content.replace("\n", "\r\n"))
+    assert len(data.published_curves()) == 10
+    for changed in ("", content[: len(content) // 2], content.replace("-5", "-4")):
+        path.write_text(changed)
+        with pytest.raises(data.CorruptDataError, match=r"bert_base.csv is not the published file"):
+            data.published_curves()
+
+
 def test_the_file_travels_with_the_package() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     taken = wheel["targets"]["wheel"]["force-include"]

@@ -160,9 +160,9 @@ class TestBoundary:
 @pytest.mark.parametrize(
     ("prompts", "options", "message"),
     [
-        ("the cat", [" sat"], "give a list of prompts"),
+        ("the cat", [[" sat"]], "prompts must be a sequence of at least one text"),
         (["the cat"], [], "give a list of prompts"),
-        (["the cat"], [[]], "for each a list of at least one option"),
+        (["the cat"], [[]], "options must be a sequence of at least one text"),
         (
             ["a", "the cat"],
             [[" cat"], [" sat", ""]],

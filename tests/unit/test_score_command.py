@@ -164,7 +164,7 @@ def test_what_cannot_be_scored_is_left_out_and_listed(folder, tmp_path, capsys) 
         ("sentences", ["--rates", "15"], "--rates means nothing for sentences"),
         ("images", ["--checkpoints", "x"], "--checkpoints means nothing for images"),
         ("curve", ["--rates", "5-95"], "--rates must be as 15"),
-        ("curve", ["--rates", "0"], "rate in percent"),
+        ("curve", ["--rates", "0"], "each of rates must be in 1..100"),
         ("curve", ["--out", "x.xlsx"], "must end in one of"),
         ("sentences", ["--masks", "0"], "num_masks"),
         ("sentences", ["--device", "cuda"], "no GPU"),

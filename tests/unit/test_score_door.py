@@ -99,7 +99,7 @@ def test_refusals(tmp_path: Path) -> None:
         score.load(tiny())
     with pytest.raises(TypeError, match="got int"):
         score.load(3)
-    with pytest.raises(ValueError, match="precision must be one of .*got .half"):
+    with pytest.raises(ValueError, match="precision must be .float32. or .*got .half"):
         score.load(tiny(), tokenizer(), precision="half")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_length 17 is more than the network's 16"):
         score.load(tiny(), tokenizer(), max_length=17)
@@ -154,7 +154,7 @@ def test_many_logits_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None
     assert scorer._batches(mask) == [1] * 16
 
 
-def test_what_is_kept_belongs_to_its_model(tmp_path: Path) -> None:
+def test_what_is_kept_belongs_to_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = score.load(tiny(), tokenizer()), score.load(tiny(seed=1), tokenizer())
     calls = []
 
@@ -170,6 +170,8 @@ def test_what_is_kept_belongs_to_its_model(tmp_path: Path) -> None:
         first.keep(tmp_path, seed=0)("part", work)
     named = score.load(chain().log_values, identity="the chain")
     assert named.keep(tmp_path)("part", work)["value"] == 4
+    monkeypatch.setattr(door, "versions", lambda: {"mpt-lml": "0.0.1"})  # with other defaults
+    assert named.keep(tmp_path)("part", work)["value"] == 5
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

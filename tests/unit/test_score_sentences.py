@@ -43,28 +43,44 @@ def test_a_joint_distribution_is_scored_exactly_by_all_masks() -> None:
     torch.testing.assert_close(found.log_score, model.log_marginal(x), rtol=0, atol=1e-10)
     assert not found.standard_error.any() and found.degrees.isinf().all()
     assert found.inconsistency.max() < 1e-10
-    assert found.num_passes.tolist() == [31 + 2 * 5 + 5] * 4
+    assert found.num_passes.tolist() == [31] * 4  # orders and single tokens are among them
     single = torch.eye(5, dtype=torch.bool)
     pseudo = model.log_conditional(x, single).sum(dim=(0, 2))
     torch.testing.assert_close(found.pseudo_log_likelihood, pseudo, rtol=0, atol=1e-10)
 
 
 def test_inconsistency_is_the_spread_over_orders() -> None:
-    found = score.sentences(by_table, [TEXT], num_masks=300, num_orders=4000, pseudo=False)
     exact = orders.exact(FromFunction(by_table, COUNT), torch.tensor([TEXT]))
+    every = score.sentences(by_table, [TEXT], num_masks=255, num_orders=0, pseudo=False)
+    assert every.log_score[0] == pytest.approx(exact.mean[0].item(), abs=1e-10)
+    assert every.inconsistency[0] == pytest.approx(exact.variance[0].sqrt().item(), abs=1e-10)
     # 4,000 orders: a standard deviation is known to 1.1 % (normal), or 2 % with heavy tails.
-    assert found.inconsistency[0] == pytest.approx(exact.variance[0].sqrt().item(), rel=0.08)
-    assert found.log_score[0] == pytest.approx(exact.mean[0].item(), abs=1e-10)
-    none = score.sentences(by_table, [TEXT], num_orders=1, pseudo=False)
+    drawn = score.sentences(by_table, [TEXT], num_masks=254, num_orders=4000, pseudo=False)
+    assert drawn.inconsistency[0] == pytest.approx(exact.variance[0].sqrt().item(), rel=0.08)
+    none = score.sentences(by_table, [TEXT], num_masks=16, num_orders=1, pseudo=False)
     assert none.inconsistency.isnan().all() and none.pseudo_log_likelihood.isnan().all()
 
 
-def test_estimates_are_unbiased_and_their_errors_honest() -> None:
+def test_whole_orders_where_four_fit() -> None:
+    """Of masks and orders together; beside strata, orders are for the inconsistency only."""
+    settings = {"num_masks": 2 * COUNT, "pseudo": False}
+    four = score.sentences(by_table, [TEXT], num_orders=2, **settings)
+    assert four.degrees.tolist() == [3] and four.num_passes[0] <= 4 * (COUNT - 1) + 1
+    assert four.standard_error[0] == pytest.approx(four.inconsistency[0].item() / 2)
+    fewer = score.sentences(by_table, [TEXT], num_orders=1, **settings)
+    assert fewer.degrees[0] != 2 and fewer.inconsistency.isnan()
+    single = score.sentences(by_table, [TEXT], num_orders=2, num_masks=2 * COUNT)
+    assert single.num_passes[0] <= four.num_passes[0] + COUNT - 1
+    assert single.log_score == four.log_score
+
+
+@pytest.mark.parametrize("num_orders", [0, 3])  # strata; four orders
+def test_estimates_are_unbiased_and_their_errors_honest(num_orders: int) -> None:
     """600 draws: bias within five errors; the mean variance within five of its errors of the true one;
 
     95 % intervals cover 95 % ± 4 · 0.9 % (binomial) and 1 % for values that are not normal."""
     scorer, exact = score.load(by_table), exact_area()
-    settings = {"num_masks": 12, "num_orders": 0, "pseudo": False}
+    settings = {"num_masks": 12, "num_orders": num_orders, "pseudo": False}
     rounds = [score.sentences(scorer, [TEXT], seed=seed, **settings) for seed in range(600)]
     value = torch.cat([each.log_score for each in rounds])
     variance = torch.cat([each.standard_error for each in rounds]).square()
@@ -157,6 +173,10 @@ def test_masks_are_added_until_the_error_is_small_enough() -> None:
     assert more.standard_error[0] / COUNT <= target
     assert few.num_passes[0] < more.num_passes[0] < 1 + 8 * estimate.MOST_ROUNDS
     assert abs(more.log_score[0] - exact_area()) < 5 * target * COUNT
+    orders_ = {"num_masks": 8, "num_orders": 3, "pseudo": False}
+    along = score.sentences(by_table, [TEXT], error=target / 2, **orders_)
+    assert along.standard_error[0] / COUNT <= target / 2 and along.degrees[0] > 7
+    assert abs(along.log_score[0] - exact_area()) < 5 * target / 2 * COUNT
     end = score.sentences(by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False, error=1e-9)
     strata = min(COUNT - 1, 8 // 2)
     assert end.num_passes[0] == 1 + strata * (8 * estimate.MOST_ROUNDS // strata)

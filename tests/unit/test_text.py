@@ -59,6 +59,14 @@ def glue_file(tmp_path: Path, monkeypatch, name: str, rows: list[list[str]]) -> 
     return path
 
 
+def as_published(monkeypatch, name: str, halves: list[tuple[str, ...]]) -> None:
+    """What the columns of ``name`` have to be: these."""
+    content = "\n".join(map("\t".join, zip(*halves, strict=True))).encode()
+    monkeypatch.setitem(texts._GLUE, name, hashlib.sha256(content).hexdigest())
+    own = texts._TABLES[name]._replace(num_rows=len(halves[0]))
+    monkeypatch.setitem(texts._TABLES, name, own)
+
+
 # As published (gluebenchmark.com): where the text stands, how many columns, and a line of names.
 GLUE = {
     "glue/ax": ((5, 6), 8, True),
@@ -76,8 +84,9 @@ def test_a_set_of_glue_is_its_text_columns_without_the_names(
     columns, width, names = GLUE[name]
     rows = [[f"row {n}, cell {i} " for i in range(width)] for n in range(3)]
     path = glue_file(tmp_path, monkeypatch, name, rows)
-    found = sentences(name)
     halves = [tuple(f"row {n}, cell {i}" for n in range(3)) for i in columns]
+    as_published(monkeypatch, name, halves)
+    found = sentences(name)
     assert found.first == halves[0]
     assert found.second == (halves[1] if len(columns) == 2 else None)
     assert path.read_text().startswith("name 0" if names else "row 0")
@@ -94,6 +103,83 @@ def test_a_short_row_of_glue_is_named_by_its_line(tmp_path: Path, monkeypatch, n
         sentences(name)
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize("name", GLUE)
+@pytest.mark.parametrize("change", ["empty", "cut", "altered", "as published"])
+def test_a_set_of_glue_that_is_not_whole_is_refused(
+    tmp_path: Path, monkeypatch, name: str, change: str
+) -> None:
+    columns, width, _ = GLUE[name]
+    rows = [[f"row {n}, cell {i}" for i in range(width)] for n in range(3)]
+    path = glue_file(tmp_path, monkeypatch, name, rows)
+    with pytest.raises(CorruptDataError, match=rf"{path} has 3 rows of {name}, expected \d{{3,4}}"):
+        sentences(name)
+    as_published(monkeypatch, name, [tuple(row[i] for row in rows) for i in columns])
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if change == "empty":
+        path.write_text("")
+    elif change == "cut":
+        path.write_text("\n".join(lines[:-2]), encoding="utf-8")
+    elif change == "altered":
+        cell = f"row 1, cell {columns[-1]}"
+        path.write_text("\n".join(lines).replace(cell, cell[::-1]), encoding="utf-8")
+    else:  # a mark at the start and other line ends are no change of the text
+        path.write_text("\r\n".join(lines), encoding="utf-8-sig")
+        assert sentences(name).first[2] == f"row 2, cell {columns[0]}"
+        return
+    said = "SHA256 is .* expected" if change == "altered" else "rows of .*, expected 3"
+    with pytest.raises(CorruptDataError, match=f"{path.name}.*{said}.*truncated; fetch it again"):
+        sentences(name)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_a_file_without_a_line_is_no_text(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text(content)
+    with pytest.raises(CorruptDataError, match=f"{path} is empty"):
+        sentences(str(path))
+
+
+@pytest.mark.bad_input
+def test_another_wikitext_or_vocabulary_is_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    for name in ("text/wikitext-2/test.txt", "text/wikitext-2/valid.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(" = A = \n\n A test . \n")
+        split = "test" if "test" in name else "train"
+        expected = texts._WIKITEXT[split][1]
+        with pytest.raises(CorruptDataError, match=f"{name} is not the published.*{expected}"):
+            sentences("wikitext-2", split)
+    path = tmp_path / "bert_vocab" / "bert-base-uncased-vocab.txt"
+    with pytest.raises(DataNotFoundError, match=r"vocab.txt of bert-base-uncased"):
+        texts.bert_vocabulary()
+    path.parent.mkdir()
+    path.write_text("[PAD]\n[UNK]\n")
+    with pytest.raises(CorruptDataError, match=f"expected {texts._VOCABULARY_SHA256}"):
+        texts.bert_vocabulary()
+
+
+@pytest.mark.data
+def test_the_texts_at_hand_are_the_published_ones() -> None:
+    rows = {"ax": 1104, "cola": 1043, "mrpc": 1725, "qnli": 5463, "sst-2": 872}
+    assert {name: len(sentences(f"glue/{name}").first) for name in rows} == rows
+    assert sentences("glue/mrpc").first[0].startswith("PCCW's chief operating officer")
+    assert len(sentences("wikitext-2").first) > 1000 < len(sentences("wikitext-2", "train").first)
+    assert len(texts.bert_vocabulary().read_text(encoding="utf-8").splitlines()) == 30522
+
+
+@pytest.mark.bad_input
+def test_a_hub_that_gives_other_rows_is_refused(monkeypatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    found = {"sentence": ["One."]}
+    monkeypatch.setattr(datasets, "load_dataset", lambda *words, **named: found)
+    with pytest.raises(CorruptDataError, match=r"nyu-mll/glue has 1 rows.*cola, expected 1043"):
+        sentences("glue/cola")
+
+
 def test_glue_comes_from_the_hub_where_no_folder_has_it(monkeypatch) -> None:
     datasets = pytest.importorskip("datasets")
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
@@ -105,6 +191,7 @@ def test_glue_comes_from_the_hub_where_no_folder_has_it(monkeypatch) -> None:
         return {"question": ["Who?", "Why?"], "sentence": ["She.", "So."], "label": [0, 1]}
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    as_published(monkeypatch, "glue/qnli", [("", ""), ("", "")])
     found = sentences("glue/qnli")
     assert asked == [("nyu-mll/glue", "qnli", "validation")]
     assert (found.first, found.second) == (("Who?", "Why?"), ("She.", "So."))
@@ -125,11 +212,33 @@ def test_the_two_last_books_are_held_out_and_nothing_else_is(tmp_path: Path, mon
     assert sentences("books").first == test
 
 
+def wikitext_as_here(monkeypatch, folder: Path) -> None:
+    """The published files are those of ``folder``."""
+    for split, (file, _) in texts._WIKITEXT.items():
+        if (folder / file).exists():
+            found = hashlib.sha256((folder / file).read_bytes()).hexdigest()
+            monkeypatch.setitem(texts._WIKITEXT, split, (file, found))
+
+
+def test_words_taken_out_of_wikitext_are_unknown(tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / "text" / "wikitext-2"
+    folder.mkdir(parents=True)
+    content = (
+        " = Title = \n\n The <unk> had 3 @,@ 000 men ( and ships ) . It sank .\n\n <unk> <unk> \n"
+    )
+    (folder / "test.txt").write_text(content, encoding="utf-8")
+    wikitext_as_here(monkeypatch, folder)
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    found = sentences("wikitext-2").first
+    assert found == ("The [UNK] had 3,000 men (and ships).", "It sank.")
+
+
 def test_wikitext_has_two_files(tmp_path: Path, monkeypatch) -> None:
     folder = tmp_path / "text" / "wikitext-2"
     folder.mkdir(parents=True)
     (folder / "test.txt").write_text(" = A = \n\n A test . \n", encoding="utf-8")
     (folder / "valid.txt").write_text(" = = B = = \n\n A fit ; held out ? \n", encoding="utf-8")
+    wikitext_as_here(monkeypatch, folder)
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     assert sentences("wikitext-2").first == ("A test.",)
     assert sentences("wikitext-2", "train").first == ("A fit; held out?",)

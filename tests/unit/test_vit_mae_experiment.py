@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 from models import generator
+from safetensors.torch import load_file
 
 from mpt_lml import PPCA, ViTMAE, checkpoints, data, experiments, masks
 from mpt_lml.experiments import base, cli, ledger, patches, vit_mae
@@ -20,8 +21,6 @@ from mpt_lml.experiments.base import Bench
 from mpt_lml.files import CheckpointMismatchError, book_file, read_json
 from mpt_lml.models.base import Grouped
 from mpt_lml.networks import small_mae
-from mpt_lml.numerics import log_normal
-from mpt_lml.results import MaskCurve
 
 pytest.importorskip("transformers")
 QUICK = vit_mae.Figure6.preset("quick")
@@ -52,11 +51,11 @@ def test_what_is_finished_is_not_done_again(outcome: tuple, monkeypatch) -> None
 
 
 def test_training_gains(outcome: tuple) -> None:
-    found, _ = outcome
+    found, folder = outcome
     assert found.findings["fig-6-gain"].measured > 0
+    kept = load_file(folder / "digits-trained-44.safetensors")["test"]
     # Twenty steps: better than the mean of all pixels, not yet as good as the mean of each (0.073).
-    trained = found.arrays["error/test/digits/trained"].mean().item()
-    assert 0.07 < trained < found.arrays["baseline/digits"].item()
+    assert 0.07 < kept.mean().item() < found.arrays["baseline/digits"].item()
 
 
 def test_scores_are_those_of_the_model(outcome: tuple) -> None:
@@ -76,23 +75,6 @@ def test_scores_are_those_of_the_model(outcome: tuple) -> None:
     score = model.with_variance(variance).image_scores(test, generator=g, sizes=sizes)
     stored = found.arrays["score/digits/random/size"][0]
     torch.testing.assert_close(score.mean(dim=1).double(), stored, atol=1e-5, rtol=1e-5)
-
-
-def test_one_number_maximizes_the_area(outcome: tuple) -> None:
-    found, _ = outcome
-    error, sizes = found.arrays["error/train/digits/random"][0], found.arrays["sizes/digits"]
-    weights = MaskCurve(sizes, error, error, 16).area_weights()
-
-    def area(variance: torch.Tensor) -> float:
-        return float(4 * weights @ log_normal(error.sqrt(), variance))
-
-    one = (weights @ error / weights.sum()).expand_as(error)
-    assert area(one) > max(area(one * 1.01), area(one * 0.99))
-    assert area(one) <= area(error)
-    held_out = found.arrays["error/test/digits/random"][0]  # mean residuals give mean scores
-    for name, variance in (("one", one), ("size", error)):
-        score = 4 * log_normal(held_out.sqrt(), variance)
-        torch.testing.assert_close(found.arrays[f"score/digits/random/{name}"][0], score)
 
 
 def small_model(x: torch.Tensor) -> ViTMAE:
@@ -129,9 +111,9 @@ def test_a_local_checkpoint_takes_the_place_of_the_small_ones(tmp_path: Path) ->
     with pytest.warns(UserWarning, match="enlarged"):
         found = settings.run(Bench())
     assert found.arrays["sizes/digits"].tolist() == [1, 4, 8]
-    errors = found.arrays["error/test/digits/trained"], found.arrays["error/test/digits/random"]
-    assert all(torch.isfinite(each).all() for each in errors)
-    assert not torch.equal(*errors)
+    scores = [found.arrays[f"score/digits/{kind}/size"] for kind in ("trained", "random")]
+    assert all(torch.isfinite(each).all() for each in scores)
+    assert not torch.equal(*scores)
     assert found.weights == {"name": str(tmp_path), "revision": None, "sha256": mock.ANY}
 
 
@@ -214,11 +196,7 @@ def test_the_pretrained_network_runs_live_from_a_hub(
     with pytest.warns(UserWarning, match="enlarged"):
         found = live()
     assert found.weights == {"name": name, "revision": pinned, "sha256": mock.ANY}
-    arrays = found.arrays
-    assert arrays["picture-75/digits"].shape == arrays["picture/digits"].shape == (5, 3, 12, 12)
-    rate, error = (arrays[f"{key}/digits/trained/size"].item() for key in ("rate", "rate-error"))
-    assert 0 < rate < 1
-    assert 0 < error < 1
+    assert found.arrays["area/digits/trained/size"].isfinite().all()
 
 
 def test_without_a_gpu_nothing_is_tried(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -260,7 +238,7 @@ def test_linear_models_are_those_of_the_package() -> None:
         torch.testing.assert_close(values.sum(dim=1), expected.sum(dim=1))
     images = [each.view(-1, 1, 8, 8) for each in (x, test)]
     found = patches.linear_curves(*images, 2, (3, 16), (20,), 4)
-    assert found["linear"].shape == found["linear-error"].shape == (1, 2)
+    assert found["linear"].shape == (1, 2)
     everything = torch.ones(1, 16, dtype=torch.bool)  # one mask: every image has it
     by_pixel = Grouped(models[1], group).log_conditional(test, everything)[0].sum(dim=1) / 16
     torch.testing.assert_close(found["linear"][0, 1], by_pixel.mean())
@@ -271,19 +249,6 @@ def test_proposition_1_holds_for_patches() -> None:
     assert found["patches-jointly"].measured < 1e-10
     loss = found["claim-patches"]  # pixels scored one by one
     assert loss.measured > 10 * loss.standard_error
-
-
-def test_the_rate_of_the_mean(outcome: tuple) -> None:
-    """At r* the curve, joined by straight lines, has the height of the area per patch."""
-    import numpy as np
-
-    arrays = outcome[0].arrays
-    end = "digits/trained/size"
-    rates = arrays["sizes/digits"].numpy() / 16
-    for seed in range(2):
-        score, rate, area = (arrays[f"{key}/{end}"][seed] for key in ("score", "rate", "area"))
-        height = np.interp(rate.item(), rates, score.numpy())
-        assert height == pytest.approx(area.item() / 16, abs=1e-6)
 
 
 def test_muon_takes_the_matrices_of_the_layers() -> None:

@@ -927,6 +927,7 @@ def _theory() -> dict[str, Case]:
     family = {"covariance": FAMILY.covariance, "directions": FAMILY.directions}
     parts = ("fisher", "sensitivity", "all_masks", "one_mask")
     square = {name: tensor(getattr(INFORMATION, name)) for name in parts}
+    fisher, slack = square["fisher"], (1e-12 * torch.eye(3).double(), 0.0)
     rank = lambda v: int(torch.linalg.matrix_rank(v.flatten(1))) == len(v)  # noqa: E731
     own = tensor(score, "0", nan=True, lead=True)
     steps = torch.tensor([[0, 1, 2, 3], [3, 0, 0, 1]])
@@ -987,7 +988,7 @@ def _theory() -> dict[str, Case]:
         "theory.godambe.Godambe": case(
             lambda **kw: godambe.Godambe(**kw).efficiency(),
             **{
-                k: v.but(passes_on=False, legal=lambda w, v=v: v.legal(w) and _definite(w))
+                k: v.but(legal=lambda w, v=v: v.legal(w) and _definite(w + slack[v is fisher]))
                 for k, v in square.items()
             },
         ),

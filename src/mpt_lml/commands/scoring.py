@@ -62,7 +62,7 @@ def add_to(commands: Any) -> None:
         "--orders",
         type=int,
         metavar="N",
-        help="sentences: for inconsistency; pairs, answers: at most",
+        help="sentences: for inconsistency, and the score where four fit; pairs, answers: at most",
     )
     add("--error", type=float, metavar="E", help="sentences: masks until E nats a token is reached")
     both = argparse.BooleanOptionalAction

@@ -15,11 +15,7 @@ __all__ = ["GaussianDraw", "paper_gaussian"]
 
 @dataclass(frozen=True)
 class GaussianDraw:
-    """Data of the paper's PPCA experiments with the loadings they were drawn from.
-
-    >>> paper_gaussian(9, 6, 2, generator=torch.Generator()).loadings.shape
-    torch.Size([6, 2])
-    """
+    """Data of the paper's PPCA experiments with the loadings they were drawn from."""
 
     x: Float[Tensor, "N D"]
     loadings: Float[Tensor, "D K"]
@@ -35,10 +31,9 @@ def paper_gaussian(
 ) -> GaussianDraw:
     """The paper's own draw, number for number: x = Z Wᵀ + ε/precision with **one** ε a datum.
 
-    W (D, K), Z (N, K) and ε (N, 1) are drawn in this order in float32, as the authors' published
-    code does, and returned in float64. The noise is shared by all D coordinates and has standard
-    deviation 1/precision where the model has variance 1/precision, so these data do not come from
-    the model that scores them. Use it to reproduce printed numbers; elsewhere ``PPCA.sample``.
+    W (D, K), Z (N, K) and ε (N, 1) are drawn in float32 and in this order, as the authors' published
+    code does. The noise is shared by all D coordinates and has standard deviation 1/precision where
+    the model has variance 1/precision: for printed numbers only; elsewhere ``PPCA.sample``.
 
     >>> draw = paper_gaussian(100, 6, 2, generator=torch.Generator().manual_seed(1991))
     >>> draw.x.shape, draw.loadings.shape

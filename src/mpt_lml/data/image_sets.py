@@ -47,6 +47,7 @@ _MD5 = {
     },
 }
 _COLOR_SETS = {"cifar100": ("test.npz", 32), "tiny_imagenet": ("val.tar", 64)}  # side of an image
+_COLOR_COUNT = 10_000
 _HUB = {  # name, split, column
     "mnist": ("ylecun/mnist", None, "image"),
     "fashion_mnist": ("zalando-datasets/fashion_mnist", None, "image"),
@@ -142,7 +143,7 @@ def _read_idx(folder: Path, split: str) -> np.ndarray:
             f"{folder.name}: {path.name} is missing in {folder}. The folder needs the IDX files as "
             f"published: {', '.join(_IDX_FILES.values())}."
         )
-    raw = gzip.decompress(checked(path, "md5", _MD5[folder.name][split]))
+    raw = gzip.decompress(checked(path, _MD5[folder.name][split]))
     axes = raw[3]  # IDX: two zero bytes, the type, the number of axes, then their lengths
     shape = np.frombuffer(raw, dtype=">i4", count=axes, offset=4)
     return np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)
@@ -161,10 +162,11 @@ def _read_color(folder: Path) -> np.ndarray:
         raise CorruptDataError(
             f"{path} cannot be read. It may be truncated; fetch it again."
         ) from error
-    if pixels.dtype != np.uint8 or pixels.shape[1:] != (side, side, 3):
+    expected = (_COLOR_COUNT, side, side, 3)
+    if pixels.dtype != np.uint8 or pixels.shape != expected:
         raise CorruptDataError(
             f"{path} holds {pixels.dtype} images of shape {pixels.shape}, "
-            f"expected bytes of shape ({len(pixels)}, {side}, {side}, 3)."
+            f"expected bytes of shape {expected}."
         )
     return pixels
 

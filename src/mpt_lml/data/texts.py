@@ -29,36 +29,34 @@ _UNKNOWN = re.compile(r"\[UNK\]")
 
 
 class _Table(NamedTuple):
-    """A file of GLUE as published, and where the hub has its text columns."""
+    """A file of GLUE as published, and where the hub has it: subset, split and text columns."""
 
     file: str
     columns: tuple[int, ...]
     num_columns: int
     has_header: bool
-    hub: tuple[str, str, tuple[str, ...]]  # subset, split, columns
     num_rows: int
-    sha256: str  # of its text columns: copies differ in line ends and in a mark at the start
+    hub: str
 
 
-_AX = ("ax", "test", ("premise", "hypothesis"))
-_QNLI = ("qnli", "validation", ("question", "sentence"))
-_MRPC = ("mrpc", "test", ("sentence1", "sentence2"))
-_COLA, _SST = ("cola", "validation", ("sentence",)), ("sst2", "validation", ("sentence",))
-_SUMS = {
-    "ax": "0a6bf3b389121525f8d41aa146cfc2d5909e274937e5427fc881988769404dfe",
-    "cola": "e39bcba32376e546455e8f004e52505f367433d08af045007b36b80a36f3bfeb",
-    "mrpc": "49e6159cbefc64c5aaf7af9ae3e28381d27fe6bcd8afc613fec9da1661d82a73",
-    "qnli": "17a3a961e58ea119274a7452bee558beb44c622cb1d5f7ce5c576f65b8adcc5c",
-    "sst-2": "bcefbc09a4bb54f76c5d8b59ce7ca7170b36e343ac9e6efeacef467f79216475",
-}
 _TABLES = {
-    "glue/ax": _Table("AX/diagnostic-full.tsv", (5, 6), 8, True, _AX, 1104, _SUMS["ax"]),
-    "glue/cola": _Table("CoLA/dev.tsv", (3,), 4, False, _COLA, 1043, _SUMS["cola"]),
-    "glue/mrpc": _Table(
-        "MRPC/msr_paraphrase_test.txt", (3, 4), 5, True, _MRPC, 1725, _SUMS["mrpc"]
+    "glue/ax": _Table(
+        "AX/diagnostic-full.tsv", (5, 6), 8, True, 1104, "ax test premise hypothesis"
     ),
-    "glue/qnli": _Table("QNLI/dev.tsv", (1, 2), 4, True, _QNLI, 5463, _SUMS["qnli"]),
-    "glue/sst-2": _Table("SST-2/dev.tsv", (0,), 2, True, _SST, 872, _SUMS["sst-2"]),
+    "glue/cola": _Table("CoLA/dev.tsv", (3,), 4, False, 1043, "cola validation sentence"),
+    "glue/mrpc": _Table(
+        "MRPC/msr_paraphrase_test.txt", (3, 4), 5, True, 1725, "mrpc test sentence1 sentence2"
+    ),
+    "glue/qnli": _Table("QNLI/dev.tsv", (1, 2), 4, True, 5463, "qnli validation question sentence"),
+    "glue/sst-2": _Table("SST-2/dev.tsv", (0,), 2, True, 872, "sst2 validation sentence"),
+}
+# SHA-256 of the text columns: copies differ in line ends and in a mark at the start.
+_GLUE = {
+    "glue/ax": "0a6bf3b389121525f8d41aa146cfc2d5909e274937e5427fc881988769404dfe",
+    "glue/cola": "e39bcba32376e546455e8f004e52505f367433d08af045007b36b80a36f3bfeb",
+    "glue/mrpc": "49e6159cbefc64c5aaf7af9ae3e28381d27fe6bcd8afc613fec9da1661d82a73",
+    "glue/qnli": "17a3a961e58ea119274a7452bee558beb44c622cb1d5f7ce5c576f65b8adcc5c",
+    "glue/sst-2": "bcefbc09a4bb54f76c5d8b59ce7ca7170b36e343ac9e6efeacef467f79216475",
 }
 NAMES = ("written", *_TABLES, "books", "wikitext-2")
 
@@ -133,7 +131,7 @@ def bert_vocabulary() -> Path:
     file = "bert_vocab/bert-base-uncased-vocab.txt"
     own = "the small BERT of the book, which brings its own"
     path = _found(name, file, "fetch vocab.txt of bert-base-uncased and put it there", own)
-    checked(path, "sha256", _VOCABULARY_SHA256)
+    checked(path, _VOCABULARY_SHA256)
     return path
 
 
@@ -148,7 +146,7 @@ def _split_sentences(passage: str) -> Iterator[str]:
 
 def _books(split: Split) -> str:
     path = _found("books", _BOOKS, f"{_CARD}; no hub is asked for it")
-    content = _text(path, checked(path, "sha256", _BOOKS_SHA256, _CARD))
+    content = _text(path, checked(path, _BOOKS_SHA256, _CARD))
     start = content.index(_FIRST_HELD_OUT)
     return content[start:] if split == "test" else content[:start]
 
@@ -158,7 +156,7 @@ def _wikitext(split: Split) -> str:
     file, expected = _WIKITEXT[split]
     remedy = "fetch it from where it is published; no hub is asked for it"
     path = _found("wikitext-2", f"text/wikitext-2/{file}", remedy)
-    lines = _text(path, checked(path, "sha256", expected)).splitlines()
+    lines = _text(path, checked(path, expected)).splitlines()
     kept = [line for line in lines if line.strip() and not line.strip().startswith("=")]
     joined = re.sub(r" @(.)@ ", r"\1", "\n\n".join(kept)).replace("<unk>", "[UNK]")
     return re.sub(r" ([,.;:!?)])", r"\1", joined.replace("( ", "("))
@@ -169,7 +167,7 @@ def _glue(name: str) -> Sentences:
     file, hub = f"glue/{table.file}", "nyu-mll/glue"
     path = None if local("glue") is None else _found(name, file, hub)
     if path is None:
-        subset, split, names = table.hub
+        subset, split, *names = table.hub.split()
         rows = from_hub(not_found(name, file, hub, _DEFAULT), hub, subset, split=split)
         columns = [tuple(rows[each]) for each in names]
     else:
@@ -190,7 +188,7 @@ def _glue(name: str) -> Sentences:
         )
     if path is not None:
         content = "\n".join(map("\t".join, zip(*columns, strict=True))).encode()
-        checked(path, "sha256", table.sha256, content=content)
+        checked(path, _GLUE[name], content=content)
     return Sentences(*columns)
 
 

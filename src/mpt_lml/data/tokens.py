@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mpt_lml.shapes import require_count, require_generator
+from mpt_lml.shapes import require_count, require_ids
+from mpt_lml.spec import require
 
 __all__ = ["Tokens", "encode"]
 
@@ -24,16 +25,9 @@ if TYPE_CHECKING:
 class Tokens:
     """Sentences of several lengths; what lies behind a sentence's end is padding.
 
-    Attributes
-    ----------
-    ids : Tensor (N, L) int64
-    types : Tensor (N, L) int64
-        0 for the first sentence of a pair, 1 for the second.
-    maskable : Tensor (N, L) bool
-        Word pieces: everything but the special tokens and the padding. An unknown token is shown
-        and not scored: which word it stands for is lost.
-    lengths : Tensor (N,) int64
-        Tokens of each row, special ones counted, padding not.
+    ``types`` (N, L) are 0 for the first sentence of a pair, 1 for the second; ``maskable`` (N, L) the
+    word pieces, no special tokens and no padding. An unknown token is shown and not scored: which
+    word it stands for is lost. ``lengths`` (N,) count special tokens, not padding.
 
     >>> ids, maskable = torch.zeros(2, 3).long(), torch.ones(2, 3).bool()
     >>> Tokens(ids, ids, maskable, torch.tensor([3, 3])).num_features
@@ -45,6 +39,12 @@ class Tokens:
     maskable: Bool[Tensor, "N L"]
     lengths: Int[Tensor, " N"]
 
+    def __post_init__(self) -> None:
+        require(vars(self), "int ids N L, int types N L, bool maskable N L, int lengths N")
+        low = min(self.ids.min(), self.types.min(), self.lengths.min() - 1)
+        if low < 0 or self.lengths.max() > self.ids.shape[1]:
+            raise ValueError("ids and types must count from 0, lengths from 1 to L.")
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -55,6 +55,8 @@ class Tokens:
 
     def rows(self, chosen: Int[Tensor, " B"]) -> Tokens:
         """Some rows, cut to the longest of them."""
+        require(locals(), "int chosen N")
+        require_ids("chosen", chosen, len(self), "Rows are counted from 0.")
         length = int(self.lengths[chosen].max())
         ids, types = self.ids[chosen, :length], self.types[chosen, :length]
         return Tokens(ids, types, self.maskable[chosen, :length], self.lengths[chosen])
@@ -64,26 +66,22 @@ class Tokens:
 
         ``ranks < M`` is then a uniformly random mask of M maskable tokens.
         """
-        require_generator(generator)
+        require(locals(), "generator")
         noise = torch.rand(self.ids.shape, generator=generator, dtype=torch.float64)
         return noise.masked_fill(~self.maskable, 2.0).argsort(dim=1).argsort(dim=1)
 
     def sizes_at(self, rates: Int[Tensor, " R"]) -> Int[Tensor, "N R"]:
         """M = ⌈rD/100⌉ for rates r in percent: the size on whose step of the curve r lies."""
-        for rate in rates.tolist():
-            require_count("rate in percent", rate, 1, 100)
+        require(locals(), "int rates R")
+        require({"rates": rates.tolist()}, "rates* 1..100")
         return -(-rates[None, :] * self.num_features[:, None] // 100)
 
 
 def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedTokenizerBase:
     """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer.
 
-    The trainer of ``tokenizers`` numbers continuing characters (##a) as it meets them, in another
-    order each time, and breaks ties of frequency by number. Here they are numbered beforehand, and
-    the pieces are sorted, so that a text always gives the same vocabulary.
-
-    >>> len(train_tokenizer(["the cat sat", "the dog sat"], 30))
-    27
+    The trainer of ``tokenizers`` numbers continuing characters (##a) in another order each time and
+    breaks ties by number. Here they are numbered beforehand, so that a text has one vocabulary.
     """
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertTokenizer
@@ -104,32 +102,23 @@ def encode(
     tokenizer: PreTrainedTokenizerBase,
     first: Sequence[str],
     second: Sequence[str] | None = None,
-    *,
-    max_length: int | None = None,
 ) -> Tokens:
     """Tokenize sentences or pairs, whole: [CLS] a [SEP] or [CLS] a [SEP] b [SEP].
 
-    Raises ``ValueError`` for no text or an empty one, and for a sentence with more than
-    ``max_length`` tokens, which is named and never cut.
+    Raises ``ValueError`` for no text or an empty one. None is cut, however long it is.
 
     >>> from mpt_lml.networks import load_small_bert
     >>> _, tokenizer = load_small_bert()
     >>> encode(tokenizer, ["He sat down by the fire."]).num_features
     tensor([7])
     """
-    _require_texts(first, second)
+    require(locals(), "tokenizer PreTrainedTokenizerBase")
+    _require_sentences(first, second)
     pairs = () if second is None else (list(second),)
     wanted = {"return_special_tokens_mask": True, "return_token_type_ids": True}
     found = tokenizer(list(first), *pairs, **wanted, verbose=False)
     rows = found["input_ids"]
     lengths = torch.tensor([len(row) for row in rows])
-    longest = int(lengths.argmax())
-    if max_length is not None and lengths[longest] > max_length:
-        raise ValueError(
-            f"sentence {longest} has {len(rows[longest])} tokens, the model has positions for "
-            f"{max_length}: {first[longest][:60]!r}. Leave it out or split it; cutting it silently "
-            "would change what is scored."
-        )
     ids = _padded(rows, tokenizer.pad_token_id or 0)
     maskable = _padded(found["special_tokens_mask"], 1) == 0
     if tokenizer.unk_token_id is not None:
@@ -140,15 +129,26 @@ def encode(
     return Tokens(ids, _padded(found["token_type_ids"], 0), maskable, lengths)
 
 
-def _require_texts(first: Sequence[str], second: Sequence[str] | None) -> None:
-    if isinstance(first, str) or len(first) == 0:
-        raise ValueError(f"first must be a sequence of at least one sentence, got {first!r}.")
+def require_texts(texts: Any, name: str = "texts") -> None:
+    """Check that ``texts`` are strings, or token ids counted from 0, at least one."""
+    if isinstance(texts, Tensor):
+        require({name: texts}, f"int {name} N L")
+    elif not isinstance(texts, Sequence) or isinstance(texts, str | bytes) or not texts:
+        raise ValueError(f"{name} must be a sequence of at least one text, got {texts!r}.")
+    for each in [texts] if isinstance(texts[0], str) else texts:
+        one = each.tolist() if isinstance(each, Tensor) else each
+        require({name: one}, f"{name}* " + ("str" if each is texts else "0.."))
+
+
+def _require_sentences(first: Sequence[str], second: Sequence[str] | None) -> None:
+    require_texts(first, "first")
+    require(locals(), "first* str, second? Sequence, second?* str")
     if second is not None and len(second) != len(first):
         raise ValueError(f"{len(first)} first sentences came with {len(second)} second ones.")
-    for sentences in (first, second or ()):
+    for name, sentences in (("first", first), ("second", second or ())):
         for number, sentence in enumerate(sentences):
             if not sentence.strip():
-                raise ValueError(f"sentence {number} is empty: there is nothing to score.")
+                raise ValueError(f"sentence {number} is empty: no word to score in {name}.")
 
 
 def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:

@@ -30,10 +30,9 @@ def ais(
 ) -> Estimate:
     """Annealed importance sampling from the prior to p(z | x), mean over the data, nats (Neal 2001).
 
-    Intermediate densities p(z) p(x | z)^β with β from 0 to 1 along a sigmoid, one Hamiltonian move of
-    ``num_leapfrog`` leapfrogs at each (Wu et al. 2017). The step size of every datum follows the
-    acceptance of its chains. exp(value) is unbiased for p(x) at fixed step sizes, so the value is a
-    lower bound in expectation; the standard error is over chains, by the delta method.
+    Densities p(z) p(x | z)^β with β from 0 to 1 along a sigmoid, one Hamiltonian move of
+    ``num_leapfrog`` leapfrogs at each (Wu et al. 2017), its step size by the acceptance of a datum's
+    chains. The value is a lower bound in expectation; the standard error is over chains.
 
     >>> model, g = BernoulliPCA(torch.zeros(3, 2)), torch.Generator().manual_seed(0)
     >>> ais(model, torch.ones(1, 3), 4, 5, generator=g)
@@ -73,17 +72,14 @@ def annealed_evidence(
 ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
     """log p(X | K) = log ∫ Π_n p(x_n | W) p(W) dW of PPCA for B data sets, and its error, nats.
 
-    The entries of W are independent N(0, 1), the mean is 0 and σ² known. What a model with a fixed W
-    calls log p(x) is an integral over the latent z alone; this one has no closed form for K ≥ 1.
-    Chains start at draws from the prior and pass through prior × likelihood^β with β rising from 0 to
-    1, one Hamiltonian move each; the mean of their weights is an unbiased estimate of p(X | K), and
-    its logarithm is low by about half the squared standard error (Neal 2001).
+    The entries of W are independent N(0, 1), the mean is 0 and σ² known; the data enter through XᵀX/N,
+    their ``second_moment``. Chains start at draws from the prior and pass through prior × likelihood^β
+    with ``num_steps`` rising β, one Hamiltonian move each; the mean of their weights is an unbiased
+    estimate of p(X | K), and its logarithm low by about half the squared error (Neal 2001).
 
-    The data enter through XᵀX/N, their ``second_moment``; ``num_steps`` are the values of β. Loadings
-    that were drawn from the prior and then generated the data are one exact draw from the posterior:
-    chains that run ``backward_from`` there have inverse weights with the mean 1/p(X | K), so that the
-    value is high on average, and both directions enclose log p(X | K) (Grosse, Ghahramani & Adams
-    2015). Their error leaves out that the chains of a data set share their start.
+    Loadings that generated the data are one exact draw from the posterior: chains that run
+    ``backward_from`` there are high on average, and both directions enclose log p(X | K) (Grosse,
+    Ghahramani & Adams 2015). Their error leaves out that the chains of a data set share their start.
 
     >>> g, settings = torch.Generator().manual_seed(0), {"num_chains": 2, "num_steps": 1}
     >>> annealed_evidence(torch.eye(2)[None], 1, 0, 1.0, generator=g, **settings)  # exact

@@ -1,7 +1,6 @@
 """Estimates of log p(x) from conditionals: exact, areas of curves, along orders, at one random size.
 
-All sampled ones are unbiased for every P. Their standard errors are over masks, the data held fixed,
-and every value is the mean over the data, in nats.
+Those with masks are unbiased for every P; errors are over masks, the data held fixed; mean, nats.
 """
 
 from __future__ import annotations

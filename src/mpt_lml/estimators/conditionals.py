@@ -77,13 +77,10 @@ class GibbsConditional(_EstimatedConditional):
     """Chains that alternate z given (x_R, x_A) and x_A given z; p(x_j | z) averaged along them.
 
     ``corrected=False`` is pseudo-Gibbs, the recursive encoding–decoding of Rezende et al. 2014
-    (Appendix F) that the paper uses: z comes from the encoder. It converges to the conditionals of
-    the model only where the encoder *is* the posterior. ``corrected=True`` accepts the encoder's z
-    with the Metropolis–Hastings probability and converges to the right ones for any encoder
-    (Metropolis-within-Gibbs, Mattei & Frellsen 2018).
-
-    The first half of the steps is thrown away. Hidden coordinates start at the decoder's mean at
-    z = 0. Raises ``TypeError`` for a model without an encoder.
+    (Appendix F) that the paper uses: right only where the encoder *is* the posterior.
+    ``corrected=True`` accepts the encoder's z with the Metropolis–Hastings probability and is right
+    for any encoder (Metropolis-within-Gibbs, Mattei & Frellsen 2018). Hidden coordinates start at the
+    decoder's mean at z = 0, half of the steps are thrown away. Raises ``TypeError`` without an encoder.
 
     >>> settings = {"num_features": 2, "latent_dim": 1, "likelihood": "bernoulli"}
     >>> model = VAE(

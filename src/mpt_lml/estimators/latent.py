@@ -27,10 +27,6 @@ class GaussianProposal:
 
     ``prior_share`` of the draws come from the prior instead (a defensive mixture, Hesterberg 1995):
     with a share a > 0 no weight exceeds p(x | z)/a, and their variance is finite.
-
-    >>> q = GaussianProposal(torch.zeros(5, 2), torch.eye(2).expand(5, 2, 2))
-    >>> q.log_density(q.sample(3, generator=torch.Generator())).shape
-    torch.Size([3, 5])
     """
 
     mean: Float[Tensor, "N K"]
@@ -86,9 +82,8 @@ def from_prior(model: LatentVariableModel, x: _Data, observed: _Observed) -> Gau
 def from_encoder(model: LatentVariableModel, x: _Data, observed: _Observed) -> GaussianProposal:
     """q(z | x) of a ``VAE``; hidden coordinates are filled with the decoder's mean at z = 0.
 
-    An encoder has never seen holes. What it says of a filled-in datum may be far from p(z | x_R) and
-    too narrow, and then importance weights have no finite variance. Raises ``TypeError`` for a model
-    without an encoder.
+    An encoder has never seen holes: what it says of a filled-in datum may be far from p(z | x_R) and
+    too narrow for weights of finite variance. Raises ``TypeError`` for a model without an encoder.
 
     >>> settings = {"num_features": 2, "latent_dim": 2, "likelihood": "bernoulli"}
     >>> model = VAE(lambda x: (x, 0 * x), lambda z: z, **settings)
@@ -115,9 +110,9 @@ def at_mode(
 ) -> GaussianProposal:
     """The normal at the mode of p(z | x_R) with its curvature, ``widen`` times as wide.
 
-    Wider than the Laplace approximation, because posteriors have heavier tails than the normal, and
-    with a share of draws from the prior, which see the modes that the search did not find. The search
-    starts at z = 0 or, where that is more probable, at the encoder's mean.
+    Wider than the Laplace approximation, because posteriors have heavier tails, and with a share of
+    draws from the prior, which see other modes. The search starts at z = 0 or, where that is more
+    probable, at the encoder's mean.
 
     >>> at_mode(BernoulliPCA(torch.zeros(3, 2)), torch.ones(1, 3), None).mean
     tensor([[0., 0.]])
@@ -186,10 +181,9 @@ def iwae(
     """log (1/S) Σ_s p(x, z_s)/q(z_s), z_s ~ q(z | x), mean over the data, nats.
 
     Burda et al. 2016, Eq. 8. In expectation a lower bound of log p(x) that rises with S; for weights
-    of finite variance the bias is −Var(w)/(2 S E[w]²) + O(1/S²) a datum. The standard error is that of
-    the weights' mean by the delta method: over z, with the data held fixed. It says nothing about a
-    bias. ``proposal`` is :func:`at_mode`, :func:`from_encoder` (what Burda et al. use) or
-    :func:`from_prior`.
+    of finite variance the bias is −Var(w)/(2 S E[w]²) + O(1/S²) a datum. The standard error, over z, is
+    that of the weights' mean by the delta method and says nothing about a bias. ``proposal`` is
+    :func:`at_mode`, :func:`from_encoder` (what Burda et al. use) or :func:`from_prior`.
 
     >>> model, g = BernoulliPCA(torch.zeros(3, 2)), torch.Generator().manual_seed(0)
     >>> iwae(model, torch.ones(1, 3), 50, generator=g, proposal=from_prior)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -27,13 +26,12 @@ from mpt_lml.theory.rates import random_loadings_curve
     },
     gpu=False,
 )
-@dataclass(frozen=True)
 class Figure4(Experiment):
     """Three panels as (K, P), on the paper's own draw and on data from the model with the same loadings.
 
     One mask per size leaves much to chance: those panels draw under ``more_seeds`` as well. Arrays,
     for panel in (left, center, right) and draw in (paper, model): ``score/PANEL/DRAW`` (seeds, D),
-    ``lml/PANEL/DRAW`` (), and ``predicted/PANEL`` (D,) for data from the model.
+    ``lml/PANEL/DRAW`` ().
     """
 
     num_data: int = 1000
@@ -63,7 +61,6 @@ class Figure4(Experiment):
                     scores.append(curves.size_scores(model, x, mask).mean(dim=1))
                 arrays[f"score/{panel}/{draw}"] = torch.stack(scores)
                 arrays[f"lml/{panel}/{draw}"] = model.log_marginal(x).mean()
-            arrays[f"predicted/{panel}"] = random_loadings_curve(*sizes, NOISE_VARIANCE)
             area = arrays[f"score/{panel}/paper"].sum(dim=1)
             findings[f"fig-4-{panel}"] = Finding.over(area - arrays[f"lml/{panel}/paper"])
         return Outcome(findings, arrays, checksum(used))
@@ -96,15 +93,11 @@ def dense_curve(
     quick={"seeds": (1991, 1), "num_data": 50, "num_features": 20, "panels": ((2, 20), (8, 5))},
     gpu=False,
 )
-@dataclass(frozen=True)
 class CurveShape(Experiment):
     """Smooth curves on the paper's own draw, and expected ones under the model, at several truths.
 
-    ``panels`` are (K, P); ``seeds`` draw loadings and data. Arrays, for the two K and draw in (paper,
-    model): ``score/K/DRAW`` and ``spread/K/DRAW`` (D,), the mean curve in nats per coordinate and its
-    standard deviation over the truths; ``exponential/K/DRAW`` and ``closed/K/DRAW`` (truths,), how far
-    the nearest exponential and the closed form stay from a curve, as shares of its range. For "model"
-    the second moment is the model's covariance.
+    ``panels`` are (K, P); ``seeds`` draw loadings and data. For "model" the second moment is the
+    model's covariance. Findings are shares of a curve's range, or rates.
     """
 
     seeds: tuple[int, ...] = (1991, *range(1, 20))
@@ -113,7 +106,6 @@ class CurveShape(Experiment):
     panels: tuple[tuple[int, int], ...] = ((5, 200), (50, 40))
 
     def run(self, bench: Bench) -> Outcome:
-        arrays: dict[str, Tensor] = {}
         kept: dict[str, Tensor] = {}
         used = []
         for latent_dim, num_masks in self.panels:
@@ -125,28 +117,29 @@ class CurveShape(Experiment):
                 moments = {"paper": objectives.second_moment(x), "model": model.covariance}
                 for draw, moment in moments.items():
                     rows[draw].append(dense_curve(model, moment, num_masks, generator=seeded(seed)))
-            predicted = random_loadings_curve(*sizes, NOISE_VARIANCE)
-            for draw in rows:
-                at = f"{latent_dim}/{draw}"
-                score = kept[at] = torch.stack(rows[draw])
-                arrays[f"score/{at}"], arrays[f"spread/{at}"] = score.mean(dim=0), score.std(dim=0)
-                residuals = [exponential_residual(row) for row in score]
-                arrays[f"exponential/{at}"] = torch.stack(residuals)
-                reach = score.amax(dim=1) - score.amin(dim=1)
-                arrays[f"closed/{at}"] = (score - predicted).abs().amax(dim=1) / reach
+            kept |= {f"{latent_dim}/{draw}": torch.stack(each) for draw, each in rows.items()}
+
+        def exponential(at: str) -> Tensor:
+            return torch.stack([exponential_residual(row) for row in kept[at]])
+
+        def closed(latent_dim: int) -> Tensor:
+            score = kept[f"{latent_dim}/model"]
+            off = score - random_loadings_curve(self.num_features, latent_dim, NOISE_VARIANCE)
+            return off.abs().amax(dim=1) / (score.amax(dim=1) - score.amin(dim=1))
+
         few, many = (latent_dim for latent_dim, _ in self.panels)
         low, high = kept[f"{few}/paper"], kept[f"{many}/paper"]
         findings = {
             "claim-tail-90": fall_beyond(low, 0.9),
-            "claim-exponential": arrays[f"exponential/{few}/paper"],
+            "claim-exponential": exponential(f"{few}/paper"),
             "claim-decay-50": rate_of_fall(high, 0.05),
             "steepest-rate-k-50": (high.diff(dim=1).argmin(dim=1) + 1) / high.shape[1],
-            "closed-form-residual": arrays[f"closed/{few}/model"],
-            "closed-form-residual-k-50": arrays[f"closed/{many}/model"],
-            "exponential-residual-k-50": arrays[f"exponential/{many}/model"],
+            "closed-form-residual": closed(few),
+            "closed-form-residual-k-50": closed(many),
+            "exponential-residual-k-50": exponential(f"{many}/model"),
         }
         found = {name: Finding.over(values) for name, values in findings.items()}
-        return Outcome(found, arrays, checksum(used))
+        return Outcome(found, data_sha256=checksum(used))
 
 
 def fall_beyond(score: Float[Tensor, "*B D"], rate: float) -> Float[Tensor, "*B"]:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from mpt_lml.checkpoints import resolved_revision, why_not_here
 from mpt_lml.files import book_file, load_tensors, read_json, save_tensors, versions
 from mpt_lml.fit import Progress, silent
 from mpt_lml.networks import fingerprint
+from mpt_lml.spec import require, require_seeds
 from mpt_lml.verdicts import mean_and_error
 
 
@@ -61,6 +62,11 @@ class Outcome:
     seconds: float | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        require(vars(self), "findings dict, arrays dict, seconds? [0,inf), data_sha256? str")
+        values = {"findings": self.findings.values(), "arrays": self.arrays.values()}
+        require(values, "findings* Finding, arrays* Tensor")
+
     def as_dict(self) -> dict[str, Any]:
         """Plain lists and numbers for JSON, arrays rounded to 8 significant digits."""
         content = {
@@ -75,8 +81,8 @@ def weights_of(model: str | Path | None, network: Any) -> dict[str, str | None] 
     """For :class:`Outcome`: a loaded network's name, the commit behind it on the hub, its hash."""
     if model is None:
         return None
-    place = {"name": str(model), "revision": resolved_revision(model)}
-    return {**place, "sha256": fingerprint(network)}
+    revision = resolved_revision(model)
+    return {"name": str(model), "revision": revision, "sha256": fingerprint(network)}
 
 
 def _rounded(value: Any) -> Any:
@@ -106,10 +112,9 @@ class Bench:
     def keep(
         self, name: str, work: Callable[[], Mapping[str, Tensor]], **identity: Any
     ) -> dict[str, Tensor]:
-        """What an earlier run of these settings kept under ``name``, else ``work()``, now kept.
+        """What an earlier run of these settings and this ``identity`` kept, else ``work()``, now kept.
 
-        ``identity`` is what else decides the tensors, which come back on the CPU: hashes of data
-        and weights. :class:`~mpt_lml.files.CheckpointMismatchError` where a file is of another.
+        Tensors come back on the CPU; ``CheckpointMismatchError`` where a file is of another.
         """
         if self.folder is None:
             return dict(work())
@@ -145,8 +150,8 @@ class Experiment(ABC):
     @classmethod
     def preset(cls, preset: str = "paper", **settings: Any) -> Experiment:
         """The settings of a preset, those given replaced; other names are refused."""
-        if preset not in ("paper", "quick"):
-            raise ValueError(f"preset must be 'paper' or 'quick', got {preset!r}.")
+        require(locals(), "preset paper|quick")
+        settings |= {k: require_seeds(v) for k, v in settings.items() if k == "seeds"}
         known = [each.name for each in dataclasses.fields(cls)]
         for unknown in [name for name in settings if name not in known]:
             others = [name for name in names() if unknown in find(name).__dataclass_fields__]
@@ -161,8 +166,10 @@ class Experiment(ABC):
 
 
 _REGISTRY: dict[str, type[Experiment]] = {}
+_Class = TypeVar("_Class", bound=type[Experiment])
 
 
+@dataclass_transform(frozen_default=True)
 def experiment(
     name: str,
     *,
@@ -171,12 +178,12 @@ def experiment(
     quick: Mapping[str, Any] | None = None,
     resumable: bool = False,
     gpu: bool = True,
-) -> Callable[[Any], Any]:
-    """Register a class of settings under ``name``; what its runs keep names these settings."""
+) -> Callable[[_Class], _Class]:
+    """Register a class as frozen settings under ``name``; what its runs keep names these."""
     about = {"name": name, "title": title, "cost": cost, "resumable": resumable, "gpu": gpu}
     about["quick_settings"] = dict(quick or {})
 
-    def register(cls: Any) -> Any:
+    def register(cls: _Class) -> _Class:
         inner = cls.__dict__["run"]
 
         @functools.wraps(inner)
@@ -186,7 +193,9 @@ def experiment(
 
         for key, value in {**about, "run": run}.items():
             setattr(cls, key, value)
-        _REGISTRY[name] = cls
+        _REGISTRY[name] = (
+            cls if "__dataclass_params__" in vars(cls) else dataclass(frozen=True)(cls)
+        )
         return cls
 
     return register
@@ -199,6 +208,7 @@ def names() -> list[str]:
 
 def find(name: str) -> type[Experiment]:
     """The experiment called ``name``; :class:`UnknownExperimentError` suggests near names."""
+    require(locals(), "name str")
     if name in _REGISTRY:
         return _REGISTRY[name]
     near = difflib.get_close_matches(name, _REGISTRY, n=3, cutoff=0.4)
@@ -218,28 +228,27 @@ def run(
 ) -> Outcome:
     """Run the experiment ``name`` and return its :class:`Outcome`; in nats unless it says otherwise.
 
-    ``settings`` replace fields of the preset (``seeds=(4,)``, ``model=FOLDER``). Writes nothing,
-    except its state into the folder ``checkpoints`` where one is given. Raises ``ValueError`` for
-    an unknown name (the nearest is suggested), preset, setting or device.
-
-    For a page, ``otherwise`` says what a run with a large network would do: from a folder it does
-    so anywhere, from the hub on a GPU with a network only. Elsewhere one line tells why it does
-    not, and the outcome is empty.
+    ``settings`` replace fields of the preset. Writes nothing but its state, into the folder
+    ``checkpoints`` where one is given. Raises ``ValueError`` for an unknown name (the nearest is
+    suggested), preset, setting or device. For a page, ``otherwise`` says what a run with a large
+    network would do: from a folder it does so anywhere, from the hub on a GPU with a network only;
+    elsewhere one line tells why not, and the outcome is empty.
 
     >>> run("table-1", "quick", num_data=20).arrays["estimates"].shape
     torch.Size([2, 5])
     """
+    require(locals(), "progress Callable, checkpoints? path, otherwise? str")
     chosen = find(name).preset(preset, **settings)
     bench = bench_for(chosen, device, progress, checkpoints)
     if otherwise is None:
         return chosen.run(bench)
-    model = dataclasses.asdict(chosen)["model"]
+    model = dataclasses.asdict(chosen).get("model")
     reason: object = None if model is None or Path(model).exists() else why_not_here(model)
-    if reason is None:
-        try:
+    try:
+        if reason is None:
             return chosen.run(bench)
-        except OSError as error:  # no weights, or no sentences or images
-            reason = error
+    except OSError as error:  # no weights, or no sentences or images
+        reason = error
     print(f"not run here ({reason}): {otherwise}")
     return Outcome({})
 
@@ -255,14 +264,12 @@ def bench_for(
         raise ValueError(
             f"{chosen.name} keeps no state to go on from ({chosen.cost}): leave the checkpoints out."
         )
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
+    require(locals(), "device auto|cpu|cuda")
     if device == "cuda" and not chosen.gpu:
         raise ValueError(f"{chosen.name} computes on the CPU only. Leave the device out.")
-    available = torch.cuda.is_available()
-    if device == "cuda" and not available:
+    gpu = torch.cuda.is_available() and chosen.gpu and device != "cpu"
+    if device == "cuda" and not gpu:
         raise ValueError("device 'cuda' was asked for, but torch sees no GPU. Use 'auto' or 'cpu'.")
-    gpu = available and chosen.gpu and device != "cpu"
     return Bench(torch.device("cuda" if gpu else "cpu"), progress, folder)
 
 
@@ -283,17 +290,11 @@ def load(name: str) -> Outcome:
     return Outcome(
         {key: Finding(**value) for key, value in stored["findings"].items()},
         {k: torch.tensor(a.astype(float) if a.dtype == object else a) for k, a in arrays.items()},
-        stored["data_sha256"],
-        stored.get("weights"),
-        stored["config"],
-        stored["seconds"],
-        stored["provenance"],
+        *map(stored.get, ("data_sha256", "weights", "config", "seconds", "provenance")),
     )
 
 
 def checksum(tensors: Iterable[Tensor]) -> str:
     """SHA-256 of the bytes of ``tensors``, so that a stored result names its data."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+    parts = (each.cpu().contiguous().numpy().tobytes() for each in tensors)
+    return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -91,7 +91,6 @@ def load(model: str | Path | None) -> tuple[Any, Any]:
     quick={"model": None, "data_sets": ("written",), "num_sentences": 4, "rates": (25, 50, 75)},
     resumable=True,
 )
-@dataclass(frozen=True)
 class PreTrained(OnSentences):
     """Table 2, second row: 99 rates on as many sentences as the paper may have used."""
 
@@ -137,7 +136,6 @@ def _pair(estimate: Estimate) -> Float[Tensor, " two"]:
     quick={"data_sets": ("written",), "num_sentences": 4, "rates": (25, 50, 75)},
     resumable=True,
 )
-@dataclass(frozen=True)
 class BertCurve(OnSentences):
     """A BERT, trained and untrained, on held-out books, Wikipedia and GLUE, or other sentences."""
 
@@ -194,7 +192,6 @@ class BertCurve(OnSentences):
     | {"rates": tuple(range(5, 100, 10))},
     resumable=True,
 )
-@dataclass(frozen=True)
 class TextRates(OnSentences):
     """Where D·S is the area, and how far it is from it at 15 % and 25 %, two of the rates."""
 

@@ -23,7 +23,6 @@ from mpt_lml import files
 from mpt_lml.commands import scoring
 from mpt_lml.experiments import base, ledger
 from mpt_lml.experiments.base import Experiment, Outcome
-from mpt_lml.spec import require_seeds
 
 
 class _Clock:
@@ -173,7 +172,7 @@ def _settings(options: argparse.Namespace) -> Experiment:
             raise ValueError(f"--set takes FIELD=VALUE, got {each!r}.")
         given[field] = _value(text, hints.get(field))
     if options.seed:
-        given["seeds"] = require_seeds(options.seed)
+        given["seeds"] = options.seed
     if options.model is not None:
         given["model"] = options.model
     return found.preset(options.preset, **given)

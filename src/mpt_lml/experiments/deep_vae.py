@@ -41,9 +41,8 @@ def elbo(p: Parameters, x: Tensor, g: Generators, of: Figure3Lower) -> Tensor:
 class Masked:
     """The score of one mask per image; the defaults are our reading of the paper's recursion.
 
-    ``draws``: holes are filled with draws of the decoder instead of its mean. ``gradient``
-    "decoder": the encoder follows the ELBO of whole images instead. ``partial``: no recursion, but
-    an encoder q(z | x_R), which follows the ELBO of x_R ("bound") or the score as well.
+    With ``gradient`` "decoder" the encoder follows the ELBO of whole images; ``partial`` is an encoder
+    q(z | x_R) without recursion, which follows the ELBO of x_R ("bound") or the score.
     """
 
     rounds: int = 3
@@ -89,8 +88,7 @@ class Masked:
 def exact(p: Parameters, x: Tensor, g: Generators, of: Figure3Lower) -> Tensor:
     """The model's own conditionals on a grid, K ≤ 3; the encoder stays as it was drawn.
 
-    The grid is moved by a random fraction of its spacing at every step. On nodes that stay, the
-    decoder learns to fit between them: log p(x) on that grid rises and on any other one falls.
+    The grid moves at random by less than its spacing: the decoder learns to fit between fixed nodes.
     """
     grid, values = grids.trapezoid(of.latent_dim, of.exact_nodes).to(x), []
     width = grid.nodes.max() - grid.nodes.min()
@@ -122,20 +120,16 @@ def on_grid(model: vae.VAE) -> GridConditional:
     | {"ais_data": 4, "ais_temperatures": 10, "ais_chains": 4, "ais_seeds": 1, "seeds": (4, 44)},
     resumable=True,
 )
-@dataclass(frozen=True)
 class Figure3Lower(Experiment):
     """A dense VAE with a Gaussian likelihood of stated variance; Adam on minibatches.
 
     The paper states the data, the likelihood, the recursion and 33 %; no script for this row was
-    published, so the sizes of the networks and of the steps are ours. Trained by the ELBO, through
-    the recursion ("fixed") and with a partial encoder ("partial"), both at 33 %.
-
-    Arrays, for each of these three: ``track/NAME`` and ``encoder/NAME`` (tracked steps, seeds),
-    log p(x) on a grid for K ≤ 3, else around the modes, and what draws from the encoder report;
-    ``loss/NAME``, the training objective's mean over the steps before each tracked one (the first:
-    at the start); ``lml/NAME`` and ``error/NAME`` (seeds,), estimates at the end on more data with
-    their standard errors; ``ais/NAME`` (2, some seeds), AIS minus IWAE on few data and its error;
-    with ``keep_weights`` the networks, ``weights/NAME/PART/LAYER/KIND`` (seeds, ...).
+    published: sizes are ours. Trained by the ELBO, through the recursion ("fixed") and with a partial
+    encoder ("partial"), both at 33 %. Arrays of each, nats: ``track/NAME`` and ``encoder/NAME``
+    (tracked steps, seeds), log p(x) and what draws from the encoder report; ``loss/NAME``, the
+    objective's mean over the steps before; ``lml/NAME`` and ``error/NAME`` (seeds,), estimates at the
+    end on more data; ``ais/NAME`` (2, some seeds), AIS minus IWAE and its error; with ``keep_weights``
+    the networks, ``weights/NAME/PART/LAYER/KIND`` (seeds, ...).
     """
 
     dataset: str = "mnist"
@@ -172,10 +166,7 @@ class Figure3Lower(Experiment):
     def train(
         self, x: Tensor, objective: Objective, bench: Bench, name: str, **options: Any
     ) -> History:
-        """All seeds side by side; an "epoch" of the history is one step on a minibatch of each.
-
-        Tracked, NaN in between: ``values["lml"]`` and ``values["encoder"]``, as in the arrays.
-        """
+        """All seeds side by side; an "epoch" of the history is one step on a minibatch of each."""
         generators, few = [_seeded(seed) for seed in self.seeds], x[: self.track_data]
         partial = isinstance(objective, Masked) and objective.partial is not None
         sizes = (x.shape[1], self.hidden, self.latent_dim)

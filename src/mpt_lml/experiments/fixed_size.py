@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -21,14 +20,12 @@ from mpt_lml.shapes import require_count
     cost="about 2 min",
     quick={"num_features": 128, "num_masked": 19, "num_masks": 20},
 )
-@dataclass(frozen=True)
 class Figure1Right(Experiment):
-    """LML − D · Ŝ(M) after 1..P steps of the one size, for every seed, all on one draw of data.
+    """LML − D · Ŝ(M) after 1..P steps of the one size, for every seed, on one draw of data; nats.
 
-    The authors' script (whose seed ``data_seed`` is) draws the size M in each of the D terms of the
-    sum: D fresh masks a step, D · P at the abscissa P. Arrays ``difference`` (seeds, P) and
-    ``standard_error`` (seeds,) at the last P are of these; ``difference_single`` (seeds, P) is from
-    one mask a step. ``spread`` (2,): standard deviation at P = 1 of the two. Nats per datum.
+    The authors' script draws the size M in each of the D terms of the sum: D fresh masks a step.
+    ``difference`` (seeds, P) and ``standard_error`` (seeds,) at the last P are of these;
+    ``difference_single`` is of one mask a step, ``spread`` (2,) the standard deviations at P = 1.
     """
 
     num_features: int = 512
@@ -79,13 +76,10 @@ class Figure1Right(Experiment):
     quick={"seeds": (4, 44), "one_per_size": 20, "random_size": 200},
     gpu=False,
 )
-@dataclass(frozen=True)
 class Unbiased(Experiment):
     """Mean of estimate minus log p(x), for the paper's estimator at P = 1 and for D · s(A).
 
-    The problems (W and data) are those of Figure 1, center. Arrays: ``bias`` (2, S) and ``spread``
-    (2, S), mean and standard deviation over the replicates of each problem, first for one mask per
-    size, then for one mask of a uniform size; nats per datum.
+    The problems (W and data) are those of Figure 1, center.
     """
 
     one_per_size: int = 2000
@@ -104,9 +98,8 @@ class Unbiased(Experiment):
             truth = estimators.exact(model, x)
             bias.append(torch.stack([(each - truth).mean() for each in estimates]))
             spread.append(torch.stack([(each - truth).std() for each in estimates]))
-        arrays = {"bias": torch.stack(bias, dim=1), "spread": torch.stack(spread, dim=1)}
         counts = torch.tensor([self.one_per_size, self.random_size])
-        error = (arrays["spread"].square().sum(dim=1) / counts).sqrt() / len(self.seeds)
-        found = zip(arrays["bias"].mean(dim=1).tolist(), error.tolist(), strict=True)
+        error = (torch.stack(spread).square().sum(dim=0) / counts).sqrt() / len(self.seeds)
+        found = zip(torch.stack(bias).mean(dim=0).tolist(), error.tolist(), strict=True)
         findings = dict(zip(names, (Finding(*each) for each in found), strict=True))
-        return Outcome(findings, arrays, checksum(used))
+        return Outcome(findings, data_sha256=checksum(used))

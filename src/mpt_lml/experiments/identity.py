@@ -1,7 +1,6 @@
-"""Equations 1 to 7, Proposition 1 and Appendix A as numbers (the proofs are in the chapters).
+"""Equations 1 to 7, Proposition 1 and Appendix A as numbers, nats (the proofs are in the chapters).
 
-What the paper prints correctly is tried on random models; what is misprinted, on small tables of the
-chapters. All values in nats.
+What the paper prints correctly is tried on random models; what is misprinted, on small tables.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ f64 = torch.float64
     quick={"max_features": 6, "seeds": (1, 2)},
     gpu=False,
 )
-@dataclass(frozen=True)
 class Identity(Experiment):
     """The largest errors of the identities on random models, and how far off the misprints are."""
 

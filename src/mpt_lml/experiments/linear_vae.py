@@ -6,13 +6,12 @@ import functools
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import data, estimators, fit, grids, objectives
+from mpt_lml import data, fit, grids, objectives
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.convergence import seeded
 from mpt_lml.grids import Grid
@@ -55,10 +54,9 @@ ON_EACH = {  # on every data
     cost="about 35 min, resumable",
     quick={"trained": tuple(f"digits/{row}" for row in ROWS), "num_data": 60, "held_out": 40}
     | {"num_epochs": 6, "long_epochs": (9, 9), "track_every": 3, "track_nodes": 30}
-    | {"arbiter_data": 10, "arbiter_samples": 200, "seeds": (4, 44)},
+    | {"seeds": (4, 44)},
     resumable=True,
 )
-@dataclass(frozen=True)
 class Figure3Upper(Experiment):
     """Full-batch Adam from all seeds, fresh masks every epoch, judged on adaptive grids.
 
@@ -68,12 +66,9 @@ class Figure3Upper(Experiment):
 
     Arrays in nats, (seeds,), for the KEY of a row: ``lml/KEY`` and ``held/KEY``, the mean log p(x) of
     training and test images on adaptive grids after ``num_epochs`` (KEY/long: ``long_epochs``);
-    ``coarse/KEY`` and ``own/KEY``, of the training images on 4 × 4 nodes and on the grid of the
-    training; ``bound/KEY``, the ELBO reached; ``gaussian``, see :meth:`gaussian_deficit`. Along the
-    training, (tracked epochs, seeds): ``track/KEY`` on a fine grid, for the two printed rows
-    ``read/KEY`` on 4 × 4 nodes and ``loss/KEY``. For the first seed of some rows ``loadings/KEY``
-    (D, K + 1), offset last, and ``grids/KEY`` of :meth:`compare_grids`; with ``decoders``, for every
-    row ``decoders/KEY`` (seeds, D, K + 1).
+    ``coarse/KEY`` and ``own/KEY`` on 4 × 4 nodes and on the grid of the training; ``bound/KEY``, the
+    ELBO; ``gaussian``, see :meth:`gaussian_deficit`. Along the training (epochs, seeds): ``track/KEY``,
+    ``read/KEY`` on 4 × 4 nodes, ``loss/KEY``. With ``decoders``: ``decoders/KEY`` (seeds, D, K + 1).
     """
 
     trained: tuple[str, ...] = (  # in this order
@@ -88,7 +83,6 @@ class Figure3Upper(Experiment):
     num_epochs: int = 800
     long_epochs: tuple[int, ...] = (1200, 4000)  # of rows that end in "long": MNIST, others
     encoder_scale: float = 0.01  # of the encoder alone, for "elbo-small"
-    long_masks: int = 10  # masks per epoch where the ledger compares objectives
     learning_rate: float = 0.01
     fixed_rate: float = 0.15
     grid_nodes: int = 14  # an axis, for training
@@ -96,8 +90,6 @@ class Figure3Upper(Experiment):
     track_nodes: int = 64  # an axis on [−8, 8]², for the LML along the way
     track_every: int = 50
     judge_nodes: int = 7  # an axis, of the adaptive grids: 11 differ by hundredths of a nat
-    arbiter_data: int = 200  # on which grids are compared with importance sampling
-    arbiter_samples: int = 2000
     decoders: bool = False  # return those of all seeds
 
     def run(self, bench: Bench) -> Outcome:
@@ -136,12 +128,8 @@ class Figure3Upper(Experiment):
         for value, name in (("coarse", "published"), ("own", key.split("/")[1])):
             grid = self.grid(name).to(W)
             arrays[f"{value}/{key}"] = objectives.mixture(W, b, x.double(), None, grid)
-        both = torch.cat([W, b[..., None]], dim=-1)
-        if key.partition("/")[2] in (*PRINTED, f"uniform/1/{self.long_masks}"):
-            arrays[f"loadings/{key}"] = (1000 * both[0]).round() / 1000
-            arrays[f"grids/{key}"] = self.compare_grids(BernoulliPCA(W[0], b[0]), x)
         if self.decoders:
-            arrays[f"decoders/{key}"] = both
+            arrays[f"decoders/{key}"] = torch.cat([W, b[..., None]], dim=-1)
         return {name: value.cpu() for name, value in arrays.items()}
 
     def _judge(self, p: fit.Parameters, x: Float[Tensor, "N D"]) -> Float[Tensor, " seeds"]:
@@ -150,11 +138,7 @@ class Figure3Upper(Experiment):
         return torch.stack([each.mean() for each in lml])
 
     def train(self, row: str, x: Float[Tensor, "N D"], bench: Bench) -> History:
-        """All seeds side by side, in nats per datum; the parameters at ``num_epochs`` are a snapshot.
-
-        ``values["lml"]`` is the LML on the tracking grid and ``values["read"]`` the one that 4 × 4
-        nodes read off, NaN between tracked epochs.
-        """
+        """All seeds side by side; the parameters at ``num_epochs`` are a snapshot."""
         name, objective, scale, num_masks, *long = row.split("/")
         epochs = self.long_epochs[name != "mnist"] if long else self.num_epochs
         small = self.encoder_scale if objective == "elbo-small" else 1.0
@@ -208,8 +192,7 @@ class Figure3Upper(Experiment):
     def start(self, D: int, scale: float = 1.0, encoder_scale: float = 1.0) -> dict[str, Tensor]:
         """Normal loadings, offsets and encoders of every seed, times ``scale``; (B, ...) each.
 
-        Standard normal ones, ``scale`` 1, are the authors' script's; ``encoder_scale`` multiplies the
-        encoder once more. The encoder's log-variances are standard normal at every scale.
+        ``scale`` 1 is the authors' script's; ``encoder_scale`` multiplies the encoder once more.
         """
         K, generators = self.latent_dim, [*map(seeded, self.seeds)]
         shapes = {"loadings": (D, K), "offset": (D,), "encoder": (K, D)}
@@ -227,8 +210,7 @@ class Figure3Upper(Experiment):
     def gaussian_deficit(self) -> Float[Tensor, " seeds"]:
         """Best LML of PPCA on the gray digits minus the LML where the ELBO's ascent ends, in nats.
 
-        The linear VAE with Gaussian likelihood and q(z|x) = N(V (x − μ), L Lᵀ), which can hold the
-        exact posterior (Lucas et al. 2019): the expected ELBO is in closed form.
+        With q(z|x) = N(V (x − μ), L Lᵀ), which can be exact, in closed form (Lucas et al. 2019).
         """
         x, batch = data.images("digits").pixels, len(self.seeds)
         best, eye = PPCA.fit_closed_form(x, self.latent_dim), torch.eye(x.shape[1], dtype=x.dtype)
@@ -255,21 +237,6 @@ class Figure3Upper(Experiment):
         ).parameters
         reached = objectives.log_marginal(ends["loadings"], ends["log_noise"].exp(), moment)
         return objectives.log_marginal(best.loadings, best.noise_variance, moment) - reached
-
-    def compare_grids(self, model: BernoulliPCA, x: Float[Tensor, "N D"]) -> Float[Tensor, "G two"]:
-        """Mean log p(x) by six shared grids and the adaptive one, minus importance sampling; (7, 2).
-
-        Columns: difference and its standard error, that of the importance weights, in nats.
-        """
-        x, K = x[: self.arbiter_data].double(), self.latent_dim
-        shared = [self.grid("published"), grids.trapezoid(K, 20), grids.trapezoid(K, 40)]
-        shared += [grids.gauss_hermite(K, 20), grids.gauss_hermite(K, 40), grids.trapezoid(K, 160)]
-        pair = model.loadings[None], model.offset[None]
-        values = [objectives.mixture(*pair, x, None, grid.to(x))[0] for grid in shared]
-        values.append(model.adaptive_log_marginal(x).mean())
-        arbiter = estimators.iwae(model, x, self.arbiter_samples, generator=seeded(0))
-        difference = torch.stack(values) - float(arbiter)
-        return torch.stack([difference, torch.full_like(difference, arbiter.standard_error)], dim=1)
 
     def _findings(self, arrays: dict[str, Tensor], first: str, *more: str) -> dict[str, Finding]:
         """Differences over seeds that started alike, in nats, of what was trained."""

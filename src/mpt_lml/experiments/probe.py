@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from mpt_lml import data, estimators, fit, masks, networks, scores
 from mpt_lml.data import image_sets
-from mpt_lml.experiments import deep_vae, mae_training
+from mpt_lml.experiments import deep_vae, vit_mae
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
@@ -109,7 +109,6 @@ def sizes_of(count: int) -> list[int]:
     resumable=True,
     gpu=False,
 )
-@dataclass(frozen=True)
 class Probes(Experiment):
     """Four laws of the mask size; the same network, data and steps; areas on held-out data.
 
@@ -193,7 +192,7 @@ class Probes(Experiment):
             network, g = new(seed=seed), torch.Generator().manual_seed(seed)
             how: dict[str, Any] = {"law": law, "watch": partial(look, network), **recipe}
             how |= {"watched": steps[1:], "matrix_rate": 0.03, "progress": bench.progress}
-            seen = mae_training.train(ViTMAE(network, 1.0, **units), train, steps[-1], g, **how)
+            seen = vit_mae.train(ViTMAE(network, 1.0, **units), train, steps[-1], g, **how)
             return {"found": torch.stack([start(seed), *seen])}
 
         def taught(seed: int) -> Arrays:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -40,14 +39,12 @@ Setting = tuple[int, int, float]  # D, K and σ²
     },
     gpu=False,
 )
-@dataclass(frozen=True)
 class MaskingRates(Experiment):
     """PPCA with N(0, 1) loadings: first D, K and σ² of Figure 4, then each of them varied.
 
     Findings are of the first setting unless the name says otherwise; errors over the draws. Arrays:
-    ``crossover`` (L, seeds), ρ*; ``predicted`` (L, 3), from the hyperbola v(r), the large-D formula
-    and its limit for K ≪ D; ``error`` (L, seeds, 5), D·S(M) − LML in nats at M = 1, 15, 25, 85 % and
-    D; ``few/I/bias`` and ``few/I/variance`` (seeds, rules, counts), of the area from few sizes with D
+    ``crossover`` (L, seeds), ρ*; ``error`` (L, seeds, 5), D·S(M) − LML in nats at M = 1, 15, 25, 85 %
+    and D; ``few/I/bias`` and ``few/I/variance`` (seeds, rules, counts), of the area from few sizes with D
     masks in all; ``few/I/every_size`` (seeds,), the variance of one mask of every size; ``excess``
     (laws, runs), the mean divergence along SGD with uniform sizes and those of the gradient, and
     ``excess_predicted`` (laws,), nats.
@@ -68,19 +65,12 @@ class MaskingRates(Experiment):
     batch: int = 4
 
     def run(self, bench: Bench) -> Outcome:
-        crossings, errors, predicted = [], [], []
+        crossings, errors = [], []
         for setting in bench.progress(self.settings, "setting"):
             drawn = [self._errors(setting, seed) for seed in self.seeds]
             crossings.append(torch.stack([found for found, _ in drawn]))
             errors.append(torch.stack([error for _, error in drawn]))
-            hyperbola = rates.crossover(rates.random_loadings_curve(*setting)).item()
-            limit = 1.0 - 1.0 / math.log(1.0 + setting[0] / setting[2])
-            predicted.append([hyperbola, rates.random_loadings_crossover(*setting), limit])
-        arrays = {
-            "crossover": torch.stack(crossings),
-            "error": torch.stack(errors),
-            "predicted": torch.tensor(predicted).double(),
-        }
+        arrays = {"crossover": torch.stack(crossings), "error": torch.stack(errors)}
         for index in self.few_settings:
             few = [self._few(self.settings[index], seed) for seed in self.seeds]
             arrays |= {f"few/{index}/{k}": torch.stack([each[k] for each in few]) for k in few[0]}
@@ -116,8 +106,7 @@ class MaskingRates(Experiment):
     def _descend(self, bench: Bench) -> tuple[Tensor, Tensor]:
         """Plain SGD from the true loadings, one mask per datum, sizes from two laws: mean divergence.
 
-        Near the optimum of a weighted objective, whose Hessian is the Fisher information, the stationary
-        excess is η tr(J)/4 to first order in the learning rate η, J the variance of the gradient used.
+        The stationary excess is η tr(J)/4 to first order in η, J the variance of the gradient used.
         """
         truth, _ = _draw((10, 2, NOISE_VARIANCE), self.seeds[0])
         family = GaussianFamily.ppca(truth.loadings, NOISE_VARIANCE)

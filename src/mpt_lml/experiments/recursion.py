@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -55,13 +53,13 @@ def approximations(model: vae.VAE, num_draws: int) -> list[ConditionalModel]:
     ]
 
 
-def compare(model: vae.VAE, x: Float[Tensor, "N D"], share: float, count: int) -> Tensor:
-    """Every approximation against the grid, at some masks: (methods, 3).
+def compare(model: vae.VAE, x: Float[Tensor, "N D"]) -> Tensor:
+    """Every approximation against the grid, at two masks of 33 %: (methods, 3).
 
     Root-mean-square error of log p(x_j | x_R), bias of D·S, its standard error over data, nats.
     """
     g = torch.Generator().manual_seed(1)
-    mask = masks.sample_masks(count, x.shape[1], FixedRate(share), generator=g)
+    mask = masks.sample_masks(2, x.shape[1], FixedRate(0.33), generator=g)
     truth, rows = on_grid(model).log_conditional(x, mask), []
     for method in approximations(model, 200):
         error = method.log_conditional(x, mask) - truth
@@ -83,7 +81,7 @@ def area_error(model: vae.VAE, method: ConditionalModel, x: Tensor) -> Float[Ten
 
 
 def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
-    """Mean standard deviations of encoder and posterior, and the mean square length of the codes."""
+    """Mean standard deviations of encoder and posterior."""
     grid = on_grid(model).grid.to(x)
     factors = model.log_table(x, grid.nodes).sum(dim=-1)
     omega = (grid.log_weights[:, None] + factors).softmax(dim=0).T
@@ -91,7 +89,6 @@ def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
     return {
         "encoder": model.encode(x)[1].sqrt().mean().item(),
         "posterior": (second - first.square()).clamp(min=0).sqrt().mean().item(),
-        "square": second.sum(dim=-1).mean().item(),
     }
 
 
@@ -104,7 +101,6 @@ def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
     resumable=True,
     gpu=False,
 )
-@dataclass(frozen=True)
 class Recursion(Experiment):
     """Digits, K = 2, 33 %: every choice changed by itself; all exact values from a grid.
 
@@ -112,12 +108,11 @@ class Recursion(Experiment):
     the interval would be wider than the margin.
 
     Arrays (seeds,) for each of ``VARIANTS`` and ``REFERENCES``: ``lml/NAME`` log p(x); for those
-    with an encoder ``encoder/NAME``, ``posterior/NAME`` and ``square/NAME`` of :func:`codes`; for
-    the variants ``bias/NAME`` of the training score. ``conditionals/NAME/RATE`` (seeds, methods, 3)
-    of :func:`compare` where the encoder takes filled images, at 33 % ("fixed") and with everything
-    hidden ("all"). ``area/elbo`` and ``area/baseline`` (seeds,), what Σ_M S(M) through pseudo-Gibbs
-    misses of log p(x), ``area_model/...`` on images drawn from each model; ``judged/lml`` and
-    ``judged/area`` of the judged runs.
+    with an encoder ``encoder/NAME`` and ``posterior/NAME`` of :func:`codes`; for the variants
+    ``bias/NAME`` of the training score. For NAME in (elbo, baseline): ``conditionals/NAME/fixed``
+    (seeds, methods, 3) of :func:`compare`; ``area/NAME`` (seeds,), what Σ_M S(M) through
+    pseudo-Gibbs misses of log p(x), ``area_model/NAME`` on images drawn from each model.
+    ``judged/lml`` and ``judged/area`` of the judged runs.
     """
 
     num_steps: int = 1500
@@ -190,11 +185,9 @@ class Recursion(Experiment):
         arrays = {f"{part}/{name}": torch.tensor([f[part] for f in found]) for part in found[0]}
         if name in VARIANTS:
             arrays[f"bias/{name}"] = self.score_bias(VARIANTS[name], training, parameters, x)
-        if not name.startswith("partial"):
-            for rate, share, count in (("fixed", 0.33, 2), ("all", 1.0, 1)):
-                tables = [compare(model, x[: self.chain_data], share, count) for model in models]
-                arrays[f"conditionals/{name}/{rate}"] = torch.stack(tables)
         if name in ("elbo", "baseline"):
+            tables = [compare(model, x[: self.chain_data]) for model in models]
+            arrays[f"conditionals/{name}/fixed"] = torch.stack(tables)
             arrays[f"area/{name}"] = self.areas(models, x)
             arrays[f"area_model/{name}"] = self.areas(models)
         return arrays

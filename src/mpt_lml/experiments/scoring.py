@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from numpy.polynomial.legendre import leggauss
 from torch import Generator, Tensor
@@ -69,7 +67,6 @@ def errors(values: Tensor, P: int, repeats: int, slope: float, g: Generator) -> 
     quick={"most": (5, 5), "num_texts": 2, "repeats": 40},
     gpu=False,
 )
-@dataclass(frozen=True)
 class Scoring(Experiment):
     """Arrays (texts, P): ``bias/KIND/ESTIMATOR``, ``square/KIND/ESTIMATOR``, mean error and square.
 

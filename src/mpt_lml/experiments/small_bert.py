@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,7 +30,6 @@ LENGTH = 64
     | {"source": "written"},
     resumable=True,
 )
-@dataclass(frozen=True)
 class SmallBert(Experiment):
     """One network trained in full, and shorter runs of the same data for comparison.
 
@@ -63,7 +61,7 @@ class SmallBert(Experiment):
         With a folder the trained network is left in its folder ``model``. Arrays, for each run
         (``full``, ARCHITECTURE/LAW, or ARCHITECTURE/LAW/CYCLE where it stops early):
         ``watched/RUN`` (W, 4), the step and the scores of held-out rows at 15, 50 and 98 %, nats
-        per token; ``parameters/RUN`` (); ``unigram`` (), the mean log frequency of held-out tokens
+        per token; ``unigram`` (), the mean log frequency of held-out tokens
         (counts of the training text plus one), what a network that ignores its input can reach.
         """
         text = sentences(self.source, "train").first
@@ -78,8 +76,6 @@ class SmallBert(Experiment):
             network = networks.small_masked_lm(len(tokenizer), architecture, **size)
             network.to(bench.device)
             arrays[f"watched/{name}"] = self.train(bench, name, network, batches, held_out)
-            number = sum(each.numel() for each in network.parameters())
-            arrays[f"parameters/{name}"] = torch.tensor(float(number))
             if bench.folder is not None and name == "full":
                 network.half().save_pretrained(bench.folder / "model")
                 tokenizer.save_pretrained(bench.folder / "model")

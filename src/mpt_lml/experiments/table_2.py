@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,7 +38,6 @@ PRINTED = {
     | {"small": True},
     resumable=True,
 )
-@dataclass(frozen=True)
 class Table2(OnSentences):
     """Several initializations of BERT-base, the paper has one for each set of sentences."""
 
@@ -55,7 +54,6 @@ class Table2(OnSentences):
         sentences; ``curve/SET`` (seeds, strata), nats per token; ``repetition/SET`` (), the
         probability that two scored tokens are the same, Σ_v f_v²; ``num_features/SET``
         (sentences,). For the first set also ``area_bert/SET``: areas with BERT's 80/10/10.
-        ``logit_variance`` (): what the initialization gives each logit.
         """
         arrays: dict[str, Tensor] = {}
         by_seed: dict[str, list[Any]] = defaultdict(list)
@@ -76,8 +74,6 @@ class Table2(OnSentences):
             as_trained = only_first.curves(*run, f"{seed}/bert/", **options)
             for name, (_, result) in as_trained.items():
                 by_seed[f"area_bert/{name}"].append(result.area("paper").value)
-            variance = network.config.hidden_size * network.config.initializer_range**2
-            arrays["logit_variance"] = torch.tensor(variance).double()
         for key, values in by_seed.items():
             arrays[key] = torch.tensor(values, dtype=torch.float64)
         data = checksum(tokens.ids for tokens, _ in found.values())
@@ -118,10 +114,8 @@ def joint_p(
 ) -> tuple[float, float]:
     """Are ``published`` areas of S further networks like those of I networks on the same S sets?
 
-    The statistic is Σ_s (published − mean)² / (sd² (1 + 1/I) + e²) with the measured spreads sd and
-    the errors e over sentences. Its distribution is simulated: normal areas with the measured
-    covariance between sets for the I shared networks, S networks of their own for ``published``.
-    Returns p with the error of the simulation.
+    p, and its error of simulation, of Σ_s (published − mean)² / (sd² (1 + 1/I) + e²), e over sentences:
+    normal areas with the measured covariance for I shared networks, S of their own for ``published``.
     """
     generator = torch.Generator().manual_seed(0)
     count, covariance = areas.shape[1], areas.cov()
@@ -151,7 +145,6 @@ def joint_p(
     cost="seconds",
     gpu=False,
 )
-@dataclass(frozen=True)
 class PublishedCurves(Experiment):
     """Nothing is drawn: there are no seeds and the presets are the same."""
 

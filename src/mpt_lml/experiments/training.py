@@ -79,10 +79,8 @@ class Training(Experiment):
     ) -> History:
         """Every law on every problem from every seed as one batch, the exact LML of every epoch.
 
-        An epoch scores D masks, with sizes stratified over the law: one of every size for the
-        uniform law, D of the one size for a fixed one, as the authors' published scripts do.
-        ``scales`` multiplies the starts: one number for all problems, or one for each. The batch
-        axis of the history is (problems, laws, seeds), flattened.
+        An epoch scores D masks, sizes stratified over the law, as the authors' scripts do. The batch
+        axis of the history is (problems, laws, seeds), flattened; ``scales`` are of the starts.
         """
         (start, generators), size = self.starts(), self.num_features
         start = start * torch.tensor(scales, dtype=start.dtype)[:, None, None, None, None]
@@ -114,14 +112,12 @@ class Training(Experiment):
     cost="about 2 s",
     quick={"num_data": 100, "num_features": 6, "num_epochs": 40},
 )
-@dataclass(frozen=True)
 class Figure2(Training):
     """Both laws on the paper's own draw and on data from the model, five starts each.
 
     Arrays, for draw in (paper, model) and law in (uniform, fixed): ``lml/DRAW/LAW`` and
-    ``objective/DRAW/LAW`` (epochs + 1, seeds), ``true_lml/DRAW`` and ``best_lml/DRAW`` (), the LML
-    of the loadings the data were drawn with and of the best ones; ``gradient_error`` (), the largest
-    entry of grad D Σ_M S(x; M)/D, over every mask, minus grad log p(x) at the starts, paper's draw.
+    ``objective/DRAW/LAW`` (epochs + 1, seeds), ``true_lml/DRAW`` and ``best_lml/DRAW`` (), the LML of
+    generating and best loadings; ``gradient_error`` (), of grad Σ_M S(x; M), paper's draw.
     """
 
     def run(self, bench: Bench) -> Outcome:
@@ -165,7 +161,6 @@ class Figure2(Training):
     cost="about 5 s",
     quick={"num_data": 100, "num_features": 12, "num_epochs": 40, "dense_masks": 12, "every": 20},
 )
-@dataclass(frozen=True)
 class Figure5Left(Training):
     """The curve along a training run at D = 50: the first seed's every 100 epochs, P masks a size.
 
@@ -232,18 +227,15 @@ class Figure5Left(Training):
     resumable=True,
     gpu=False,
 )
-@dataclass(frozen=True)
 class FixedSizes(Training):
-    """Figure 2's problem at several truths, from starts of several scales; always on the CPU.
+    """Figure 2's problem at several truths, from starts of several scales.
 
-    ``truths`` are seeds of the data and of the loadings behind them (the first is the paper's),
-    ``scales`` multiply the starts; training runs at each of ``sizes`` and at every size. Arrays, for
-    draw in (paper, model), in nats: ``lost/DRAW`` (truths, sizes), the LML lost at the maximum of a
-    size's exact objective, the best end of all its climbs, one of them from the maximum of the LML;
-    ``below/DRAW`` (truths, sizes, scales, starts), how far below it a climb ends; ``short/DRAW``
-    (truths, sizes + 1, scales, starts), how far below its maximum the LML is over the last tenth of
-    training by sampled masks, every size last; ``bias/DRAW`` (truths, scales, starts), objective
-    minus LML at every size, mean over the epochs.
+    ``truths`` are seeds of the data and the loadings behind them. Arrays, for draw in (paper, model),
+    nats: ``lost/DRAW`` (truths, sizes), the LML lost at the maximum of a size's exact objective, the
+    best end of all climbs; ``below/DRAW`` (truths, sizes, scales, starts), how far below it a climb
+    ends; ``short/DRAW`` (truths, sizes + 1, scales, starts), how far below its maximum the LML is over
+    the last tenth of training by sampled masks, every size last; ``bias/DRAW`` (truths, scales,
+    starts), objective minus LML at every size, mean over the epochs.
     """
 
     seeds: tuple[int, ...] = tuple(range(20))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,27 +13,24 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.optim import AdamW, Muon
+from torch.optim.lr_scheduler import OneCycleLR
 
-from mpt_lml import data, masks
+from mpt_lml import data, fit, masks
 from mpt_lml.checkpoints import VIT_MAE_BASE
 from mpt_lml.experiments import base
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.mae_training import train
 from mpt_lml.experiments.patches import linear_curves
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.networks import fast_linear, load_network, random_twin, small_mae
 from mpt_lml.numerics import log_normal
 from mpt_lml.results import MaskCurve
-from mpt_lml.theory.rates import crossover, jackknife
-from mpt_lml.verdicts import mean_and_error
 
 # What facebook/vit-mae-base subtracts and divides by, from its preprocessor (ImageNet's channels).
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 QUICK: dict[str, Any] = {"seeds": (4, 44), "data_sets": (("digits", 2, 20),), "width": 16}
 QUICK |= {"rates": (0.1, 0.5, 0.9), "linear_dims": (2, 20), "num_layers": 1, "matrix_rate": None}
 QUICK |= {"linear_masks": 5, "num_train": 200, "num_variance": 50, "num_test": 50}
-QUICK |= {"num_pictures": 1}
-
 
 Arrays = dict[str, Tensor]
 
@@ -67,7 +62,6 @@ class _Images(NamedTuple):
     quick=QUICK,
     resumable=True,
 )
-@dataclass(frozen=True)
 class Figure6(Experiment):
     """Small autoencoders on the paper's image sets: squared errors and scores, trained and not."""
 
@@ -89,22 +83,17 @@ class Figure6(Experiment):
     num_train: int = 8000
     num_variance: int = 300  # training images whose residuals give the variance
     num_test: int = 500
-    num_pictures: int = 3
-    picture_rates: tuple[float, ...] = (0.25, 0.75)
     model: str | Path | None = None  # a hub name or a folder instead of the small networks
 
     def run(self, bench: Bench) -> Outcome:
         """With ``model``, "trained" are its weights, "random" its twin; both see enlarged images.
 
-        Arrays, for every data set, kind (random, trained) and variance (one, size): ``sizes/SET``
-        (L,); ``error/train/SET/KIND``, ``error/test/SET/KIND`` (seeds, L) in squared units of pixels
-        in [0, 1]; ``score/SET/KIND/VARIANCE`` (seeds, L), nats a patch, ``area/...`` (seeds,), nats
-        an image, ``rate/...`` (seeds,), the rate r* at which D·S equals the area, each with
-        ``WHAT-error/...`` over test images; ``baseline/SET`` (), the test error of each channel's
-        mean; ``linear/SET`` (K, L), ``linear-area/SET`` (K,), with errors, ``linear-exact/SET`` (K,)
-        of PPCA on the same patches, pixel by pixel; ``picture/SET``, ``picture-RATE/SET``,
-        ``picture-mask-RATE/SET``, test images, reconstructions (0..63), masks; ``parameters/SET``,
-        ``numbers/SET`` (), of the network and of an image.
+        Arrays, for every data set and kind (random, trained): ``sizes/SET`` (L,);
+        ``score/SET/KIND/size`` (seeds, L), nats a patch, and ``area/SET/KIND/size`` (seeds,), nats an
+        image, with the variance of each size that training images make most likely;
+        ``baseline/SET`` (), the squared test error of each channel's mean; ``linear/SET`` (K, L) and
+        ``linear-area/SET`` (K,) of PPCA on the same patches, pixel by pixel; ``numbers/SET`` (), of
+        an image.
 
         Findings: ``fig-6-linear/SET``, area of the trained networks minus that of PPCA at the smallest
         K, bits per number; smallest gain of area by training, nats per image; smallest fall of a
@@ -134,7 +123,6 @@ class Figure6(Experiment):
                     work = partial(self._measure, images, kind, seed, bench, loaded)
                     found.append(bench.keep(f"{name}-{kind}-{seed}", work, **same))
                 arrays |= self._scores(images, found, f"{name}/{kind}")
-            arrays |= {f"{k}/{name}": v for k, v in found[0].items() if k not in ("train", "test")}
             arrays[f"sizes/{name}"] = torch.tensor(images.sizes)
             offset = images.test.double() - images.mean.view(-1, 1, 1)
             arrays[f"baseline/{name}"] = offset.square().mean()
@@ -176,7 +164,7 @@ class Figure6(Experiment):
         return _Images(x, test, side // math.isqrt(model.num_features), 0, mean, scale, self.rates)
 
     def _measure(self, images: _Images, kind: str, seed: int, bench: Bench, loaded: Any) -> Arrays:
-        """Squared errors, (L,) on training and (L, Q) on test images, and pictures of a network."""
+        """Squared errors of a network, (L,) on training and (L, Q) on test images."""
         network = self._network(images, kind, seed, loaded).to(bench.device)
         model = ViTMAE(network, 1.0, pixel_mean=images.mean, pixel_scale=images.scale)
         if kind == "trained" and self.model is None:
@@ -185,13 +173,10 @@ class Figure6(Experiment):
             train(model, images.x, images.num_steps, g, progress=bench.progress, **recipe)
         g = torch.Generator().manual_seed(1000 + seed)
         error = partial(model.squared_error, generator=g, sizes=images.sizes)
-        count = sum(each.numel() for each in network.parameters() if each.requires_grad)
         with torch.no_grad(), fast_linear(network):
             return {
                 "train": error(images.x[: self.num_variance]).mean(dim=1).double().cpu(),
                 "test": error(images.test).double().cpu(),
-                "parameters": torch.tensor(count),
-                **self._pictures(model, images.test, g),
             }
 
     def _network(self, images: _Images, kind: str, seed: int, loaded: Any) -> Any:
@@ -201,61 +186,31 @@ class Figure6(Experiment):
         channels, side = images.x.shape[1:3]
         return small_mae(side, channels, images.patch, width=self.width, **size, seed=seed)
 
-    def _pictures(self, model: ViTMAE, test: Tensor, generator: torch.Generator) -> Arrays:
-        """Originals, masks and reconstructions at some rates; large images at half their side."""
-        x = test[: self.num_pictures]
-        result: Arrays = {}
-        for rate in self.picture_rates if len(x) else ():
-            size = _sizes([rate], model.num_features)[0]
-            mask = masks.sample_masks(len(x), model.num_features, size, generator=generator)
-            mask = mask.to(model.device)
-            shown = torch.where(mask[:, :, None], model.predict(x, mask), model.patches(x))
-            result |= {"picture": _levels(x), f"picture-mask-{100 * rate:.0f}": mask.int().cpu()}
-            result[f"picture-{100 * rate:.0f}"] = _levels(model.images(shown))
-        return result
-
     def _scores(self, images: _Images, found: list[Arrays], end: str) -> Arrays:
-        """Errors, scores, areas and r* of every seed, under two variances.
-
-        Those of maximum likelihood on training images: one number for the area, and one a size.
-        """
-        rows: dict[str, list[Tensor]] = defaultdict(list)
+        """Scores and areas of every seed, under the variances of maximum likelihood a size."""
         pixels, count = images.patch**2 * images.x.shape[1], images.num_patches
-        sizes = torch.tensor(images.sizes)
+        scores, areas = [], []
         for each in found:
             error = each["train"]
-            rows[f"error/train/{end}"].append(error)
-            rows[f"error/test/{end}"].append(each["test"].mean(dim=1))
-            weights = MaskCurve(sizes, error, error, count).area_weights()
-            one = (weights @ error / weights.sum()).expand_as(error)
-            for name, variance in (("one", one), ("size", error)):
-                score = pixels * log_normal(each["test"].sqrt(), variance[:, None])  # (L, Q)
-                measured = {
-                    "score": mean_and_error(score.T),
-                    "area": mean_and_error(weights @ score),
-                    "rate": _rate_of_mean(sizes / count, score, weights / count),
-                }
-                for key, (value, spread) in measured.items():
-                    rows[f"{key}/{end}/{name}"].append(value)
-                    rows[f"{key}-error/{end}/{name}"].append(spread)
-        return {key: torch.stack(value) for key, value in rows.items()}
+            weights = MaskCurve(torch.tensor(images.sizes), error, error, count).area_weights()
+            score = pixels * log_normal(each["test"].sqrt(), error[:, None])  # (L, Q)
+            scores.append(score.mean(dim=1))
+            areas.append((weights @ score).mean())
+        return {f"score/{end}/size": torch.stack(scores), f"area/{end}/size": torch.stack(areas)}
 
 
 @experiment(
     "figure-6-pretrained",
     title="Figure 6 with the paper's network: needs the weights of vit-mae-base",
     cost="GPU advised",
-    quick={**QUICK, "picture_rates": (0.25, 0.75), "model": None},
+    quick={**QUICK, "model": None},
     resumable=True,
 )
-@dataclass(frozen=True)
 class PreTrained(Figure6):
     """Figure 6 with loaded weights; finds the smallest gain over a random twin."""
 
     num_variance: int = 100
     num_test: int = 100
-    num_pictures: int = 5
-    picture_rates: tuple[float, ...] = (0.75,)
     model: str | Path | None = VIT_MAE_BASE
 
     def run(self, bench: Bench) -> Outcome:
@@ -263,21 +218,52 @@ class PreTrained(Figure6):
         return dataclasses.replace(found, findings={"fig-6": found.findings["fig-6-gain"]})
 
 
-def _rate_of_mean(rates: Tensor, score: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """r*, at which D·S equals the area, and its jackknife error over ten groups of images."""
-    count = min(10, score.shape[1])
-    groups = torch.stack([score[:, k::count].mean(dim=1) for k in range(count)])
-    found = jackknife(lambda rows: crossover(rows, rates.to(rows), rows @ weights), groups)
-    return torch.tensor(found[0]), torch.tensor(found[1])
-
-
 def _sizes(rates: Sequence[float], num_features: int) -> list[int]:
     """The nearest numbers of patches, each once."""
     return sorted({min(num_features, max(1, round(rate * num_features))) for rate in rates})
 
 
-def _levels(x: Tensor) -> Tensor:
-    """Pixels in [0, 1] as 0..63, at most 32 a side."""
-    if x.shape[-1] > 32:
-        x = torch.nn.functional.avg_pool2d(x, x.shape[-1] // 32)
-    return (63 * x.clamp(0, 1)).round().int().cpu()
+def train(
+    model: ViTMAE,
+    x: Float[Tensor, "N C H W"],
+    num_steps: int,
+    generator: torch.Generator,
+    *,
+    batch_size: int,
+    learning_rate: float,
+    matrix_rate: float | None = None,
+    law: masks.SizeLaw | None = None,
+    **options: Any,
+) -> list[Tensor]:
+    """Fit the network of ``model`` to ``x`` by :meth:`ViTMAE.loss`, each size once in D steps.
+
+    Or D sizes of ``law``. With ``matrix_rate``, the matrices inside the layers follow Muon at that
+    rate. ``options`` are those of ``fit.descend``; returned is what ``watch`` has seen.
+    """
+    count = model.num_features
+    sizes: list[int] = []
+
+    def loss(step: int) -> Tensor:
+        if not sizes:
+            deck = torch.randperm(count, generator=generator) + 1
+            if law is not None:
+                deck = law.stratified(count, count, generator=generator)[deck - 1]
+            sizes.extend(deck.tolist())
+        rows = torch.randint(len(x), (batch_size,), generator=generator)
+        mask = masks.sample_masks(batch_size, count, sizes.pop(), generator=generator)
+        return model.loss(x[rows], mask)
+
+    cycle = partial(OneCycleLR, total_steps=num_steps, pct_start=0.1)
+    rest = {name: w for name, w in model.network.named_parameters() if w.requires_grad}
+    inner = [name for name, w in rest.items() if matrix_rate and w.ndim == 2 and "layer" in name]
+    matrices = [rest.pop(name) for name in inner]
+    adam = AdamW(rest.values(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+    schedules = [cycle(adam, learning_rate)]
+    if matrix_rate is not None:
+        muon = Muon(matrices, lr=matrix_rate, weight_decay=0.01)
+        schedules.append(cycle(muon, matrix_rate, cycle_momentum=False))
+    model.network.train()
+    options = {"num_steps": num_steps, "max_norm": 1.0} | options
+    _, watched = fit.descend(model.network, loss, schedules, **options)
+    model.network.eval()
+    return watched

@@ -11,13 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI, WORKING_BYTES, chunks
-from mpt_lml.shapes import (
-    require_boolean_rows,
-    require_data,
-    require_mask,
-    require_values,
-)
-from mpt_lml.spec import require
+from mpt_lml.shapes import require_mask
+from mpt_lml.spec import require, require_values
 
 __all__ = ["ConditionalModel", "FromFunction", "Grouped", "LatentVariableModel", "TractableModel"]
 
@@ -34,7 +29,7 @@ class _Model(ABC):
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is something the model can have made: (N, D), finite."""
-        require_data(x, self.num_features)
+        require(locals(), "x N D", D=self.num_features)
 
 
 class ConditionalModel(_Model):
@@ -108,7 +103,8 @@ class ConditionalModel(_Model):
 
     def _require(self, x: Tensor, mask: Tensor, *, pairs: bool = False) -> None:
         self.require_data(x)
-        require_mask(mask, self.num_features)
+        require(locals(), "bool mask P D", D=self.num_features)
+        require_mask(mask)
         if pairs and len(mask) != len(x):
             rows = f"{len(x)} and {len(mask)}: for every pair use log_conditional"
             raise ValueError(f"x and mask must have the same number of rows, got {rows}.")
@@ -130,7 +126,7 @@ class TractableModel(ConditionalModel):
     def log_subset_marginal(self, x: Tensor, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
         """log p(x_R) for every row R of ``observed`` (True = in R), nats, (P, N); 0 for none."""
         self.require_data(x)
-        require_boolean_rows("observed", observed, self.num_features)
+        require(locals(), "bool observed P D", D=self.num_features)
         rows = chunks(len(observed), 16 * len(x) * self.num_features)
         values = torch.cat([self._log_subset_marginal(x, observed[some]) for some in rows])
         return _keep(values, observed.any(dim=1, keepdim=True))
@@ -140,7 +136,7 @@ class TractableModel(ConditionalModel):
     ) -> Float[Tensor, " P"]:
         """:meth:`log_subset_marginal` averaged over the data, nats, (P,)."""
         self.require_data(x)
-        require_boolean_rows("observed", observed, self.num_features)
+        require(locals(), "bool observed P D", D=self.num_features)
         return self._mean_log_subset_marginal(x, observed)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:

@@ -9,8 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.models.base import TractableModel
-from mpt_lml.shapes import require_values
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_values
 
 __all__ = ["HMM"]
 
@@ -21,20 +20,10 @@ class HMM(TractableModel):
 
     p(x) = Σ_z initial[z_1] emission[z_1, x_1] Π_{j>1} transition[z_{j−1}, z_j] emission[z_j, x_j]
 
-    Parameters
-    ----------
-    initial, transition : Tensor (Q,), (Q, Q)
-        Probabilities of the first state and of state r after state q; zeros are allowed.
-    emission : Tensor (Q, V)
-        ``emission[q, v]`` is the probability of symbol v in state q, positive: every sequence then
-        has a finite log-probability.
-    num_features : int
-        D, the length of a sequence.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For tables that are not floating point, do not fit, or do not sum to 1 in each row (1e-9).
+    ``initial`` (Q,) and ``transition`` (Q, Q), of state r after state q, may have zeros; ``emission``
+    (Q, V), of symbol v in state q, is positive: every sequence has a finite log-probability.
+    ``num_features`` is D. Raises ``TypeError`` or ``ValueError`` for tables that are not floating
+    point, do not fit, or do not sum to 1 in each row (1e-9).
 
     >>> language = HMM.cyclic(num_features=4)
     >>> x = language.sample(5, generator=torch.Generator().manual_seed(0))
@@ -76,11 +65,9 @@ class HMM(TractableModel):
     ) -> HMM:
         """The book's language: states on a circle, each with its own few symbols.
 
-        A state is followed by its successor on the circle (.7), by itself (.2) or by the one after
-        the successor (.05); the last .05 is spread evenly over all states. ``num_symbols`` /
-        ``num_states`` symbols belong to each state and share ``preferred`` of its emissions; the
-        rest goes evenly to the others. The first state is uniform, which is the chain's stationary
-        law: every position of a sequence has the same distribution.
+        A state is followed by its successor (.7), by itself (.2) or by the one after the successor
+        (.05); the last .05 is spread evenly. A state's own symbols share ``preferred`` of its
+        emissions. The first state is uniform, the chain's stationary law.
         """
         require(locals(), "num_states 3.., num_symbols 3.., preferred (0,1)")
         if num_symbols % num_states:

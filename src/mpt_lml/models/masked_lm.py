@@ -1,8 +1,7 @@
-"""Masked language models of ``transformers`` as conditionals.
+"""Masked language models of ``transformers`` as conditionals (paper, Section 3.2).
 
-Paper, Section 3.2: the curve of a masked language model is the mean log-probability of hidden
-tokens, by how many are hidden. The conditionals of a network need not come from one joint
-distribution; the area is then a mean over orders of log p_σ (Chapter 15), not a log p.
+The conditionals of a network need not come from one joint distribution; the area is then a mean over
+orders of log p_σ (Chapter 15), not a log p.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, final, get_args
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.shapes import require_count, require_dtype, require_generator, require_rows
+from mpt_lml.shapes import require_generator, require_ids
+from mpt_lml.spec import require
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MaskedLM"]
 
 Precision = Literal["float32", "bfloat16", "float16"]
+PRECISIONS = "float32|bfloat16|float16"
 
 
 @final
@@ -34,34 +35,16 @@ class MaskedLM(ConditionalModel):
     """log q(x_j | x_R) of a masked language model for every hidden token j, nats, float64.
 
     A datum is a row of D word pieces between ``prefix`` and ``suffix`` ([CLS] and [SEP]), which
-    are shown to the network and never masked. :meth:`log_tokens` takes whole rows, of any length
-    and with their special tokens.
+    are shown to the network and never masked, nor are other ``special_token_ids``.
+    :meth:`log_tokens` takes whole rows, of any length and with their special tokens.
 
-    Parameters
-    ----------
-    network : PreTrainedModel
-        From ``transformers``, with a masked-LM head.
-    mask_token_id : int
-    num_features : int
-        D.
-    prefix, suffix : sequence of int
-        Token ids around every datum; none for a language without special tokens.
-    special_token_ids : sequence of int
-        Tokens that no mask may hide.
-    replacement : "mask" or "bert"
-        What the network sees at a hidden place: the mask token, or as in BERT's training the mask
-        token in 80 %, a random token in 10 % and the token itself in 10 % of the places. The
-        second is not a conditional: some of what is scored has been seen.
-    precision : "float32", "bfloat16" or "float16", optional
-        Of the products; the first leaves the weights as they are. By default "bfloat16" on a GPU.
-    batch_tokens : int
-        Tokens that go through the network at a time.
+    ``replacement``: at a hidden place the network sees the mask token, or with "bert" as in its
+    training the mask token in 80 %, a random token in 10 % and the token itself in 10 % of the places,
+    which is not a conditional: some of what is scored has been seen. ``precision`` is that of the
+    products, by default "bfloat16" on a GPU; ``batch_tokens`` go through the network at a time;
+    ``max_length`` are the tokens of the longest row that it has positions for. Raises ``TypeError``
+    for a network without a masked-LM head, and warns of an ESM's changing scale.
 
-    ``max_length`` is the number of tokens of the longest row the network has positions for. Raises
-    ``TypeError`` for a network without a masked-LM head, and warns of an ESM's changing scale.
-
-    Examples
-    --------
     >>> from mpt_lml.networks import load_small_bert
     >>> model = MaskedLM.of(*load_small_bert(), num_features=2)
     >>> model.log_each(torch.tensor([[300, 400]]), torch.tensor([[True, False]])).shape
@@ -82,12 +65,10 @@ class MaskedLM(ConditionalModel):
         batch_tokens: int = 2048,
     ) -> None:
         _require_masked_lm(network)
-        require_count("num_features", num_features, 1)
-        require_count("mask_token_id", mask_token_id, 0, network.config.vocab_size - 1)
-        if replacement not in ("mask", "bert"):
-            raise ValueError(f"replacement must be 'mask' or 'bert', got {replacement!r}.")
-        if precision not in (None, *get_args(Precision)):
-            raise ValueError(f"precision must be one of {get_args(Precision)}, got {precision!r}.")
+        require(locals(), "num_features 1.., replacement mask|bert, precision? " + PRECISIONS)
+        require(locals(), "prefix Sequence, suffix Sequence, batch_tokens 1..")
+        for name in ("mask_token_id", "prefix*", "suffix*", "special_token_ids*"):
+            require(locals(), f"{name} 0..{network.config.vocab_size - 1}")
         self.network, self.device = network, network.device
         self.max_length = _longest_row(network)
         self.mask_token_id, self.replacement = mask_token_id, replacement
@@ -113,6 +94,7 @@ class MaskedLM(ConditionalModel):
         ``options`` are the keywords of the class. Raises ``ValueError`` for a tokenizer without a
         mask token, or of another network.
         """
+        require(locals(), "network PreTrainedModel, tokenizer PreTrainedTokenizerBase")
         if tokenizer.mask_token_id is None:
             raise ValueError(
                 f"this {type(tokenizer).__name__} has no mask token: it belongs to a model that "
@@ -120,9 +102,10 @@ class MaskedLM(ConditionalModel):
                 "BERT's."
             )
         most = max(tokenizer.get_vocab().values())
-        if most >= network.config.vocab_size:
+        known = getattr(network.config, "vocab_size", 0)
+        if most >= known:
             raise ValueError(
-                f"the tokenizer has ids up to {most}, the network {network.config.vocab_size} "
+                f"the tokenizer has ids up to {most}, the network {known} "
                 "tokens: they do not belong together. Name the tokenizer saved with the network."
             )
         last = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
@@ -133,8 +116,8 @@ class MaskedLM(ConditionalModel):
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` holds D token ids a row."""
-        require_dtype("x", x, torch.int64)
-        require_rows("x", x, self.num_features)
+        require(locals(), "int x N D", D=self.num_features)
+        require_ids("x", x, self.network.config.vocab_size)
 
     @torch.no_grad()
     def log_tokens(
@@ -152,7 +135,8 @@ class MaskedLM(ConditionalModel):
         rows that are too long or hold ids the network has not, and for masks that hide a special
         token. ``types`` are for networks that tell sentences apart.
         """
-        self._require_rows(ids, mask)
+        require(locals(), "int ids N L, bool mask N L, int types? N L, generator?")
+        self._require_rows(ids, mask, types)
         shown = self._shown(ids, mask, generator)
         result = torch.zeros(ids.shape, dtype=torch.float64)
         half = torch.float16 if self.precision == "float16" else torch.bfloat16
@@ -199,23 +183,15 @@ class MaskedLM(ConditionalModel):
         shown = shown.where(~(mask & (chance < 0.2)), others)
         return shown.where(~(mask & (chance < 0.1)), ids)
 
-    def _require_rows(self, ids: Tensor, mask: Tensor) -> None:
-        if ids.ndim != 2 or ids.shape != mask.shape or mask.dtype != torch.bool:
-            raise ValueError(
-                "ids and mask must have the same shape (N, L), and mask must be boolean with True "
-                f"for masked; got {tuple(ids.shape)} and {tuple(mask.shape)} {mask.dtype}."
-            )
+    def _require_rows(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> None:
         if self.max_length is not None and ids.shape[1] > self.max_length:
             raise ValueError(
                 f"rows of {ids.shape[1]} tokens are longer than the model's {self.max_length} "
                 "positions. Leave them out or split them; they are not cut."
             )
-        beyond = ids[(ids < 0) | (ids >= self.network.config.vocab_size)]
-        if len(beyond):
-            raise ValueError(
-                f"token {int(beyond[0])} is none of the network's {self.network.config.vocab_size}: "
-                "the rows come from another tokenizer."
-            )
+        require_ids("ids", ids, self.network.config.vocab_size)
+        if types is not None and self._takes_types:
+            require_ids("types", types, self.network.config.type_vocab_size)
         special = ids[mask & torch.isin(ids, self.special_token_ids)]
         if len(special):
             raise ValueError(

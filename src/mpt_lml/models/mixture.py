@@ -14,7 +14,7 @@ from mpt_lml import grids
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import LatentVariableModel, TractableModel
 from mpt_lml.numerics import chunks, log_bernoulli
-from mpt_lml.shapes import require_binary, require_boolean_rows, require_data, require_dtype
+from mpt_lml.shapes import require_binary
 from mpt_lml.spec import require
 
 __all__ = ["BernoulliPCA", "GridConditional"]
@@ -26,17 +26,9 @@ _CACHE_BYTES = 2**24  # larger chunks leave the cache, and the kernel clears pag
 class BernoulliPCA(TractableModel, LatentVariableModel):
     """x_d ~ Bernoulli(sigmoid(w_d·z + b_d)) independently given z ~ N(0, I_K).
 
-    Paper, Section 3.1 ("linear VAE", Figure 3, upper row); Tipping 1998.
-
-    Parameters
-    ----------
-    loadings : Tensor (D, K)
-        W, with K ≤ 3.
-    offset : Tensor (D,), optional
-        b, the logits at z = 0; zero by default.
-    grid : Grid, optional
-        Where z lives; 40 nodes an axis on [−5, 5] by default (20 for K = 3). All methods without
-        "adaptive" in their name are exact for the mixture on this grid.
+    Paper, Section 3.1 ("linear VAE", Figure 3, upper row); Tipping 1998. ``loadings`` (D, K) are W,
+    K ≤ 3; ``offset`` (D,) is b, zero by default. z lives on ``grid``, 40 nodes an axis on [−5, 5] by
+    default (20 for K = 3): all methods without "adaptive" in their name are exact for that mixture.
 
     Raises ``ValueError`` for K > 3 (``estimators.iwae`` and ``estimators.ais`` need no grid), shapes
     that do not fit, entries that are not finite.
@@ -86,7 +78,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
     ) -> Float[Tensor, "P N G"]:
         """ω_g(x_R), the probability of every node given x_R, (P, N, G); the prior's for empty R."""
         self.require_data(x)
-        require_boolean_rows("observed", observed, self.num_features)
+        require(locals(), "bool observed P D", D=self.num_features)
         return torch.stack([self._log_weights(x, row).softmax(dim=-1) for row in observed])
 
     def adaptive_log_marginal(
@@ -110,9 +102,8 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), zeros and ones, of the loadings' dtype."""
-        require_data(x, self.num_features)
+        require(vars(self) | {"x": x}, "loadings D K, x N D")
         require_binary(x)
-        require_dtype("x", x, self.loadings.dtype, hint=" The loadings are of that dtype.")
 
     def _log_weights(self, x: Tensor, observed: Tensor) -> Tensor:
         return grids.log_weights(self.grid, self.loadings, self.offset, x, observed)

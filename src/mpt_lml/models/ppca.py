@@ -11,7 +11,7 @@ from torch import Tensor
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import chunks
-from mpt_lml.shapes import require_count, require_data, require_dtype, require_number
+from mpt_lml.shapes import require_number
 from mpt_lml.spec import require
 
 __all__ = ["PPCA"]
@@ -21,16 +21,9 @@ __all__ = ["PPCA"]
 class PPCA(TractableModel):
     """x = μ + W z + ε with z ~ N(0, I_K) and ε ~ N(0, σ² I_D), so x ~ N(μ, W Wᵀ + σ² I).
 
-    Tipping & Bishop 1999; paper, Section 3 and Appendix B.
-
-    Parameters
-    ----------
-    loadings : Tensor (D, K)
-        W. K = 0 is allowed: independent coordinates.
-    noise_variance : float or Tensor ()
-        σ² > 0 (the paper's 1/σ² = 5 is ``noise_variance=0.2``).
-    mean : Tensor (D,), optional
-        μ, zero by default.
+    Tipping & Bishop 1999; paper, Section 3 and Appendix B. ``loadings`` (D, K) are W; K = 0 is
+    allowed: independent coordinates. ``noise_variance`` is σ² > 0 (the paper's 1/σ² = 5 is 0.2),
+    ``mean`` (D,) is μ, zero by default.
 
     Raises ``ValueError`` for shapes that do not fit, entries that are not finite, or σ² ≤ 0.
 
@@ -95,8 +88,7 @@ class PPCA(TractableModel):
         left for the noise (σ² = 0).
         """
         require(locals(), "x N D, mean? D, noise_variance? (0,inf)")
-        require_count("latent_dim", latent_dim, 0, x.shape[1] - 1)
-        require_count("ddof", ddof, 0, len(x) - 1)
+        require(locals(), f"latent_dim 0..{x.shape[1] - 1}, ddof 0..{len(x) - 1}")
         center = x.mean(dim=0) if mean is None else mean
         # Singular values of the data, not eigenvalues of their square: twice as many digits.
         root = torch.linalg.qr(x - center, mode="r").R / (len(x) - ddof) ** 0.5
@@ -114,8 +106,7 @@ class PPCA(TractableModel):
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), finite, of the loadings' dtype."""
-        require_data(x, self.num_features)
-        require_dtype("x", x, self.loadings.dtype, hint=" The loadings are of that dtype.")
+        require(vars(self) | {"x": x}, "loadings D k, x N D")
 
     def _given(self, observed: Tensor) -> LowRankPosterior:
         return LowRankPosterior.of(self.loadings, self.noise_variance, observed)

@@ -1,7 +1,6 @@
 """Bayesian linear regression with unknown noise as a model of its observations y_1, ..., y_n.
 
-Masking them is cross-validation (Fong & Holmes 2020): log p(y_j | y_R) is the log posterior predictive
-of a left-out observation. With *known* noise it is ``PPCA(tau * inputs, noise_variance)``.
+Masking them is cross-validation (Fong & Holmes 2020). Known noise: ``PPCA(tau * inputs, variance)``.
 """
 
 from __future__ import annotations
@@ -28,19 +27,9 @@ class ConjugateRegression(TractableModel):
     Any subset of observations has a multivariate Student-t distribution with 2a degrees of freedom,
     y_R ~ t_{2a}(0, (b/a) (I + τ² Φ_R Φ_Rᵀ)).
 
-    Parameters
-    ----------
-    inputs : Tensor (D, K)
-        Φ: one row of K features for each of the D observations.
-    prior_scale : float
-        τ > 0, in units of the noise.
-    shape, rate : float
-        a > 0 and b > 0: the noise variance has prior mean b / (a − 1) where a > 1.
-
-    Raises
-    ------
-    ValueError
-        For shapes that do not fit, entries that are not finite, or a number that is not positive.
+    ``inputs`` (D, K) are Φ, one row a datum; ``prior_scale`` is τ > 0, in units of the noise;
+    ``shape`` a > 0 and ``rate`` b > 0: the noise variance has prior mean b / (a − 1) where a > 1.
+    Raises ``ValueError`` for entries that are not finite, or a number that is not positive.
 
     >>> model = ConjugateRegression(torch.ones(3, 1))  # three repeated measurements
     >>> model.log_conditional(torch.zeros(1, 3), torch.eye(3).bool()).shape  # nats

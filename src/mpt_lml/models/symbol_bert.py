@@ -11,8 +11,7 @@ from torch import Tensor
 
 from mpt_lml.files import book_file
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.shapes import require_values
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_values
 
 
 @final

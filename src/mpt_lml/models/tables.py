@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mpt_lml import masks, shapes
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_values
 
 __all__ = ["ConditionalTable", "JointTable"]
 
@@ -45,7 +45,7 @@ class JointTable(TractableModel):
         return cls(weights / weights.sum())
 
     def require_data(self, x: Tensor) -> None:
-        shapes.require_values(x, self.log_table.shape)
+        require_values(x, self.log_table.shape)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         weights = self.log_table.exp().flatten()
@@ -97,13 +97,9 @@ class ConditionalTable(ConditionalModel):
     Every conditional is a distribution of its own. Nothing makes them fit together, so they have no
     joint, no marginals and no ``sample`` of their own.
 
-    Parameters
-    ----------
-    logits : Tensor (2^D, V^D, D, V)
-        Unnormalized log-probabilities, finite. The first axis is the mask, numbered as the rows of
-        :func:`mpt_lml.masks.subsets`; the second is x, its last coordinate fastest. An entry is read
-        only where the masked coordinates of x are 0, so that a conditional cannot depend on what it
-        does not see.
+    ``logits`` (2^D, V^D, D, V) are unnormalized and finite. The first axis is the mask, as
+    :func:`mpt_lml.masks.subsets` numbers them; the second is x, its last coordinate fastest. An entry
+    is read only where the masked coordinates of x are 0: what is not seen cannot matter.
 
     >>> table = ConditionalTable(torch.zeros(4, 9, 2, 3))  # two coordinates, three values
     >>> table.log_each(torch.tensor([[0, 2]]), torch.tensor([[True, False]])).exp()
@@ -160,7 +156,7 @@ class ConditionalTable(ConditionalModel):
         return cls(logits)
 
     def require_data(self, x: Tensor) -> None:
-        shapes.require_values(x, [self.num_values] * self.num_features)
+        require_values(x, [self.num_values] * self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         powers = self.num_values ** torch.arange(self.num_features - 1, -1, -1)

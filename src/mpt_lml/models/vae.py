@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.numerics import log_bernoulli, log_normal
-from mpt_lml.shapes import require_answer, require_binary, require_data, require_dtype
+from mpt_lml.shapes import require_answer, require_binary, require_dtype
 from mpt_lml.spec import require
 
 __all__ = ["VAE"]
@@ -33,15 +33,9 @@ class VAE(LatentVariableModel):
     Kingma & Welling 2014; Rezende et al. 2014; paper, Figure 3, lower row. Neither log p(x) nor
     log p(x_j | x_R) has a closed form: see ``mpt_lml.estimators``, and ``GridConditional``.
 
-    Parameters
-    ----------
-    encoder : callable
-        (N, D) -> mean (N, K) and log-variance (N, K); a ``torch.nn.Module`` or a function.
-    decoder : callable
-        (..., K) -> (..., D): logits for a Bernoulli likelihood, means for a Gaussian one.
-    noise_variance : float, optional
-        σ² > 0 of every coordinate; required for, and only for, a Gaussian likelihood. log p(x)
-        depends on it: a mean squared error is not a likelihood until it is chosen.
+    ``encoder`` maps (N, D) to mean and log-variance (N, K), ``decoder`` (..., K) to (..., D): logits
+    for a Bernoulli likelihood, means for a Gaussian one, which alone has a ``noise_variance`` σ² > 0.
+    log p(x) depends on it: a mean squared error is not a likelihood until it is chosen.
 
     Raises ``ValueError`` when the networks do not map between D and K dimensions.
 
@@ -117,7 +111,7 @@ class VAE(LatentVariableModel):
 
     def require_data(self, x: Tensor) -> None:
         """Check shape and values of ``x``: zeros and ones for a Bernoulli likelihood."""
-        require_data(x, self.num_features)
+        super().require_data(x)
         if self.likelihood == "bernoulli":
             require_binary(x)
 

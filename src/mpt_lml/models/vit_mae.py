@@ -1,8 +1,6 @@
 """Masked autoencoders of images: ``transformers``' ViT-MAE as Gaussian log-densities.
 
-He et al. 2022 train a vision transformer to fill in hidden patches with a squared error. Paper,
-Section 3.2 and Figure 6, reads its curve. A squared error is a log-density only once a variance is
-chosen: log N(x; f, σ²) = −½ log 2πσ² − (x − f)²/2σ². Here it is chosen in the open.
+The squared error of He et al. 2022 is a log-density only once a variance is chosen, here in the open.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from torch import Tensor
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import log_normal
+from mpt_lml.shapes import require_dtype, require_number
 from mpt_lml.spec import require, require_sizes
 
 if TYPE_CHECKING:
@@ -30,17 +29,10 @@ class ViTMAE(ConditionalModel):
     """p(x_j | x_R) = Π_pixels N(pixel; prediction from the patches R, σ²) for every patch j.
 
     The coordinates are the D patches of an image of d pixels each (channels counted); densities are
-    of pixels in [0, 1], in nats. ``x`` is (N, C, H, W) in every method.
-
-    Parameters
-    ----------
-    network : ViTMAEForPreTraining
-        From ``transformers``, trained on plain pixels (``norm_pix_loss=False``).
-    variance : float or Tensor () or (D,) or (D, D, d)
-        σ²: one number, one for each number M of masked patches (``variance[M - 1]``), or one for
-        each of these and each pixel i of patch j (``variance[M - 1, j, i]``).
-    pixel_mean, pixel_scale : float or Tensor (C,)
-        The network sees (x − mean)/scale in each channel and predicts in these units.
+    of pixels in [0, 1], in nats. ``x`` is (N, C, H, W) in every method. ``variance`` is σ²: one number,
+    one for each number M of masked patches (``variance[M - 1]``), or one for each of these and each
+    pixel i of patch j (``variance[M - 1, j, i]``). The network, of plain pixels
+    (``norm_pix_loss=False``), sees (x − pixel_mean)/pixel_scale in each channel.
 
     Raises ``TypeError`` for another kind of network, ``ValueError`` for one trained on normalized
     patches and for σ² ≤ 0.
@@ -119,6 +111,8 @@ class ViTMAE(ConditionalModel):
         evenly over 1..D its gradient is, up to constants, an unbiased one of the area.
         """
         self._require(x, mask, pairs=True)
+        if len(mask.sum(dim=1).unique()) > 1:
+            raise ValueError("mask must hide equally many patches in every image: split the batch.")
         noise = _masking_noise(self.network, mask.to(self.device))
         return self.network(self._inputs(x.to(self.device)), noise=noise).loss
 
@@ -218,7 +212,7 @@ class ViTMAE(ConditionalModel):
 
     def _variance(self, variance: float | Tensor) -> Tensor:
         """(D, 1, 1) or (D, D, d)."""
-        value = torch.as_tensor(variance, dtype=torch.float64, device=self.device).detach()
+        value = self._real("variance", variance)
         count = self.num_features
         table = (count, count, self.pixels_per_patch)
         if value.shape not in ((), (count,), (count, 1, 1), table):
@@ -234,9 +228,16 @@ class ViTMAE(ConditionalModel):
             )
         return value if value.ndim == 3 else value.expand(count).view(-1, 1, 1)
 
+    def _real(self, name: str, value: float | Tensor) -> Tensor:
+        if isinstance(value, Tensor):
+            require_dtype(name, value)
+        else:
+            require_number(name, value, "[-inf,inf]~")
+        return torch.as_tensor(value, dtype=torch.float64, device=self.device).detach()
+
     def _per_channel(self, name: str, value: float | Tensor) -> Tensor:
         channels = self.image_shape[0]
-        tensor = torch.as_tensor(value, dtype=torch.float64, device=self.device)
+        tensor = self._real(name, value)
         if tensor.shape not in ((), (channels,)) or not torch.isfinite(tensor).all():
             raise ValueError(
                 f"{name} must be finite, one number or one for each of {channels} channels, "

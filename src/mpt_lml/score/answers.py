@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.data import Tokens
+from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.score.blocks import Blocks
+from mpt_lml.score.design import SEED
 from mpt_lml.score.door import Keep, Progress, Scorer, afresh, load, silent
-from mpt_lml.shapes import require_count
+from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["AnswerScores", "answers"]
@@ -24,23 +25,14 @@ __all__ = ["AnswerScores", "answers"]
 class AnswerScores:
     """Log-scores of up to O options for each of N prompts, nats; nan where a prompt has fewer.
 
-    Attributes
-    ----------
-    log_score, standard_error : Tensor (N, O)
-        Mean over orders of log q(answer | prompt); the error is over orders, 0 where all are in it.
-    difference, difference_error : Tensor (N, O)
-        To the best option, with the error over orders that both share.
-    best : Tensor (N,) int64
-        The option of the greatest log-score.
-    num_tokens : Tensor (N, O) int64
-        k of each option, 0 for none.
-    comparable : Tensor (N,) bool
-        Whether a prompt's options have as many tokens. A masked model is told their number; where
-        these differ, the probability of the number is missing from the comparison.
-    merged : Tensor (N,) bool
-        Whether a token has characters of both the prompt and an option. All its options then begin
-        after the last token that they share with the prompt.
-    num_passes : Tensor (N,) int64
+    ``log_score`` (N, O) is the mean over orders of log q(answer | prompt); its ``standard_error`` is
+    over orders, 0 where all are in it. ``difference`` is that to the ``best`` option, its error over
+    orders that both share. ``num_tokens`` (N, O): k of each option, 0 for none.
+
+    ``comparable`` (N,): whether a prompt's options have as many tokens. A masked model is told their
+    number; where these differ, its probability is missing from the comparison. ``merged`` (N,): whether
+    a token has characters of both the prompt and an option. All its options then begin after the last
+    token that they share with the prompt.
 
     >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).double().log().expand(ids.shape + (2,))
     >>> found = answers(coin, [[0, 1]], [[[0, 1], [1, 1]]])
@@ -95,9 +87,14 @@ def answers(
     True
     """
     scorer = load(model, tokenizer)
-    require_count("num_orders", num_orders, 2)
-    if isinstance(prompts, str) or len(prompts) != len(options) or not all(map(len, options)):
-        raise ValueError("give a list of prompts, and for each a list of at least one option.")
+    require(locals(), "num_orders 2.., keep Callable, progress Callable, options Sequence, " + SEED)
+    for name, each in (("prompts", prompts), *(("options", some) for some in options)):
+        require_texts(each, name)
+    if (
+        len(prompts) != len(options)
+        or len({isinstance(t[0], str) for t in (prompts, *options)}) > 1
+    ):
+        raise ValueError("give a list of prompts, and for each a list of options of the same kind.")
     asked = torch.tensor([n for n, each in enumerate(options) for _ in each])
     texts: list[Any] = [
         head + tail if isinstance(head, str) and isinstance(tail, str) else [*head, *tail]

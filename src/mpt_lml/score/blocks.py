@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 
 from mpt_lml import masks
 from mpt_lml.data import Tokens
 from mpt_lml.score.door import Keep, Part, Progress, Scorer
+from mpt_lml.score.estimate import over_steps
 from mpt_lml.scores import over_orders
 
 PART_TOKENS = 2**18
@@ -102,7 +102,5 @@ class Blocks:
         if hidden.shape[1] == 2**count - 1:
             mean, variance, *_ = over_orders(values.transpose(0, 1), masks.subsets(count))
             return mean[:, None].repeat(1, self.num_orders), variance.sqrt()
-        steps = hidden.unflatten(1, (-1, count))
-        shown_next = steps & ~pad(steps[:, :, :-1], (0, 0, 1, 0))
-        totals = (values.view(steps.shape) * shown_next).sum(dim=(2, 3))
+        totals = over_steps(values, hidden)
         return totals, totals.std(dim=1)

@@ -18,6 +18,7 @@ from mpt_lml.score.design import Design
 from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.scores import mask_score
 from mpt_lml.shapes import require_count
+from mpt_lml.spec import require
 from mpt_lml.theory.rates import crossover
 from mpt_lml.verdicts import mean_and_error
 
@@ -31,17 +32,9 @@ PAPER_UNIT = 0.01 * 512 * 99
 class SentenceCurves:
     """Scores of every sentence, repeat and rate, with a control variate for each.
 
-    Attributes
-    ----------
-    design : Design
-    raw : Tensor (N, K, R) float64
-        (1/M) Σ_{j∈A} log q(x_j | x_R), nats per token.
-    control : Tensor (N, K, R)
-        (1/M) Σ_{j∈A} b_j less its mean over masks; b_j = log q(x_j), everything hidden.
-    hidden : Tensor (N,)
-        (1/D) Σ_j b_j, the score of the mask that hides everything: the curve's right end, exact.
-    num_features : Tensor (N,)
-        D of each sentence.
+    ``raw`` (N, K, R) is (1/M) Σ_{j∈A} log q(x_j | x_R), nats per token; ``control`` (N, K, R) is
+    (1/M) Σ_{j∈A} b_j less its mean over masks, b_j = log q(x_j), everything hidden; ``hidden`` (N,) is
+    (1/D) Σ_j b_j, the curve's right end, exact. ``num_features`` is D of each sentence.
 
     >>> raw, sizes = torch.tensor([[[-1.0, -3.0]], [[-2.0, -6.0]]]), torch.tensor([10, 20])
     >>> SentenceCurves(Design(strata=2), raw, 0 * raw, raw[:, 0, 1], sizes).area("sentence")
@@ -53,6 +46,12 @@ class SentenceCurves:
     control: Float[Tensor, "N K R"]
     hidden: Float[Tensor, " N"]
     num_features: Int[Tensor, " N"]
+
+    def __post_init__(self) -> None:
+        require(vars(self), "design Design")
+        spec = "raw N K R, control N K R, hidden N, int num_features N"
+        require(vars(self), spec, R=len(self.design.columns))
+        require({"num_features": self.num_features.tolist()}, "num_features* 1..")
 
     @property
     def values(self) -> Float[Tensor, "N K R"]:
@@ -94,6 +93,7 @@ class SentenceCurves:
 
         Raises ``ValueError`` where the design's rates have no area.
         """
+        require(locals(), "per token|sentence|paper")
         self.design.require_area()
         unit = PAPER_UNIT if per == "paper" else self.num_features if per == "sentence" else 1.0
         mean, error = mean_and_error(self.each.mean(dim=1) * unit)
@@ -104,6 +104,7 @@ class SentenceCurves:
 
         Raises ``ValueError`` where the design's rates have no area, or all lie on one side of it.
         """
+        require(locals(), "num_groups 2..")
         self.design.require_area()
         require_count("texts behind a jackknife", len(self.raw), 2)
         percent, each = torch.tensor(self.design.columns).double(), self.each
@@ -120,11 +121,14 @@ class SentenceCurves:
         What a fixed rate says of a sentence too much, between two rates of the design by a straight
         line. Raises ``ValueError`` for a rate outside them, and where they have no area.
         """
+        require(locals(), "rates Sequence, rates* (-inf,inf)")
         self.design.require_area()
         columns, found = np.array(self.design.columns), {}
         for rate in rates:
             if not columns[0] <= rate <= columns[-1]:
-                raise ValueError(f"{rate} % is outside the design's {columns[0]}..{columns[-1]} %.")
+                raise ValueError(
+                    f"a rate of {rate} % is outside the design's {columns[0]}..{columns[-1]} %."
+                )
             weights = np.array([np.interp(rate, columns, row) for row in np.eye(len(columns))])
             excess = self.each @ torch.tensor(weights) - self.each.mean(dim=1)
             mean, error = mean_and_error(self.num_features * excess)
@@ -139,6 +143,7 @@ class SentenceCurves:
 
     def plot(self, ax: Any, label: str | None = None) -> None:
         """Draw the curve on a matplotlib ``ax``, two standard errors shaded; an area's mean dashed."""
+        require(locals(), "ax Axes, label? str")
         percent, score = self.design.columns, self.score.numpy()
         reach = 2 * self.standard_error.nan_to_num().numpy()
         (line,) = ax.plot(percent, score, marker="o" if len(score) <= 30 else "", label=label)
@@ -151,6 +156,7 @@ class SentenceCurves:
 
     def mask_error(self, *, control: bool = True) -> float:
         """Standard error of :meth:`area` per token for these very sentences, over masks, nats."""
+        require(locals(), "control bool")
         areas = (self.values if control else self.raw).mean(dim=2)
         require_count("masks for each rate", areas.shape[1], 2)
         return mean_and_error(areas, dim=1)[1].square().sum().sqrt().item() / len(areas)
@@ -185,6 +191,7 @@ def curve(
     >>> curve(small_bert_folder(), texts, Design((20, 50, 80))).score.shape
     torch.Size([3])
     """
+    require(locals(), "design? Design, keep Callable, progress Callable, part_size 1..")
     scorer, design = load(model, tokenizer), design or Design()
     tokens = scorer.encode(texts)
     scorer.require_length(tokens)

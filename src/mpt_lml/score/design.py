@@ -10,26 +10,21 @@ from torch import Tensor
 
 from mpt_lml.data import Tokens
 from mpt_lml.masks import from_ranks
-from mpt_lml.shapes import require_count
+from mpt_lml.spec import require
 
 __all__ = ["Design"]
+
+SEED = f"seed 0..{9 * 10**12}"  # a million draws each are below 2⁶³
 
 
 @dataclass(frozen=True)
 class Design:
     """Which masks each sentence gets, all drawn on their own.
 
-    Attributes
-    ----------
-    rates : tuple of int
-        In percent; M = ⌈rD/100⌉ of a sentence's D tokens.
-    strata : int, optional
-        Instead of rates, for an unbiased area: the sizes 1..D are cut into so many strata, and
-        each mask takes a random size from its own.
-    num_masks : int
-        Masks for each rate or stratum.
-    seed : int
-        Every sentence has a generator of its own: its masks depend on its number, not on batches.
+    ``rates`` are in percent: M = ⌈rD/100⌉ of a sentence's D tokens. ``strata`` stand instead of them
+    for an unbiased area: the sizes 1..D are cut into so many, and each mask takes a random size from
+    its own. ``num_masks`` for each rate or stratum; a sentence's masks follow from ``seed`` and its
+    number, not from batches.
 
     Raises ``ValueError`` for rates that do not increase within 1..100, and for counts below one.
 
@@ -43,11 +38,7 @@ class Design:
     seed: int = 4
 
     def __post_init__(self) -> None:
-        require_count("num_masks", self.num_masks, 1)
-        if self.strata is not None:
-            require_count("strata", self.strata, 1)
-        for rate in self.rates:
-            require_count("rate in percent", rate, 1, 100)
+        require(vars(self), "num_masks 1.., strata? 1.., rates tuple, rates* 1..100, " + SEED)
         if not self.rates or list(self.rates) != sorted(set(self.rates)):
             raise ValueError(f"rates must increase, in percent, got {self.rates}.")
 
@@ -82,10 +73,14 @@ class Design:
 
     def generator(self, sentence: int) -> torch.Generator:
         """The source of randomness of one sentence."""
+        require(locals(), f"sentence 0..{2**32}")
         return torch.Generator().manual_seed(self.seed * 1_000_003 + sentence)
 
     def masks(self, row: Tokens, sentence: int) -> Bool[Tensor, "P L"]:
         """The masks of one sentence, for each repeat all columns, and last the one of everything."""
+        require(locals(), "row Tokens")
+        if len(row) != 1:
+            raise ValueError(f"row must be one sentence, got {len(row)}.")
         generator = self.generator(sentence)
         count = self.num_masks * len(self.columns)
         ranks = row.rows(torch.zeros(count).long()).sample_ranks(generator=generator)

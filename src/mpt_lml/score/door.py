@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,10 +20,11 @@ from torch import Tensor
 
 from mpt_lml import data, networks
 from mpt_lml.checkpoints import gpu
-from mpt_lml.data import Tokens
-from mpt_lml.files import digest, load_tensors, save_tensors
-from mpt_lml.models.masked_lm import MaskedLM, Precision
-from mpt_lml.shapes import require_count
+from mpt_lml.data.tokens import Tokens, require_texts
+from mpt_lml.files import digest, load_tensors, save_tensors, versions
+from mpt_lml.models.masked_lm import PRECISIONS, MaskedLM, Precision
+from mpt_lml.shapes import require_ids
+from mpt_lml.spec import require
 
 __all__ = ["Scorer", "load"]
 
@@ -52,17 +53,18 @@ class _Function:
         self.function, self.mask_token, self.vocab_size = function, mask_token, 0
 
     def log_tokens(self, ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
-        found = self._ask(ids, mask).gather(1, ids[mask][:, None])[:, 0]
-        return torch.zeros(ids.shape, dtype=torch.float64).masked_scatter(mask, found)
+        found, wanted = self._ask(ids, mask), ids[mask][:, None]
+        require_ids("ids", wanted, found.shape[-1])
+        return torch.zeros(ids.shape).double().masked_scatter(mask, found.gather(1, wanted))
 
     @torch.no_grad()
     def _ask(self, ids: Tensor, mask: Tensor) -> Tensor:
         shown = ids if self.mask_token is None else ids.masked_fill(mask, self.mask_token)
         found = self.function(shown, mask)
-        if found.ndim != 3 or found.shape[:2] != ids.shape:
+        if not isinstance(found, Tensor) or found.ndim != 3 or found.shape[:2] != ids.shape:
+            got, wanted = tuple(getattr(found, "shape", ())) or found, tuple(ids.shape)
             raise ValueError(
-                "the function must return log-probabilities (B, L, V) for ids (B, L) = "
-                f"{tuple(ids.shape)}, got {tuple(found.shape)}."
+                f"log-probabilities (B, L, V) of ids {wanted} are wanted, got {got!r}."
             )
         return found[mask.to(found.device)].double().cpu()
 
@@ -71,10 +73,8 @@ class _Function:
         found = self._ask(ids, mask)
         count, total = found.shape[-1], found.logsumexp(dim=-1)
         if (total.abs() > 0.05).any():  # bfloat16 has three digits
-            raise ValueError(
-                f"the function's probabilities add up to {total.exp()[0]:.4g}, not to 1: return "
-                "logits.log_softmax(dim=-1)."
-            )
+            sums = f"probabilities add up to {total.exp()[0]:.4g}, not to 1"
+            raise ValueError(f"the function's {sums}: return logits.log_softmax(dim=-1).")
         other = self._ask(torch.where(mask, (ids + 1) % count, ids), mask)
         if not torch.allclose(other, found, rtol=0, atol=1e-4, equal_nan=True):
             raise ValueError(
@@ -88,18 +88,10 @@ class _Function:
 class Scorer:
     """log q(x_j | x_R) of texts under a model that :func:`load` let in.
 
-    Attributes
-    ----------
-    source : object
-        With ``log_tokens(ids, mask, types=, generator=)`` as :class:`~mpt_lml.MaskedLM` has it.
-    tokenizer : optional
-        Without one, texts are lists of token ids.
-    max_length : int, optional
-        Tokens of the longest row, special ones counted.
-    max_tokens : int, optional
-        Most tokens that go through the model at a time; fewer where memory asks for it.
-    named : str, optional
-        What a function's results are kept under.
+    ``source`` has ``log_tokens(ids, mask, types=, generator=)`` as :class:`~mpt_lml.MaskedLM`. Without
+    a ``tokenizer`` texts are lists of token ids. ``max_length`` are the tokens of the longest row,
+    special ones counted; at most ``max_tokens`` go through the model at a time; a function's results
+    are kept under what it is ``named``.
 
     >>> coin = load(lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1))
     >>> coin.log_tokens(torch.tensor([[0, 1]]), torch.tensor([[True, False]])).exp()
@@ -130,13 +122,14 @@ class Scorer:
         return own | {"precision": self.source.precision}
 
     def keep(self, folder: str | Path, **settings: Any) -> Keep:
-        """For ``keep=``: parts in ``folder``, each of this model and ``settings`` only.
+        """For ``keep=``: parts in ``folder``, each of this model, these versions and ``settings``.
 
         Raises ``ValueError`` for a nameless function and for a damaged file.
         """
+        require(locals(), "folder path")
         if self.identity is None:
             raise ValueError("what is kept must say of which model: load(..., identity='NAME').")
-        own = {**self.identity, **settings}
+        own = {**self.identity, "versions": versions(), **settings}
         mark = digest(json.dumps(own, sort_keys=True, default=str), {})[:12]
 
         def keep(name: str, work: Callable[[], Part]) -> Part:
@@ -155,8 +148,7 @@ class Scorer:
         """
         if isinstance(texts, Tokens):
             return texts
-        if isinstance(texts, str) or not len(texts):
-            raise ValueError(f"texts must be a sequence of at least one text, got {texts!r}.")
+        require_texts(texts)
         if isinstance(texts[0], str):
             if self.tokenizer is None:
                 raise ValueError("texts are strings: give a tokenizer=, or lists of token ids.")
@@ -165,14 +157,13 @@ class Scorer:
         lengths = torch.tensor([len(row) for row in rows])
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         maskable = (torch.arange(ids.shape[1]) < lengths[:, None]) & ~self._is_special(ids)
-        if not maskable.any(dim=1).all():
-            raise ValueError(
-                f"text {int(maskable.any(dim=1).long().argmin())} has nothing to mask."
-            )
+        if len(bare := (~maskable.any(dim=1)).nonzero()):
+            raise ValueError(f"text {int(bare[0])} has nothing to mask.")
         return Tokens(ids, torch.zeros_like(ids), maskable, lengths)
 
     def is_frame(self, ids: Int[Tensor, "*B L"]) -> Bool[Tensor, "*B L"]:
         """Which tokens the tokenizer puts around a text: special ones, but for the unknown one."""
+        require(locals(), "int ids ... L")
         unknown = getattr(self.tokenizer, "unk_token_id", None)
         return self._is_special(ids) & (ids != (-1 if unknown is None else unknown))
 
@@ -182,6 +173,7 @@ class Scorer:
 
     def require_length(self, tokens: Tokens) -> None:
         """Raise ``ValueError`` for the first row that is longer than :attr:`max_length`."""
+        require(locals(), "tokens Tokens")
         long = tokens.lengths > (self.max_length or tokens.lengths.max())
         if long.any():
             which = int(long.long().argmax())
@@ -204,6 +196,7 @@ class Scorer:
         ``numbers`` are the rows' texts, for messages. Raises ``ValueError`` where an answer of the
         model is not finite.
         """
+        require(locals(), "int ids N L, bool mask N L, int types? N L, int numbers? N, generator?")
         if isinstance(self.source, _Function) and not self.source.vocab_size:
             most = int(mask.sum(dim=1).argmax())
             self.source.test(ids[most : most + 1], mask[most : most + 1])
@@ -265,15 +258,19 @@ def load(
     """
     if isinstance(model, Scorer):
         return model
-    require_count("max_tokens", max_tokens, 1)
-    if precision not in get_args(Precision):
-        raise ValueError(f"precision must be one of {get_args(Precision)}, got {precision!r}.")
+    require(locals(), "max_tokens 1.., max_length? 1.., identity? str, device str, revision? str")
+    require(locals(), "precision " + PRECISIONS)
+    try:
+        torch.empty(0, device="cpu" if device == "auto" else device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {device!r} cannot be used here: {error}") from error
     if isinstance(model, str | Path):
         tokenizer = model if tokenizer is None else tokenizer
         model = networks.load_network(model, revision=revision)
         device = str(gpu() or "cpu") if device == "auto" else device
     if isinstance(tokenizer, str | Path):
         tokenizer = networks.load_tokenizer(tokenizer, revision=revision)
+    require(locals(), "tokenizer? PreTrainedTokenizerBase")
     bounded = None if isinstance(model, MaskedLM) else max_tokens
     if isinstance(model, torch.nn.Module) and hasattr(model, "config"):
         if tokenizer is None:

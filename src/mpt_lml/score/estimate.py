@@ -1,12 +1,14 @@
 """The log-score of one row of tokens from few masks, with an honest error.
 
-The area Σ_M S(M) is S(D), which one pass with everything hidden gives, plus D − 1 times the mean of
-S over the sizes 1..D − 1. These are cut into K strata, and R masks take a random size from each. A
-mask's score less β times its control variate (the mean of b_j = log q(x_j | nothing) over the mask,
-less that over the row) has the same expectation whatever β is, as long as β does not see this
-mask: it is fitted to the other repeats, and drawn towards 1 where they say little. The R values of a
-stratum are then uncorrelated, but for the square of E β c, which is 0 without skewness; with their
-variance s_k², Σ_k s_k²/(R K²) is unbiased for the variance of the mean. R = 2 is enough.
+Where four whole orders of D masks fit the budget, their mean is the score and their spread its error:
+no estimator measured in chapter 18 does better. Otherwise the area Σ_M S(M) is S(D), which one pass
+with everything hidden gives, plus D − 1 times the mean of S over the sizes 1..D − 1. These are cut
+into K strata, and R masks take a random size from each. A mask's score less β times its control
+variate (the mean of b_j = log q(x_j | nothing) over the mask, less that over the row) has the same
+expectation whatever β is, as long as β does not see this mask: it is fitted to the other repeats, and
+drawn towards 1 where they say little. The R values of a stratum are then uncorrelated, but for the
+square of E β c, which is 0 without skewness; with their variance s_k², Σ_k s_k²/(R K²) is unbiased
+for the variance of the mean. R = 2 is enough.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mpt_lml.data import Tokens
 from mpt_lml.masks import from_ranks, sample_ranks, subsets
-from mpt_lml.scores import mask_score, mean_by_size
+from mpt_lml.scores import mask_score, over_orders
 
+FEWEST_ORDERS = 4
+"""For an error of three degrees of freedom; with fewer, Student's intervals are wider than strata's."""
 MOST_ROUNDS = 64
 """Most masks for a target error, as a multiple of those of the first round."""
 FIELDS = ("tokens", "windows", "passes", "score", "variance", "fourth", "orders", "pseudo")
@@ -48,38 +53,60 @@ def one_row(row: Tokens, plan: Plan) -> Generator[Tensor, Tensor, list[float]]:
     places = row.maskable[0].nonzero().flatten()
     count = len(places)
     exact = count <= 16 and 2**count - 1 <= plan.num_masks
+    fitting = plan.num_masks // count + plan.num_orders
+    whole = not exact and plan.num_orders > 0 and fitting >= FEWEST_ORDERS
     strata = max(1, min(count - 1, plan.num_masks // 2))
-    repeats = plan.num_masks // strata
+    if plan.error is not None:  # to stop early by chance is less likely with eight
+        fitting = max(fitting, 2 * FEWEST_ORDERS)
+    size, repeats = (count, fitting) if whole else (strata, plan.num_masks // strata)
 
-    def at_places(hidden: Tensor) -> Tensor:
-        return row.maskable.new_zeros(len(hidden), row.ids.shape[1]).index_copy(1, places, hidden)
+    def along(num_orders: int) -> Bool[Tensor, "P D"]:
+        ranks = sample_ranks(max(1, num_orders), count, generator=generator)[:num_orders]
+        return from_ranks(ranks[:, None], torch.arange(1, count + 1)).flatten(0, 1)
 
-    everything = torch.ones(0 if exact else 1, count, dtype=torch.bool)
-    hidden = subsets(count)[1:] if exact else _stratified(count, repeats, strata, generator)
-    ranks = sample_ranks(max(1, plan.num_orders), count, generator=generator)[: plan.num_orders]
-    orders = from_ranks(ranks[:, None], torch.arange(1, count + 1)).flatten(0, 1)
+    def draw(repeats: int) -> Bool[Tensor, "P D"]:
+        return along(repeats) if whole else _stratified(count, repeats, strata, generator)
+
+    def padded(masks: Bool[Tensor, "P D"]) -> Bool[Tensor, "P L"]:
+        return row.maskable.new_zeros(len(masks), row.ids.shape[1]).index_copy(1, places, masks)
+
+    hidden = subsets(count)[1:] if exact else draw(repeats)
+    orders = along(plan.num_orders if not exact and not whole else 0)
     single = torch.eye(count, dtype=torch.bool)[: count if plan.pseudo else 0]
-    together = [everything, hidden, orders, single]
-    values = (yield at_places(torch.cat(together)))[:, places]
-    passes = len(values)
-    alone, found, along, each = values.split([len(mask) for mask in together])
-    # The token that an order's mask of size M reveals has rank M − 1.
-    last = ranks[:, None] == torch.arange(count)[:, None]
-    along = (along.view(last.shape) * last).sum(dim=(1, 2))
-    spread = along.var().item() if plan.num_orders > 1 else math.nan
+    together = [torch.ones(1, count, dtype=torch.bool), hidden, orders, single]
+    # Orders begin with everything hidden and end with one token: no mask is asked for twice.
+    masks, where = torch.cat(together).unique(dim=0, return_inverse=True)
+    values, passes = (yield padded(masks))[:, places][where], len(masks)
+    alone, found, totals, each = values.split([len(mask) for mask in together])
     pseudo = each.sum().item() if plan.pseudo else math.nan
     if exact:
-        area = mean_by_size(mask_score(found, hidden), hidden.sum(dim=1), count)[1:].sum().item()
+        area, spread, *_ = over_orders(found[:, None], subsets(count))[:, 0].tolist()
         return [count, 1, passes, area, 0.0, 0.0, spread, pseudo]
+    totals = over_steps(totals, orders)
+    target, most = (plan.error or math.inf) * count, MOST_ROUNDS * plan.num_masks // size
     while True:
-        area, variance, fourth = _area(found, hidden, alone[0], strata)
-        repeats, most = len(hidden) // strata, MOST_ROUNDS * plan.num_masks // strata
-        if plan.error is None or repeats == most or variance <= (plan.error * count) ** 2:
+        if whole:
+            totals = over_steps(found, hidden)
+            area, variance = totals.mean().item(), totals.var().item() / len(totals)
+            fourth = variance**2 / (len(totals) - 1)
+        else:
+            area, variance, fourth = _area(found, hidden, alone[0], strata)
+        repeats = len(hidden) // size
+        if variance <= target**2 or repeats >= most:
+            spread = totals.var().item() if len(totals) > 1 else math.nan
             return [count, 1, passes, area, variance, fourth, spread, pseudo]
-        wanted = math.ceil(repeats * variance / (plan.error * count) ** 2)
-        more = _stratified(count, min(most, wanted) - repeats, strata, generator)
-        found = torch.cat([found, (yield at_places(more))[:, places]])
+        more = draw(min(most, math.ceil(repeats * variance / target**2)) - repeats)
+        found = torch.cat([found, (yield padded(more))[:, places]])
         hidden, passes = torch.cat([hidden, more]), passes + len(more)
+
+
+def over_steps(
+    values: Float[Tensor, "*B P D"], hidden: Bool[Tensor, "*B P D"]
+) -> Float[Tensor, "*B S"]:
+    """log p_σ along S = P/D orders, whose masks of sizes 1..D follow each other in ``hidden``."""
+    steps = hidden.unflatten(-2, (-1, hidden.shape[-1]))
+    shown_next = steps & ~pad(steps[..., :-1, :], (0, 0, 1, 0))
+    return (values.view(steps.shape) * shown_next).sum(dim=(-2, -1))
 
 
 def _stratified(

@@ -18,8 +18,9 @@ from mpt_lml import masks, networks
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.numerics import log_normal
 from mpt_lml.results import Estimate
+from mpt_lml.score.design import SEED
 from mpt_lml.score.door import Keep, Part, Progress, afresh, silent
-from mpt_lml.shapes import require_count
+from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["ImageScores", "images"]
@@ -100,10 +101,11 @@ def images(
     >>> images(mae, torch.zeros(3, 1, 8, 8), variance=0.1).per_patch.shape
     torch.Size([3])
     """
-    require_count("num_masks", num_masks, 1)
-    require_count("num_replicates", num_replicates, 2)
+    require(locals(), "num_masks 1.., num_replicates 2.., variance? (0,inf), revision? str")
+    require(locals(), "keep Callable, progress Callable, " + SEED)
     mae = model if isinstance(model, ViTMAE) else _load(model, revision)
     x, names = _pixels(images, mae) if isinstance(images, str | Path) else (images, ())
+    mae.require_data(x)
     if variance is None and len(x) < 2:
         raise ValueError("a single image has no others to fit the variance to: give variance=.")
 
@@ -144,6 +146,9 @@ def _pixels(folder: str | Path, mae: ViTMAE) -> tuple[Tensor, tuple[str, ...]]:
 
     channels, height, width = mae.image_shape
     found: dict[str, Tensor] = {}
+    require({"images": folder}, "images path")
+    if not Path(folder).is_dir():
+        raise ValueError(f"images: there is no folder {folder}.")
     for path in sorted(each for each in Path(folder).iterdir() if each.is_file()):
         try:
             with Image.open(path) as picture:

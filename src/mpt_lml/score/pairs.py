@@ -11,8 +11,9 @@ from torch import Tensor
 
 from mpt_lml.data import Tokens
 from mpt_lml.score.blocks import Blocks
+from mpt_lml.score.design import SEED
 from mpt_lml.score.door import Keep, Progress, Scorer, Texts, afresh, load, silent
-from mpt_lml.shapes import require_count
+from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["PairScores", "pairs"]
@@ -22,20 +23,12 @@ __all__ = ["PairScores", "pairs"]
 class PairScores:
     """Log-ratios of N pairs of texts, every Tensor (N,); nan for those that are not comparable.
 
-    Attributes
-    ----------
-    log_ratio, standard_error : Tensor
-        log q(x_A | x_R) − log q(y_A | x_R) in nats, A being the k places where x and y differ, mean
-        over orders of A; the error is over orders, 0 where all k! are in it.
-    inconsistency : Tensor
-        Standard deviation over orders, both texts in the same order. It is 0 for conditionals of
-        one joint distribution, and no error of the truth.
-    num_changed, num_passes : Tensor
-        k, and rows that went through the model for both texts.
-    incomparable : dict of int to str
-        The pairs that were skipped, each with the reason.
-    pseudo_difference : Tensor, optional
-        Difference of two pseudo-log-likelihoods, of 2D more passes: the usual, another quantity.
+    ``log_ratio`` is log q(x_A | x_R) − log q(y_A | x_R) in nats, A being the ``num_changed`` places k
+    where x and y differ, mean over orders of A; its ``standard_error`` is over orders, 0 where all k!
+    are in it. ``inconsistency`` is the standard deviation over orders, both texts in the same order: 0
+    for conditionals of one joint distribution, and no error of the truth. ``num_passes`` are rows that
+    went through the model for both texts, ``incomparable`` the pairs that were skipped, with the
+    reason. ``pseudo_difference``, of two pseudo-log-likelihoods (2D more passes), is another quantity.
 
     >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).double().log().expand(ids.shape + (2,))
     >>> pairs(coin, [[0, 1, 0]], [[0, 0, 0]]).log_ratio.exp()
@@ -88,7 +81,8 @@ def pairs(
     True
     """
     scorer = load(model, tokenizer)
-    require_count("num_orders", num_orders, 2)
+    require(locals(), "num_orders 2.., pseudo bool, skip bool, keep Callable, progress Callable")
+    require(locals(), SEED)
     one, other = scorer.encode(first), scorer.encode(second)
     if len(one) != len(other):
         raise ValueError(f"{len(one)} first texts came with {len(other)} second ones.")
@@ -100,8 +94,10 @@ def pairs(
     good = torch.tensor([n not in faults for n in range(len(one))])
     width, numbers = min(one.ids.shape[1], other.ids.shape[1]), torch.arange(len(one))
     texts = [
-        Tokens(text.ids[:, :width], text.types[:, :width], text.maskable[:, :width], text.lengths)
-        for text in (one, other)
+        Tokens(
+            t.ids[:, :width], t.types[:, :width], t.maskable[:, :width], t.lengths.clamp(max=width)
+        )
+        for t in (one, other)
     ]
     changed = (texts[0].ids != texts[1].ids) & good[:, None]
     blocks = Blocks(scorer, num_orders, seed)

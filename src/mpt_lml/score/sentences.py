@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mpt_lml.data import Tokens
+from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.results import Estimate
 from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.score.estimate import FIELDS, Plan, one_row, windows
-from mpt_lml.shapes import require_count, require_number
+from mpt_lml.spec import require
 
 __all__ = ["SentenceScores", "sentences"]
 
@@ -37,11 +37,11 @@ class SentenceScores:
         model takes is cut into ``num_windows``, each scored as if it stood alone. Texts that came
         as token ids have no characters and bytes.
     log_score, standard_error, degrees : Tensor (N,)
-        Mean of log p_σ over orders, its error over masks (0 where every mask was visited) and the
-        degrees of freedom of that error.
+        Mean of log p_σ over orders, its error over masks or orders (0 where every mask was visited)
+        and the degrees of freedom of that error.
     inconsistency : Tensor (N,)
         Standard deviation of log p_σ over orders. It is 0 for a joint distribution; it is no error
-        of ``log_score``, and says nothing about the truth. nan for fewer than two orders.
+        of ``log_score``, and says nothing about the truth. nan for fewer than two orders drawn.
     pseudo_log_likelihood : Tensor (N,)
         Σ_j log q(x_j | all others) (Salazar et al. 2020); nan where it was not asked for.
     documents : Tensor (N,) int64
@@ -68,6 +68,7 @@ class SentenceScores:
 
     def interval(self, level: float = 0.95) -> Float[Tensor, "N two"]:
         """Where ``log_score`` would be with every mask: Student's interval over masks, nats."""
+        require(locals(), "level (0,1)")
         from scipy import stats
 
         reach = torch.tensor(stats.t.ppf(0.5 * (1 + level), self.degrees.numpy()))
@@ -76,6 +77,7 @@ class SentenceScores:
 
     def bits_per(self, unit: Literal["token", "character", "byte"]) -> Float[Tensor, " N"]:
         """−``log_score`` in bits by what is scored. Raises ``ValueError`` for bytes of token ids."""
+        require(locals(), "unit token|character|byte")
         return _NATS_TO_BITS * self.log_score / self._size(unit)
 
     def mean(self, per: Unit = "sentence", *, documents: Tensor | None = None) -> Estimate:
@@ -85,6 +87,10 @@ class SentenceScores:
         √(G/(G − 1) Σ_g (Σ_{i∈g} r_i)²) / Σ_i u_i with the residuals r_i = y_i − mean · u_i. It
         contains the error over masks.
         """
+        require(locals(), "per sentence|token|character|byte")
+        require(
+            {"x": self.log_score, "documents": documents}, "x N, int documents? N", finite=False
+        )
         value = self.log_score if per == "sentence" else _NATS_TO_BITS * self.log_score
         size = torch.ones_like(value) if per == "sentence" else self._size(per).double()
         mean = value.sum() / size.sum()
@@ -130,28 +136,29 @@ def sentences(
     """Log-score of every text: E_σ log p_σ(x), the area under its mask-rate curve, nats.
 
     ``model``, ``tokenizer`` and ``texts`` are those of :func:`load` and :meth:`Scorer.encode`;
-    ``documents`` names the document of each text. ``num_masks`` masks besides the one of everything,
-    or all 2^D − 1 where that is not more; ``num_orders`` whole orders of D masks and, if ``pseudo``,
-    D masks of one token. ``error``: more masks, up to 64 times as many, until the standard error is
-    at most that many nats a token; see it in the result. A text's masks follow from ``seed`` and its
-    tokens, not from its neighbors. Parts of about equal work go by length through ``progress``, and
-    through ``keep``, as in :func:`curve`.
+    ``documents`` names the document of each text. ``num_masks`` masks, or all 2^D − 1 where that is
+    not more, and ``num_orders`` whole orders of D masks for the inconsistency; where four orders fit
+    both together, these and no others, and the score is their mean. If ``pseudo``, D masks of one
+    token. ``error``: more masks, up to 64 times as many, until the standard error is at most that
+    many nats a token; see it in the result, which is slightly optimistic after such a stop. A
+    text's masks follow from ``seed`` and its tokens, not from its neighbors. Parts of about equal
+    work go by length through ``progress``, and through ``keep``, as in :func:`curve`.
 
     Raises ``ValueError`` as :meth:`Scorer.encode` and where an answer of the model is not finite.
 
     >>> from mpt_lml.networks import small_bert_folder
     >>> found = sentences(small_bert_folder(), ["She was alone.", "He had come back."])
     >>> found.num_tokens, found.num_passes
-    (tensor([4, 5]), tensor([27, 46]))
+    (tensor([4, 5]), tensor([15, 31]))
     """
+    require(locals(), "num_masks 2.., num_orders 0.., pseudo bool, error? (0,inf), seed 0..")
+    require(locals(), "documents? Sequence, documents?* Hashable, keep Callable, progress Callable")
     scorer = load(model, tokenizer)
+    if not isinstance(texts, Tokens):
+        require_texts(texts)
     labels = list(range(len(texts))) if documents is None else list(documents)
     if len(labels) != len(texts):
         raise ValueError(f"{len(texts)} texts came with {len(labels)} documents.")
-    require_count("num_masks", num_masks, 2)
-    require_count("num_orders", num_orders, 0)
-    if error is not None:
-        require_number("error", error, "(0,inf)")
     plan = Plan(num_masks, num_orders, pseudo, error, seed)
     parts = list(_parts(scorer, texts, plan))
     kept = [

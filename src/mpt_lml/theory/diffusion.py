@@ -1,8 +1,7 @@
-"""Absorbing-state (masked) diffusion: its bound from the mask-rate curve, and its sampler.
+"""Absorbing-state (masked) diffusion: its bound from the mask-rate curve, and its sampler; nats.
 
-A schedule is a mask rate ρ(t) as a function of time, increasing from ρ(0) = 0 to ρ(1) = 1: at time t
-every coordinate is masked with probability ρ(t), independently (1 − α in the notation of the diffusion
-papers). A curve is the tensor (..., D) of S(x; M), M = 1..D. Everything is in nats.
+A schedule is a mask rate ρ(t), increasing from ρ(0) = 0 to ρ(1) = 1: at time t every coordinate is
+masked with that probability, independently. A curve is the tensor (..., D) of S(x; M), M = 1..D.
 """
 
 from __future__ import annotations

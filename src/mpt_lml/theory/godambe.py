@@ -1,9 +1,8 @@
 """How much a fixed mask size loses as an estimating equation: Godambe information, exact.
 
-Zero-mean Gaussian families N(0, Σ(θ)) at their true parameter. For a set R of coordinates,
-∇ log p(x_R) = x_Rᵀ G_R x_R − its mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have
-covariance 2 tr(G Σ G' Σ). By the chain rule a masked score is a difference of these, so that every
-expectation below is a sum over the 2^D subsets and nothing is sampled.
+Of families N(0, Σ(θ)) at their true parameter. For coordinates R, ∇ log p(x_R) = x_Rᵀ G_R x_R − its
+mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have covariance 2 tr(G Σ G' Σ). A masked
+score is a difference of these, so that every expectation is a sum over the 2^D subsets.
 """
 
 from __future__ import annotations
@@ -30,12 +29,8 @@ MAX_FEATURES = 12
 class GaussianFamily:
     """A point of a family N(0, Σ(θ)) and its tangent space.
 
-    Attributes
-    ----------
-    covariance : Tensor (D, D)
-        Σ at the true θ.
-    directions : Tensor (Q, D, D)
-        ∂Σ/∂θ_q; ``ValueError`` where they are not linearly independent.
+    ``covariance`` is Σ at the true θ, ``directions`` (Q, D, D) are ∂Σ/∂θ_q; ``ValueError`` where they
+    are not linearly independent.
 
     >>> identity = torch.eye(4)  # unit variances and one correlation, θ = c = 0.5
     >>> family = GaussianFamily(0.5 + 0.5 * identity, (1 - identity)[None])
@@ -109,18 +104,9 @@ class GaussianFamily:
 class Godambe:
     """Information H J⁻¹ H of every mask size, M = 1..D, for Q parameters, nats per datum.
 
-    After Godambe (1960); Varin, Reid & Firth (2011), Section 2.
-
-    Attributes
-    ----------
-    fisher : Tensor (Q, Q)
-        Of the likelihood.
-    sensitivity : Tensor (D, Q, Q)
-        H_M = −E ∇² D·S(x; M).
-    all_masks : Tensor (D, Q, Q)
-        J_M = Cov ∇ D·S(x; M) where every datum is scored under all masks of the size.
-    one_mask : Tensor (D, Q, Q)
-        J_M where every datum is scored under one random mask of its own.
+    After Godambe (1960); Varin, Reid & Firth (2011), Section 2. ``fisher`` (Q, Q) is the likelihood's,
+    ``sensitivity`` (D, Q, Q) is H_M = −E ∇² D·S(x; M), ``all_masks`` J_M = Cov ∇ D·S(x; M) where every
+    datum is scored under all masks of the size, ``one_mask`` that under one random mask of its own.
 
     >>> family = GaussianFamily.ppca(torch.tensor([[1.0], [2.0], [3.0]]).double(), 0.5)
     >>> [round(v, 2) for v in Godambe.of(family).efficiency().tolist()]
@@ -134,6 +120,9 @@ class Godambe:
 
     def __post_init__(self) -> None:
         require(vars(self), "fisher Q Q, sensitivity D Q Q, all_masks D Q Q, one_mask D Q Q")
+        for name, each in vars(self).items():  # where a size says nothing of a parameter, singular
+            slack = (name != "fisher") * (1e-6 * each.abs().max() + 1e-30)
+            require_definite(name, each + slack * torch.eye(len(self.fisher)).to(each))
 
     @classmethod
     def of(cls, family: GaussianFamily) -> Godambe:
@@ -160,8 +149,7 @@ class Godambe:
     def efficiency(self, masks_per_datum: int | None = None) -> Float[Tensor, " D"]:
         """Q / tr(I H⁻¹ J H⁻¹) of every size: 1 is maximum likelihood, ½ needs twice the data.
 
-        The trace is 2N times the expected divergence of the fitted model from the true one. NaN
-        where H_M is singular: the size does not identify the parameters.
+        NaN where H_M is singular: the size does not identify the parameters.
         """
         return self._relative(self.sensitivity, self.variability(masks_per_datum))
 

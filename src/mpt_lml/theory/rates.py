@@ -1,7 +1,7 @@
 """Where one masking rate is right, and few mask sizes in place of all; nats per coordinate.
 
-Under the model E S(x; M) falls with M (Han 1978), so D·S(M) overestimates E log p(x) at low rates
-and underestimates it at high ones. The *crossover rate* ρ* is the one at which it is right.
+Under the model E S(x; M) falls with M (Han 1978): D·S(M) is too high at low rates and too low at high
+ones. The *crossover rate* ρ* is the one at which it is right.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ def crossover(
 ) -> Float[Tensor, "*B"]:
     """ρ*, the rate at which a curve, joined by straight lines, *first* passes ``height``, (...).
 
-    A curve that falls passes it once; that of an overfitted model on held-out data can do so more
-    often. ``score`` (..., L) is S in nats at the increasing masking rates ``rate`` (L,), without them
-    at M/D for M = 1..D; ``height`` (...) is log p(x)/D, the mean of ``score`` where none is given.
+    ``score`` (..., L) is S in nats at the increasing masking rates ``rate`` (L,), without them at M/D
+    for M = 1..D; ``height`` (...) is log p(x)/D, the mean of ``score`` where none is given.
 
     Raises ``ValueError`` where a curve stays on one side of its height.
 
@@ -132,10 +131,9 @@ def sizes_and_weights(
 ) -> tuple[Int[Tensor, " L"], Float[Tensor, " L"]]:
     """Few sizes M_l and weights with Σ_l w_l S(M_l) ≈ Σ_{M=1}^D S(M), shapes (L,) and L ≤ num_sizes.
 
-    The nodes of ``rule`` on [½, D + ½] are rounded to whole sizes (equal ones become one). The
-    trapezoid joins them by straight lines. The other rules get the weights that sum every
-    polynomial of degree below L exactly over M = 1..D, so that rounding costs no order;
-    ``midpoint`` is even nodes with equal weights. Raises ``ValueError`` for another rule.
+    The nodes of ``rule`` on [½, D + ½] are rounded to whole sizes (equal ones become one).
+    ``midpoint`` has equal weights, the trapezoid straight lines; the other rules sum polynomials of
+    degree below L exactly over M = 1..D. Raises ``ValueError`` for another rule.
 
     >>> sizes, weights = sizes_and_weights(200, 3)
     >>> sizes.tolist(), round(weights.sum().item(), 9)
