@@ -103,7 +103,7 @@ def sizes_of(count: int) -> list[int]:
 @experiment(
     "probes",
     title="Area against linear probes of frozen features, by law of the mask size",
-    cost="about 20 min",
+    cost="about 40 min",
     quick={"seeds": (4, 44), "sets": ("digits", "vae"), "width": 16, "image_steps": (0, 2, 6)}
     | {"vae_steps": (0, 6), "num_data": 300, "num_scored": 10, "hidden": 8, "samples": 3},
     resumable=True,
