@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.shapes import require_answer, require_finite
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_answer, require_finite
 
 __all__ = ["climb"]
 

@@ -70,10 +70,8 @@ def require_writable(folder: str | Path) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError as error:
-        raise PermissionError(
-            f"cannot write to the output folder {folder}: {error.strerror}. "
-            "Name another one with --out DIR."
-        ) from error
+        said = f"cannot write to the output folder {folder}: {error.strerror}"
+        raise PermissionError(f"{said}. Name another one with --out DIR.") from error
 
 
 def require_target(path: Path) -> None:

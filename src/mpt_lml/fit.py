@@ -21,8 +21,7 @@ from mpt_lml.files import (
     save_tensors,
 )
 from mpt_lml.results import History
-from mpt_lml.shapes import require_answer
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_answer
 
 __all__ = ["Checkpoint", "DivergedError", "descend", "maximize"]
 
@@ -31,7 +30,7 @@ Objective = Callable[[Parameters, Sequence[torch.Generator]], Tensor]
 Tracked = Callable[[Parameters], Tensor]
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 Schedule = torch.optim.lr_scheduler.LRScheduler
-_RUN = "generators* Generator, checkpoint? Checkpoint, progress Callable"
+_RUN = "generators Sequence, generators* Generator, checkpoint? Checkpoint, progress Callable"
 
 
 def silent(items: Iterable[Any], description: str) -> Iterable[Any]:
@@ -150,6 +149,7 @@ def descend(
     """
     require(locals(), f"network Module, loss Callable, num_steps 1.., label str, {_RUN}")
     require(locals(), f"max_norm? (0,inf), watch? Callable, watched* 0..{num_steps}")
+    require(locals(), "schedules Sequence")
     require({"schedules": schedules or [None]}, "schedules* LRScheduler")
     if watched and watch is None:
         raise ValueError(f"watched = {watched} needs a function watch().")

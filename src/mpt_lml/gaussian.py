@@ -17,8 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI, NotPositiveDefiniteError, log_normal
-from mpt_lml.shapes import require_mask
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_mask
 
 __all__ = [
     "LowRankPosterior",

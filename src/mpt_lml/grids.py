@@ -18,8 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI
-from mpt_lml.shapes import require_answer, require_dtype, require_finite
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_answer, require_dtype, require_finite
 
 __all__ = ["Grid", "find_modes", "gauss_hermite", "trapezoid"]
 
@@ -186,10 +185,7 @@ def find_modes(
     remaining = decrement.max().sqrt().item()
     if remaining <= (tolerance if accepted is None else accepted):
         return z, precision
-    raise RuntimeError(
-        f"no mode after {max_steps} Newton steps (largest remaining step {remaining:.1e} posterior "
-        "standard deviations). Start elsewhere."
-    )
+    raise RuntimeError(f"no mode after {max_steps} Newton steps: {remaining:.1e} sd off.")
 
 
 def _newton(log_joint: _LogJoint, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -240,8 +236,7 @@ def _require_axes(latent_dim: int, nodes_per_axis: int) -> None:
     require(locals(), "latent_dim 1.., nodes_per_axis 2..")
     if latent_dim > MAX_LATENT_DIM:
         raise ValueError(
-            f"latent_dim = {latent_dim} is too large for a grid (at most {MAX_LATENT_DIM}: "
-            f"{nodes_per_axis} nodes an axis would be {nodes_per_axis**latent_dim:.3g} nodes). "
+            f"latent_dim = {latent_dim} is too large for a grid (at most {MAX_LATENT_DIM}). "
             "estimators.iwae and estimators.ais need no grid."
         )
 

@@ -16,8 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from mpt_lml.shapes import require_count, require_enumerable, require_number
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_count, require_enumerable, require_number
 
 __all__ = [
     "BernoulliRate",
@@ -181,10 +180,8 @@ def from_ranks(
 def sample_ranks(num_masks: int, num_features: int, *, generator: Generator) -> Int[Tensor, "P D"]:
     """Ranks 0..D−1 of the coordinates in P uniformly random orders, (P, D), for :func:`from_ranks`."""
     require(locals(), "num_masks 1.., num_features 1.., generator")
-    noise = torch.rand(
-        num_masks, num_features, generator=generator, dtype=torch.float64, device=generator.device
-    )
-    return noise.argsort(dim=1)
+    where: Any = {"dtype": torch.float64, "device": generator.device}
+    return torch.rand(num_masks, num_features, generator=generator, **where).argsort(dim=1)
 
 
 def sample_masks(
@@ -248,7 +245,6 @@ def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
     require(locals(), "int order ... D")
     num_features = order.shape[-1]
     if not torch.equal(order.sort(dim=-1).values, torch.arange(num_features).expand_as(order)):
-        raise ValueError(
-            f"order must be a permutation of 0..{num_features - 1}, got {order.tolist()}."
-        )
+        legal = f"0..{num_features - 1}, got {order.tolist()}"
+        raise ValueError(f"order must be a permutation of {legal}.")
     return from_ranks(order.argsort(dim=-1)[..., None, :], torch.arange(1, num_features + 1))

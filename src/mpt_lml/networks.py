@@ -229,10 +229,8 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
         config = AutoConfig.from_pretrained(source, **how)
     is_mae = config.model_type == "vit_mae"
     if not is_mae and type(config) not in AutoModelForMaskedLM._model_mapping:
-        raise ValueError(
-            f"{source} is a {config.model_type!r} model, which has no masked-LM head and is no "
-            "ViT-MAE: it cannot say log p of what is hidden. Use a model of BERT's kind."
-        )
+        kind = f"a {config.model_type!r} model, which has no masked-LM head and is no ViT-MAE"
+        raise ValueError(f"{source} is {kind}: use a model of BERT's kind.")
     loader: Any = ViTMAEForPreTraining if is_mae else AutoModelForMaskedLM
     with loading(source, revision) as how:
         how |= {"config": config, "dtype": torch.float32, "use_safetensors": True}

@@ -17,8 +17,7 @@ from torch.nn.functional import softplus
 from mpt_lml import grids, masks, scores
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.vae import Parameters, dense, divergence_from_prior, log_likelihood
-from mpt_lml.shapes import require_mask
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_mask
 
 __all__ = ["curve", "exact", "linear_elbo", "log_marginal", "mixture", "sampled", "second_moment"]
 
@@ -220,10 +219,8 @@ def recursive(
         raise ValueError(f"{samples} draws of z are asked for and noise holds {len(noise)}.")
     before = len(noise) - samples
     if pixel_noise is not None and (noise_variance is None or len(pixel_noise) != before):
-        raise ValueError(
-            f"refilling with draws needs a Gaussian likelihood and pixel_noise for {before} rounds, "
-            f"got noise_variance={noise_variance} and {len(pixel_noise)}."
-        )
+        given = f"{before} rounds, got {noise_variance} and {len(pixel_noise)}"
+        raise ValueError(f"refilling needs a noise_variance and pixel_noise for {given}.")
 
     def filled_with(output: Tensor) -> Tensor:
         return torch.where(mask, output.sigmoid() if noise_variance is None else output, x)

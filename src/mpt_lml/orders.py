@@ -20,8 +20,7 @@ from mpt_lml import masks
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import chunks
 from mpt_lml.scores import over_orders
-from mpt_lml.shapes import require_count, require_enumerable
-from mpt_lml.spec import require, require_reveal
+from mpt_lml.spec import require, require_count, require_enumerable, require_reveal
 
 __all__ = ["draw", "every", "exact", "log_probability", "mixture_bound"]
 

@@ -50,9 +50,8 @@ def mask_curve(
     marker = "o" if len(score) <= 30 else ""
     (line,) = ax.plot(position, score, marker=marker, label=label, color=color)
     if error.any():
-        ax.fill_between(
-            position, score - error, score + error, color=line.get_color(), alpha=0.25, lw=0
-        )
+        ends = score - error, score + error
+        ax.fill_between(position, *ends, color=line.get_color(), alpha=0.25, lw=0)
     if area:
         ax.fill_between(position, 0.0, score, color=line.get_color(), alpha=0.15, lw=0)
     ax.set_xlabel("masked coordinates M")

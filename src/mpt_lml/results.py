@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpt_lml.shapes import require_finite, require_number
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_finite, require_number
 
 __all__ = ["Estimate", "History", "MaskCurve"]
 
@@ -88,9 +87,8 @@ class MaskCurve:
         require_number("standard_error", self.standard_error.nan_to_num().min(), "[0,inf]")
         sizes = self.num_masked
         if sizes[0] < 1 or sizes[-1] > self.num_features or (sizes.diff() <= 0).any():
-            raise ValueError(
-                f"num_masked must increase within 1..{self.num_features}, got {sizes.tolist()}."
-            )
+            legal = f"1..{self.num_features}, got {sizes.tolist()}"
+            raise ValueError(f"num_masked must increase within {legal}.")
 
     @property
     def mask_rate(self) -> Tensor:
@@ -128,10 +126,7 @@ class MaskCurve:
         Raises ``ValueError`` on a grid with missing sizes.
         """
         if self.area_rule != "exact sum":
-            raise ValueError(
-                f"partial sums need every size 1..{self.num_features}; this curve has "
-                f"{len(self.num_masked)} of them."
-            )
+            raise ValueError(f"partial sums need every size 1..{self.num_features}.")
         return self.score.cumsum(0)
 
 

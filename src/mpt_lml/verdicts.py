@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from mpt_lml.shapes import require_count
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_count
 
 __all__ = ["agrees", "apart", "equivalent", "exceeds", "interval", "mean_and_error"]
 

@@ -10,7 +10,6 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "mpt_lml"
 FLOORS = {
     "checkpoints": 0,
-    "shapes": 0,
     "spec": 0,
     "numerics": 0,
     "results": 0,
@@ -35,7 +34,6 @@ WINGS = {"bfgs", "data", "fit", "networks", "page", "plots", "symbolic"}
 # Scores of texts take their tokens and the networks that are loaded by name, and r* of a curve.
 LEANS = {("score", "data"), ("score", "networks"), ("score", "theory"), ("commands", "networks")}
 # The checks at the door are under everything.
-LEANS |= {(room, "shapes") for room in ("spec", "results", "verdicts", "files")}
 LEANS |= {(room, "spec") for room in ("results", "verdicts", "files")}
 # Rooms of several modules: all of them may import these, which import none of the others.
 BASES = {

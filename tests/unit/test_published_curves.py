@@ -30,7 +30,7 @@ def test_the_file_is_the_one_with_the_stated_origin() -> None:
 def test_a_file_that_was_changed_is_refused(tmp_path: Path, monkeypatch) -> None:
     content = (ROOT / "book/results/published_curves/bert_base.csv").read_text()
     path = tmp_path / "bert_base.csv"
-    monkeypatch.setattr("mpt_lml.data.published.book_file", lambda _: path)
+    monkeypatch.setattr("mpt_lml.data.paper.book_file", lambda _: path)
     path.write_text(content.replace("\n", "\r\n"))
     assert len(data.published_curves()) == 10
     for changed in ("", content[: len(content) // 2], content.replace("-5", "-4")):

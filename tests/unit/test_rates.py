@@ -66,6 +66,129 @@ class TestCrossover:
         assert abs(error - rows.std().item() / math.sqrt(30)) < 1e-12
 
 
+def two_state(flip: float, gaps: int) -> torch.Tensor:
+    """h(1), ..., h(gaps) of a fair coin that is turned with probability ``flip`` each step."""
+    p = 0.5 - 0.5 * (1 - 2 * flip) ** torch.arange(1, gaps + 1, **f64)
+    return -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p))
+
+
+def log_variance(phi: float, gaps: int) -> torch.Tensor:
+    """h(1), ..., h(gaps) of AR(1) with variance 1."""
+    lag = torch.arange(1, gaps + 1, **f64)
+    return 0.5 * (math.log(2 * math.pi * math.e) + torch.log1p(-(phi ** (2 * lag))))
+
+
+class TestChain:
+    """Exact siblings: every subset of a joint table or of a covariance; closed forms of the limit."""
+
+    @pytest.mark.parametrize("size", [2, 3, 9])
+    @pytest.mark.parametrize(
+        ("start", "move"), [((0.5, 0.5), (0.9, 0.9)), ((0.6, 0.4), (0.8, 0.7))]
+    )
+    def test_curve_of_two_states_against_the_joint_table(
+        self, size: int, start: tuple[float, float], move: tuple[float, float]
+    ) -> None:
+        marginal = torch.tensor(start, **f64)
+        T = torch.tensor([[move[0], 1 - move[0]], [1 - move[1], move[1]]], **f64)
+        assert (marginal @ T - marginal).abs().max() < 1e-12  # stationary
+        joint = marginal
+        for _ in range(size - 1):
+            joint = joint[..., None] * T
+        total, power, gap_entropy = torch.zeros(size + 1, **f64), T, []
+        for subset in masks.subsets(size):
+            hidden = (~subset).nonzero().flatten().tolist()
+            table = joint.sum(dim=hidden) if hidden else joint
+            total[subset.sum()] += torch.xlogy(table, table).sum() / math.comb(size, subset.sum())
+        for _ in range(size - 1):
+            gap_entropy.append(-(marginal @ torch.xlogy(power, power).sum(dim=1)))
+            power = power @ T
+        h = -torch.xlogy(marginal, marginal).sum().item()
+        found = rates.chain_curve(torch.stack(gap_entropy), h)
+        torch.testing.assert_close(found, total.diff().flip(0), rtol=0, atol=1e-12)
+
+    def test_curve_of_ar1_against_all_determinants(self) -> None:
+        lag = (torch.arange(8, **f64)[:, None] - torch.arange(8)).abs()
+        total = torch.zeros(9, **f64)
+        for subset in masks.subsets(8)[1:]:
+            C = 0.9 ** lag[subset][:, subset]
+            entropy = 0.5 * torch.logdet(2 * math.pi * math.e * C)
+            total[subset.sum()] -= entropy / math.comb(8, subset.sum())
+        found = rates.chain_curve(log_variance(0.9, 7), 0.5 * math.log(2 * math.pi * math.e))
+        torch.testing.assert_close(found, total.diff().flip(0), rtol=0, atol=1e-12)
+
+    def test_curve_is_that_of_random_masks_in_three_hundred_coordinates(self) -> None:
+        # Coordinates in a random order: each Cholesky pivot is a variance given those before it.
+        lag = (torch.arange(300, **f64)[:, None] - torch.arange(300)).abs()
+        C, g = 0.9**lag, torch.Generator().manual_seed(3)
+        orders = torch.stack([torch.randperm(300, generator=g) for _ in range(60)])
+        pivots = torch.linalg.cholesky(C[orders[:, :, None], orders[:, None, :]])
+        S = -0.5 * math.log(2 * math.pi * math.e) - pivots.diagonal(dim1=1, dim2=2).log().flip(1)
+        exact = rates.chain_curve(log_variance(0.9, 299), 0.5 * math.log(2 * math.pi * math.e))
+        # Thirty bins of ten sizes; 3.7 standard errors in any of thirty: once in 150 seeds.
+        binned, truth = S.reshape(60, 30, 10).mean(dim=2), exact.reshape(30, 10).mean(dim=1)
+        error = binned.std(dim=0) / 60**0.5
+        assert ((binned.mean(dim=0) - truth).abs() < 3.7 * error).all()
+        assert error.max() < 0.05 and abs(exact.sum() - S[0].sum()) < 1e-9  # each order's area
+
+    def test_limit_of_the_logarithm_to_twelve_digits(self) -> None:
+        # 1 - argmax of rho E ln G, by mpmath with 40 digits from an integral without a series.
+        found = rates.chain_crossover(torch.arange(1, 3000, **f64).log())
+        assert abs(found - 0.658321695719613759749) < 1e-12
+
+    @pytest.mark.parametrize("k", [1, 2, 5])
+    def test_limit_of_a_ramp_in_closed_form(self, k: int) -> None:
+        ramp = (torch.arange(1, 900, **f64) - 1).clamp(max=k)  # q (1 - q^k)
+        assert abs(rates.chain_crossover(ramp) - (k + 1) ** (-1 / k)) < 1e-12
+
+    @pytest.mark.parametrize("phi", [0.3, 0.9, 0.97])
+    def test_long_chains_approach_the_limit_like_one_over_d(self, phi: float) -> None:
+        limit, edge = (
+            rates.chain_crossover(log_variance(phi, 4000)),
+            0.5 * math.log(2 * math.pi * math.e),
+        )
+        gaps = [
+            rates.crossover(rates.chain_curve(log_variance(phi, D - 1), edge)).item() - limit
+            for D in (200, 400, 800)
+        ]
+        assert 1.9 < gaps[0] / gaps[1] < 2.1 and 1.95 < gaps[1] / gaps[2] < 2.05
+        assert 0 < gaps[2] < 2e-3
+
+    def test_limit_of_ar1_falls_linearly_from_the_logarithm(self) -> None:
+        # E ln((1 - phi^(2G))/(1 - phi^2)) = E ln G - E(G - 1)(1 - phi^2)/2 + ...
+        log, far = rates.chain_crossover(torch.arange(1, 3000, **f64).log()), []
+        for phi2 in (0.99, 0.999):
+            far.append((log - rates.chain_crossover(log_variance(phi2**0.5, 40_000))) / (1 - phi2))
+        assert far[1] > 0 and abs(far[0] / far[1] - 1) < 0.02
+
+    def test_persistent_coin(self) -> None:
+        # u(g) = g ln(1/flip) - g ln g to first order: 1 - 1/ln(1/flip), up to the order of its square.
+        for flip in (1e-3, 1e-5):
+            short = 1 / math.log(1 / flip)
+            found = rates.chain_crossover(two_state(flip, 100_000))
+            assert abs(found - (1 - short)) < short**2
+
+    def test_scale_and_offset_do_not_matter(self) -> None:
+        h = log_variance(0.95, 2000)
+        assert abs(rates.chain_crossover(3 * h + 7) - rates.chain_crossover(h)) < 1e-9
+
+    @pytest.mark.bad_input
+    def test_what_no_chain_has_is_refused(self) -> None:
+        log = torch.arange(1, 200, **f64).log()
+        for wrong in (-log, log**2):
+            with pytest.raises(ValueError, match="by less and less"):
+                rates.chain_curve(wrong, 99.0)
+            with pytest.raises(ValueError, match="by less and less"):
+                rates.chain_crossover(wrong)
+        with pytest.raises(ValueError, match="finite"):
+            rates.chain_curve(log_variance(1.5, 9), 1.4)
+        with pytest.raises(ValueError, match="never raises an entropy"):
+            rates.chain_curve(log, 5.0)
+        with pytest.raises(ValueError, match="all rates one score"):
+            rates.chain_crossover(torch.zeros(9, **f64))
+        with pytest.raises(ValueError, match="further than 20 gaps"):
+            rates.chain_crossover(log[:20])
+
+
 class TestFewSizes:
     @pytest.mark.parametrize("rule", ["gauss-legendre", "clenshaw-curtis"])
     @pytest.mark.parametrize("count", [1, 3, 8])

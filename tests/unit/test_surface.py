@@ -124,7 +124,7 @@ def test_chapters_import_the_public_surface_only() -> None:
         ("from mpt_lml import experiments\nexperiments.find('a')", 1),
         ("from mpt_lml import numerics", 1),
         ("from mpt_lml.experiments import cli", 1),
-        ("def late():\n    import mpt_lml.shapes", 1),
+        ("def late():\n    import mpt_lml.spec", 1),
         ("%matplotlib inline\nfrom mpt_lml.masks import _rank", 1),
     ],
 )

@@ -268,6 +268,8 @@ def names_it(message: str, name: str, value: Any) -> bool:
     words = [name.removesuffix("s"), name.replace("_", " "), repr(value)[:20], type(value).__name__]
     if isinstance(value, Tensor):
         words += [str(tuple(value.shape)), str(value.dtype)]
+    if isinstance(value, dict):
+        words += map(str, value)
     if isinstance(value, str | Path):
         words += [str(value)] if str(value) else []
     return any(word in message for word in words)

@@ -233,7 +233,7 @@ def _latent() -> dict[str, Case]:
         )
         found[f"{name}.log_joint"] = case(model.log_joint, x=own, z=z, observed=optional(shown))
     found["BernoulliPCA.logits"] = case(
-        BERNOULLI.logits, z=tensor(0 * PIXELS[:, :1], "0", lead=True)
+        BERNOULLI.logits, z=tensor(0 * PIXELS[0, :1], lead=True, nan=True)
     )
     found["VAE.encode"] = case(VAE.encode, x=tensor(PIXELS[0].float(), lead=True, nan=True))
     found["VAE.decode"] = case(VAE.decode, z=tensor(0 * PIXELS[0, :1].float(), lead=True, nan=True))
@@ -351,6 +351,7 @@ def _models() -> dict[str, Case]:
                     isinstance(v, Tensor)
                     and v.dtype == torch.int64
                     and v.shape == (4,)
+                    and v.layout == torch.strided
                     and v.unique().tolist() == list(range(len(v.unique())))
                 )
             ),
@@ -440,6 +441,7 @@ def _masks() -> dict[str, Case]:
                 legal=lambda v: (
                     isinstance(v, Tensor)
                     and v.dtype == torch.int64
+                    and v.layout == torch.strided
                     and v.ndim > 0
                     and v.numel() > 0
                     and torch.equal(v.sort(-1).values, torch.arange(v.shape[-1]).expand_as(v))
@@ -502,7 +504,9 @@ def _curves() -> dict[str, Case]:
                     and v.is_floating_point()
                     and v.layout == torch.strided
                     and v.numel() > 0
-                    and (v.shape in ((2, 3), (1, 3)) or (v.ndim == 3 and v.shape[::2] == (2, 3)))
+                    and (
+                        1 <= v.ndim <= 3 and v.shape[-1] == 3 and (v.ndim == 1 or len(v) in (1, 2))
+                    )
                 ),
                 passes_on=False,
             ),
@@ -553,11 +557,11 @@ def _estimators() -> dict[str, Case]:
     shown = optional(tensor(torch.ones(3) > 0, lead=True).but(value=lambda: torch.ones(3, 3) > 0))
     rule = function(estimators.from_prior, lambda *a: torch.zeros(3, 1), lambda m, x, o: x)
     proposal = estimators.from_prior(VAE, f32, None)
-    unit = {"mean": tensor(torch.zeros(3, 2)), "factor": tensor(torch.eye(2).repeat(3, 1, 1))}
+    # What is not finite is passed on to the draws.
+    unit = {"mean": tensor(torch.zeros(3, 2), nan=True)}
+    unit["factor"] = tensor(torch.eye(2).repeat(3, 1, 1), nan=True)
     from mpt_lml.estimators.latent import GaussianProposal
 
-    regular = lambda v: not bool(torch.linalg.inv_ex(v).info.any())  # noqa: E731
-    unit["factor"] = tensor(torch.eye(2).repeat(3, 1, 1), also=regular)
     moment = torch.eye(3).double()[None] + 0.5
     return {
         "estimators.at_mode": case(
@@ -649,7 +653,12 @@ def _objectives() -> dict[str, Case]:
     known = {
         # What is not finite is passed on: fit.maximize names the epoch and the run.
         "loadings": tensor(
-            w, "1", nan=True, bare=True, also=lambda v: len(v) == 3 and not v.isinf().any()
+            w,
+            "1",
+            nan=True,
+            bare=True,
+            lead=True,
+            also=lambda v: v.shape[-2] == 3 and not v.isinf().any(),
         ),
         "noise_variance": tensor(
             torch.tensor(0.5).double(), nan=True, lead=True, also=positive
@@ -661,7 +670,7 @@ def _objectives() -> dict[str, Case]:
                 and bool((v.isnan() | (v > 0)).all())
             )
         ),
-        "moment": tensor(moment, nan=True, lead=True, also=lambda v: v.ndim == 2),
+        "moment": tensor(moment, nan=True, lead=True),
     }
     few = mask(torch.tensor([True, False, True]), "").but(
         value=lambda: torch.tensor([[True, False, True], [True, True, True]]),
@@ -709,7 +718,7 @@ def _gaussian() -> dict[str, Case]:
         legal=lambda v: (
             isinstance(v, Tensor)
             and v.dtype == torch.float64
-            and v.shape == (4, 4)
+            and v.shape in ((4, 4), (1, 4, 4))
             and v.layout == torch.strided
         )
     )
@@ -877,7 +886,12 @@ def _training() -> dict[str, Case]:
                 )
             ),
             track_every=count(1),
-            snapshots=several([0, 2], count(2, 0, 2), least=0),
+            snapshots=several([0, 2], count(2, 0, 2), least=0).but(
+                legal=lambda v: (
+                    isinstance(v, list | tuple | set | dict | range)
+                    and all(integer(each) and 0 <= each <= 2 for each in v)
+                )
+            ),
             checkpoint=optional(instance(lambda: None)),
             progress=function(fit.silent),
         ),
@@ -945,11 +959,8 @@ def _theory() -> dict[str, Case]:
             diffusion.speed,
             schedule=clock.but(legal=lambda v: v is torch.square),
             time=tensor(
-                torch.tensor([0.0, 0.5]),
-                "0",
-                lead=True,
-                also=lambda v: bool(((v >= 0) & (v <= 1)).all()),
-            ),
+                torch.tensor(0.5), lead=True, also=lambda v: bool(((v >= 0) & (v <= 1)).all())
+            ).but(value=lambda: torch.tensor([0.0, 0.5])),
         ),
         "theory.diffusion.nelbo": case(
             diffusion.nelbo, score=own, schedule=clock, num_nodes=count(8)
@@ -960,7 +971,7 @@ def _theory() -> dict[str, Case]:
         "theory.diffusion.block_elbo": case(
             diffusion.block_elbo,
             score=tensor(score, "0", nan=True, lead=True),
-            num_steps=count(2, 1, 3),
+            num_steps=count(3, 1, 3),  # with fewer blocks not every size is read
         ),
         "theory.diffusion.sample": case(
             diffusion.sample,
@@ -1011,6 +1022,15 @@ def _theory() -> dict[str, Case]:
         "theory.godambe.Godambe.gradient_rms": case(
             INFORMATION.gradient_rms, metric=choice("fisher", "euclidean")
         ),
+        "theory.rates.chain_crossover": case(
+            rates.chain_crossover,
+            gap_entropy=tensor(torch.arange(1.0, 90.0).double().log(), also=_of_a_chain),
+        ),
+        "theory.rates.chain_curve": case(
+            rates.chain_curve,
+            gap_entropy=tensor(torch.tensor([0.0, 0.7, 1.1]).double(), "0", also=_of_a_chain),
+            marginal_entropy=number(2.0, 1.1),
+        ),
         "theory.rates.crossover": case(
             rates.crossover,
             score=tensor(torch.tensor([0.0, -1.0, -5.0]).double(), lead=True),
@@ -1043,7 +1063,8 @@ def _theory() -> dict[str, Case]:
             ).but(
                 legal=lambda v: (
                     isinstance(v, Tensor)
-                    and v.dtype == torch.float32
+                    and v.dtype in (torch.float32, torch.float64)
+                    and v.layout == torch.strided
                     and v.ndim == 2
                     and len(v) > 1
                     and v.shape[1] > 0
@@ -1070,6 +1091,10 @@ def _theory() -> dict[str, Case]:
             rule=choice("midpoint", "trapezoid", "gauss-legendre", "clenshaw-curtis"),
         ),
     }
+
+
+def _of_a_chain(h: Tensor) -> bool:
+    return bool((h.diff() >= -1e-5).all() and (h.diff().diff() <= 1e-5).all())
 
 
 def _definite(v: Tensor) -> bool:
@@ -1131,7 +1156,7 @@ def _results() -> dict[str, Case]:
             curve=instance(lambda: CURVE, mpt_lml.MaskCurve),
             ax=_axes(),
             label=optional(text()),
-            color=optional(choice("C0", "red")),
+            color=_color(),
             area=flag(),
         ),
         "plots.convergence": case(
@@ -1139,7 +1164,7 @@ def _results() -> dict[str, Case]:
             difference=tensor(torch.zeros(2, 5), "01"),
             ax=_axes(),
             label=optional(text()),
-            color=choice("C0", "red"),
+            color=_color(),
         ),
         "data.Images": case(
             lambda pixels, shape: data.Images(pixels, shape).grid,
@@ -1193,6 +1218,13 @@ def _results() -> dict[str, Case]:
     for name in ("agrees", "apart", "exceeds"):
         found[f"verdicts.{name}"] = case(getattr(verdicts, name), **value, at=number(0.0))
     return found
+
+
+def _color() -> Kind:
+    from matplotlib.colors import is_color_like
+
+    known = lambda v: v is None or is_color_like(v)  # noqa: E731
+    return choice("C0", "red").but(legal=known)
 
 
 def _axes() -> Kind:
@@ -1304,6 +1336,7 @@ def _command() -> dict[str, Case]:
         [*settings[:at_], f"{key}={bad}", *settings[at_ + 1 :]]
         for at_, key in enumerate(QUICK)
         for bad in ("", "0", "-3", "2.5", "nan", "inf", "one", "None", "True", "[1]", "1,2")
+        if (key, bad) != ("latent_dim", "0")
     ] + [
         ["num_masks="],
         ["num_masks=0"],

@@ -52,18 +52,9 @@ def add_to(commands: Any) -> None:
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--precision", choices=("float32", "bfloat16", "float16"), default="float32")
     add("--max-tokens", type=int, default=8192, metavar="N", help="in the network at a time")
-    add(
-        "--masks",
-        type=int,
-        metavar="N",
-        help="sentences, curve, images: masks each, or at each rate",
-    )
-    add(
-        "--orders",
-        type=int,
-        metavar="N",
-        help="sentences: for inconsistency, and the score where four fit; pairs, answers: at most",
-    )
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
+    add("--masks", **number, help="sentences, curve, images: masks each, or at each rate")
+    add("--orders", **number, help="sentences: for inconsistency; pairs, answers: at most")
     add("--error", type=float, metavar="E", help="sentences: masks until E nats a token is reached")
     both = argparse.BooleanOptionalAction
     add("--pseudo", action=both, help="sentences, pairs: pseudo-log-likelihoods beside it, or not")

@@ -70,8 +70,12 @@ class Images:
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        require(vars(self), "pixels N D, shape* 1..")
-        if len(self.shape) not in (2, 3) or math.prod(self.shape) != self.pixels.shape[1]:
+        require(vars(self), "pixels N D, shape tuple, shape* 1..")
+        if (
+            len(self.shape) < 2
+            or self.shape[2:] not in ((), (3,))
+            or math.prod(self.shape) != self.pixels.shape[1]
+        ):
             raise ValueError(f"shape must be (H, W) or (H, W, 3) of the pixels, got {self.shape}.")
         if self.pixels.min() < 0 or self.pixels.max() > 1:
             raise ValueError("pixels must lie in [0, 1]. Divide bytes by 255.")

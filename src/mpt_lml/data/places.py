@@ -11,19 +11,11 @@ DATA_VARIABLE = "MPT_LML_DATA"
 
 
 class DataNotFoundError(FileNotFoundError):
-    """Data asked for by name are not on this machine; the message names the ways to get them.
-
-    >>> issubclass(DataNotFoundError, OSError)
-    True
-    """
+    """Data asked for by name are not on this machine; the message names the ways to get them."""
 
 
 class CorruptDataError(ValueError):
-    """A data file is not the published one.
-
-    >>> issubclass(CorruptDataError, ValueError)
-    True
-    """
+    """A data file is not the published one."""
 
 
 def local(place: str) -> Path | None:

@@ -79,11 +79,7 @@ _WRITTEN = (
 
 @dataclass(frozen=True)
 class Sentences:
-    """Texts in the order of their file; ``second`` is the other half of each pair.
-
-    >>> len(sentences("written").first)
-    12
-    """
+    """Texts in the order of their file; ``second`` is the other half of each pair."""
 
     first: tuple[str, ...]
     second: tuple[str, ...] | None = None

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mpt_lml.shapes import require_count, require_ids
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_count, require_ids
 
 __all__ = ["Tokens", "encode"]
 

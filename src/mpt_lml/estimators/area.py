@@ -16,8 +16,7 @@ from mpt_lml import curves, masks, scores
 from mpt_lml.curves import Scheme, Targets
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import Estimate
-from mpt_lml.shapes import require_enumerable
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_enumerable
 from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["area", "exact", "exact_variance", "ordered_chain", "random_size"]

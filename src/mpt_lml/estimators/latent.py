@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -57,9 +58,8 @@ class GaussianProposal:
         if not self.prior_share:
             return own
         prior = -0.5 * z.square().sum(dim=-1) - constant
-        return torch.logaddexp(
-            own + math.log1p(-self.prior_share), prior + math.log(self.prior_share)
-        )
+        share = math.log1p(-self.prior_share), math.log(self.prior_share)
+        return torch.logaddexp(own + share[0], prior + share[1])
 
 
 _Data = Float[Tensor, "N D"]
@@ -124,9 +124,8 @@ def at_mode(
             mean = from_encoder(model, x, observed).mean
             better = model.log_joint(x, mean, observed) > model.log_joint(x, start, observed)
             start = torch.where(better[:, None], mean, start)
-    mode, precision = grids.find_modes(
-        lambda z: model.log_joint(x, z, observed), start, tolerance=1e-4, accepted=0.1
-    )
+    joint = partial(model.log_joint, x, observed=observed)
+    mode, precision = grids.find_modes(joint, start, tolerance=1e-4, accepted=0.1)
     factor = torch.linalg.inv(torch.linalg.cholesky(precision)).mT
     return GaussianProposal(mode, widen * factor, prior_share)
 
@@ -146,10 +145,8 @@ def log_weights(
     tensor([[0.1250],
             [0.1250]])
     """
-    spec = (
-        "model LatentVariableModel, x data, proposal GaussianProposal, num_samples 1.., generator"
-    )
-    require(locals(), spec)
+    require(locals(), "model LatentVariableModel, x data, num_samples 1.., generator")
+    require(locals(), "proposal GaussianProposal")
     parts = []
     for rows in chunks(num_samples, x.element_size() * x.numel() * 6):
         z = proposal.sample(rows.stop - rows.start, generator=generator)

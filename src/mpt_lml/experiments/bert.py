@@ -64,14 +64,12 @@ class OnSentences(Experiment):
         def one(name: str) -> tuple[Tokens, SentenceCurves]:
             tokens = some_tokens(name, tokenizer, self.num_sentences, model.max_length)
             same = {**used, "data": digest("", vars(tokens))}
-            return tokens, curve(
-                model,
-                tokens,
-                design,
-                keep=lambda part, work: bench.keep(f"{label}{name}/{part}", work, **same),
-                part_size=self.part_size,
-                progress=bench.progress,
-            )
+
+            def keep(part: str, work: Any) -> Any:
+                return bench.keep(f"{label}{name}/{part}", work, **same)
+
+            options: Any = {"part_size": self.part_size, "progress": bench.progress}
+            return tokens, curve(model, tokens, design, keep=keep, **options)
 
         with networks.fast_linear(network):
             return {name: one(name) for name in self.data_sets}

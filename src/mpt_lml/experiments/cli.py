@@ -68,28 +68,14 @@ def parser() -> argparse.ArgumentParser:
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--seed", type=int, nargs="+", metavar="S", help="replace the preset's seeds")
     add("--model", metavar="FOLDER", help="another network: a folder made by save_pretrained")
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="replace a setting: "
-        "several values are separated by commas, 5:95:10 is a range with its last number",
-    )
-    add(
-        "--out",
-        metavar="DIR",
-        help="folder for NAME.json; default: book/results for a paper run "
-        "in a checkout, which also enters the ledger, else mpt-lml-results; a result of other "
-        "inputs is not replaced, the new one becomes NAME-2.json",
-    )
+    given = "replace a setting: values between commas, 5:95:10 is a range with its last number"
+    add("--set", action="append", default=[], metavar="FIELD=VALUE", help=given)
+    where = "folder for NAME.json; default: book/results for a paper run in a checkout, which also "
+    where += "enters the ledger, else mpt-lml-results, where NAME-2.json may become of it"
+    add("--out", metavar="DIR", help=where)
     add("--json", metavar="PATH", help="write the result there only; - is stdout")
-    add(
-        "--checkpoints",
-        metavar="DIR",
-        help="where a long run keeps its state; the same command "
-        "goes on from it (default: under mpt-lml-results, removed at the end)",
-    )
+    state = "where a long run keeps its state, from which the same command goes on"
+    add("--checkpoints", metavar="DIR", help=f"{state} (default: under mpt-lml-results)")
     compare = commands.add_parser("compare", help="measured against published, from the ledger")
     which = compare.add_mutually_exclusive_group(required=True)
     which.add_argument("name", nargs="?", help="see 'mpt-lml list'")
@@ -129,9 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     chosen = _settings(options)
     if not chosen.resumable and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(
-            1
-        )  # small matrices: two threads gain little and on a busy machine lose
+        torch.set_num_threads(1)  # two gain little with small matrices, and lose where it is busy
     published = chosen == type(chosen).preset("paper")
     root = files.checkout() if published and options.json is None and options.out is None else None
     target = _target(options, root)
@@ -217,9 +201,7 @@ def _unused(path: Path, content: Mapping[str, Any]) -> Path:
     for each in itertools.chain([path], numbered):
         if not each.exists():
             break
-        with suppress(
-            OSError, ValueError, AttributeError
-        ):  # what cannot be read is nobody's to replace
+        with suppress(OSError, ValueError, AttributeError):  # others' files are not replaced
             found = files.read_json(each)
             if [found.get(key) for key in keys] == own:
                 break
@@ -270,11 +252,10 @@ def _content(
 def _tables(entries: Sequence[dict[str, Any]]) -> str:
     """What the paper prints with its verdicts, then what this book finds."""
     heads = ("published", "measured", "std. error", "unit", "verdict")
-    judged = [("in the paper", *heads), *(_row(e, True) for e in entries if "verdict" in e)]
-    found = [
-        ("found by this book", *heads[1:-1]),
-        *(_row(e, False) for e in entries if "verdict" not in e),
-    ]
+    judged: list[tuple[str, ...]] = [("in the paper", *heads)]
+    found: list[tuple[str, ...]] = [("found by this book", *heads[1:-1])]
+    for entry in entries:
+        (judged if "verdict" in entry else found).append(_row(entry, "verdict" in entry))
     parts = [_aligned(rows) for rows in (judged, found) if len(rows) > 1]
     return "\n\n".join(parts) or "the ledger has no entry for this experiment"
 

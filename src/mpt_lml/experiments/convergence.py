@@ -14,7 +14,7 @@ from torch import Tensor
 from mpt_lml import curves, data, estimators, masks
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.models.ppca import PPCA
-from mpt_lml.shapes import require_count
+from mpt_lml.spec import require, require_count
 
 NOISE_VARIANCE = 0.2  # the paper's 1/sigma^2 = 5
 # The seven numbers of the paper's Table 1, as printed.
@@ -86,6 +86,7 @@ class Table1(Experiment):
 
     def run(self, bench: Bench) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
+        require(vars(self), "num_masks* 1.., spread_masks 1..")
         sizes = (self.num_data, self.num_features, self.latent_dim)
         model, x = paper_problem(sizes, seeded(self.data_seed), bench.device)
         found = {"true": Finding(float(estimators.exact(model, x)))}
@@ -98,10 +99,8 @@ class Table1(Experiment):
         for num_masks, row in zip(self.num_masks, estimates, strict=True):
             found[f"p{num_masks}-mean"] = Finding.over(row)
             found[f"p{num_masks}-sd"] = of_spread(row.std().item(), len(row) - 1)
-        cut = [
-            TABLE_1.get(name) == _cut(each.measured) != round(each.measured, 2)
-            for name, each in found.items()
-        ]
+        both = [(TABLE_1.get(name), each.measured) for name, each in found.items()]
+        cut = [printed == _cut(value) != round(value, 2) for printed, value in both]
         # Var of the estimate at P = 1 is the sum of the variances of the sizes; its error from blocks.
         other = curves.sampled_scores(model, x, self.spread_masks, generator=seeded(56)).cpu()
         blocks = other.view(self.num_features, 4, -1).var(dim=2).sum(dim=0).sqrt()

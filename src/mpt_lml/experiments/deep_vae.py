@@ -68,21 +68,12 @@ class Masked:
     ) -> Float[Tensor, " B"]:
         """What is trained on in place of D·S, nats."""
         before = 0 if self.partial else self.rounds - 1
-        drawn, variance = noise(before + self.samples, x, of.latent_dim, g), of.noise_variance
+        given = p, x, mask, noise(before + self.samples, x, of.latent_dim, g), of.noise_variance
         if self.partial:
-            weighted = self.partial == "bound"
-            return objectives.partial(p, x, mask, drawn, variance, weighted=weighted)
-        return objectives.recursive(
-            p,
-            x,
-            mask,
-            drawn,
-            variance,
-            samples=self.samples,
-            from_decoder=self.from_decoder,
-            pixel_noise=noise(before, x, x.shape[2], g) if self.draws else None,
-            gradient=self.gradient,
-        )
+            return objectives.partial(*given, weighted=self.partial == "bound")
+        options: Any = {k: getattr(self, k) for k in ("samples", "from_decoder", "gradient")}
+        fill = noise(before, x, x.shape[2], g) if self.draws else None
+        return objectives.recursive(*given, pixel_noise=fill, **options)
 
 
 def exact(p: Parameters, x: Tensor, g: Generators, of: Figure3Lower) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from mpt_lml import curves, estimators, masks
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.convergence import mean_of_last, of_spread, paper_problem, seeded
-from mpt_lml.shapes import require_count
+from mpt_lml.spec import require_count
 
 
 @experiment(

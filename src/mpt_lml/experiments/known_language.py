@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import OneCycleLR
 
 from mpt_lml import fit, masks, scores
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
@@ -110,10 +112,8 @@ class Recipe:
         ``options`` are those of :func:`mpt_lml.fit.descend`; returned is what ``watch`` has seen.
         """
         generator = torch.Generator().manual_seed(seed)
-        optimizer = torch.optim.AdamW(model.network.parameters(), lr=self.learning_rate, fused=True)
-        cycle = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=self.learning_rate, total_steps=self.num_steps
-        )
+        optimizer = AdamW(model.network.parameters(), lr=self.learning_rate, fused=True)
+        cycle = OneCycleLR(optimizer, self.learning_rate, total_steps=self.num_steps)
 
         def loss(step: int) -> Tensor:
             x = source.sample(self.batch_size, generator=generator)
@@ -186,9 +186,8 @@ class KnownLanguage(Experiment):
             name = f"{law}-{width}-{recipe.num_steps}-{recipe.learning_rate:g}-{seed}"
             return bench.keep(name, work, data=data)
 
-        runs = {
-            law: [result(law, seed, self.width, self.recipe) for seed in self.seeds] for law in LAWS
-        }
+        own = self.width, self.recipe
+        runs = {law: [result(law, seed, *own) for seed in self.seeds] for law in LAWS}
         arrays = problem.designs(runs["uniform"][0]["area"], runs["uniform"][0]["chain"])
         uniform = torch.stack([each["area"] for each in runs["uniform"]])
         for law, found in runs.items():

@@ -45,9 +45,7 @@ def decide(
     elif test == "below":
         inside, outside = high < rule["bound"], low >= rule["bound"]
     else:
-        raise ValueError(
-            f"a rule's test is within, printed, above, below or p-value, got {test!r}."
-        )
+        raise ValueError(f"a rule's test is within, printed, above, below, p-value: {test!r}.")
     return "confirmed" if inside else rule["otherwise"] if outside else "undecided"
 
 

@@ -197,10 +197,9 @@ class Figure3Upper(Experiment):
         K, generators = self.latent_dim, [*map(seeded, self.seeds)]
         shapes = {"loadings": (D, K), "offset": (D,), "encoder": (K, D)}
         shapes["encoder_log_variance"] = (K,)
-        drawn = {
-            name: torch.stack([torch.randn(shape, generator=g) for g in generators])
-            for name, shape in shapes.items()
-        }
+        drawn = {}
+        for name, shape in shapes.items():
+            drawn[name] = torch.stack([torch.randn(shape, generator=g) for g in generators])
         scales = {"loadings": scale, "offset": scale, "encoder": scale * encoder_scale}
         drawn |= {name: factor * drawn[name] for name, factor in scales.items()}
         # Theirs encodes V (x − b); ours V x + c, which starts there and may leave.
@@ -232,9 +231,8 @@ class Figure3Upper(Experiment):
             scale = x.shape[1] * (math.log(2 * math.pi) + p["log_noise"])
             return -0.5 * (scale + errors / p["log_noise"].exp()) - divergence
 
-        ends = fit.maximize(
-            parameters, elbo, num_epochs=5 * self.num_epochs, learning_rate=self.learning_rate
-        ).parameters
+        count, rate = 5 * self.num_epochs, self.learning_rate
+        ends = fit.maximize(parameters, elbo, num_epochs=count, learning_rate=rate).parameters
         reached = objectives.log_marginal(ends["loadings"], ends["log_noise"].exp(), moment)
         return objectives.log_marginal(best.loadings, best.noise_variance, moment) - reached
 

@@ -35,9 +35,8 @@ class Patches(Experiment):
         x, test = (data.images("digits", split).pixels for split in ("train", "test"))
         model, group = PPCA.fit_closed_form(x, self.latent_dim), Grouped.patches(8, 8, 4)
         total = model.log_marginal(test)
-        jointly, one_by_one = (
-            _sum_of_scores(Grouped(model, group, jointly=joint), test) for joint in (True, False)
-        )
+        each = (Grouped(model, group, jointly=joint) for joint in (True, False))
+        jointly, one_by_one = (_sum_of_scores(grouped, test) for grouped in each)
         findings = {
             "claim-patches": Finding.over(jointly - one_by_one),
             "patches-jointly": Finding((jointly - total).abs().max().item()),

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import OneCycleLR
 
 from mpt_lml import fit, masks, networks
 from mpt_lml.data import sentences
@@ -103,11 +105,9 @@ class SmallBert(Experiment):
     ) -> Tensor:
         """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4)."""
         _, law, num_steps, cycle = self.choices[name]
-        rate, weights = self.learning_rate, network.parameters()
-        optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.01)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=rate, total_steps=cycle, pct_start=0.1
-        )
+        rate = self.learning_rate
+        optimizer = AdamW(network.parameters(), lr=rate, weight_decay=0.01)
+        schedule = OneCycleLR(optimizer, max_lr=rate, total_steps=cycle, pct_start=0.1)
         generator = torch.Generator().manual_seed(self.seeds[0])
 
         def loss(step: int) -> Tensor:

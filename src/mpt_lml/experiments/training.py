@@ -57,10 +57,9 @@ class Training(Experiment):
         N, D, K, g = self.num_data, self.num_features, self.latent_dim, seeded(self.data_seed)
         model, x = paper_problem((N, D, K), g)
         x = (x if draw == "paper" else model.sample(N, generator=g)).to(bench.device)
-        best = PPCA.fit_closed_form(
-            x, K, noise_variance=NOISE_VARIANCE, mean=torch.zeros_like(x[0])
-        )
-        return Problem(x, model.loadings.to(x), objectives.second_moment(x), best.loadings)
+        zero, moment = torch.zeros_like(x[0]), objectives.second_moment(x)
+        best = PPCA.fit_closed_form(x, K, noise_variance=NOISE_VARIANCE, mean=zero)
+        return Problem(x, model.loadings.to(x), moment, best.loadings)
 
     def starts(self) -> tuple[Float[Tensor, "seeds D K"], list[torch.Generator]]:
         """W₀ = randn(D, K) in float32 under every seed, and the generators that go on to masks."""

@@ -11,8 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI, WORKING_BYTES, chunks
-from mpt_lml.shapes import require_mask
-from mpt_lml.spec import require, require_values
+from mpt_lml.spec import require, require_mask, require_values
 
 __all__ = ["ConditionalModel", "FromFunction", "Grouped", "LatentVariableModel", "TractableModel"]
 
@@ -261,6 +260,7 @@ class LatentVariableModel(_Model):
     """p(x, z) = N(z; 0, I_K) Π_d p(x_d | z): what has to be integrated over z to be known."""
 
     _latent_dim: int
+    _dtype: torch.dtype | None = None  # of z, where the model says it
 
     @property
     def latent_dim(self) -> int:
@@ -273,7 +273,7 @@ class LatentVariableModel(_Model):
 
     def log_table(self, x: Tensor, nodes: Float[Tensor, "G K"]) -> Float[Tensor, "G N D"]:
         """log p(x_d | z_g) for every datum and every node, nats, (G, N, D)."""
-        require(locals(), "x N D, nodes G K", finite=False)
+        require(locals(), "x N D, nodes G K", finite=False, K=self.latent_dim)
         return self.log_factors(x, nodes[:, None, :].expand(-1, len(x), -1))
 
     @abstractmethod

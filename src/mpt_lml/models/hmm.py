@@ -46,10 +46,7 @@ class HMM(TractableModel):
         _require_table("emission", emission)
         if not (emission > 0).all():
             state, symbol = (emission <= 0).nonzero()[0].tolist()
-            raise ValueError(
-                f"emission must be positive, but emission[{state}, {symbol}] is 0: a sequence could "
-                "then have probability 0. Give every symbol a small probability in every state."
-            )
+            raise ValueError(f"emission must be positive, but emission[{state}, {symbol}] is 0.")
         self.initial, self.transition, self.emission = initial, transition, emission
         self._num_features, (self.num_states, self.num_values) = num_features, emission.shape
         self._pairs_at_once = 2**21 // (8 * num_features * len(initial)) or 1  # a core's cache full
@@ -71,9 +68,7 @@ class HMM(TractableModel):
         """
         require(locals(), "num_states 3.., num_symbols 3.., preferred (0,1)")
         if num_symbols % num_states:
-            raise ValueError(
-                f"num_symbols must be a multiple of num_states = {num_states}, got {num_symbols}."
-            )
+            raise ValueError(f"num_symbols must be a multiple of {num_states}, got {num_symbols}.")
         circle = torch.eye(num_states, dtype=torch.float64)
         move = 0.2 * circle + 0.7 * circle.roll(1, dims=1) + 0.05 * circle.roll(2, dims=1)
         own = num_symbols // num_states
@@ -145,6 +140,4 @@ def _require_table(name: str, table: Tensor) -> None:
         raise ValueError(f"{name} must be finite and not negative, got {table.min().item()}.")
     worst = (table.sum(dim=-1) - 1.0).abs().max().item()
     if worst > (1e-9 if table.dtype == torch.float64 else 1e-5):
-        raise ValueError(
-            f"{name} must sum to 1 in every row, one is off by {worst:.2g}. Divide by the sums."
-        )
+        raise ValueError(f"{name} must sum to 1 in every row, one is off by {worst:.2g}.")

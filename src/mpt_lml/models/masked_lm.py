@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.shapes import require_generator, require_ids
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_generator, require_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -96,11 +95,8 @@ class MaskedLM(ConditionalModel):
         """
         require(locals(), "network PreTrainedModel, tokenizer PreTrainedTokenizerBase")
         if tokenizer.mask_token_id is None:
-            raise ValueError(
-                f"this {type(tokenizer).__name__} has no mask token: it belongs to a model that "
-                "does not fill in masks. Use the tokenizer of a masked language model, such as "
-                "BERT's."
-            )
+            kind = type(tokenizer).__name__
+            raise ValueError(f"this {kind} has no mask token. Use the tokenizer of a masked model.")
         most = max(tokenizer.get_vocab().values())
         known = getattr(network.config, "vocab_size", 0)
         if most >= known:
@@ -162,10 +158,7 @@ class MaskedLM(ConditionalModel):
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.replacement != "mask":
-            raise ValueError(
-                "conditionals hide with the mask token only: with replacement='bert' a scored "
-                "token may have been seen. Use log_tokens(..., generator=g)."
-            )
+            raise ValueError("conditionals hide with the mask token only: see log_tokens.")
         before, after = (part.expand(len(x), -1) for part in self._frame)
         start = before.shape[1]
         rows = functional.pad(mask, (start, after.shape[1]))
@@ -185,19 +178,14 @@ class MaskedLM(ConditionalModel):
 
     def _require_rows(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> None:
         if self.max_length is not None and ids.shape[1] > self.max_length:
-            raise ValueError(
-                f"rows of {ids.shape[1]} tokens are longer than the model's {self.max_length} "
-                "positions. Leave them out or split them; they are not cut."
-            )
+            long = f"rows of {ids.shape[1]} tokens are longer than the model's {self.max_length}"
+            raise ValueError(f"{long} positions. Leave them out or split them; they are not cut.")
         require_ids("ids", ids, self.network.config.vocab_size)
         if types is not None and self._takes_types:
             require_ids("types", types, self.network.config.type_vocab_size)
         special = ids[mask & torch.isin(ids, self.special_token_ids)]
         if len(special):
-            raise ValueError(
-                f"token {int(special[0])} is special and may not be masked: it is part of "
-                "every sentence, and scoring it would be scoring the tokenizer."
-            )
+            raise ValueError(f"token {int(special[0])} is special and may not be masked.")
 
 
 def masked_logits(

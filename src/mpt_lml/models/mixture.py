@@ -14,8 +14,7 @@ from mpt_lml import grids
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import LatentVariableModel, TractableModel
 from mpt_lml.numerics import chunks, log_bernoulli
-from mpt_lml.shapes import require_binary
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_binary
 
 __all__ = ["BernoulliPCA", "GridConditional"]
 
@@ -47,7 +46,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
     ) -> None:
         require(locals(), "loadings D K, offset? D")
         offset = loadings.new_zeros(len(loadings)) if offset is None else offset
-        self.loadings, self.offset = loadings, offset.to(loadings)
+        self.loadings, self.offset, self._dtype = loadings, offset.to(loadings), loadings.dtype
         self._num_features, self._latent_dim = loadings.shape
         if grid is None:
             grid = grids.trapezoid(self.latent_dim, 40 if self.latent_dim < 3 else 20)
@@ -65,7 +64,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
     def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
         """One x ~ p(x | z) for every z, zeros and ones."""
-        require(locals(), "generator")
+        require(locals(), "generator, z ... K", K=self.latent_dim)
         probability = self.logits(z).sigmoid()
         noise = torch.rand(probability.shape, generator=generator, dtype=probability.dtype)
         return (noise < probability).to(probability)
@@ -147,6 +146,7 @@ class GridConditional(TractableModel):
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         nodes = self.grid.sample(n, generator=generator)
+        nodes = nodes.to(self.model._dtype or nodes.dtype)
         return self.model.sample_given(nodes, generator=generator)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ from torch import Tensor
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import chunks
-from mpt_lml.shapes import require_number
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_number
 
 __all__ = ["PPCA"]
 
@@ -97,10 +96,8 @@ class PPCA(TractableModel):
         top, rest = square.tensor_split([latent_dim])
         variance = rest.mean() if noise_variance is None else x.new_tensor(noise_variance)
         if noise_variance is None and variance <= torch.finfo(x.dtype).eps * square[0]:
-            raise ValueError(
-                f"latent_dim={latent_dim} explains all the variance of these {len(x)} data, "
-                "which leaves a noise variance of 0. Use fewer latent dimensions."
-            )
+            said = f"latent_dim={latent_dim} explains all the variance of these {len(x)} data"
+            raise ValueError(f"{said}, which leaves no noise. Use fewer latent dimensions.")
         scale = (top - variance).clamp(min=0.0).sqrt()
         return cls(axes[:latent_dim].T * scale, variance, center)
 

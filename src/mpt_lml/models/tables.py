@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mpt_lml import masks, shapes
+from mpt_lml import masks, spec
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.spec import require, require_values
 
@@ -40,7 +40,8 @@ class JointTable(TractableModel):
     @classmethod
     def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> JointTable:
         """A table drawn uniformly from the simplex; ``sizes`` = (V_1, ..., V_D)."""
-        require({"sizes": sizes or [0], "generator": generator}, "sizes* 1.., generator")
+        require(locals(), "sizes Sequence, generator")
+        require({"sizes": sizes or [0]}, "sizes* 1..")
         weights = torch.empty(*sizes, dtype=torch.float64).exponential_(generator=generator)
         return cls(weights / weights.sum())
 
@@ -109,7 +110,7 @@ class ConditionalTable(ConditionalModel):
     num_values: int
 
     def __init__(self, logits: Float[Tensor, "..."]) -> None:
-        shapes.require_dtype("logits", logits)
+        spec.require_dtype("logits", logits)
         num_features, num_values = logits.shape[2:] if logits.ndim == 4 else (1, 2)
         expected = (2**num_features, num_values**num_features, num_features, num_values)
         if logits.shape != expected:
@@ -117,7 +118,7 @@ class ConditionalTable(ConditionalModel):
                 "logits must have shape (2^D, V^D, D, V) in D coordinates with V values, such as "
                 f"{expected}, got {tuple(logits.shape)}."
             )
-        shapes.require_finite("logits", logits)
+        spec.require_finite("logits", logits)
         self.log_table = logits.double().log_softmax(dim=-1)
         self._num_features, self.num_values = num_features, num_values
 
@@ -135,9 +136,10 @@ class ConditionalTable(ConditionalModel):
         ``noise=0`` keeps them consistent; otherwise pass ``generator=``.
         """
         require(locals(), "model ConditionalModel, num_values 1.., noise [0,inf)")
-        num_features = model.num_features
+        num_features, most = model.num_features, getattr(model, "num_values", None) or num_values
+        require(locals(), f"num_values 1..{most}")
         number, what = num_values**num_features, f"the values of D = {num_features} coordinates"
-        shapes.require_enumerable(what, number, "fewer coordinates or values")
+        spec.require_enumerable(what, number, "fewer coordinates or values")
         values = [torch.arange(num_values)] * num_features
         x = torch.cartesian_prod(*values).view(number, num_features)
         logits = torch.zeros(2**num_features, *x.shape, num_values, dtype=torch.float64)
@@ -151,7 +153,7 @@ class ConditionalTable(ConditionalModel):
                     f"num_values: the values 0..{num_values - 1} have {total:.4g} of p."
                 )
         if noise:
-            shapes.require_generator(generator)
+            spec.require_generator(generator)
             logits += noise * torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
         return cls(logits)
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.numerics import log_bernoulli, log_normal
-from mpt_lml.shapes import require_answer, require_binary, require_dtype
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_answer, require_binary, require_dtype
 
 __all__ = ["VAE"]
 
@@ -63,6 +62,8 @@ class VAE(LatentVariableModel):
                 "a Gaussian likelihood needs one, a Bernoulli likelihood has none."
             )
         self.encoder, self.decoder = encoder, decoder
+        weights = decoder.parameters() if isinstance(decoder, torch.nn.Module) else ()
+        self._dtype = next((each.dtype for each in weights), None)
         self._num_features, self._latent_dim = num_features, latent_dim
         self.likelihood, self.noise_variance = likelihood, noise_variance
 
@@ -95,7 +96,7 @@ class VAE(LatentVariableModel):
 
     def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
         """One x ~ p(x | z) for every z, (..., D)."""
-        require(locals(), "generator")
+        require(locals(), "generator, z ... K", K=self.latent_dim)
         mean = self.decode(z)
         if self.noise_variance is None:
             noise = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
@@ -104,9 +105,9 @@ class VAE(LatentVariableModel):
         return mean + math.sqrt(self.noise_variance) * noise
 
     def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n D"]:
-        """``n`` draws of x from the model, (n, D), in torch's default precision."""
+        """``n`` draws of x, (n, D), in the decoder's precision, torch's default for a function."""
         require(locals(), "n 1.., generator")
-        z = torch.randn(n, self.latent_dim, generator=generator)
+        z = torch.randn(n, self.latent_dim, generator=generator, dtype=self._dtype)
         return self.sample_given(z, generator=generator)
 
     def require_data(self, x: Tensor) -> None:
@@ -117,7 +118,12 @@ class VAE(LatentVariableModel):
 
     def _decoded(self, z: Tensor) -> Tensor:
         require(locals(), "z ... K", finite=False, K=self.latent_dim)
-        output = self.decoder(z)
+        try:
+            output = self.decoder(z)
+        except RuntimeError as error:
+            if "dtype" not in str(error):
+                raise
+            raise TypeError(f"the decoder is of another precision than z, {z.dtype}.") from error
         wanted = (*z.shape[:-1], self.num_features)
         require_answer("the decoder's output", output, wanted, slope=False)
         return output
@@ -149,11 +155,8 @@ def dense_parameters(
     (B, in, out) are uniform on ±1/√in as in ``torch.nn.Linear``, biases (B, 1, out) zero.
     """
     encoder = [(1 + partial) * num_features, *hidden, 2 * latent_dim]
-    parameters = {}
-    for part, widths in (
-        ("encoder", encoder),
-        ("decoder", [latent_dim, *hidden[::-1], num_features]),
-    ):
+    decoder, parameters = [latent_dim, *hidden[::-1], num_features], {}
+    for part, widths in (("encoder", encoder), ("decoder", decoder)):
         for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
             uniform = torch.stack([torch.rand(inputs, outputs, generator=g) for g in generators])
             parameters[f"{part}/{layer}/weight"] = (2 * uniform - 1) / math.sqrt(inputs)
@@ -179,9 +182,8 @@ def dense_model(
     """The VAE of one run of :func:`dense_parameters`; a partial encoder is told that all is seen."""
     own = {name: value[run : run + 1] for name, value in parameters.items()}
     latent_dim = own["decoder/0/weight"].shape[1]
-    num_features = [value for name, value in own.items() if name.startswith("decoder")][-1].shape[
-        -1
-    ]
+    last = [value for name, value in own.items() if name.startswith("decoder")][-1]
+    num_features = last.shape[-1]
     partial = own["encoder/0/weight"].shape[1] == 2 * num_features
 
     def apply(part: Part, inputs: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ from torch import Tensor
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import log_normal
-from mpt_lml.shapes import require_dtype, require_number
-from mpt_lml.spec import require, require_sizes
+from mpt_lml.spec import require, require_dtype, require_number, require_sizes
 
 if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining
@@ -239,10 +238,8 @@ class ViTMAE(ConditionalModel):
         channels = self.image_shape[0]
         tensor = self._real(name, value)
         if tensor.shape not in ((), (channels,)) or not torch.isfinite(tensor).all():
-            raise ValueError(
-                f"{name} must be finite, one number or one for each of {channels} channels, "
-                f"got {value}."
-            )
+            got = f"{channels} channels, got {value}"
+            raise ValueError(f"{name} must be finite, one number or one for each of {got}.")
         return tensor.expand(channels)
 
 
@@ -260,17 +257,12 @@ def _require_network(network: ViTMAEForPreTraining) -> None:
     from transformers import ViTMAEForPreTraining
 
     if not isinstance(network, ViTMAEForPreTraining):
-        raise TypeError(
-            "network must be a transformers ViTMAEForPreTraining (encoder and decoder), got "
-            f"{type(network).__name__}."
-        )
+        raise TypeError(f"network must be a ViTMAEForPreTraining, got {type(network).__name__}.")
     for side in (network.config.image_size, network.config.patch_size):
         if not isinstance(side, int):
             raise ValueError(f"images and patches must be squares given by one number, got {side}.")
     if network.config.norm_pix_loss:
         raise ValueError(
-            "this network was trained with norm_pix_loss=True: it predicts each patch after its "
-            "own mean and standard deviation were removed. These two are not functions of the "
-            "visible patches, so its output gives no density of pixels. Use a network trained "
-            "with norm_pix_loss=False."
+            "with norm_pix_loss=True a network predicts patches less their own mean and scale, which "
+            "are not functions of the visible patches: no density of pixels."
         )

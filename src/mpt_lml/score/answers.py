@@ -144,8 +144,7 @@ def _starts(
             lost = not answer.all() or unknown in rows[f][starts[n] :]
             if lost or not len(answer) or len(rows[f]) > most:
                 raise ValueError(
-                    f"option {option} of prompt {n} cannot be scored: it has no token, an unknown or "
-                    f"a special one, or its row of {len(rows[f])} tokens is longer than {most}. "
-                    "Leave it out."
+                    f"option {option} of prompt {n} cannot be scored: it has no token, an unknown or a "
+                    f"special one, or its row of {len(rows[f])} tokens is longer than {most}."
                 )
     return torch.tensor(starts)[asked], torch.tensor(merged)

@@ -17,8 +17,7 @@ from mpt_lml.results import Estimate
 from mpt_lml.score.design import Design
 from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.scores import mask_score
-from mpt_lml.shapes import require_count
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_count
 from mpt_lml.theory.rates import crossover
 from mpt_lml.verdicts import mean_and_error
 

@@ -67,8 +67,7 @@ class Design:
         """Raise ``ValueError`` where the rates have no area."""
         if not self.has_area:
             raise ValueError(
-                f"the mean over {self.rates} % is no area: that takes rates all over the range, "
-                "such as 5, 15, ..., 95."
+                f"the mean over {self.rates} % is no area: that takes rates as 5, ..., 95."
             )
 
     def generator(self, sentence: int) -> torch.Generator:

@@ -23,8 +23,7 @@ from mpt_lml.checkpoints import gpu
 from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.files import digest, load_tensors, save_tensors, versions
 from mpt_lml.models.masked_lm import PRECISIONS, MaskedLM, Precision
-from mpt_lml.shapes import require_ids
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_ids
 
 __all__ = ["Scorer", "load"]
 
@@ -63,9 +62,8 @@ class _Function:
         found = self.function(shown, mask)
         if not isinstance(found, Tensor) or found.ndim != 3 or found.shape[:2] != ids.shape:
             got, wanted = tuple(getattr(found, "shape", ())) or found, tuple(ids.shape)
-            raise ValueError(
-                f"log-probabilities (B, L, V) of ids {wanted} are wanted, got {got!r}."
-            )
+            said = f"log-probabilities (B, L, V) for ids (B, L) = {wanted}, got {got!r}"
+            raise ValueError(f"the function must return {said}.")
         return found[mask.to(found.device)].double().cpu()
 
     def test(self, ids: Tensor, mask: Tensor) -> None:

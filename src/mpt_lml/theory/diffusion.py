@@ -14,8 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.shapes import require_answer, require_count
-from mpt_lml.spec import require, require_reveal
+from mpt_lml.spec import require, require_answer, require_count, require_entries, require_reveal
 
 __all__ = ["bernstein", "block_elbo", "nelbo", "sample", "speed", "step_elbo"]
 
@@ -48,6 +47,7 @@ def speed(schedule: Schedule, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
     tensor([0., 1.])
     """
     require(locals(), "time ...")
+    require_entries("time", time, (time < 0) | (time > 1), "in [0, 1]", "Divide by the last one.")
     at = time.clone().requires_grad_()
     return torch.autograd.grad(_level(schedule, at).sum(), at)[0]
 

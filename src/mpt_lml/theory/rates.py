@@ -17,10 +17,11 @@ from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI
 from mpt_lml.results import trapezoid_weights
-from mpt_lml.shapes import require_count
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_count
 
 __all__ = [
+    "chain_crossover",
+    "chain_curve",
     "crossover",
     "jackknife",
     "random_loadings_crossover",
@@ -58,15 +59,73 @@ def crossover(
     above = score - torch.as_tensor(height, dtype=score.dtype, device=score.device)[..., None]
     crosses = (above[..., :-1] * above[..., 1:] <= 0) & (above[..., :-1] != above[..., 1:])
     if not crosses.any(dim=-1).all():
-        raise ValueError(
-            f"no crossover: a curve over the rates {rate[0]:.3g}..{rate[-1]:.3g} stays on one side "
-            "of log p(x)/D. Widen the rates, or look whether all coordinates are independent."
-        )
+        ends = f"{rate[0]:.3g}..{rate[-1]:.3g}"
+        raise ValueError(f"no crossover in {ends}: a curve stays on one side. Widen the rates.")
     first = crosses.double().argmax(dim=-1, keepdim=True)
     left, right = above.gather(-1, first), above.gather(-1, first + 1)
     share = (left / (left - right))[..., 0]
     start, end = rate[first[..., 0]], rate[first[..., 0] + 1]
     return start + share * (end - start)
+
+
+def chain_curve(gap_entropy: Float[Tensor, " G"], marginal_entropy: float) -> Float[Tensor, " D"]:
+    """E S(x; M) of a stationary Markov chain of D = G + 1 coordinates, exact for every D, (D,) nats.
+
+    ``gap_entropy`` (G,) is h(g), the entropy of x_{j+g} given x_j in nats for g = 1..D−1, and
+    ``marginal_entropy`` that of x_j. −E log p(x_R) is the marginal entropy and Σ_g h(g) over the gaps
+    of R; of the sets of r coordinates, a share of C(D−g−1, r−2)/C(D, r) has a gap g at a given place.
+    Raises ``ValueError`` where h falls, is not concave or exceeds the marginal: no chain has it.
+
+    >>> chain_curve(torch.tensor([0.5, 0.75], dtype=torch.float64), 1.0)
+    tensor([-0.4167, -0.5833, -1.0000], dtype=torch.float64)
+    """
+    require(locals(), "gap_entropy G, marginal_entropy (-inf,inf)")
+    h, slack = _of_a_chain(gap_entropy)
+    if h[-1] > marginal_entropy + slack:
+        raise ValueError(
+            f"gap_entropy ends at {h[-1].item():.6g}, above marginal_entropy = {marginal_entropy:.6g}: "
+            "what is given never raises an entropy."
+        )
+    size = len(h) + 1
+    r, gap = torch.arange(size + 1).double()[:, None], torch.arange(1, size).double()
+    shrink = (size - gap - r + 1).clamp(min=0) / (size - gap)  # of the number of gaps, g to g + 1
+    gaps = torch.cat([r * (r - 1) / size, shrink[:, :-1]], dim=1).cumprod(dim=1)
+    joint = gaps @ h + marginal_entropy * r[:, 0].clamp(max=1)
+    return -joint.diff().flip(0).to(gap_entropy.dtype)
+
+
+def chain_crossover(gap_entropy: Float[Tensor, " G"]) -> float:
+    """ρ* of a stationary Markov chain of infinite length, at least 1/2 (ours).
+
+    The maximum over q of (1 − q) Σ_g δ_g q^g, δ_g = h(g+1) − h(g), for h(g) = ``gap_entropy`` (G,) in
+    nats, g = 1..G. Raises ``ValueError`` for what is no chain's, has δ_1 = 0 or is too short.
+
+    >>> logarithm = torch.arange(1.0, 200.0, dtype=torch.float64).log()
+    >>> round(chain_crossover(logarithm), 6)
+    0.658322
+    """
+    require(locals(), "gap_entropy G")
+    require_count("the number of gaps", len(gap_entropy), 3)
+    h, slack = _of_a_chain(gap_entropy)
+    step = h.diff()
+    if step[0] <= slack:
+        raise ValueError("no crossover: gaps of 1 and 2 have one entropy, all rates one score.")
+    order, low, high = torch.arange(2, len(gap_entropy)).to(step), 0.5, 1.0
+    while high - low > 1e-15:
+        q = (low + high) / 2
+        rises = step[0] + (order * q ** (order - 1)) @ step.diff() > 0  # the derivative
+        low, high = (q, high) if rises else (low, q)
+    if step[-1] * len(gap_entropy) * low ** (len(gap_entropy) - 1) > 1e-9 * step[0]:
+        raise ValueError(f"gap_entropy must reach further than {len(gap_entropy)} gaps.")
+    return low
+
+
+def _of_a_chain(gap_entropy: Tensor) -> tuple[Tensor, float]:
+    """In double precision, and how far it may be off by rounding, here as in what follows from it."""
+    h, slack = gap_entropy.double(), 0.1 * torch.finfo(gap_entropy.dtype).eps ** 0.5
+    if (h.diff() < -slack).any() or (h.diff().diff() > slack).any():
+        raise ValueError("gap_entropy must rise with the gap, by less and less.")
+    return h, slack
 
 
 def jackknife(

@@ -1,16 +1,22 @@
-"""Data that are drawn from a seed."""
+"""What the paper gives: its own draw of data, and the curves that the authors stored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mpt_lml.data.places import checked
+from mpt_lml.files import book_file
 from mpt_lml.spec import require
 
-__all__ = ["GaussianDraw", "paper_gaussian"]
+__all__ = ["GaussianDraw", "paper_gaussian", "published_curves"]
+
+# Of its lines, whatever ends them.
+_SHA256 = "d23dfb0ea9c8a57a807a2099186b11351d777c80912b4fc27ba63c974bee0ad6"
 
 
 @dataclass(frozen=True)
@@ -46,3 +52,24 @@ def paper_gaussian(
     latent = torch.randn(num_data, latent_dim, generator=generator, dtype=single)
     noise = torch.randn(num_data, 1, generator=generator, dtype=single) * (1.0 / precision)
     return GaussianDraw((latent @ loadings.T + noise).double(), loadings.double())
+
+
+def published_curves() -> dict[str, Float[Tensor, " R"]]:
+    """BERT-base on five sets of GLUE (Table 2; Figure 5, right), ``KIND/SET``, nats per hidden token.
+
+    KIND is ``random`` or ``pretrained``, SET ``ax``, ``cola``, ``qnli``, ``mrpc`` or ``sst2``; at
+    masking rates of 1, ..., 99 %, float64. Source: ``data/results/`` of the paper's public
+    repository; see the README beside the table. Raises ``CorruptDataError`` where it was changed.
+
+    >>> published_curves()["random/ax"].shape
+    torch.Size([99])
+    """
+    path = book_file("results/published_curves/bert_base.csv")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    checked(path, _SHA256, content="\n".join(lines).encode())
+    table = np.genfromtxt(lines, delimiter=",", names=True)
+    return {
+        f"{kind}/{name}": torch.tensor(table[f"{name}_{kind}"])
+        for kind in ("random", "pretrained")
+        for name in ("ax", "cola", "qnli", "mrpc", "sst2")
+    }
