@@ -46,7 +46,7 @@ def test_a_probe_of_two_normal_classes_has_the_accuracy_of_bayes() -> None:
 
 def test_a_probe_is_the_maximum_of_the_penalized_likelihood() -> None:
     """Chosen and fitted anew by the book's own quasi-Newton steps."""
-    of = clouds(1.0, (150, 60, 90), seed=4)
+    of = clouds(0.7, (400, 60, 140), seed=4)
     train = of.x[~of.test]
     mean, scale = train.mean(0), train.std(0, correction=0)
     x, y = (train - mean) / scale, of.y[~of.test]
@@ -71,8 +71,9 @@ def test_a_probe_is_the_maximum_of_the_penalized_likelihood() -> None:
     best = (0.01, 0.1, 1.0)[int(np.argmax(chances))]  # the first of equals, as a search takes it
     asked = (of.x[of.test] - mean) / scale
     own = accuracy(fitted(best, torch.ones(len(x), dtype=torch.bool)), asked, of.y[of.test])
-    # The two optimizers may differ on a point at a border: one of 45, 30 and 75 test rows.
-    assert abs(probe.probe(of.x, of) - own) < 1.01 / (3 * 30)
+    # The two optimizers may differ on one point at a border.
+    rows = int(of.y[of.test].bincount().min())
+    assert abs(probe.probe(of.x, of) - own) < 1.01 / (3 * rows)
 
 
 def test_the_area_of_a_known_model() -> None:
