@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from models import generator, random_ppca, random_table
+from models import generator, random_bernoulli, random_hmm, random_ppca, random_table
 
-from mpt_lml import PPCA, JointTable, curves, data, estimators, gaussian, masks
+from mpt_lml import (
+    PPCA,
+    ConditionalTable,
+    JointTable,
+    curves,
+    data,
+    estimators,
+    fit,
+    gaussian,
+    grids,
+    masks,
+    theory,
+)
 from mpt_lml.experiments import base, cli
 from mpt_lml.numerics import NotPositiveDefiniteError
 from mpt_lml.page import glue
@@ -20,6 +33,9 @@ pytestmark = pytest.mark.bad_input
 
 MODEL = random_ppca(4, 2)
 TABLE = random_table(2, 3)
+BERNOULLI = random_bernoulli(3, 1, 9)
+SHORTLY = {"num_epochs": 2, "learning_rate": 0.1}
+PIXELS = BERNOULLI.sample(2, generator=generator())
 X = MODEL.sample(3, generator=generator())
 FLAT = torch.zeros(1, 2)
 MASK = masks.all_masks(4, 2)
@@ -225,6 +241,79 @@ CASES = {
         r"score must have shape \(2,\), got \(3,\)",
     ),
     "a number in prose that is none": (lambda: glue("x", math.nan), ValueError, "nan"),
+    "unknown tokens of a variance": (
+        lambda: estimators.exact_variance(MODEL, X, "nested", targets="some"),
+        ValueError,
+        "targets must be 'all' or 'one', got 'some'",
+    ),
+    "half a mask size": (
+        lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), sizes=[2.7]),
+        TypeError,
+        r"a mask size in sizes must be an integer \(1\.\.4\), got 2\.7",
+    ),
+    "fewer symbols than the model's": (
+        lambda: ConditionalTable.of(random_hmm(2, 3, 4), 2),
+        ValueError,
+        r"num_values: the values 0\.\.1 have 0\.\d+ of p",
+    ),
+    "more symbols than the model's": (
+        lambda: ConditionalTable.of(random_hmm(2, 3, 4), 5),
+        ValueError,
+        r"num_values must be in 1\.\.3, got 5",
+    ),
+    "a divergence from what is no covariance": (
+        lambda: gaussian.divergence(MODEL.covariance, -MODEL.covariance),
+        ValueError,
+        "q must be positive definite, but its smallest eigenvalue is -",
+    ),
+    "a grid with NaN": (
+        lambda: grids.Grid(torch.full((2, 1), math.nan), torch.full((2,), -math.log(2))),
+        ValueError,
+        r"nodes\[0, 0\] is nan",
+    ),
+    "no leapfrog": (
+        lambda: estimators.ais(BERNOULLI, PIXELS, 2, 3, generator=generator(), num_leapfrog=0),
+        ValueError,
+        "num_leapfrog must be in >= 1, got 0",
+    ),
+    "one objective for all runs": (
+        lambda: fit.maximize(
+            {"level": torch.zeros(2)}, lambda p, _: -p["level"].square().sum(), **SHORTLY
+        ),
+        ValueError,
+        r"objective\(parameters\) must have shape \(2,\), got \(\)",
+    ),
+    "a noise variance of True": (lambda: PPCA(LOADINGS, True), TypeError, "got True"),
+    "a speed after the end": (
+        lambda: theory.diffusion.speed(torch.square, torch.tensor([0.5, 1.5])),
+        ValueError,
+        r"time must be in \[0, 1\], but time\[1\] is 1\.5",
+    ),
+    "a variance with a negative direction": (
+        lambda: theory.godambe.Godambe(-torch.eye(1), *(torch.ones(n * (1,)) for n in (3, 4, 3))),
+        ValueError,
+        "fisher must be positive definite",
+    ),
+    "a draw from nowhere": (
+        lambda: BERNOULLI.sample_given(torch.tensor([math.nan]).double(), generator=generator()),
+        ValueError,
+        r"z\[0\] is nan",
+    ),
+    "seeds that are one number": (
+        lambda: base.run("table-1", "quick", seeds=4),
+        TypeError,
+        "seeds must be of type Sequence, got 4",
+    ),
+    "a generator of NumPy": (
+        lambda: fit.maximize(
+            {"level": torch.zeros(2)},
+            lambda p, _: -p["level"].square(),
+            **SHORTLY,
+            generators=[np.random.default_rng(0)],
+        ),
+        TypeError,
+        "each of generators must be of type Generator",
+    ),
     "changing an estimate": (
         lambda: setattr(Estimate(1.0), "unit", "bits"),
         AttributeError,
@@ -262,9 +351,14 @@ def test_a_folder_is_no_file_before_any_work(tmp_path, capsys, monkeypatch) -> N
     assert "is a folder" in capsys.readouterr().err
 
 
-def test_a_device_and_a_link_are_written_in_place(tmp_path) -> None:
-    assert cli.main([*SHORT, "--json", os.devnull]) == 0
-    assert not Path(os.devnull).is_file()
+def test_a_pipe_and_a_link_are_written_in_place(tmp_path) -> None:
+    # A pipe of our own stands for every device: one of the system's could be lost to an error here.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    assert cli.main([*SHORT, "--json", str(pipe)]) == 0
+    assert pipe.is_fifo() and "findings" in json.loads(os.read(reader, 2**16))
+    os.close(reader)
     real, link = tmp_path / "real.json", tmp_path / "link.json"
     real.write_text("{}")
     link.symlink_to(real)

@@ -73,8 +73,8 @@ def test_forms_are_the_derivative_of_the_objective(
 ) -> None:
     """D s(A) is affine in the second moment; the slope of its gradient is F_A."""
     family, _ = ppca
-    forms = family.mask_forms()
     mask = masks.subsets(5)[index : index + 1]
+    forms = family.mask_forms(mask)[0]
     moment = family.covariance.clone().requires_grad_()
     W = loadings().requires_grad_()
     (gradient,) = torch.autograd.grad(
@@ -83,18 +83,19 @@ def test_forms_are_the_derivative_of_the_objective(
     for q, step in enumerate(steps()):
         (slope,) = torch.autograd.grad((gradient * step).sum(), moment, retain_graph=True)
         symmetric = 0.5 * (slope + slope.mT)
-        torch.testing.assert_close(forms[index, q], symmetric, rtol=0, atol=1e-10)
+        torch.testing.assert_close(forms[q], symmetric, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_variability_is_the_covariance_of_simulated_gradients(name: str) -> None:
     family = FAMILIES[name]
-    info, forms = Godambe.of(family), family.mask_forms()
+    every = masks.subsets(len(family.covariance))
+    info, forms = Godambe.of(family), family.mask_forms(every)
     g = torch.Generator().manual_seed(8)
     count, size = 20_000, 2
     factor = torch.linalg.cholesky(family.covariance)
     x = torch.randn(count, len(factor), generator=g, **f64) @ factor.mT
-    rows = (masks.subsets(len(factor)).sum(dim=1) == size).nonzero().flatten()
+    rows = (every.sum(dim=1) == size).nonzero().flatten()
     drawn = rows[torch.randint(len(rows), (count,), generator=g)]
     for form, expected in (
         (forms[drawn, 0], info.one_mask[size - 1, 0, 0]),
@@ -109,7 +110,8 @@ def test_variability_is_the_covariance_of_simulated_gradients(name: str) -> None
 def test_all_sizes_together_are_the_likelihood(name: str) -> None:
     """Proposition 1, differentiated: the mean over M of D·S's gradient form is that of log p."""
     family = FAMILIES[name]
-    by_mask, size = family.mask_forms(), masks.subsets(len(family.covariance)).sum(dim=1)
+    every = masks.subsets(len(family.covariance))
+    by_mask, size = family.mask_forms(every), every.sum(dim=1)
     sizes = range(1, len(family.covariance) + 1)
     mean = torch.stack([by_mask[size == m].mean(dim=0) for m in sizes]).mean(dim=0)
     inverse = torch.linalg.inv(family.covariance)
@@ -158,7 +160,10 @@ class TestEfficiency:
     def test_a_law_of_one_size_is_that_size(self) -> None:
         info = Godambe.of(FAMILIES["ar1"])
         law = masks.FixedSize(2).probabilities(6)
-        assert abs(info.law_efficiency(law) - info.efficiency(1)[1].item()) < 1e-12
+        torch.testing.assert_close(info.law_efficiency(law), info.efficiency(1)[1])
+        for number in (1, 3):
+            found = info.law_efficiency(law, 7.0 * torch.ones(6, **f64), masks_per_datum=number)
+            torch.testing.assert_close(found, info.efficiency(number)[1])
 
     @pytest.mark.parametrize("metric", ["euclidean", "fisher"])
     def test_the_law_is_optimal(self, metric: str) -> None:
@@ -173,15 +178,132 @@ class TestEfficiency:
         rms = info.gradient_rms("fisher")
         best = info.law_efficiency(rms / rms.sum())
         other = torch.rand(50, 5, generator=torch.Generator().manual_seed(9), **f64) + 0.01
-        assert all(info.law_efficiency(law / law.sum()) <= best + 1e-12 for law in other)
+        assert (info.law_efficiency(other / other.sum(1, True)) <= best + 1e-12).all()
         assert abs(best - 9 / rms.sum().item() ** 2) < 1e-12
+
+
+class TestEpochs:
+    @pytest.mark.parametrize("name", FAMILIES)
+    def test_the_law_of_epochs_is_the_information_of_the_objective_of_p_masks(
+        self, name: str
+    ) -> None:
+        """Both sides from definitions: H and J of P masks by enumeration, and eff_P from eff_1."""
+        family = FAMILIES[name]
+        every = masks.subsets(len(family.covariance))[1:]
+        size = every.sum(dim=1)
+        weight = (1.0 / (len(family.covariance) * torch.bincount(size)[1:].double()))[size - 1]
+        forms = family.mask_forms(every)
+        mean = torch.einsum("s,sqij->qij", weight, forms)
+        one = torch.einsum("s,spq->pq", weight, family.products(forms))
+        fisher = Godambe.of(family).fisher
+        torch.testing.assert_close(family.products(mean), fisher)
+        uniform = masks.UniformSize().probabilities(len(family.covariance))
+        first = Godambe.of(family).law_efficiency(uniform)
+        for number in (1, 2, 5, 40):
+            # Two of P masks of a datum share what all masks share: P J_1 + P (P - 1) J_all over P².
+            variability = (number * one + number * (number - 1) * family.products(mean)) / number**2
+            loss = torch.linalg.solve(fisher, variability).trace()
+            law = 1.0 / (1.0 + (1.0 / first - 1.0) / number)
+            torch.testing.assert_close(len(fisher) / loss, law)
+            found = Godambe.of(family).law_efficiency(uniform, masks_per_datum=number)
+            torch.testing.assert_close(found, law)
+
+    def test_a_biased_weight_keeps_less_than_everything(self) -> None:
+        info = Godambe.of(FAMILIES["ar1"])
+        uniform, ones = masks.UniformSize().probabilities(6), torch.ones(6, **f64)
+        ones[0] = 3.0
+        values = [info.law_efficiency(uniform, w, masks_per_datum=10**8) for w in (None, ones)]
+        assert values[0] > 1.0 - 1e-6 and values[1] < 0.99
+
+
+class TestRandomMasks:
+    @pytest.mark.parametrize("number", [1, 5, None])
+    def test_agree_with_the_enumeration(self, number: int | None) -> None:
+        family, g = autoregressive(8, 0.8), torch.Generator().manual_seed(3)
+        exact = Godambe.of(family, (2, 4, 6))
+        drawn = [Godambe.of(family, (2, 4, 6), num_masks=400, generator=g) for _ in range(40)]
+        values = torch.stack([each.efficiency(number) for each in drawn])
+        error = values.std(dim=0) / 40**0.5
+        # H² / J from 400 masks is off by a term of order 1/400 of itself besides its noise.
+        assert ((values.mean(dim=0) - exact.efficiency(number)).abs() < 4 * error + 0.002).all()
+
+    @pytest.mark.parametrize("name", ["sensitivity", "one_mask", "shared"])
+    def test_a_few_are_unbiased(self, name: str) -> None:
+        """With three masks their products with themselves would be a third of the whole."""
+        family, g = autoregressive(6, 0.8), torch.Generator().manual_seed(5)
+        drawn = [Godambe.of(family, (2, 4), num_masks=3, generator=g) for _ in range(300)]
+        rows = torch.stack([getattr(each, name) for each in drawn])
+        off = (rows.mean(dim=0) - getattr(Godambe.of(family, (2, 4)), name)).abs()
+        assert (off < 4 * rows.std(dim=0) / 300**0.5).all()
+
+    def test_sizes_are_those_asked_for(self) -> None:
+        every, some = Godambe.of(FAMILIES["equi"]), Godambe.of(FAMILIES["equi"], (2, 5))
+        torch.testing.assert_close(some.shared, every.shared[[1, 4]][:, [1, 4]])
+        torch.testing.assert_close(some.efficiency(3), every.efficiency(3)[[1, 4]])
+
+    def test_a_long_chain_keeps_its_limit(self) -> None:
+        """AR(1), D to infinity: blocks of masked places between two visible ones, exact."""
+        phi, rate, length = 0.8, 0.5, 200
+        sensitivity = variability = 0.0
+        for block in range(1, 40):
+            family, mask = autoregressive(block + 2, phi), torch.ones(1, block + 2).bool()
+            mask[0, 0] = mask[0, -1] = False
+            form = family.mask_forms(mask)[0] * block / (block + 2)
+            inverse = torch.linalg.inv(family.covariance)
+            score = 0.5 * inverse @ family.directions @ inverse
+            often = (1 - rate) ** 2 * rate**block
+            sensitivity += often / rate * family.products(form, score).item()
+            variability += often / rate**2 * family.products(form).item()
+        limit = sensitivity**2 / variability * (1 - phi**2) ** 2 / (1 + phi**2)
+        g = torch.Generator().manual_seed(4)
+        chain = autoregressive(length, phi)
+        rows = [Godambe.of(chain, [100], num_masks=10, generator=g).efficiency(1) for _ in range(8)]
+        values = torch.cat(rows)
+        # The two ends have one neighbor: a share of a few places in 200 beside the noise.
+        assert abs(values.mean() - limit) < 4 * values.std() / 8**0.5 + 0.02 * limit
+
+
+class TestBestLaw:
+    @pytest.mark.parametrize("name", FAMILIES)
+    @pytest.mark.parametrize("number", [1, 4])
+    def test_no_law_exceeds_its_bound(self, name: str, number: int) -> None:
+        info = Godambe.of(FAMILIES[name])
+        law, value, bound = info.best_law(number)
+        assert abs(law.sum() - 1) < 1e-12 and value <= bound < value * (1 + 1e-4)
+        g = torch.Generator().manual_seed(6)
+        count = len(law)
+        for _ in range(60):  # any law with any weights, and any fixed size
+            nu, w = torch.rand(2, count, generator=g, **f64) ** 3 + 1e-3
+            nu[torch.rand(count, generator=g) < 0.3] *= 1e-3
+            other = info.law_efficiency(nu / nu.sum(), w, masks_per_datum=number)
+            assert other <= bound
+        fixed = info.efficiency(number)
+        assert fixed[~fixed.isnan()].max() <= bound
+
+    def test_one_parameter_and_one_mask_is_one_size(self) -> None:
+        info = Godambe.of(FAMILIES["ar1"])
+        law, value, _ = info.best_law()
+        best = info.efficiency(1)[:-1].argmax()
+        assert law[best] > 0.999 and abs(value - info.efficiency(1)[best]) < 1e-4
+
+    def test_matrices_are_worth_more_than_numbers(self) -> None:
+        """Two sizes, each precise where the other is not: information is not linear for numbers."""
+        one, two = torch.diag(torch.tensor([1.0, 4.0])), torch.diag(torch.tensor([4.0, 1.0]))
+        eye, both = torch.eye(2).double(), torch.stack([one, two]).double()
+        info = Godambe(eye, torch.stack([eye, eye]), torch.zeros(2, 2, 2, 2).double(), both)
+        law, value, _ = info.best_law()
+        assert abs(value - 0.625) < 1e-9 and (law - 0.5).abs().max() < 1e-9
+        half = torch.full((2,), 0.5).double()
+        weights = torch.rand(200, 2, generator=torch.Generator().manual_seed(1)).double() + 0.01
+        scalar = info.law_efficiency(half.expand(200, 2), weights)
+        assert scalar.max() <= 0.4 + 1e-12
 
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Godambe.of(autoregressive(13, 0.5)), r"2\^D subsets.* in 1..12, got 13"),
+        (lambda: Godambe.of(autoregressive(13, 0.5)), r"2\^D masks.* in 1..12, got 13"),
         (
             lambda: GaussianFamily(torch.eye(3), torch.ones(2, 3, 3)),
             r"directions must be linearly independent, got 2 of rank 1",

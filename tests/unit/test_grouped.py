@@ -67,6 +67,12 @@ def test_a_group_with_its_joint_density_is_a_coordinate() -> None:
     torch.testing.assert_close(values, MODEL.log_conditional(X, mask))
 
 
+def test_patches_go_row_by_row_in_an_image_that_is_not_square() -> None:
+    rows = [[0, 0, 1, 1, 2, 2]] * 2 + [[3, 3, 4, 4, 5, 5]] * 2
+    assert Grouped.patches(4, 6, 2).view(4, 6).tolist() == rows
+    assert Grouped.patches(6, 4, 2).view(6, 4)[:, 0].tolist() == [0, 0, 2, 2, 4, 4]
+
+
 def test_patches_of_an_image() -> None:
     assert Grouped.patches(4, 4, 2).view(4, 4).tolist() == [[0, 0, 1, 1]] * 2 + [[2, 2, 3, 3]] * 2
     assert Grouped.patches(2, 6, 2).tolist() == [0, 0, 1, 1, 2, 2] * 2

@@ -10,7 +10,7 @@ import torch
 from models import generator
 from tiny_bert import CLS, SEP, tiny, tokenizer
 
-from mpt_lml import HMM, MaskedLM, networks, score
+from mpt_lml import HMM, MaskedLM, ViTMAE, data, networks, score
 from mpt_lml.checkpoints import CheckpointError
 from mpt_lml.data import encode
 from mpt_lml.files import CheckpointMismatchError
@@ -188,3 +188,76 @@ def test_the_books_network_is_found_by_its_folder() -> None:
     rows = scorer.encode(["She was alone in the house."])
     found = scorer.log_tokens(rows.ids, rows.maskable, rows.types)
     assert found.sum() < -20
+
+
+def coin(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(*ids.shape, 2).log_softmax(dim=-1)
+
+
+def uneven() -> torch.Tensor:
+    mae = ViTMAE(networks.small_mae(4, 1, 2, width=8, seed=4), 1.0)
+    return mae.loss(torch.zeros(2, 1, 4, 4), torch.ones(2, 4).tril(2) > 0)
+
+
+ONE = torch.ones(1, 2).long()
+WRONG = {
+    "an area of no kind": (
+        lambda: score.curve(coin, [[0, 1]], score.Design(strata=2)).area("sentences"),
+        "per must be 'token' or 'sentence' or 'paper', got 'sentences'",
+    ),
+    "bits of windows": (
+        lambda: score.sentences(coin, [[0, 1]]).bits_per("window"),
+        "unit must be 'token' or 'character' or 'byte', got 'window'",
+    ),
+    "documents by one mean": (
+        lambda: score.sentences(coin, [[0, 1]]).mean(documents=torch.zeros(3).long()),
+        r"documents must have shape \(1,\), got \(3,\)",
+    ),
+    "images with unequal masks": (uneven, "mask must hide equally many patches"),
+    "tokens below 0": (lambda: score.sentences(coin, [[0, -1]]), "texts must be in >= 0, got -1"),
+    "halves of tokens": (lambda: score.pairs(coin, [[0, 0.5]], [[0, 1]]), "integer.*got 0.5"),
+    "tokens that the function has not": (
+        lambda: score.sentences(coin, [[0, 1, 2]]),
+        r"ids must be 0\.\.1, but ids\[\d, 0\] is 2",
+    ),
+    "a device that is none": (
+        lambda: score.load(coin, device="tpu"),
+        "device 'tpu' cannot be used",
+    ),
+    "a vocabulary that is none": (
+        lambda: networks.load_tokenizer(__file__),
+        r"test_score_door\.py is no vocabulary of BERT: no line is \[CLS\]",
+    ),
+    "rows longer than they are": (
+        lambda: data.Tokens(ONE, ONE, ONE > 0, torch.tensor([3])),
+        "lengths from 1 to L",
+    ),
+    "a row that is not there": (
+        lambda: data.Tokens(ONE, ONE, ONE > 0, torch.tensor([2])).rows(torch.tensor([-1])),
+        r"chosen must be 0\.\.0, but chosen\[0\] is -1",
+    ),
+    "rates in a list": (lambda: score.Design(rates=[10, 50, 90]), "rates must be of type tuple"),
+    "masks of two rows": (
+        lambda: score.Design().masks(encode(tokenizer(), ["a dog", "a cat"]), 0),
+        "row must be one sentence, got 2",
+    ),
+    "types that the network has not": (
+        lambda: MaskedLM.of(tiny(), tokenizer(), prefix=(12,)),
+        r"each of prefix must be in 0\.\.11, got 12",
+    ),
+    "answers of two kinds": (
+        lambda: score.answers(coin, [[0]], [["a"]]),
+        "a list of options of the same kind",
+    ),
+    "images that are nowhere": (
+        lambda: score.images(networks.small_mae(4, 1, 2, width=8, seed=4), "nowhere"),
+        "there is no folder nowhere",
+    ),
+}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(("call", "message"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_call_is_named(call, message: str) -> None:
+    with pytest.raises((TypeError, ValueError, CheckpointError), match=message):
+        call()

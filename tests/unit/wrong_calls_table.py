@@ -939,7 +939,7 @@ def _theory() -> dict[str, Case]:
         lambda t: t[:1],
     )
     family = {"covariance": FAMILY.covariance, "directions": FAMILY.directions}
-    parts = ("fisher", "sensitivity", "all_masks", "one_mask")
+    parts = ("fisher", "sensitivity", "shared", "one_mask")
     square = {name: tensor(getattr(INFORMATION, name)) for name in parts}
     fisher, slack = square["fisher"], (1e-12 * torch.eye(3).double(), 0.0)
     rank = lambda v: int(torch.linalg.matrix_rank(v.flatten(1))) == len(v)  # noqa: E731
@@ -995,16 +995,24 @@ def _theory() -> dict[str, Case]:
             ),
             noise_variance=number(0.5, 0.0),
         ),
-        "theory.godambe.GaussianFamily.mask_forms": case(FAMILY.mask_forms),
+        "theory.godambe.GaussianFamily.mask_forms": case(
+            FAMILY.mask_forms, mask=tensor(torch.tensor([[True, False, True]]))
+        ),
         "theory.godambe.Godambe": case(
             lambda **kw: godambe.Godambe(**kw).efficiency(),
             **{
                 k: v.but(legal=lambda w, v=v: v.legal(w) and _definite(w + slack[v is fisher]))
                 for k, v in square.items()
+                if k != "shared"
             },
+            shared=square["shared"],
         ),
         "theory.godambe.Godambe.of": case(
-            godambe.Godambe.of, family=instance(lambda: FAMILY, godambe.GaussianFamily)
+            godambe.Godambe.of,
+            family=instance(lambda: FAMILY, godambe.GaussianFamily),
+            sizes=several([1, 2], count(1, 1, 3), least=0),
+            num_masks=count(2, 2),
+            generator=optional(generator()),
         ),
         "theory.godambe.Godambe.variability": case(
             INFORMATION.variability, masks_per_datum=optional(count(1))
@@ -1018,6 +1026,11 @@ def _theory() -> dict[str, Case]:
                 torch.full((3,), 1 / 3).double(),
                 also=lambda v: bool((v >= 0).all()) and abs(v.sum().item() - 1) < 1e-6,
             ),
+            weights=optional(tensor(torch.ones(3).double())),
+            masks_per_datum=count(1, 1),
+        ),
+        "theory.godambe.Godambe.best_law": case(
+            INFORMATION.best_law, masks_per_datum=count(1, 1), num_steps=count(2, 1)
         ),
         "theory.godambe.Godambe.gradient_rms": case(
             INFORMATION.gradient_rms, metric=choice("fisher", "euclidean")

@@ -5,6 +5,7 @@ from mpt_lml.experiments import (  # noqa: F401  they enter themselves in the re
     bert,
     convergence,
     deep_vae,
+    efficiency,
     fixed_size,
     identity,
     known_language,

@@ -32,7 +32,7 @@ class KneserNey:
     tensor(1..., dtype=torch.float64)
     """
 
-    def __init__(self, texts: Sequence[Int[Tensor, " L"]], vocab_size: int, order: int = 3) -> None:
+    def __init__(self, texts: Sequence[Int[Tensor, " _"]], vocab_size: int, order: int = 3) -> None:
         self.vocab_size, self.order = vocab_size, order
         self.levels: list[tuple[Table, Table, Table, float]] = []
         base = vocab_size + 1  # the last symbol is the start

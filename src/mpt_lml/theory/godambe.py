@@ -1,22 +1,23 @@
-"""How much a fixed mask size loses as an estimating equation: Godambe information, exact.
+"""How much masked scores lose as an estimating equation: Godambe information of sizes and laws.
 
 Of families N(0, Σ(θ)) at their true parameter. For coordinates R, ∇ log p(x_R) = x_Rᵀ G_R x_R − its
 mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have covariance 2 tr(G Σ G' Σ). A masked
-score is a difference of these, so that every expectation is a sum over the 2^D subsets.
+score is a difference of these: no data are drawn, and masks only where 2^D are too many.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import masks
 from mpt_lml.gaussian import require_definite
-from mpt_lml.scores import mean_by_size
+from mpt_lml.numerics import chunks
 from mpt_lml.spec import require, require_count
 
 __all__ = ["GaussianFamily", "Godambe"]
@@ -33,7 +34,7 @@ class GaussianFamily:
 
     >>> identity = torch.eye(4)  # unit variances and one correlation, θ = c = 0.5
     >>> family = GaussianFamily(0.5 + 0.5 * identity, (1 - identity)[None])
-    >>> family.mask_forms().shape
+    >>> family.mask_forms(masks.subsets(4)).shape
     torch.Size([16, 1, 4, 4])
     """
 
@@ -69,43 +70,45 @@ class GaussianFamily:
         identity = torch.eye(num_features, dtype=loadings.dtype)
         return cls(loadings @ loadings.mT + noise_variance * identity, half + half.mT)
 
-    def mask_forms(self) -> Float[Tensor, "S Q D D"]:
-        """F of every mask, as ``masks.subsets``: ∇ D s(A) = xᵀ F_A x − its mean, 0 for no mask.
+    def mask_forms(self, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P Q D D"]:
+        """F of every mask, (P, Q, D, D): ∇ D s(A) = xᵀ F_A x − its mean; zero where A is empty.
 
-        F_A = (D/M) Σ_{j∈A} (G_{R∪j} − G_R), with R the complement of A.
+        With u_j = e_j − b_j and v_j from p(x_j | x_R) = N(b_jᵀx_R, v_j), and ∂ for a direction,
+        F_A = (D/M) Σ_{j∈A} (∂v_j u_j u_jᵀ/(2v_j²) + sym(u_j ∂b_jᵀ)/v_j).
         """
-        forms, num_features = self._subset_forms(), len(self.covariance)
-        mask = torch.arange(len(forms))
-        rest = len(forms) - 1 - mask
-        total = torch.zeros_like(forms)
-        for j in range(num_features):
-            masked = ((mask >> j) & 1).bool()
-            total[masked] += forms[rest[masked] | (1 << j)] - forms[rest[masked]]
-        size = masks.subsets(num_features).sum(dim=1).clamp(min=1).to(forms)
-        return total * (num_features / size)[:, None, None, None]
-
-    def _subset_forms(self) -> Float[Tensor, "S Q D D"]:
-        """G of every subset in the order of ``masks.subsets``."""
-        keep = masks.subsets(len(self.covariance)).to(self.covariance)
-        inside = keep[:, :, None] * keep[:, None, :]
+        require(vars(self) | {"mask": mask}, "covariance D D, directions Q D D, bool mask P D")
+        covariance, hidden = self.covariance, mask.to(self.covariance)
+        seen, identity = 1.0 - hidden, torch.eye(mask.shape[1]).to(hidden)
+        inside = seen[:, :, None] * seen[:, None, :]
         # The identity outside makes all blocks D×D; its part of the inverse is cut off again.
-        outside = torch.eye(keep.shape[1]).to(keep) * (1.0 - inside)
-        inverse = torch.linalg.inv(self.covariance * inside + outside) * inside
-        return 0.5 * inverse[:, None] @ self.directions @ inverse[:, None]
+        inverse = torch.linalg.inv(covariance * inside + identity * (1.0 - inside)) * inside
+        weights = covariance @ inverse
+        rest = hidden[:, :, None] * (identity - weights)
+        variance = ((rest @ covariance) * rest).sum(dim=2).where(mask, 1.0)
+        scale = hidden * (mask.shape[1] / hidden.sum(dim=1, keepdim=True).clamp(min=1)) / variance
+        change = rest[:, None] @ self.directions
+        spread = (change * rest[:, None]).sum(dim=3) / variance[:, None]
+        right = (change @ inverse[:, None]) + 0.5 * spread[..., None] * rest[:, None]
+        forms = (rest * scale[:, :, None]).mT[:, None] @ right
+        return 0.5 * (forms + forms.mT)
 
-    def _products(self, forms: Float[Tensor, "S Q D D"]) -> Float[Tensor, "S Q Q"]:
-        """2 tr(G Σ G' Σ) of all pairs: the covariance of the forms under N(0, Σ)."""
-        product = forms @ self.covariance
-        return 2.0 * product.flatten(2) @ product.mT.flatten(2).mT
+    def products(
+        self, forms: Float[Tensor, "... Q D D"], others: Float[Tensor, "... Q D D"] | None = None
+    ) -> Float[Tensor, "... Q Q"]:
+        """2 tr(F Σ F' Σ) of all pairs: the covariance of the forms under N(0, Σ)."""
+        product = (forms @ self.covariance).flatten(-2)
+        other = forms if others is None else others
+        return 2.0 * product @ (self.covariance @ other).flatten(-2).mT
 
 
 @dataclass(frozen=True)
 class Godambe:
-    """Information H J⁻¹ H of every mask size, M = 1..D, for Q parameters, nats per datum.
+    """Information H J⁻¹ H of masked scores, for S mask sizes and Q parameters, nats per datum.
 
     After Godambe (1960); Varin, Reid & Firth (2011), Section 2. ``fisher`` (Q, Q) is the likelihood's,
-    ``sensitivity`` (D, Q, Q) is H_M = −E ∇² D·S(x; M), ``all_masks`` J_M = Cov ∇ D·S(x; M) where every
-    datum is scored under all masks of the size, ``one_mask`` that under one random mask of its own.
+    ``sensitivity`` (S, Q, Q) is H_M = −E ∇² D·S(x; M), ``shared`` the covariances of ∇ D·S(x; M) and
+    ∇ D·S(x; M'), each over all masks of its size, ``one_mask`` J_M where every datum is scored under
+    one random mask of its own.
 
     >>> family = GaussianFamily.ppca(torch.tensor([[1.0], [2.0], [3.0]]).double(), 0.5)
     >>> [round(v, 2) for v in Godambe.of(family).efficiency().tolist()]
@@ -113,58 +116,138 @@ class Godambe:
     """
 
     fisher: Float[Tensor, "Q Q"]
-    sensitivity: Float[Tensor, "D Q Q"]
-    all_masks: Float[Tensor, "D Q Q"]
-    one_mask: Float[Tensor, "D Q Q"]
+    sensitivity: Float[Tensor, "S Q Q"]
+    shared: Float[Tensor, "S S Q Q"]
+    one_mask: Float[Tensor, "S Q Q"]
 
     def __post_init__(self) -> None:
-        require(vars(self), "fisher Q Q, sensitivity D Q Q, all_masks D Q Q, one_mask D Q Q")
-        for name, each in vars(self).items():  # where a size says nothing of a parameter, singular
+        require(vars(self), "fisher Q Q, sensitivity S Q Q, shared S S Q Q, one_mask S Q Q")
+        for name in ("fisher", "sensitivity", "one_mask"):
+            each = vars(self)[name]  # where a size says nothing of a parameter, singular
             slack = (name != "fisher") * (1e-6 * each.abs().max() + 1e-30)
             require_definite(name, each + slack * torch.eye(len(self.fisher)).to(each))
 
     @classmethod
-    def of(cls, family: GaussianFamily) -> Godambe:
-        """At the point of ``family``, from all 2^D subsets; ``ValueError`` for D above 12."""
-        require(locals(), "family GaussianFamily")
-        num_features = len(family.covariance)
-        require_count("D, whose 2^D subsets are all visited,", num_features, 1, MAX_FEATURES)
-        forms, size = family.mask_forms(), masks.subsets(num_features).sum(dim=1)
-        information = mean_by_size(family._products(family._subset_forms()), size, num_features)
-        return cls(
-            fisher=information[-1],
-            sensitivity=num_features * information.diff(dim=0).flip(0),
-            all_masks=family._products(mean_by_size(forms, size, num_features)[1:]),
-            one_mask=mean_by_size(family._products(forms), size, num_features)[1:],
-        )
+    def of(
+        cls,
+        family: GaussianFamily,
+        sizes: Sequence[int] = (),
+        *,
+        num_masks: int = 64,
+        generator: torch.Generator | None = None,
+    ) -> Godambe:
+        """At the point of ``family``, for the given sizes, or all from 1 to D.
 
-    def variability(self, masks_per_datum: int | None) -> Float[Tensor, "D Q Q"]:
+        From all masks, ``ValueError`` for D above 12; with a ``generator`` from ``num_masks`` random
+        ones per size: H and J are unbiased, and efficiencies off by the noise of both. Repeat it
+        for a standard error.
+        """
+        require(locals(), "family GaussianFamily, sizes* 1.., num_masks 2.., generator? Generator")
+        count = len(family.covariance)
+        if generator is None:
+            require_count("D, whose 2^D masks are all visited,", count, 1, MAX_FEATURES)
+        mean, one = [], []
+        for size in sizes or range(1, count + 1):
+            if generator is None:
+                mask = masks.all_masks(count, size)
+            else:
+                mask = masks.sample_masks(num_masks, count, size, generator=generator)
+            total, square = torch.zeros_like(family.directions), torch.zeros(())
+            for rows in chunks(len(mask), 64 * family.directions.numel(), 2**28):
+                forms = family.mask_forms(mask[rows])
+                total, square = total + forms.sum(dim=0), square + family.products(forms).sum(dim=0)
+            mean.append(total / len(mask))
+            one.append(square / len(mask))
+        moment, inverse = torch.stack(one), torch.linalg.inv(family.covariance)
+        score = 0.5 * inverse @ family.directions @ inverse
+        sensitivity = torch.stack([family.products(bar, score) for bar in mean])
+        shared = family.products(torch.cat(mean)).unflatten(1, moment.shape[:2])
+        shared = shared.unflatten(0, moment.shape[:2]).movedim(2, 1)
+        if generator is not None:  # without each mask's product with itself
+            own = shared.diagonal().movedim(-1, 0)
+            own.sub_((moment - own) / (num_masks - 1))
+        return cls(family.products(score), sensitivity, shared, moment)
+
+    @property
+    def all_masks(self) -> Float[Tensor, "S Q Q"]:
+        """J_M = Cov ∇ D·S(x; M) where every datum is scored under all masks of the size."""
+        return self.shared.diagonal().movedim(-1, 0)
+
+    def variability(self, masks_per_datum: int | None) -> Float[Tensor, "S Q Q"]:
         """J_M with that many independent masks per datum; ``None`` is all of them."""
         if masks_per_datum is None:
             return self.all_masks
         require_count("masks_per_datum", masks_per_datum, 1)
         return self.all_masks + (self.one_mask - self.all_masks) / masks_per_datum
 
-    def efficiency(self, masks_per_datum: int | None = None) -> Float[Tensor, " D"]:
+    def efficiency(self, masks_per_datum: int | None = None) -> Float[Tensor, " S"]:
         """Q / tr(I H⁻¹ J H⁻¹) of every size: 1 is maximum likelihood, ½ needs twice the data.
 
         NaN where H_M is singular: the size does not identify the parameters.
         """
         return self._relative(self.sensitivity, self.variability(masks_per_datum))
 
-    def law_efficiency(self, probabilities: Float[Tensor, " D"]) -> float:
-        """The same for one mask per datum whose size follows ``probabilities`` ν.
+    def law_efficiency(
+        self,
+        probabilities: Float[Tensor, "*B S"],
+        weights: Float[Tensor, "*B S"] | None = None,
+        *,
+        masks_per_datum: int = 1,
+    ) -> Float[Tensor, "*B"]:
+        """The same where the size of every mask follows ``probabilities`` ν, (...); differentiable.
 
-        Scores are divided by D ν(M), so that the objective is the LML over the sizes of ν.
+        The gradient of D·s(A) is multiplied by ``weights`` of its size; left out, by 1/(D ν(M)):
+        then the objective is the LML over the sizes of ν, and all D sizes must be there.
         """
-        given = vars(self) | {"probabilities": probabilities}
-        require(given, "sensitivity D Q Q, probabilities D")
-        if (probabilities < 0).any() or abs(probabilities.sum().item() - 1.0) > 1e-6:
+        given = vars(self) | {"probabilities": probabilities, "weights": weights}
+        require(given, "sensitivity S Q Q, probabilities ... S, weights? ... S")
+        off = (probabilities.sum(dim=-1) - 1.0).abs().max().item()
+        if (probabilities < 0).any() or off > 1e-6:
             raise ValueError(f"probabilities must be >= 0 and sum to 1, got {probabilities}.")
-        weight = (1.0 / probabilities).where(probabilities > 0, 0.0) / len(probabilities)
-        sensitivity = torch.einsum("m,mpq->pq", probabilities * weight, self.sensitivity)
-        variability = torch.einsum("m,mpq->pq", probabilities * weight**2, self.one_mask)
-        return self._relative(sensitivity[None], variability[None]).item()
+        require_count("masks_per_datum", masks_per_datum, 1)
+        if weights is None:
+            weights = (1.0 / probabilities).where(probabilities > 0, 0.0) / probabilities.shape[-1]
+        share = probabilities * weights
+        sensitivity = torch.einsum("...m,mpq->...pq", share, self.sensitivity)
+        variability = torch.einsum("...m,mpq->...pq", share * weights, self.one_mask)
+        if masks_per_datum > 1:
+            both = torch.einsum("...m,...n,mnpq->...pq", share, share, self.shared)
+            variability = both + (variability - both) / masks_per_datum
+        return self._relative(sensitivity, variability)
+
+    def best_law(
+        self, masks_per_datum: int = 1, *, num_steps: int = 2000
+    ) -> tuple[Float[Tensor, " S"], float, float]:
+        """The law of sizes with most information, its efficiency, and what no law exceeds.
+
+        Every size has the best *matrix* to multiply its gradient by (Godambe's weights, H_M J_M⁻¹ at
+        one mask per datum). The loss is convex in the law then; its slope is that of the equivalence
+        theorem (Kiefer & Wolfowitz 1960) and bounds the optimum. By multiplicative steps.
+        """
+        require(locals(), "masks_per_datum 1.., num_steps 1..")
+        h, one = self._white(self.sensitivity), self._white(self.one_mask)
+        count, num_parameters = h.shape[:2]
+        values, vectors = torch.linalg.eigh(one)
+        alive = values > 1e-10 * values.amax()
+        root = vectors * (1.0 / values.where(alive, 1.0)).sqrt().where(alive, 0.0)[:, None]
+        # One draw of size M tells root_Mᵀ ψ, of unit covariance; `between` is what draws share.
+        told = root.mT @ h
+        between = root.mT[:, None] @ self._white(self.shared) @ root[None]
+        between = between.movedim(2, 1).flatten(2).flatten(0, 1) * (1.0 - 1.0 / masks_per_datum)
+        law = torch.full_like(h[:, 0, 0], 1.0 / count)
+        for _ in range(num_steps):
+            scale = (masks_per_datum * law).sqrt().repeat_interleave(num_parameters)[:, None]
+            system = torch.eye(len(scale)).to(h) + scale * between * scale.mT
+            solved = torch.linalg.solve(system, scale * told.flatten(0, 1))
+            inverse = torch.linalg.inv((scale * told.flatten(0, 1)).mT @ solved)
+            slope = (solved @ inverse).unflatten(0, told.shape[:2]).square().sum(dim=(1, 2)) / law
+            loss, gap = inverse.trace(), slope.max() - law @ slope
+            if gap < 1e-6 * loss:
+                break
+            law = (law * slope.sqrt()).clamp(min=1e-30)
+            law = law / law.sum()
+        bound = num_parameters / (loss - gap).clamp(min=num_parameters).item()
+        return law, num_parameters / loss.item(), bound
 
     def gradient_rms(
         self, metric: Literal["euclidean", "fisher"] = "euclidean"
@@ -182,17 +265,17 @@ class Godambe:
         return moment.diagonal(dim1=1, dim2=2).sum(dim=1).sqrt() / len(moment)
 
     def _relative(
-        self, sensitivity: Float[Tensor, "B Q Q"], variability: Float[Tensor, "B Q Q"]
-    ) -> Float[Tensor, " B"]:
+        self, sensitivity: Float[Tensor, "*B Q Q"], variability: Float[Tensor, "*B Q Q"]
+    ) -> Float[Tensor, "*B"]:
         h, identity = self._white(sensitivity), torch.eye(len(self.fisher)).to(sensitivity)
-        identified = torch.linalg.eigvalsh(h)[:, 0] > 1e-10
-        h = h.where(identified[:, None, None], identity)
+        identified = torch.linalg.eigvalsh(h.detach())[..., 0] > 1e-10
+        h = h.where(identified[..., None, None], identity)
         half = torch.linalg.solve(h, self._white(variability))
-        loss = torch.linalg.solve(h, half.mT).diagonal(dim1=1, dim2=2).sum(dim=1)
+        loss = torch.linalg.solve(h, half.mT).diagonal(dim1=-2, dim2=-1).sum(dim=-1)
         return (len(identity) / loss).where(identified, torch.nan)
 
-    def _white(self, matrices: Float[Tensor, "B Q Q"]) -> Float[Tensor, "B Q Q"]:
+    def _white(self, matrices: Float[Tensor, "*B Q Q"]) -> Float[Tensor, "*B Q Q"]:
         """L⁻¹ · L⁻ᵀ with I = L Lᵀ: in the coordinates in which the Fisher information is 1."""
         factor = torch.linalg.cholesky(self.fisher)
         left = torch.linalg.solve_triangular(factor, matrices, upper=False)
-        return torch.linalg.solve_triangular(factor, left.mT, upper=False)
+        return torch.linalg.solve_triangular(factor, left.mT, upper=False).mT

@@ -1,0 +1,179 @@
+"""What masking costs in data: simulated epochs, a language, rates beyond ten coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mpt_lml import masks, objectives
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.convergence import NOISE_VARIANCE, seeded
+from mpt_lml.gaussian import divergence
+from mpt_lml.models.hmm import HMM
+from mpt_lml.models.ppca import PPCA
+from mpt_lml.scores import mask_score
+from mpt_lml.theory.godambe import GaussianFamily, Godambe
+from mpt_lml.verdicts import mean_and_error
+
+NOISE = torch.tensor(NOISE_VARIANCE, dtype=torch.float64)
+UNIFORM = masks.UniformSize()
+
+
+@experiment(
+    "training-efficiency",
+    title="What masking costs in data: epochs, a language, beyond ten coordinates",
+    cost="about 6 min",
+    quick={
+        "seeds": (4, 44),
+        "num_data": 300,
+        "num_replicates": 20,
+        "passes": (1, 2),
+        "preferred": (0.95,),
+        "num_sequences": 150,
+        "ppca": ((8, 1),),
+        "local": ((1, 9, 9.5), (2, 3, 3.0)),
+        "rates": (0.3, 0.7),
+    },
+    gpu=False,
+)
+@dataclass(frozen=True)
+class TrainingEfficiency(Experiment):
+    """Efficiency relative to maximum likelihood in models that are right; fresh masks in every pass.
+
+    Arrays: ``epochs`` (seeds, passes), PPCA of D = 6 and K = 1 trained to the optimum with uniform
+    sizes, ``epochs/error``, and ``epochs/one`` (seeds,), exact at one pass; ``hmm`` and ``hmm/error``
+    (languages,), one pass over chapter 10's language, its tables free. For one mask per datum of each
+    rate ``ppca`` (D and K, seeds, rates) and ``local`` (settings, seeds, rates): covariance
+    exp(−distance/range) on a grid of so many axes, places per axis and a range, which is unknown.
+    """
+
+    seeds: tuple[int, ...] = (4, 44, 444)
+    num_data: int = 2000
+    num_replicates: int = 400
+    passes: tuple[int, ...] = (1, 2, 4, 8, 16)
+    preferred: tuple[float, ...] = (0.95, 0.8, 0.6)
+    num_sequences: int = 8000
+    ppca: tuple[tuple[int, int], ...] = ((16, 2), (32, 1), (32, 2), (32, 4), (64, 2))
+    local: tuple[tuple[int, int, float], ...] = (
+        *((1, side, 9.5) for side in (16, 64, 256)),
+        *((1, 256, length) for length in (1.44, 49.5)),
+        *((2, side, 3.0) for side in (4, 8, 16)),
+        *((2, 16, length) for length in (1.0, 10.0)),
+    )
+    num_masks: int = 8
+    rates: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+    def run(self, bench: Bench) -> Outcome:
+        trained = [self._epochs(seed) for seed in bench.progress(self.seeds, "training")]
+        names = ("epochs", "epochs/error", "epochs/one")
+        arrays = {name: torch.stack([row[i] for row in trained]) for i, name in enumerate(names)}
+        hmm = [self._language(each) for each in bench.progress(self.preferred, "language")]
+        arrays["hmm"], arrays["hmm/error"] = torch.tensor(hmm).T
+        for name, of in (("ppca", self._ppca), ("local", self._local)):
+            settings = bench.progress(getattr(self, name), name)
+            rows = [torch.stack([of(seed, *each) for seed in self.seeds]) for each in settings]
+            arrays[name] = torch.stack(rows)
+        law = 1.0 / (1.0 + (1.0 / arrays["epochs/one"] - 1.0) / self.passes[-1])
+        findings = {
+            "epochs-law": Finding.over(arrays["epochs"][:, -1] / law - 1.0),
+            "epochs-law/hmm": Finding(*hmm[0]),
+        }
+        return Outcome(
+            findings, arrays, checksum([_drawn(s, 6, 1)[0].loadings for s in self.seeds])
+        )
+
+    def _epochs(self, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean divergence of maximum likelihood over that of P passes, its error; exact at one."""
+        (model, generator), count = _drawn(seed, 6, 1), self.num_replicates
+        every, (w, inverse) = (
+            masks.subsets(6)[1:],
+            (model.loadings[:, 0], model.covariance.inverse()),
+        )
+        fisher = inverse * (w @ inverse @ w) + torch.outer(inverse @ w, inverse @ w)
+        x = model.sample(count * self.num_data, generator=generator)
+        outer = x[:, :, None] * x[:, None, :]
+        whole = outer.view(count, self.num_data, 6, 6).mean(dim=1)
+
+        def excess(objective: Callable[[Tensor], Tensor]) -> Tensor:
+            w = model.loadings.expand(count, -1, -1)
+            for _ in range(40):  # Fisher scoring: the information at the truth is near enough
+                w = w.detach().requires_grad_()
+                (slope,) = torch.autograd.grad(objective(w).sum(), w)
+                w = w + (slope[..., 0] @ fisher.inverse())[..., None]
+            return divergence(model.covariance, w @ w.mT + NOISE * torch.eye(6).double()).detach()
+
+        best = excess(lambda w: objectives.log_marginal(w, NOISE, whole))
+        seen, total = torch.zeros(count * 63).double(), torch.zeros(count * 63, 6, 6).double()
+
+        def masked(w: Tensor) -> Tensor:
+            moment = (total / seen.clamp(min=1.0)[:, None, None]).view(count, 63, 6, 6)
+            each, share = w[:, None].expand(-1, 63, -1, -1), seen.view(count, 63)
+            score = objectives.mask_scores(each, NOISE, moment, every[:, None])[..., 0]
+            return 6.0 * (score * share).sum(dim=1) / share.sum(dim=1)
+
+        found = []
+        for step in range(1, max(self.passes) + 1):
+            mask = masks.sample_masks(len(x), 6, UNIFORM, generator=generator)
+            code = (mask * 2 ** torch.arange(6)).sum(dim=1) - 1
+            code += 63 * torch.arange(count).repeat_interleave(self.num_data)
+            total.index_add_(0, code, outer)
+            seen += torch.bincount(code, minlength=len(seen))
+            if step in self.passes:
+                loss = excess(masked)
+                ratio = best.mean() / loss.mean()
+                found.append(
+                    torch.stack([ratio, mean_and_error(best - ratio * loss)[1] / loss.mean()])
+                )
+        one = Godambe.of(GaussianFamily.ppca(model.loadings, NOISE_VARIANCE))
+        return *torch.stack(found, dim=1), one.law_efficiency(UNIFORM.probabilities(6))
+
+    def _language(self, preferred: float) -> tuple[float, float]:
+        """One pass over the HMM, uniform sizes: the gradients of a datum by central differences."""
+        start, generator = HMM.cyclic(preferred=preferred), seeded(self.seeds[0])
+        x = start.sample(self.num_sequences, generator=generator)
+        pair = [masks.sample_masks(len(x), 16, UNIFORM, generator=generator) for _ in range(2)]
+        tables = torch.cat([start.initial[:, None], start.transition, start.emission], dim=1).log()
+
+        def values(index: int, step: float) -> Tensor:
+            moved = tables.flatten().index_add(
+                0, torch.tensor([index]), torch.tensor([step]).double()
+            )
+            first, move, emit = moved.view_as(tables).split([1, 6, 12], dim=1)
+            model = HMM(first[:, 0].softmax(0), move.softmax(1), emit.softmax(1), 16)
+            one, two = (16 * mask_score(model.log_each(x, mask), mask) for mask in pair)
+            return torch.stack([one - two, model.log_marginal(x)])
+
+        slopes = [(values(i, 1e-4) - values(i, -1e-4)) / 2e-4 for i in range(tables.numel())]
+        between, full = torch.stack(slopes, dim=-1)
+        # 13 rows of logits have a direction each that changes nothing.
+        spectrum, vectors = torch.linalg.eigh(full.mT @ full / len(x))
+        white = vectors[:, 13:] / spectrum[13:].sqrt()
+        value, error = mean_and_error(0.5 * (between @ white).square().mean(dim=1))
+        return (1.0 / (1.0 + value)).item(), (error / (1.0 + value) ** 2).item()
+
+    def _ppca(self, seed: int, size: int, latent_dim: int) -> Tensor:
+        model, generator = _drawn(seed, size, latent_dim)
+        family = GaussianFamily.ppca(model.loadings, NOISE_VARIANCE)
+        return self._efficiency(family, 4 * self.num_masks, generator)
+
+    def _local(self, seed: int, axes: int, side: int, length: float) -> Tensor:
+        places = torch.cartesian_prod(*axes * [torch.arange(side).double()]).view(-1, axes)
+        distance = torch.cdist(places, places)
+        covariance = (-distance / length).exp()
+        family = GaussianFamily(covariance, (covariance * distance / length**2)[None])
+        return self._efficiency(family, self.num_masks, seeded(seed))
+
+    def _efficiency(
+        self, family: GaussianFamily, num_masks: int, generator: torch.Generator
+    ) -> Tensor:
+        sizes = [round(rate * len(family.covariance)) for rate in self.rates]
+        return Godambe.of(family, sizes, num_masks=num_masks, generator=generator).efficiency(1)
+
+
+def _drawn(seed: int, size: int, latent_dim: int) -> tuple[PPCA, torch.Generator]:
+    generator = seeded(seed)
+    loadings = torch.randn(size, latent_dim, generator=generator, dtype=torch.float64)
+    return PPCA(loadings, NOISE_VARIANCE), generator
