@@ -290,7 +290,7 @@ CASES = {
         r"time must be in \[0, 1\], but time\[1\] is 1\.5",
     ),
     "a variance with a negative direction": (
-        lambda: theory.godambe.Godambe(-torch.eye(1), *[torch.ones(1, 1, 1)] * 3),
+        lambda: theory.godambe.Godambe(-torch.eye(1), *(torch.ones(n * (1,)) for n in (3, 4, 3))),
         ValueError,
         "fisher must be positive definite",
     ),
