@@ -110,7 +110,7 @@ def chain_crossover(gap_entropy: Float[Tensor, " G"]) -> float:
     step = h.diff()
     if step[0] <= slack:
         raise ValueError(
-            "no crossover: gap_entropy is one for gaps of 1 and 2, all rates have one score."
+            "no crossover: gap_entropy: gaps of 1 and 2 have one entropy, all rates one score."
         )
     order, low, high = torch.arange(2, len(gap_entropy)).to(step), 0.5, 1.0
     while high - low > 1e-15:
