@@ -27,12 +27,15 @@ FLOORS = {
     "score": 4,
     "theory": 4,
     "commands": 5,
+    "probes": 5,
     "harness": 5,
     "experiments": 6,
 }
 WINGS = {"bfgs", "data", "fit", "networks", "page", "plots", "symbolic"}
 # Scores of texts take their tokens and the networks that are loaded by name, and r* of a curve.
 LEANS = {("score", "data"), ("score", "networks"), ("score", "theory"), ("commands", "networks")}
+# Probes train small networks and read the classes of images.
+LEANS |= {("probes", "fit"), ("probes", "data")}
 # The checks at the door are under everything.
 LEANS |= {(room, "spec") for room in ("results", "verdicts", "files")}
 # Rooms of several modules: all of them may import these, which import none of the others.

@@ -233,7 +233,7 @@ def _other_entries(value: Tensor, draw: random.Random) -> list[Tensor]:
         ]
     found = [-value, 0 * value, 1000 * value, 1e-30 * value if value.is_floating_point() else value]
     for each in bad:
-        other = value.clone()
+        other = value.clone(memory_format=torch.contiguous_format)
         if value.numel():
             other.view(-1)[draw.randrange(value.numel())] = each
         found.append(other)

@@ -941,7 +941,7 @@ def _theory() -> dict[str, Case]:
     family = {"covariance": FAMILY.covariance, "directions": FAMILY.directions}
     parts = ("fisher", "sensitivity", "shared", "one_mask")
     square = {name: tensor(getattr(INFORMATION, name)) for name in parts}
-    fisher, slack = square["fisher"], (1e-12 * torch.eye(3).double(), 0.0)
+    fisher = square["fisher"]
     rank = lambda v: int(torch.linalg.matrix_rank(v.flatten(1))) == len(v)  # noqa: E731
     own = tensor(score, "0", nan=True, lead=True)
     steps = torch.tensor([[0, 1, 2, 3], [3, 0, 0, 1]])
@@ -996,12 +996,12 @@ def _theory() -> dict[str, Case]:
             noise_variance=number(0.5, 0.0),
         ),
         "theory.godambe.GaussianFamily.mask_forms": case(
-            FAMILY.mask_forms, mask=tensor(torch.tensor([[True, False, True]]))
+            FAMILY.mask_forms, mask=tensor(torch.tensor([[True, False, True]]), "0")
         ),
         "theory.godambe.Godambe": case(
             lambda **kw: godambe.Godambe(**kw).efficiency(),
             **{
-                k: v.but(legal=lambda w, v=v: v.legal(w) and _definite(w + slack[v is fisher]))
+                k: v.but(legal=lambda w, v=v: v.legal(w) and _no_negative(w, v is fisher))
                 for k, v in square.items()
                 if k != "shared"
             },
@@ -1010,7 +1010,12 @@ def _theory() -> dict[str, Case]:
         "theory.godambe.Godambe.of": case(
             godambe.Godambe.of,
             family=instance(lambda: FAMILY, godambe.GaussianFamily),
-            sizes=several([1, 2], count(1, 1, 3), least=0),
+            sizes=several([1, 2], count(1, 1, 3), least=0).but(
+                legal=lambda v: (
+                    isinstance(v, list | tuple | set | dict | range)
+                    and all(integer(each) and 1 <= each <= 3 for each in v)
+                )
+            ),
             num_masks=count(2, 2),
             generator=optional(generator()),
         ),
@@ -1024,9 +1029,10 @@ def _theory() -> dict[str, Case]:
             INFORMATION.law_efficiency,
             probabilities=tensor(
                 torch.full((3,), 1 / 3).double(),
-                also=lambda v: bool((v >= 0).all()) and abs(v.sum().item() - 1) < 1e-6,
+                lead=True,
+                also=lambda v: bool((v >= 0).all()) and bool(((v.sum(-1) - 1).abs() < 1e-6).all()),
             ),
-            weights=optional(tensor(torch.ones(3).double())),
+            weights=optional(tensor(torch.ones(3).double(), lead=True)),
             masks_per_datum=count(1, 1),
         ),
         "theory.godambe.Godambe.best_law": case(
@@ -1037,7 +1043,7 @@ def _theory() -> dict[str, Case]:
         ),
         "theory.rates.chain_crossover": case(
             rates.chain_crossover,
-            gap_entropy=tensor(torch.arange(1.0, 90.0).double().log(), also=_of_a_chain),
+            gap_entropy=tensor(torch.arange(1.0, 90.0).double().log(), "0", also=_of_a_chain),
         ),
         "theory.rates.chain_curve": case(
             rates.chain_curve,
@@ -1110,8 +1116,13 @@ def _of_a_chain(h: Tensor) -> bool:
     return bool((h.diff() >= -1e-5).all() and (h.diff().diff() <= 1e-5).all())
 
 
-def _definite(v: Tensor) -> bool:
-    return spd(v.clone(), lead=True).legal(v)
+def _no_negative(v: Tensor, definite: bool) -> bool:
+    """Symmetric up to rounding, and no direction has a negative variance; or each a positive one."""
+    size, least = v.abs().max(), torch.linalg.eigvalsh(v).min()
+    slack = 0.0 if definite else -1e-7 * size
+    return bool((v - v.mT).abs().max() <= 1e-9 * size) and bool(
+        least > slack if definite else least >= slack
+    )
 
 
 def _results() -> dict[str, Case]:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.data.places import (
@@ -31,6 +31,9 @@ __all__ = ["Images", "images"]
 Split = Literal["train", "test"]
 
 _IDX_FILES = {"train": "train-images-idx3-ubyte.gz", "test": "t10k-images-idx3-ubyte.gz"}
+_IDX_FILES |= {
+    f"{k} labels": v.replace("images-idx3", "labels-idx1") for k, v in _IDX_FILES.items()
+}
 _MD5 = {
     "mnist": {
         "train": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -39,6 +42,8 @@ _MD5 = {
     "fashion_mnist": {
         "train": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
         "test": "bef4ecab320f06d8554ea6380940ec79",
+        "train labels": "25c81989df183df01b3e8a0aad5dffbe",
+        "test labels": "bb300cfdad3c16e7a12a480ee83cd310",
     },
 }
 _COLOR_SETS = {"cifar100": ("test.npz", 32), "tiny_imagenet": ("val.tar", 64)}  # side of an image
@@ -115,14 +120,27 @@ def images(name: str = "digits", split: Split = "train") -> Images:
     return Images(rows, tuple(map(int, pixels.shape[1:])))
 
 
+def labels(name: str, split: Split) -> Int[Tensor, " N"]:
+    """The class of each of :func:`images`, in their order: of ``digits`` or ``fashion_mnist``."""
+    if name == "digits":
+        from sklearn.datasets import load_digits
+
+        rows = torch.from_numpy(load_digits().target).long()
+        return rows[_held_out(len(rows), 3, split)]
+    folder = local(name)
+    if folder is None or f"{split} labels" not in _MD5[name]:
+        raise not_found(f"labels of {name}", f"{name}/*.gz", _HUB[name][0], "labels('digits')")
+    return torch.tensor(_read_idx(folder, f"{split} labels")).long()
+
+
 def _held_out(count: int, step: int, split: Split) -> Tensor:
     """Every ``step``-th row is of the test split."""
     last = torch.arange(count) % step == step - 1
     return last if split == "test" else ~last
 
 
-def _read_idx(folder: Path, split: Split) -> np.ndarray:
-    """Pixels (N, H, W) of one IDX file as published, checked against its MD5 before it is read."""
+def _read_idx(folder: Path, split: str) -> np.ndarray:
+    """Pixels (N, H, W) or labels (N,) of one IDX file as published, checked against its MD5."""
     path = folder / _IDX_FILES[split]
     if not path.is_file():
         raise DataNotFoundError(

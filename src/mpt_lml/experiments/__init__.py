@@ -11,6 +11,7 @@ from mpt_lml.experiments import (  # noqa: F401  they enter themselves in the re
     known_language,
     linear_vae,
     ngrams,
+    probe,
     rates,
     recursion,
     scoring,

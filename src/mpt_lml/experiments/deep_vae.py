@@ -154,7 +154,9 @@ class Figure3Lower(Experiment):
         """Training images in [0, 1]."""
         return data.images(self.dataset).pixels[: self.num_data].to(getattr(torch, self.precision))
 
-    def train(self, x: Tensor, objective: Objective, bench: Bench, name: str) -> History:
+    def train(
+        self, x: Tensor, objective: Objective, bench: Bench, name: str, **options: Any
+    ) -> History:
         """All seeds side by side; an "epoch" of the history is one step on a minibatch of each."""
         generators, few = [_seeded(seed) for seed in self.seeds], x[: self.track_data]
         partial = isinstance(objective, Masked) and objective.partial is not None
@@ -179,6 +181,7 @@ class Figure3Lower(Experiment):
             track_every=self.track_every,
             checkpoint=bench.checkpoint(name, every=200, **identity),
             progress=bench.progress,
+            **options,
         )
 
     def models(self, parameters: Parameters, dtype: torch.dtype = torch.float64) -> list[vae.VAE]:

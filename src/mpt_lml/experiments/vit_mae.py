@@ -13,18 +13,16 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.optim import AdamW, Muon
-from torch.optim.lr_scheduler import OneCycleLR
 
-from mpt_lml import data, fit, masks
+from mpt_lml import data
 from mpt_lml.checkpoints import VIT_MAE_BASE
 from mpt_lml.experiments import base
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.patches import linear_curves
-from mpt_lml.fit import Progress, silent
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.networks import fast_linear, load_network, random_twin, small_mae
 from mpt_lml.numerics import log_normal
+from mpt_lml.probes import train
 from mpt_lml.results import MaskCurve
 
 # What facebook/vit-mae-base subtracts and divides by, from its preprocessor (ImageNet's channels).
@@ -222,43 +220,3 @@ class PreTrained(Figure6):
 def _sizes(rates: Sequence[float], num_features: int) -> list[int]:
     """The nearest numbers of patches, each once."""
     return sorted({min(num_features, max(1, round(rate * num_features))) for rate in rates})
-
-
-def train(
-    model: ViTMAE,
-    x: Float[Tensor, "N C H W"],
-    num_steps: int,
-    generator: torch.Generator,
-    *,
-    batch_size: int,
-    learning_rate: float,
-    matrix_rate: float | None = None,
-    progress: Progress = silent,
-) -> None:
-    """Fit the network of ``model`` to ``x`` by :meth:`ViTMAE.loss`, each size once in D steps.
-
-    With ``matrix_rate``, the matrices inside the layers follow Muon at that rate.
-    """
-    count = model.num_features
-    sizes: list[int] = []
-
-    def loss(step: int) -> Tensor:
-        if not sizes:
-            sizes.extend((torch.randperm(count, generator=generator) + 1).tolist())
-        rows = torch.randint(len(x), (batch_size,), generator=generator)
-        mask = masks.sample_masks(batch_size, count, sizes.pop(), generator=generator)
-        return model.loss(x[rows], mask)
-
-    cycle = partial(OneCycleLR, total_steps=num_steps, pct_start=0.1)
-    rest = {name: w for name, w in model.network.named_parameters() if w.requires_grad}
-    inner = [name for name, w in rest.items() if matrix_rate and w.ndim == 2 and "layer" in name]
-    matrices = [rest.pop(name) for name in inner]
-    adam = AdamW(rest.values(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
-    schedules = [cycle(adam, learning_rate)]
-    if matrix_rate is not None:
-        muon = Muon(matrices, lr=matrix_rate, weight_decay=0.01)
-        schedules.append(cycle(muon, matrix_rate, cycle_momentum=False))
-    model.network.train()
-    step = partial(fit.descend, num_steps=num_steps, max_norm=1.0, progress=progress)
-    step(model.network, loss, schedules)
-    model.network.eval()

@@ -105,11 +105,13 @@ def chain_crossover(gap_entropy: Float[Tensor, " G"]) -> float:
     0.658322
     """
     require(locals(), "gap_entropy G")
-    require_count("the number of gaps", len(gap_entropy), 3)
+    require_count("the length of gap_entropy", len(gap_entropy), 3)
     h, slack = _of_a_chain(gap_entropy)
     step = h.diff()
     if step[0] <= slack:
-        raise ValueError("no crossover: gaps of 1 and 2 have one entropy, all rates one score.")
+        raise ValueError(
+            "no crossover: gap_entropy is one for gaps of 1 and 2, all rates have one score."
+        )
     order, low, high = torch.arange(2, len(gap_entropy)).to(step), 0.5, 1.0
     while high - low > 1e-15:
         q = (low + high) / 2

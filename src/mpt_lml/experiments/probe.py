@@ -1,0 +1,155 @@
+"""The title, tested: does a larger area mean better features? Linear probes along training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpt_lml import estimators, masks, networks
+from mpt_lml.experiments import deep_vae, vit_mae
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.models.vae import VAE
+from mpt_lml.models.vit_mae import ViTMAE
+from mpt_lml.probes import (
+    LAWS,
+    Labeled,
+    features,
+    labeled,
+    probe,
+    rank_correlation,
+    scores_of,
+    sizes_of,
+    supervised,
+)
+
+Arrays = dict[str, Tensor]
+
+
+@experiment(
+    "probes",
+    title="Area against linear probes of frozen features, by law of the mask size",
+    cost="about 40 min",
+    quick={"seeds": (4, 44), "sets": ("digits", "vae"), "width": 16, "image_steps": (0, 2, 6)}
+    | {"vae_steps": (0, 6), "num_data": 300, "num_scored": 10, "hidden": 8, "samples": 3},
+    resumable=True,
+    gpu=False,
+)
+class Probes(Experiment):
+    """Four laws of the mask size; the same network, data and steps; areas on held-out data.
+
+    ``sets``: a small ViT-MAE on ``digits`` and ``fashion_mnist``, in 16 patches, and a deep VAE with
+    a partial encoder on the digits (``vae``), whose features are the means of q(z | x).
+
+    The rule, from before the run: of each set and seed, Spearman's correlation over the four laws
+    at the last step, area against accuracy. More area means better features where its 99 % interval
+    (t over seeds) lies above 0, the contrary where it lies below, else it is undecided; the title
+    has its "yes" only if every set has. A rate predicts better where the correlation of its score
+    exceeds that of the area by the same interval, seed by seed. Correlation along training, over
+    steps, is reported apart: all that improves with time raises it.
+
+    Arrays: ``found/SET`` (laws, seeds, steps, 6): area and its standard error, scores at
+    15, 50 and 75 %, nats, accuracy; ``steps/SET``; ``supervised/SET`` (seeds,), accuracy of the
+    same network trained on the labels; ``pixels/SET`` (), of the pixels themselves.
+    """
+
+    sets: tuple[str, ...] = ("vae", "digits", "fashion_mnist")
+    image_steps: tuple[int, ...] = (0, 30, 90, 240)
+    vae_steps: tuple[int, ...] = (0, 50, 200, 1000)
+    width: int = 48
+    hidden: int = 200  # units of the VAE
+    num_data: int = 2000  # to train on, unlabeled and labeled
+    num_test: int = 1000  # for the probe
+    num_scored: int = 200  # of these for the area
+    samples: int = 50  # for the VAE's conditionals
+
+    def run(self, bench: Bench) -> Outcome:
+        arrays: Arrays = {}
+        used: list[Tensor] = []
+        # What one set leaves does not depend on which others are asked for.
+        own = {key: value for key, value in bench.settings.items() if key != "sets"}
+        bench = replace(bench, settings=own)
+        for name in self.sets:
+            of = labeled("digits" if name == "vae" else name, self.num_data, self.num_test)
+            used += [of.x, of.y]
+            kept = partial(bench.keep, data=checksum(used[-2:]))
+            found = (self._vae if name == "vae" else self._images)(name, of, kept, bench)
+            arrays |= {f"{key}/{name.replace('_', '-')}": each for key, each in found.items()}
+        return Outcome(self._findings(arrays), arrays, checksum(used))
+
+    def _findings(self, arrays: Arrays) -> dict[str, Finding]:
+        result: dict[str, Finding] = {}
+        for name in [key[6:] for key in arrays if key.startswith("found/")]:
+            found = arrays[f"found/{name}"].transpose(0, 1)  # seeds first
+            last, end = found[:, :, -1], found[:, :, -1, -1]
+            area, *rates = (rank_correlation(last[..., k], end) for k in (0, 2, 3, 4))
+            best = max(rates, key=lambda each: each.mean().item())
+            along = rank_correlation(found[..., 0], found[..., -1]).mean(dim=1)
+            parts = {"laws": area, "rate": best - area, "along": along}
+            result |= {f"probe-{key}/{name}": Finding.over(each) for key, each in parts.items()}
+        return result
+
+    def _images(self, name: str, of: Labeled, kept: Any, bench: Bench) -> Arrays:
+        train, held_out = of.x[~of.test], of.x[of.test][: self.num_scored]
+        units = {"pixel_mean": train.mean(), "pixel_scale": train.std()}
+        inside = of._replace(x=(of.x - train.mean()) / train.std())
+        patch, sizes = of.x.shape[-1] // 4, {"num_layers": 2, "decoder_layers": 1}
+        new = partial(networks.small_mae, of.x.shape[-1], 1, patch, width=self.width, **sizes)
+        steps, recipe = self.image_steps, {"batch_size": 32, "learning_rate": 4e-3}
+
+        def look(network: Any) -> Tensor:
+            g, few = torch.Generator().manual_seed(1), train[: self.num_scored]
+            with torch.no_grad(), networks.fast_linear(network):
+                model = ViTMAE.fit_variance(network, few, generator=g, per="size", **units)
+                area = scores_of(model, held_out, range(1, 17))
+                return torch.cat([area, area.new_tensor([probe(features(network, inside.x), of)])])
+
+        start = cache(lambda seed: look(new(seed=seed)))  # the same for every law
+
+        def trained(law: masks.SizeLaw, seed: int) -> Arrays:
+            network, g = new(seed=seed), torch.Generator().manual_seed(seed)
+            how: dict[str, Any] = {"law": law, "watch": partial(look, network), **recipe}
+            how |= {"watched": steps[1:], "matrix_rate": 0.03, "progress": bench.progress}
+            seen = vit_mae.train(ViTMAE(network, 1.0, **units), train, steps[-1], g, **how)
+            return {"found": torch.stack([start(seed), *seen])}
+
+        def taught(seed: int) -> Arrays:
+            return {"found": torch.tensor(supervised(new(seed=seed), inside, steps[-1], seed))}
+
+        def all_seeds(key: str, work: Callable[[int], Arrays]) -> Tensor:
+            every = bench.progress(self.seeds, f"{name}, {key}, seed")
+            found = [kept(f"{name}-{key}-{seed}", partial(work, seed)) for seed in every]
+            return torch.stack([each["found"] for each in found])
+
+        found = [all_seeds(f"law-{k}", partial(trained, law)) for k, law in enumerate(LAWS)]
+        pixels = torch.tensor(probe(of.x.flatten(1), of))
+        own = {"supervised": all_seeds("labels", taught), "pixels": pixels}
+        return {"found": torch.stack(found), "steps": torch.tensor(steps), **own}
+
+    def _vae(self, name: str, of: Labeled, kept: Any, bench: Bench) -> Arrays:
+        """All seeds side by side; the area is log p(x), by importance weights."""
+        x, steps, end = of.x.flatten(1), self.vae_steps, self.vae_steps[-1]
+        few = x[of.test][: self.num_scored].double()
+        like = deep_vae.Figure3Lower(self.seeds, "digits", hidden=(self.hidden,), num_steps=end)
+        like = replace(like, track_every=end, track_data=1, track_samples=2, track_draws=2)
+
+        def look(model: VAE) -> Tensor:
+            g = torch.Generator().manual_seed(1)
+            area = estimators.iwae(model, few, 4 * self.samples, generator=g)
+            sampler = estimators.ImportanceConditional(model, self.samples, generator=g)
+            at, own = scores_of(sampler, few, sizes_of(64)), probe(model.encode(x.double())[0], of)
+            return at.new_tensor([area, area.standard_error, *at[2:], own])
+
+        def work(law: masks.SizeLaw) -> Arrays:
+            masked = deep_vae.Masked(samples=3, partial="bound", law=law)
+            states = like.train(x[~of.test], masked, Bench(), name, snapshots=steps).snapshots
+            rows = [torch.stack([look(each) for each in like.models(states[s])]) for s in steps]
+            return {"found": torch.stack(rows, dim=1)}
+
+        laws = bench.progress(list(enumerate(LAWS)), "VAE, law")
+        found = [kept(f"{name}-{k}", partial(work, law))["found"] for k, law in laws]
+        return {"found": torch.stack(found), "steps": torch.tensor(steps)}
