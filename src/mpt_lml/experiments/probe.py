@@ -70,9 +70,6 @@ class Probes(Experiment):
     def run(self, bench: Bench) -> Outcome:
         arrays: Arrays = {}
         used: list[Tensor] = []
-        # What one set leaves does not depend on which others are asked for.
-        own = {key: value for key, value in bench.settings.items() if key != "sets"}
-        bench = replace(bench, settings=own)
         for name in self.sets:
             of = labeled("digits" if name == "vae" else name, self.num_data, self.num_test)
             used += [of.x, of.y]
@@ -121,8 +118,8 @@ class Probes(Experiment):
             return {"found": torch.tensor(supervised(new(seed=seed), inside, steps[-1], seed))}
 
         def all_seeds(key: str, work: Callable[[int], Arrays]) -> Tensor:
-            every = bench.progress(self.seeds, f"{name}, {key}, seed")
-            found = [kept(f"{name}-{key}-{seed}", partial(work, seed)) for seed in every]
+            every = bench.progress(list(enumerate(self.seeds)), f"{name}, {key}, seed")
+            found = [kept(f"{name}-{key}-{k}", partial(work, seed)) for k, seed in every]
             return torch.stack([each["found"] for each in found])
 
         found = [all_seeds(f"law-{k}", partial(trained, law)) for k, law in enumerate(LAWS)]
