@@ -56,10 +56,11 @@ test: book ## the book, then unit tests, nbval over every notebook, checks on th
 	$(MAKE) --no-print-directory site
 
 # They count lines, start processes or compute in 60 digits: no call that others do not make.
-UNSHAPED := $(patsubst %,--ignore=tests/unit/test_%.py,benchmarks budgets edge floors lean shape_checks threads)
-unit: $(STAMP) ## tests of the package, then again with every shape in a signature checked
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) tests/unit
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not bad_input and not slow" $(UNSHAPED) --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
+UNSHAPED := $(patsubst %,tests/unit/test_%.py,benchmarks budgets edge floors lean shape_checks threads)
+unit: $(STAMP) ## tests of the package; every shape in a signature is checked where calls are right
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "bad_input or slow" $(UNSHAPED:%=--ignore=%) tests/unit
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) $(UNSHAPED)
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not bad_input and not slow" $(UNSHAPED:%=--ignore=%) --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
 
 mutants: $(STAMP) ## small faults put into the package: which would no test see? (MUTANTS="--number 60")
 	$(ONE_THREAD) nice $(BIN)/python tests/mutants.py $(MUTANTS)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pikepdf
 from book_layout import ROOT, Book, BookError, Page
 from chromium import SITE, browser, executable, served
 from playwright.sync_api import Browser
@@ -24,7 +25,6 @@ HERE = Path(__file__).parent
 FOOTER = (
     '<div style="width:100%;text-align:center;font-size:8px"><span class="pageNumber"></span></div>'
 )
-LEFT_OUT = ("book/api",)
 
 
 def entries(outline: list) -> Iterator[Destination]:
@@ -33,7 +33,7 @@ def entries(outline: list) -> Iterator[Destination]:
 
 
 def printed_pages(book: Book) -> list[Page]:
-    return [page for page in book.pages if page.docname not in LEFT_OUT]
+    return [page for page in book.pages if page.docname != "book/api"]
 
 
 def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
@@ -47,13 +47,11 @@ def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
         raise BookError(f"images or links lead nowhere: {made['broken'] + made['nowhere']}")
     page.add_style_tag(path=HERE / "print.css")
     ends = {"header_template": "<i></i>", "footer_template": FOOTER, "display_header_footer": True}
-    printed = page.pdf(
-        prefer_css_page_size=True, print_background=True, outline=True, tagged=True, **ends
-    )
+    how = {"prefer_css_page_size": True, "print_background": True, "outline": True, "tagged": True}
+    printed = page.pdf(**how, **ends)
     page.close()
     logging.getLogger("pypdf").setLevel(logging.ERROR)  # Chromium's numbers of objects are off
-    raw = out.with_suffix(".part")
-    raw.write_bytes(printed)
+    (raw := out.with_suffix(".part")).write_bytes(printed)
     writer = PdfWriter(clone_from=raw)
     # Chromium says a heading twice whose number stands in an element of its own.
     for entry, title in zip(entries(writer.outline), made["headings"], strict=True):
@@ -61,7 +59,9 @@ def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
     writer.add_metadata({"/Title": book.config["title"], "/Author": book.config["author"]})
     writer.compress_identical_objects()
     writer.write(raw)
-    raw.replace(out)
+    with pikepdf.open(raw) as whole:  # packs the hundred thousand tags, half of the file
+        whole.save(out, object_stream_mode=pikepdf.ObjectStreamMode.generate)
+    raw.unlink()
     return len(PdfReader(out).pages)
 
 
