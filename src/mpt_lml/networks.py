@@ -30,7 +30,7 @@ __all__ = [
     "small_mae",
 ]
 
-Architecture = Literal["modern", "classic"]
+Architecture = Literal["modern", "classic", "decoder"]
 
 
 def at_random(build: Any, config: Any, *, seed: int) -> Any:
@@ -103,11 +103,12 @@ def small_masked_lm(
 ) -> Any:
     """A small masked language model at random initialization, no dropout.
 
-    ``modern`` is ModernBERT, with local and global attention in turn; ``classic`` is BERT.
+    ``modern`` is ModernBERT, with local and global attention in turn; ``classic`` is BERT;
+    ``decoder`` has the same weights as ``modern`` and sees what stands to the left only.
     """
-    from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
+    import transformers as hub
 
-    require(locals(), "architecture modern|classic")
+    require(locals(), "architecture modern|classic|decoder")
     shared: dict[str, Any] = {
         "vocab_size": vocab_size,
         "hidden_size": width,
@@ -119,12 +120,15 @@ def small_masked_lm(
     }
     if architecture == "classic":
         shared |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        config = BertConfig(intermediate_size=3 * width, type_vocab_size=1, **shared)
-        return at_random(BertForMaskedLM, config, seed=seed)
-    ends = {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": None, "eos_token_id": None}
-    shared |= ends | {"local_attention": 32, "global_attn_every_n_layers": 2}
-    modern = ModernBertConfig(intermediate_size=2 * width, **shared)
-    return at_random(ModernBertForMaskedLM, modern, seed=seed)
+        config = hub.BertConfig(intermediate_size=3 * width, type_vocab_size=1, **shared)
+        return at_random(hub.BertForMaskedLM, config, seed=seed)
+    shared |= {"cls_token_id": 2, "sep_token_id": 3, "intermediate_size": 2 * width}
+    shared |= {"local_attention": 32, "global_attn_every_n_layers": 2}
+    if architecture == "decoder":
+        causal = hub.ModernBertDecoderConfig(bos_token_id=2, eos_token_id=3, **shared)
+        return at_random(hub.ModernBertDecoderForCausalLM, causal, seed=seed)
+    modern = hub.ModernBertConfig(bos_token_id=None, eos_token_id=None, **shared)
+    return at_random(hub.ModernBertForMaskedLM, modern, seed=seed)
 
 
 def small_mae(

@@ -15,6 +15,7 @@ from mpt_lml.experiments import (  # noqa: F401  they enter themselves in the re
     rates,
     recursion,
     scoring,
+    siblings,
     small_bert,
     table_2,
     training,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 from torch.optim import AdamW
@@ -23,21 +24,9 @@ LENGTH = 64
 """Tokens of a full row, [CLS] and [SEP] counted."""
 
 
-@experiment(
-    "small-bert",
-    title="The book's own BERT on classic books, and how other choices would have begun",
-    cost="about 1 h",
-    quick={"vocab_size": 200, "width": 32, "num_layers": 2, "num_steps": 4, "batch_tokens": 256}
-    | {"num_held_out": 8, "every": 2, "comparisons": (("classic", "uniform", 2, 4),)}
-    | {"source": "written"},
-    resumable=True,
-)
-class SmallBert(Experiment):
-    """One network trained in full, and shorter runs of the same data for comparison.
-
-    A comparison is (architecture, law of the mask size, steps, steps of the cycle of the learning
-    rate): its first tenth is the way up, and a run may stop before the cycle ends.
-    """
+@dataclass(frozen=True)
+class Training(Experiment):
+    """A network of the small BERT's size, trained on its text in its word pieces."""
 
     seeds: tuple[int, ...] = (4,)
     vocab_size: int = 6000
@@ -48,42 +37,13 @@ class SmallBert(Experiment):
     learning_rate: float = 3e-3
     num_held_out: int = 256
     every: int = 250
-    comparisons: tuple[Choice, ...] = (
-        ("modern", "mixture", 500, 500),
-        ("modern", "uniform", 500, 500),
-        ("modern", "low", 500, 500),
-        ("classic", "mixture", 500, 500),
-        ("classic", "mixture", 1000, 6000),
-    )
     source: str = "books"
 
-    def run(self, bench: Bench) -> Outcome:
-        """Train the network and its comparisons; masks and rows are drawn on the CPU.
-
-        With a folder the trained network is left in its folder ``model``. Arrays, for each run
-        (``full``, ARCHITECTURE/LAW, or ARCHITECTURE/LAW/CYCLE where it stops early):
-        ``watched/RUN`` (W, 4), the step and the scores of held-out rows at 15, 50 and 98 %, nats
-        per token; ``unigram`` (), the mean log frequency of held-out tokens
-        (counts of the training text plus one), what a network that ignores its input can reach.
-        """
+    def read(self) -> tuple[Any, Batches, Tensor]:
+        """The tokenizer of the training text, its batches, and held-out rows."""
         text = sentences(self.source, "train").first
         tokenizer = train_tokenizer(text, self.vocab_size)
-        batches = Batches(text, tokenizer, self.batch_tokens)
-        held_out = self.held_out(tokenizer)
-        pieces = held_out[:, 1:-1]
-        counts = batches.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0
-        arrays = {"unigram": (counts[pieces].log() - counts.sum().log()).mean()}
-        for name, (architecture, *_) in self.choices.items():
-            size = {"width": self.width, "num_layers": self.num_layers, "seed": self.seeds[0]}
-            network = networks.small_masked_lm(len(tokenizer), architecture, **size)
-            network.to(bench.device)
-            arrays[f"watched/{name}"] = self.train(bench, name, network, batches, held_out)
-            if bench.folder is not None and name == "full":
-                network.half().save_pretrained(bench.folder / "model")
-                tokenizer.save_pretrained(bench.folder / "model")
-        full = arrays["watched/full"][:, 1:]
-        gain = Finding((full[-1] - full[0]).min().item())  # the smallest over the watched rates
-        return Outcome({"small-bert-gain": gain}, arrays, checksum([batches.stream, held_out]))
+        return tokenizer, Batches(text, tokenizer, self.batch_tokens), self.held_out(tokenizer)
 
     def held_out(self, tokenizer: Any) -> Int[Tensor, "N L"]:
         """Windows of the held-out text, the same ones every time."""
@@ -91,31 +51,37 @@ class SmallBert(Experiment):
         batches = Batches(text, tokenizer, self.num_held_out * LENGTH)
         return batches.rows(batches.starts, LENGTH - 2, torch.Generator().manual_seed(0))
 
-    @property
-    def choices(self) -> dict[str, Choice]:
-        """Every run by its name in the arrays."""
-        runs: dict[str, Choice] = {"full": ("modern", "mixture", self.num_steps, self.num_steps)}
-        for choice in self.comparisons:
-            architecture, law, steps, cycle = choice
-            runs[f"{architecture}/{law}" + ("" if steps == cycle else f"/{cycle}")] = choice
-        return runs
-
     def train(
-        self, bench: Bench, name: str, network: Any, batches: Batches, rows: Tensor
+        self,
+        bench: Bench,
+        name: str,
+        network: Any,
+        batches: Batches,
+        rows: Tensor,
+        law: str,
+        num_steps: int,
+        cycle: int,
+        seed: int,
     ) -> Tensor:
-        """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4)."""
-        _, law, num_steps, cycle = self.choices[name]
+        """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4).
+
+        The law ``next`` is for a causal network: the score of each piece given those before it.
+        """
         rate = self.learning_rate
-        optimizer = AdamW(network.parameters(), lr=rate, weight_decay=0.01)
+        optimizer = AdamW(network.to(bench.device).parameters(), lr=rate, weight_decay=0.01)
         schedule = OneCycleLR(optimizer, max_lr=rate, total_steps=cycle, pct_start=0.1)
-        generator = torch.Generator().manual_seed(self.seeds[0])
+        generator = torch.Generator().manual_seed(seed)
+        token = batches.mask_token
 
         def loss(step: int) -> Tensor:
             batch = batches.draw(step, generator=generator)
-            mask = training_masks(law, len(batch), batch.shape[1] - 2, generator=generator)
+            shape = len(batch), batch.shape[1] - 2
+            mask = None if law == "next" else training_masks(law, *shape, generator=generator)
             network.train()
             with torch.autocast(network.device.type, torch.bfloat16):
-                return -mean_score(network, batch, mask, batches.mask_token)
+                if mask is None:
+                    return -next_scores(network, batch).mean()
+                return -mean_score(network, batch, mask, token)
 
         data = checksum([batches.stream, rows])
         watched = sorted({*range(0, num_steps, self.every), num_steps})
@@ -126,13 +92,72 @@ class SmallBert(Experiment):
             num_steps=num_steps,
             generators=[generator],
             max_norm=1.0,
-            watch=lambda: watch(network, rows, batches.mask_token),
+            watch=lambda: watch(network, rows, None if law == "next" else token),
             watched=watched,
             checkpoint=bench.checkpoint(name, every=self.every, data=data),
             progress=bench.progress,
             label=f"{network.config.model_type}, {law}, step",
         )
         return torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
+
+
+@experiment(
+    "small-bert",
+    title="The book's own BERT on classic books, and how other choices would have begun",
+    cost="about 1 h",
+    quick={"vocab_size": 200, "width": 32, "num_layers": 2, "num_steps": 4, "batch_tokens": 256}
+    | {"num_held_out": 8, "every": 2, "comparisons": (("classic", "uniform", 2, 4),)}
+    | {"source": "written"},
+    resumable=True,
+)
+class SmallBert(Training):
+    """One network trained in full, and shorter runs of the same data for comparison.
+
+    A comparison is (architecture, law of the mask size, steps, steps of the cycle of the learning
+    rate): its first tenth is the way up, and a run may stop before the cycle ends.
+    """
+
+    comparisons: tuple[Choice, ...] = (
+        ("modern", "mixture", 500, 500),
+        ("modern", "uniform", 500, 500),
+        ("modern", "low", 500, 500),
+        ("classic", "mixture", 500, 500),
+        ("classic", "mixture", 1000, 6000),
+    )
+
+    def run(self, bench: Bench) -> Outcome:
+        """Train the network and its comparisons; masks and rows are drawn on the CPU.
+
+        With a folder the trained network is left in its folder ``model``. Arrays, for each run
+        (``full``, ARCHITECTURE/LAW, or ARCHITECTURE/LAW/CYCLE where it stops early):
+        ``watched/RUN`` (W, 4), the step and the scores of held-out rows at 15, 50 and 98 %, nats
+        per token; ``unigram`` (), the mean log frequency of held-out tokens
+        (counts of the training text plus one), what a network that ignores its input can reach.
+        """
+        tokenizer, batches, held_out = self.read()
+        pieces = held_out[:, 1:-1]
+        counts = batches.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0
+        arrays = {"unigram": (counts[pieces].log() - counts.sum().log()).mean()}
+        for name, (architecture, law, steps, cycle) in self.choices.items():
+            size = {"width": self.width, "num_layers": self.num_layers, "seed": self.seeds[0]}
+            network = networks.small_masked_lm(len(tokenizer), architecture, **size)
+            how = law, steps, cycle, self.seeds[0]
+            arrays[f"watched/{name}"] = self.train(bench, name, network, batches, held_out, *how)
+            if bench.folder is not None and name == "full":
+                network.half().save_pretrained(bench.folder / "model")
+                tokenizer.save_pretrained(bench.folder / "model")
+        full = arrays["watched/full"][:, 1:]
+        gain = Finding((full[-1] - full[0]).min().item())  # the smallest over the watched rates
+        return Outcome({"small-bert-gain": gain}, arrays, checksum([batches.stream, held_out]))
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """Every run by its name in the arrays."""
+        runs: dict[str, Choice] = {"full": ("modern", "mixture", self.num_steps, self.num_steps)}
+        for choice in self.comparisons:
+            architecture, law, steps, cycle = choice
+            runs[f"{architecture}/{law}" + ("" if steps == cycle else f"/{cycle}")] = choice
+        return runs
 
 
 class Batches:
@@ -177,9 +202,13 @@ def training_masks(
     """One mask a row, sizes spread evenly over the batch.
 
     ``uniform``: sizes 1..D. ``low``: sizes up to 30 % of D. ``mixture``: half of the rows each.
+    ``fifteen``: 15 % of D.
     """
-    low = {"mixture": num_rows // 2, "uniform": 0, "low": num_rows}[law]
+    low = {"mixture": num_rows // 2, "uniform": 0, "low": num_rows, "fifteen": 0}[law]
     limit = max(1, round(0.3 * num_features))
+    if law == "fifteen":
+        ranks = masks.sample_ranks(num_rows, num_features, generator=generator)
+        return masks.from_ranks(ranks, max(1, round(0.15 * num_features)))
     sizes = [
         masks.UniformSize().stratified(count, largest, generator=generator)
         for count, largest in ((low, limit), (num_rows - low, num_features))
@@ -199,9 +228,21 @@ def mean_score(network: Any, rows: Tensor, mask: Tensor, mask_token: int) -> Ten
     return -(loss * weight[mask]).sum() / len(rows)  # in this order: training magnifies rounding
 
 
-def watch(network: Any, rows: Tensor, mask_token: int) -> Tensor:
-    """Score of held-out rows at 15, 50 and 98 %, the same masks every time, (3,)."""
+def next_scores(network: Any, rows: Tensor) -> Float[Tensor, "N D"]:
+    """log p of each piece given those before it, nats; the ends of a row are shown, not scored."""
+    rows = rows.to(network.device)
+    logits = network(input_ids=rows[:, :-2]).logits.float()
+    pieces = rows[:, 1:-1]
+    loss = functional.cross_entropy(logits.flatten(0, 1), pieces.flatten(), reduction="none")
+    return -loss.view(pieces.shape)
+
+
+@torch.no_grad()
+def watch(network: Any, rows: Tensor, mask_token: int | None) -> Tensor:
+    """Score of held-out rows at 15, 50 and 98 %, the same masks every time, (3,); or of the next."""
     network.eval()
+    if mask_token is None:
+        return next_scores(network, rows).mean().expand(3).cpu()
     generator = torch.Generator().manual_seed(0)
     features = rows.shape[1] - 2
     ranks = masks.sample_ranks(len(rows), features, generator=generator)

@@ -1,0 +1,73 @@
+"""The networks beside the small BERT: what the causal one sees, and what is read off each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from models import generator
+
+from mpt_lml import data, experiments, networks
+from mpt_lml.experiments.siblings import log_probability
+from mpt_lml.experiments.small_bert import next_scores, training_masks
+
+
+@pytest.fixture(scope="module")
+def causal():
+    """Three layers, so that local and global attention have their turn."""
+    return networks.small_masked_lm(50, "decoder", width=32, num_layers=3, seed=2).double()
+
+
+def test_the_causal_network_has_the_weights_of_the_masked_one(causal) -> None:
+    masked = networks.small_masked_lm(50, "modern", width=32, num_layers=3, seed=2)
+    assert masked.num_parameters() == causal.num_parameters()
+
+
+def test_each_piece_is_scored_given_those_before_it_and_no_others(causal) -> None:
+    rows = torch.randint(5, 50, (4, 12), generator=generator(0))
+    with torch.no_grad():
+        found = next_scores(causal, rows)
+        for j in (0, 4, 9):  # by hand, from the row cut before the piece
+            log_p = causal(input_ids=rows[:, : j + 1]).logits[:, -1].log_softmax(dim=1)
+            by_hand = log_p.gather(1, rows[:, j + 1 : j + 2])[:, 0]
+            torch.testing.assert_close(found[:, j].double(), by_hand, atol=1e-5, rtol=0)
+        other = rows.clone()
+        other[:, 7] = 49 - other[:, 7]  # piece 6, counted from 0
+        change = (next_scores(causal, other) - found).abs().amax(dim=0)
+    assert (change[:6] == 0).all() and change[6] > 1e-3 and (change[7:] > 0).all()
+
+
+def test_a_sentence_leaves_out_what_is_not_scored_and_what_pads_it(causal) -> None:
+    lengths = torch.tensor([6, 9, 6])
+    ids = torch.randint(5, 50, (3, 9), generator=generator(1))
+    places = torch.arange(9)
+    maskable = (places > 0) & (places < lengths[:, None] - 1)
+    maskable[0, 2] = False  # an unknown word, shown
+    found = log_probability(causal, data.Tokens(ids, ids * 0, maskable, lengths))
+    with torch.no_grad():
+        for n, length in enumerate(lengths.tolist()):
+            values = next_scores(causal, ids[n : n + 1, :length])[0].double()
+            keep = [j for j in range(length - 2) if (n, j) != (0, 1)]
+            assert found[n].item() == pytest.approx(values[keep].sum().item(), abs=1e-5)
+
+
+def test_fifteen_percent_is_one_size() -> None:
+    mask = training_masks("fifteen", 200, 62, generator=generator(3))
+    assert (mask.sum(dim=1) == 9).all()  # 9.3
+    assert (training_masks("fifteen", 5, 4, generator=generator(3)).sum(dim=1) == 1).all()
+    share = mask.double().mean(dim=0)  # each place alike: 4.5 standard errors of 200 masks
+    assert (share - 9 / 62).abs().max() < 4.5 * (9 / 62 * 53 / 62 / 200) ** 0.5
+
+
+def test_what_is_read_off_a_masked_sibling() -> None:
+    found = experiments.run("siblings", "quick", num_orders=8)
+    arrays = found.arrays
+    assert "area/mixture/4/written" not in arrays  # the book's own has other word pieces
+    for name in ("fifteen/4/written", "mixture/5/written"):
+        area, mixture, spread = (arrays[f"{k}/{name}"] for k in ("area", "mixture", "spread"))
+        count = arrays["tokens/written"].double()
+        # Eight orders and three rates are estimates of the same area: after four steps the network
+        # is level within 0.1 nats a token.
+        assert ((mixture - area).abs() < 0.1 * count).all() and (spread > 0).all()
+        mean = ((area - arrays["log_p/next/4/written"]) / count.mean()).mean()
+        key = f"siblings-{name.removesuffix('/written').replace('/', '-')}"
+        assert found.findings[key].measured == pytest.approx(mean.item(), abs=1e-6)
