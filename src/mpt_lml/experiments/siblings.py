@@ -1,4 +1,4 @@
-"""Networks of the small BERT's size, text and steps: another seed, 15 % only, left to right."""
+"""Networks of the small BERT's size and text: other seeds, 15 % only, left to right."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ from mpt_lml.score.door import Part
 
 @experiment(
     "siblings",
-    title="Networks of the small BERT's size and text: another seed, 15 % only, left to right",
-    cost="about 3 h",
+    title="Networks of the small BERT's size and text: other seeds, 15 % only, left to right",
+    cost="about 1 h",
     quick={"vocab_size": 200, "width": 32, "num_layers": 2, "num_steps": 4, "batch_tokens": 256}
     | {"num_held_out": 8, "every": 2, "source": "written", "data_sets": ("written",)}
     | {"num_sentences": 4, "num_orders": 2, "rates": (25, 50, 75)},
     resumable=True,
 )
 class Siblings(Training):
-    """Trained as the small BERT was but for what ``kinds`` say: architecture, law of sizes, seed.
+    """A third of the small BERT's steps each; ``kinds`` are architecture, law of sizes, seed.
 
     Read on the same sentences; ``seeds`` are for the masks and orders of the reading.
     """
 
+    num_steps: int = 2000
     kinds: tuple[tuple[networks.Architecture, str, int], ...] = (
         ("decoder", "next", 4),
-        ("modern", "fifteen", 4),
+        ("modern", "mixture", 4),
         ("modern", "mixture", 5),
+        ("modern", "fifteen", 4),
     )
     data_sets: tuple[str, ...] = ("books", "wikitext-2")
     num_sentences: int = 300
@@ -54,7 +56,7 @@ class Siblings(Training):
         masked one ``area``, ``mixture`` (log of the mean p_σ over S random orders, the same ones for
         each network) and ``spread`` (of log p_σ over them), /NETWORK/SET (N,), nats a sentence;
         ``curve`` and ``error`` (R,), ``hidden`` (), nats per token; ``mean_rate`` (2,), r* in
-        percent. mixture/4 is the book's own network, where its word pieces are those of the others.
+        percent. NETWORK small-bert is the book's own, where its word pieces are those of the others.
         """
         tokenizer, batches, held_out = self.read()
         size = {"width": self.width, "num_layers": self.num_layers}
@@ -67,7 +69,7 @@ class Siblings(Training):
             trained[name] = network.eval()
         own, pieces = networks.load_small_bert()
         if pieces.get_vocab() == tokenizer.get_vocab():
-            trained["mixture/4"] = own.to(bench.device)
+            trained["small-bert"] = own.to(bench.device)
         for text in self.data_sets:
             tokens = some_tokens(text, tokenizer, self.num_sentences, LENGTH)
             arrays[f"tokens/{text}"] = tokens.num_features
