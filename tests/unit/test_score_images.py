@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from pathlib import Path
@@ -30,6 +31,20 @@ def test_the_estimate_is_that_of_all_masks() -> None:
     assert found.per_patch[0] == found.log_score[0] / 4
     assert found.bits_per_dimension[0] == pytest.approx(-found.log_score[0] / 64 / math.log(2))
     assert found.mean() == pytest.approx(found.bits_per_dimension.mean().item())
+
+
+def test_parts_are_whole_images_with_masks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer a part: the first has the masks it had, and each part the images it is about."""
+    whole = score.images(network(), X, variance=0.1)
+    module = importlib.import_module("mpt_lml.score.images")  # the name is the function's
+    monkeypatch.setattr(module, "PART_IMAGES", 4)
+    parts = score.images(network(), X, variance=0.1)
+    alone = score.images(network(), X[:4], variance=0.1)
+    assert torch.equal(parts.log_score[:4], alone.log_score)
+    assert not torch.equal(parts.log_score[4:], whole.log_score[4:])
+    gap = (parts.log_score - whole.log_score).abs()
+    both = torch.hypot(parts.standard_error, whole.standard_error)
+    assert (gap < 64 * both).all()  # two replicates, 2 degrees: P(|t| > 64) < 0.0003 each
 
 
 def test_the_variance_is_that_of_the_other_half() -> None:

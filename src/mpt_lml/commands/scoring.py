@@ -16,7 +16,8 @@ from typing import Any
 from mpt_lml import files, networks, score
 from mpt_lml.commands.lines import Line, readable
 from mpt_lml.commands.team import Team
-from mpt_lml.score.door import afresh
+from mpt_lml.score.door import afresh, keep_in
+from mpt_lml.score.images import load_mae
 
 USED = {  # the keyword that an option becomes, where it becomes one
     "sentences": {"masks": "num_masks", "orders": "num_orders", "error": "error"}
@@ -24,8 +25,9 @@ USED = {  # the keyword that an option becomes, where it becomes one
     "curve": {"masks": "num_masks", "seed": "seed", "rates": "", "plot": "", "checkpoints": ""},
     "pairs": {"orders": "num_orders", "pseudo": "pseudo", "seed": "seed", "checkpoints": ""},
     "answers": {"orders": "num_orders", "seed": "seed", "checkpoints": ""},
-    "images": {"masks": "num_masks", "seed": "seed"},
+    "images": {"masks": "num_masks", "seed": "seed", "checkpoints": ""},
 }
+TEXT: dict[str, Any] = {"precision": "float32", "max_tokens": 8192}  # what images have not
 KINDS = {
     "sentences": "log-score of each text, error, inconsistency, pseudo-log-likelihood",
     "pairs": "log-ratio of texts that differ in a few tokens; a line is TEXT <tab> TEXT",
@@ -50,8 +52,8 @@ def add_to(commands: Any) -> None:
     add("--model", metavar="NAME", help="folder, or name on the hub; default: the book's own BERT")
     add("--revision", metavar="COMMIT", help="of a name on the hub")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("--precision", choices=("float32", "bfloat16", "float16"), default="float32")
-    add("--max-tokens", type=int, default=8192, metavar="N", help="in the network at a time")
+    add("--precision", choices=("float32", "bfloat16", "float16"), help="of texts: float32")
+    add("--max-tokens", type=int, metavar="N", help="in the network at a time (8192)")
     number: dict[str, Any] = {"type": int, "metavar": "N"}
     add("--masks", **number, help="sentences, curve, images: masks each, or at each rate")
     add("--orders", **number, help="sentences: for inconsistency; pairs, answers: at most")
@@ -76,12 +78,20 @@ def run(options: argparse.Namespace) -> None:
     model = options.model or networks.small_bert_folder()
     about: dict[str, Any] = {"kind": options.kind, **given}
     lines, faults = list[Line](), list[str]()
+    device = team.device(options.device)
     if options.kind == "images":
-        given |= {"revision": options.revision, "progress": team.progress()}
-        found = score.images(model, options.file, **given)
+        mae = load_mae(model, options.revision, device)
+        units = {
+            name: getattr(mae, name).flatten().tolist() for name in ("pixel_mean", "pixel_scale")
+        }
+        weights = networks.fingerprint(mae.network)
+        about["model"] = {"weights": weights, "device": mae.device.type, **units}
+        keep = keep_in(team.folder, about) if team.folder else afresh
+        work = partial(score.images, mae, options.file, **given)
+        found = team.together(lambda progress: work(keep=keep, progress=progress))
     else:
-        loading = {name: getattr(options, name) for name in ("revision", "precision", "max_tokens")}
-        scorer = score.load(model, device=team.device(options.device), **loading)
+        loading = {name: getattr(options, name) or value for name, value in TEXT.items()}
+        scorer = score.load(model, device=device, revision=options.revision, **loading)
         lines, faults = readable(options.file, options.kind, scorer, skip=options.skip)
         work = _work(options, lines, given)
         about["calls"] = files.digest(repr(work), {})
@@ -151,7 +161,8 @@ def _plot(found: Any, path: str) -> None:
 def _given(options: argparse.Namespace) -> dict[str, Any]:
     """The keywords of the call. Raises ``ValueError`` for an option that says nothing to it."""
     used = USED[options.kind]
-    for name in ("masks", "orders", "error", "pseudo", "documents", "rates", "plot", "checkpoints"):
+    names = ("masks", "orders", "error", "pseudo", "documents", "rates", "plot")
+    for name in names if options.kind != "images" else (*names, *TEXT):
         if getattr(options, name) not in (None, False) and name not in used:
             raise ValueError(f"--{name} means nothing for {options.kind}. Leave it out.")
     values = {word: getattr(options, name) for name, word in used.items() if word}

@@ -40,6 +40,20 @@ def afresh(_: str, work: Callable[[], Part]) -> Part:
     return work()
 
 
+def keep_in(folder: str | Path, identity: dict[str, Any]) -> Keep:
+    """Parts in ``folder``, each of this ``identity`` and these versions."""
+    own = {**identity, "versions": versions()}
+    mark = digest(json.dumps(own, sort_keys=True, default=str), {})[:12]
+
+    def keep(name: str, work: Callable[[], Part]) -> Part:
+        path = Path(folder, f"{mark}-{name}.safetensors")
+        if not path.exists():
+            save_tensors(path, work(), own)
+        return load_tensors(path, own)
+
+    return keep
+
+
 def silent(items: Iterable[Any], _: str) -> Iterable[Any]:
     """For ``progress``: nothing is shown."""
     return items
@@ -127,16 +141,7 @@ class Scorer:
         require(locals(), "folder path")
         if self.identity is None:
             raise ValueError("what is kept must say of which model: load(..., identity='NAME').")
-        own = {**self.identity, "versions": versions(), **settings}
-        mark = digest(json.dumps(own, sort_keys=True, default=str), {})[:12]
-
-        def keep(name: str, work: Callable[[], Part]) -> Part:
-            path = Path(folder, f"{mark}-{name}.safetensors")
-            if not path.exists():
-                save_tensors(path, work(), own)
-            return load_tensors(path, own)
-
-        return keep
+        return keep_in(folder, {**self.identity, **settings})
 
     def encode(self, texts: Texts) -> Tokens:
         """Texts, or lists of token ids with their special tokens, as rows of tokens.

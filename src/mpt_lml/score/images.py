@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import masks, networks
+from mpt_lml.checkpoints import gpu
+from mpt_lml.files import digest
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.numerics import log_normal
 from mpt_lml.results import Estimate
@@ -24,6 +26,9 @@ from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["ImageScores", "images"]
+
+PART_IMAGES = 256
+"""Images of a part of a long run, which is kept."""
 
 
 @dataclass(frozen=True)
@@ -103,22 +108,27 @@ def images(
     """
     require(locals(), "num_masks 1.., num_replicates 2.., variance? (0,inf), revision? str")
     require(locals(), "keep Callable, progress Callable, " + SEED)
-    mae = model if isinstance(model, ViTMAE) else _load(model, revision)
+    mae = model if isinstance(model, ViTMAE) else load_mae(model, revision)
     x, names = _pixels(images, mae) if isinstance(images, str | Path) else (images, ())
     mae.require_data(x)
     if variance is None and len(x) < 2:
         raise ValueError("a single image has no others to fit the variance to: give variance=.")
 
-    def part(replicate: int) -> Part:
-        generator = torch.Generator().manual_seed(1_000_003 * seed + replicate)
-        law = masks.UniformSize()
-        sizes = law.stratified(num_masks, mae.num_features, generator=generator)
-        error = mae.squared_error(x, generator=generator, sizes=sizes.tolist())
+    law, blocks = masks.UniformSize(), x.split(PART_IMAGES)
+
+    def part(number: int) -> Part:
+        generator = torch.Generator().manual_seed(1_000_003 * seed + number)
+        sizes = law.stratified(num_masks, mae.num_features, generator=generator).tolist()
+        some = blocks[number // num_replicates]
+        error = mae.squared_error(some, generator=generator, sizes=sizes)
         return {"error": error.double().mean(dim=0)}
 
     # Mean squared residuals of hidden pixels, (R, N): a score is linear in them.
-    parts = progress(range(num_replicates), "replicates")
-    errors = torch.stack([keep(f"part-{r:05d}", partial(part, r))["error"].cpu() for r in parts])
+    found: list[Tensor] = []
+    for number in progress(range(num_replicates * len(blocks)), "images"):
+        shown = digest("", {"x": blocks[number // num_replicates]})[:12]
+        found.append(keep(f"images-{shown}-{number:05d}", partial(part, number))["error"].cpu())
+    errors = torch.stack([torch.cat(found[r::num_replicates]) for r in range(num_replicates)])
     used = torch.full((len(x),), math.nan if variance is None else variance, dtype=torch.float64)
     if variance is None:
         used[::2], used[1::2] = errors[:, 1::2].mean(), errors[:, ::2].mean()
@@ -128,10 +138,12 @@ def images(
     return ImageScores(score, spread, used, *counts, names)
 
 
-def _load(model: Any, revision: str | None) -> ViTMAE:
+def load_mae(model: Any, revision: str | None = None, device: str = "auto") -> ViTMAE:
+    """A ViT-MAE in pixels of [0, 1], by what its folder says of them; any variance."""
     if not isinstance(model, str | Path):
         return ViTMAE(model, 1.0)
     network, said = networks.load_network(model, revision=revision), {}
+    network.to(str(gpu() or "cpu") if device == "auto" else device)
     if (path := Path(model, "preprocessor_config.json")).is_file():
         said = json.loads(path.read_text(encoding="utf-8"))
     mean, scale = (
