@@ -9,7 +9,6 @@ import pytest
 import torch
 from models import generator
 
-from mpt_lml import experiments
 from mpt_lml.experiments.ngrams import KneserNey
 
 TEXTS = [[0, 1, 2, 0, 1, 3], [1, 2, 0], [2, 2, 1, 0, 1], [3]]
@@ -62,13 +61,3 @@ def test_all_texts_of_one_length_have_probability_one(order: int) -> None:
     rows = torch.tensor(list(itertools.product(range(4), repeat=4)))
     total = model(order).log_probability(rows).sum(dim=1).exp().sum()
     assert total.item() == pytest.approx(1, abs=1e-12)
-
-
-def test_the_experiment_scores_the_same_sentences_by_all() -> None:
-    found = experiments.run("ngrams", "quick")
-    names = {key.split("/")[1] for key in found.arrays}
-    assert names == {"1-gram", "2-gram", "3-gram", "area", "pseudo", "error", "tokens"}
-    area, gram = found.arrays["written/area"], found.arrays["written/3-gram"]
-    gain = (area - gram) / found.arrays["written/tokens"].double().mean()
-    assert found.findings["ngrams-area"].measured == pytest.approx(gain.mean().item())
-    assert (found.arrays["written/pseudo"] > area).all()

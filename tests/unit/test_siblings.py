@@ -7,7 +7,7 @@ import torch
 from models import generator
 
 from mpt_lml import data, experiments, networks
-from mpt_lml.experiments.siblings import log_probability
+from mpt_lml.experiments.siblings import Siblings, log_probability
 from mpt_lml.experiments.small_bert import next_scores, training_masks
 
 
@@ -58,16 +58,32 @@ def test_fifteen_percent_is_one_size() -> None:
     assert (share - 9 / 62).abs().max() < 4.5 * (9 / 62 * 53 / 62 / 200) ** 0.5
 
 
-def test_what_is_read_off_a_masked_sibling() -> None:
+def test_what_is_read_off_each_on_the_same_sentences() -> None:
     found = experiments.run("siblings", "quick", num_orders=8)
-    arrays = found.arrays
+    arrays, text = found.arrays, "written"
     assert "area/small-bert/written" not in arrays  # the book's own has other word pieces
-    for name in ("fifteen/4/written", "mixture/4/written", "mixture/5/written"):
-        area, mixture, spread = (arrays[f"{k}/{name}"] for k in ("area", "mixture", "spread"))
-        count = arrays["tokens/written"].double()
-        # Eight orders and three rates are estimates of the same area: after four steps the network
-        # is level within 0.1 nats a token.
+    count = arrays["tokens/written"].double()
+    assert all(f"log_p/{n}-gram/{text}" in arrays for n in (1, 2, 3))
+    for name in ("fifteen/4", "mixture/4", "mixture/5"):
+        area, mixture, spread = (
+            arrays[f"{k}/{name}/{text}"] for k in ("area", "mixture", "spread")
+        )
+        # Two estimates of the area: after four steps the network is level within 0.1 nats a token.
         assert ((mixture - area).abs() < 0.1 * count).all() and (spread > 0).all()
-        mean = ((area - arrays["log_p/next/4/written"]) / count.mean()).mean()
-        key = f"siblings-{name.removesuffix('/written').replace('/', '-')}"
+        mean = ((area - arrays[f"log_p/next/4/{text}"]) / count.mean()).mean()
+        key = f"siblings-{name.replace('/', '-')}"
         assert found.findings[key].measured == pytest.approx(mean.item(), abs=1e-6)
+        assert not torch.equal(arrays[f"pseudo/{name}/{text}"], area)
+
+
+def test_the_book_s_own_network_is_set_beside_trigrams_of_its_pieces() -> None:
+    """With the arrays at hand: the findings are means of differences, per token of the first set."""
+    values = {"area/small-bert": [-6.0, -9.0], "pseudo/small-bert": [-2.0, -4.0]}
+    values |= {"log_p/3-gram": [-7.0, -9.0], "log_p/next/4": [0.0, 0.0], "tokens": [2, 4]}
+    values |= {f"area/{name}": [-3.0, -3.0] for name in ("fifteen/4", "mixture/4", "mixture/5")}
+    arrays = {f"{key}/books": torch.tensor(value) for key, value in values.items()}
+    found = Siblings().findings(arrays)
+    assert found["ngrams-area"].measured == pytest.approx(0.5 / 3)
+    assert found["ngrams-pseudo"].measured == pytest.approx(5 / 3)
+    assert found["ngrams-pseudo"].standard_error == pytest.approx(0)
+    assert found["siblings-fifteen-4"].measured == pytest.approx(-1)

@@ -10,7 +10,6 @@ from mpt_lml.experiments import (  # noqa: F401  they enter themselves in the re
     identity,
     known_language,
     linear_vae,
-    ngrams,
     probe,
     rates,
     recursion,

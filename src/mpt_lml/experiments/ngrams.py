@@ -1,4 +1,4 @@
-"""Proper likelihoods beside a masked network's area: n-gram models of the same word pieces and text."""
+"""N-gram models: proper likelihoods to set beside a masked network's area."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-
-from mpt_lml import networks, score
-from mpt_lml.data import sentences
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.bert import some_tokens
-from mpt_lml.models.masked_lm import MaskedLM
 
 Table = tuple[Tensor, Tensor]
 
@@ -75,50 +69,3 @@ def _look_up(table: Table, keys: Tensor) -> Tensor:
     known, values = table
     at = torch.searchsorted(known, keys.contiguous()).clamp(max=len(known) - 1)
     return torch.where(known[at] == keys, values[at], 0).double()
-
-
-@experiment(
-    "ngrams",
-    title="The small BERT's area and pseudo-log-likelihood beside n-grams of the same text",
-    cost="about 5 min",
-    quick={"train": "written", "data_sets": ("written",), "num_sentences": 4},
-    gpu=False,
-)
-class NGrams(Experiment):
-    """Arrays, for each set: ``SET/NAME`` (N,), nats a sentence, and ``SET/tokens`` (N,).
-
-    NAME is 1-, 2- and 3-gram, area and pseudo; ``SET/error`` (N,) is the area's over masks.
-    """
-
-    seeds: tuple[int, ...] = (4,)
-    train: str = "books"
-    data_sets: tuple[str, ...] = ("books", "wikitext-2")
-    num_sentences: int = 300
-
-    def run(self, bench: Bench) -> Outcome:
-        network, pieces = networks.load_small_bert()
-        text = pieces(list(sentences(self.train, "train").first), add_special_tokens=False)
-        rows = [torch.tensor(each) for each in text["input_ids"] if each]
-        grams = {f"{n}-gram": KneserNey(rows, len(pieces), n) for n in (1, 2, 3)}
-        model = MaskedLM.of(network, pieces, precision="bfloat16")
-        arrays: dict[str, Tensor] = {}
-        for name in bench.progress(self.data_sets, "set"):
-            tokens = some_tokens(name, pieces, self.num_sentences, model.max_length)
-            shown = tokens.maskable[:, 1:-1]
-            for each, gram in grams.items():
-                values = gram.log_probability(tokens.ids[:, 1:-1])
-                arrays[f"{name}/{each}"] = (values * shown).sum(dim=1)
-            found = score.sentences(score.load(model, pieces), tokens, seed=self.seeds[0])
-            arrays |= {
-                f"{name}/area": found.log_score,
-                f"{name}/pseudo": found.pseudo_log_likelihood,
-                f"{name}/error": found.standard_error,
-                f"{name}/tokens": found.num_tokens,
-            }
-        first = {key: arrays[f"{self.data_sets[0]}/{key}"] for key in (*grams, "area", "pseudo")}
-        count = arrays[f"{self.data_sets[0]}/tokens"].double().mean()
-        findings = {  # nats a token
-            f"ngrams-{key}": Finding.over((first[key] - first["3-gram"]) / count)
-            for key in ("area", "pseudo")
-        }
-        return Outcome(findings, arrays, checksum([torch.cat(rows)]))

@@ -1,9 +1,10 @@
-"""Networks of the small BERT's size and text: other seeds, 15 % only, left to right."""
+"""Beside the small BERT: other seeds, 15 % only, left to right, n-grams; on its own text."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ from mpt_lml import networks
 from mpt_lml.data import Tokens
 from mpt_lml.experiments.base import Bench, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.bert import some_tokens
+from mpt_lml.experiments.ngrams import KneserNey
 from mpt_lml.experiments.small_bert import LENGTH, Training, next_scores
 from mpt_lml.files import digest
-from mpt_lml.score import Design, curve, load
+from mpt_lml.models.masked_lm import MaskedLM
+from mpt_lml.score import Design, curve, load, sentences
 from mpt_lml.score.blocks import Blocks
 from mpt_lml.score.door import Part
 
@@ -33,7 +36,7 @@ from mpt_lml.score.door import Part
 class Siblings(Training):
     """A third of the small BERT's steps each; ``kinds`` are architecture, law of sizes, seed.
 
-    Read on the same sentences; ``seeds`` are for the masks and orders of the reading.
+    All are read on the same sentences; ``seeds`` are for the masks and orders of the reading.
     """
 
     num_steps: int = 2000
@@ -52,11 +55,12 @@ class Siblings(Training):
         """Train, then score the same sentences.
 
         Arrays, for each network LAW/SEED: ``watched/NETWORK`` (W, 4) as of small-bert. For each set
-        ``tokens/SET`` (N,); ``log_p/NETWORK/SET`` (N,) of the causal network, nats a sentence; of a
-        masked one ``area``, ``mixture`` (log of the mean p_σ over S random orders, the same ones for
-        each network) and ``spread`` (of log p_σ over them), /NETWORK/SET (N,), nats a sentence;
-        ``curve`` and ``error`` (R,), ``hidden`` (), nats per token; ``mean_rate`` (2,), r* in
-        percent. NETWORK small-bert is the book's own, where its word pieces are those of the others.
+        ``tokens/SET`` (N,), and (N,), nats a sentence: ``log_p/NAME/SET`` of the causal network and
+        of 1-, 2- and 3-grams; of a masked NETWORK ``area``, its ``error`` over masks, ``pseudo``
+        (-log-likelihood), ``mixture``, log of the mean p_σ over S random orders, the same ones for
+        each network, and ``spread`` of log p_σ over them, /NETWORK/SET. ``curve`` and
+        ``curve_error`` (R,), ``hidden`` (), nats per token; ``mean_rate`` (2,), r* in percent.
+        NETWORK small-bert is the book's own, where its word pieces are those of the others.
         """
         tokenizer, batches, held_out = self.read()
         size = {"width": self.width, "num_layers": self.num_layers}
@@ -64,49 +68,78 @@ class Siblings(Training):
         trained: dict[str, Any] = {}
         for architecture, law, seed in self.kinds:
             network = networks.small_masked_lm(len(tokenizer), architecture, seed=seed, **size)
-            name, how = f"{law}/{seed}", (law, self.num_steps, self.num_steps, seed)
+            name, how = f"{law}/{seed}", (law, seed)
             arrays[f"watched/{name}"] = self.train(bench, name, network, batches, held_out, *how)
             trained[name] = network.eval()
         own, pieces = networks.load_small_bert()
         if pieces.get_vocab() == tokenizer.get_vocab():
             trained["small-bert"] = own.to(bench.device)
+        rows = [each for each in batches.stream.split(batches.lengths.tolist()) if len(each)]
+        grams = {f"{n}-gram": KneserNey(rows, len(tokenizer), n) for n in (1, 2, 3)}
         for text in self.data_sets:
             tokens = some_tokens(text, tokenizer, self.num_sentences, LENGTH)
             arrays[f"tokens/{text}"] = tokens.num_features
+            shown = tokens.maskable[:, 1:-1]
+            for name, gram in grams.items():
+                values = gram.log_probability(tokens.ids[:, 1:-1])
+                arrays[f"log_p/{name}/{text}"] = (values * shown).sum(dim=1)
             for name, network in trained.items():
                 if name.startswith("next/"):
                     found = {"log_p": log_probability(network, tokens)}
                 else:
                     found = self.score(bench, f"{name}/{text}", network, tokenizer, tokens)
                 arrays |= {f"{key}/{name}/{text}": value for key, value in found.items()}
-        text, causal = self.data_sets[0], "{1}/{2}".format(*self.kinds[0])
-        count, findings = arrays[f"tokens/{text}"].double().mean(), {}
-        for name in [each for each in trained if each != causal]:  # nats a token, first set
-            ahead = (arrays[f"area/{name}/{text}"] - arrays[f"log_p/{causal}/{text}"]) / count
-            findings[f"siblings-{name.replace('/', '-')}"] = Finding.over(ahead)
-        return Outcome(findings, arrays, checksum([batches.stream, held_out]))
+        return Outcome(self.findings(arrays), arrays, checksum([batches.stream, held_out]))
+
+    def findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
+        """How far areas lie above the causal network's log-probability, and above trigrams."""
+        text = self.data_sets[0]
+        count = arrays[f"tokens/{text}"].double().mean()
+
+        def ahead(one: str, other: str) -> Finding:
+            return Finding.over((arrays[f"{one}/{text}"] - arrays[f"log_p/{other}/{text}"]) / count)
+
+        causal = "{1}/{2}".format(*self.kinds[0])
+        names = [f"{law}/{seed}" for _, law, seed in self.kinds[1:]]
+        found = {
+            f"siblings-{name.replace('/', '-')}": ahead(f"area/{name}", causal) for name in names
+        }
+        if f"area/small-bert/{text}" not in arrays:
+            return found
+        own = {f"ngrams-{key}": ahead(f"{key}/small-bert", "3-gram") for key in ("area", "pseudo")}
+        return {**found, **own}
 
     def score(
         self, bench: Bench, name: str, network: Any, tokenizer: Any, tokens: Tokens
     ) -> dict[str, Tensor]:
-        """Curve and orders of a masked network."""
-        scorer = load(network, tokenizer, precision="bfloat16")
+        """What a masked network says of ``tokens``."""
+        scorer = load(MaskedLM.of(network, tokenizer, precision="bfloat16"), tokenizer)
         design, identity = Design(self.rates, seed=self.seeds[0]), scorer.identity or {}
 
-        def keep(part: str, work: Callable[[], Part]) -> Part:
-            return bench.keep(f"{name}/{part}", work, data=digest("", vars(tokens)), **identity)
+        def keep(kind: str, part: str, work: Callable[[], Part]) -> Part:
+            own = {"data": digest("", vars(tokens)), **identity}
+            return bench.keep(f"{name}/{kind}-{part}", work, **own)
 
-        found = curve(scorer, tokens, design, keep=keep, progress=bench.progress)
         along, spread = Blocks(scorer, self.num_orders, self.seeds[0])(
-            [tokens], tokens.maskable, torch.arange(len(tokens)), keep, bench.progress
+            [tokens],
+            tokens.maskable,
+            torch.arange(len(tokens)),
+            partial(keep, "mixture"),
+            bench.progress,
         )
+        options: Any = {"keep": partial(keep, "area"), "progress": bench.progress}
+        each = sentences(scorer, tokens, seed=self.seeds[0], **options)
+        options["keep"] = partial(keep, "curve")
+        found = curve(scorer, tokens, design, **options)
         rate = found.mean_rate()
         return {
-            "area": found.each.mean(dim=1) * tokens.num_features,
+            "area": each.log_score,
+            "error": each.standard_error,
+            "pseudo": each.pseudo_log_likelihood,
             "mixture": along.logsumexp(dim=1) - math.log(along.shape[1]),
             "spread": spread,
             "curve": found.score,
-            "error": found.standard_error,
+            "curve_error": found.standard_error,
             "hidden": found.hidden.mean(),
             "mean_rate": torch.tensor([rate, rate.standard_error], dtype=torch.float64),
         }
