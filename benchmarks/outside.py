@@ -64,8 +64,10 @@ def rows() -> list[dict[str, float | str]]:
             found += theirs.compute_stats(theirs.get_masked_tensors(batch))
         return torch.tensor([sum(each) for each in found])
 
-    def pseudo() -> Tensor:
+    def pseudo(scorer: score.Scorer = scorer) -> Tensor:
         return Blocks(scorer, 0, 0)([tokens], tokens.maskable, numbers, afresh, silent)[0][:, 0]
+
+    half = score.load(network, tokenizer, precision="bfloat16")
 
     def default() -> Tensor:
         found = score.sentences(scorer, texts, pseudo=False)
@@ -96,6 +98,7 @@ def rows() -> list[dict[str, float | str]]:
     changed = [row[:length].tolist() for row, length in zip(changed, tokens.lengths, strict=True)]
     slow, wanted = timed(outside)
     fast, found = timed(pseudo)
+    faster, rounded = timed(lambda: pseudo(half))
     pair, _ = timed(ratio)
     mean, (error, spread) = timed(default)
     loop, values = timed(copies)
@@ -103,8 +106,10 @@ def rows() -> list[dict[str, float | str]]:
     orders = (spread.square().sum() / error.square().sum()).item()
     drawn = (values.var(dim=1).sum() / error.square().sum()).item()
     agreement = (found - wanted).abs().max().item()
+    off = ((rounded - wanted).abs() / tokens.num_features).max().item()
     said = (
         ("pseudo-log-likelihood", fast, slow, agreement),
+        ("pseudo-log-likelihood in bfloat16; agreement a token", faster, slow, off),
         ("log-ratio, one token, against two pseudo-log-likelihoods", pair, 2 * slow, "–"),
         (f"log-score, against {orders:.2g} orders of equal error", mean, orders * slow, "–"),
         (
