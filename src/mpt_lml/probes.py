@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -63,7 +63,13 @@ def features(network: Any, x: Tensor) -> Float[Tensor, "N w"]:
     return network.vit(x, noise=order).last_hidden_state[:, 1:].mean(dim=1)
 
 
-def supervised(network: Any, of: Labeled, num_steps: int, seed: int) -> float:
+def supervised(
+    network: Any,
+    of: Labeled,
+    num_steps: int,
+    seed: int,
+    features: Callable[[Any, Tensor], Tensor] = features,
+) -> float:
     """The probe's accuracy after ``network`` and a linear layer were trained on the labels."""
     rows, g = (~of.test).nonzero().flatten(), torch.Generator().manual_seed(seed)
     head = nn.Linear(network.config.hidden_size, int(of.y.max()) + 1)

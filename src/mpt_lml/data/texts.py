@@ -50,9 +50,24 @@ _TABLES = {
     "glue/qnli": _Table("QNLI/dev.tsv", (1, 2), 4, True, 5463, "qnli validation question sentence"),
     "glue/sst-2": _Table("SST-2/dev.tsv", (0,), 2, True, 872, "sst2 validation sentence"),
 }
-# SHA-256 of the text columns: copies differ in line ends and in a mark at the start.
+# With their classes; what GLUE calls dev is the test here, whose own classes are not published.
+_LABELED = {
+    "glue/cola train": _Table(
+        "CoLA/train.tsv", (3, 1), 4, False, 8551, "cola train sentence label"
+    ),
+    "glue/cola test": _Table(
+        "CoLA/dev.tsv", (3, 1), 4, False, 1043, "cola validation sentence label"
+    ),
+    "glue/sst-2 test": _Table(
+        "SST-2/dev.tsv", (0, 1), 2, True, 872, "sst2 validation sentence label"
+    ),
+}
+# SHA-256 of these columns: copies differ in line ends and in a mark at the start.
 _GLUE = {
     "glue/ax": "0a6bf3b389121525f8d41aa146cfc2d5909e274937e5427fc881988769404dfe",
+    "glue/cola train": "1ec08356723d5c0974c10e4ad49fa255c60a0abdc9827fff853777d422cd6b65",
+    "glue/cola test": "2953a138e429d295469973c4b6c979dd729a6c5e63a43f15d2af4effbf0eacc3",
+    "glue/sst-2 test": "928f85561721d3d496463886462108768e3b7c4c4cb0ceaa5aa983423489d8f9",
     "glue/cola": "e39bcba32376e546455e8f004e52505f367433d08af045007b36b80a36f3bfeb",
     "glue/mrpc": "49e6159cbefc64c5aaf7af9ae3e28381d27fe6bcd8afc613fec9da1661d82a73",
     "glue/qnli": "17a3a961e58ea119274a7452bee558beb44c622cb1d5f7ce5c576f65b8adcc5c",
@@ -118,6 +133,29 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
     return Sentences(tuple(known))
 
 
+def labeled(name: str, split: Split = "test") -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Sentences and their classes, 0 or 1, with the errors of :func:`sentences`.
+
+    ``glue/cola``: is it English? ``glue/sst-2``, one split: does the critic praise? ``written``:
+    any four words in a row of those sentences, and whether "the" is one of them.
+
+    >>> texts, classes = labeled("written")
+    >>> texts[0], classes[0]
+    ('The lamp was lit,', 1)
+    """
+    require(locals(), "split train|test, name str")
+    if name == "written":
+        words = [each.split() for each in _WRITTEN]
+        fours = [each[k : k + 4] for each in words for k in range(len(each) - 3)]
+        classes = (int("the" in map(str.lower, each)) for each in fours)
+        return tuple(map(" ".join, fours)), tuple(classes)
+    if f"{name} {split}" not in _LABELED:
+        known = ", ".join(["written", *_LABELED])
+        raise ValueError(f"no classes of {name!r}, {split}; there are {known}.")
+    found = _glue(f"{name} {split}")
+    return found.first, tuple(map(int, found.second or ()))
+
+
 def bert_vocabulary() -> Path:
     """The 30,522 word pieces of bert-base-uncased, a ``vocab.txt`` in the local folder.
 
@@ -159,13 +197,13 @@ def _wikitext(split: Split) -> str:
 
 
 def _glue(name: str) -> Sentences:
-    table = _TABLES[name]
+    table = (_TABLES | _LABELED)[name]
     file, hub = f"glue/{table.file}", "nyu-mll/glue"
     path = None if local("glue") is None else _found(name, file, hub)
     if path is None:
         subset, split, *names = table.hub.split()
         rows = from_hub(not_found(name, file, hub, _DEFAULT), hub, subset, split=split)
-        columns = [tuple(rows[each]) for each in names]
+        columns = [tuple(map(str, rows[each])) for each in names]
     else:
         start = int(table.has_header)
         lines = _text(path).splitlines()[start:]

@@ -17,6 +17,7 @@ from mpt_lml.experiments import (  # noqa: F401  they enter themselves in the re
     siblings,
     small_bert,
     table_2,
+    text_probe,
     training,
     vit_mae,
 )

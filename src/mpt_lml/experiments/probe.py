@@ -30,6 +30,20 @@ from mpt_lml.probes import (
 Arrays = dict[str, Tensor]
 
 
+def findings(arrays: Arrays) -> dict[str, Finding]:
+    """Of each ``found/SET``: the correlation over laws, what a rate adds to it, and along steps."""
+    result: dict[str, Finding] = {}
+    for name in [key[6:] for key in arrays if key.startswith("found/")]:
+        found = arrays[f"found/{name}"].transpose(0, 1)  # seeds first
+        last, end = found[:, :, -1], found[:, :, -1, -1]
+        area, *rates = (rank_correlation(last[..., k], end) for k in (0, 2, 3, 4))
+        best = max(rates, key=lambda each: each.mean().item())
+        along = rank_correlation(found[..., 0], found[..., -1]).mean(dim=1)
+        parts = {"laws": area, "rate": best - area, "along": along}
+        result |= {f"probe-{key}/{name}": Finding.over(each) for key, each in parts.items()}
+    return result
+
+
 @experiment(
     "probes",
     title="Area against linear probes of frozen features, by law of the mask size",
@@ -76,19 +90,7 @@ class Probes(Experiment):
             kept = partial(bench.keep, data=checksum(used[-2:]))
             found = (self._vae if name == "vae" else self._images)(name, of, kept, bench)
             arrays |= {f"{key}/{name.replace('_', '-')}": each for key, each in found.items()}
-        return Outcome(self._findings(arrays), arrays, checksum(used))
-
-    def _findings(self, arrays: Arrays) -> dict[str, Finding]:
-        result: dict[str, Finding] = {}
-        for name in [key[6:] for key in arrays if key.startswith("found/")]:
-            found = arrays[f"found/{name}"].transpose(0, 1)  # seeds first
-            last, end = found[:, :, -1], found[:, :, -1, -1]
-            area, *rates = (rank_correlation(last[..., k], end) for k in (0, 2, 3, 4))
-            best = max(rates, key=lambda each: each.mean().item())
-            along = rank_correlation(found[..., 0], found[..., -1]).mean(dim=1)
-            parts = {"laws": area, "rate": best - area, "along": along}
-            result |= {f"probe-{key}/{name}": Finding.over(each) for key, each in parts.items()}
-        return result
+        return Outcome(findings(arrays), arrays, checksum(used))
 
     def _images(self, name: str, of: Labeled, kept: Any, bench: Bench) -> Arrays:
         train, held_out = of.x[~of.test], of.x[of.test][: self.num_scored]

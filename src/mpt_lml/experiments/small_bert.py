@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from mpt_lml.models.masked_lm import masked_logits
 
 LENGTH = 64
 """Tokens of a full row, [CLS] and [SEP] counted."""
+FIXED = {"fifteen": 0.15, "fifty": 0.5, "seventy-five": 0.75}
+"""Laws with one size a row: what share of its pieces is hidden."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,12 @@ class Training(Experiment):
         rows: Tensor,
         law: str,
         seed: int,
+        look: Callable[[], Tensor] | None = None,
     ) -> Tensor:
         """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4).
 
-        The law ``next`` is for a causal network: the score of each piece given those before it.
+        Or each step with what ``look()`` gave after it. The law ``next`` is for a causal network: the
+        score of each piece given those before it.
         """
         rate, steps = self.learning_rate, self.num_steps
         optimizer = AdamW(network.to(bench.device).parameters(), lr=rate, weight_decay=0.01)
@@ -89,7 +93,7 @@ class Training(Experiment):
             num_steps=steps,
             generators=[generator],
             max_norm=1.0,
-            watch=lambda: watch(network, rows, None if law == "next" else token),
+            watch=look or (lambda: watch(network, rows, None if law == "next" else token)),
             watched=watched,
             checkpoint=bench.checkpoint(name, every=self.every, data=data),
             progress=bench.progress,
@@ -174,14 +178,14 @@ def training_masks(
 ) -> Bool[Tensor, "N D"]:
     """One mask a row, sizes spread evenly over the batch.
 
-    ``uniform``: sizes 1..D. ``low``: sizes up to 30 % of D. ``mixture``: half of the rows each.
-    ``fifteen``: 15 % of D.
+    ``uniform``: sizes 1..D. ``low``: sizes up to 30 % of D. ``mixture``: half of the rows each. A
+    name in ``FIXED``: one share of D.
     """
-    low = {"mixture": num_rows // 2, "uniform": 0, "low": num_rows, "fifteen": 0}[law]
-    limit = max(1, round(0.3 * num_features))
-    if law == "fifteen":
+    if law in FIXED:
         ranks = masks.sample_ranks(num_rows, num_features, generator=generator)
-        return masks.from_ranks(ranks, max(1, round(0.15 * num_features)))
+        return masks.from_ranks(ranks, max(1, round(FIXED[law] * num_features)))
+    low = {"mixture": num_rows // 2, "uniform": 0, "low": num_rows}[law]
+    limit = max(1, round(0.3 * num_features))
     sizes = [
         masks.UniformSize().stratified(count, largest, generator=generator)
         for count, largest in ((low, limit), (num_rows - low, num_features))

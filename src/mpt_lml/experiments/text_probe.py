@@ -1,0 +1,155 @@
+"""The title, tested on text: does a larger area mean better features? Linear probes of small BERTs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from itertools import chain, repeat
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from mpt_lml import masks, networks, probes
+from mpt_lml.data import encode, texts
+from mpt_lml.data.tokens import SPECIAL_TOKENS
+from mpt_lml.experiments.base import Bench, Outcome, checksum, experiment
+from mpt_lml.experiments.probe import Arrays, findings
+from mpt_lml.experiments.small_bert import FIXED, LENGTH, Training, mean_score
+from mpt_lml.probes import Labeled
+from mpt_lml.verdicts import mean_and_error
+
+GROUPS = 8
+"""Parts of the held-out rows, over which the area has its error."""
+
+
+def features(network: Any, ids: Int[Tensor, "N L"]) -> Float[Tensor, "N w"]:
+    """Mean of the last layer over a sentence's known pieces, nothing hidden; rows end in padding."""
+    ids = ids[:, : int((ids != 0).sum(dim=1).max())]
+    layer = network.base_model(input_ids=ids, attention_mask=(ids != 0).long()).last_hidden_state
+    pieces = (ids >= len(SPECIAL_TOKENS)).float()
+    return torch.einsum("nl,nlw->nw", functional.normalize(pieces, p=1.0, dim=1), layer)
+
+
+def labeled(name: str, tokenizer: Any) -> list[Labeled]:
+    """Rows by their length; tested on the test split, or in turn on every fourth row without one."""
+    splits = ("train", "test") if f"{name} train" in texts._LABELED else ("test",)
+    found = [texts.labeled(name, split) for split in splits]  # type: ignore[arg-type]
+    ids = encode(tokenizer, [each for text, _ in found for each in text]).ids[:, :LENGTH]
+    order = (ids != 0).sum(dim=1).argsort(stable=True)
+    y, rows = torch.tensor([each for _, own in found for each in own]), torch.arange(len(ids))
+    tests = [rows % 4 == k for k in range(4)] if len(found) == 1 else [order >= len(found[0][0])]
+    return [Labeled(ids[order], y[order], test) for test in tests]
+
+
+def accuracy(x: Tensor, folds: list[Labeled]) -> float:
+    """Of a linear probe of ``x``, the mean over the folds."""
+    return sum(probes.probe(x, of) for of in folds) / len(folds)
+
+
+@torch.no_grad()
+def areas(network: Any, rows: Int[Tensor, "N L"], token: int) -> Float[Tensor, " 5"]:
+    """Mean score with uniform sizes, its error over rows, scores at the three shares, nats a token."""
+    g, count = torch.Generator().manual_seed(0), rows.shape[1] - 2
+    sizes = masks.UniformSize().stratified(len(rows), count, generator=g)
+    ranks = masks.sample_ranks(len(rows), count, generator=g)
+    found = []
+    for size in (sizes, *(round(share * count) for share in FIXED.values())):
+        mask, parts = masks.from_ranks(ranks, size), [slice(k, None, GROUPS) for k in range(GROUPS)]
+        found.append([mean_score(network, rows[part], mask[part], token) for part in parts])
+    area, *shares = torch.tensor(found, dtype=torch.float64)
+    return torch.stack([*mean_and_error(area), *(each.mean() for each in shares)])
+
+
+@experiment(
+    "text-probes",
+    title="Area against linear probes of small BERTs' frozen features, by law of the mask size",
+    cost="about 15 min",
+    quick={"seeds": (4, 44), "vocab_size": 200, "width": 32, "num_layers": 2, "num_steps": 4}
+    | {"batch_tokens": 256, "num_held_out": 8, "every": 2, "source": "written"}
+    | {"sets": ("written",), "label_steps": 2},
+    resumable=True,
+    gpu=False,
+)
+class TextProbes(Training):
+    """Four laws of the mask size; the same network, text and steps; areas on held-out windows.
+
+    The sizes were chosen once, by the time of a step and before any result.
+
+    ``sets``: CoLA, fitted to its train sentences and tested on its dev ones; SST-2, of which only the
+    dev sentences are there, cross-validated in four parts.
+
+    The rule, from before the run, is that of the experiment ``probes``: of each set and seed,
+    Spearman's correlation over the four laws at the last step, area against accuracy. More area
+    means better features where its 99 % interval (t over seeds) lies above 0, the contrary where it
+    lies below, else it is undecided; the text's answer is "yes" only if both sets have it. Scores at
+    one rate against the area, and the correlation along training, as there.
+
+    Arrays: ``found/SET`` (laws, seeds, steps, 6): area and its standard error, scores at 15, 50 and
+    75 %, nats a token, accuracy; ``steps/SET``; ``supervised/SET`` (seeds,), accuracy of the same
+    network trained on the labels; ``pieces/SET`` (), of counts of the word pieces themselves.
+    """
+
+    seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)
+    vocab_size: int = 2000
+    width: int = 64
+    num_layers: int = 2
+    num_steps: int = 400
+    batch_tokens: int = 2048
+    num_held_out: int = 128
+    every: int = 200
+    sets: tuple[str, ...] = ("glue/cola", "glue/sst-2")
+    label_steps: int = 100
+
+    def run(self, bench: Bench) -> Outcome:
+        tokenizer, batches, rows = self.read()
+        sets = {name.removeprefix("glue/"): labeled(name, tokenizer) for name in self.sets}
+        used = [part for folds in sets.values() for of in folds for part in of]
+        data = checksum([batches.stream, rows, *used])
+        size = {"width": self.width, "num_layers": self.num_layers}
+        new = partial(networks.small_masked_lm, len(tokenizer), **size)
+        alone = replace(bench, folder=None)  # a network is kept when it is finished
+
+        @torch.no_grad()
+        def look(network: Any) -> Tensor:
+            area, found = areas(network.eval(), rows, batches.mask_token), []
+            for folds in sets.values():
+                x = torch.cat([features(network, part) for part in folds[0].x.split(128)])
+                found.append(accuracy(x, folds))
+            return torch.cat([area, area.new_tensor(found)])
+
+        start = cache(lambda seed: look(new(seed=seed)))  # the same for every law
+
+        def trained(law: str, seed: int) -> Tensor:
+            network = new(seed=seed)
+            looks = chain([partial(start, seed)], repeat(partial(look, network)))
+            how = law, seed, lambda: next(looks)()
+            return self.train(alone, law, network, batches, rows, *how)
+
+        def taught(name: str, seed: int) -> Tensor:
+            how = self.label_steps, seed, features
+            return torch.tensor([probes.supervised(new(seed=seed), of, *how) for of in sets[name]])
+
+        def kept(name: str, work: Callable[..., Tensor], *given: Any) -> Tensor:
+            return bench.keep(name, lambda: {"found": work(*given)}, data=data)["found"]
+
+        def all_seeds(name: str, work: Callable[..., Tensor], *given: Any) -> Tensor:
+            every = bench.progress(list(enumerate(self.seeds)), f"{name}, seed")
+            return torch.stack([kept(f"{name}-{k}", work, *given, seed) for k, seed in every])
+
+        found = torch.stack([all_seeds(law, trained, law) for law in (*FIXED, "uniform")])
+        arrays: Arrays = {}
+        for k, (name, folds) in enumerate(sets.items()):
+            counts = torch.zeros(len(folds[0].x), len(tokenizer))
+            counts.scatter_add_(1, folds[0].x, torch.ones(folds[0].x.shape))
+            arrays |= {f"found/{name}": found[..., [*range(1, 6), 6 + k]]}
+            arrays |= {f"steps/{name}": found[0, 0, :, 0].long()}
+            arrays[f"supervised/{name}"] = all_seeds(f"{name}-labels", taught, name).mean(dim=1)
+            of_pieces = partial(accuracy, counts[:, len(SPECIAL_TOKENS) :], folds)
+            arrays[f"pieces/{name}"] = kept(
+                f"{name}-pieces", lambda f: torch.tensor(f()), of_pieces
+            )
+        return Outcome(findings(arrays), arrays, data)
