@@ -22,9 +22,6 @@ from mpt_lml.experiments.small_bert import FIXED, LENGTH, Training, mean_score
 from mpt_lml.probes import Labeled
 from mpt_lml.verdicts import mean_and_error
 
-GROUPS = 8
-"""Parts of the held-out rows, over which the area has its error."""
-
 
 def features(network: Any, ids: Int[Tensor, "N L"]) -> Float[Tensor, "N w"]:
     """Mean of the last layer over a sentence's known pieces, nothing hidden; rows end in padding."""
@@ -52,16 +49,16 @@ def accuracy(x: Tensor, folds: list[Labeled]) -> float:
 
 @torch.no_grad()
 def areas(network: Any, rows: Int[Tensor, "N L"], token: int) -> Float[Tensor, " 5"]:
-    """Mean score with uniform sizes, its error over rows, scores at the three shares, nats a token."""
-    g, count = torch.Generator().manual_seed(0), rows.shape[1] - 2
+    """Mean score with uniform sizes, its error over 8 parts, scores at the shares, nats a token."""
+    g, count, found = torch.Generator().manual_seed(0), rows.shape[1] - 2, []
     sizes = masks.UniformSize().stratified(len(rows), count, generator=g)
     ranks = masks.sample_ranks(len(rows), count, generator=g)
-    found = []
-    for size in (sizes, *(round(share * count) for share in FIXED.values())):
-        mask, parts = masks.from_ranks(ranks, size), [slice(k, None, GROUPS) for k in range(GROUPS)]
+    shares: list[Any] = [round(share * count) for share in FIXED.values()]
+    for size in [sizes, *shares]:
+        mask, parts = masks.from_ranks(ranks, size), [slice(k, None, 8) for k in range(8)]
         found.append([mean_score(network, rows[part], mask[part], token) for part in parts])
-    area, *shares = torch.tensor(found, dtype=torch.float64)
-    return torch.stack([*mean_and_error(area), *(each.mean() for each in shares)])
+    area, *each = torch.tensor(found, dtype=torch.float64)
+    return torch.stack([*mean_and_error(area), *(score.mean() for score in each)])
 
 
 @experiment(
@@ -77,16 +74,13 @@ def areas(network: Any, rows: Int[Tensor, "N L"], token: int) -> Float[Tensor, "
 class TextProbes(Training):
     """Four laws of the mask size; the same network, text and steps; areas on held-out windows.
 
-    The sizes were chosen once, by the time of a step and before any result.
+    ``sets``: CoLA, tested on its dev sentences; SST-2, whose dev sentences are cross-validated in
+    four parts. The sizes were chosen once, by the time of a step, before any result.
 
-    ``sets``: CoLA, fitted to its train sentences and tested on its dev ones; SST-2, of which only the
-    dev sentences are there, cross-validated in four parts.
-
-    The rule, from before the run, is that of the experiment ``probes``: of each set and seed,
-    Spearman's correlation over the four laws at the last step, area against accuracy. More area
-    means better features where its 99 % interval (t over seeds) lies above 0, the contrary where it
-    lies below, else it is undecided; the text's answer is "yes" only if both sets have it. Scores at
-    one rate against the area, and the correlation along training, as there.
+    The rule, from before the run, is that of ``probes``: of each set and seed, Spearman's correlation
+    over the laws at the last step, area against accuracy. More area means better features where its
+    99 % interval (t over seeds) lies above 0, the contrary where below, else it is undecided; the
+    answer for text is "yes" only if both sets have it.
 
     Arrays: ``found/SET`` (laws, seeds, steps, 6): area and its standard error, scores at 15, 50 and
     75 %, nats a token, accuracy; ``steps/SET``; ``supervised/SET`` (seeds,), accuracy of the same
@@ -109,9 +103,8 @@ class TextProbes(Training):
         sets = {name.removeprefix("glue/"): labeled(name, tokenizer) for name in self.sets}
         used = [part for folds in sets.values() for of in folds for part in of]
         data = checksum([batches.stream, rows, *used])
-        size = {"width": self.width, "num_layers": self.num_layers}
+        size: Any = {"width": self.width, "num_layers": self.num_layers}
         new = partial(networks.small_masked_lm, len(tokenizer), **size)
-        alone = replace(bench, folder=None)  # a network is kept when it is finished
 
         @torch.no_grad()
         def look(network: Any) -> Tensor:
@@ -124,7 +117,7 @@ class TextProbes(Training):
         start = cache(lambda seed: look(new(seed=seed)))  # the same for every law
 
         def trained(law: str, seed: int) -> Tensor:
-            network = new(seed=seed)
+            network, alone = new(seed=seed), replace(bench, folder=None)  # kept when it is finished
             looks = chain([partial(start, seed)], repeat(partial(look, network)))
             how = law, seed, lambda: next(looks)()
             return self.train(alone, law, network, batches, rows, *how)
@@ -132,6 +125,10 @@ class TextProbes(Training):
         def taught(name: str, seed: int) -> Tensor:
             how = self.label_steps, seed, features
             return torch.tensor([probes.supervised(new(seed=seed), of, *how) for of in sets[name]])
+
+        def counted(name: str) -> Tensor:
+            rows = [row.bincount(minlength=len(tokenizer)) for row in sets[name][0].x]
+            return torch.tensor(accuracy(torch.stack(rows)[:, len(SPECIAL_TOKENS) :], sets[name]))
 
         def kept(name: str, work: Callable[..., Tensor], *given: Any) -> Tensor:
             return bench.keep(name, lambda: {"found": work(*given)}, data=data)["found"]
@@ -142,14 +139,11 @@ class TextProbes(Training):
 
         found = torch.stack([all_seeds(law, trained, law) for law in (*FIXED, "uniform")])
         arrays: Arrays = {}
-        for k, (name, folds) in enumerate(sets.items()):
-            counts = torch.zeros(len(folds[0].x), len(tokenizer))
-            counts.scatter_add_(1, folds[0].x, torch.ones(folds[0].x.shape))
-            arrays |= {f"found/{name}": found[..., [*range(1, 6), 6 + k]]}
-            arrays |= {f"steps/{name}": found[0, 0, :, 0].long()}
-            arrays[f"supervised/{name}"] = all_seeds(f"{name}-labels", taught, name).mean(dim=1)
-            of_pieces = partial(accuracy, counts[:, len(SPECIAL_TOKENS) :], folds)
-            arrays[f"pieces/{name}"] = kept(
-                f"{name}-pieces", lambda f: torch.tensor(f()), of_pieces
-            )
+        for k, name in enumerate(sets):
+            arrays |= {
+                f"found/{name}": found[..., [*range(1, 6), 6 + k]],
+                f"steps/{name}": found[0, 0, :, 0].long(),
+                f"supervised/{name}": all_seeds(f"{name}-labels", taught, name).mean(dim=1),
+                f"pieces/{name}": kept(f"{name}-pieces", counted, name),
+            }
         return Outcome(findings(arrays), arrays, data)
