@@ -65,6 +65,7 @@ def clean_environment(python: Path) -> dict[str, str]:
     return kept | {
         "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "2",
+        "PIP_NO_COMPILE": "0",  # in pip's words: compile nothing
     }
 
 
