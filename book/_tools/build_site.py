@@ -76,11 +76,8 @@ def execute_ahead(root: Path) -> ExecutorRunResult:
     for page in book.chapters:
         cache.add_nb_to_project(str(page.path), read_data={"name": "myst_nb_md", "type": "plugin"})
     timeout = book.config["execute"]["timeout"]
-    work = [
-        ProcessData(each.pk, each.uri, cache, timeout, allow_errors=False)
-        for each in load_executor("local-parallel", cache).get_records()
-    ]
-    multiprocessing.log_to_stderr()  # which chapter failed
+    records = load_executor("local-parallel", cache).get_records()
+    work = [ProcessData(each.pk, each.uri, cache, timeout, False) for each in records]
     # One at a time: in chunks, as the executor's own loop hands them out, a core waits for a minute.
     with multiprocessing.Pool() as pool:
         ended = pool.map(ExecutionWorkerLocalMProc(), work, chunksize=1)
