@@ -55,12 +55,9 @@ test: book ## the book and its outputs, then unit tests, nbval over the quick no
 	$(MAKE) --no-print-directory nbval NOTEBOOKS='$(QUICK)'
 	$(MAKE) --no-print-directory site
 
-# They count lines, start processes or compute in 60 digits: no call that others do not make.
-UNSHAPED := $(patsubst %,tests/unit/test_%.py,benchmarks budgets edge floors lean shape_checks threads)
 unit: $(STAMP) ## tests of the package; every shape in a signature is checked where calls are right
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "bad_input or slow" $(UNSHAPED:%=--ignore=%) tests/unit
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) $(UNSHAPED)
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not bad_input and not slow" $(UNSHAPED:%=--ignore=%) --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "bad_input or slow or unshaped" tests/unit
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not (bad_input or slow or unshaped)" --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
 
 mutants: $(STAMP) ## small faults put into the package: which would no test see? (MUTANTS="--number 60")
 	$(ONE_THREAD) nice $(BIN)/python tests/mutants.py $(MUTANTS)
