@@ -28,6 +28,11 @@ OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElemen
 TOO_WIDE = """() => [...document.querySelectorAll('article *')]
   .filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
   .slice(0, 5).map(e => e.tagName + '.' + e.className)"""
+# Formulas in the text that are wider than their box, where the rest cannot be scrolled to.
+CUT = """() => [...document.querySelectorAll('article span.math')]
+  .filter(e => getComputedStyle(e).overflowX === 'hidden' && e.firstElementChild
+    && e.querySelector('mjx-math, i').getBoundingClientRect().width > e.clientWidth + 2)
+  .map(e => e.textContent.slice(0, 60))"""
 # The theme lets the keyboard into tables that scroll, some time after the window has changed.
 REACHED = """() => [...document.querySelectorAll('.pst-scrollable-table-container')]
   .every(e => e.scrollWidth <= e.clientWidth || e.tabIndex === 0)"""
@@ -55,6 +60,7 @@ def test_a_page_is_typeset_offline_fits_a_phone_and_has_no_barrier(
     assert visit.errors == []
     assert page.evaluate(UNTYPESET) == []
     assert page.evaluate(OVERFLOW) <= 1, page.evaluate(TOO_WIDE)
+    assert page.evaluate(CUT) == []
     page.set_viewport_size(DESKTOP)
     page.wait_for_timeout(500)
     page.wait_for_function(REACHED)
@@ -142,6 +148,7 @@ def test_a_folded_solution_opens(browser, address: str) -> None:
 BROKEN = """<!doctype html><html lang="en"><head><title>x</title></head><body><main><article>
 <script src="https://cdn.example/x.js"></script><script>throw new Error("boom")</script>
 <span class="math">\\(x\\)</span><img src="/here.png">
+<span class="math" style="display: inline-block; overflow: hidden; width: 9px"><i>cut</i></span>
 <div style="width: 900px">wide</div></article></main></body></html>"""
 
 
@@ -153,7 +160,8 @@ def test_a_broken_page_is_seen_to_be_broken(browser, tmp_path: Path) -> None:
         assert visit.outside == ["https://cdn.example/x.js"]
         assert any("boom" in error for error in visit.errors)
         assert any("here.png" in error or "404" in error for error in visit.errors)
-        assert page.evaluate(UNTYPESET) == ["\\(x\\)"]
+        assert page.evaluate(UNTYPESET) == ["\\(x\\)", "cut"]
         assert page.evaluate(OVERFLOW) > 100
+        assert page.evaluate(CUT) == ["cut"]
         assert any(fault.startswith("image-alt") for fault in serious(page))
         visit.close()
