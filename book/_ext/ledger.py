@@ -31,7 +31,7 @@ from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 from mpt_lml.experiments import ledger as rules
-from mpt_lml.files import provenance
+from mpt_lml.files import provenance, versions
 
 LEDGER, RESULTS = "book/ledger.json", "book/results"
 SCHEMA = json.loads(Path(__file__).with_name("ledger_schema.json").read_text(encoding="utf-8"))
@@ -207,18 +207,17 @@ class StoredResults(Table):
             self.env.note_dependency(path.relative_to(self.env.srcdir).as_posix())
             try:
                 content = json.loads(path.read_text(encoding="utf-8"))
-                yield {"File": literal(path.name), **self.origin(content["provenance"] | content)}
+                yield self.origin(content["provenance"] | content)
             except (ValueError, KeyError, TypeError) as error:
                 raise ExtensionError(f"{path}: not a recorded run ({error!r})") from error
 
     def origin(self, run: dict[str, Any]) -> dict[str, Any]:
-        hardware = run["hardware"]
-        machine = [hardware[key] for key in ("gpu", "cpu") if key in hardware]
+        other = sorted(run["versions"].items() - versions().items())
         return {
             "Command": literal(run["command"]),
-            "Time": f"{run['seconds']:.3g} s" if "seconds" in run else "–",
-            "Versions": ", ".join(f"{name} {each}" for name, each in run["versions"].items()),
-            "Hardware": ", ".join([*machine, f"threads: {hardware['threads']}"]),
+            "Time": f"{run['seconds'] / 60:.1f} min" if "seconds" in run else "–",
+            "Versions": ", ".join(map(" ".join, other)) or "as above",
+            "Hardware": ", ".join(f"{what}: {each}" for what, each in run["hardware"].items()),
             "Commit": literal(run["commit"].partition("+")[0][:9]),
         }
 

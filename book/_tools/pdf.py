@@ -9,7 +9,7 @@ that `help` shows as well.
 
 from __future__ import annotations
 
-import logging
+import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +18,6 @@ import pikepdf
 from book_layout import ROOT, Book, BookError, Page
 from chromium import SITE, browser, executable, served
 from playwright.sync_api import Browser
-from pypdf import PdfReader, PdfWriter
-from pypdf.generic import Destination, NameObject, TextStringObject
 
 HERE = Path(__file__).parent
 FOOTER = (
@@ -27,9 +25,11 @@ FOOTER = (
 )
 
 
-def entries(outline: list) -> Iterator[Destination]:
-    for each in outline:
-        yield from entries(each) if isinstance(each, list) else [each]
+def entries(above: pikepdf.Object) -> Iterator[pikepdf.Object]:
+    entry = above.get("/First")
+    while entry is not None:
+        yield from (entry, *entries(entry))
+        entry = entry.get("/Next")
 
 
 def printed_pages(book: Book) -> list[Page]:
@@ -48,21 +48,15 @@ def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
     page.add_style_tag(path=HERE / "print.css")
     ends = {"header_template": "<i></i>", "footer_template": FOOTER, "display_header_footer": True}
     how = {"prefer_css_page_size": True, "print_background": True, "outline": True, "tagged": True}
-    printed = page.pdf(**how, **ends)
-    page.close()
-    logging.getLogger("pypdf").setLevel(logging.ERROR)  # Chromium's numbers of objects are off
-    (raw := out.with_suffix(".part")).write_bytes(printed)
-    writer = PdfWriter(clone_from=raw)
-    # Chromium says a heading twice whose number stands in an element of its own.
-    for entry, title in zip(entries(writer.outline), made["headings"], strict=True):
-        entry.node[NameObject("/Title")] = TextStringObject(title)
-    writer.add_metadata({"/Title": book.config["title"], "/Author": book.config["author"]})
-    writer.compress_identical_objects()
-    writer.write(raw)
-    with pikepdf.open(raw) as whole:  # packs the hundred thousand tags, half of the file
-        whole.save(out, object_stream_mode=pikepdf.ObjectStreamMode.generate)
-    raw.unlink()
-    return len(PdfReader(out).pages)
+    with pikepdf.open(io.BytesIO(page.pdf(**how, **ends))) as whole:
+        page.close()
+        # Chromium says a heading twice whose number stands in an element of its own.
+        for entry, title in zip(entries(whole.Root.Outlines), made["headings"], strict=True):
+            entry.Title = pikepdf.String(title)
+        whole.docinfo["/Title"] = book.config["title"]
+        whole.docinfo["/Author"] = book.config["author"]
+        whole.save(out, object_stream_mode=pikepdf.ObjectStreamMode.generate)  # half the size
+        return len(whole.pages)
 
 
 def main() -> int:

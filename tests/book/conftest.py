@@ -14,11 +14,18 @@ sys.path.insert(0, str(ROOT / "book" / "_tools"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from book_layout import Book  # noqa: E402
+from plain_markdown import Index, number_book  # noqa: E402
 
 
 @pytest.fixture(scope="session")
 def book() -> Book:
     return Book(ROOT)
+
+
+@pytest.fixture(scope="session")
+def numbered(book: Book) -> Index:
+    """The labels and numbers of all chapters: to read them takes ten times as long as to use them."""
+    return number_book(book)
 
 
 @pytest.fixture(scope="session")

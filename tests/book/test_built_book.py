@@ -10,7 +10,7 @@ import checks
 import pytest
 from book_layout import Book
 from build_site import execute_ahead, fingerprint, refresh_cache
-from plain_markdown import number_book
+from plain_markdown import Index
 
 
 def test_the_home_page_is_there(site: Path) -> None:
@@ -38,10 +38,10 @@ def test_no_myst_is_left_on_a_page(site: Path) -> None:
     assert {name: found for name, found in left.items() if found} == {}
 
 
-def test_search_finds_the_theorems(site: Path, book: Book) -> None:
+def test_search_finds_the_theorems(site: Path, numbered: Index) -> None:
     index = checks.search_index(site)
     theorems = [
-        label for label in number_book(book).labels.values()
+        label for label in numbered.labels.values()
         if label.kind in ("theorem", "proposition", "lemma") and label.title
     ]  # fmt: skip
     assert theorems, "no theorem with a title in the book"

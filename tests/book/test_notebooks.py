@@ -9,7 +9,7 @@ import pytest
 from book_layout import Book, Page
 from jupyter_cache import get_cache
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from plain_markdown import number_book
+from plain_markdown import Index
 
 CHAPTERS = Book().chapters
 chapters = pytest.mark.parametrize("page", CHAPTERS, ids=[page.name for page in CHAPTERS])
@@ -20,8 +20,8 @@ def stored(page: Page) -> nbformat.NotebookNode:
 
 
 @chapters
-def test_a_chapter_has_a_notebook_that_agrees_with_its_source(book: Book, page: Page) -> None:
-    assert notebooks.differences(number_book(book), page) == []
+def test_a_chapter_has_a_notebook_that_agrees_with_its_source(numbered: Index, page: Page) -> None:
+    assert notebooks.differences(numbered, page) == []
 
 
 @chapters

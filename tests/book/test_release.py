@@ -198,8 +198,8 @@ def environment(folder: Path, *packages: object) -> Path:
     """The interpreter of a new environment with ``packages`` alone."""
     run(sys.executable, "-m", "venv", folder, cwd=folder.parent)
     python = folder / "bin" / "python"
-    pins = ROOT / "constraints.txt"
-    run(python, "-m", "pip", "install", "-q", "-c", pins, *packages, cwd=folder.parent)
+    pip = [python, "-m", "pip", "install", "-q", "--no-compile", "-c", ROOT / "constraints.txt"]
+    run(*pip, *packages, cwd=folder.parent)
     return python
 
 

@@ -21,6 +21,7 @@ CHAPTERS = {"rate": "07-area-under-the-curve", "order": "15-orders"}
 CHAPTERS["schedule"] = "16-masked-diffusion"
 KINDS = list(CHAPTERS)
 LARGEST = 40_000  # bytes of scripts and numbers of one explorer
+THEME = "name => { document.documentElement.dataset.theme = name }"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Explorer</title>
 <meta name="viewport" content="width=device-width"><style>{css}
@@ -50,9 +51,7 @@ def scripts(kind: str) -> str:
 def visit(request, browser, tmp_path):
     visits = []
 
-    def opener(
-        kind: str, *, javascript: bool = True, theme: str = "light", html: str = ""
-    ) -> object:
+    def opener(kind: str, *, javascript: bool = True, html: str = "") -> object:
         if request.param == "built chapter":
             where = f"{request.getfixturevalue('address')}/book/{CHAPTERS[kind]}.html"
         else:
@@ -63,7 +62,6 @@ def visit(request, browser, tmp_path):
         settings = {"viewport": DESKTOP, "reduced_motion": "reduce", "has_touch": True}
         visits.append(Visit(browser, where, java_script_enabled=javascript, **settings))
         if javascript:
-            visits[-1].page.evaluate("t => { document.documentElement.dataset.theme = t }", theme)
             if not html:
                 visits[-1].page.locator(f".{kind}-explorer[data-ready=true]").wait_for()
         else:
@@ -174,11 +172,11 @@ def test_touch(visit) -> None:
     assert page.locator(".oe-card[data-revealed=true]").count() == 1
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_serious_accessibility_fault_and_no_overflow(visit, kind: str, theme: str) -> None:
-    page = visit(kind, theme=theme)
-    for viewport in (DESKTOP, PHONE):
+def test_no_serious_accessibility_fault_and_no_overflow(visit, kind: str) -> None:
+    page = visit(kind)
+    for theme, viewport in itertools.product(("light", "dark"), (DESKTOP, PHONE)):
+        page.evaluate(THEME, theme)
         page.set_viewport_size(viewport)
         faults = Axe().run(page, f".{kind}-explorer", {"preload": False}).response["violations"]
         serious = [fault for fault in faults if fault["impact"] in ("serious", "critical")]
