@@ -48,7 +48,7 @@ class Siblings(Training):
     )
     data_sets: tuple[str, ...] = ("books", "wikitext-2")
     num_sentences: int = 300
-    num_orders: int = 16
+    num_orders: int = 4
     rates: tuple[int, ...] = tuple(range(1, 100, 2))
 
     def run(self, bench: Bench) -> Outcome:
