@@ -128,7 +128,8 @@ class TextProbes(Training):
 
         def counted(name: str) -> Tensor:
             rows = [row.bincount(minlength=len(tokenizer)) for row in sets[name][0].x]
-            return torch.tensor(accuracy(torch.stack(rows)[:, len(SPECIAL_TOKENS) :], sets[name]))
+            counts = torch.stack(rows)[:, len(SPECIAL_TOKENS) :].float()
+            return torch.tensor(accuracy(counts, sets[name]))
 
         def kept(name: str, work: Callable[..., Tensor], *given: Any) -> Tensor:
             return bench.keep(name, lambda: {"found": work(*given)}, data=data)["found"]
