@@ -82,17 +82,13 @@ class TrainingEfficiency(Experiment):
             "epochs-law": Finding.over(arrays["epochs"][:, -1] / law - 1.0),
             "epochs-law/hmm": Finding(*hmm[0]),
         }
-        return Outcome(
-            findings, arrays, checksum([_drawn(s, 6, 1)[0].loadings for s in self.seeds])
-        )
+        drawn = [_drawn(seed, 6, 1)[0].loadings for seed in self.seeds]
+        return Outcome(findings, arrays, checksum(drawn))
 
     def _epochs(self, seed: int) -> tuple[Tensor, Tensor, Tensor]:
         """Mean divergence of maximum likelihood over that of P passes, its error; exact at one."""
         (model, generator), count = _drawn(seed, 6, 1), self.num_replicates
-        every, (w, inverse) = (
-            masks.subsets(6)[1:],
-            (model.loadings[:, 0], model.covariance.inverse()),
-        )
+        every, w, inverse = masks.subsets(6)[1:], model.loadings[:, 0], model.covariance.inverse()
         fisher = inverse * (w @ inverse @ w) + torch.outer(inverse @ w, inverse @ w)
         x = model.sample(count * self.num_data, generator=generator)
         outer = x[:, :, None] * x[:, None, :]
@@ -125,9 +121,8 @@ class TrainingEfficiency(Experiment):
             if step in self.passes:
                 loss = excess(masked)
                 ratio = best.mean() / loss.mean()
-                found.append(
-                    torch.stack([ratio, mean_and_error(best - ratio * loss)[1] / loss.mean()])
-                )
+                error = mean_and_error(best - ratio * loss)[1] / loss.mean()
+                found.append(torch.stack([ratio, error]))
         one = Godambe.of(GaussianFamily.ppca(model.loadings, NOISE_VARIANCE))
         return *torch.stack(found, dim=1), one.law_efficiency(UNIFORM.probabilities(6))
 
@@ -139,9 +134,8 @@ class TrainingEfficiency(Experiment):
         tables = torch.cat([start.initial[:, None], start.transition, start.emission], dim=1).log()
 
         def values(index: int, step: float) -> Tensor:
-            moved = tables.flatten().index_add(
-                0, torch.tensor([index]), torch.tensor([step]).double()
-            )
+            at, by = torch.tensor([index]), torch.tensor([step]).double()
+            moved = tables.flatten().index_add(0, at, by)
             first, move, emit = moved.view_as(tables).split([1, 6, 12], dim=1)
             model = HMM(first[:, 0].softmax(0), move.softmax(1), emit.softmax(1), 16)
             one, two = (16 * mask_score(model.log_each(x, mask), mask) for mask in pair)
@@ -198,8 +192,7 @@ class PPCAEfficiency(Experiment):
 
     seeds: tuple[int, ...] = (4, 44, 444)
     models: tuple[tuple[int, int], ...] = (
-        *((size, 2) for size in (32, 64, 128)),
-        *((256, latent_dim) for latent_dim in (1, 4, 2)),
+        *((32, 2), (64, 2), (128, 2), (256, 1), (256, 4), (256, 2)),
     )
     num_masks: int = 128
     rates: tuple[float, ...] = (0.1, 0.3, 0.5, 0.65, 0.75, 0.825, 0.875, 0.9125, 0.9375)
@@ -225,9 +218,7 @@ class PPCAEfficiency(Experiment):
         fisher = torch.einsum("ij,kl->ikjl", precision, w.mT @ slope)
         fisher += torch.einsum("il,jk->ikjl", slope, slope)
         values, vectors = torch.linalg.eigh(fisher.reshape(2 * [size * dim]))
-        white = (
-            vectors[:, free:] / values[free:].sqrt()
-        )  # all but the rotations, which change nothing
+        white = vectors[:, free:] / values[free:].sqrt()  # without the rotations
 
         def loss(both: Tensor) -> Tensor:
             h, j = white.mT @ both.flatten(3).flatten(1, 2) @ white
@@ -271,10 +262,8 @@ def information(w: Tensor, noise_variance: float, mask: Tensor) -> Tensor:
             by_m = rho_a - seen @ a  # Cov(what multiplies m, a)
             q_b = (q @ pairs.flatten(2)).view_as(pairs)
             b = torch.einsum("nikm,nilp->nkmlp", pairs, q_b)
-            b = (
-                0.5 * torch.einsum("nim,nkmlp->niklp", seen, b)
-                - u[..., None, None] * q_b[:, :, None]
-            )
+            b = 0.5 * torch.einsum("nim,nkmlp->niklp", seen, b)
+            b -= u[..., None, None] * q_b[:, :, None]
             half = torch.einsum("nil,njk->ikjl", by_m, echo)
             half += torch.einsum("niklp,njp->ikjl", b, seen)
             whole = rho - rho_a @ seen.mT - seen @ by_m.mT
