@@ -14,6 +14,7 @@ from mpt_lml.experiments.convergence import NOISE_VARIANCE, seeded
 from mpt_lml.gaussian import divergence
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.ppca import PPCA
+from mpt_lml.numerics import chunks
 from mpt_lml.scores import mask_score
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
 from mpt_lml.verdicts import mean_and_error
@@ -81,17 +82,13 @@ class TrainingEfficiency(Experiment):
             "epochs-law": Finding.over(arrays["epochs"][:, -1] / law - 1.0),
             "epochs-law/hmm": Finding(*hmm[0]),
         }
-        return Outcome(
-            findings, arrays, checksum([_drawn(s, 6, 1)[0].loadings for s in self.seeds])
-        )
+        drawn = [_drawn(seed, 6, 1)[0].loadings for seed in self.seeds]
+        return Outcome(findings, arrays, checksum(drawn))
 
     def _epochs(self, seed: int) -> tuple[Tensor, Tensor, Tensor]:
         """Mean divergence of maximum likelihood over that of P passes, its error; exact at one."""
         (model, generator), count = _drawn(seed, 6, 1), self.num_replicates
-        every, (w, inverse) = (
-            masks.subsets(6)[1:],
-            (model.loadings[:, 0], model.covariance.inverse()),
-        )
+        every, w, inverse = masks.subsets(6)[1:], model.loadings[:, 0], model.covariance.inverse()
         fisher = inverse * (w @ inverse @ w) + torch.outer(inverse @ w, inverse @ w)
         x = model.sample(count * self.num_data, generator=generator)
         outer = x[:, :, None] * x[:, None, :]
@@ -124,9 +121,8 @@ class TrainingEfficiency(Experiment):
             if step in self.passes:
                 loss = excess(masked)
                 ratio = best.mean() / loss.mean()
-                found.append(
-                    torch.stack([ratio, mean_and_error(best - ratio * loss)[1] / loss.mean()])
-                )
+                error = mean_and_error(best - ratio * loss)[1] / loss.mean()
+                found.append(torch.stack([ratio, error]))
         one = Godambe.of(GaussianFamily.ppca(model.loadings, NOISE_VARIANCE))
         return *torch.stack(found, dim=1), one.law_efficiency(UNIFORM.probabilities(6))
 
@@ -138,9 +134,8 @@ class TrainingEfficiency(Experiment):
         tables = torch.cat([start.initial[:, None], start.transition, start.emission], dim=1).log()
 
         def values(index: int, step: float) -> Tensor:
-            moved = tables.flatten().index_add(
-                0, torch.tensor([index]), torch.tensor([step]).double()
-            )
+            at, by = torch.tensor([index]), torch.tensor([step]).double()
+            moved = tables.flatten().index_add(0, at, by)
             first, move, emit = moved.view_as(tables).split([1, 6, 12], dim=1)
             model = HMM(first[:, 0].softmax(0), move.softmax(1), emit.softmax(1), 16)
             one, two = (16 * mask_score(model.log_each(x, mask), mask) for mask in pair)
@@ -177,3 +172,103 @@ def _drawn(seed: int, size: int, latent_dim: int) -> tuple[PPCA, torch.Generator
     generator = seeded(seed)
     loadings = torch.randn(size, latent_dim, generator=generator, dtype=torch.float64)
     return PPCA(loadings, NOISE_VARIANCE), generator
+
+
+@experiment(
+    "ppca-efficiency",
+    title="Which rate trains PPCA of up to 256 coordinates best",
+    cost="about 4 min",
+    quick={"seeds": (4, 44), "models": ((8, 1), (9, 2)), "num_masks": 16, "rates": (0.3, 0.7)},
+    gpu=False,
+)
+@dataclass(frozen=True)
+class PPCAEfficiency(Experiment):
+    """Efficiency Q / tr(I H⁻¹ J H⁻¹) of W, without rotations, σ² known; one random mask per datum.
+
+    Arrays: ``efficiency`` (models, seeds, rates), the ``rate`` M/D, (models, rates), and ``pull``
+    (models, seeds), a of the limit ρ / (1 + a (1 − ρ)) for D to infinity. The loss of ``num_masks``
+    random masks is off by c/P; twice that of all less the mean of that of its halves is not.
+    """
+
+    seeds: tuple[int, ...] = (4, 44, 444)
+    models: tuple[tuple[int, int], ...] = (
+        *((32, 2), (64, 2), (128, 2), (256, 1), (256, 4), (256, 2)),
+    )
+    num_masks: int = 128
+    rates: tuple[float, ...] = (0.1, 0.3, 0.5, 0.65, 0.75, 0.825, 0.875, 0.9125, 0.9375)
+
+    def run(self, bench: Bench) -> Outcome:
+        rows = []
+        for size, dim in bench.progress(self.models, "model"):
+            at = [round(rate * size) for rate in self.rates]
+            each = [self._one(seed, size, dim, at) for seed in self.seeds]
+            efficiency, pull = (torch.stack(values) for values in zip(*each, strict=True))
+            rows.append((efficiency, torch.tensor(at).double() / size, pull))
+        names = ("efficiency", "rate", "pull")
+        arrays = {name: torch.stack([row[i] for row in rows]) for i, name in enumerate(names)}
+        last = arrays["efficiency"][-1]
+        top = Finding.over(last[:, last.mean(dim=0).argmax()])
+        drawn = [_drawn(s, *each)[0].loadings.flatten() for s in self.seeds for each in self.models]
+        return Outcome({"ppca-best-rate": top}, arrays, checksum([torch.cat(drawn)]))
+
+    def _one(self, seed: int, size: int, dim: int, at: list[int]) -> tuple[Tensor, Tensor]:
+        (model, generator), free = _drawn(seed, size, dim), dim * (dim - 1) // 2
+        w, precision = model.loadings, model.covariance.inverse()
+        slope = precision @ w
+        fisher = torch.einsum("ij,kl->ikjl", precision, w.mT @ slope)
+        fisher += torch.einsum("il,jk->ikjl", slope, slope)
+        values, vectors = torch.linalg.eigh(fisher.reshape(2 * [size * dim]))
+        white = vectors[:, free:] / values[free:].sqrt()  # without the rotations
+
+        def loss(both: Tensor) -> Tensor:
+            h, j = white.mT @ both.flatten(3).flatten(1, 2) @ white
+            return torch.linalg.solve(h, torch.linalg.solve(h, j).mT).trace() / len(h)
+
+        found = []
+        for masked in at:
+            mask = masks.sample_masks(self.num_masks, size, masked, generator=generator)
+            one, two = (information(w, NOISE_VARIANCE, half) for half in mask.chunk(2))
+            found.append(1.0 / (2.0 * loss(0.5 * (one + two)) - 0.5 * (loss(one) + loss(two))))
+        scale = torch.linalg.eigvalsh(w.mT @ w) / (size * NOISE_VARIANCE)
+        means = 2.0 / (1.0 / scale[:, None] + 1.0 / scale)
+        return torch.stack(found), means.triu().sum() / (2 * dim)
+
+
+def information(w: Tensor, noise_variance: float, mask: Tensor) -> Tensor:
+    """H and J of D s(A) in PPCA for W (D, K), (2, D, K, D, K); means over masks (P, D) of one size.
+
+    By low-rank structure, O(D² K²) a mask. Given x_R, what is left r of x_A has the covariance
+    V = σ² I + W_A Λ⁻¹ W_Aᵀ. With m = E[z | x_R], u_j = Λ⁻¹ w_j, ρ_j = r_j/V_jj, a = Σ ρ_j u_j,
+    q_j = (r_j²/V_jj − 1)/V_jj and B = Σ q_j u_j u_jᵀ the gradient of Σ_A log p(x_j | x_R) is
+    ρ_i m + q_i u_i for i in A, ((x_i − w_iᵀ m) a − (aᵀ w_i) m − B w_i)/σ² for i in R. Its covariance
+    is that of ρ, q (functions of V) times that of m, x_R; with the diagonal of V alone, it is H.
+    """
+    (size, dim), share = w.shape, len(w) / mask[0].sum().item()
+    eye, total = torch.eye(dim).to(w), w.new_zeros(2, size, dim, size, dim)
+    for rows in chunks(len(mask), 32 * size * size * dim, 2**27):
+        hidden = mask[rows, :, None].to(w)
+        seen = (1.0 - hidden) * w / noise_variance
+        inverse = torch.linalg.inv(eye + seen.mT @ w)
+        u = w @ inverse
+        echo, u = (1.0 - hidden) * u / noise_variance, hidden * u  # Cov(x_i − w_iᵀ m, m)/σ²
+        left = torch.diag_embed(1.0 - hidden[..., 0]) / noise_variance - echo @ seen.mT
+        within = (u @ w.mT) * hidden.mT + torch.diag_embed(noise_variance * hidden[..., 0])
+        own = within.diagonal(dim1=1, dim2=2)[..., None].where(hidden > 0, 1.0)
+        pairs, joint = u[..., None] * u[:, :, None], within / own / own.mT
+        alone = torch.diag_embed(joint.diagonal(dim1=1, dim2=2))
+        for into, rho, factor in zip(total, (alone, joint), (share, share**2), strict=True):
+            q, rho_a = 2.0 * rho**2, rho @ u  # Cov(q, q) and Cov(ρ, a)
+            a = u.mT @ rho_a
+            by_m = rho_a - seen @ a  # Cov(what multiplies m, a)
+            q_b = (q @ pairs.flatten(2)).view_as(pairs)
+            b = torch.einsum("nikm,nilp->nkmlp", pairs, q_b)
+            b = 0.5 * torch.einsum("nim,nkmlp->niklp", seen, b)
+            b -= u[..., None, None] * q_b[:, :, None]
+            half = torch.einsum("nil,njk->ikjl", by_m, echo)
+            half += torch.einsum("niklp,njp->ikjl", b, seen)
+            whole = rho - rho_a @ seen.mT - seen @ by_m.mT
+            whole = torch.einsum("nij,nkl->ikjl", whole, eye - inverse)
+            whole += torch.einsum("nij,nkl->ikjl", left, a)
+            whole += torch.einsum("nij,nik,njl->ikjl", q, u, u)
+            into += factor / len(mask) * (whole + half + half.permute(2, 3, 0, 1))
+    return total
