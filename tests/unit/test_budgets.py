@@ -10,8 +10,8 @@ from statistics import median
 
 ROOT = Path(__file__).parents[2]
 # What no change may exceed; it only falls (but for what issue 16 asked for: the small BERT's
-# siblings, PPCA at 256 coordinates, probes of text). Beside it the goal of CODE.md, with the 700 lines that
-# scoring any masked model may take, and 300 for the results of Part V.
+# siblings, PPCA at 256 coordinates, probes of text). Beside it the goal of CODE.md, with the 700
+# lines that scoring any masked model may take, and 300 for the results of Part V.
 LIMITS = {
     "src/mpt_lml": (14_402, 8200),
     "without experiments": (9551, 5500),
