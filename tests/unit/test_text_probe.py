@@ -125,17 +125,15 @@ def test_cola_is_tested_on_its_own_test_sentences() -> None:
 
 def test_what_is_found() -> None:
     found = experiments.run("text-probes", "quick")
-    rows = found.arrays["found/written"]
-    assert rows.shape == (4, 2, 3, 6) and found.arrays["steps/written"].tolist() == [0, 2, 4]
+    rows = found.arrays["found/cola"]
+    assert rows.shape == (4, 2, 3, 6) and found.arrays["steps/cola"].tolist() == [0, 2, 4]
     assert (rows[1:, :, 0] == rows[:1, :, 0]).all()  # no law has acted before the first step
     assert (rows[:, :, 1:, 0] != rows[:, :, :-1, 0]).all()
     assert len(rows[:, 0, -1, 0].unique()) == 4  # four laws, four networks
     end = rows[:, :, -1]
     ranks = [stats.spearmanr(end[:, s, 0], end[:, s, 5]).statistic for s in range(2)]
-    assert found.findings["probe-laws/written"].measured == pytest.approx(
-        np.nan_to_num(ranks).mean()
-    )
-    assert set(found.findings) == {f"probe-{part}/written" for part in ("laws", "rate", "along")}
+    assert found.findings["probe-laws/cola"].measured == pytest.approx(np.nan_to_num(ranks).mean())
+    assert set(found.findings) == {f"probe-{part}/cola" for part in ("laws", "rate", "along")}
     for name in ("supervised", "pieces"):
-        values = found.arrays[f"{name}/written"]
+        values = found.arrays[f"{name}/cola"]
         assert ((values > 0.5) & (values <= 1)).all()
