@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from models import generator
@@ -68,8 +70,10 @@ def test_what_is_read_off_each_on_the_same_sentences() -> None:
         area, mixture, spread = (
             arrays[f"{k}/{name}/{text}"] for k in ("area", "mixture", "spread")
         )
-        # Two estimates of the area: after four steps the network is level within 0.1 nats a token.
-        assert ((mixture - area).abs() < 0.1 * count).all() and (spread > 0).all()
+        # Two estimates of one area, 32 masks and 8 orders; mixing adds half a variance over orders.
+        error = torch.hypot(arrays[f"error/{name}/{text}"], spread / 8**0.5)
+        assert ((mixture - area).abs() < 5 * error + spread.square()).all() and (spread > 0).all()
+        assert (5 * error + spread.square() < math.log(8)).all()  # a sum in place of a mean
         mean = ((area - arrays[f"log_p/next/4/{text}"]) / count.mean()).mean()
         key = f"siblings-{name.replace('/', '-')}"
         assert found.findings[key].measured == pytest.approx(mean.item(), abs=1e-6)
