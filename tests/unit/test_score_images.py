@@ -42,7 +42,7 @@ def test_parts_are_whole_images_with_masks_of_their_own(monkeypatch: pytest.Monk
     alone = score.images(network(), X[:4], variance=0.1)
     assert torch.equal(parts.log_score[:4], alone.log_score)
     assert not torch.equal(parts.log_score[4:], whole.log_score[4:])
-    same = score.images(network(), X[:1].expand(6, -1, -1, -1), variance=0.1).log_score
+    same = score.images(network(), X[:1].expand(8, -1, -1, -1), variance=0.1).log_score
     assert same[4] != same[0]  # the second part's masks are not the first's
     gap = (parts.log_score - whole.log_score).abs()
     both = torch.hypot(parts.standard_error, whole.standard_error)
