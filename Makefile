@@ -20,8 +20,9 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export JUPYTER_PLATFORM_DIRS := 1
 # Waiting threads soon sleep, so that other busy processes do not slow these down several times over.
 export GOMP_SPINCOUNT ?= 1000
-# A reader's own settings change no figure and no result.
-unexport MPLBACKEND PYTHONPATH
+# A reader's own settings change no figure and no result, and what is compiled once stays so: with
+# nothing kept, each of some hundred processes here would compile torch again (3 s instead of 1).
+unexport MPLBACKEND PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .PHONY: help env book test unit data mutants nbval site pdf student form bench colab release check format notebooks serve clean
 
