@@ -8,7 +8,7 @@ import functools
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, dataclass_transform
@@ -24,6 +24,8 @@ from mpt_lml.fit import Progress, silent
 from mpt_lml.networks import fingerprint
 from mpt_lml.spec import require, require_seeds
 from mpt_lml.verdicts import mean_and_error
+
+Arrays = dict[str, Tensor]
 
 
 class UnknownExperimentError(ValueError):
@@ -55,7 +57,7 @@ class Outcome:
     """
 
     findings: dict[str, Finding]
-    arrays: dict[str, Tensor] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
     data_sha256: str | None = None
     weights: dict[str, str | None] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -109,24 +111,27 @@ class Bench:
         path = Path(self.folder, f"{name}.safetensors")
         return fit.Checkpoint(path, self._identity(identity), every)
 
-    def keep(
-        self, name: str, work: Callable[[], Mapping[str, Tensor]], **identity: Any
-    ) -> dict[str, Tensor]:
-        """What an earlier run of these settings and this ``identity`` kept, else ``work()``, now kept.
+    def keep(self, name: str, work: Callable[[], Mapping[str, Tensor]], **same: Any) -> Arrays:
+        """What an earlier run of these settings and this ``same`` kept, else ``work()``, now kept.
 
         Tensors come back on the CPU; ``CheckpointMismatchError`` where a file is of another.
         """
         if self.folder is None:
             return dict(work())
-        path, identity = Path(self.folder, f"{name}.safetensors"), self._identity(identity)
+        path, identity = Path(self.folder, f"{name}.safetensors"), self._identity(same)
         if not path.exists():
             save_tensors(path, work(), identity)
         return load_tensors(path, identity)
 
+    def stack(self, work: Callable[[Any], Arrays], items: Sequence[Any], label: str) -> Arrays:
+        """The arrays of ``work(item)`` for each of the ``items``, which are the first axis."""
+        rows = [work(item) for item in self.progress(items, label)]
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
     def _identity(self, more: Mapping[str, Any]) -> dict[str, Any]:
         precision = f"{torch.get_default_dtype()}, {torch.get_float32_matmul_precision()}"
-        own = {f"version of {name}": version for name, version in versions().items()}
-        own |= {"device": self.device.type, "precision": precision}
+        own = {"device": self.device.type, "precision": precision}
+        own |= {f"version of {name}": version for name, version in versions().items()}
         return {**self.settings, **own, **more}
 
 
@@ -134,8 +139,7 @@ class Bench:
 class Experiment(ABC):
     """Settings of one thing that can be run; the defaults are the paper's.
 
-    ``cost`` says in words what a run takes on two cores. One that is not ``resumable`` keeps
-    nothing; one without ``gpu`` always computes on the CPU.
+    Without ``resumable`` it keeps nothing, without ``gpu`` it always computes on the CPU.
     """
 
     name: ClassVar[str]
@@ -144,7 +148,6 @@ class Experiment(ABC):
     quick_settings: ClassVar[Mapping[str, Any]]
     resumable: ClassVar[bool]
     gpu: ClassVar[bool]
-
     seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)  # the paper's five
 
     @classmethod
@@ -156,8 +159,8 @@ class Experiment(ABC):
         for unknown in [name for name in settings if name not in known]:
             others = [name for name in names() if unknown in find(name).__dataclass_fields__]
             hint = f" These have: {', '.join(others)}." if others else ""
-            message = f"{cls.name} has no setting {unknown!r}; it has {', '.join(known)}.{hint}"
-            raise ValueError(message)
+            said = f"{cls.name} has no setting {unknown!r}; it has {', '.join(known)}.{hint}"
+            raise ValueError(said)
         return cls(**{**(cls.quick_settings if preset == "quick" else {}), **settings})
 
     @abstractmethod
@@ -181,7 +184,6 @@ def experiment(
 ) -> Callable[[_Class], _Class]:
     """Register a class as frozen settings under ``name``; what its runs keep names these."""
     about = {"name": name, "title": title, "cost": cost, "resumable": resumable, "gpu": gpu}
-    about["quick_settings"] = dict(quick or {})
 
     def register(cls: _Class) -> _Class:
         inner = cls.__dict__["run"]
@@ -191,11 +193,9 @@ def experiment(
             settings = {"experiment": self.name, **dataclasses.asdict(self)}
             return inner(self, dataclasses.replace(bench, settings=settings))
 
-        for key, value in {**about, "run": run}.items():
+        for key, value in {**about, "quick_settings": dict(quick or {}), "run": run}.items():
             setattr(cls, key, value)
-        _REGISTRY[name] = (
-            cls if "__dataclass_params__" in vars(cls) else dataclass(frozen=True)(cls)
-        )
+        _REGISTRY[name] = dataclass(frozen=True)(cls)
         return cls
 
     return register

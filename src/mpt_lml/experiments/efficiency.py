@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mpt_lml import masks, objectives
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import NOISE_VARIANCE, seeded
+from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, normal_ppca, seeded
 from mpt_lml.gaussian import divergence
 from mpt_lml.models.hmm import HMM
-from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import chunks
 from mpt_lml.scores import mask_score
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
 from mpt_lml.verdicts import mean_and_error
 
-NOISE = torch.tensor(NOISE_VARIANCE, dtype=torch.float64)
 UNIFORM = masks.UniformSize()
 
 
@@ -34,21 +31,19 @@ UNIFORM = masks.UniformSize()
         "passes": (1, 2),
         "preferred": (0.95,),
         "num_sequences": 150,
-        "ppca": ((8, 1),),
         "local": ((1, 9, 9.5), (2, 3, 3.0)),
         "rates": (0.3, 0.7),
     },
     gpu=False,
 )
-@dataclass(frozen=True)
 class TrainingEfficiency(Experiment):
     """Efficiency relative to maximum likelihood in models that are right; fresh masks in every pass.
 
     Arrays: ``epochs`` (seeds, passes), PPCA of D = 6 and K = 1 trained to the optimum with uniform
     sizes, ``epochs/error``, and ``epochs/one`` (seeds,), exact at one pass; ``hmm`` and ``hmm/error``
     (languages,), one pass over chapter 10's language, its tables free. For one mask per datum of each
-    rate ``ppca`` (D and K, seeds, rates) and ``local`` (settings, seeds, rates): covariance
-    exp(−distance/range) on a grid of so many axes, places per axis and a range, which is unknown.
+    rate ``local`` (settings, seeds, rates): covariance exp(−distance/range) on a grid of so many axes,
+    places per axis and a range, which is unknown.
     """
 
     seeds: tuple[int, ...] = (4, 44, 444)
@@ -57,37 +52,30 @@ class TrainingEfficiency(Experiment):
     passes: tuple[int, ...] = (1, 2, 4, 8, 16)
     preferred: tuple[float, ...] = (0.95, 0.8, 0.6)
     num_sequences: int = 8000
-    ppca: tuple[tuple[int, int], ...] = ((16, 2), (32, 1), (32, 2), (32, 4), (64, 2))
     local: tuple[tuple[int, int, float], ...] = (
         *((1, side, 9.5) for side in (16, 64, 256)),
         *((1, 256, length) for length in (1.44, 49.5)),
         *((2, side, 3.0) for side in (4, 8, 16)),
         *((2, 16, length) for length in (1.0, 10.0)),
     )
-    num_masks: int = 8
     rates: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
     def run(self, bench: Bench) -> Outcome:
-        trained = [self._epochs(seed) for seed in bench.progress(self.seeds, "training")]
-        names = ("epochs", "epochs/error", "epochs/one")
-        arrays = {name: torch.stack([row[i] for row in trained]) for i, name in enumerate(names)}
+        arrays = bench.stack(self._epochs, self.seeds, "training")
         hmm = [self._language(each) for each in bench.progress(self.preferred, "language")]
         arrays["hmm"], arrays["hmm/error"] = torch.tensor(hmm).T
-        for name, of in (("ppca", self._ppca), ("local", self._local)):
-            settings = bench.progress(getattr(self, name), name)
-            rows = [torch.stack([of(seed, *each) for seed in self.seeds]) for each in settings]
-            arrays[name] = torch.stack(rows)
+        arrays |= bench.stack(self._local, self.local, "places")
         law = 1.0 / (1.0 + (1.0 / arrays["epochs/one"] - 1.0) / self.passes[-1])
         findings = {
             "epochs-law": Finding.over(arrays["epochs"][:, -1] / law - 1.0),
             "epochs-law/hmm": Finding(*hmm[0]),
         }
-        drawn = [_drawn(seed, 6, 1)[0].loadings for seed in self.seeds]
+        drawn = [normal_ppca(seed, 6, 1)[0].loadings for seed in self.seeds]
         return Outcome(findings, arrays, checksum(drawn))
 
-    def _epochs(self, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _epochs(self, seed: int) -> dict[str, Tensor]:
         """Mean divergence of maximum likelihood over that of P passes, its error; exact at one."""
-        (model, generator), count = _drawn(seed, 6, 1), self.num_replicates
+        (model, generator), count = normal_ppca(seed, 6, 1), self.num_replicates
         every, w, inverse = masks.subsets(6)[1:], model.loadings[:, 0], model.covariance.inverse()
         fisher = inverse * (w @ inverse @ w) + torch.outer(inverse @ w, inverse @ w)
         x = model.sample(count * self.num_data, generator=generator)
@@ -124,7 +112,11 @@ class TrainingEfficiency(Experiment):
                 error = mean_and_error(best - ratio * loss)[1] / loss.mean()
                 found.append(torch.stack([ratio, error]))
         one = Godambe.of(GaussianFamily.ppca(model.loadings, NOISE_VARIANCE))
-        return *torch.stack(found, dim=1), one.law_efficiency(UNIFORM.probabilities(6))
+        exact, (ratios, errors) = (
+            one.law_efficiency(UNIFORM.probabilities(6)),
+            torch.stack(found, 1),
+        )
+        return {"epochs": ratios, "epochs/error": errors, "epochs/one": exact}
 
     def _language(self, preferred: float) -> tuple[float, float]:
         """One pass over the HMM, uniform sizes: the gradients of a datum by central differences."""
@@ -149,29 +141,15 @@ class TrainingEfficiency(Experiment):
         value, error = mean_and_error(0.5 * (between @ white).square().mean(dim=1))
         return (1.0 / (1.0 + value)).item(), (error / (1.0 + value) ** 2).item()
 
-    def _ppca(self, seed: int, size: int, latent_dim: int) -> Tensor:
-        model, generator = _drawn(seed, size, latent_dim)
-        family = GaussianFamily.ppca(model.loadings, NOISE_VARIANCE)
-        return self._efficiency(family, 4 * self.num_masks, generator)
-
-    def _local(self, seed: int, axes: int, side: int, length: float) -> Tensor:
+    def _local(self, place: tuple[int, int, float]) -> dict[str, Tensor]:
+        axes, side, length = place
         places = torch.cartesian_prod(*axes * [torch.arange(side).double()]).view(-1, axes)
         distance = torch.cdist(places, places)
         covariance = (-distance / length).exp()
         family = GaussianFamily(covariance, (covariance * distance / length**2)[None])
-        return self._efficiency(family, self.num_masks, seeded(seed))
-
-    def _efficiency(
-        self, family: GaussianFamily, num_masks: int, generator: torch.Generator
-    ) -> Tensor:
-        sizes = [round(rate * len(family.covariance)) for rate in self.rates]
-        return Godambe.of(family, sizes, num_masks=num_masks, generator=generator).efficiency(1)
-
-
-def _drawn(seed: int, size: int, latent_dim: int) -> tuple[PPCA, torch.Generator]:
-    generator = seeded(seed)
-    loadings = torch.randn(size, latent_dim, generator=generator, dtype=torch.float64)
-    return PPCA(loadings, NOISE_VARIANCE), generator
+        sizes = [round(rate * len(covariance)) for rate in self.rates]
+        each = [Godambe.of(family, sizes, num_masks=8, generator=seeded(s)) for s in self.seeds]
+        return {"local": torch.stack([of.efficiency(1) for of in each])}
 
 
 @experiment(
@@ -181,7 +159,6 @@ def _drawn(seed: int, size: int, latent_dim: int) -> tuple[PPCA, torch.Generator
     quick={"seeds": (4, 44), "models": ((8, 1), (9, 2)), "num_masks": 16, "rates": (0.3, 0.7)},
     gpu=False,
 )
-@dataclass(frozen=True)
 class PPCAEfficiency(Experiment):
     """Efficiency Q / tr(I H⁻¹ J H⁻¹) of W, without rotations, σ² known; one random mask per datum.
 
@@ -198,21 +175,21 @@ class PPCAEfficiency(Experiment):
     rates: tuple[float, ...] = (0.1, 0.3, 0.5, 0.65, 0.75, 0.825, 0.875, 0.9125, 0.9375)
 
     def run(self, bench: Bench) -> Outcome:
-        rows = []
-        for size, dim in bench.progress(self.models, "model"):
-            at = [round(rate * size) for rate in self.rates]
-            each = [self._one(seed, size, dim, at) for seed in self.seeds]
-            efficiency, pull = (torch.stack(values) for values in zip(*each, strict=True))
-            rows.append((efficiency, torch.tensor(at).double() / size, pull))
-        names = ("efficiency", "rate", "pull")
-        arrays = {name: torch.stack([row[i] for row in rows]) for i, name in enumerate(names)}
+        def both(model: tuple[int, int]) -> dict[str, Tensor]:
+            at = [round(rate * model[0]) for rate in self.rates]
+            found = Bench().stack(lambda seed: self._one(seed, *model, at), self.seeds, "")
+            return found | {"rate": torch.tensor(at).double() / model[0]}
+
+        arrays = bench.stack(both, self.models, "model")
         last = arrays["efficiency"][-1]
         top = Finding.over(last[:, last.mean(dim=0).argmax()])
-        drawn = [_drawn(s, *each)[0].loadings.flatten() for s in self.seeds for each in self.models]
+        drawn = [
+            normal_ppca(s, *each)[0].loadings.flatten() for s in self.seeds for each in self.models
+        ]
         return Outcome({"ppca-best-rate": top}, arrays, checksum([torch.cat(drawn)]))
 
-    def _one(self, seed: int, size: int, dim: int, at: list[int]) -> tuple[Tensor, Tensor]:
-        (model, generator), free = _drawn(seed, size, dim), dim * (dim - 1) // 2
+    def _one(self, seed: int, size: int, dim: int, at: list[int]) -> dict[str, Tensor]:
+        (model, generator), free = normal_ppca(seed, size, dim), dim * (dim - 1) // 2
         w, precision = model.loadings, model.covariance.inverse()
         slope = precision @ w
         fisher = torch.einsum("ij,kl->ikjl", precision, w.mT @ slope)
@@ -231,7 +208,7 @@ class PPCAEfficiency(Experiment):
             found.append(1.0 / (2.0 * loss(0.5 * (one + two)) - 0.5 * (loss(one) + loss(two))))
         scale = torch.linalg.eigvalsh(w.mT @ w) / (size * NOISE_VARIANCE)
         means = 2.0 / (1.0 / scale[:, None] + 1.0 / scale)
-        return torch.stack(found), means.triu().sum() / (2 * dim)
+        return {"efficiency": torch.stack(found), "pull": means.triu().sum() / (2 * dim)}
 
 
 def information(w: Tensor, noise_variance: float, mask: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from mpt_lml import masks, objectives
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import NOISE_VARIANCE, seeded
+from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, normal_ppca, seeded
 from mpt_lml.gaussian import LowRankPosterior, divergence
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import LOG_2PI, chunks
@@ -65,32 +66,33 @@ class MaskingRates(Experiment):
     batch: int = 4
 
     def run(self, bench: Bench) -> Outcome:
-        crossings, errors = [], []
-        for setting in bench.progress(self.settings, "setting"):
-            drawn = [self._errors(setting, seed) for seed in self.seeds]
-            crossings.append(torch.stack([found for found, _ in drawn]))
-            errors.append(torch.stack([error for _, error in drawn]))
-        arrays = {"crossover": torch.stack(crossings), "error": torch.stack(errors)}
+        quiet = Bench()
+
+        def of(setting: Setting) -> dict[str, Tensor]:
+            return quiet.stack(partial(self._errors, setting), self.seeds, "")
+
+        arrays = bench.stack(of, self.settings, "setting")
         for index in self.few_settings:
-            few = [self._few(self.settings[index], seed) for seed in self.seeds]
-            arrays |= {f"few/{index}/{k}": torch.stack([each[k] for each in few]) for k in few[0]}
+            few = quiet.stack(partial(self._few, self.settings[index]), self.seeds, "")
+            arrays |= {f"few/{index}/{name}": values for name, values in few.items()}
         arrays["excess"], arrays["excess_predicted"] = self._descend(bench)
-        used = [_draw(*each)[0].loadings for each in itertools.product(self.settings, self.seeds)]
+        every = itertools.product(self.settings, self.seeds)
+        used = [normal_ppca(seed, *setting)[0].loadings for setting, seed in every]
         return Outcome(self._findings(arrays), arrays, checksum(used))
 
-    def _errors(self, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
+    def _errors(self, setting: Setting, seed: int) -> dict[str, Tensor]:
         """The crossover, and D·S(M) − LML at M = 1, 15, 25, 85 % and D."""
-        model, generator = _draw(setting, seed)
+        model, generator = normal_ppca(seed, *setting)
         scores = expected_scores(model, self.num_masks, generator=generator, balanced=True)
         score, size = scores.mean(dim=1), setting[0]
         truth = expected_log_marginal(model)
         at = [1, *(masks.FixedRate(rate).num_masked(size) for rate in (0.15, 0.25, 0.85)), size]
         found = rates.crossover(score, height=truth / size)
-        return found, size * score[torch.tensor(at) - 1] - truth
+        return {"crossover": found, "error": size * score[torch.tensor(at) - 1] - truth}
 
     def _few(self, setting: Setting, seed: int) -> dict[str, Tensor]:
         """Bias and variance of Σ w Ŝ with D masks in all, (rules, counts), and of one mask per size."""
-        model, generator = _draw(setting, seed)
+        model, generator = normal_ppca(seed, *setting)
         scores = expected_scores(model, self.few_masks, generator=generator)
         mean, spread = scores.mean(dim=1), scores.var(dim=1)
         truth = expected_log_marginal(model)
@@ -108,15 +110,14 @@ class MaskingRates(Experiment):
 
         The stationary excess is η tr(J)/4 to first order in η, J the variance of the gradient used.
         """
-        truth, _ = _draw((10, 2, NOISE_VARIANCE), self.seeds[0])
+        truth, generator = normal_ppca(self.seeds[0], 10, 2)[0], seeded(self.seeds[0])
         family = GaussianFamily.ppca(truth.loadings, NOISE_VARIANCE)
         rms = Godambe.of(family).gradient_rms()
         laws = torch.stack([torch.full_like(rms, 1.0 / len(rms)), rms / rms.sum()])
         second = (rms.square() / laws).sum(dim=1) / self.batch  # mean square of the gradient
-        generator = seeded(self.seeds[0])
         loadings = truth.loadings.repeat(len(laws), self.num_runs, 1, 1)
         total = torch.zeros(len(laws), self.num_runs, dtype=torch.float64)
-        noise = NOISE_VARIANCE * torch.eye(len(rms), dtype=torch.float64)
+        noise = NOISE * torch.eye(len(rms), dtype=torch.float64)
         warm = self.num_steps // 4
         for step in bench.progress(range(self.num_steps), "SGD step"):
             gradient = self._gradient(loadings, family.covariance, laws, generator)
@@ -141,8 +142,7 @@ class MaskingRates(Experiment):
         moment = (x[..., :, None] * x[..., None, :]).expand(num_laws, -1, -1, -1, -1)
         free = loadings.detach().requires_grad_()
         each = free[:, :, None].expand(-1, -1, self.batch, -1, -1)
-        variance = torch.tensor(NOISE_VARIANCE, dtype=laws.dtype)
-        score = objectives.mask_scores(each, variance, moment, mask)[..., 0]
+        score = objectives.mask_scores(each, NOISE, moment, mask)[..., 0]
         (gradient,) = torch.autograd.grad((weight * score).mean(dim=-1).sum(), free)
         return gradient
 
@@ -169,13 +169,6 @@ class MaskingRates(Experiment):
         tied = (100 * score - score.sum())[[14, 24]].abs().diff().item()
         found = {name: Finding.over(each) for name, each in values.items()}
         return found | {"25-against-15/constraint": Finding(tied)}
-
-
-def _draw(setting: Setting, seed: int) -> tuple[PPCA, torch.Generator]:
-    """The model, and the generator that goes on to draw the masks."""
-    generator = seeded(seed)
-    loadings = torch.randn(*setting[:2], generator=generator, dtype=torch.float64)
-    return PPCA(loadings, setting[2]), generator
 
 
 def expected_log_marginal(model: PPCA) -> float:

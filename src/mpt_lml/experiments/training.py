@@ -15,13 +15,12 @@ from mpt_lml import curves, fit, masks, objectives
 from mpt_lml.bfgs import climb
 from mpt_lml.experiments.area import dense_curve, fall_beyond
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import NOISE_VARIANCE, paper_problem, seeded
+from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, paper_problem, seeded
 from mpt_lml.masks import SizeLaw
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.results import History
 
 DRAWS = ("paper", "model")
-NOISE = torch.tensor(NOISE_VARIANCE, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
