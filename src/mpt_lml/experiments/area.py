@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -106,37 +107,33 @@ class CurveShape(Experiment):
     panels: tuple[tuple[int, int], ...] = ((5, 200), (50, 40))
 
     def run(self, bench: Bench) -> Outcome:
-        kept: dict[str, Tensor] = {}
         used = []
-        for latent_dim, num_masks in self.panels:
-            sizes = (self.num_features, latent_dim)
-            rows: dict[str, list[Tensor]] = {"paper": [], "model": []}
-            for seed in bench.progress(self.seeds, f"K = {latent_dim}, truth"):
-                model, x = paper_problem((self.num_data, *sizes), seeded(seed))
-                used.append(x)
-                moments = {"paper": objectives.second_moment(x), "model": model.covariance}
-                for draw, moment in moments.items():
-                    rows[draw].append(dense_curve(model, moment, num_masks, generator=seeded(seed)))
-            kept |= {f"{latent_dim}/{draw}": torch.stack(each) for draw, each in rows.items()}
 
-        def exponential(at: str) -> Tensor:
-            return torch.stack([exponential_residual(row) for row in kept[at]])
+        def smooth(latent_dim: int, num_masks: int, seed: int) -> dict[str, Tensor]:
+            sizes = (self.num_data, self.num_features, latent_dim)
+            model, x = paper_problem(sizes, seeded(seed))
+            used.append(x)
+            moments = {"paper": objectives.second_moment(x), "model": model.covariance}
+            of = partial(dense_curve, model, num_masks=num_masks)
+            return {draw: of(each, generator=seeded(seed)) for draw, each in moments.items()}
 
-        def closed(latent_dim: int) -> Tensor:
-            score = kept[f"{latent_dim}/model"]
+        def exponential(score: Tensor) -> Tensor:
+            return torch.stack([exponential_residual(row) for row in score])
+
+        def closed(latent_dim: int, score: Tensor) -> Tensor:
             off = score - random_loadings_curve(self.num_features, latent_dim, NOISE_VARIANCE)
             return off.abs().amax(dim=1) / (score.amax(dim=1) - score.amin(dim=1))
 
-        few, many = (latent_dim for latent_dim, _ in self.panels)
-        low, high = kept[f"{few}/paper"], kept[f"{many}/paper"]
+        (few, _), (many, _) = self.panels
+        low, high = (bench.stack(partial(smooth, *of), self.seeds, "truth") for of in self.panels)
         findings = {
-            "claim-tail-90": fall_beyond(low, 0.9),
-            "claim-exponential": exponential(f"{few}/paper"),
-            "claim-decay-50": rate_of_fall(high, 0.05),
-            "steepest-rate-k-50": (high.diff(dim=1).argmin(dim=1) + 1) / high.shape[1],
-            "closed-form-residual": closed(few),
-            "closed-form-residual-k-50": closed(many),
-            "exponential-residual-k-50": exponential(f"{many}/model"),
+            "claim-tail-90": fall_beyond(low["paper"], 0.9),
+            "claim-exponential": exponential(low["paper"]),
+            "claim-decay-50": rate_of_fall(high["paper"], 0.05),
+            "steepest-rate-k-50": (high["paper"].diff(dim=1).argmin(dim=1) + 1) / self.num_features,
+            "closed-form-residual": closed(few, low["model"]),
+            "closed-form-residual-k-50": closed(many, high["model"]),
+            "exponential-residual-k-50": exponential(high["model"]),
         }
         found = {name: Finding.over(values) for name, values in findings.items()}
         return Outcome(found, data_sha256=checksum(used))

@@ -113,7 +113,7 @@ class PreTrained(OnSentences):
                 f"area/{name}": torch.tensor([area, area.standard_error]),
                 f"curve/{name}": result.score,
                 f"error/{name}": result.standard_error,
-                f"mean_rate/{name}": _pair(result.mean_rate()),
+                f"mean_rate/{name}": pair(result.mean_rate()),
             }
             short = "ax" if self.model is None else name.removeprefix("glue/")
             if short != "sst-2":
@@ -123,7 +123,8 @@ class PreTrained(OnSentences):
         return Outcome(findings, arrays, data, base.weights_of(self.model, network))
 
 
-def _pair(estimate: Estimate) -> Float[Tensor, " two"]:
+def pair(estimate: Estimate) -> Float[Tensor, " two"]:
+    """A value and its standard error, float64."""
     return torch.tensor([estimate, estimate.standard_error], dtype=torch.float64)
 
 
@@ -169,7 +170,7 @@ class BertCurve(OnSentences):
                     both = torch.tensor([[area, area.standard_error] for area in areas])
                     arrays[f"area/{kind}/{name}"] = both
                 if design.has_area and kind == "trained":
-                    arrays[f"mean_rate/{name}"] = _pair(result.mean_rate())
+                    arrays[f"mean_rate/{name}"] = pair(result.mean_rate())
         # How far the trained curve falls from its first rate to its last, the least over the sets.
         curve, error = (
             torch.stack([arrays[f"{key}/trained/{name}"] for name in self.data_sets])

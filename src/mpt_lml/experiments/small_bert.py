@@ -178,13 +178,13 @@ def training_masks(
 ) -> Bool[Tensor, "N D"]:
     """One mask a row, sizes spread evenly over the batch.
 
-    ``uniform``: sizes 1..D. ``low``: sizes up to 30 % of D. ``mixture``: half of the rows each. A
-    name in ``FIXED``: one share of D.
+    ``uniform``: sizes 1..D. ``mixture``: half of the rows so, half with sizes up to 30 % of D. A name
+    in ``FIXED``: one share of D.
     """
     if law in FIXED:
         ranks = masks.sample_ranks(num_rows, num_features, generator=generator)
         return masks.from_ranks(ranks, max(1, round(FIXED[law] * num_features)))
-    low = {"mixture": num_rows // 2, "uniform": 0, "low": num_rows}[law]
+    low = {"mixture": num_rows // 2, "uniform": 0}[law]
     limit = max(1, round(0.3 * num_features))
     sizes = [
         masks.UniformSize().stratified(count, largest, generator=generator)

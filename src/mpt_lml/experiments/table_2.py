@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from mpt_lml.data import Tokens, published_curves, sentences
 from mpt_lml.data.texts import bert_vocabulary
 from mpt_lml.data.tokens import train_tokenizer
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.bert import GLUE, OnSentences
+from mpt_lml.experiments.bert import GLUE, OnSentences, pair
 from mpt_lml.score import Design
 from mpt_lml.score.curve import PAPER_UNIT
 from mpt_lml.theory import rates
@@ -52,31 +50,25 @@ class Table2(OnSentences):
 
         Arrays, for each set: ``area/SET`` and ``sentence_error/SET`` (seeds,), the second over
         sentences; ``curve/SET`` (seeds, strata), nats per token; ``repetition/SET`` (), the
-        probability that two scored tokens are the same, Σ_v f_v²; ``num_features/SET``
-        (sentences,). For the first set also ``area_bert/SET``: areas with BERT's 80/10/10.
+        probability that two scored tokens are the same, Σ_v f_v².
         """
-        arrays: dict[str, Tensor] = {}
-        by_seed: dict[str, list[Any]] = defaultdict(list)
-        only_first = replace(self, data_sets=self.data_sets[:1])
-        for seed in bench.progress(self.seeds, "initializations"):
-            network, tokenizer = self._before_training(seed)
-            design = Design(strata=self.strata, seed=seed)
-            run = bench, network, tokenizer, design
-            found = self.curves(*run, f"{seed}/mask/", precision="bfloat16")
-            for name, (tokens, result) in found.items():
-                area = result.area("paper")
-                by_seed[f"area/{name}"].append(area.value)
-                by_seed[f"sentence_error/{name}"].append(area.standard_error)
-                by_seed[f"curve/{name}"].append(result.score.tolist())
-                arrays[f"repetition/{name}"] = repetition(tokens)
-                arrays[f"num_features/{name}"] = tokens.num_features
-            options: dict[str, Any] = {"replacement": "bert", "precision": "bfloat16"}
-            as_trained = only_first.curves(*run, f"{seed}/bert/", **options)
-            for name, (_, result) in as_trained.items():
-                by_seed[f"area_bert/{name}"].append(result.area("paper").value)
-        for key, values in by_seed.items():
-            arrays[key] = torch.tensor(values, dtype=torch.float64)
-        data = checksum(tokens.ids for tokens, _ in found.values())
+        texts: dict[str, Tokens] = {}
+
+        def one(seed: int) -> dict[str, Tensor]:
+            design, label = Design(strata=self.strata, seed=seed), f"{seed}/mask/"
+            run = bench, *self._before_training(seed), design, label
+            arrays = {}
+            for name, (tokens, result) in self.curves(*run, precision="bfloat16").items():
+                texts[name] = tokens
+                arrays[f"curve/{name}"] = result.score.double()
+                arrays[f"area/{name}"], arrays[f"sentence_error/{name}"] = pair(
+                    result.area("paper")
+                )
+            return arrays
+
+        arrays = bench.stack(one, self.seeds, "initializations")
+        arrays |= {f"repetition/{name}": repetition(tokens) for name, tokens in texts.items()}
+        data = checksum(tokens.ids for tokens in texts.values())
         return Outcome(self.findings(arrays), arrays, data)
 
     def _before_training(self, seed: int) -> tuple[Any, Any]:
