@@ -1,36 +1,12 @@
 """The paper's experiments by name, with their settings as data; ``mpt-lml`` runs them."""
 
-from mpt_lml.experiments import (  # noqa: F401  they enter themselves in the registry
-    area,
-    bert,
-    convergence,
-    deep_vae,
-    efficiency,
-    fixed_size,
-    identity,
-    known_language,
-    linear_vae,
-    probe,
-    rates,
-    recursion,
-    scoring,
-    siblings,
-    small_bert,
-    table_2,
-    text_probe,
-    training,
-    vit_mae,
-)
-from mpt_lml.experiments.base import (  # noqa: F401
-    Bench,
-    Experiment,
-    Finding,
-    Outcome,
-    UnknownExperimentError,
-    find,
-    load,
-    names,
-    run,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
+from mpt_lml.experiments.base import Bench, Outcome, find, load, names, run  # noqa: F401
 
 __all__ = ["Outcome", "load", "run"]
+
+for _module in iter_modules(__path__):
+    if _module.name != "cli":  # the others enter their experiments in the registry
+        import_module(f"{__name__}.{_module.name}")

@@ -15,12 +15,14 @@ from torch import Tensor
 
 from mpt_lml import data, estimators, fit, grids, masks, objectives, scores
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.convergence import seeded
 from mpt_lml.masks import FixedRate, SizeLaw
 from mpt_lml.models import vae
 from mpt_lml.models.mixture import GridConditional
 from mpt_lml.models.vae import Parameters
 from mpt_lml.results import Estimate, History
 
+FIXED = FixedRate(0.33)  # the paper's
 Generators = Sequence[torch.Generator]
 Objective = Callable[[Parameters, Tensor, Generators, "Figure3Lower"], Tensor]
 """(parameters, minibatches (B, n, D), generators, settings) -> (B,), nats."""
@@ -51,11 +53,10 @@ class Masked:
     draws: bool = False
     gradient: Literal["last", "all", "decoder"] = "last"
     partial: Literal["bound", "score"] | None = None
-    law: SizeLaw | None = None  # the fixed rate of the settings
+    law: SizeLaw = FIXED
 
     def __call__(self, p: Parameters, x: Tensor, g: Generators, of: Figure3Lower) -> Tensor:
-        law = self.law or FixedRate(of.fixed_rate)
-        mask = masks.stratified_masks(x.shape[1], x.shape[2], law, generator=g).to(x.device)
+        mask = masks.stratified_masks(x.shape[1], x.shape[2], self.law, generator=g).to(x.device)
         score = self.score(p, x, mask, g, of)
         if self.gradient != "decoder":
             return score
@@ -79,15 +80,15 @@ class Masked:
 def exact(p: Parameters, x: Tensor, g: Generators, of: Figure3Lower) -> Tensor:
     """The model's own conditionals on a grid, K ≤ 3; the encoder stays as it was drawn.
 
-    The grid moves at random by less than its spacing: the decoder learns to fit between fixed nodes.
+    Four masks a minibatch, 20 nodes an axis. The grid moves at random by less than its spacing: the
+    decoder learns to fit between fixed nodes.
     """
-    grid, values = grids.trapezoid(of.latent_dim, of.exact_nodes).to(x), []
+    grid, values = grids.trapezoid(of.latent_dim, 20).to(x), []
     width = grid.nodes.max() - grid.nodes.min()
     for run, (images, own) in enumerate(zip(x, g, strict=True)):
-        law, count = FixedRate(of.fixed_rate), of.exact_masks
-        mask = masks.stratified_masks(count, x.shape[2], law, generator=own).to(x.device)
+        mask = masks.stratified_masks(4, x.shape[2], FIXED, generator=own).to(x.device)
         shift = torch.rand(of.latent_dim, generator=own).to(x) - 0.5
-        nodes = grid.nodes + shift * width / (of.exact_nodes - 1)
+        nodes = grid.nodes + shift * width / 19
         log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
         model = vae.dense_model(p, run, "gaussian", of.noise_variance)
         table = GridConditional(model, grids.Grid(nodes, log_weights))
@@ -131,9 +132,6 @@ class Figure3Lower(Experiment):
     num_steps: int = 3000
     batch_size: int = 100
     learning_rate: float = 1e-3
-    fixed_rate: float = 0.33
-    num_rounds: int = 3
-    partial_samples: int = 3  # weights per conditional with a partial encoder
     track_every: int = 200
     track_data: int = 100
     track_samples: int = 200  # around the modes
@@ -144,8 +142,6 @@ class Figure3Lower(Experiment):
     ais_temperatures: int = 1000
     ais_chains: int = 10
     ais_seeds: int = 2  # annealing is the most expensive check, so of two models only
-    exact_nodes: int = 20  # per axis, to train with exact conditionals, shifted at every step
-    exact_masks: int = 4  # per minibatch, scored on all of it
     precision: str = "float32"
     objectives: tuple[str, ...] = ("elbo", "fixed", "partial")  # "fixed" among them
     keep_weights: bool = False
@@ -158,7 +154,7 @@ class Figure3Lower(Experiment):
         self, x: Tensor, objective: Objective, bench: Bench, name: str, **options: Any
     ) -> History:
         """All seeds side by side; an "epoch" of the history is one step on a minibatch of each."""
-        generators, few = [_seeded(seed) for seed in self.seeds], x[: self.track_data]
+        generators, few = [seeded(seed) for seed in self.seeds], x[: self.track_data]
         partial = isinstance(objective, Masked) and objective.partial is not None
         sizes = (x.shape[1], self.hidden, self.latent_dim)
         start = vae.dense_parameters(*sizes, generators=generators, partial=partial)
@@ -196,14 +192,14 @@ class Figure3Lower(Experiment):
         if self.latent_dim <= grids.MAX_LATENT_DIM:
             return torch.stack([on_grid(model).log_marginal(x).mean() for _, model in models])
         count = self.track_samples
-        values = [estimators.iwae(m, x, count, generator=_seeded(run)) for run, m in models]
+        values = [estimators.iwae(m, x, count, generator=seeded(run)) for run, m in models]
         return torch.tensor(values, dtype=torch.float64)
 
     def by_encoder(self, parameters: Parameters, x: Tensor) -> Float[Tensor, " seeds"]:
         """What ``track_draws`` draws from the encoder report, a lower bound to look at."""
         draws, rule = self.track_draws, estimators.from_encoder
         every = self.models(parameters, x.dtype)
-        values = [estimators.iwae(m, x, draws, generator=_seeded(0), proposal=rule) for m in every]
+        values = [estimators.iwae(m, x, draws, generator=seeded(0), proposal=rule) for m in every]
         return torch.tensor(values)
 
     def run(self, bench: Bench) -> Outcome:
@@ -212,8 +208,8 @@ class Figure3Lower(Experiment):
         arrays: dict[str, Tensor] = {"steps": torch.tensor(steps)}
         trained: dict[str, Objective] = {
             "elbo": elbo,
-            "fixed": Masked(rounds=self.num_rounds),
-            "partial": Masked(samples=self.partial_samples, partial="bound"),
+            "fixed": Masked(),
+            "partial": Masked(samples=3, partial="bound"),
         }
         for name in self.objectives:
             history = self.train(x, trained[name], bench, f"{self.dataset}-{name}")
@@ -232,7 +228,7 @@ class Figure3Lower(Experiment):
 
     def evaluate(self, model: vae.VAE, x: Tensor, run: int) -> list[Tensor]:
         """log p(x) and its error; for the first runs also AIS minus that, on fewer data."""
-        few, g = x[: self.lml_data].double(), _seeded(run)
+        few, g = x[: self.lml_data].double(), seeded(run)
         found = [estimators.iwae(model, few, self.lml_samples, generator=g)]
         if run < self.ais_seeds:
             some, steps = few[: self.ais_data], self.ais_temperatures
@@ -258,7 +254,3 @@ class Figure3Lower(Experiment):
             "encoder-bound-gap": Finding.over(arrays["encoder/fixed"][-1] - track[-1]),
             **{f"{name}-against-recursion": gap(name) for name in others},
         }
-
-
-def _seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)

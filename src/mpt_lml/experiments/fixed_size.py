@@ -30,16 +30,12 @@ class Figure1Right(Experiment):
 
     num_features: int = 512
     num_masked: int = 76
-    num_data: int = 100
-    latent_dim: int = 2
-    data_seed: int = 111
     num_masks: int = 199
 
     def run(self, bench: Bench) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
         size, steps = self.num_features, range(self.num_masks)
-        sizes = (self.num_data, size, self.latent_dim)
-        model, x = paper_problem(sizes, seeded(self.data_seed), bench.device)
+        model, x = paper_problem((100, size, 2), seeded(111), bench.device)
         truth = estimators.exact(model, x)
 
         def estimates(count: int, generator: torch.Generator) -> Float[Tensor, " P"]:

@@ -36,7 +36,6 @@ class Identity(Experiment):
     """The largest errors of the identities on random models, and how far off the misprints are."""
 
     max_features: int = 12
-    num_draws: int = 1000
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
 
     def run(self, bench: Bench) -> Outcome:
@@ -48,7 +47,7 @@ class Identity(Experiment):
                 worst |= {name: max(worst.get(name, 0.0), e) for name, e in errors.items()}
         measured = worst | _misprints() | self._bias_at_a_fixed_rate()
         generator = seeded(self.seeds[0])
-        loss = sign_loss(_random_ppca(5, 2, generator), self.num_draws, generator)
+        loss = sign_loss(_random_ppca(5, 2, generator), 1000, generator)
         bad = sum(not _conforms(_random_ppca(10, 2, generator), size) for size in range(1, 10))
         findings = {name: Finding(value) for name, value in measured.items()}
         return Outcome(findings | {"eq-7": Finding.over(loss), "eq-b": Finding(float(bad))})

@@ -82,14 +82,11 @@ class Figure3Upper(Experiment):
     latent_dim: int = 2
     num_epochs: int = 800
     long_epochs: tuple[int, ...] = (1200, 4000)  # of rows that end in "long": MNIST, others
-    encoder_scale: float = 0.01  # of the encoder alone, for "elbo-small"
     learning_rate: float = 0.01
-    fixed_rate: float = 0.15
     grid_nodes: int = 14  # an axis, for training
     grid_extent: float = 5.0
     track_nodes: int = 64  # an axis on [−8, 8]², for the LML along the way
     track_every: int = 50
-    judge_nodes: int = 7  # an axis, of the adaptive grids: 11 differ by hundredths of a nat
     decoders: bool = False  # return those of all seeds
 
     def run(self, bench: Bench) -> Outcome:
@@ -133,15 +130,16 @@ class Figure3Upper(Experiment):
         return {name: value.cpu() for name, value in arrays.items()}
 
     def _judge(self, p: fit.Parameters, x: Float[Tensor, "N D"]) -> Float[Tensor, " seeds"]:
-        n, pairs = self.judge_nodes, zip(p["loadings"].double(), p["offset"].double(), strict=True)
-        lml = [BernoulliPCA(W, b).adaptive_log_marginal(x, nodes_per_axis=n) for W, b in pairs]
+        pairs = zip(p["loadings"].double(), p["offset"].double(), strict=True)
+        # 11 nodes an axis differ by hundredths of a nat.
+        lml = [BernoulliPCA(W, b).adaptive_log_marginal(x, nodes_per_axis=7) for W, b in pairs]
         return torch.stack([each.mean() for each in lml])
 
     def train(self, row: str, x: Float[Tensor, "N D"], bench: Bench) -> History:
         """All seeds side by side; the parameters at ``num_epochs`` are a snapshot."""
         name, objective, scale, num_masks, *long = row.split("/")
         epochs = self.long_epochs[name != "mnist"] if long else self.num_epochs
-        small = self.encoder_scale if objective == "elbo-small" else 1.0
+        small = 0.01 if objective == "elbo-small" else 1.0
         begin = self.start(x.shape[1], float(scale), small)
         if not objective.startswith("elbo"):
             begin = {name: begin[name] for name in ("loadings", "offset")}
@@ -167,7 +165,7 @@ class Figure3Upper(Experiment):
     def objective(self, name: str, x: Float[Tensor, "N D"], num_masks: int = 1) -> fit.Objective:
         """What is maximized: (parameters, generators) -> (B,), in nats per datum."""
         grid = self.grid(name).to(x)
-        law = UniformSize() if name == "uniform" else FixedRate(self.fixed_rate)
+        law = UniformSize() if name == "uniform" else FixedRate(0.15)
         block = name not in ("fixed", "uniform")
 
         def value(p: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:

@@ -29,11 +29,9 @@ class Patches(Experiment):
     random.
     """
 
-    latent_dim: int = 20
-
     def run(self, bench: Bench) -> Outcome:
         x, test = (data.images("digits", split).pixels for split in ("train", "test"))
-        model, group = PPCA.fit_closed_form(x, self.latent_dim), Grouped.patches(8, 8, 4)
+        model, group = PPCA.fit_closed_form(x, 20), Grouped.patches(8, 8, 4)
         total = model.log_marginal(test)
         each = (Grouped(model, group, jointly=joint) for joint in (True, False))
         jointly, one_by_one = (_sum_of_scores(grouped, test) for grouped in each)

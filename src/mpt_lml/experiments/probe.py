@@ -77,7 +77,6 @@ class Probes(Experiment):
     width: int = 48
     hidden: int = 200  # units of the VAE
     num_data: int = 2000  # to train on, unlabeled and labeled
-    num_test: int = 1000  # for the probe
     num_scored: int = 200  # of these for the area
     samples: int = 50  # for the VAE's conditionals
 
@@ -85,7 +84,7 @@ class Probes(Experiment):
         arrays: Arrays = {}
         used: list[Tensor] = []
         for name in self.sets:
-            of = labeled("digits" if name == "vae" else name, self.num_data, self.num_test)
+            of = labeled("digits" if name == "vae" else name, self.num_data, 1000)
             used += [of.x, of.y]
             kept = partial(bench.keep, data=checksum(used[-2:]))
             found = (self._vae if name == "vae" else self._images)(name, of, kept, bench)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -9,8 +11,17 @@ from torch import Tensor
 
 from mpt_lml import estimators, masks, scores
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.deep_vae import Figure3Lower, Masked, Objective, elbo, exact, on_grid
-from mpt_lml.masks import FixedRate, UniformSize
+from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.deep_vae import (
+    FIXED,
+    Figure3Lower,
+    Masked,
+    Objective,
+    elbo,
+    exact,
+    on_grid,
+)
+from mpt_lml.masks import UniformSize
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import log_normal
@@ -45,12 +56,9 @@ def approximations(model: vae.VAE, num_draws: int) -> list[ConditionalModel]:
 
     With ``num_draws`` weights or kept steps per mask; the chains run ten at a time.
     """
-    g, steps = [torch.Generator().manual_seed(0) for _ in range(3)], num_draws // 5
-    return [
-        estimators.GibbsConditional(model, steps, generator=g[0], corrected=False, num_chains=10),
-        estimators.GibbsConditional(model, steps, generator=g[1], corrected=True, num_chains=10),
-        estimators.ImportanceConditional(model, num_draws, generator=g[2]),
-    ]
+    gibbs = partial(estimators.GibbsConditional, model, num_draws // 5, num_chains=10)
+    chains = [gibbs(generator=seeded(0), corrected=corrected) for corrected in (False, True)]
+    return [*chains, estimators.ImportanceConditional(model, num_draws, generator=seeded(0))]
 
 
 def compare(model: vae.VAE, x: Float[Tensor, "N D"]) -> Tensor:
@@ -58,8 +66,7 @@ def compare(model: vae.VAE, x: Float[Tensor, "N D"]) -> Tensor:
 
     Root-mean-square error of log p(x_j | x_R), bias of D·S, its standard error over data, nats.
     """
-    g = torch.Generator().manual_seed(1)
-    mask = masks.sample_masks(2, x.shape[1], FixedRate(0.33), generator=g)
+    mask = masks.sample_masks(2, x.shape[1], FIXED, generator=seeded(1))
     truth, rows = on_grid(model).log_conditional(x, mask), []
     for method in approximations(model, 200):
         error = method.log_conditional(x, mask) - truth
@@ -71,7 +78,7 @@ def compare(model: vae.VAE, x: Float[Tensor, "N D"]) -> Tensor:
 
 def area_error(model: vae.VAE, method: ConditionalModel, x: Tensor) -> Float[Tensor, " N"]:
     """What Σ_M S(x; M) through ``method`` misses of log p(x), nats: linear between ``SIZES``."""
-    table, errors, g = on_grid(model), [], torch.Generator().manual_seed(2)
+    table, errors, g = on_grid(model), [], seeded(2)
     for size in SIZES:
         mask = masks.sample_masks(2, x.shape[1], size, generator=g)
         off = method.log_conditional(x, mask) - table.log_conditional(x, mask)
@@ -196,9 +203,8 @@ class Recursion(Experiment):
         self, variant: Masked, training: Figure3Lower, parameters: vae.Parameters, x: Tensor
     ) -> Float[Tensor, " seeds"]:
         """Expected training score minus D·S of the model's own conditionals, same masks, nats."""
-        law, g = FixedRate(training.fixed_rate), torch.Generator().manual_seed(1)
-        mask = masks.sample_masks(self.num_masks, x.shape[1], law, generator=g)
-        runs = [torch.Generator().manual_seed(100 + run) for run in range(len(training.seeds))]
+        mask = masks.sample_masks(self.num_masks, x.shape[1], FIXED, generator=seeded(1))
+        runs = [seeded(100 + run) for run in range(len(training.seeds))]
         every = x.repeat(self.num_masks, 1).expand(len(runs), -1, -1)
         hidden = mask.repeat_interleave(len(x), dim=0).expand_as(every)
         double = {name: value.double() for name, value in parameters.items()}
@@ -211,7 +217,7 @@ class Recursion(Experiment):
         """Error of the area through pseudo-Gibbs on ``x``, or on as many draws of each model."""
         values = []
         for run, model in enumerate(models):
-            g = torch.Generator().manual_seed(run)
+            g = seeded(run)
             some = on_grid(model).sample(self.area_data, generator=g) if x is None else x
             method = approximations(model, self.area_draws)[0]
             values.append(area_error(model, method, some[: self.area_data]).mean())

@@ -35,7 +35,6 @@ class Training(Experiment):
     num_layers: int = 6
     num_steps: int = 6000
     batch_tokens: int = 4096
-    learning_rate: float = 3e-3
     num_held_out: int = 256
     every: int = 250
     source: str = "books"
@@ -68,7 +67,7 @@ class Training(Experiment):
         Or each step with what ``look()`` gave after it. The law ``next`` is for a causal network: the
         score of each piece given those before it.
         """
-        rate, steps = self.learning_rate, self.num_steps
+        rate, steps = 3e-3, self.num_steps
         optimizer = AdamW(network.to(bench.device).parameters(), lr=rate, weight_decay=0.01)
         schedule = OneCycleLR(optimizer, max_lr=rate, total_steps=steps, pct_start=0.1)
         generator = torch.Generator().manual_seed(seed)

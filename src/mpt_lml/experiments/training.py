@@ -20,7 +20,7 @@ from mpt_lml.masks import SizeLaw
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.results import History
 
-DRAWS = ("paper", "model")
+DRAWS, FIXED = ("paper", "model"), masks.FixedRate(0.2)
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,6 @@ class Training(Experiment):
     latent_dim: int = 2
     data_seed: int = 1991
     num_epochs: int = 1000
-    learning_rate: float = 0.01
-    fixed_rate: float = 0.2
 
     def problem(self, draw: str, bench: Bench) -> Problem:
         """The paper's own draw, or as many data from the model with the same loadings."""
@@ -96,7 +94,7 @@ class Training(Experiment):
             {"loadings": start.flatten(0, 2)},
             objective,
             num_epochs=self.num_epochs,
-            learning_rate=self.learning_rate,
+            learning_rate=0.01,
             generators=generators,
             track={"lml": lambda p: objectives.log_marginal(p["loadings"], noise, moment)},
             snapshots=snapshots,
@@ -120,7 +118,7 @@ class Figure2(Training):
 
     def run(self, bench: Bench) -> Outcome:
         problems = [self.problem(draw, bench) for draw in DRAWS]
-        laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(self.fixed_rate)}
+        laws = {"uniform": masks.UniformSize(), "fixed": FIXED}
         W = self.starts()[0].to(bench.device).requires_grad_()
         difference = problems[0].exact(W, laws["uniform"]) - problems[0].log_marginal(W)
         (slope,) = torch.autograd.grad(difference.sum(), W)
@@ -276,7 +274,7 @@ class FixedSizes(Training):
         }
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-        two = self.sizes.index(masks.FixedRate(self.fixed_rate).num_masked(self.num_features))
+        two = self.sizes.index(FIXED.num_masked(self.num_features))
         # A climb that ends within 1e-5 nats of the maximum has reached it.
         reached = (arrays["below/model"] <= 1e-5).double().mean(dim=-1)[:, -1]
         short = {draw: arrays[f"short/{draw}"].mean(dim=-1)[:, two, 0] for draw in DRAWS}

@@ -18,6 +18,7 @@ from mpt_lml import data
 from mpt_lml.checkpoints import VIT_MAE_BASE
 from mpt_lml.experiments import base
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.convergence import seeded
 from mpt_lml.experiments.patches import linear_curves
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.networks import fast_linear, load_network, random_twin, small_mae
@@ -73,9 +74,6 @@ class Figure6(Experiment):
     rates: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(1, 20))  # 5 .. 95 %
     width: int = 64
     num_layers: int = 2
-    decoder_layers: int = 1
-    batch_size: int = 32
-    learning_rate: float = 4e-3
     matrix_rate: float | None = 0.03  # of Muon, for the matrices inside the layers
     linear_dims: tuple[int, ...] = (20, 50, 200)  # K of PPCA on the same patches
     linear_masks: int = 25  # a size, each for the same share of the test images
@@ -167,10 +165,10 @@ class Figure6(Experiment):
         network = self._network(images, kind, seed, loaded).to(bench.device)
         model = ViTMAE(network, 1.0, pixel_mean=images.mean, pixel_scale=images.scale)
         if kind == "trained" and self.model is None:
-            recipe = {k: getattr(self, k) for k in ("batch_size", "learning_rate", "matrix_rate")}
-            g = torch.Generator().manual_seed(seed)
-            train(model, images.x, images.num_steps, g, progress=bench.progress, **recipe)
-        g = torch.Generator().manual_seed(1000 + seed)
+            how: dict[str, Any] = {"matrix_rate": self.matrix_rate, "progress": bench.progress}
+            how |= {"batch_size": 32, "learning_rate": 4e-3}
+            train(model, images.x, images.num_steps, seeded(seed), **how)
+        g = seeded(1000 + seed)
         error = partial(model.squared_error, generator=g, sizes=images.sizes)
         with torch.no_grad(), fast_linear(network):
             return {
@@ -181,7 +179,7 @@ class Figure6(Experiment):
     def _network(self, images: _Images, kind: str, seed: int, loaded: Any) -> Any:
         if loaded is not None:
             return loaded if kind == "trained" else random_twin(loaded, seed=seed)
-        size = {"num_layers": self.num_layers, "decoder_layers": self.decoder_layers}
+        size = {"num_layers": self.num_layers, "decoder_layers": 1}
         channels, side = images.x.shape[1:3]
         return small_mae(side, channels, images.patch, width=self.width, **size, seed=seed)
 
