@@ -160,7 +160,7 @@ def test_findings_follow_from_the_arrays(outcome: tuple) -> None:
     assert set(found.findings) == keys
     for name in sets:
         rows = found.arrays[f"found/{name}"]
-        assert rows.shape == (4, 2, len(found.arrays[f"steps/{name}"]), 6)
+        assert rows.shape == (4, 2, {"digits": 3, "vae": 2}[name], 6)
         assert (rows[1:, :, 0] == rows[:1, :, 0]).all()  # no law has acted before the first step
         assert (rows[..., 1] > 0).all() and ((rows[..., 5] > 0) & (rows[..., 5] <= 1)).all()
         end = rows[:, :, -1]

@@ -13,6 +13,7 @@ from torch import Tensor
 from mpt_lml import estimators, masks, networks
 from mpt_lml.experiments import deep_vae, vit_mae
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.convergence import seeded
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.probes import (
@@ -67,8 +68,8 @@ class Probes(Experiment):
     steps, is reported apart: all that improves with time raises it.
 
     Arrays: ``found/SET`` (laws, seeds, steps, 6): area and its standard error, scores at
-    15, 50 and 75 %, nats, accuracy; ``steps/SET``; ``supervised/SET`` (seeds,), accuracy of the
-    same network trained on the labels; ``pixels/SET`` (), of the pixels themselves.
+    15, 50 and 75 %, nats, accuracy; ``supervised/SET`` (seeds,), accuracy of the same network
+    trained on the labels; ``pixels/SET`` (), of the pixels themselves.
     """
 
     sets: tuple[str, ...] = ("vae", "digits", "fashion_mnist")
@@ -100,7 +101,7 @@ class Probes(Experiment):
         steps, recipe = self.image_steps, {"batch_size": 32, "learning_rate": 4e-3}
 
         def look(network: Any) -> Tensor:
-            g, few = torch.Generator().manual_seed(1), train[: self.num_scored]
+            g, few = seeded(1), train[: self.num_scored]
             with torch.no_grad(), networks.fast_linear(network):
                 model = ViTMAE.fit_variance(network, few, generator=g, per="size", **units)
                 area = scores_of(model, held_out, range(1, 17))
@@ -109,7 +110,7 @@ class Probes(Experiment):
         start = cache(lambda seed: look(new(seed=seed)))  # the same for every law
 
         def trained(law: masks.SizeLaw, seed: int) -> Arrays:
-            network, g = new(seed=seed), torch.Generator().manual_seed(seed)
+            network, g = new(seed=seed), seeded(seed)
             how: dict[str, Any] = {"law": law, "watch": partial(look, network), **recipe}
             how |= {"watched": steps[1:], "matrix_rate": 0.03, "progress": bench.progress}
             seen = vit_mae.train(ViTMAE(network, 1.0, **units), train, steps[-1], g, **how)
@@ -118,15 +119,15 @@ class Probes(Experiment):
         def taught(seed: int) -> Arrays:
             return {"found": torch.tensor(supervised(new(seed=seed), inside, steps[-1], seed))}
 
-        def all_seeds(key: str, work: Callable[[int], Arrays]) -> Tensor:
-            every = bench.progress(list(enumerate(self.seeds)), f"{name}, {key}, seed")
-            found = [kept(f"{name}-{key}-{k}", partial(work, seed)) for k, seed in every]
-            return torch.stack([each["found"] for each in found])
+        def every(key: str, work: Callable[[int], Arrays]) -> Tensor:
+            def one(k: int) -> Arrays:
+                return kept(f"{name}-{key}-{k}", partial(work, self.seeds[k]))
 
-        found = [all_seeds(f"law-{k}", partial(trained, law)) for k, law in enumerate(LAWS)]
-        pixels = torch.tensor(probe(of.x.flatten(1), of))
-        own = {"supervised": all_seeds("labels", taught), "pixels": pixels}
-        return {"found": torch.stack(found), "steps": torch.tensor(steps), **own}
+            return bench.stack(one, range(len(self.seeds)), f"{name}, {key}, seed")["found"]
+
+        found = [every(f"law-{k}", partial(trained, law)) for k, law in enumerate(LAWS)]
+        pixels, labels = torch.tensor(probe(of.x.flatten(1), of)), every("labels", taught)
+        return {"found": torch.stack(found), "supervised": labels, "pixels": pixels}
 
     def _vae(self, name: str, of: Labeled, kept: Any, bench: Bench) -> Arrays:
         """All seeds side by side; the area is log p(x), by importance weights."""
@@ -136,7 +137,7 @@ class Probes(Experiment):
         like = replace(like, track_every=end, track_data=1, track_samples=2, track_draws=2)
 
         def look(model: VAE) -> Tensor:
-            g = torch.Generator().manual_seed(1)
+            g = seeded(1)
             area = estimators.iwae(model, few, 4 * self.samples, generator=g)
             sampler = estimators.ImportanceConditional(model, self.samples, generator=g)
             at, own = scores_of(sampler, few, sizes_of(64)), probe(model.encode(x.double())[0], of)
@@ -150,4 +151,4 @@ class Probes(Experiment):
 
         laws = bench.progress(list(enumerate(LAWS)), "VAE, law")
         found = [kept(f"{name}-{k}", partial(work, law))["found"] for k, law in laws]
-        return {"found": torch.stack(found), "steps": torch.tensor(steps)}
+        return {"found": torch.stack(found)}

@@ -77,14 +77,12 @@ class TextProbes(Training):
     ``sets``: CoLA (``written`` in its place: quick), tested on dev; SST-2, whose dev sentences are
     cross-validated in four parts. The sizes were chosen once, by the time of a step, before any result.
 
-    The rule, from before the run, is that of ``probes``: of each set and seed, Spearman's correlation
-    over the laws at the last step, area against accuracy. More area means better features where its
-    99 % interval (t over seeds) lies above 0, the contrary where below, else it is undecided; the
-    answer for text is "yes" only if both sets have it.
+    The rule, from before the run, is that of ``probes``, over the laws at the last step; the answer
+    for text is "yes" only if both sets have it.
 
     Arrays: ``found/SET`` (laws, seeds, steps, 6): area and its standard error, scores at 15, 50 and
-    75 %, nats a token, accuracy; ``steps/SET``; ``supervised/SET`` (seeds,), accuracy of the same
-    network trained on the labels; ``pieces/SET`` (), of counts of the word pieces themselves.
+    75 %, nats a token, accuracy; ``supervised/SET`` (seeds,), accuracy of the same network trained
+    on the labels; ``pieces/SET`` (), of counts of the word pieces themselves.
     """
 
     seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)
@@ -131,20 +129,19 @@ class TextProbes(Training):
             counts = torch.stack(rows)[:, len(SPECIAL_TOKENS) :].float()
             return torch.tensor(accuracy(counts, sets[name]))
 
-        def kept(name: str, work: Callable[..., Tensor], *given: Any) -> Tensor:
-            return bench.keep(name, lambda: {"found": work(*given)}, data=data)["found"]
-
         def all_seeds(name: str, work: Callable[..., Tensor], *given: Any) -> Tensor:
-            every = bench.progress(list(enumerate(self.seeds)), f"{name}, seed")
-            return torch.stack([kept(f"{name}-{k}", work, *given, seed) for k, seed in every])
+            def one(k: int) -> Arrays:
+                own = partial(work, *given, self.seeds[k])
+                return bench.keep(f"{name}-{k}", lambda: {"found": own()}, data=data)
+
+            return bench.stack(one, range(len(self.seeds)), f"{name}, seed")["found"]
 
         found = torch.stack([all_seeds(law, trained, law) for law in (*FIXED, "uniform")])
         arrays: Arrays = {}
         for k, name in enumerate(sets):
             arrays |= {
                 f"found/{name}": found[..., [*range(1, 6), 6 + k]],
-                f"steps/{name}": found[0, 0, :, 0].long(),
                 f"supervised/{name}": all_seeds(f"{name}-labels", taught, name).mean(dim=1),
-                f"pieces/{name}": kept(f"{name}-pieces", counted, name),
+                f"pieces/{name}": counted(name),
             }
         return Outcome(findings(arrays), arrays, data)
