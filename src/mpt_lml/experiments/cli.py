@@ -155,10 +155,8 @@ def _settings(options: argparse.Namespace) -> Experiment:
         if not equals:
             raise ValueError(f"--set takes FIELD=VALUE, got {each!r}.")
         given[field] = _value(text, hints.get(field))
-    if options.seed:
-        given["seeds"] = options.seed
-    if options.model is not None:
-        given["model"] = options.model
+    own = {"seeds": options.seed, "model": options.model}
+    given |= {name: value for name, value in own.items() if value is not None}
     return found.preset(options.preset, **given)
 
 
@@ -250,29 +248,20 @@ def _content(
 
 
 def _tables(entries: Sequence[dict[str, Any]]) -> str:
-    """What the paper prints with its verdicts, then what this book finds."""
-    heads = ("published", "measured", "std. error", "unit", "verdict")
-    judged: list[tuple[str, ...]] = [("in the paper", *heads)]
-    found: list[tuple[str, ...]] = [("found by this book", *heads[1:-1])]
-    for entry in entries:
-        (judged if "verdict" in entry else found).append(_row(entry, "verdict" in entry))
-    parts = [_aligned(rows) for rows in (judged, found) if len(rows) > 1]
+    """What the paper prints with its verdicts, then what this book finds, as aligned columns."""
+    parts, names = [], ("published", "measured", "standard_error", "unit", "verdict")
+    for title, keys in (("in the paper", names), ("found by this book", names[1:-1])):
+        found = [each for each in entries if ("verdict" in each) == (keys == names)]
+        heads = (title, *(key.replace("standard", "std.").replace("_", " ") for key in keys))
+        rows = [heads, *((each["id"], *(_cell(each[key]) for key in keys)) for each in found)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        parts += ["\n".join(lines)] * bool(found)
     return "\n\n".join(parts) or "the ledger has no entry for this experiment"
 
 
-def _row(entry: dict[str, Any], judged: bool) -> tuple[str, ...]:
-    keys = ("published", "measured", "standard_error")[not judged :]
-    numbers = ("–" if entry[key] is None else f"{entry[key]:.6g}" for key in keys)
-    return (entry["id"], *numbers, entry["unit"], *([entry["verdict"]] if judged else []))
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows as columns of a terminal."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+def _cell(value: str | float | None) -> str:
+    return value if isinstance(value, str) else "–" if value is None else f"{value:.6g}"
 
 
 if __name__ == "__main__":

@@ -32,8 +32,6 @@ QUICK: dict[str, Any] = {"seeds": (4, 44), "data_sets": (("digits", 2, 20),), "w
 QUICK |= {"rates": (0.1, 0.5, 0.9), "linear_dims": (2, 20), "num_layers": 1, "matrix_rate": None}
 QUICK |= {"linear_masks": 5, "num_train": 200, "num_variance": 50, "num_test": 50}
 
-Arrays = dict[str, Tensor]
-
 
 class _Images(NamedTuple):
     """One data set with what all its networks share; mean and scale are of each channel."""
@@ -44,15 +42,8 @@ class _Images(NamedTuple):
     num_steps: int
     mean: Float[Tensor, " C"]
     scale: Float[Tensor, " C"]
-    rates: tuple[float, ...]
-
-    @property
-    def num_patches(self) -> int:
-        return int(self.x.shape[-1] // self.patch) ** 2
-
-    @property
-    def sizes(self) -> list[int]:
-        return _sizes(self.rates, self.num_patches)
+    num_patches: int
+    sizes: list[int]
 
 
 @experiment(
@@ -107,7 +98,9 @@ class Figure6(Experiment):
             if loaded is None:
                 flat = x.double().movedim(1, 0).flatten(1)
                 moments = flat.mean(dim=1), flat.std(dim=1)
-                images = _Images(x, test, patch, num_steps, *moments, self.rates)
+                count = (x.shape[-1] // patch) ** 2
+                sizes = count, _sizes(self.rates, count)
+                images = _Images(x, test, patch, num_steps, *moments, *sizes)
                 dims = self.linear_dims, self.linear_masks
                 work = partial(linear_curves, x, test, patch, images.sizes, *dims)
                 linear = bench.keep(f"{name}-linear", work, **same)
@@ -158,7 +151,8 @@ class Figure6(Experiment):
             for each in (x[: self.num_variance], test)
         )
         mean, scale = (torch.tensor(each)[:channels] for each in IMAGENET)
-        return _Images(x, test, side // math.isqrt(model.num_features), 0, mean, scale, self.rates)
+        patch, count = side // math.isqrt(model.num_features), model.num_features
+        return _Images(x, test, patch, 0, mean, scale, count, _sizes(self.rates, count))
 
     def _measure(self, images: _Images, kind: str, seed: int, bench: Bench, loaded: Any) -> Arrays:
         """Squared errors of a network, (L,) on training and (L, Q) on test images."""
