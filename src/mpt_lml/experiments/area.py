@@ -88,7 +88,7 @@ def dense_curve(
 @experiment(
     "curve-shape",
     title="Figure 4: tail, decay and its beginning, at twenty truths",
-    cost="about 4 min",
+    cost="about 2 min",
     quick={"seeds": (1991, 1), "num_data": 50, "num_features": 20, "panels": ((2, 20), (8, 5))},
     gpu=False,
 )

@@ -186,7 +186,7 @@ class BertCurve(OnSentences):
 @experiment(
     "text-rates",
     title="Which masking rate? The book's small BERT on held-out books and Wikipedia",
-    cost="about 3 min",
+    cost="about 6 min",
     quick={"data_sets": ("written",), "num_sentences": 12, "num_groups": 4}
     | {"rates": tuple(range(5, 100, 10))},
     resumable=True,

@@ -106,7 +106,7 @@ def on_grid(model: vae.VAE) -> GridConditional:
 @experiment(
     "figure-3-lower",
     title="Figure 3, lower: a deep VAE trained by the ELBO and by masks",
-    cost="about 12 min, resumable",
+    cost="about 15 min",
     quick={"dataset": "digits", "num_data": 100, "hidden": (8,), "latent_dim": 4, "num_steps": 6}
     | {"track_every": 3, "track_data": 10, "track_samples": 20, "lml_data": 10, "lml_samples": 100}
     | {"ais_data": 4, "ais_temperatures": 10, "ais_chains": 4, "ais_seeds": 1, "seeds": (4, 44)},

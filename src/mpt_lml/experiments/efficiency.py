@@ -9,7 +9,8 @@ from torch import Tensor
 
 from mpt_lml import masks, objectives
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, normal_ppca, seeded
+from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, seeded
+from mpt_lml.experiments.rates import normal_ppca
 from mpt_lml.gaussian import divergence
 from mpt_lml.models.hmm import HMM
 from mpt_lml.numerics import chunks
@@ -23,7 +24,7 @@ UNIFORM = masks.UniformSize()
 @experiment(
     "training-efficiency",
     title="What masking costs in data: epochs, a language, beyond ten coordinates",
-    cost="about 6 min",
+    cost="about 10 min",
     quick={
         "seeds": (4, 44),
         "num_data": 300,
@@ -155,7 +156,7 @@ class TrainingEfficiency(Experiment):
 @experiment(
     "ppca-efficiency",
     title="Which rate trains PPCA of up to 256 coordinates best",
-    cost="about 4 min",
+    cost="about 25 min",
     quick={"seeds": (4, 44), "models": ((8, 1), (9, 2)), "num_masks": 16, "rates": (0.3, 0.7)},
     gpu=False,
 )

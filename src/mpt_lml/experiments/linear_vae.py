@@ -51,7 +51,7 @@ ON_EACH = {  # on every data
 @experiment(
     "figure-3-upper",
     title="Figure 3, upper: Bernoulli linear VAE by the ELBO and by masks",
-    cost="about 35 min, resumable",
+    cost="about 50 min",
     quick={"trained": tuple(f"digits/{row}" for row in ROWS), "num_data": 60, "held_out": 40}
     | {"num_epochs": 6, "long_epochs": (9, 9), "track_every": 3, "track_nodes": 30}
     | {"seeds": (4, 44)},

@@ -102,7 +102,7 @@ def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
 @experiment(
     "recursion",
     title="The recursion of Figure 3, lower, choice by choice, and an encoder of x_R",
-    cost="about 10 min, resumable",
+    cost="about 40 min",
     quick={"num_steps": 4, "judged_seeds": 2, "examined": 6, "num_masks": 1, "repeats": 2}
     | {"chain_data": 3, "area_data": 2, "area_draws": 5, "seeds": (4, 44)},
     resumable=True,

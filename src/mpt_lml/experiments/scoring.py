@@ -63,7 +63,7 @@ def errors(values: Tensor, P: int, repeats: int, slope: float, g: Generator) -> 
 @experiment(
     "scoring",
     title="Estimators of the score of a text, by look-up among all its masks",
-    cost="about 3 min",
+    cost="about 11 min",
     quick={"most": (5, 5), "num_texts": 2, "repeats": 40},
     gpu=False,
 )

@@ -31,7 +31,7 @@ PRINTED = {
 @experiment(
     "table-2",
     title="Table 2, first row: area of a randomly initialized BERT-base, twelve initializations",
-    cost="about 15 min",
+    cost="about 20 min",
     quick={"seeds": (1, 2), "data_sets": ("written",), "num_sentences": 4, "strata": 2}
     | {"small": True},
     resumable=True,

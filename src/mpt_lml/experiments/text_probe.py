@@ -64,7 +64,7 @@ def areas(network: Any, rows: Int[Tensor, "N L"], token: int) -> Float[Tensor, "
 @experiment(
     "text-probes",
     title="Area against linear probes of small BERTs' frozen features, by law of the mask size",
-    cost="about 15 min",
+    cost="about 55 min",
     quick={"seeds": (4, 44), "vocab_size": 200, "width": 32, "num_layers": 2, "num_steps": 4}
     | {"batch_tokens": 256, "num_held_out": 8, "every": 2, "source": "written"}
     | {"sets": ("written",), "label_steps": 2},

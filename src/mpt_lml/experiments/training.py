@@ -217,7 +217,7 @@ class Figure5Left(Training):
 @experiment(
     "fixed-sizes",
     title="Maxima of the masked objective at fixed sizes, by truth and start scale",
-    cost="about 10 min",
+    cost="about 5 min",
     quick={"num_data": 200, "num_features": 5, "num_epochs": 40, "seeds": (0, 1)}
     | {"truths": (1991, 1), "scales": (1.0, 0.1), "sizes": (1, 4)},
     resumable=True,
