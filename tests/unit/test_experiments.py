@@ -167,7 +167,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         done.append(step)
         return {"step": torch.tensor(step)}
 
-    @base.experiment("counting", title="t", cost="c", quick={"num_steps": 2}, resumable=True)
+    @base.experiment("counting", cost="c", quick={"num_steps": 2}, resumable=True)
     class Counting(base.Experiment):
         num_steps: int = 3
         model: str | None = None

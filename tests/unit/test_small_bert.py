@@ -49,8 +49,8 @@ def test_a_run_that_goes_on_is_the_run_that_never_stopped(after: int, tmp_path: 
 
 def test_state_of_other_settings_is_refused(tmp_path: Path) -> None:
     run(tmp_path)
-    with pytest.raises(CheckpointMismatchError, match="its learning_rate is 0.003, wanted 0.01"):
-        SmallBert.preset("quick", num_steps=5, learning_rate=0.01).run(Bench(folder=tmp_path))
+    with pytest.raises(CheckpointMismatchError, match="its batch_tokens is 256, wanted 128"):
+        SmallBert.preset("quick", num_steps=5, batch_tokens=128).run(Bench(folder=tmp_path))
 
 
 RESULTS = Path(__file__).parents[2] / "book" / "results"

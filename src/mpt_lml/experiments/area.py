@@ -18,7 +18,6 @@ from mpt_lml.theory.rates import random_loadings_curve
 
 @experiment(
     "figure-4",
-    title="Figure 4: area under the mask-rate curve at D = 200",
     cost="about 15 s",
     quick={
         "num_data": 50,
@@ -28,10 +27,11 @@ from mpt_lml.theory.rates import random_loadings_curve
     gpu=False,
 )
 class Figure4(Experiment):
-    """Three panels as (K, P), on the paper's own draw and on data from the model with the same loadings.
+    """Figure 4: area under the mask-rate curve at D = 200.
 
-    One mask per size leaves much to chance: those panels draw under fifteen more seeds. Arrays,
-    for panel in (left, center, right) and draw in (paper, model): ``score/PANEL/DRAW`` (seeds, D),
+    Three panels as (K, P), on the paper's own draw and on data from the model with the same loadings.
+    One mask per size leaves much to chance: those panels draw under fifteen more seeds. Arrays, for
+    panel in (left, center, right) and draw in (paper, model): ``score/PANEL/DRAW`` (seeds, D),
     ``lml/PANEL/DRAW`` ().
     """
 
@@ -87,14 +87,14 @@ def dense_curve(
 
 @experiment(
     "curve-shape",
-    title="Figure 4: tail, decay and its beginning, at twenty truths",
     cost="about 2 min",
     quick={"seeds": (1991, 1), "num_data": 50, "num_features": 20, "panels": ((2, 20), (8, 5))},
     gpu=False,
 )
 class CurveShape(Experiment):
-    """Smooth curves on the paper's own draw, and expected ones under the model, at several truths.
+    """Figure 4: tail, decay and its beginning, at twenty truths.
 
+    Smooth curves on the paper's own draw, and expected ones under the model, at several truths.
     ``panels`` are (K, P); ``seeds`` draw loadings and data. For "model" the second moment is the
     model's covariance. Findings are shares of a curve's range, or rates.
     """

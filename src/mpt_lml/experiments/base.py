@@ -143,7 +143,6 @@ class Experiment(ABC):
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
     cost: ClassVar[str]
     quick_settings: ClassVar[Mapping[str, Any]]
     resumable: ClassVar[bool]
@@ -176,14 +175,13 @@ _Class = TypeVar("_Class", bound=type[Experiment])
 def experiment(
     name: str,
     *,
-    title: str,
     cost: str,
     quick: Mapping[str, Any] | None = None,
     resumable: bool = False,
     gpu: bool = True,
 ) -> Callable[[_Class], _Class]:
     """Register a class as frozen settings under ``name``; what its runs keep names these."""
-    about = {"name": name, "title": title, "cost": cost, "resumable": resumable, "gpu": gpu}
+    about: dict[str, Any] = {"name": name, "cost": cost, "resumable": resumable, "gpu": gpu}
 
     def register(cls: _Class) -> _Class:
         inner = cls.__dict__["run"]

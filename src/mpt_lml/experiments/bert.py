@@ -84,13 +84,12 @@ def load(model: str | Path | None) -> tuple[Any, Any]:
 
 @experiment(
     "table-2-pretrained",
-    title="Table 2, second row, and Figure 5, right: needs the weights of bert-base-uncased",
     cost="GPU advised",
     quick={"model": None, "data_sets": ("written",), "num_sentences": 4, "rates": (25, 50, 75)},
     resumable=True,
 )
 class PreTrained(OnSentences):
-    """Table 2, second row: 99 rates on as many sentences as the paper may have used."""
+    """Table 2, second row, and Figure 5, right: needs the weights of bert-base-uncased."""
 
     model: str | Path | None = BERT_BASE  # or a folder; None: the book's small one
     rates: tuple[int, ...] = tuple(range(1, 100))
@@ -130,13 +129,12 @@ def pair(estimate: Estimate) -> Float[Tensor, " two"]:
 
 @experiment(
     "bert-curve",
-    title="Figure 5, right, in small: the book's BERT before and after training on eight texts",
     cost="about 10 min",
     quick={"data_sets": ("written",), "num_sentences": 4, "rates": (25, 50, 75)},
     resumable=True,
 )
 class BertCurve(OnSentences):
-    """A BERT, trained and untrained, on held-out books, Wikipedia and GLUE, or other sentences."""
+    """Figure 5, right, in small: the book's BERT before and after training on eight texts."""
 
     data_sets: tuple[str, ...] = ("written", "books", "wikitext-2", *GLUE)
     num_sentences: int = 300
@@ -185,14 +183,13 @@ class BertCurve(OnSentences):
 
 @experiment(
     "text-rates",
-    title="Which masking rate? The book's small BERT on held-out books and Wikipedia",
     cost="about 6 min",
     quick={"data_sets": ("written",), "num_sentences": 12, "num_groups": 4}
     | {"rates": tuple(range(5, 100, 10))},
     resumable=True,
 )
 class TextRates(OnSentences):
-    """Where D·S is the area, and how far it is from it at 15 % and 25 %, two of the rates."""
+    """Which masking rate? The book's small BERT on held-out books and Wikipedia."""
 
     data_sets: tuple[str, ...] = ("books", "wikitext-2")
     rates: tuple[int, ...] = tuple(range(1, 100, 2))

@@ -87,7 +87,8 @@ def parser() -> argparse.ArgumentParser:
 def _costs() -> str:
     found = [base.find(name) for name in base.names()]
     width = max(len(each.name) for each in found)
-    return "\n".join(f"  {each.name:<{width}}  {each.cost:<12} {each.title}" for each in found)
+    titles = ((each, (each.__doc__ or "").partition("\n")[0]) for each in found)
+    return "\n".join(f"  {each.name:<{width}}  {each.cost:<12} {title}" for each, title in titles)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -66,16 +66,16 @@ def _cut(value: float) -> float:
 
 @experiment(
     "table-1",
-    title="Table 1: LML and its estimate from P = 1, 10, 100 masks per size",
     cost="about 10 s",
     quick={"num_data": 50, "num_features": 20, "num_masks": (1, 10), "spread_masks": 20},
 )
 class Table1(Experiment):
-    """Mean and sample standard deviation over the mask seeds, the exact value, and the spread.
+    """Table 1: LML and its estimate from P = 1, 10, 100 masks per size.
 
-    The text suggests K = 2; the printed values come from K = 5, D = 200. ``spread_masks``, which the
-    table does not use, say how far one is off at P = 1. Array: ``estimates`` (columns, seeds) in nats
-    per datum.
+    Mean and sample standard deviation over the mask seeds, the exact value, and the spread. The text
+    suggests K = 2; the printed values come from K = 5, D = 200. ``spread_masks``, which the table
+    does not use, say how far one is off at P = 1. Array: ``estimates`` (columns, seeds) in nats per
+    datum.
     """
 
     num_data: int = 1000
@@ -149,14 +149,9 @@ def mean_of_last(arrays: dict[str, Tensor]) -> Finding:
     return Finding(last.mean().item(), error.square().sum().sqrt().item() / len(error))
 
 
-@experiment(
-    "figure-1-left",
-    title="Figure 1, left: convergence at D = 5",
-    cost="under 1 s",
-    quick={"num_masks": 20},
-)
+@experiment("figure-1-left", cost="under 1 s", quick={"num_masks": 20})
 class Figure1Left(Figure1):
-    """D = 5; and the bias of one mask per size, over all 2500 choices."""
+    """Figure 1, left: convergence at D = 5."""
 
     num_features: int = 5
 
@@ -175,12 +170,11 @@ class Figure1Left(Figure1):
 
 @experiment(
     "figure-1-center",
-    title="Figure 1, center: convergence at D = 50, and its rate",
     cost="about 15 s",
     quick={"num_masks": 20, "rate_replicates": 20, "rate_masks": (1, 4, 16)},
 )
 class Figure1Center(Figure1):
-    """D = 50, and the slope of log error (root mean square over replicates) against log P."""
+    """Figure 1, center: convergence at D = 50, and its rate."""
 
     rate_replicates: int = 200
     rate_masks: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
@@ -211,14 +205,14 @@ class Figure1Center(Figure1):
 
 @experiment(
     "figure-1-right",
-    title="Figure 1, right: one fixed size, 76 of 512, from 512·P masks and from P",
     cost="about 90 s",
     quick={"num_features": 128, "num_masked": 19, "num_masks": 20},
 )
 class Figure1Right(Experiment):
-    """LML − D · Ŝ(M) after 1..P steps of the one size, for every seed, on one draw of data; nats.
+    """Figure 1, right: one fixed size, 76 of 512, from 512·P masks and from P.
 
-    The authors' script draws the size M in each of the D terms of the sum: D fresh masks a step.
+    LML − D · Ŝ(M) after 1..P steps of the one size, for every seed, on one draw of data; nats. The
+    authors' script draws the size M in each of the D terms of the sum: D fresh masks a step.
     ``difference`` (seeds, P) and ``standard_error`` (seeds,) at the last P are of these;
     ``difference_single`` is of one mask a step, ``spread`` (2,) the standard deviations at P = 1.
     """
@@ -262,15 +256,15 @@ class Figure1Right(Experiment):
 
 @experiment(
     "unbiased",
-    title="Bias at D = 50 of one mask per size and of one mask of a random size",
     cost="about 10 s",
     quick={"seeds": (4, 44), "one_per_size": 20, "random_size": 200},
     gpu=False,
 )
 class Unbiased(Experiment):
-    """Mean of estimate minus log p(x), for the paper's estimator at P = 1 and for D · s(A).
+    """Bias at D = 50 of one mask per size and of one mask of a random size.
 
-    The problems (W and data) are those of Figure 1, center.
+    Mean of estimate minus log p(x), for the paper's estimator at P = 1 and for D · s(A). The problems
+    (W and data) are those of Figure 1, center.
     """
 
     one_per_size: int = 2000

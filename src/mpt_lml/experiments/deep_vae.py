@@ -105,7 +105,6 @@ def on_grid(model: vae.VAE) -> GridConditional:
 
 @experiment(
     "figure-3-lower",
-    title="Figure 3, lower: a deep VAE trained by the ELBO and by masks",
     cost="about 15 min",
     quick={"dataset": "digits", "num_data": 100, "hidden": (8,), "latent_dim": 4, "num_steps": 6}
     | {"track_every": 3, "track_data": 10, "track_samples": 20, "lml_data": 10, "lml_samples": 100}
@@ -113,15 +112,16 @@ def on_grid(model: vae.VAE) -> GridConditional:
     resumable=True,
 )
 class Figure3Lower(Experiment):
-    """A dense VAE with a Gaussian likelihood of stated variance; Adam on minibatches.
+    """Figure 3, lower: a deep VAE trained by the ELBO and by masks.
 
-    The paper states the data, the likelihood, the recursion and 33 %; no script for this row was
-    published: sizes are ours. Trained by the ELBO, through the recursion ("fixed") and with a partial
-    encoder ("partial"), both at 33 %. Arrays of each, nats: ``track/NAME`` and ``encoder/NAME``
-    (tracked steps, seeds), log p(x) and what draws from the encoder report; ``loss/NAME``, the
-    objective's mean over the steps before; ``lml/NAME`` and ``error/NAME`` (seeds,), estimates at the
-    end on more data; ``ais/NAME`` (2, some seeds), AIS minus IWAE and its error; with ``keep_weights``
-    the networks, ``weights/NAME/PART/LAYER/KIND`` (seeds, ...).
+    A dense VAE with a Gaussian likelihood of stated variance; Adam on minibatches. The paper states
+    the data, the likelihood, the recursion and 33 %; no script for this row was published: sizes are
+    ours. Trained by the ELBO, through the recursion ("fixed") and with a partial encoder ("partial"),
+    both at 33 %. Arrays of each, nats: ``track/NAME`` and ``encoder/NAME`` (tracked steps, seeds),
+    log p(x) and what draws from the encoder report; ``loss/NAME``, the objective's mean over the
+    steps before; ``lml/NAME`` and ``error/NAME`` (seeds,), estimates at the end on more data;
+    ``ais/NAME`` (2, some seeds), AIS minus IWAE and its error; with ``keep_weights`` the networks,
+    ``weights/NAME/PART/LAYER/KIND`` (seeds, ...).
     """
 
     dataset: str = "mnist"

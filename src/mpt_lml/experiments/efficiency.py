@@ -23,7 +23,6 @@ UNIFORM = masks.UniformSize()
 
 @experiment(
     "training-efficiency",
-    title="What masking costs in data: epochs, a language, beyond ten coordinates",
     cost="about 10 min",
     quick={
         "seeds": (4, 44),
@@ -38,13 +37,14 @@ UNIFORM = masks.UniformSize()
     gpu=False,
 )
 class TrainingEfficiency(Experiment):
-    """Efficiency relative to maximum likelihood in models that are right; fresh masks in every pass.
+    """What masking costs in data: epochs, a language, beyond ten coordinates.
 
+    Efficiency relative to maximum likelihood in models that are right; fresh masks in every pass.
     Arrays: ``epochs`` (seeds, passes), PPCA of D = 6 and K = 1 trained to the optimum with uniform
     sizes, ``epochs/error``, and ``epochs/one`` (seeds,), exact at one pass; ``hmm`` and ``hmm/error``
     (languages,), one pass over chapter 10's language, its tables free. For one mask per datum of each
-    rate ``local`` (settings, seeds, rates): covariance exp(−distance/range) on a grid of so many axes,
-    places per axis and a range, which is unknown.
+    rate ``local`` (settings, seeds, rates): covariance exp(−distance/range) on a grid of so many
+    axes, places per axis and a range, which is unknown.
     """
 
     seeds: tuple[int, ...] = (4, 44, 444)
@@ -155,14 +155,14 @@ class TrainingEfficiency(Experiment):
 
 @experiment(
     "ppca-efficiency",
-    title="Which rate trains PPCA of up to 256 coordinates best",
     cost="about 25 min",
     quick={"seeds": (4, 44), "models": ((8, 1), (9, 2)), "num_masks": 16, "rates": (0.3, 0.7)},
     gpu=False,
 )
 class PPCAEfficiency(Experiment):
-    """Efficiency Q / tr(I H⁻¹ J H⁻¹) of W, without rotations, σ² known; one random mask per datum.
+    """Which rate trains PPCA of up to 256 coordinates best.
 
+    Efficiency Q / tr(I H⁻¹ J H⁻¹) of W, without rotations, σ² known; one random mask per datum.
     Arrays: ``efficiency`` (models, seeds, rates), the ``rate`` M/D, (models, rates), and ``pull``
     (models, seeds), a of the limit ρ / (1 + a (1 − ρ)) for D to infinity. The loss of ``num_masks``
     random masks is off by c/P; twice that of all less the mean of that of its halves is not.

@@ -25,15 +25,9 @@ from mpt_lml.numerics import log_normal
 f64 = torch.float64
 
 
-@experiment(
-    "identity",
-    title="Equations 1-7, Proposition 1 and Appendix A, each as printed",
-    cost="about 5 s",
-    quick={"max_features": 6, "seeds": (1, 2)},
-    gpu=False,
-)
+@experiment("identity", cost="about 5 s", quick={"max_features": 6, "seeds": (1, 2)}, gpu=False)
 class Identity(Experiment):
-    """The largest errors of the identities on random models, and how far off the misprints are."""
+    """Equations 1-7, Proposition 1 and Appendix A, each as printed."""
 
     max_features: int = 12
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)

@@ -126,7 +126,6 @@ class Recipe:
 
 @experiment(
     "known-language",
-    title="A BERT on a language of known likelihood: laws of the size, and what closes the gap",
     cost="about 25 min",
     quick={"seeds": (4, 44), "recipe": Recipe(num_steps=10, batch_size=32), "width": 16}
     | {"variants": ((32, 5, 3e-3),), "num_test": 20, "num_orders": 2},
@@ -134,9 +133,10 @@ class Recipe:
     gpu=False,
 )
 class KnownLanguage(Experiment):
-    """Five laws of the mask size with several seeds each, and shorter, longer and wider runs.
+    """A BERT on a language of known likelihood: laws of the size, and what closes the gap.
 
-    A variant is (width, steps, learning rate), trained with uniform sizes and the first seed.
+    Five laws of the mask size with several seeds each, and shorter, longer and wider runs. A variant
+    is (width, steps, learning rate), trained with uniform sizes and the first seed.
 
     Arrays, for law in ``LAWS``, nats: ``gap/LAW``, ``gap_error/LAW`` (over sequences),
     ``excess_error/LAW`` (of the gap minus that of uniform sizes with the same seed, over sequences)

@@ -50,7 +50,6 @@ ON_EACH = {  # on every data
 
 @experiment(
     "figure-3-upper",
-    title="Figure 3, upper: Bernoulli linear VAE by the ELBO and by masks",
     cost="about 50 min",
     quick={"trained": tuple(f"digits/{row}" for row in ROWS), "num_data": 60, "held_out": 40}
     | {"num_epochs": 6, "long_epochs": (9, 9), "track_every": 3, "track_nodes": 30}
@@ -58,17 +57,19 @@ ON_EACH = {  # on every data
     resumable=True,
 )
 class Figure3Upper(Experiment):
-    """Full-batch Adam from all seeds, fresh masks every epoch, judged on adaptive grids.
+    """Figure 3, upper: Bernoulli linear VAE by the ELBO and by masks.
 
-    ``trained`` holds rows DATA/OBJECTIVE/SCALE/MASKS[/long]: SCALE multiplies the start, MASKS is the
-    masks per epoch, that many parts of the data with a mask each (0: none). "published" is "block" on
-    4 × 4 nodes, "elbo-small" the ELBO with a small encoder.
+    Full-batch Adam from all seeds, fresh masks every epoch, judged on adaptive grids. ``trained``
+    holds rows DATA/OBJECTIVE/SCALE/MASKS[/long]: SCALE multiplies the start, MASKS is the masks per
+    epoch, that many parts of the data with a mask each (0: none). "published" is "block" on 4 × 4
+    nodes, "elbo-small" the ELBO with a small encoder.
 
     Arrays in nats, (seeds,), for the KEY of a row: ``lml/KEY`` and ``held/KEY``, the mean log p(x) of
     training and test images on adaptive grids after ``num_epochs`` (KEY/long: ``long_epochs``);
     ``coarse/KEY`` and ``own/KEY`` on 4 × 4 nodes and on the grid of the training; ``bound/KEY``, the
-    ELBO; ``gaussian``, see :meth:`gaussian_deficit`. Along the training (epochs, seeds): ``track/KEY``,
-    ``read/KEY`` on 4 × 4 nodes, ``loss/KEY``. With ``decoders``: ``decoders/KEY`` (seeds, D, K + 1).
+    ELBO; ``gaussian``, see :meth:`gaussian_deficit`. Along the training (epochs, seeds):
+    ``track/KEY``, ``read/KEY`` on 4 × 4 nodes, ``loss/KEY``. With ``decoders``: ``decoders/KEY``
+    (seeds, D, K + 1).
     """
 
     trained: tuple[str, ...] = (  # in this order

@@ -16,17 +16,12 @@ from mpt_lml.numerics import log_normal
 from mpt_lml.results import MaskCurve
 
 
-@experiment(
-    "patches",
-    title="Proposition 1 with patches as coordinates, by enumeration",
-    cost="seconds",
-    gpu=False,
-)
+@experiment("patches", cost="seconds", gpu=False)
 class Patches(Experiment):
-    """The sum of all scores S(x; M) of held-out digits, over every mask of four patches.
+    """Proposition 1 with patches as coordinates, by enumeration.
 
-    Patches are scored by their joint density, which gives log p(x), and pixel by pixel. Nothing is
-    random.
+    The sum of all scores S(x; M) of held-out digits, over every mask of four patches. Patches are
+    scored by their joint density, which gives log p(x), and pixel by pixel. Nothing is random.
     """
 
     def run(self, bench: Bench) -> Outcome:

@@ -47,7 +47,6 @@ def findings(arrays: Arrays) -> dict[str, Finding]:
 
 @experiment(
     "probes",
-    title="Area against linear probes of frozen features, by law of the mask size",
     cost="about 40 min",
     quick={"seeds": (4, 44), "sets": ("digits", "vae"), "width": 16, "image_steps": (0, 2, 6)}
     | {"vae_steps": (0, 6), "num_data": 300, "num_scored": 10, "hidden": 8, "samples": 3},
@@ -55,21 +54,22 @@ def findings(arrays: Arrays) -> dict[str, Finding]:
     gpu=False,
 )
 class Probes(Experiment):
-    """Four laws of the mask size; the same network, data and steps; areas on held-out data.
+    """Area against linear probes of frozen features, by law of the mask size.
 
-    ``sets``: a small ViT-MAE on ``digits`` and ``fashion_mnist``, in 16 patches, and a deep VAE with
-    a partial encoder on the digits (``vae``), whose features are the means of q(z | x).
+    Four laws of the mask size; the same network, data and steps; areas on held-out data. ``sets``: a
+    small ViT-MAE on ``digits`` and ``fashion_mnist``, in 16 patches, and a deep VAE with a partial
+    encoder on the digits (``vae``), whose features are the means of q(z | x).
 
-    The rule, from before the run: of each set and seed, Spearman's correlation over the four laws
-    at the last step, area against accuracy. More area means better features where its 99 % interval
-    (t over seeds) lies above 0, the contrary where it lies below, else it is undecided; the title
-    has its "yes" only if every set has. A rate predicts better where the correlation of its score
-    exceeds that of the area by the same interval, seed by seed. Correlation along training, over
-    steps, is reported apart: all that improves with time raises it.
+    The rule, from before the run: of each set and seed, Spearman's correlation over the four laws at
+    the last step, area against accuracy. More area means better features where its 99 % interval (t
+    over seeds) lies above 0, the contrary where it lies below, else it is undecided; the title has
+    its "yes" only if every set has. A rate predicts better where the correlation of its score exceeds
+    that of the area by the same interval, seed by seed. Correlation along training, over steps, is
+    reported apart: all that improves with time raises it.
 
-    Arrays: ``found/SET`` (laws, seeds, steps, 6): area and its standard error, scores at
-    15, 50 and 75 %, nats, accuracy; ``supervised/SET`` (seeds,), accuracy of the same network
-    trained on the labels; ``pixels/SET`` (), of the pixels themselves.
+    Arrays: ``found/SET`` (laws, seeds, steps, 6): area and its standard error, scores at 15, 50 and
+    75 %, nats, accuracy; ``supervised/SET`` (seeds,), accuracy of the same network trained on the
+    labels; ``pixels/SET`` (), of the pixels themselves.
     """
 
     sets: tuple[str, ...] = ("vae", "digits", "fashion_mnist")

@@ -27,7 +27,6 @@ Setting = tuple[int, int, float]  # D, K and σ²
 
 @experiment(
     "masking-rates",
-    title="Which masking rate: crossovers, few sizes, laws of sizes",
     cost="about 80 s",
     quick={
         "settings": ((20, 2, NOISE_VARIANCE), (20, 5, NOISE_VARIANCE)),
@@ -41,11 +40,12 @@ Setting = tuple[int, int, float]  # D, K and σ²
     gpu=False,
 )
 class MaskingRates(Experiment):
-    """PPCA with N(0, 1) loadings: first D, K and σ² of Figure 4, then each of them varied.
+    """Which masking rate: crossovers, few sizes, laws of sizes.
 
-    Findings are of the first setting unless the name says otherwise; errors over the draws. Arrays:
-    ``crossover`` (L, seeds), ρ*; ``error`` (L, seeds, 5), D·S(M) − LML in nats at M = 1, 15, 25, 85 %
-    and D; ``few/I/bias`` and ``few/I/variance`` (seeds, rules, counts), of the area from few sizes with D
+    PPCA with N(0, 1) loadings: first D, K and σ² of Figure 4, then each of them varied. Findings are
+    of the first setting unless the name says otherwise; errors over the draws. Arrays: ``crossover``
+    (L, seeds), ρ*; ``error`` (L, seeds, 5), D·S(M) − LML in nats at M = 1, 15, 25, 85 % and D;
+    ``few/I/bias`` and ``few/I/variance`` (seeds, rules, counts), of the area from few sizes with D
     masks in all; ``few/I/every_size`` (seeds,), the variance of one mask of every size; ``excess``
     (laws, runs), the mean divergence along SGD with uniform sizes and those of the gradient, and
     ``excess_predicted`` (laws,), nats.

@@ -101,7 +101,6 @@ def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
 
 @experiment(
     "recursion",
-    title="The recursion of Figure 3, lower, choice by choice, and an encoder of x_R",
     cost="about 40 min",
     quick={"num_steps": 4, "judged_seeds": 2, "examined": 6, "num_masks": 1, "repeats": 2}
     | {"chain_data": 3, "area_data": 2, "area_draws": 5, "seeds": (4, 44)},
@@ -109,17 +108,18 @@ def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
     gpu=False,
 )
 class Recursion(Experiment):
-    """Digits, K = 2, 33 %: every choice changed by itself; all exact values from a grid.
+    """The recursion of Figure 3, lower, choice by choice, and an encoder of x_R.
 
-    ``judged_seeds`` further runs of the baseline decide the two entries of the ledger: with five
-    the interval would be wider than the margin.
+    Digits, K = 2, 33 %: every choice changed by itself; all exact values from a grid.
+    ``judged_seeds`` further runs of the baseline decide the two entries of the ledger: with five the
+    interval would be wider than the margin.
 
-    Arrays (seeds,) for each of ``VARIANTS`` and ``REFERENCES``: ``lml/NAME`` log p(x); for those
-    with an encoder ``encoder/NAME`` and ``posterior/NAME`` of :func:`codes`; for the variants
+    Arrays (seeds,) for each of ``VARIANTS`` and ``REFERENCES``: ``lml/NAME`` log p(x); for those with
+    an encoder ``encoder/NAME`` and ``posterior/NAME`` of :func:`codes`; for the variants
     ``bias/NAME`` of the training score. For NAME in (elbo, baseline): ``conditionals/NAME/fixed``
-    (seeds, methods, 3) of :func:`compare`; ``area/NAME`` (seeds,), what Σ_M S(M) through
-    pseudo-Gibbs misses of log p(x), ``area_model/NAME`` on images drawn from each model.
-    ``judged/lml`` and ``judged/area`` of the judged runs.
+    (seeds, methods, 3) of :func:`compare`; ``area/NAME`` (seeds,), what Σ_M S(M) through pseudo-Gibbs
+    misses of log p(x), ``area_model/NAME`` on images drawn from each model. ``judged/lml`` and
+    ``judged/area`` of the judged runs.
     """
 
     num_steps: int = 1500

@@ -62,15 +62,15 @@ def errors(values: Tensor, P: int, repeats: int, slope: float, g: Generator) -> 
 
 @experiment(
     "scoring",
-    title="Estimators of the score of a text, by look-up among all its masks",
     cost="about 11 min",
     quick={"most": (5, 5), "num_texts": 2, "repeats": 40},
     gpu=False,
 )
 class Scoring(Experiment):
-    """Arrays (texts, P): ``bias/KIND/ESTIMATOR``, ``square/KIND/ESTIMATOR``, mean error and square.
+    """Estimators of the score of a text, by look-up among all its masks.
 
-    In nats, over draws of the masks, by number of passes; nan where these do not suffice.
+    Arrays (texts, P): ``bias/KIND/ESTIMATOR``, ``square/KIND/ESTIMATOR``, mean error and square. In
+    nats, over draws of the masks, by number of passes; nan where these do not suffice.
     """
 
     seeds: tuple[int, ...] = (18,)

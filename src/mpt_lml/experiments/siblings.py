@@ -25,7 +25,6 @@ from mpt_lml.score.door import Part
 
 @experiment(
     "siblings",
-    title="Networks of the small BERT's size and text: other seeds, 15 % only, left to right",
     cost="about 1 h",
     quick={"vocab_size": 200, "width": 32, "num_layers": 2, "num_steps": 4, "batch_tokens": 256}
     | {"num_held_out": 8, "every": 2, "source": "written", "data_sets": ("written",)}
@@ -33,9 +32,10 @@ from mpt_lml.score.door import Part
     resumable=True,
 )
 class Siblings(Training):
-    """A third of the small BERT's steps each; ``kinds`` are architecture, law of sizes, seed.
+    """Networks of the small BERT's size and text: other seeds, 15 % only, left to right.
 
-    All are read on the same sentences; ``seeds`` are for the masks and orders of the reading.
+    A third of the small BERT's steps each; ``kinds`` are architecture, law of sizes, seed. All are
+    read on the same sentences; ``seeds`` are for the masks and orders of the reading.
     """
 
     num_steps: int = 2000

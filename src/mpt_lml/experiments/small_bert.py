@@ -103,14 +103,13 @@ class Training(Experiment):
 
 @experiment(
     "small-bert",
-    title="The book's own BERT on classic books",
     cost="about 45 min",
     quick={"vocab_size": 200, "width": 32, "num_layers": 2, "num_steps": 4, "batch_tokens": 256}
     | {"num_held_out": 8, "every": 2, "source": "written"},
     resumable=True,
 )
 class SmallBert(Training):
-    """The network that the package carries."""
+    """The book's own BERT on classic books."""
 
     def run(self, bench: Bench) -> Outcome:
         """Train it; masks and rows are drawn on the CPU.

@@ -30,14 +30,13 @@ PRINTED = {
 
 @experiment(
     "table-2",
-    title="Table 2, first row: area of a randomly initialized BERT-base, twelve initializations",
     cost="about 20 min",
     quick={"seeds": (1, 2), "data_sets": ("written",), "num_sentences": 4, "strata": 2}
     | {"small": True},
     resumable=True,
 )
 class Table2(OnSentences):
-    """Several initializations of BERT-base, the paper has one for each set of sentences."""
+    """Table 2, first row: area of a randomly initialized BERT-base, twelve initializations."""
 
     seeds: tuple[int, ...] = tuple(range(1, 13))
     num_sentences: int = 48
@@ -131,16 +130,11 @@ def joint_p(
     return p, math.sqrt(p * (1 - p) / num_draws)
 
 
-@experiment(
-    "published-curves",
-    title="Table 2 and Figure 5, right, from the authors' stored curves of BERT-base",
-    cost="seconds",
-    gpu=False,
-)
+@experiment("published-curves", cost="seconds", gpu=False)
 class PublishedCurves(Experiment):
-    """Nothing is drawn: there are no seeds and the presets are the same."""
+    """Table 2 and Figure 5, right, from the authors' stored curves of BERT-base."""
 
-    seeds: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = ()  # nothing is drawn
 
     def run(self, bench: Bench) -> Outcome:
         """Areas to the printed digit, and the shape of the curves.

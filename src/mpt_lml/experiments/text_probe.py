@@ -63,7 +63,6 @@ def areas(network: Any, rows: Int[Tensor, "N L"], token: int) -> Float[Tensor, "
 
 @experiment(
     "text-probes",
-    title="Area against linear probes of small BERTs' frozen features, by law of the mask size",
     cost="about 55 min",
     quick={"seeds": (4, 44), "vocab_size": 200, "width": 32, "num_layers": 2, "num_steps": 4}
     | {"batch_tokens": 256, "num_held_out": 8, "every": 2, "source": "written"}
@@ -72,17 +71,19 @@ def areas(network: Any, rows: Int[Tensor, "N L"], token: int) -> Float[Tensor, "
     gpu=False,
 )
 class TextProbes(Training):
-    """Four laws of the mask size; the same network, text and steps; areas on held-out windows.
+    """Area against linear probes of small BERTs' frozen features, by law of the mask size.
 
-    ``sets``: CoLA (``written`` in its place: quick), tested on dev; SST-2, whose dev sentences are
-    cross-validated in four parts. The sizes were chosen once, by the time of a step, before any result.
+    Four laws of the mask size; the same network, text and steps; areas on held-out windows. ``sets``:
+    CoLA (``written`` in its place: quick), tested on dev; SST-2, whose dev sentences are
+    cross-validated in four parts. The sizes were chosen once, by the time of a step, before any
+    result.
 
     The rule, from before the run, is that of ``probes``, over the laws at the last step; the answer
     for text is "yes" only if both sets have it.
 
     Arrays: ``found/SET`` (laws, seeds, steps, 6): area and its standard error, scores at 15, 50 and
-    75 %, nats a token, accuracy; ``supervised/SET`` (seeds,), accuracy of the same network trained
-    on the labels; ``pieces/SET`` (), of counts of the word pieces themselves.
+    75 %, nats a token, accuracy; ``supervised/SET`` (seeds,), accuracy of the same network trained on
+    the labels; ``pieces/SET`` (), of counts of the word pieces themselves.
     """
 
     seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)

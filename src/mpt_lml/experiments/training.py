@@ -104,16 +104,16 @@ class Training(Experiment):
 
 @experiment(
     "figure-2",
-    title="Figure 2: PPCA trained at every size and at 20 %, on two draws of data",
     cost="about 2 s",
     quick={"num_data": 100, "num_features": 6, "num_epochs": 40},
 )
 class Figure2(Training):
-    """Both laws on the paper's own draw and on data from the model, five starts each.
+    """Figure 2: PPCA trained at every size and at 20 %, on two draws of data.
 
-    Arrays, for draw in (paper, model) and law in (uniform, fixed): ``lml/DRAW/LAW`` and
-    ``objective/DRAW/LAW`` (epochs + 1, seeds), ``true_lml/DRAW`` and ``best_lml/DRAW`` (), the LML of
-    generating and best loadings; ``gradient_error`` (), of grad Σ_M S(x; M), paper's draw.
+    Both laws on the paper's own draw and on data from the model, five starts each. Arrays, for draw
+    in (paper, model) and law in (uniform, fixed): ``lml/DRAW/LAW`` and ``objective/DRAW/LAW`` (epochs
+    + 1, seeds), ``true_lml/DRAW`` and ``best_lml/DRAW`` (), the LML of generating and best loadings;
+    ``gradient_error`` (), of grad Σ_M S(x; M), paper's draw.
     """
 
     def run(self, bench: Bench) -> Outcome:
@@ -153,13 +153,13 @@ class Figure2(Training):
 
 @experiment(
     "figure-5-left",
-    title="Figure 5, left: the mask-rate curve during training",
     cost="about 5 s",
     quick={"num_data": 100, "num_features": 12, "num_epochs": 40, "dense_masks": 12, "every": 20},
 )
 class Figure5Left(Training):
-    """The curve along a training run at D = 50: the first seed's every 100 epochs, P masks a size.
+    """Figure 5, left: the mask-rate curve during training.
 
+    The curve along a training run at D = 50: the first seed's every 100 epochs, P masks a size.
     Arrays: ``epochs`` (C,), ``score`` and ``standard_error`` (C, D), ``lml`` (epochs + 1, seeds),
     ``true_lml`` () of the generating loadings, ``areas`` (C, seeds) of every seed's model, ``first``
     and ``last`` (seeds, D), smooth curves of every seed before and after training; all in nats.
@@ -216,7 +216,6 @@ class Figure5Left(Training):
 
 @experiment(
     "fixed-sizes",
-    title="Maxima of the masked objective at fixed sizes, by truth and start scale",
     cost="about 5 min",
     quick={"num_data": 200, "num_features": 5, "num_epochs": 40, "seeds": (0, 1)}
     | {"truths": (1991, 1), "scales": (1.0, 0.1), "sizes": (1, 4)},
@@ -224,14 +223,15 @@ class Figure5Left(Training):
     gpu=False,
 )
 class FixedSizes(Training):
-    """Figure 2's problem at several truths, from starts of several scales.
+    """Maxima of the masked objective at fixed sizes, by truth and start scale.
 
-    ``truths`` are seeds of the data and the loadings behind them. Arrays, for draw in (paper, model),
-    nats: ``lost/DRAW`` (truths, sizes), the LML lost at the maximum of a size's exact objective, the
-    best end of all climbs; ``below/DRAW`` (truths, sizes, scales, starts), how far below it a climb
-    ends; ``short/DRAW`` (truths, sizes + 1, scales, starts), how far below its maximum the LML is over
-    the last tenth of training by sampled masks, every size last; ``bias/DRAW`` (truths, scales,
-    starts), objective minus LML at every size, mean over the epochs.
+    Figure 2's problem at several truths, from starts of several scales. ``truths`` are seeds of the
+    data and the loadings behind them. Arrays, for draw in (paper, model), nats: ``lost/DRAW``
+    (truths, sizes), the LML lost at the maximum of a size's exact objective, the best end of all
+    climbs; ``below/DRAW`` (truths, sizes, scales, starts), how far below it a climb ends;
+    ``short/DRAW`` (truths, sizes + 1, scales, starts), how far below its maximum the LML is over the
+    last tenth of training by sampled masks, every size last; ``bias/DRAW`` (truths, scales, starts),
+    objective minus LML at every size, mean over the epochs.
     """
 
     seeds: tuple[int, ...] = tuple(range(20))

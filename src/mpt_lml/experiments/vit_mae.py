@@ -46,15 +46,9 @@ class _Images(NamedTuple):
     sizes: list[int]
 
 
-@experiment(
-    "figure-6",
-    title="Figure 6: curves of masked autoencoders on three image sets",
-    cost="about 10 min",
-    quick=QUICK,
-    resumable=True,
-)
+@experiment("figure-6", cost="about 10 min", quick=QUICK, resumable=True)
 class Figure6(Experiment):
-    """Small autoencoders on the paper's image sets: squared errors and scores, trained and not."""
+    """Figure 6: curves of masked autoencoders on three image sets."""
 
     seeds: tuple[int, ...] = (4, 44, 444)
     data_sets: tuple[tuple[str, int, int], ...] = (  # name, side of a patch, training steps
@@ -192,13 +186,12 @@ class Figure6(Experiment):
 
 @experiment(
     "figure-6-pretrained",
-    title="Figure 6 with the paper's network: needs the weights of vit-mae-base",
     cost="GPU advised",
     quick={**QUICK, "model": None},
     resumable=True,
 )
 class PreTrained(Figure6):
-    """Figure 6 with loaded weights; finds the smallest gain over a random twin."""
+    """Figure 6 with the paper's network: needs the weights of vit-mae-base."""
 
     num_variance: int = 100
     num_test: int = 100
