@@ -109,7 +109,7 @@ class PreTrained(OnSentences):
         for name, (_, result) in found.items():
             area = result.area("paper")
             arrays |= {
-                f"area/{name}": torch.tensor([area, area.standard_error]),
+                f"area/{name}": pair(area).float(),
                 f"curve/{name}": result.score,
                 f"error/{name}": result.standard_error,
                 f"mean_rate/{name}": pair(result.mean_rate()),
@@ -152,7 +152,7 @@ class BertCurve(OnSentences):
         """
         trained, tokenizer = load(self.model)
         random = networks.random_twin(trained, seed=self.seeds[0])
-        design = Design(self.rates, seed=self.seeds[0])
+        design, falls = Design(self.rates, seed=self.seeds[0]), []
         arrays: dict[str, Tensor] = {}
         for kind, network in (("trained", trained), ("random", random)):
             found = self.curves(bench, network, tokenizer, design, f"{kind}/", precision="bfloat16")
@@ -164,21 +164,16 @@ class BertCurve(OnSentences):
                     f"num_features/{name}": tokens.num_features.double().mean(),
                 }
                 if design.has_area:
-                    areas = [result.area(per) for per in ("token", "sentence", "paper")]
-                    both = torch.tensor([[area, area.standard_error] for area in areas])
-                    arrays[f"area/{kind}/{name}"] = both
+                    areas = [pair(result.area(per)) for per in ("token", "sentence", "paper")]
+                    arrays[f"area/{kind}/{name}"] = torch.stack(areas).float()
                 if design.has_area and kind == "trained":
                     arrays[f"mean_rate/{name}"] = pair(result.mean_rate())
-        # How far the trained curve falls from its first rate to its last, the least over the sets.
-        curve, error = (
-            torch.stack([arrays[f"{key}/trained/{name}"] for name in self.data_sets])
-            for key in ("curve", "error")
-        )
-        fall, least = (curve[:, 0] - curve[:, -1]).min(dim=0)
-        falls = Finding(fall.item(), torch.hypot(error[least, 0], error[least, -1]).item())
+                if kind == "trained":  # how far it falls from its first rate to its last
+                    fall, error = result.score[0] - result.score[-1], result.standard_error
+                    falls.append((fall.item(), torch.hypot(error[0], error[-1]).item()))
         data = checksum(tokens.ids for tokens, _ in found.values())
         weights = base.weights_of(self.model, trained)
-        return Outcome({"small-bert-falls": falls}, arrays, data, weights)
+        return Outcome({"small-bert-falls": Finding(*min(falls))}, arrays, data, weights)
 
 
 @experiment(

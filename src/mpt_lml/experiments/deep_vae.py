@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -163,7 +162,6 @@ class Figure3Lower(Experiment):
             rows = [torch.randint(len(x), (self.batch_size,), generator=own) for own in g]
             return objective(p, x[torch.stack(rows).to(x.device)], g, self)
 
-        identity = dataclasses.asdict(self) | {"objective": name, "data": checksum([x.cpu()])}
         return fit.maximize(
             {key: value.to(x) for key, value in start.items()},
             on_minibatch,
@@ -175,7 +173,7 @@ class Figure3Lower(Experiment):
                 "encoder": lambda p: self.by_encoder(p, few).to(x),
             },
             track_every=self.track_every,
-            checkpoint=bench.checkpoint(name, every=200, **identity),
+            checkpoint=bench.checkpoint(name, every=200, data=checksum([x.cpu()])),
             progress=bench.progress,
             **options,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -161,7 +162,7 @@ class KnownLanguage(Experiment):
         problem = Problem(source, self.num_test, self.num_orders, generator=seeded(10))
         data = checksum([problem.x])
 
-        def result(law: str, seed: int, width: int, recipe: Recipe) -> dict[str, Tensor]:
+        def result(law: str, width: int, recipe: Recipe, seed: int) -> dict[str, Tensor]:
             def work() -> dict[str, Tensor]:
                 model = SymbolBERT(source.num_values, source.num_features, width, seed=seed)
                 recipe.train(model, source, law, seed=seed, progress=bench.progress)
@@ -173,17 +174,16 @@ class KnownLanguage(Experiment):
             return bench.keep(name, work, data=data)
 
         own = self.width, self.recipe
-        runs = {law: [result(law, seed, *own) for seed in self.seeds] for law in LAWS}
-        arrays = problem.designs(runs["uniform"][0]["area"])
-        uniform = torch.stack([each["area"] for each in runs["uniform"]])
+        runs = {law: bench.stack(partial(result, law, *own), self.seeds, law) for law in LAWS}
+        uniform, shown = runs["uniform"]["area"], ("gap", "gap_error", "spread", "size_gap")
+        arrays = problem.designs(uniform[0])
         for law, found in runs.items():
-            for name in ("gap", "gap_error", "spread", "size_gap"):
-                arrays[f"{name}/{law}"] = torch.stack([each[name] for each in found])
-            excess = torch.stack([each["area"] for each in found]) - uniform
-            arrays[f"excess_error/{law}"] = mean_and_error(excess.mean(dim=2), dim=1)[1]
+            arrays |= {f"{name}/{law}": found[name] for name in shown}
+            excess = (found["area"] - uniform).mean(dim=2)
+            arrays[f"excess_error/{law}"] = mean_and_error(excess, dim=1)[1]
         for width, num_steps, rate in self.variants:
             recipe = replace(self.recipe, num_steps=num_steps, learning_rate=rate)
-            variant = result("uniform", self.seeds[0], width, recipe)
+            variant = result("uniform", width, recipe, self.seeds[0])
             summary = [variant[name] for name in ("num_parameters", "gap", "gap_error", "spread")]
             arrays[f"variant/{width}-{num_steps}-{rate:g}"] = torch.stack(summary)
         # How much larger the smallest gap of a fixed rate is than that of uniform sizes.
