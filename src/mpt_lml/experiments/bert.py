@@ -15,6 +15,7 @@ from mpt_lml.checkpoints import BERT_BASE
 from mpt_lml.data import Tokens, encode, sentences
 from mpt_lml.experiments import base
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.convergence import seeded
 from mpt_lml.files import digest
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.results import Estimate
@@ -33,7 +34,7 @@ def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = Non
     if not fits.any():
         raise ValueError(f"all {len(tokens)} sentences of {name} are longer than {longest} tokens.")
     chosen = fits.nonzero().flatten()
-    order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(chosen), generator=seeded(0))
     return tokens.rows(chosen[order[:count]])
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from mpt_lml import networks
 from mpt_lml.data import Tokens
 from mpt_lml.experiments.base import Bench, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.bert import some_tokens
-from mpt_lml.experiments.small_bert import LENGTH, Training, next_scores
+from mpt_lml.experiments.bert import pair, some_tokens
+from mpt_lml.experiments.small_bert import LENGTH, QUICK, Training, next_scores
 from mpt_lml.files import digest
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.score import Design, curve, load, sentences
@@ -26,9 +26,8 @@ from mpt_lml.score.door import Part
 @experiment(
     "siblings",
     cost="about 1 h",
-    quick={"vocab_size": 200, "width": 32, "num_layers": 2, "num_steps": 4, "batch_tokens": 256}
-    | {"num_held_out": 8, "every": 2, "source": "written", "data_sets": ("written",)}
-    | {"num_sentences": 4, "num_orders": 2, "rates": (25, 50, 75)},
+    quick=QUICK
+    | {"data_sets": ("written",), "num_sentences": 4, "num_orders": 2, "rates": (25, 50, 75)},
     resumable=True,
 )
 class Siblings(Training):
@@ -57,8 +56,8 @@ class Siblings(Training):
         ``tokens/SET`` (N,), and (N,), nats a sentence: ``log_p/NAME/SET`` of the causal network and
         of 1-, 2- and 3-grams; of a masked NETWORK ``area``, its ``error`` over masks, ``pseudo``
         (-log-likelihood), ``mixture``, log of the mean p_σ over S random orders, the same ones for
-        each network, and ``spread`` of log p_σ over them, /NETWORK/SET. ``curve`` and
-        ``curve_error`` (R,), ``hidden`` (), nats per token; ``mean_rate`` (2,), r* in percent.
+        each network, and ``spread`` of log p_σ over them, /NETWORK/SET. ``curve`` (R,),
+        ``hidden`` (), nats per token; ``mean_rate`` (2,), r* in percent.
         NETWORK small-bert is the book's own, where its word pieces are those of the others.
         """
         tokenizer, batches, held_out = self.read()
@@ -99,14 +98,14 @@ class Siblings(Training):
             return Finding.over((arrays[f"{one}/{text}"] - arrays[f"log_p/{other}/{text}"]) / count)
 
         causal = "{1}/{2}".format(*self.kinds[0])
-        names = [f"{law}/{seed}" for _, law, seed in self.kinds[1:]]
+        kinds = [(law, seed) for _, law, seed in self.kinds[1:]]
         found = {
-            f"siblings-{name.replace('/', '-')}": ahead(f"area/{name}", causal) for name in names
+            f"siblings-{law}-{seed}": ahead(f"area/{law}/{seed}", causal) for law, seed in kinds
         }
-        if f"area/small-bert/{text}" not in arrays:
-            return found
-        own = {f"ngrams-{key}": ahead(f"{key}/small-bert", "3-gram") for key in ("area", "pseudo")}
-        return {**found, **own}
+        if f"area/small-bert/{text}" in arrays:
+            for key in ("area", "pseudo"):
+                found[f"ngrams-{key}"] = ahead(f"{key}/small-bert", "3-gram")
+        return found
 
     def score(
         self, bench: Bench, name: str, network: Any, tokenizer: Any, tokens: Tokens
@@ -130,7 +129,6 @@ class Siblings(Training):
         each = sentences(scorer, tokens, seed=self.seeds[0], **options)
         options["keep"] = partial(keep, "curve")
         found = curve(scorer, tokens, design, **options)
-        rate = found.mean_rate()
         return {
             "area": each.log_score,
             "error": each.standard_error,
@@ -138,9 +136,8 @@ class Siblings(Training):
             "mixture": along.logsumexp(dim=1) - math.log(along.shape[1]),
             "spread": spread,
             "curve": found.score,
-            "curve_error": found.standard_error,
             "hidden": found.hidden.mean(),
-            "mean_rate": torch.tensor([rate, rate.standard_error], dtype=torch.float64),
+            "mean_rate": pair(found.mean_rate()),
         }
 
 

@@ -17,10 +17,19 @@ from mpt_lml import fit, masks, networks
 from mpt_lml.data import sentences
 from mpt_lml.data.tokens import train_tokenizer
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.convergence import seeded
 from mpt_lml.models.masked_lm import masked_logits
 
 LENGTH = 64
 """Tokens of a full row, [CLS] and [SEP] counted."""
+QUICK: dict[str, Any] = {
+    "vocab_size": 200,
+    "width": 32,
+    "num_layers": 2,
+    "num_steps": 4,
+    "batch_tokens": 256,
+}
+QUICK |= {"batch_tokens": 256, "num_held_out": 8, "every": 2, "source": "written"}
 FIXED = {"fifteen": 0.15, "fifty": 0.5, "seventy-five": 0.75}
 """Laws with one size a row: what share of its pieces is hidden."""
 
@@ -49,7 +58,7 @@ class Training(Experiment):
         """Windows of the held-out text, the same ones every time."""
         text = sentences(self.source, "test").first
         batches = Batches(text, tokenizer, self.num_held_out * LENGTH)
-        return batches.rows(batches.starts, LENGTH - 2, torch.Generator().manual_seed(0))
+        return batches.rows(batches.starts, LENGTH - 2, seeded(0))
 
     def train(
         self,
@@ -67,21 +76,20 @@ class Training(Experiment):
         Or each step with what ``look()`` gave after it. The law ``next`` is for a causal network: the
         score of each piece given those before it.
         """
-        rate, steps = 3e-3, self.num_steps
-        optimizer = AdamW(network.to(bench.device).parameters(), lr=rate, weight_decay=0.01)
-        schedule = OneCycleLR(optimizer, max_lr=rate, total_steps=steps, pct_start=0.1)
-        generator = torch.Generator().manual_seed(seed)
-        token = batches.mask_token
+        steps, generator = self.num_steps, seeded(seed)
+        optimizer = AdamW(network.to(bench.device).parameters(), lr=3e-3, weight_decay=0.01)
+        schedule = OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps, pct_start=0.1)
+        token = None if law == "next" else batches.mask_token
 
         def loss(step: int) -> Tensor:
             batch = batches.draw(step, generator=generator)
             shape = len(batch), batch.shape[1] - 2
-            mask = None if law == "next" else training_masks(law, *shape, generator=generator)
+            mask = None if token is None else training_masks(law, *shape, generator=generator)
             network.train()
             with torch.autocast(network.device.type, torch.bfloat16):
                 if mask is None:
                     return -next_scores(network, batch).mean()
-                return -mean_score(network, batch, mask, token)
+                return -mean_score(network, batch, mask, batches.mask_token)
 
         data = checksum([batches.stream, rows])
         watched = sorted({*range(0, steps, self.every), steps})
@@ -92,7 +100,7 @@ class Training(Experiment):
             num_steps=steps,
             generators=[generator],
             max_norm=1.0,
-            watch=look or (lambda: watch(network, rows, None if law == "next" else token)),
+            watch=look or (lambda: watch(network, rows, token)),
             watched=watched,
             checkpoint=bench.checkpoint(name, every=self.every, data=data),
             progress=bench.progress,
@@ -101,13 +109,7 @@ class Training(Experiment):
         return torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
 
 
-@experiment(
-    "small-bert",
-    cost="about 45 min",
-    quick={"vocab_size": 200, "width": 32, "num_layers": 2, "num_steps": 4, "batch_tokens": 256}
-    | {"num_held_out": 8, "every": 2, "source": "written"},
-    resumable=True,
-)
+@experiment("small-bert", cost="about 45 min", quick=QUICK, resumable=True)
 class SmallBert(Training):
     """The book's own BERT on classic books."""
 
@@ -122,10 +124,9 @@ class SmallBert(Training):
         tokenizer, batches, held_out = self.read()
         pieces = held_out[:, 1:-1]
         counts = batches.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0
-        size = {"width": self.width, "num_layers": self.num_layers, "seed": self.seeds[0]}
-        network = networks.small_masked_lm(len(tokenizer), "modern", **size)
-        how = "mixture", self.seeds[0]
-        watched = self.train(bench, "full", network, batches, held_out, *how)
+        size, seed = {"width": self.width, "num_layers": self.num_layers}, self.seeds[0]
+        network = networks.small_masked_lm(len(tokenizer), "modern", seed=seed, **size)
+        watched = self.train(bench, "full", network, batches, held_out, "mixture", seed)
         if bench.folder is not None:
             network.half().save_pretrained(bench.folder / "model")
             tokenizer.save_pretrained(bench.folder / "model")
@@ -218,8 +219,7 @@ def watch(network: Any, rows: Tensor, mask_token: int | None) -> Tensor:
     network.eval()
     if mask_token is None:
         return next_scores(network, rows).mean().expand(3).cpu()
-    generator = torch.Generator().manual_seed(0)
     features = rows.shape[1] - 2
-    ranks = masks.sample_ranks(len(rows), features, generator=generator)
+    ranks = masks.sample_ranks(len(rows), features, generator=seeded(0))
     hidden = [masks.from_ranks(ranks, round(rate * features)) for rate in (0.15, 0.5, 0.98)]
     return torch.stack([mean_score(network, rows, mask, mask_token) for mask in hidden]).cpu()

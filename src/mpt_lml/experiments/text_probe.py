@@ -18,7 +18,7 @@ from mpt_lml.data import encode, texts
 from mpt_lml.data.tokens import SPECIAL_TOKENS
 from mpt_lml.experiments.base import Bench, Outcome, checksum, experiment
 from mpt_lml.experiments.probe import Arrays, findings
-from mpt_lml.experiments.small_bert import FIXED, LENGTH, Training, mean_score
+from mpt_lml.experiments.small_bert import FIXED, LENGTH, QUICK, Training, mean_score
 from mpt_lml.probes import Labeled
 from mpt_lml.verdicts import mean_and_error
 
@@ -64,9 +64,7 @@ def areas(network: Any, rows: Int[Tensor, "N L"], token: int) -> Float[Tensor, "
 @experiment(
     "text-probes",
     cost="about 55 min",
-    quick={"seeds": (4, 44), "vocab_size": 200, "width": 32, "num_layers": 2, "num_steps": 4}
-    | {"batch_tokens": 256, "num_held_out": 8, "every": 2, "source": "written"}
-    | {"sets": ("written",), "label_steps": 2},
+    quick=QUICK | {"seeds": (4, 44), "sets": ("written",), "label_steps": 2},
     resumable=True,
     gpu=False,
 )
