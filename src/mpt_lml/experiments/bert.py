@@ -90,17 +90,16 @@ def load(model: str | Path | None) -> tuple[Any, Any]:
     resumable=True,
 )
 class PreTrained(OnSentences):
-    """Table 2, second row, and Figure 5, right: needs the weights of bert-base-uncased."""
+    """Table 2, second row, and Figure 5, right: needs the weights of bert-base-uncased.
+
+    Arrays: ``area/SET`` (2,) in the paper's unit with its error over sentences, ``curve/SET`` and
+    ``error/SET`` (R,), nats per token, ``mean_rate/SET`` (2,), r* in percent, its error.
+    """
 
     model: str | Path | None = BERT_BASE  # or a folder; None: the book's small one
     rates: tuple[int, ...] = tuple(range(1, 100))
 
     def run(self, bench: Bench) -> Outcome:
-        """Area of the pre-trained network on each set, and whether it is the printed one.
-
-        Arrays: ``area/SET`` (2,) in the paper's unit with its error over sentences, ``curve/SET``
-        and ``error/SET`` (R,), nats per token, ``mean_rate/SET`` (2,), r* in percent, its error.
-        """
         design = Design(self.rates, seed=self.seeds[0])
         design.require_area()
         network, tokenizer = load(self.model)
@@ -135,7 +134,14 @@ def pair(estimate: Estimate) -> Float[Tensor, " two"]:
     resumable=True,
 )
 class BertCurve(OnSentences):
-    """Figure 5, right, in small: the book's BERT before and after training on eight texts."""
+    """Figure 5, right, in small: the book's BERT before and after training on eight texts.
+
+    Arrays, for KIND in (trained, random) and each set: ``curve/KIND/SET`` and ``error/KIND/SET``
+    (R,), nats per token; ``hidden/KIND/SET`` (): the score with everything hidden;
+    ``num_features/SET`` (): mean D. Where the rates have an area ``area/KIND/SET`` (3, 2): per token,
+    per sentence and in the paper's unit, each with its error; and ``mean_rate/SET`` (2,): the rate in
+    percent at which the trained curve has its mean height.
+    """
 
     data_sets: tuple[str, ...] = ("written", "books", "wikitext-2", *GLUE)
     num_sentences: int = 300
@@ -143,14 +149,6 @@ class BertCurve(OnSentences):
     model: str | Path | None = None  # the book's small one; or a folder, or a name on the hub
 
     def run(self, bench: Bench) -> Outcome:
-        """Curves of the network and its random twin, with standard errors over sentences.
-
-        Arrays, for KIND in (trained, random) and each set: ``curve/KIND/SET`` and
-        ``error/KIND/SET`` (R,), nats per token; ``hidden/KIND/SET`` (): the score with everything
-        hidden; ``num_features/SET`` (): mean D. Where the rates have an area ``area/KIND/SET``
-        (3, 2): per token, per sentence and in the paper's unit, each with its error; and
-        ``mean_rate/SET`` (2,): the rate in percent at which the trained curve has its mean height.
-        """
         trained, tokenizer = load(self.model)
         random = networks.random_twin(trained, seed=self.seeds[0])
         design, falls = Design(self.rates, seed=self.seeds[0]), []
@@ -185,20 +183,19 @@ class BertCurve(OnSentences):
     resumable=True,
 )
 class TextRates(OnSentences):
-    """Which masking rate? The book's small BERT on held-out books and Wikipedia."""
+    """Which masking rate? The book's small BERT on held-out books and Wikipedia.
+
+    Arrays, for each set: ``groups/SET`` (G, R), mean curves of groups of sentences, nats per token;
+    ``crossover/SET`` (2,), ρ* with its jackknife error over groups; ``bias/SET`` (R, 2), the mean
+    over sentences of D·S(rate) − area with its error, nats per sentence; ``change/SET`` (2,), the
+    same for D·S(25 %) − D·S(15 %); ``num_features/SET`` (), mean D.
+    """
 
     data_sets: tuple[str, ...] = ("books", "wikitext-2")
     rates: tuple[int, ...] = tuple(range(1, 100, 2))
     num_groups: int = 50
 
     def run(self, bench: Bench) -> Outcome:
-        """Crossover of the network's own curve, and how far 15 % and 25 % lie from its own area.
-
-        Arrays, for each set: ``groups/SET`` (G, R), mean curves of groups of sentences, nats per
-        token; ``crossover/SET`` (2,), ρ* with its jackknife error over groups; ``bias/SET``
-        (R, 2), the mean over sentences of D·S(rate) − area with its error, nats per sentence;
-        ``change/SET`` (2,), the same for D·S(25 %) − D·S(15 %); ``num_features/SET`` (), mean D.
-        """
         design = Design(self.rates, seed=self.seeds[0])
         found = self.curves(bench, *load(None), design, precision="bfloat16")
         arrays = {

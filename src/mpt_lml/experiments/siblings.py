@@ -34,7 +34,14 @@ class Siblings(Training):
     """Networks of the small BERT's size and text: other seeds, 15 % only, left to right.
 
     A third of the small BERT's steps each; ``kinds`` are architecture, law of sizes, seed. All are
-    read on the same sentences; ``seeds`` are for the masks and orders of the reading.
+    read on the same sentences; ``seeds`` are for the masks and orders of the reading. Arrays, for
+    each network LAW/SEED: ``watched/NETWORK`` (W, 4) as of small-bert. For each set ``tokens/SET``
+    (N,), and (N,), nats a sentence: ``log_p/NAME/SET`` of the causal network and of 1-, 2- and
+    3-grams; of a masked NETWORK ``area``, its ``error`` over masks, ``pseudo`` (-log-likelihood),
+    ``mixture``, log of the mean p_σ over S random orders, the same ones for each network, and
+    ``spread`` of log p_σ over them, /NETWORK/SET. ``curve`` (R,), ``hidden`` (), nats per token;
+    ``mean_rate`` (2,), r* in percent. NETWORK small-bert is the book's own, where its word pieces are
+    those of the others.
     """
 
     num_steps: int = 2000
@@ -50,16 +57,6 @@ class Siblings(Training):
     rates: tuple[int, ...] = tuple(range(1, 100, 2))
 
     def run(self, bench: Bench) -> Outcome:
-        """Train, then score the same sentences.
-
-        Arrays, for each network LAW/SEED: ``watched/NETWORK`` (W, 4) as of small-bert. For each set
-        ``tokens/SET`` (N,), and (N,), nats a sentence: ``log_p/NAME/SET`` of the causal network and
-        of 1-, 2- and 3-grams; of a masked NETWORK ``area``, its ``error`` over masks, ``pseudo``
-        (-log-likelihood), ``mixture``, log of the mean p_σ over S random orders, the same ones for
-        each network, and ``spread`` of log p_σ over them, /NETWORK/SET. ``curve`` (R,),
-        ``hidden`` (), nats per token; ``mean_rate`` (2,), r* in percent.
-        NETWORK small-bert is the book's own, where its word pieces are those of the others.
-        """
         tokenizer, batches, held_out = self.read()
         size = {"width": self.width, "num_layers": self.num_layers}
         arrays: dict[str, Tensor] = {}

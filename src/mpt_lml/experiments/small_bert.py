@@ -111,16 +111,15 @@ class Training(Experiment):
 
 @experiment("small-bert", cost="about 45 min", quick=QUICK, resumable=True)
 class SmallBert(Training):
-    """The book's own BERT on classic books."""
+    """The book's own BERT on classic books.
+
+    Train it; masks and rows are drawn on the CPU. With a folder the trained network is left in its
+    folder ``model``. Arrays: ``watched/full`` (W, 4), the step and the scores of held-out rows at 15,
+    50 and 98 %, nats per token; ``unigram`` (), the mean log frequency of held-out tokens (counts of
+    the training text plus one), what a network that ignores its input can reach.
+    """
 
     def run(self, bench: Bench) -> Outcome:
-        """Train it; masks and rows are drawn on the CPU.
-
-        With a folder the trained network is left in its folder ``model``. Arrays: ``watched/full``
-        (W, 4), the step and the scores of held-out rows at 15, 50 and 98 %, nats per token;
-        ``unigram`` (), the mean log frequency of held-out tokens (counts of the training text plus
-        one), what a network that ignores its input can reach.
-        """
         tokenizer, batches, held_out = self.read()
         pieces = held_out[:, 1:-1]
         counts = batches.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0

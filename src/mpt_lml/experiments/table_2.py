@@ -36,7 +36,12 @@ PRINTED = {
     resumable=True,
 )
 class Table2(OnSentences):
-    """Table 2, first row: area of a randomly initialized BERT-base, twelve initializations."""
+    """Table 2, first row: area of a randomly initialized BERT-base, twelve initializations.
+
+    Arrays, for each set: ``area/SET``, in the paper's unit, and ``sentence_error/SET`` (seeds,), the
+    second over sentences; ``curve/SET`` (seeds, strata), nats per token; ``repetition/SET`` (), the
+    probability that two scored tokens are the same, Σ_v f_v².
+    """
 
     seeds: tuple[int, ...] = tuple(range(1, 13))
     num_sentences: int = 48
@@ -45,12 +50,6 @@ class Table2(OnSentences):
     part_size = 8  # of both of the replacements' streams and of batches: it is part of the record
 
     def run(self, bench: Bench) -> Outcome:
-        """Areas in the paper's unit, for every initialization and set of sentences.
-
-        Arrays, for each set: ``area/SET`` and ``sentence_error/SET`` (seeds,), the second over
-        sentences; ``curve/SET`` (seeds, strata), nats per token; ``repetition/SET`` (), the
-        probability that two scored tokens are the same, Σ_v f_v².
-        """
         texts: dict[str, Tokens] = {}
 
         def one(seed: int) -> dict[str, Tensor]:
@@ -132,16 +131,15 @@ def joint_p(
 
 @experiment("published-curves", cost="seconds", gpu=False)
 class PublishedCurves(Experiment):
-    """Table 2 and Figure 5, right, from the authors' stored curves of BERT-base."""
+    """Table 2 and Figure 5, right, from the authors' stored curves of BERT-base.
+
+    Arrays, for KIND in (random, pretrained) and each SET: ``area/KIND/SET`` () in the paper's unit;
+    for the pre-trained ones those of :func:`shape`, ``crossover/SET`` for one.
+    """
 
     seeds: tuple[int, ...] = ()  # nothing is drawn
 
     def run(self, bench: Bench) -> Outcome:
-        """Areas to the printed digit, and the shape of the curves.
-
-        Arrays, for KIND in (random, pretrained) and each SET: ``area/KIND/SET`` () in the paper's
-        unit; for the pre-trained ones those of :func:`shape`, ``crossover/SET`` for one.
-        """
         found = published_curves()
         arrays = {f"area/{key}": PAPER_UNIT * curve.mean() for key, curve in found.items()}
         for name in SETS:

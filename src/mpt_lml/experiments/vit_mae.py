@@ -48,7 +48,19 @@ class _Images(NamedTuple):
 
 @experiment("figure-6", cost="about 10 min", quick=QUICK, resumable=True)
 class Figure6(Experiment):
-    """Figure 6: curves of masked autoencoders on three image sets."""
+    """Figure 6: curves of masked autoencoders on three image sets.
+
+    With ``model``, "trained" are its weights, "random" its twin; both see enlarged images. Arrays,
+    for every data set and kind (random, trained): ``sizes/SET`` (L,); ``score/SET/KIND/size`` (seeds,
+    L), nats a patch, and ``area/SET/KIND/size`` (seeds,), nats an image, with the variance of each
+    size that training images make most likely; ``baseline/SET`` (), the squared test error of each
+    channel's mean; ``linear/SET`` (K, L) and ``linear-area/SET`` (K,) of PPCA on the same patches,
+    pixel by pixel; ``numbers/SET`` (), of an image.
+
+    Findings: ``fig-6-linear/SET``, area of the trained networks minus that of PPCA at the smallest K,
+    bits per number; smallest gain of area by training, nats per image; smallest fall of a trained
+    curve, nats per patch; ``fig-6-flat``, largest range of a random curve as its share.
+    """
 
     seeds: tuple[int, ...] = (4, 44, 444)
     data_sets: tuple[tuple[str, int, int], ...] = (  # name, side of a patch, training steps
@@ -68,19 +80,6 @@ class Figure6(Experiment):
     model: str | Path | None = None  # a hub name or a folder instead of the small networks
 
     def run(self, bench: Bench) -> Outcome:
-        """With ``model``, "trained" are its weights, "random" its twin; both see enlarged images.
-
-        Arrays, for every data set and kind (random, trained): ``sizes/SET`` (L,);
-        ``score/SET/KIND/size`` (seeds, L), nats a patch, and ``area/SET/KIND/size`` (seeds,), nats an
-        image, with the variance of each size that training images make most likely;
-        ``baseline/SET`` (), the squared test error of each channel's mean; ``linear/SET`` (K, L) and
-        ``linear-area/SET`` (K,) of PPCA on the same patches, pixel by pixel; ``numbers/SET`` (), of
-        an image.
-
-        Findings: ``fig-6-linear/SET``, area of the trained networks minus that of PPCA at the smallest
-        K, bits per number; smallest gain of area by training, nats per image; smallest fall of a
-        trained curve, nats per patch; ``fig-6-flat``, largest range of a random curve as its share.
-        """
         arrays: Arrays = {}
         used, loaded = [], load_network(self.model) if self.model else None
         weights = base.weights_of(self.model, loaded)
