@@ -101,11 +101,9 @@ class Figure6(Experiment):
             else:
                 images = self._enlarged(x, test, loaded)
             for kind in ("random", "trained"):
-                found = []
-                for seed in bench.progress(self.seeds, f"{name}, {kind}, seed"):
-                    work = partial(self._measure, images, kind, seed, bench, loaded)
-                    found.append(bench.keep(f"{name}-{kind}-{seed}", work, **same))
-                arrays |= self._scores(images, found, f"{name}/{kind}")
+                one = partial(self._scores, images, f"{name}-{kind}", bench, loaded, same)
+                found = bench.stack(one, self.seeds, f"{name}, {kind}, seed")
+                arrays |= {f"{key}/{name}/{kind}/size": each for key, each in found.items()}
             arrays[f"sizes/{name}"] = torch.tensor(images.sizes)
             offset = images.test.double() - images.mean.view(-1, 1, 1)
             arrays[f"baseline/{name}"] = offset.square().mean()
@@ -149,7 +147,13 @@ class Figure6(Experiment):
 
     def _measure(self, images: _Images, kind: str, seed: int, bench: Bench, loaded: Any) -> Arrays:
         """Squared errors of a network, (L,) on training and (L, Q) on test images."""
-        network = self._network(images, kind, seed, loaded).to(bench.device)
+        channels, side = images.x.shape[1:3]
+        if loaded is None:
+            size = {"width": self.width, "num_layers": self.num_layers, "decoder_layers": 1}
+            network: Any = small_mae(side, channels, images.patch, seed=seed, **size)
+        else:
+            network = loaded if kind == "trained" else random_twin(loaded, seed=seed)
+        network.to(bench.device)
         model = ViTMAE(network, 1.0, pixel_mean=images.mean, pixel_scale=images.scale)
         if kind == "trained" and self.model is None:
             how: dict[str, Any] = {"matrix_rate": self.matrix_rate, "progress": bench.progress}
@@ -163,24 +167,17 @@ class Figure6(Experiment):
                 "test": error(images.test).double().cpu(),
             }
 
-    def _network(self, images: _Images, kind: str, seed: int, loaded: Any) -> Any:
-        if loaded is not None:
-            return loaded if kind == "trained" else random_twin(loaded, seed=seed)
-        size = {"num_layers": self.num_layers, "decoder_layers": 1}
-        channels, side = images.x.shape[1:3]
-        return small_mae(side, channels, images.patch, width=self.width, **size, seed=seed)
-
-    def _scores(self, images: _Images, found: list[Arrays], end: str) -> Arrays:
-        """Scores and areas of every seed, under the variances of maximum likelihood a size."""
-        pixels, count = images.patch**2 * images.x.shape[1], images.num_patches
-        scores, areas = [], []
-        for each in found:
-            error = each["train"]
-            weights = MaskCurve(torch.tensor(images.sizes), error, error, count).area_weights()
-            score = pixels * log_normal(each["test"].sqrt(), error[:, None])  # (L, Q)
-            scores.append(score.mean(dim=1))
-            areas.append((weights @ score).mean())
-        return {f"score/{end}/size": torch.stack(scores), f"area/{end}/size": torch.stack(areas)}
+    def _scores(
+        self, images: _Images, name: str, bench: Bench, loaded: Any, same: Any, seed: int
+    ) -> Arrays:
+        """Scores and area under the variances of maximum likelihood a size."""
+        kind, pixels = name.split("-")[-1], images.patch**2 * images.x.shape[1]
+        work = partial(self._measure, images, kind, seed, bench, loaded)
+        kept = bench.keep(f"{name}-{seed}", work, **same)
+        error, sizes = kept["train"], torch.tensor(images.sizes)
+        weights = MaskCurve(sizes, error, error, images.num_patches).area_weights()
+        score = pixels * log_normal(kept["test"].sqrt(), error[:, None])  # (L, Q)
+        return {"score": score.mean(dim=1), "area": (weights @ score).mean()}
 
 
 @experiment(
