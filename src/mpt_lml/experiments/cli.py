@@ -224,11 +224,10 @@ def _folder(options: argparse.Namespace, chosen: Experiment) -> Path | None:
 
 
 def _left_behind(options: argparse.Namespace) -> str:
-    if options.action == "run" and base.find(options.name).resumable:
-        return f"the same command goes on from {_folder(options, _settings(options))}"
-    if options.action == "score" and options.checkpoints is not None:
-        return f"the same command goes on from {options.checkpoints}"
-    return "nothing was written"
+    folder = getattr(options, "checkpoints", None)
+    if options.action == "run":
+        folder = _folder(options, _settings(options))
+    return f"the same command goes on from {folder}" if folder else "nothing was written"
 
 
 def _content(

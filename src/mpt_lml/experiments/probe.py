@@ -10,23 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpt_lml import estimators, masks, networks
+from mpt_lml import estimators, masks, networks, probes
 from mpt_lml.experiments import deep_vae, vit_mae
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.convergence import seeded
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
-from mpt_lml.probes import (
-    LAWS,
-    Labeled,
-    features,
-    labeled,
-    probe,
-    rank_correlation,
-    scores_of,
-    sizes_of,
-    supervised,
-)
 
 Arrays = dict[str, Tensor]
 
@@ -37,9 +26,9 @@ def findings(arrays: Arrays) -> dict[str, Finding]:
     for name in [key[6:] for key in arrays if key.startswith("found/")]:
         found = arrays[f"found/{name}"].transpose(0, 1)  # seeds first
         last, end = found[:, :, -1], found[:, :, -1, -1]
-        area, *rates = (rank_correlation(last[..., k], end) for k in (0, 2, 3, 4))
+        area, *rates = (probes.rank_correlation(last[..., k], end) for k in (0, 2, 3, 4))
         best = max(rates, key=lambda each: each.mean().item())
-        along = rank_correlation(found[..., 0], found[..., -1]).mean(dim=1)
+        along = probes.rank_correlation(found[..., 0], found[..., -1]).mean(dim=1)
         parts = {"laws": area, "rate": best - area, "along": along}
         result |= {f"probe-{key}/{name}": Finding.over(each) for key, each in parts.items()}
     return result
@@ -85,14 +74,14 @@ class Probes(Experiment):
         arrays: Arrays = {}
         used: list[Tensor] = []
         for name in self.sets:
-            of = labeled("digits" if name == "vae" else name, self.num_data, 1000)
+            of = probes.labeled("digits" if name == "vae" else name, self.num_data, 1000)
             used += [of.x, of.y]
             kept = partial(bench.keep, data=checksum(used[-2:]))
             found = (self._vae if name == "vae" else self._images)(name, of, kept, bench)
             arrays |= {f"{key}/{name.replace('_', '-')}": each for key, each in found.items()}
         return Outcome(findings(arrays), arrays, checksum(used))
 
-    def _images(self, name: str, of: Labeled, kept: Any, bench: Bench) -> Arrays:
+    def _images(self, name: str, of: probes.Labeled, kept: Any, bench: Bench) -> Arrays:
         train, held_out = of.x[~of.test], of.x[of.test][: self.num_scored]
         units = {"pixel_mean": train.mean(), "pixel_scale": train.std()}
         inside = of._replace(x=(of.x - train.mean()) / train.std())
@@ -104,8 +93,10 @@ class Probes(Experiment):
             g, few = seeded(1), train[: self.num_scored]
             with torch.no_grad(), networks.fast_linear(network):
                 model = ViTMAE.fit_variance(network, few, generator=g, per="size", **units)
-                area = scores_of(model, held_out, range(1, 17))
-                return torch.cat([area, area.new_tensor([probe(features(network, inside.x), of)])])
+                area = probes.scores_of(model, held_out, range(1, 17))
+                return torch.cat(
+                    [area, area.new_tensor([probes.probe(probes.features(network, inside.x), of)])]
+                )
 
         start = cache(lambda seed: look(new(seed=seed)))  # the same for every law
 
@@ -117,7 +108,9 @@ class Probes(Experiment):
             return {"found": torch.stack([start(seed), *seen])}
 
         def taught(seed: int) -> Arrays:
-            return {"found": torch.tensor(supervised(new(seed=seed), inside, steps[-1], seed))}
+            return {
+                "found": torch.tensor(probes.supervised(new(seed=seed), inside, steps[-1], seed))
+            }
 
         def every(key: str, work: Callable[[int], Arrays]) -> Tensor:
             def one(k: int) -> Arrays:
@@ -125,11 +118,11 @@ class Probes(Experiment):
 
             return bench.stack(one, range(len(self.seeds)), f"{name}, {key}, seed")["found"]
 
-        found = [every(f"law-{k}", partial(trained, law)) for k, law in enumerate(LAWS)]
-        pixels, labels = torch.tensor(probe(of.x.flatten(1), of)), every("labels", taught)
+        found = [every(f"law-{k}", partial(trained, law)) for k, law in enumerate(probes.LAWS)]
+        pixels, labels = torch.tensor(probes.probe(of.x.flatten(1), of)), every("labels", taught)
         return {"found": torch.stack(found), "supervised": labels, "pixels": pixels}
 
-    def _vae(self, name: str, of: Labeled, kept: Any, bench: Bench) -> Arrays:
+    def _vae(self, name: str, of: probes.Labeled, kept: Any, bench: Bench) -> Arrays:
         """All seeds side by side; the area is log p(x), by importance weights."""
         x, steps, end = of.x.flatten(1), self.vae_steps, self.vae_steps[-1]
         few = x[of.test][: self.num_scored].double()
@@ -140,7 +133,10 @@ class Probes(Experiment):
             g = seeded(1)
             area = estimators.iwae(model, few, 4 * self.samples, generator=g)
             sampler = estimators.ImportanceConditional(model, self.samples, generator=g)
-            at, own = scores_of(sampler, few, sizes_of(64)), probe(model.encode(x.double())[0], of)
+            at, own = (
+                probes.scores_of(sampler, few, probes.sizes_of(64)),
+                probes.probe(model.encode(x.double())[0], of),
+            )
             return at.new_tensor([area, area.standard_error, *at[2:], own])
 
         def work(law: masks.SizeLaw) -> Arrays:
@@ -149,6 +145,6 @@ class Probes(Experiment):
             rows = [torch.stack([look(each) for each in like.models(states[s])]) for s in steps]
             return {"found": torch.stack(rows, dim=1)}
 
-        laws = bench.progress(list(enumerate(LAWS)), "VAE, law")
+        laws = bench.progress(list(enumerate(probes.LAWS)), "VAE, law")
         found = [kept(f"{name}-{k}", partial(work, law))["found"] for k, law in laws]
         return {"found": torch.stack(found)}

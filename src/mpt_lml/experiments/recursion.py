@@ -12,15 +12,7 @@ from torch import Tensor
 from mpt_lml import estimators, masks, scores
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
 from mpt_lml.experiments.convergence import seeded
-from mpt_lml.experiments.deep_vae import (
-    FIXED,
-    Figure3Lower,
-    Masked,
-    Objective,
-    elbo,
-    exact,
-    on_grid,
-)
+from mpt_lml.experiments.deep_vae import Figure3Lower, Masked, Objective, elbo, exact, on_grid
 from mpt_lml.masks import UniformSize
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
@@ -66,7 +58,7 @@ def compare(model: vae.VAE, x: Float[Tensor, "N D"]) -> Tensor:
 
     Root-mean-square error of log p(x_j | x_R), bias of D·S, its standard error over data, nats.
     """
-    mask = masks.sample_masks(2, x.shape[1], FIXED, generator=seeded(1))
+    mask = masks.sample_masks(2, x.shape[1], Masked.law, generator=seeded(1))
     truth, rows = on_grid(model).log_conditional(x, mask), []
     for method in approximations(model, 200):
         error = method.log_conditional(x, mask) - truth
@@ -203,7 +195,7 @@ class Recursion(Experiment):
         self, variant: Masked, training: Figure3Lower, parameters: vae.Parameters, x: Tensor
     ) -> Float[Tensor, " seeds"]:
         """Expected training score minus D·S of the model's own conditionals, same masks, nats."""
-        mask = masks.sample_masks(self.num_masks, x.shape[1], FIXED, generator=seeded(1))
+        mask = masks.sample_masks(self.num_masks, x.shape[1], Masked.law, generator=seeded(1))
         runs = [seeded(100 + run) for run in range(len(training.seeds))]
         every = x.repeat(self.num_masks, 1).expand(len(runs), -1, -1)
         hidden = mask.repeat_interleave(len(x), dim=0).expand_as(every)

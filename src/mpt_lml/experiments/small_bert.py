@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -179,18 +180,15 @@ def training_masks(
     ``uniform``: sizes 1..D. ``mixture``: half of the rows so, half with sizes up to 30 % of D. A name
     in ``FIXED``: one share of D.
     """
-    if law in FIXED:
-        ranks = masks.sample_ranks(num_rows, num_features, generator=generator)
-        return masks.from_ranks(ranks, max(1, round(FIXED[law] * num_features)))
-    low = {"mixture": num_rows // 2, "uniform": 0}[law]
-    limit = max(1, round(0.3 * num_features))
-    sizes = [
-        masks.UniformSize().stratified(count, largest, generator=generator)
-        for count, largest in ((low, limit), (num_rows - low, num_features))
-        if count
-    ]
+    most = max(1, round(FIXED.get(law, 0.3) * num_features))
+    sizes = torch.tensor(most)
+    if law not in FIXED:
+        low = {"mixture": num_rows // 2, "uniform": 0}[law]
+        parts = [each for each in ((low, most), (num_rows - low, num_features)) if each[0]]
+        spread = partial(masks.UniformSize().stratified, generator=generator)
+        sizes = torch.cat([spread(*each) for each in parts])
     ranks = masks.sample_ranks(num_rows, num_features, generator=generator)
-    return masks.from_ranks(ranks, torch.cat(sizes))
+    return masks.from_ranks(ranks, sizes)
 
 
 def mean_score(network: Any, rows: Tensor, mask: Tensor, mask_token: int) -> Tensor:
