@@ -94,9 +94,8 @@ class Probes(Experiment):
             with torch.no_grad(), networks.fast_linear(network):
                 model = ViTMAE.fit_variance(network, few, generator=g, per="size", **units)
                 area = probes.scores_of(model, held_out, range(1, 17))
-                return torch.cat(
-                    [area, area.new_tensor([probes.probe(probes.features(network, inside.x), of)])]
-                )
+                own = probes.probe(probes.features(network, inside.x), of)
+                return torch.cat([area, area.new_tensor([own])])
 
         start = cache(lambda seed: look(new(seed=seed)))  # the same for every law
 
@@ -133,10 +132,8 @@ class Probes(Experiment):
             g = seeded(1)
             area = estimators.iwae(model, few, 4 * self.samples, generator=g)
             sampler = estimators.ImportanceConditional(model, self.samples, generator=g)
-            at, own = (
-                probes.scores_of(sampler, few, probes.sizes_of(64)),
-                probes.probe(model.encode(x.double())[0], of),
-            )
+            at = probes.scores_of(sampler, few, probes.sizes_of(64))
+            own = probes.probe(model.encode(x.double())[0], of)
             return at.new_tensor([area, area.standard_error, *at[2:], own])
 
         def work(law: masks.SizeLaw) -> Arrays:
