@@ -1,7 +1,5 @@
 """Stored weights of networks: which revision of a name, and what is refused unread."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

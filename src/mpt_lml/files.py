@@ -1,7 +1,5 @@
 """Safe files: written whole or not at all, and read back only as what they were written for."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

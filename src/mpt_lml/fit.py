@@ -3,8 +3,6 @@
 In :func:`maximize` the runs are a batch axis: Adam works entry by entry, so they never meet.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

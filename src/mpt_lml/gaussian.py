@@ -8,8 +8,6 @@ with E[z | x_R] = Λ_R⁻¹ W_Rᵀ (x_R − μ_R) / σ²: never a D×D inverse (
 1999; paper, Eqs. 6–7 and Appendix B with the sign of Eq. 7 corrected). Masks are one batch axis.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -136,7 +134,7 @@ class LowRankPosterior:
     stiff: bool  # more than half of the digits are lost in differences of squares
 
     @classmethod
-    def of(cls, loadings: Tensor, noise_variance: Tensor, observed: Tensor) -> LowRankPosterior:
+    def of(cls, loadings: Tensor, noise_variance: Tensor, observed: Tensor) -> "LowRankPosterior":
         """Factor σ² Λ_R for every row R of ``observed`` (..., P, D); O(P (D K² + K³)) a model.
 
         Raises ``ValueError``, as its methods do, where so small a σ² would let rounding be seen.

@@ -7,8 +7,6 @@ are means over orders, all options of a question along the same ones. A masked m
 number of tokens: accuracies among options of different numbers compare what cannot be compared.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any

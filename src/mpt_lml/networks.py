@@ -1,7 +1,5 @@
 """Networks of ``transformers``: built here at random, or loaded with care."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator
@@ -79,7 +77,7 @@ def random_twin(network: Any, *, seed: int) -> Any:
     return at_random(build, network.config, seed=seed)
 
 
-def _restore_positions(network: ViTMAEForPreTraining) -> None:
+def _restore_positions(network: "ViTMAEForPreTraining") -> None:
     """``transformers`` 5 sets the fixed positions of a new network to zero: all patches look alike."""
     positions = network.decoder.decoder_pos_embed
     if not positions.any():
@@ -140,7 +138,7 @@ def small_mae(
     num_layers: int = 3,
     decoder_layers: int = 2,
     seed: int,
-) -> ViTMAEForPreTraining:
+) -> "ViTMAEForPreTraining":
     """A ViT-MAE at random initialization, encoder and decoder of the same ``width``, 4 heads.
 
     Weights have standard deviation 1/√width instead of 0.02, which is meant for width 768. The fixed
@@ -181,7 +179,7 @@ def small_mae(
     return at_random(build, config, seed=seed)
 
 
-def load_small_bert() -> tuple[Any, PreTrainedTokenizerBase]:
+def load_small_bert() -> "tuple[Any, PreTrainedTokenizerBase]":
     """The book's own small BERT (2.5M parameters, see its model card) and its tokenizer.
 
     >>> len(load_small_bert()[1])
@@ -195,7 +193,7 @@ def small_bert_folder() -> Path:
     return book_file("results/small_bert")
 
 
-def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(source: str | Path, *, revision: str | None = None) -> "PreTrainedTokenizerBase":
     """The tokenizer of a folder, of a ``vocab.txt``, or of a name on the hub.
 
     Raises ``CheckpointError`` when there is none, ``ValueError`` for a hub name without a revision.

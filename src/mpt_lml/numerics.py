@@ -1,7 +1,5 @@
 """Small numerical pieces that everything else trusts (floor 0)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ All are *maximized* and comparable with the mean log p(x): D Σ_M π(M) S(x; M) 
 the LML itself for the uniform law (Proposition 1).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

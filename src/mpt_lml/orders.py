@@ -6,8 +6,6 @@ For conditionals of one joint every order gives log p(x). For others the orders 
 mixture p_mix = E_σ p_σ is a distribution (Uria et al. 2014; Hoogeboom et al. 2022).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Results as values: a number with its error, a curve, what a training run leaves."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +7,6 @@ import torch
 from torch import Tensor
 
 from mpt_lml.spec import require, require_finite, require_number
-
-__all__ = ["Estimate", "History", "MaskCurve"]
 
 
 class Estimate(float):
@@ -30,7 +26,7 @@ class Estimate(float):
 
     def __new__(
         cls, value: float, standard_error: float = 0.0, num_samples: int = 0, unit: str = "nats"
-    ) -> Estimate:
+    ) -> "Estimate":
         spec = "value [-inf,inf]~, standard_error [0,inf]~, num_samples 0.., unit str"
         require(locals(), spec)
         self = super().__new__(cls, value)

@@ -1,7 +1,5 @@
 """Reductions over masked positions: the one place that divides by M, and means over orders."""
 
-from __future__ import annotations
-
 import math
 
 import torch

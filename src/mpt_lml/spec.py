@@ -4,8 +4,6 @@ Axes: N data, D coordinates, K latent dimensions, P masks, M masked coordinates,
 mask is boolean and **True means masked**; its complement is ``observed``.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence

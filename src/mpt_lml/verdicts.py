@@ -1,7 +1,5 @@
 """A mean with its standard error, and verdicts on it: each looks at the same 99 % interval."""
 
-from __future__ import annotations
-
 import math
 
 import torch

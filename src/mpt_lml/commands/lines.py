@@ -1,7 +1,5 @@
 """The lines of a file as texts that a model can score, or why it cannot."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

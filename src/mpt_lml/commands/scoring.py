@@ -1,7 +1,5 @@
 """``mpt-lml score``: sentences, pairs, answers, a curve or images from a file, with their errors."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

@@ -1,7 +1,5 @@
 """Images: what is always there, what a local folder has, what a hub has."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import math
@@ -25,8 +23,6 @@ from mpt_lml.data.places import (
     not_found,
 )
 from mpt_lml.spec import require
-
-__all__ = ["Images", "images"]
 
 Split = Literal["train", "test"]
 

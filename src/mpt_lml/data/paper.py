@@ -1,7 +1,5 @@
 """What the paper gives: its own draw of data, and the curves that the authors stored."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +10,6 @@ from torch import Tensor
 from mpt_lml.data.places import checked
 from mpt_lml.files import book_file
 from mpt_lml.spec import require
-
-__all__ = ["GaussianDraw", "paper_gaussian", "published_curves"]
 
 # Of its lines, whatever ends them.
 _SHA256 = "d23dfb0ea9c8a57a807a2099186b11351d777c80912b4fc27ba63c974bee0ad6"

@@ -1,7 +1,5 @@
 """Where data are looked for: the folder that ``MPT_LML_DATA`` names, then the hub."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

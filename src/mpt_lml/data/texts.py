@@ -1,7 +1,5 @@
 """Sentences: what is always there, what a local folder has, what a hub has."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,8 +8,6 @@ from typing import Literal, NamedTuple
 
 from mpt_lml.data.places import CorruptDataError, checked, from_hub, local, not_found
 from mpt_lml.spec import require
-
-__all__ = ["Sentences", "sentences"]
 
 Split = Literal["train", "test"]
 _CARD = "make it as the model card says (book/results/small_bert/README.md)"

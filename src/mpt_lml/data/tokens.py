@@ -1,7 +1,5 @@
 """Sentences as rows of token ids, and masks of exact sizes on them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,8 +9,6 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mpt_lml.spec import require, require_count, require_ids
-
-__all__ = ["Tokens", "encode"]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -52,7 +48,7 @@ class Tokens:
         """D of each sentence: its maskable tokens."""
         return self.maskable.sum(dim=1)
 
-    def rows(self, chosen: Int[Tensor, " B"]) -> Tokens:
+    def rows(self, chosen: Int[Tensor, " B"]) -> "Tokens":
         """Some rows, cut to the longest of them."""
         require(locals(), "int chosen N")
         require_ids("chosen", chosen, len(self), "Rows are counted from 0.")
@@ -76,7 +72,7 @@ class Tokens:
         return -(-rates[None, :] * self.num_features[:, None] // 100)
 
 
-def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedTokenizerBase:
+def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> "PreTrainedTokenizerBase":
     """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer.
 
     The trainer of ``tokenizers`` numbers continuing characters (##a) in another order each time and
@@ -98,7 +94,7 @@ def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedToke
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     first: Sequence[str],
     second: Sequence[str] | None = None,
 ) -> Tokens:

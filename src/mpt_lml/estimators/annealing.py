@@ -1,7 +1,5 @@
 """Annealed importance sampling: of log p(x) over z, and of PPCA's evidence over the loadings."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -15,8 +13,6 @@ from mpt_lml.estimators.latent import from_prior, log_mean_weight, mean_over_dat
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.results import Estimate
 from mpt_lml.spec import require
-
-__all__ = ["ais", "annealed_evidence"]
 
 
 def ais(

@@ -1,7 +1,5 @@
 """log p(x_j | x_R) of models that are an integral over z, estimated by importance weights and chains."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import KW_ONLY, dataclass
 from typing import final
@@ -14,8 +12,6 @@ from mpt_lml.estimators.latent import ProposalRule, at_mode
 from mpt_lml.models.base import ConditionalModel, LatentVariableModel
 from mpt_lml.models.vae import VAE
 from mpt_lml.spec import require
-
-__all__ = ["GibbsConditional", "ImportanceConditional"]
 
 
 class _EstimatedConditional(ConditionalModel):

@@ -1,7 +1,5 @@
 """log p(x) of models that are an integral over z, by importance weights, and where to look for z."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +16,6 @@ from mpt_lml.numerics import LOG_2PI, chunks
 from mpt_lml.results import Estimate
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
-
-__all__ = ["GaussianProposal", "at_mode", "from_encoder", "from_prior", "iwae", "log_weights"]
 
 
 @dataclass(frozen=True)

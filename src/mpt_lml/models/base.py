@@ -1,7 +1,5 @@
 """What a model has to answer: given the observed coordinates of x, log p(x_j | x_R)?"""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import final
@@ -12,8 +10,6 @@ from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI, WORKING_BYTES, chunks
 from mpt_lml.spec import require, require_mask, require_values
-
-__all__ = ["ConditionalModel", "FromFunction", "Grouped", "LatentVariableModel", "TractableModel"]
 
 _Function = Callable[[Tensor, Tensor], Tensor]
 

@@ -1,7 +1,5 @@
 """A hidden Markov model: a language whose every conditional is known exactly."""
 
-from __future__ import annotations
-
 from typing import final
 
 import torch
@@ -10,8 +8,6 @@ from torch import Tensor
 
 from mpt_lml.models.base import TractableModel
 from mpt_lml.spec import require, require_values
-
-__all__ = ["HMM"]
 
 
 @final
@@ -59,7 +55,7 @@ class HMM(TractableModel):
         num_features: int = 16,
         *,
         preferred: float = 0.95,
-    ) -> HMM:
+    ) -> "HMM":
         """The book's language: states on a circle, each with its own few symbols.
 
         A state is followed by its successor (.7), by itself (.2) or by the one after the successor

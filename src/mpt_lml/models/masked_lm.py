@@ -4,8 +4,6 @@ The conditionals of a network need not come from one joint distribution; the are
 orders of log p_σ (Chapter 15), not a log p.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -22,8 +20,6 @@ from mpt_lml.spec import require, require_generator, require_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-__all__ = ["MaskedLM"]
 
 Precision = Literal["float32", "bfloat16", "float16"]
 PRECISIONS = "float32|bfloat16|float16"
@@ -52,7 +48,7 @@ class MaskedLM(ConditionalModel):
 
     def __init__(
         self,
-        network: PreTrainedModel,
+        network: "PreTrainedModel",
         mask_token_id: int,
         num_features: int = 1,
         *,
@@ -83,11 +79,11 @@ class MaskedLM(ConditionalModel):
     @classmethod
     def of(
         cls,
-        network: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
+        network: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerBase",
         num_features: int = 1,
         **options: Any,
-    ) -> MaskedLM:
+    ) -> "MaskedLM":
         """``network`` with the mask token, special tokens and frame of its ``tokenizer``.
 
         ``options`` are the keywords of the class. Raises ``ValueError`` for a tokenizer without a

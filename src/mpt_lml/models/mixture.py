@@ -1,7 +1,5 @@
 """Latent-variable models with their prior on a grid: finite mixtures, exact in every conditional."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import final
@@ -15,8 +13,6 @@ from mpt_lml.grids import Grid
 from mpt_lml.models.base import LatentVariableModel, TractableModel
 from mpt_lml.numerics import chunks, log_bernoulli
 from mpt_lml.spec import require, require_binary
-
-__all__ = ["BernoulliPCA", "GridConditional"]
 
 _CACHE_BYTES = 2**24  # larger chunks leave the cache, and the kernel clears pages all the time
 

@@ -1,7 +1,5 @@
 """Probabilistic principal component analysis: every marginal and conditional in closed form."""
 
-from __future__ import annotations
-
 from typing import final
 
 import torch
@@ -12,8 +10,6 @@ from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import chunks
 from mpt_lml.spec import require, require_number
-
-__all__ = ["PPCA"]
 
 
 @final
@@ -76,7 +72,7 @@ class PPCA(TractableModel):
         ddof: int = 0,
         noise_variance: float | None = None,
         mean: Float[Tensor, " D"] | None = None,
-    ) -> PPCA:
+    ) -> "PPCA":
         """Maximum likelihood in closed form (Tipping & Bishop 1999, Section 3.2).
 
         μ is the sample mean, σ² the mean of the D − K smallest eigenvalues of the sample covariance

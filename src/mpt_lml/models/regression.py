@@ -3,8 +3,6 @@
 Masking them is cross-validation (Fong & Holmes 2020). Known noise: ``PPCA(tau * inputs, variance)``.
 """
 
-from __future__ import annotations
-
 import math
 from typing import final
 
@@ -16,8 +14,6 @@ from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import LOG_2PI
 from mpt_lml.spec import require
-
-__all__ = ["ConjugateRegression"]
 
 
 @final

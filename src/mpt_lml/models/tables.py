@@ -1,7 +1,5 @@
 """Discrete models given as full tables: a joint distribution, and conditionals that need not fit."""
 
-from __future__ import annotations
-
 from typing import final
 
 import torch
@@ -11,8 +9,6 @@ from torch import Tensor
 from mpt_lml import masks, spec
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.spec import require, require_values
-
-__all__ = ["ConditionalTable", "JointTable"]
 
 
 @final
@@ -38,7 +34,7 @@ class JointTable(TractableModel):
         self.log_table, self._num_features = probabilities.double().log(), probabilities.ndim
 
     @classmethod
-    def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> JointTable:
+    def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> "JointTable":
         """A table drawn uniformly from the simplex; ``sizes`` = (V_1, ..., V_D)."""
         require(locals(), "sizes Sequence, generator")
         require({"sizes": sizes or [0]}, "sizes* 1..")
@@ -130,7 +126,7 @@ class ConditionalTable(ConditionalModel):
         *,
         noise: float = 0.0,
         generator: torch.Generator | None = None,
-    ) -> ConditionalTable:
+    ) -> "ConditionalTable":
         """The conditionals of ``model``, each logit moved by ``noise`` times a standard normal.
 
         ``noise=0`` keeps them consistent; otherwise pass ``generator=``.

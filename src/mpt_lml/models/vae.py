@@ -1,7 +1,5 @@
 """Variational autoencoders with a Bernoulli or Gaussian likelihood."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -15,8 +13,6 @@ from torch import Tensor
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.numerics import log_bernoulli, log_normal
 from mpt_lml.spec import require, require_answer, require_binary, require_dtype
-
-__all__ = ["VAE"]
 
 Likelihood = Literal["bernoulli", "gaussian"]
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]

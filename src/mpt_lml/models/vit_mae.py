@@ -3,8 +3,6 @@
 The squared error of He et al. 2022 is a log-density only once a variance is chosen, here in the open.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -19,8 +17,6 @@ from mpt_lml.spec import require, require_dtype, require_number, require_sizes
 
 if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining
-
-__all__ = ["ViTMAE"]
 
 
 @final
@@ -44,7 +40,7 @@ class ViTMAE(ConditionalModel):
 
     def __init__(
         self,
-        network: ViTMAEForPreTraining,
+        network: "ViTMAEForPreTraining",
         variance: float | Tensor,
         *,
         pixel_mean: float | Tensor = 0.0,
@@ -146,7 +142,7 @@ class ViTMAE(ConditionalModel):
         found = self.residuals(x, generator=generator, sizes=sizes)
         return torch.stack([scores.mask_score(self._density(mask, r), mask) for mask, r in found])
 
-    def with_variance(self, variance: float | Tensor) -> ViTMAE:
+    def with_variance(self, variance: float | Tensor) -> "ViTMAE":
         """The same network with another variance."""
         return ViTMAE(
             self.network, variance, pixel_mean=self.pixel_mean, pixel_scale=self.pixel_scale
@@ -155,13 +151,13 @@ class ViTMAE(ConditionalModel):
     @classmethod
     def fit_variance(
         cls,
-        network: ViTMAEForPreTraining,
+        network: "ViTMAEForPreTraining",
         x: Float[Tensor, "N C H W"],
         *,
         generator: torch.Generator,
         per: Literal["all", "size"] = "all",
         **units: float | Tensor,
-    ) -> ViTMAE:
+    ) -> "ViTMAE":
         """Maximum-likelihood variance from residuals on ``x``; ``units`` as in the class.
 
         With v_M the mean squared residual at size M (:meth:`squared_error`), the mean score is
@@ -243,7 +239,7 @@ class ViTMAE(ConditionalModel):
         return tensor.expand(channels)
 
 
-def _masking_noise(network: ViTMAEForPreTraining, mask: Bool[Tensor, "N D"]) -> Tensor:
+def _masking_noise(network: "ViTMAEForPreTraining", mask: Bool[Tensor, "N D"]) -> Tensor:
     """The ``noise`` with which ``network`` hides exactly ``mask``, equally many patches a row.
 
     It keeps the int(D (1 − ratio)) smallest entries; the ratio is set half a patch off.
@@ -253,7 +249,7 @@ def _masking_noise(network: ViTMAEForPreTraining, mask: Bool[Tensor, "N D"]) -> 
     return mask.float() + torch.arange(count, device=mask.device) / (2.0 * count)
 
 
-def _require_network(network: ViTMAEForPreTraining) -> None:
+def _require_network(network: "ViTMAEForPreTraining") -> None:
     from transformers import ViTMAEForPreTraining
 
     if not isinstance(network, ViTMAEForPreTraining):

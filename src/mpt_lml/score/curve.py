@@ -1,7 +1,5 @@
 """The curve of a masked language model on sentences of many lengths: exact sizes, no padding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +18,6 @@ from mpt_lml.scores import mask_score
 from mpt_lml.spec import require, require_count
 from mpt_lml.theory.rates import crossover
 from mpt_lml.verdicts import mean_and_error
-
-__all__ = ["SentenceCurves", "curve"]
 
 PAPER_UNIT = 0.01 * 512 * 99
 """The paper's area of a curve that is 1 everywhere: 512 · 0.01 · Σ over 1, ..., 99 %."""

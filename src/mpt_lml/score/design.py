@@ -1,7 +1,5 @@
 """Which masks a sentence gets: exact sizes at some rates or in strata, each drawn on its own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +9,6 @@ from torch import Tensor
 from mpt_lml.data import Tokens
 from mpt_lml.masks import from_ranks
 from mpt_lml.spec import require
-
-__all__ = ["Design"]
 
 SEED = f"seed 0..{9 * 10**12}"  # a million draws each are below 2⁶³
 

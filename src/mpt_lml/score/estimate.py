@@ -11,8 +11,6 @@ square of E β c, which is 0 without skewness; with their variance s_k², Σ_k s
 for the variance of the mean. R = 2 is enough.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """Scores of images under a masked autoencoder: nats of pixels in [0, 1], for a stated variance."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass
@@ -24,8 +22,6 @@ from mpt_lml.score.design import SEED
 from mpt_lml.score.door import Keep, Part, Progress, afresh, silent
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
-
-__all__ = ["ImageScores", "images"]
 
 PART_IMAGES = 256
 """Images of a part of a long run, which is kept."""

@@ -1,7 +1,5 @@
 """Two texts that differ in k tokens: the log-ratio of those k given the rest."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +13,6 @@ from mpt_lml.score.design import SEED
 from mpt_lml.score.door import Keep, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
-
-__all__ = ["PairScores", "pairs"]
 
 
 @dataclass(frozen=True)

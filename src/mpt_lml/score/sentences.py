@@ -1,7 +1,5 @@
 """Scores of whole texts: the mean of log p_σ over orders, what it costs and how far it is off."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +15,6 @@ from mpt_lml.results import Estimate
 from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.score.estimate import FIELDS, Plan, one_row, windows
 from mpt_lml.spec import require
-
-__all__ = ["SentenceScores", "sentences"]
 
 PART_PASSES = 2**19
 """Tokens times passes of a part: some seconds of a small network."""

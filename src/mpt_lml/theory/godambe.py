@@ -5,8 +5,6 @@ mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have cov
 score is a difference of these: no data are drawn, and masks only where 2^D are too many.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -53,7 +51,7 @@ class GaussianFamily:
             raise ValueError(f"directions must be linearly independent, {got}.")
 
     @classmethod
-    def ppca(cls, loadings: Float[Tensor, "D K"], noise_variance: float) -> GaussianFamily:
+    def ppca(cls, loadings: Float[Tensor, "D K"], noise_variance: float) -> "GaussianFamily":
         """PPCA with known σ²: orthonormal directions of W, without the rotations W (skew)."""
         require(locals(), "loadings D K, noise_variance (0,inf)")
         num_features, latent_dim = loadings.shape
@@ -135,7 +133,7 @@ class Godambe:
         *,
         num_masks: int = 64,
         generator: torch.Generator | None = None,
-    ) -> Godambe:
+    ) -> "Godambe":
         """At the point of ``family``, for the given sizes, or all from 1 to D.
 
         From all masks, ``ValueError`` for D above 12; with a ``generator`` from ``num_masks`` random
