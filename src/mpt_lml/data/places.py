@@ -2,10 +2,13 @@
 
 import hashlib
 import os
+import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 DATA_VARIABLE = "MPT_LML_DATA"
+PUBLISHED = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+Split = Literal["train", "test"]
 
 
 class DataNotFoundError(FileNotFoundError):
