@@ -9,10 +9,12 @@ with E[z | x_R] = Λ_R⁻¹ W_Rᵀ (x_R − μ_R) / σ²: never a D×D inverse (
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.distributions import MultivariateNormal, kl_divergence
 
 from mpt_lml.numerics import LOG_2PI, NotPositiveDefiniteError, log_normal
 from mpt_lml.spec import require, require_mask
@@ -48,10 +50,7 @@ def log_density(
     """
     require(locals(), "x N D, mean D, covariance D D")
     require_definite("covariance", covariance)
-    factor = torch.linalg.cholesky(covariance)
-    white = torch.linalg.solve_triangular(factor, (x - mean).T, upper=False)
-    log_det = 2.0 * factor.diagonal().log().sum()
-    return -0.5 * (x.shape[1] * LOG_2PI + log_det + white.square().sum(dim=0))
+    return MultivariateNormal(mean, covariance, validate_args=False).log_prob(x)
 
 
 def condition_dense(
@@ -87,9 +86,8 @@ def divergence(p: Float[Tensor, "D D"], q: Float[Tensor, "*B D D"]) -> Float[Ten
     require(locals(), "p D D, q ... D D")
     require_definite("p", p)
     require_definite("q", q)
-    ratio = torch.linalg.solve(q, p)
-    trace = ratio.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-    return 0.5 * (trace - len(p) - torch.linalg.slogdet(ratio).logabsdet)
+    centered = partial(MultivariateNormal, torch.zeros_like(p[0]), validate_args=False)
+    return kl_divergence(centered(p), centered(q))
 
 
 def conditional_divergence(

@@ -1,6 +1,8 @@
 """Results as values: a number with its error, a curve, what a training run leaves."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -124,6 +126,12 @@ class MaskCurve:
         if self.area_rule != "exact sum":
             raise ValueError(f"partial sums need every size 1..{self.num_features}.")
         return self.score.cumsum(0)
+
+
+def as_rows(columns: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
+    """One dictionary for each entry of columns of equal length, for a table."""
+    lists = [each.tolist() if isinstance(each, Tensor) else each for each in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
 @dataclass(frozen=True)

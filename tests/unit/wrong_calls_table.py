@@ -1038,9 +1038,6 @@ def _theory() -> dict[str, Case]:
         "theory.godambe.Godambe.best_law": case(
             INFORMATION.best_law, masks_per_datum=count(1, 1), num_steps=count(2, 1)
         ),
-        "theory.godambe.Godambe.gradient_rms": case(
-            INFORMATION.gradient_rms, metric=choice("fisher", "euclidean")
-        ),
         "theory.rates.chain_crossover": case(
             rates.chain_crossover,
             gap_entropy=tensor(torch.arange(1.0, 90.0).double().log(), "0", also=_of_a_chain),

@@ -111,17 +111,15 @@ def encode(
     _require_sentences(first, second)
     pairs = () if second is None else (list(second),)
     wanted = {"return_special_tokens_mask": True, "return_token_type_ids": True}
-    found = tokenizer(list(first), *pairs, **wanted, verbose=False)
-    rows = found["input_ids"]
-    lengths = torch.tensor([len(row) for row in rows])
-    ids = _padded(rows, tokenizer.pad_token_id or 0)
-    maskable = _padded(found["special_tokens_mask"], 1) == 0
+    how: Any = {"padding": True, "padding_side": "right", "return_tensors": "pt", "verbose": False}
+    found = tokenizer(list(first), *pairs, **wanted, **how)
+    ids, maskable = found["input_ids"], found["special_tokens_mask"] == 0
     if tokenizer.unk_token_id is not None:
         maskable &= ids != tokenizer.unk_token_id
     if not maskable.any(dim=1).all():
         empty = int(maskable.any(dim=1).long().argmin())
         raise ValueError(f"sentence {empty} has no word pieces: {first[empty][:60]!r}.")
-    return Tokens(ids, _padded(found["token_type_ids"], 0), maskable, lengths)
+    return Tokens(ids, found["token_type_ids"], maskable, found["attention_mask"].sum(dim=1))
 
 
 def require_texts(texts: Any, name: str = "texts") -> None:
@@ -144,8 +142,3 @@ def _require_sentences(first: Sequence[str], second: Sequence[str] | None) -> No
         for number, sentence in enumerate(sentences):
             if not sentence.strip():
                 raise ValueError(f"sentence {number} is empty: no word to score in {name}.")
-
-
-def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    parts = [torch.tensor(row) for row in rows]
-    return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=value)

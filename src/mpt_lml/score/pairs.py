@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.data import Tokens
+from mpt_lml.results import as_rows
 from mpt_lml.score.blocks import Blocks
 from mpt_lml.score.design import SEED
 from mpt_lml.score.door import Keep, Progress, Scorer, Texts, afresh, load, silent
@@ -41,9 +42,7 @@ class PairScores:
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary a pair, for a table."""
-        columns = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
-        lists = zip(*(each.tolist() for each in columns.values()), strict=True)
-        return [dict(zip(columns, row, strict=True)) for row in lists]
+        return as_rows({k: each for k, each in vars(self).items() if isinstance(each, Tensor)})
 
 
 def pairs(

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.data.tokens import Tokens, require_texts
-from mpt_lml.results import Estimate
+from mpt_lml.results import Estimate, as_rows
 from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.score.estimate import FIELDS, Plan, one_row, windows
 from mpt_lml.spec import require
@@ -102,9 +102,7 @@ class SentenceScores:
         columns = {name: value for name, value in vars(self).items() if not value.isnan().all()}
         if self.num_bytes.any():
             columns |= {f"bits_per_{unit}": self.bits_per(unit) for unit in ("character", "byte")}
-        columns["bits_per_token"] = self.bits_per("token")
-        lists = [value.tolist() for value in columns.values()]
-        return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+        return as_rows(columns | {"bits_per_token": self.bits_per("token")})
 
     def _size(self, unit: str) -> Tensor:
         size: Tensor = getattr(self, f"num_{unit}s")
@@ -164,10 +162,8 @@ def sentences(
     order = torch.tensor([number for numbers, _ in parts for number in numbers])
     total = torch.cat(kept)[order.argsort()]
     field = dict(zip(FIELDS, total.T, strict=True))
-    strings = [
-        each if isinstance(each, str) else ""
-        for each in ([""] * len(texts) if isinstance(texts, Tokens) else texts)
-    ]
+    every = [None] * len(texts) if isinstance(texts, Tokens) else texts
+    strings = [each if isinstance(each, str) else "" for each in every]
     first = {label: number for number, label in reversed(list(enumerate(labels)))}
     return SentenceScores(
         num_tokens=field["tokens"].long(),
@@ -207,11 +203,7 @@ def _encoded(scorer: Scorer, texts: Any, size: int = 512) -> Iterator[tuple[list
         try:
             yield some, scorer.encode([texts[n] for n in some] or texts)
         except ValueError:
-            for n in some:  # the message has to name a text by its own number
-                try:
-                    scorer.encode([texts[n]])
-                except ValueError as error:
-                    raise ValueError(str(error).replace(" 0 ", f" {n} ", 1)) from None
+            scorer.encode(texts)  # the message has to name a text by its own number
             raise
 
 

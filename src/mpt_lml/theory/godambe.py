@@ -7,7 +7,6 @@ score is a difference of these: no data are drawn, and masks only where 2^D are 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -247,20 +246,14 @@ class Godambe:
         bound = num_parameters / (loss - gap).clamp(min=num_parameters).item()
         return law, num_parameters / loss.item(), bound
 
-    def gradient_rms(
-        self, metric: Literal["euclidean", "fisher"] = "euclidean"
-    ) -> Float[Tensor, " D"]:
+    def gradient_rms(self) -> Float[Tensor, " D"]:
         """Root mean square of the gradient of one mask's score, for every size: √(tr J_M)/D.
 
-        ``"euclidean"`` in the family's coordinates, ``"fisher"`` in those in which I = 1, which do
-        not depend on the parameterization. The law ν(M) of sizes that is proportional to it has
+        In the family's coordinates. The law ν(M) of sizes that is proportional to it has
         the smallest mean square of the gradient of s(A)/(D ν(M)) · D, unbiased for that of the LML.
         """
-        require(locals(), "metric euclidean|fisher")
-        moment = self.one_mask
-        if metric == "fisher":
-            moment = torch.linalg.solve(self.fisher, moment)
-        return moment.diagonal(dim1=1, dim2=2).sum(dim=1).sqrt() / len(moment)
+        total = self.one_mask.diagonal(dim1=1, dim2=2).sum(dim=1)
+        return total.sqrt() / len(self.one_mask)
 
     def _relative(
         self, sensitivity: Float[Tensor, "*B Q Q"], variability: Float[Tensor, "*B Q Q"]
