@@ -274,11 +274,11 @@ class _State:
         for name, value in self.parameters.items():
             value.data.copy_(stored[f"parameter/{name}"])
         for o, optimizer in enumerate(self.optimizers):
-            own: Any = optimizer.state_dict()
+            moments = optimizer.state_dict()
             for name in [name for name in stored if name.startswith(f"moment/{o}/")]:
                 _, _, p, key = name.split("/")
-                own["state"].setdefault(int(p), {})[key] = stored[name]
-            optimizer.load_state_dict(own)
+                moments["state"].setdefault(int(p), {})[key] = stored[name]
+            optimizer.load_state_dict(moments)
         for name, rows in self.rows.items():
             rows[: self.done + 1] = stored[f"rows/{name}"]
         self.kept |= {name[5:]: value for name, value in stored.items() if name[:5] == "kept/"}
