@@ -144,7 +144,6 @@ def resolved_revision(source: str | Path, revision: str | None = None) -> str | 
 
 
 def gpu() -> torch.device | None:
-    """The GPU, where there is one."""
     return torch.device("cuda") if torch.cuda.is_available() else None
 
 

@@ -112,7 +112,6 @@ def write_json(path: str | Path, content: Any) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file."""
     return json.loads(Path(path).read_text(encoding="utf-8"))
 
 

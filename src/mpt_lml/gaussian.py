@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from mpt_lml.numerics import LOG_2PI, NotPositiveDefiniteError, log_normal
+from mpt_lml.numerics import LOG_2PI, log_normal
 from mpt_lml.spec import require, require_mask
 
 __all__ = [
@@ -37,7 +37,7 @@ def require_definite(name: str, matrix: Tensor) -> None:
         raise ValueError(f"{name} must be symmetric, got entries that differ by {skew:.3g}.")
     if torch.linalg.cholesky_ex(matrix).info.any():
         smallest = f"its smallest eigenvalue is {torch.linalg.eigvalsh(matrix).min().item():.3e}"
-        raise NotPositiveDefiniteError(f"{name} must be positive definite, but {smallest}.")
+        raise ValueError(f"{name} must be positive definite, but {smallest}.")
 
 
 def log_density(

@@ -83,7 +83,6 @@ class MaskedHarness(LM):
         return score.sentences(self.scorer, texts, pseudo=False, **spent).log_score.tolist()
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Raises ``NotImplementedError``."""
         raise NotImplementedError(
             "mpt-lml scores texts and generates none. Choose tasks with options or perplexities."
         )

@@ -12,10 +12,6 @@ WORKING_BYTES = 2**27
 """Bytes (128 MiB) that one batch of intermediate results may take before work is cut into chunks."""
 
 
-class NotPositiveDefiniteError(ValueError):
-    """A matrix that has to be positive definite is not."""
-
-
 def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
     """Log-density of ``residual`` under N(0, ``variance``), elementwise, in nats."""
     return -0.5 * (LOG_2PI + variance.log() + residual.square() / variance)

@@ -463,9 +463,7 @@ def _scores() -> dict[str, Case]:
         ),
         "score.SentenceScores.interval": case(found.interval, level=number(0.95, 0.0, 1.0)),
         "score.SentenceScores.bits_per": case(found.bits_per, unit=two),
-        "score.SentenceScores.mean": case(
-            found.mean, per=per, documents=optional(tensor(torch.tensor([0, 0])))
-        ),
+        "score.SentenceScores.mean": case(found.mean, per=per),
         "score.SentenceScores.rows": case(found.rows),
         "score.pairs": case(
             lambda texts, second, **kw: score.pairs(first=texts, second=second, **kw),

@@ -591,7 +591,6 @@ def _estimators() -> dict[str, Case]:
             num_chains=count(2, 2),
             num_temperatures=count(3, 2),
             generator=generator(),
-            num_leapfrog=count(2),
         ),
         "estimators.annealed_evidence": case(
             estimators.annealed_evidence,
@@ -1210,7 +1209,6 @@ def _results() -> dict[str, Case]:
             num_features=count(4),
             latent_dim=count(2, 0),
             generator=generator(),
-            precision=number(5.0, 0.0),
         ),
         "data.published_curves": case(data.published_curves),
         "data.sentences": case(

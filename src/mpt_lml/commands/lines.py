@@ -11,8 +11,6 @@ from mpt_lml.score.door import Scorer
 
 @dataclass(frozen=True)
 class Line:
-    """A line that can be scored."""
-
     number: int  # in the file, from 1
     texts: tuple[str, ...]  # what is encoded; answers: prompt + option
     document: int = 0

@@ -22,12 +22,11 @@ def ais(
     num_temperatures: int,
     *,
     generator: torch.Generator,
-    num_leapfrog: int = 5,
 ) -> Estimate:
     """Annealed importance sampling from the prior to p(z | x), mean over the data, nats (Neal 2001).
 
     Densities p(z) p(x | z)^β with β from 0 to 1 along a sigmoid, one Hamiltonian move of
-    ``num_leapfrog`` leapfrogs at each (Wu et al. 2017), its step size by the acceptance of a datum's
+    five leapfrogs at each (Wu et al. 2017), its step size by the acceptance of a datum's
     chains. The value is a lower bound in expectation; the standard error is over chains.
 
     >>> model, g = BernoulliPCA(torch.zeros(3, 2)), torch.Generator().manual_seed(0)
@@ -35,7 +34,7 @@ def ais(
     -2.0794 ± 0.0000 nats
     """
     require(locals(), "model LatentVariableModel, x data, generator")
-    require(locals(), "num_chains 2.., num_temperatures 2.., num_leapfrog 1..")
+    require(locals(), "num_chains 2.., num_temperatures 2..")
 
     def log_likelihood(z: Tensor) -> Tensor:
         return model.log_joint(x, z) - model.log_prior(z)
@@ -48,7 +47,7 @@ def ais(
         with torch.no_grad():
             log_weight = log_weight + (beta - before) * log_likelihood(z)
         z, accepted = _hamiltonian_move(
-            z, model.log_prior, log_likelihood, beta, step, num_leapfrog, generator
+            z, model.log_prior, log_likelihood, beta, step, 5, generator
         )
         rate = accepted.to(x).mean(dim=0)[None, :, None]
         step = (step * torch.where(rate > 0.65, 1.05, 0.95)).clamp(1e-4, 1.0)

@@ -21,11 +21,9 @@ class _EstimatedConditional(ConditionalModel):
 
     @property
     def num_features(self) -> int:
-        """D."""
         return self.model.num_features
 
     def require_data(self, x: Tensor) -> None:
-        """Check ``x`` as the model does."""
         self.model.require_data(x)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:

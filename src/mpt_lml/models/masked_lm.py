@@ -107,7 +107,6 @@ class MaskedLM(ConditionalModel):
         return cls(network, tokenizer.mask_token_id, num_features, **options)
 
     def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` holds D token ids a row."""
         require(locals(), "int x N D", D=self.num_features)
         require_ids("x", x, self.network.config.vocab_size)
 

@@ -54,12 +54,10 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         return z @ self.loadings.T + self.offset
 
     def log_factors(self, x: Tensor, z: Tensor) -> Float[Tensor, "*S N D"]:
-        """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
         require(locals(), "x N D, z ... N K", finite=False, D=self.num_features)
         return log_bernoulli(x, self.logits(z))
 
     def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
-        """One x ~ p(x | z) for every z, zeros and ones."""
         require(locals(), "generator, z ... K", K=self.latent_dim)
         probability = self.logits(z).sigmoid()
         noise = torch.rand(probability.shape, generator=generator, dtype=probability.dtype)
@@ -96,7 +94,6 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         return torch.cat(parts)
 
     def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` is (N, D), zeros and ones, of the loadings' dtype."""
         require(vars(self) | {"x": x}, "loadings D K, x N D")
         require_binary(x)
 
@@ -137,7 +134,6 @@ class GridConditional(TractableModel):
         self._num_features = model.num_features
 
     def require_data(self, x: Tensor) -> None:
-        """Check ``x`` as the model does."""
         self.model.require_data(x)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:

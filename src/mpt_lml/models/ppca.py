@@ -98,7 +98,6 @@ class PPCA(TractableModel):
         return cls(axes[:latent_dim].T * scale, variance, center)
 
     def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` is (N, D), finite, of the loadings' dtype."""
         require(vars(self) | {"x": x}, "loadings D k, x N D")
 
     def _given(self, observed: Tensor) -> LowRankPosterior:

@@ -81,7 +81,6 @@ class VAE(LatentVariableModel):
         return output.sigmoid() if self.likelihood == "bernoulli" else output
 
     def log_factors(self, x: Tensor, z: Tensor) -> Float[Tensor, "*S N D"]:
-        """log p(x_d | z) of every datum and its own z, nats, (..., N, D); constants kept."""
         require(locals(), "x N D, z ... N K", finite=False, D=self.num_features)
         return log_likelihood(x, self._decoded(z), self.noise_variance)
 
@@ -91,7 +90,6 @@ class VAE(LatentVariableModel):
         return log_likelihood(x, self._decoded(nodes)[:, None, :], self.noise_variance)
 
     def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
-        """One x ~ p(x | z) for every z, (..., D)."""
         require(locals(), "generator, z ... K", K=self.latent_dim)
         mean = self.decode(z)
         if self.noise_variance is None:
@@ -107,7 +105,6 @@ class VAE(LatentVariableModel):
         return self.sample_given(z, generator=generator)
 
     def require_data(self, x: Tensor) -> None:
-        """Check shape and values of ``x``: zeros and ones for a Bernoulli likelihood."""
         super().require_data(x)
         if self.likelihood == "bernoulli":
             require_binary(x)

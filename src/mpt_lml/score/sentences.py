@@ -76,7 +76,7 @@ class SentenceScores:
         require(locals(), "unit token|character|byte")
         return _NATS_TO_BITS * self.log_score / self._size(unit)
 
-    def mean(self, per: Unit = "sentence", *, documents: Tensor | None = None) -> Estimate:
+    def mean(self, per: Unit = "sentence") -> Estimate:
         """Mean log-score in nats a sentence, or all bits by all tokens, characters or bytes.
 
         The error is over documents, G of them (every text one of its own unless they were named):
@@ -84,13 +84,10 @@ class SentenceScores:
         contains the error over masks.
         """
         require(locals(), "per sentence|token|character|byte")
-        require(
-            {"x": self.log_score, "documents": documents}, "x N, int documents? N", finite=False
-        )
         value = self.log_score if per == "sentence" else _NATS_TO_BITS * self.log_score
         size = torch.ones_like(value) if per == "sentence" else self._size(per).double()
         mean = value.sum() / size.sum()
-        group = (self.documents if documents is None else documents).unique(return_inverse=True)[1]
+        group = self.documents.unique(return_inverse=True)[1]
         count = int(group.max()) + 1
         total = torch.zeros(count).double().index_add(0, group, value - mean * size)
         error = (total.square().sum() * count / (count - 1)).sqrt() if count > 1 else math.nan
