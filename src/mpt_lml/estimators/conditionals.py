@@ -19,10 +19,6 @@ class _EstimatedConditional(ConditionalModel):
 
     model: LatentVariableModel
 
-    @property
-    def num_features(self) -> int:
-        return self.model.num_features
-
     def require_data(self, x: Tensor) -> None:
         self.model.require_data(x)
 
@@ -31,7 +27,7 @@ class _EstimatedConditional(ConditionalModel):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ImportanceConditional(_EstimatedConditional):
     """Self-normalized importance sampling: Σ_s w̄_s p(x_j | z_s) with w_s ∝ p(x_R, z_s)/q(z_s).
 
@@ -53,6 +49,7 @@ class ImportanceConditional(_EstimatedConditional):
     def __post_init__(self) -> None:
         spec = "model LatentVariableModel, num_samples 1.., generator, proposal Callable"
         require(vars(self), spec)
+        self.num_features = self.model.num_features
 
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -66,7 +63,7 @@ class ImportanceConditional(_EstimatedConditional):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class GibbsConditional(_EstimatedConditional):
     """Chains that alternate z given (x_R, x_A) and x_A given z; p(x_j | z) averaged along them.
 
@@ -94,6 +91,7 @@ class GibbsConditional(_EstimatedConditional):
 
     def __post_init__(self) -> None:
         require(vars(self), "model VAE, num_steps 1.., generator, corrected bool, num_chains 1..")
+        self.num_features = self.model.num_features
 
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class HMM(TractableModel):
             state, symbol = (emission <= 0).nonzero()[0].tolist()
             raise ValueError(f"emission must be positive, but emission[{state}, {symbol}] is 0.")
         self.initial, self.transition, self.emission = initial, transition, emission
-        self._num_features, (self.num_states, self.num_values) = num_features, emission.shape
+        self.num_features, (self.num_states, self.num_values) = num_features, emission.shape
         self._pairs_at_once = 2**21 // (8 * num_features * len(initial)) or 1  # a core's cache full
 
     @classmethod

@@ -71,7 +71,7 @@ class MaskedLM(ConditionalModel):
         self.batch_tokens = batch_tokens
         self.special_token_ids = torch.tensor(sorted({mask_token_id, *special_token_ids}))
         self._frame = (torch.tensor(list(prefix)).long(), torch.tensor(list(suffix)).long())
-        self._num_features = num_features
+        self.num_features = num_features
         takes_types = "token_type_ids" in signature(network.forward).parameters
         self._takes_types = takes_types and getattr(network.config, "type_vocab_size", 0) > 1
         self._pairs_at_once = batch_tokens // (len(prefix) + num_features + len(suffix)) or 1

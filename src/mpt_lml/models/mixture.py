@@ -43,7 +43,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         require(locals(), "loadings D K, offset? D")
         offset = loadings.new_zeros(len(loadings)) if offset is None else offset
         self.loadings, self.offset, self._dtype = loadings, offset.to(loadings), loadings.dtype
-        self._num_features, self._latent_dim = loadings.shape
+        self.num_features, self.latent_dim = loadings.shape
         if grid is None:
             grid = grids.trapezoid(self.latent_dim, 40 if self.latent_dim < 3 else 20)
         self.grid = _fitting(grid, self.latent_dim).to(loadings)
@@ -131,7 +131,7 @@ class GridConditional(TractableModel):
     def __init__(self, model: LatentVariableModel, grid: Grid) -> None:
         require(locals(), "model LatentVariableModel")
         self.model, self.grid = model, _fitting(grid, model.latent_dim)
-        self._num_features = model.num_features
+        self.num_features = model.num_features
 
     def require_data(self, x: Tensor) -> None:
         self.model.require_data(x)

@@ -39,7 +39,7 @@ class PPCA(TractableModel):
         require_number("noise_variance", noise_variance, hint=hint)
         mean = loadings.new_zeros(len(loadings)) if mean is None else mean
         self.loadings, self.mean = loadings, mean.to(loadings)
-        self._num_features, self.latent_dim = loadings.shape
+        self.num_features, self.latent_dim = loadings.shape
         self.noise_variance = torch.as_tensor(noise_variance, dtype=loadings.dtype).to(loadings)
 
     @property

@@ -41,7 +41,7 @@ class ConjugateRegression(TractableModel):
         rate: float = 1.0,
     ) -> None:
         require(locals(), "inputs D k, prior_scale (0,inf), shape (0,inf), rate (0,inf)")
-        self.inputs, self._num_features = inputs, len(inputs)
+        self.inputs, self.num_features = inputs, len(inputs)
         self.prior_scale, self.shape, self.rate = prior_scale, shape, rate
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:

@@ -51,7 +51,7 @@ class SymbolBERT(ConditionalModel):
         with torch.random.fork_rng(devices=[]):  # transformers draws from the global generator
             torch.manual_seed(seed)
             self.network = BertForMaskedLM(config)
-        self._num_features, self.mask_token = num_features, num_symbols
+        self.num_features, self.mask_token = num_features, num_symbols
         self._pairs_at_once = 1024
 
     @classmethod

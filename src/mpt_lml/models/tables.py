@@ -31,7 +31,7 @@ class JointTable(TractableModel):
         total = probabilities.sum().item()
         if abs(total - 1.0) > 1e-9:
             raise ValueError(f"probabilities must sum to 1, got {total}. Divide by their sum.")
-        self.log_table, self._num_features = probabilities.double().log(), probabilities.ndim
+        self.log_table, self.num_features = probabilities.double().log(), probabilities.ndim
 
     @classmethod
     def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> "JointTable":
@@ -116,7 +116,7 @@ class ConditionalTable(ConditionalModel):
             )
         spec.require_finite("logits", logits)
         self.log_table = logits.double().log_softmax(dim=-1)
-        self._num_features, self.num_values = num_features, num_values
+        self.num_features, self.num_values = num_features, num_values
 
     @classmethod
     def of(

@@ -60,7 +60,7 @@ class VAE(LatentVariableModel):
         self.encoder, self.decoder = encoder, decoder
         weights = decoder.parameters() if isinstance(decoder, torch.nn.Module) else ()
         self._dtype = next((each.dtype for each in weights), None)
-        self._num_features, self._latent_dim = num_features, latent_dim
+        self.num_features, self.latent_dim = num_features, latent_dim
         self.likelihood, self.noise_variance = likelihood, noise_variance
 
     def encode(self, x: Float[Tensor, "... D"]) -> tuple[Tensor, Tensor]:

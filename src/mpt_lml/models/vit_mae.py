@@ -49,7 +49,7 @@ class ViTMAE(ConditionalModel):
         _require_network(network)
         self.network: Any = network
         self._pairs_at_once = 512
-        self._num_features = int(network.vit.embeddings.patch_embeddings.num_patches)
+        self.num_features = int(network.vit.embeddings.patch_embeddings.num_patches)
         self.device = network.decoder.mask_token.device
         count, table = self.num_features, (self.num_features,) * 2 + (self.pixels_per_patch,)
         sizes = f"{count} mask sizes, or of each size and pixel {table}"
