@@ -357,11 +357,6 @@ def _tokens() -> dict[str, Case]:
                 and v.numel() > 0 and v.layout == torch.strided and bool(((v >= 0) & (v < 2)).all()))
         ),
         "data.Tokens.sample_ranks": case(TOKENS.sample_ranks, generator=generator()),
-        "data.Tokens.sizes_at": case(
-            TOKENS.sizes_at, rates=token_ids(torch.tensor([15, 50]), 1, 100).but(
-                legal=lambda v: isinstance(v, Tensor) and v.ndim == 1 and v.dtype == torch.int64
-                and v.numel() > 0 and v.layout == torch.strided and bool(((v >= 1) & (v <= 100)).all()))
-        ),
         "data.encode": case(
             data.encode,
             tokenizer=reader(),

@@ -3,14 +3,13 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mpt_lml.score.door import Scorer
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     number: int  # in the file, from 1
     texts: tuple[str, ...]  # what is encoded; answers: prompt + option
     document: int = 0

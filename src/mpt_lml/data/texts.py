@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpt_lml.data.places import (
     PUBLISHED,
@@ -25,8 +24,7 @@ _WRITTEN = tuple(PUBLISHED["written"])
 _DEFAULT = "data.sentences('written')"
 
 
-@dataclass(frozen=True)
-class Sentences:
+class Sentences(NamedTuple):
     """Texts in the order of their file; ``second`` is the other half of each pair."""
 
     first: tuple[str, ...]

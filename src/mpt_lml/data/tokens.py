@@ -65,12 +65,6 @@ class Tokens:
         noise = torch.rand(self.ids.shape, generator=generator, dtype=torch.float64)
         return noise.masked_fill(~self.maskable, 2.0).argsort(dim=1).argsort(dim=1)
 
-    def sizes_at(self, rates: Int[Tensor, " R"]) -> Int[Tensor, "N R"]:
-        """M = ⌈rD/100⌉ for rates r in percent: the size on whose step of the curve r lies."""
-        require(locals(), "int rates R")
-        require({"rates": rates.tolist()}, "rates* 1..100")
-        return -(-rates[None, :] * self.num_features[:, None] // 100)
-
 
 def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> "PreTrainedTokenizerBase":
     """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer.

@@ -129,11 +129,6 @@ def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> T
     return log_normal(x - output, torch.tensor(noise_variance, dtype=x.dtype, device=x.device))
 
 
-def divergence_from_prior(mean: Float[Tensor, "... K"], variance: Tensor) -> Float[Tensor, "..."]:
-    """KL(N(mean, diag variance) ‖ N(0, I)), nats (Kingma & Welling 2014, Appendix B)."""
-    return 0.5 * (mean.square() + variance - variance.log() - 1.0).sum(dim=-1)
-
-
 def dense_parameters(
     num_features: int,
     hidden: Sequence[int],

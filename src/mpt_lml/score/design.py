@@ -80,7 +80,7 @@ class Design:
         count = self.num_masks * len(self.columns)
         ranks = row.rows(torch.zeros(count).long()).sample_ranks(generator=generator)
         if self.strata is None:
-            sizes = row.sizes_at(torch.tensor(self.rates))
+            sizes = -(-torch.tensor(self.rates) * row.num_features // 100)
         else:
             jitter = torch.rand(self.num_masks, self.strata, generator=generator)
             edges = torch.arange(self.strata + 1, dtype=torch.float64) / self.strata

@@ -14,7 +14,7 @@ for the variance of the mean. R = 2 is enough.
 import hashlib
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -32,8 +32,7 @@ MOST_ROUNDS = 64
 FIELDS = ("tokens", "windows", "passes", "score", "variance", "fourth", "orders", "pseudo")
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """What is asked of every row; see :func:`mpt_lml.score.sentences`."""
 
     num_masks: int
