@@ -188,8 +188,6 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str:
-    """Commit of the checkout this package runs from, ``unknown`` when it was installed."""
-
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(PACKAGE), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

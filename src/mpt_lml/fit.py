@@ -257,7 +257,6 @@ class _State:
         save_tensors(self.checkpoint.path, tensors, self.checkpoint.settings)
 
     def load(self, num_steps: int, schedules: Sequence[Schedule]) -> None:
-        """Go on from the file, after checking that it belongs to this configuration."""
         if self.checkpoint is None:
             return
         path, own = self.checkpoint.path, {"streams": len(self.generators), "rows": [*self.rows]}

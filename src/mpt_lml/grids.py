@@ -49,7 +49,6 @@ class Grid:
             raise ValueError("log_weights must be those of probabilities that sum to 1.")
 
     def __len__(self) -> int:
-        """G."""
         return len(self.nodes)
 
     @property

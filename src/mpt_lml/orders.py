@@ -103,18 +103,13 @@ def exact(model: ConditionalModel, x: Tensor) -> _OverOrders:
     True
     """
     require(locals(), "model ConditionalModel, x data")
-    per_datum = 8 * 4 * 2**model.num_features * model.num_features
-    parts = [_exact(model, x[rows]) for rows in chunks(len(x), per_datum)]
-    return _OverOrders(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-
-def _exact(model: ConditionalModel, x: Tensor) -> tuple[Tensor, ...]:
     instead = "orders.draw and orders.log_probability"
-    mask = masks.subsets(model.num_features, instead=instead)
-    some = chunks(len(mask) - 1, 8 * 4 * x.shape[0] * model.num_features)
-    parts = [model.log_conditional(x, mask[1:][rows].to(x.device)).cpu() for rows in some]
-    values = torch.cat(parts).to(torch.float64)
-    return tuple(over_orders(values, mask))
+    mask, parts = masks.subsets(model.num_features, instead=instead), []
+    for rows in chunks(len(x), 8 * 4 * mask.numel()):
+        some = chunks(len(mask) - 1, 8 * 4 * x[rows].shape[0] * model.num_features)
+        values = [model.log_conditional(x[rows], mask[1:][m].to(x.device)).cpu() for m in some]
+        parts.append(over_orders(torch.cat(values).to(torch.float64), mask))
+    return _OverOrders(*torch.cat(parts, dim=1))
 
 
 def mixture_bound(log_probability: Float[Tensor, "S N"], num_orders: int) -> Float[Tensor, "G N"]:

@@ -36,7 +36,6 @@ KINDS = {
 
 
 def add_to(commands: Any) -> None:
-    """The subcommand and its options."""
     about = {"help": "score your own texts or images with a masked model"}
     about["description"] = "\n".join(f"{kind:<10} {what}" for kind, what in KINDS.items())
     about["epilog"] = (
@@ -126,7 +125,6 @@ def _require_new(path: str | None) -> None:
 
 
 def _summary(found: Any) -> list[str]:
-    """What the rows say together."""
     if isinstance(found, score.SentenceCurves):
         columns = found.design.columns
         if not found.design.has_area:

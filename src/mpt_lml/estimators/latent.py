@@ -34,7 +34,6 @@ class GaussianProposal:
         require(vars(self), "mean N K, factor N K K, prior_share [0,1)", finite=False)
 
     def sample(self, num_samples: int, *, generator: torch.Generator) -> Float[Tensor, "S N K"]:
-        """``num_samples`` draws for every datum."""
         require(locals(), "num_samples 1.., generator")
         shape = (num_samples, *self.mean.shape)
         noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
@@ -45,7 +44,6 @@ class GaussianProposal:
         return torch.where((choice < self.prior_share)[..., None], noise, z)
 
     def log_density(self, z: Float[Tensor, "S N K"]) -> Float[Tensor, "S N"]:
-        """log q(z), nats."""
         require(vars(self) | {"z": z}, "mean N K, z ... N K", finite=False)
         white = torch.linalg.solve(self.factor, (z - self.mean)[..., None])[..., 0]
         log_volume = torch.linalg.slogdet(self.factor).logabsdet

@@ -161,7 +161,6 @@ class MaskedLM(ConditionalModel):
         return values[:, start : start + self.num_features]
 
     def _shown(self, ids: Tensor, mask: Tensor, generator: torch.Generator | None) -> Tensor:
-        """What the network sees instead of ``ids``."""
         shown = ids.masked_fill(mask, self.mask_token_id)
         if self.replacement == "mask":
             return shown

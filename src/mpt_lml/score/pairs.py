@@ -114,7 +114,6 @@ def pairs(
 
 
 def _fault(scorer: Scorer, one: Tokens, other: Tokens, n: int) -> str | None:
-    """Why a pair is not comparable."""
     x, y = (each.ids[n, : each.lengths[n]].tolist() for each in (one, other))
     if len(x) != len(y):
         return (

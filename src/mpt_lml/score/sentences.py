@@ -24,24 +24,17 @@ Unit = Literal["sentence", "token", "character", "byte"]
 
 @dataclass(frozen=True)
 class SentenceScores:
-    """Scores of N texts, in nats; float64.
+    """Scores of N texts in nats, every field (N,): float64, or counts.
 
-    Attributes
-    ----------
-    num_tokens, num_characters, num_bytes, num_windows, num_passes : Tensor (N,) int64
-        ``num_tokens``: those scored, D, no special and no unknown ones. A text longer than the
-        model takes is cut into ``num_windows``, each scored as if it stood alone. Texts that came
-        as token ids have no characters and bytes.
-    log_score, standard_error, degrees : Tensor (N,)
-        Mean of log p_σ over orders, its error over masks or orders (0 where every mask was visited)
-        and the degrees of freedom of that error.
-    inconsistency : Tensor (N,)
-        Standard deviation of log p_σ over orders. It is 0 for a joint distribution; it is no error
-        of ``log_score``, and says nothing about the truth. nan for fewer than two orders drawn.
-    pseudo_log_likelihood : Tensor (N,)
-        Σ_j log q(x_j | all others) (Salazar et al. 2020); nan where it was not asked for.
-    documents : Tensor (N,) int64
-        Which texts are of one document, and not independent.
+    ``log_score`` is the mean of log p_σ over orders, ``standard_error`` its error over masks or
+    orders (0 where every mask was visited) with its ``degrees`` of freedom. ``inconsistency`` is the
+    standard deviation of log p_σ over orders: 0 for a joint distribution, no error of ``log_score``,
+    silent about the truth; nan for fewer than two orders drawn. ``pseudo_log_likelihood`` is
+    Σ_j log q(x_j | all others) (Salazar et al. 2020); nan where it was not asked for.
+
+    ``num_tokens`` are those scored, D, no special and no unknown ones. A text longer than the model
+    takes is cut into ``num_windows``, each scored as if it stood alone. Texts that came as token ids
+    have no characters and bytes. Texts of one of the ``documents`` are not independent.
 
     >>> scores = sentences(
     ...     load(lambda i, m: torch.zeros(i.shape + (2,)).log_softmax(-1)), [[0, 1, 1]]
