@@ -104,9 +104,9 @@ def encode(
     require(locals(), "tokenizer PreTrainedTokenizerBase")
     _require_sentences(first, second)
     pairs = () if second is None else (list(second),)
-    wanted = {"return_special_tokens_mask": True, "return_token_type_ids": True}
+    wanted = ("special_tokens_mask", "token_type_ids", "attention_mask")
     how: Any = {"padding": True, "padding_side": "right", "return_tensors": "pt", "verbose": False}
-    found = tokenizer(list(first), *pairs, **wanted, **how)
+    found = tokenizer(list(first), *pairs, **how, **{f"return_{each}": True for each in wanted})
     ids, maskable = found["input_ids"], found["special_tokens_mask"] == 0
     if tokenizer.unk_token_id is not None:
         maskable &= ids != tokenizer.unk_token_id
