@@ -61,23 +61,19 @@ def log_probability(
     """
     require(locals(), "model ConditionalModel, x data")
     require_reveal(reveal, model.num_features)
-    steps = torch.arange(int(reveal.max()) + 1)[:, None]
-    size = 8 * 2 * len(steps) * x.shape[0] * model.num_features
-    parts = [_log_probability(model, x, reveal[rows], steps) for rows in chunks(len(reveal), size)]
+    steps, parts = torch.arange(int(reveal.max()) + 1)[:, None], []
+    for rows in chunks(len(reveal), 8 * 2 * len(steps) * x.shape[0] * model.num_features):
+        some = reveal[rows]
+        now = (some[:, None] == steps).flatten(0, 1)
+        used = now.any(dim=1)
+        now, hidden = now[used], (some[:, None] >= steps).flatten(0, 1)[used]
+        order = torch.arange(len(some)).repeat_interleave(len(steps))[used]
+        mask, which = hidden.unique(dim=0, return_inverse=True)
+        values = model.log_conditional(x, mask.to(x.device))[which.to(x.device)]
+        terms = (values * now[:, None].to(values)).sum(dim=-1)
+        total = terms.new_zeros(len(some), x.shape[0])
+        parts.append(total.index_add(0, order.to(x.device), terms))
     return torch.cat(parts)
-
-
-def _log_probability(model: ConditionalModel, x: Tensor, reveal: Tensor, steps: Tensor) -> Tensor:
-    now = (reveal[:, None] == steps).flatten(0, 1)
-    hidden = (reveal[:, None] >= steps).flatten(0, 1)
-    order = torch.arange(len(reveal)).repeat_interleave(len(steps))
-    used = now.any(dim=1)
-    now, order = now[used], order[used]
-    mask, which = hidden[used].unique(dim=0, return_inverse=True)
-    values = model.log_conditional(x, mask.to(x.device))[which.to(x.device)]
-    terms = (values * now[:, None].to(values)).sum(dim=-1)
-    total = terms.new_zeros(len(reveal), x.shape[0])
-    return total.index_add(0, order.to(x.device), terms)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,14 @@ def encode(
     tensor([7])
     """
     require(locals(), "tokenizer PreTrainedTokenizerBase")
-    _require_sentences(first, second)
+    require_texts(first, "first")
+    require(locals(), "first* str, second? Sequence, second?* str")
+    if second is not None and len(second) != len(first):
+        raise ValueError(f"{len(first)} first sentences came with {len(second)} second ones.")
+    for name, sentences in (("first", first), ("second", second or ())):
+        for number, sentence in enumerate(sentences):
+            if not sentence.strip():
+                raise ValueError(f"sentence {number} is empty: no word to score in {name}.")
     pairs = () if second is None else (list(second),)
     wanted = ("special_tokens_mask", "token_type_ids", "attention_mask")
     how: Any = {"padding": True, "padding_side": "right", "return_tensors": "pt", "verbose": False}
@@ -125,14 +132,3 @@ def require_texts(texts: Any, name: str = "texts") -> None:
     for each in [texts] if isinstance(texts[0], str) else texts:
         one = each.tolist() if isinstance(each, Tensor) else each
         require({name: one}, f"{name}* " + ("str" if each is texts else "0.."))
-
-
-def _require_sentences(first: Sequence[str], second: Sequence[str] | None) -> None:
-    require_texts(first, "first")
-    require(locals(), "first* str, second? Sequence, second?* str")
-    if second is not None and len(second) != len(first):
-        raise ValueError(f"{len(first)} first sentences came with {len(second)} second ones.")
-    for name, sentences in (("first", first), ("second", second or ())):
-        for number, sentence in enumerate(sentences):
-            if not sentence.strip():
-                raise ValueError(f"sentence {number} is empty: no word to score in {name}.")
