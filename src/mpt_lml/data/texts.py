@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpt_lml.data.places import (
     PUBLISHED,
@@ -16,7 +16,6 @@ from mpt_lml.data.places import (
 )
 from mpt_lml.spec import require
 
-_CARD = "make it as the model card says (book/results/small_bert/README.md)"
 _BOOKS, _WIKITEXT, _GLUE = (PUBLISHED[name] for name in ("books", "wikitext-2", "glue"))
 _UNKNOWN = re.compile(r"\[UNK\]")  # stands in a text for a word that its publisher took out
 NAMES = ("written", *(name for name in _GLUE if " " not in name), "books", "wikitext-2")
@@ -92,9 +91,7 @@ def bert_vocabulary() -> Path:
 
     Raises ``DataNotFoundError`` when it is not there, ``CorruptDataError`` for another one.
     """
-    own = "the small BERT of the book, which brings its own"
-    fetch = "fetch vocab.txt of bert-base-uncased and put it there"
-    return _found("BERT's vocabulary", PUBLISHED["vocabulary"], fetch, own)
+    return _found("BERT's vocabulary", PUBLISHED["vocabulary"])
 
 
 def _split_sentences(passage: str) -> Iterator[str]:
@@ -107,15 +104,14 @@ def _split_sentences(passage: str) -> Iterator[str]:
 
 
 def _books(split: Split) -> str:
-    content = _text(_found("books", _BOOKS, f"{_CARD}; no hub is asked for it", again=_CARD))
+    content = _text(_found("books", _BOOKS))
     start = content.index(_BOOKS["first_held_out"])
     return content[start:] if split == "test" else content[:start]
 
 
 def _wikitext(split: Split) -> str:
     """The published tokenization is undone: ``@-@``, spaced punctuation, ``<unk>`` for rare words."""
-    remedy = "fetch it from where it is published; no hub is asked for it"
-    lines = _text(_found("wikitext-2", _WIKITEXT[split], remedy)).splitlines()
+    lines = _text(_found("wikitext-2", _WIKITEXT[split])).splitlines()
     kept = [line for line in lines if line.strip() and not line.strip().startswith("=")]
     joined = re.sub(r" @(.)@ ", r"\1", "\n\n".join(kept)).replace("<unk>", "[UNK]")
     return re.sub(r" ([,.;:!?)])", r"\1", joined.replace("( ", "("))
@@ -123,9 +119,9 @@ def _wikitext(split: Split) -> str:
 
 def _glue(name: str) -> Sentences:
     table, hub = _GLUE[name], "nyu-mll/glue"
-    path = None if local("glue") is None else _found(name, table, hub)
+    path = None if local("glue") is None else _found(name, table | {"hub": hub})
     if path is None:
-        subset, split, *names = table["hub"].split()
+        subset, split, *names = table["rows"].split()
         rows = from_hub(not_found(name, table["file"], hub, _DEFAULT), hub, subset, split=split)
         columns = [tuple(map(str, rows[each])) for each in names]
     else:
@@ -149,19 +145,13 @@ def _glue(name: str) -> Sentences:
     return Sentences(*columns)
 
 
-def _found(
-    name: str,
-    about: dict[str, Any],
-    hub: str,
-    default: str = _DEFAULT,
-    again: str = "fetch it again",
-) -> Path:
+def _found(name: str, about: dict[str, str]) -> Path:
     """The local file, the published one where its checksum is known."""
     path = local(about["file"])
     if path is None:
-        raise not_found(name, about["file"], hub, default)
+        raise not_found(name, about["file"], about["hub"], about.get("default", _DEFAULT))
     if "sha256" in about:
-        checked(path, about["sha256"], again)
+        checked(path, about["sha256"], about.get("again", "fetch it again"))
     return path
 
 
