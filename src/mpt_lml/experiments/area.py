@@ -19,11 +19,8 @@ from mpt_lml.theory.rates import random_loadings_curve
 @experiment(
     "figure-4",
     cost="about 15 s",
-    quick={
-        "num_data": 50,
-        "num_features": 20,
-        "panels": (("left", 2, 1), ("center", 2, 10), ("right", 10, 5)),
-    },
+    quick={"num_data": 50, "num_features": 20}
+    | {"panels": (("left", 2, 1), ("center", 2, 10), ("right", 10, 5))},
     gpu=False,
 )
 class Figure4(Experiment):
@@ -31,8 +28,7 @@ class Figure4(Experiment):
 
     Three panels as (K, P), on the paper's own draw and on data from the model with the same loadings.
     One mask per size leaves much to chance: those panels draw under fifteen more seeds. Arrays, for
-    panel in (left, center, right) and draw in (paper, model): ``score/PANEL/DRAW`` (seeds, D),
-    ``lml/PANEL/DRAW`` ().
+    draw in (paper, model): ``score/PANEL/DRAW`` (seeds, D), ``lml/PANEL/DRAW`` ().
     """
 
     num_data: int = 1000
@@ -108,8 +104,7 @@ class CurveShape(Experiment):
         used = []
 
         def smooth(latent_dim: int, num_masks: int, seed: int) -> dict[str, Tensor]:
-            sizes = (self.num_data, self.num_features, latent_dim)
-            model, x = paper_problem(sizes, seeded(seed))
+            model, x = paper_problem((self.num_data, self.num_features, latent_dim), seeded(seed))
             used.append(x)
             moments = {"paper": objectives.second_moment(x), "model": model.covariance}
             of = partial(dense_curve, model, num_masks=num_masks)
