@@ -129,7 +129,6 @@ class Figure3Lower(Experiment):
     latent_dim: int = 10
     noise_variance: float = 0.1
     num_steps: int = 3000
-    batch_size: int = 100
     learning_rate: float = 1e-3
     track_every: int = 200
     track_data: int = 100
@@ -159,7 +158,7 @@ class Figure3Lower(Experiment):
         start = vae.dense_parameters(*sizes, generators=generators, partial=partial)
 
         def on_minibatch(p: Parameters, g: Generators) -> Tensor:
-            rows = [torch.randint(len(x), (self.batch_size,), generator=own) for own in g]
+            rows = [torch.randint(len(x), (100,), generator=own) for own in g]
             return objective(p, x[torch.stack(rows).to(x.device)], g, self)
 
         return fit.maximize(

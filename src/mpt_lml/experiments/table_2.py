@@ -142,13 +142,10 @@ class PublishedCurves(Experiment):
     def run(self, bench: Bench) -> Outcome:
         found = published_curves()
         arrays = {f"area/{key}": PAPER_UNIT * curve.mean() for key, curve in found.items()}
-        for name in SETS:
-            of_set = shape(found[f"pretrained/{name}"], found[f"random/{name}"])
-            arrays |= {f"{key}/{name}": value for key, value in of_set.items()}
-        where, bias, tail, flat = (
-            torch.stack([arrays[f"{key}/{name}"] for name in SETS])
-            for key in ("crossover", "bias", "tail", "flatness")
-        )
+        pairs = [(found[f"pretrained/{name}"], found[f"random/{name}"]) for name in SETS]
+        read = bench.stack(lambda pair: shape(*pair), pairs, "set")
+        for key, rows in read.items():
+            arrays |= {f"{key}/{name}": row for name, row in zip(SETS, rows, strict=True)}
         findings, cut = {}, 0
         for kind, row in PRINTED.items():
             for name, printed in zip(SETS, row, strict=False):
@@ -156,12 +153,13 @@ class PublishedCurves(Experiment):
                 findings[f"table-2/{kind}-{name}"] = Finding(area)
                 cut += printed == f"{math.trunc(100 * area) / 100:.2f}" != f"{area:.2f}"
         findings |= {
-            "fig-5-right-flat": Finding(flat[:4].max().item()),  # of the printed sets the worst
-            "fig-5-right-tail": Finding(tail[:4].min().item()),
+            # of the printed sets the worst
+            "fig-5-right-flat": Finding(read["flatness"][:4].max().item()),
+            "fig-5-right-tail": Finding(read["tail"][:4].min().item()),
             "table-2-cut-digits": Finding(float(cut)),
-            "crossover/bert-base": Finding.over(where / 100),
+            "crossover/bert-base": Finding.over(read["crossover"] / 100),
         }
-        for rate, over in zip((15, 25, 40), bias.T, strict=True):
+        for rate, over in zip((15, 25, 40), read["bias"].T, strict=True):
             findings[f"bias/bert-base-{rate}"] = Finding.over(over)
         return Outcome(findings, arrays, checksum(found.values()))
 
