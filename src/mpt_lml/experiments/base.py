@@ -180,7 +180,7 @@ def experiment(
     resumable: bool = False,
     gpu: bool = True,
 ) -> Callable[[_Class], _Class]:
-    """Register a class as frozen settings under ``name``; what its runs keep names these."""
+    """Register a class as frozen settings under ``name``; its docstring begins with its title."""
     about: dict[str, Any] = {"name": name, "cost": cost, "resumable": resumable, "gpu": gpu}
 
     def register(cls: _Class) -> _Class:

@@ -67,13 +67,12 @@ class Problem:
         """Standard error of one gap, one order a sequence, by what source and network share."""
         source = self.by_size(self.values).sum(dim=2)
         network = source - area
-        pairs = {
-            "same masks, all tokens": area[:, 0],
-            "same sequences, other masks": source[:, 0] - network[:, 1],
-        }
-        errors = {f"error/{name}": mean_and_error(each)[1] for name, each in pairs.items()}
         separate = (source[:, 0].var() + network[:, 0].var()) / len(source)
-        return errors | {"error/other sequences": separate.sqrt()}
+        return {
+            "error/same masks, all tokens": mean_and_error(area[:, 0])[1],
+            "error/same sequences, other masks": mean_and_error(source[:, 0] - network[:, 1])[1],
+            "error/other sequences": separate.sqrt(),
+        }
 
 
 def training_masks(law: str, count: int, features: int, generator: torch.Generator) -> Tensor:
