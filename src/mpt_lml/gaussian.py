@@ -235,8 +235,7 @@ class LowRankPosterior:
         given = vars(self) | {"moment": moment}
         require(given, "loadings ... D k, moment ... D D", finite=False)
         _require_digits(0.5 * self.scale**2, moment)
-        # One moment for all: a single large product. One each: a batched product over the masks.
-        cross = self.seen @ (moment if moment.ndim == 2 else moment[..., None, :, :])
+        cross = (self.seen.flatten(-3, -2) @ moment).unflatten(-2, self.seen.shape[-3:-1])
         return moment.diagonal(dim1=-2, dim2=-1)[..., None, :], cross, cross @ self.seen.mT
 
 

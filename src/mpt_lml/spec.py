@@ -52,7 +52,8 @@ def require(given: Mapping[str, Any], spec: str, *, finite: bool = True, **sizes
     if len(set(floats.values())) > 1:
         raise TypeError(f"tensors must share one dtype, got {floats}: convert with .to(dtype).")
     try:
-        torch.broadcast_shapes(*lead)
+        if len({*lead, torch.Size()}) > 2:  # else they are equal or none
+            torch.broadcast_shapes(*lead)
     except RuntimeError:
         raise ValueError(f"leading axes must be equal or 1, got {_shapes(seen)}.") from None
 
