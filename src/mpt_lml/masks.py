@@ -3,8 +3,6 @@
 Everywhere **True means masked**.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from abc import ABC, abstractmethod

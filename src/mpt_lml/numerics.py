@@ -1,7 +1,5 @@
 """Small numerical pieces that everything else trusts (floor 0)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -12,10 +10,6 @@ LOG_2PI = math.log(2.0 * math.pi)
 
 WORKING_BYTES = 2**27
 """Bytes (128 MiB) that one batch of intermediate results may take before work is cut into chunks."""
-
-
-class NotPositiveDefiniteError(ValueError):
-    """A matrix that has to be positive definite is not."""
 
 
 def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
