@@ -4,8 +4,6 @@ Coordinates are numbered 0..D−1. The coordinate at position t of an order o is
 *after* it, o_{t+1}..o_D (Moreno-Muñoz et al. 2023). Every expression is exact and in nats.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, permutations, product

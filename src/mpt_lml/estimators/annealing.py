@@ -1,7 +1,5 @@
 """Annealed importance sampling: of log p(x) over z, and of PPCA's evidence over the loadings."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -16,8 +14,6 @@ from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.results import Estimate
 from mpt_lml.spec import require
 
-__all__ = ["ais", "annealed_evidence"]
-
 _Chains = tuple[Tensor, Tensor, Tensor]  # where they are, the log-likelihood there and its slope
 
 
@@ -28,12 +24,11 @@ def ais(
     num_temperatures: int,
     *,
     generator: torch.Generator,
-    num_leapfrog: int = 5,
 ) -> Estimate:
     """Annealed importance sampling from the prior to p(z | x), mean over the data, nats (Neal 2001).
 
     Densities p(z) p(x | z)^β with β from 0 to 1 along a sigmoid, one Hamiltonian move of
-    ``num_leapfrog`` leapfrogs at each (Wu et al. 2017), its step size by the acceptance of a datum's
+    five leapfrogs at each (Wu et al. 2017), its step size by the acceptance of a datum's
     chains. The value is a lower bound in expectation; the standard error is over chains.
 
     >>> model, g = BernoulliPCA(torch.zeros(3, 2)), torch.Generator().manual_seed(0)
@@ -41,7 +36,7 @@ def ais(
     -2.0794 ± 0.0000 nats
     """
     require(locals(), "model LatentVariableModel, x data, generator")
-    require(locals(), "num_chains 2.., num_temperatures 2.., num_leapfrog 1..")
+    require(locals(), "num_chains 2.., num_temperatures 2..")
 
     def log_likelihood(z: Tensor) -> Tensor:
         return model.log_joint(x, z) - model.log_prior(z)
@@ -53,7 +48,7 @@ def ais(
     betas = ((raw - raw[0]) / (raw[-1] - raw[0])).tolist()
     for before, beta in itertools.pairwise(betas):
         log_weight = log_weight + (beta - before) * state[1]
-        state, took = _hamiltonian_move(state, log_likelihood, beta, step, num_leapfrog, generator)
+        state, took = _hamiltonian_move(state, log_likelihood, beta, step, 5, generator)
         rate = took.to(x).mean(dim=0)[None, :, None]
         step = (step * torch.where(rate > 0.65, 1.05, 0.95)).clamp(1e-4, 1.0)
     return mean_over_data(log_weight)
