@@ -227,9 +227,8 @@ def stratified_masks(
         require(locals() | {"generator": g}, "num_masks 1.., num_features 1.., generator")
         rows.append(torch.rand(1 + num_masks * num_features, generator=g, dtype=torch.float64))
     shift, values = torch.stack(rows).tensor_split([1], dim=1)
-    levels = _quantiles(num_masks, shift)
-    sizes = torch.stack([each._at(levels, num_features) for each in laws])
-    mask = from_ranks(values.unflatten(1, (num_masks, -1)).argsort(dim=-1), sizes)
+    levels, ranks = _quantiles(num_masks, shift), values.view(len(rows), num_masks, -1).argsort()
+    mask = from_ranks(ranks, torch.stack([each._at(levels, num_features) for each in laws]))
     mask = mask[0] if isinstance(law, SizeLaw) else mask
     return mask[..., 0, :, :] if isinstance(generator, Generator) else mask
 

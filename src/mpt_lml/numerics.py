@@ -14,7 +14,7 @@ WORKING_BYTES = 2**27
 
 def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
     """Log-density of ``residual`` under N(0, ``variance``), elementwise, in nats."""
-    return -0.5 * (LOG_2PI + variance.log() + residual.square() / variance)
+    return residual.square() * (-0.5 / variance) - 0.5 * (LOG_2PI + variance.log())
 
 
 def log_bernoulli(x: Tensor, logits: Tensor) -> Tensor:

@@ -50,8 +50,7 @@ def require(given: Mapping[str, Any], spec: str, *, finite: bool = True, **sizes
     if len(set(floats.values())) > 1:
         raise TypeError(f"tensors must share one dtype, got {floats}: convert with .to(dtype).")
     try:
-        if len({*lead, torch.Size()}) > 2:  # else they are equal or none
-            torch.broadcast_shapes(*lead)
+        torch.broadcast_shapes(*lead if len({*lead, ()}) > 2 else ())  # one shape needs no look
     except RuntimeError:
         raise ValueError(f"leading axes must be equal or 1, got {_shapes(seen)}.") from None
 

@@ -12,7 +12,7 @@ import torch
 from models import generator
 from scipy import stats
 
-from mpt_lml import experiments, masks, networks
+from mpt_lml import masks, networks
 from mpt_lml.data import DataNotFoundError, texts, tokens
 from mpt_lml.experiments import text_probe
 from mpt_lml.experiments.small_bert import FIXED, training_masks
@@ -123,8 +123,9 @@ def test_cola_is_tested_on_its_own_test_sentences() -> None:
     assert of.test.sum() == 1043 and of.y[of.test].sum() == 721
 
 
-def test_what_is_found() -> None:
-    found = experiments.run("text-probes", "quick")
+@pytest.mark.xdist_group("text-probes")
+def test_what_is_found(quick) -> None:
+    found, _ = quick("text-probes")
     rows = found.arrays["found/cola"]
     assert rows.shape == (4, 2, 3, 6)  # laws, seeds, steps 0, 2 and 4
     assert (rows[1:, :, 0] == rows[:1, :, 0]).all()  # no law has acted before the first step

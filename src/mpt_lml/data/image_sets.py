@@ -6,6 +6,7 @@ import math
 import tarfile
 import zipfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -72,10 +73,7 @@ def images(name: str = "digits", split: Split = "train") -> Images:
     """
     require(locals(), "split train|test, name str")
     if name == "digits":
-        from sklearn.datasets import load_digits
-
-        rows = torch.from_numpy(load_digits().images / 16.0).flatten(1)
-        return Images(rows[_held_out(len(rows), 3, split)], (8, 8))
+        return Images(_digits(split)[:, :64] / 16.0, (8, 8))
     if name not in _SETS:
         known = ", ".join(["digits", *_SETS])
         raise ValueError(f"unknown image data {name!r}; there are {known}.")
@@ -95,15 +93,19 @@ def images(name: str = "digits", split: Split = "train") -> Images:
 def labels(name: str, split: Split) -> Int[Tensor, " N"]:
     """The class of each of :func:`images`, in their order: of ``digits`` or ``fashion_mnist``."""
     if name == "digits":
-        from sklearn.datasets import load_digits
-
-        rows = torch.from_numpy(load_digits().target).long()
-        return rows[_held_out(len(rows), 3, split)]
+        return _digits(split)[:, 64].long()
     folder = local(name)
     if folder is None or f"{split} labels" not in _SETS[name]:
         hub = _SETS[name]["hub"]
         raise not_found(f"labels of {name}", f"{name}/*.gz", hub, "labels('digits')")
     return torch.tensor(_read_idx(folder, f"{split} labels")).long()
+
+
+def _digits(split: Split) -> Float[Tensor, "N 65"]:
+    """Pixels and class, from scikit-learn's file: to import it would take a second."""
+    (folder,) = find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr, misc]
+    rows = torch.tensor(np.loadtxt(Path(folder, "datasets/data/digits.csv.gz"), delimiter=","))
+    return rows[_held_out(len(rows), 3, split)]
 
 
 def _held_out(count: int, step: int, split: Split) -> Tensor:
