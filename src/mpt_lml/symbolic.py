@@ -183,12 +183,7 @@ def _log_determinant_part(expression: sp.Expr) -> sp.Expr:
 
 def _log_of_factors(argument: sp.Expr) -> sp.Expr:
     """log of a positive rational function, as a combination of logs of its irreducible factors."""
-    if argument.is_number:
-        return sp.expand_log(sp.log(argument))
-    top, bottom = (sp.factor_list(part) for part in sp.fraction(sp.cancel(argument)))
-    logs = [power * sp.log(factor) for factor, power in top[1]]
-    logs += [-power * sp.log(factor) for factor, power in bottom[1]]
-    return sp.Add(sp.log(top[0] / bottom[0]), *logs)
+    return sp.expand_log(sp.log(sp.factor(argument)), force=True)
 
 
 def _mean(expressions: Iterable[sp.Expr]) -> sp.Expr:
