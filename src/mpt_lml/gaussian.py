@@ -172,8 +172,9 @@ class LowRankPosterior:
         return self.noise_variance[..., None, None] * (1.0 + self.white.square().sum(dim=-2))
 
     def explain(self, centered: Tensor) -> tuple[Tensor, Tensor]:
-        """E[z | x_R] of every datum, (..., P, N, K), and what it leaves of x, (..., P, N, D)."""
-        require(vars(self) | {"centered": centered}, "loadings ... D k, centered N D", finite=False)
+        """E[z | x_R], (..., P, N, K), of every datum or of each set's own, and what it leaves of x."""
+        given = vars(self) | {"centered": centered}
+        require(given, "loadings ... D k, centered ... N D", finite=False)
         seen = centered @ self.seen.mT
         latent = torch.linalg.solve_triangular(self.factor, seen, upper=False, left=False)
         residual = centered - latent @ self.loadings[..., None, :, :].mT
@@ -182,7 +183,7 @@ class LowRankPosterior:
             _require_digits(0.3 * self.scale * far, residual)
         return latent, residual
 
-    def log_conditional(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N D"]:
+    def log_conditional(self, centered: Float[Tensor, "... N D"]) -> Float[Tensor, "*B P N D"]:
         """log p(x_j | x_R) of every datum; meaningful where j is not in R."""
         return log_normal(self.explain(centered)[1], self.variance()[..., None, :])
 

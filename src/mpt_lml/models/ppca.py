@@ -40,6 +40,7 @@ class PPCA(TractableModel):
         mean = loadings.new_zeros(len(loadings)) if mean is None else mean
         self.loadings, self.mean = loadings, mean.to(loadings)
         self.num_features, self.latent_dim = loadings.shape
+        self._pairs_at_once = 2**22 // (32 * loadings.numel() or 1) or 1  # fits a cache
         self.noise_variance = torch.as_tensor(noise_variance, dtype=loadings.dtype).to(loadings)
 
     @property
@@ -108,6 +109,9 @@ class PPCA(TractableModel):
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         return self._given(~mask).log_conditional(x - self.mean)
+
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self._given(~mask).log_conditional((x - self.mean)[:, None])[:, 0]
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         return self._mean("log_marginal", x, observed)
