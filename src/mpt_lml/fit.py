@@ -214,7 +214,14 @@ class _State:
         try:
             self.see(look)
             for _ in progress(range(self.done, num_steps), label):
-                self.attempt(gradient)
+                # Nothing is updated yet: with the generators put back, a failed step never began.
+                before = [generator.get_state() for generator in self.generators]
+                try:
+                    gradient(self.done)
+                except BaseException:
+                    for generator, state in zip(self.generators, before, strict=True):
+                        generator.set_state(state)
+                    raise
                 whole = False
                 for mover in movers:
                     mover.step()
@@ -232,16 +239,6 @@ class _State:
         if self.seen < self.done:
             look(self.done)
             self.seen = self.done
-
-    def attempt(self, gradient: Callable[[int], None]) -> None:
-        """Nothing is updated yet: with the generators put back, a failed step never began."""
-        before = [generator.get_state() for generator in self.generators]
-        try:
-            gradient(self.done)
-        except BaseException:
-            for generator, state in zip(self.generators, before, strict=True):
-                generator.set_state(state)
-            raise
 
     def save(self) -> None:
         if self.checkpoint is None:

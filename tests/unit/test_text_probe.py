@@ -12,7 +12,7 @@ import torch
 from models import generator
 from scipy import stats
 
-from mpt_lml import masks, networks
+from mpt_lml import experiments, masks, networks
 from mpt_lml.data import DataNotFoundError, texts, tokens
 from mpt_lml.experiments import text_probe
 from mpt_lml.experiments.small_bert import FIXED, training_masks
@@ -138,3 +138,19 @@ def test_what_is_found(quick) -> None:
     for name in ("supervised", "pieces"):
         values = found.arrays[f"{name}/cola"]
         assert ((values > 0.5) & (values <= 1)).all()
+
+
+def test_each_set_has_accuracies_of_its_own(monkeypatch) -> None:
+    read = text_probe.labeled
+
+    def other_classes(name: str, tokenizer: object) -> list:
+        every = read("written", tokenizer)
+        if name == "written":
+            return every
+        return [of._replace(y=(of.x > 0).sum(dim=1) % 2) for of in every]
+
+    monkeypatch.setattr(text_probe, "labeled", other_classes)
+    few = {"num_steps": 2, "sets": ("written", "odd")}
+    found = experiments.run("text-probes", "quick", **few).arrays
+    one, other = found["found/cola"], found["found/odd"]
+    assert torch.equal(one[..., :5], other[..., :5]) and not torch.equal(one, other)

@@ -1,6 +1,6 @@
 """What the paper gives: its own draw of data, and the curves that the authors stored."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +15,7 @@ from mpt_lml.spec import require
 _SHA256 = "d23dfb0ea9c8a57a807a2099186b11351d777c80912b4fc27ba63c974bee0ad6"
 
 
-@dataclass(frozen=True)
-class GaussianDraw:
+class GaussianDraw(NamedTuple):
     """Data of the paper's PPCA experiments with the loadings they were drawn from."""
 
     x: Float[Tensor, "N D"]
