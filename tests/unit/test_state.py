@@ -16,11 +16,10 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from sklearn import datasets
 from tiny_bert import tiny, tokenizer
 
 from mpt_lml import experiments, fit, networks
-from mpt_lml.data import texts
+from mpt_lml.data import image_sets, texts
 from mpt_lml.experiments import base, cli, training
 from mpt_lml.experiments.base import Outcome
 from mpt_lml.files import CheckpointMismatchError, load_tensors, read_json, save_tensors
@@ -112,9 +111,8 @@ def test_other_data_are_refused(
 ) -> None:
     """Whatever the run draws on is changed where it comes from."""
     _, folder = done(name)
-    digits = datasets.load_digits()
-    digits.images = digits.images[::-1].copy()
-    monkeypatch.setattr(datasets, "load_digits", lambda: digits)
+    digits = image_sets._digits
+    monkeypatch.setattr(image_sets, "_digits", lambda split: digits(split).flip(0))
     monkeypatch.setattr(texts, "_WRITTEN", texts._WRITTEN[::-1])
     problem, sample = training.paper_problem, HMM.sample
 

@@ -8,6 +8,7 @@ import math
 import tarfile
 import zipfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -71,11 +72,8 @@ class Images:
 
     def __post_init__(self) -> None:
         require(vars(self), "pixels N D, shape tuple, shape* 1..")
-        if (
-            len(self.shape) < 2
-            or self.shape[2:] not in ((), (3,))
-            or math.prod(self.shape) != self.pixels.shape[1]
-        ):
+        fits = len(self.shape) >= 2 and self.shape[2:] in ((), (3,))
+        if not fits or math.prod(self.shape) != self.pixels.shape[1]:
             raise ValueError(f"shape must be (H, W) or (H, W, 3) of the pixels, got {self.shape}.")
         if self.pixels.min() < 0 or self.pixels.max() > 1:
             raise ValueError("pixels must lie in [0, 1]. Divide bytes by 255.")
@@ -100,10 +98,7 @@ def images(name: str = "digits", split: Split = "train") -> Images:
     """
     require(locals(), "split train|test, name str")
     if name == "digits":
-        from sklearn.datasets import load_digits
-
-        rows = torch.from_numpy(load_digits().images / 16.0).flatten(1)
-        return Images(rows[_held_out(len(rows), 3, split)], (8, 8))
+        return Images(_digits(split)[:, :-1] / 16.0, (8, 8))
     if name not in _HUB:
         known = ", ".join(["digits", *_HUB])
         raise ValueError(f"unknown image data {name!r}; there are {known}.")
@@ -113,24 +108,25 @@ def images(name: str = "digits", split: Split = "train") -> Images:
     else:
         pixels = _read_idx(folder, split) if name in _MD5 else _read_color(folder)
     rows = torch.tensor(pixels).flatten(1)
-    if name in _COLOR_SETS:
-        rows = rows[_held_out(len(rows), 5, split)].float().div_(255.0)
-    else:
-        rows = rows.double() / 255.0
-    return Images(rows, tuple(map(int, pixels.shape[1:])))
+    rows = rows[_held_out(len(rows), 5, split)].float() if name in _COLOR_SETS else rows.double()
+    return Images(rows.div_(255.0), tuple(map(int, pixels.shape[1:])))
 
 
 def labels(name: str, split: Split) -> Int[Tensor, " N"]:
     """The class of each of :func:`images`, in their order: of ``digits`` or ``fashion_mnist``."""
     if name == "digits":
-        from sklearn.datasets import load_digits
-
-        rows = torch.from_numpy(load_digits().target).long()
-        return rows[_held_out(len(rows), 3, split)]
+        return _digits(split)[:, -1].long()
     folder = local(name)
     if folder is None or f"{split} labels" not in _MD5[name]:
         raise not_found(f"labels of {name}", f"{name}/*.gz", _HUB[name][0], "labels('digits')")
     return torch.tensor(_read_idx(folder, f"{split} labels")).long()
+
+
+def _digits(split: Split) -> Float[Tensor, "N 65"]:
+    """Levels 0..16 and the class, from scikit-learn's file: to import the library takes 2 s."""
+    package = Path(getattr(find_spec("sklearn"), "origin", "")).parent
+    rows = torch.from_numpy(np.loadtxt(package / "datasets/data/digits.csv.gz", delimiter=","))
+    return rows[_held_out(len(rows), 3, split)]
 
 
 def _held_out(count: int, step: int, split: Split) -> Tensor:
@@ -163,9 +159,8 @@ def _read_color(folder: Path) -> np.ndarray:
         pixels = (_read_npz if path.suffix == ".npz" else _read_tar)(path)
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
         # Without numpy's words, which advise to unpickle what is no array.
-        raise CorruptDataError(
-            f"{path} cannot be read. It may be truncated; fetch it again."
-        ) from error
+        message = f"{path} cannot be read. It may be truncated; fetch it again."
+        raise CorruptDataError(message) from error
     expected = (_COLOR_COUNT, side, side, 3)
     if pixels.dtype != np.uint8 or pixels.shape != expected:
         raise CorruptDataError(
@@ -193,8 +188,7 @@ def _read_tar(path: Path) -> np.ndarray:
             stream = archive.extractfile(member)
             if stream is not None:
                 number = int(Path(member.name).stem.partition("_")[2])
-                picture = Image.open(io.BytesIO(stream.read())).convert("RGB")
-                pictures[number] = np.asarray(picture)
+                pictures[number] = np.asarray(Image.open(io.BytesIO(stream.read())).convert("RGB"))
     return np.stack([pictures[number] for number in sorted(pictures)])
 
 
