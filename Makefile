@@ -57,8 +57,8 @@ test: book ## the book and its outputs, then unit tests, nbval over the quick no
 	$(MAKE) --no-print-directory site
 
 unit: $(STAMP) ## tests of the package; every shape in a signature is checked where calls are right
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "bad_input or slow or unshaped" tests/unit
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) -m "not (bad_input or slow or unshaped)" --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "bad_input or slow or unshaped" tests/unit
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not (bad_input or slow or unshaped)" --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
 
 mutants: $(STAMP) ## small faults put into the package: which would no test see? (MUTANTS="--number 60")
 	$(ONE_THREAD) nice $(BIN)/python tests/mutants.py $(MUTANTS)

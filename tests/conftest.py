@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +15,23 @@ pytest.register_assert_rewrite("cases")
 
 # They count lines, start processes or compute in 60 digits: no call that others do not make.
 UNSHAPED = ("benchmarks", "budgets", "edge", "floors", "lean", "shape_checks", "threads")
+
+
+@pytest.fixture(scope="session")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple]:
+    """The quick run of an experiment and the folder with its state, if any, made once and only read.
+
+    Tests of one name are one worker's: ``pytest.mark.xdist_group(name)``.
+    """
+    from mpt_lml import experiments
+    from mpt_lml.experiments import base
+
+    @functools.cache
+    def done(name: str) -> tuple:
+        folder = tmp_path_factory.mktemp(name) if base.find(name).resumable else None
+        return experiments.run(name, "quick", device="cpu", checkpoints=folder), folder
+
+    return done
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

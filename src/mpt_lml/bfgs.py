@@ -1,7 +1,5 @@
 """The maxima of many runs side by side, by quasi-Newton steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

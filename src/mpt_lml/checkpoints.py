@@ -1,7 +1,5 @@
 """Stored weights of networks: which revision of a name, and what is refused unread."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -146,7 +144,6 @@ def resolved_revision(source: str | Path, revision: str | None = None) -> str | 
 
 
 def gpu() -> torch.device | None:
-    """The GPU, where there is one."""
     return torch.device("cuda") if torch.cuda.is_available() else None
 
 

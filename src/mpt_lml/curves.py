@@ -3,8 +3,6 @@
 ``S(x; M) = C(D, M)⁻¹ Σ_{|A|=M} (1/M) Σ_{j∈A} log p(x_j | x_R)``  (paper, Proposition 1)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """Safe files: written whole or not at all, and read back only as what they were written for."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
@@ -114,7 +112,6 @@ def write_json(path: str | Path, content: Any) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file."""
     return json.loads(Path(path).read_text(encoding="utf-8"))
 
 
@@ -191,8 +188,6 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str:
-    """Commit of the checkout this package runs from, ``unknown`` when it was installed."""
-
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(PACKAGE), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

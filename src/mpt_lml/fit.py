@@ -3,10 +3,8 @@
 In :func:`maximize` the runs are a batch axis: Adam works entry by entry, so they never meet.
 """
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -216,7 +214,14 @@ class _State:
         try:
             self.see(look)
             for _ in progress(range(self.done, num_steps), label):
-                self.attempt(gradient)
+                # Nothing is updated yet: with the generators put back, a failed step never began.
+                before = [generator.get_state() for generator in self.generators]
+                try:
+                    gradient(self.done)
+                except BaseException:
+                    for generator, state in zip(self.generators, before, strict=True):
+                        generator.set_state(state)
+                    raise
                 whole = False
                 for mover in movers:
                     mover.step()
@@ -235,29 +240,13 @@ class _State:
             look(self.done)
             self.seen = self.done
 
-    def attempt(self, gradient: Callable[[int], None]) -> None:
-        """Nothing is updated yet: with the generators put back, a failed step never began."""
-        before = [generator.get_state() for generator in self.generators]
-        try:
-            gradient(self.done)
-        except BaseException:
-            for generator, state in zip(self.generators, before, strict=True):
-                generator.set_state(state)
-            raise
-
-    def memories(self) -> Iterator[tuple[str, Tensor, dict[str, Tensor]]]:
-        """A name for what an optimizer remembers of a parameter, the parameter, the memory."""
-        for o, optimizer in enumerate(self.optimizers):
-            values = [value for group in optimizer.param_groups for value in group["params"]]
-            for p, value in enumerate(values):
-                yield f"moment/{o}/{p}/", value, optimizer.state[value]
-
     def save(self) -> None:
         if self.checkpoint is None:
             return
         tensors = {"counts": torch.tensor([self.done, self.seen])}
-        for prefix, _, memory in self.memories():
-            tensors |= {prefix + key: moment for key, moment in memory.items()}
+        for o, optimizer in enumerate(self.optimizers):
+            for p, memory in optimizer.state_dict()["state"].items():
+                tensors |= {f"moment/{o}/{p}/{key}": value for key, value in memory.items()}
         tensors |= {f"parameter/{name}": value for name, value in self.parameters.items()}
         tensors |= {f"rows/{name}": rows[: self.done + 1] for name, rows in self.rows.items()}
         tensors |= {f"kept/{name}": value for name, value in self.kept.items()}
@@ -265,7 +254,6 @@ class _State:
         save_tensors(self.checkpoint.path, tensors, self.checkpoint.settings)
 
     def load(self, num_steps: int, schedules: Sequence[Schedule]) -> None:
-        """Go on from the file, after checking that it belongs to this configuration."""
         if self.checkpoint is None:
             return
         path, own = self.checkpoint.path, {"streams": len(self.generators), "rows": [*self.rows]}
@@ -281,10 +269,12 @@ class _State:
             raise CheckpointMismatchError(f"{already}. Name another file.")
         for name, value in self.parameters.items():
             value.data.copy_(stored[f"parameter/{name}"])
-        for prefix, value, memory in self.memories():
-            for key in [key for key in stored if key.startswith(prefix)]:
-                count = key.endswith("/step")  # it stays on the CPU
-                memory[key.removeprefix(prefix)] = stored[key].to("cpu" if count else value.device)
+        for o, optimizer in enumerate(self.optimizers):
+            moments = optimizer.state_dict()
+            for name in [name for name in stored if name.startswith(f"moment/{o}/")]:
+                _, _, p, key = name.split("/")
+                moments["state"].setdefault(int(p), {})[key] = stored[name]
+            optimizer.load_state_dict(moments)
         for name, rows in self.rows.items():
             rows[: self.done + 1] = stored[f"rows/{name}"]
         self.kept |= {name[5:]: value for name, value in stored.items() if name[:5] == "kept/"}

@@ -8,15 +8,15 @@ with E[z | x_R] = Λ_R⁻¹ W_Rᵀ (x_R − μ_R) / σ²: never a D×D inverse (
 1999; paper, Eqs. 6–7 and Appendix B with the sign of Eq. 7 corrected). Masks are one batch axis.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.distributions import MultivariateNormal, kl_divergence
 
-from mpt_lml.numerics import LOG_2PI, NotPositiveDefiniteError, log_normal
+from mpt_lml.numerics import LOG_2PI, log_normal
 from mpt_lml.spec import require, require_mask
 
 __all__ = [
@@ -37,7 +37,7 @@ def require_definite(name: str, matrix: Tensor) -> None:
         raise ValueError(f"{name} must be symmetric, got entries that differ by {skew:.3g}.")
     if torch.linalg.cholesky_ex(matrix).info.any():
         smallest = f"its smallest eigenvalue is {torch.linalg.eigvalsh(matrix).min().item():.3e}"
-        raise NotPositiveDefiniteError(f"{name} must be positive definite, but {smallest}.")
+        raise ValueError(f"{name} must be positive definite, but {smallest}.")
 
 
 def log_density(
@@ -50,10 +50,7 @@ def log_density(
     """
     require(locals(), "x N D, mean D, covariance D D")
     require_definite("covariance", covariance)
-    factor = torch.linalg.cholesky(covariance)
-    white = torch.linalg.solve_triangular(factor, (x - mean).T, upper=False)
-    log_det = 2.0 * factor.diagonal().log().sum()
-    return -0.5 * (x.shape[1] * LOG_2PI + log_det + white.square().sum(dim=0))
+    return MultivariateNormal(mean, covariance, validate_args=False).log_prob(x)
 
 
 def condition_dense(
@@ -89,9 +86,8 @@ def divergence(p: Float[Tensor, "D D"], q: Float[Tensor, "*B D D"]) -> Float[Ten
     require(locals(), "p D D, q ... D D")
     require_definite("p", p)
     require_definite("q", q)
-    ratio = torch.linalg.solve(q, p)
-    trace = ratio.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-    return 0.5 * (trace - len(p) - torch.linalg.slogdet(ratio).logabsdet)
+    centered = partial(MultivariateNormal, torch.zeros_like(p[0]), validate_args=False)
+    return kl_divergence(centered(p), centered(q))
 
 
 def conditional_divergence(
@@ -136,7 +132,7 @@ class LowRankPosterior:
     stiff: bool  # more than half of the digits are lost in differences of squares
 
     @classmethod
-    def of(cls, loadings: Tensor, noise_variance: Tensor, observed: Tensor) -> LowRankPosterior:
+    def of(cls, loadings: Tensor, noise_variance: Tensor, observed: Tensor) -> "LowRankPosterior":
         """Factor σ² Λ_R for every row R of ``observed`` (..., P, D); O(P (D K² + K³)) a model.
 
         Raises ``ValueError``, as its methods do, where so small a σ² would let rounding be seen.
@@ -176,8 +172,9 @@ class LowRankPosterior:
         return self.noise_variance[..., None, None] * (1.0 + self.white.square().sum(dim=-2))
 
     def explain(self, centered: Tensor) -> tuple[Tensor, Tensor]:
-        """E[z | x_R] of every datum, (..., P, N, K), and what it leaves of x, (..., P, N, D)."""
-        require(vars(self) | {"centered": centered}, "loadings ... D k, centered N D", finite=False)
+        """E[z | x_R], (..., P, N, K), of every datum or of each set's own, and what it leaves of x."""
+        given = vars(self) | {"centered": centered}
+        require(given, "loadings ... D k, centered ... N D", finite=False)
         seen = centered @ self.seen.mT
         latent = torch.linalg.solve_triangular(self.factor, seen, upper=False, left=False)
         residual = centered - latent @ self.loadings[..., None, :, :].mT
@@ -186,7 +183,7 @@ class LowRankPosterior:
             _require_digits(0.3 * self.scale * far, residual)
         return latent, residual
 
-    def log_conditional(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N D"]:
+    def log_conditional(self, centered: Float[Tensor, "... N D"]) -> Float[Tensor, "*B P N D"]:
         """log p(x_j | x_R) of every datum; meaningful where j is not in R."""
         return log_normal(self.explain(centered)[1], self.variance()[..., None, :])
 
@@ -234,8 +231,7 @@ class LowRankPosterior:
         given = vars(self) | {"moment": moment}
         require(given, "loadings ... D k, moment ... D D", finite=False)
         _require_digits(0.5 * self.scale**2, moment)
-        # One moment for all: a single large product. One each: a batched product over the masks.
-        cross = self.seen @ (moment if moment.ndim == 2 else moment[..., None, :, :])
+        cross = (self.seen.flatten(-3, -2) @ moment).unflatten(-2, self.seen.shape[-3:-1])
         return moment.diagonal(dim1=-2, dim2=-1)[..., None, :], cross, cross @ self.seen.mT
 
 

@@ -4,8 +4,6 @@ Every grid turns ∫ N(z; 0, I_K) f(z) dz into Σ_g w_g f(z_g) with weights that
 a finite mixture, one joint distribution whatever the grid is worth as an approximation.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable
@@ -51,7 +49,6 @@ class Grid:
             raise ValueError("log_weights must be those of probabilities that sum to 1.")
 
     def __len__(self) -> int:
-        """G."""
         return len(self.nodes)
 
     @property
@@ -65,7 +62,7 @@ class Grid:
         weights = self.log_weights.exp()
         return self.nodes[torch.multinomial(weights, n, replacement=True, generator=generator)]
 
-    def to(self, like: Tensor) -> Grid:
+    def to(self, like: Tensor) -> "Grid":
         """The same grid with the dtype and on the device of ``like``."""
         require_dtype("like", like)
         return Grid(self.nodes.to(like), self.log_weights.to(like), self.name)

@@ -7,8 +7,6 @@ are means over orders, all options of a question along the same ones. A masked m
 number of tokens: accuracies among options of different numbers compare what cannot be compared.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -85,7 +83,6 @@ class MaskedHarness(LM):
         return score.sentences(self.scorer, texts, pseudo=False, **spent).log_score.tolist()
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Raises ``NotImplementedError``."""
         raise NotImplementedError(
             "mpt-lml scores texts and generates none. Choose tasks with options or perplexities."
         )

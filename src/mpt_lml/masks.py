@@ -3,8 +3,6 @@
 Everywhere **True means masked**.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -81,7 +79,9 @@ class SizeLaw(ABC):
 
         Each is unbiased for the law, and all are as even as can be: uniform, P = D, every size once.
         """
-        return self._at(_quantiles(num_masks, generator), num_features)
+        require(locals(), "num_masks 1.., generator")
+        shift = torch.rand(1, generator=generator, dtype=torch.float64)
+        return self._at(_quantiles(num_masks, shift), num_features)
 
     def _at(self, quantile: Tensor, num_features: int) -> Tensor:
         # The last partial sum may round below 1; no quantile may fall behind it.
@@ -89,9 +89,7 @@ class SizeLaw(ABC):
         return torch.bucketize(quantile, bounds, right=True) + 1
 
 
-def _quantiles(num_masks: int, generator: Generator) -> Float[Tensor, " P"]:
-    require(locals(), "num_masks 1.., generator")
-    shift = torch.rand((), generator=generator, dtype=torch.float64)
+def _quantiles(num_masks: int, shift: Float[Tensor, "*B 1"]) -> Float[Tensor, "*B P"]:
     return (torch.arange(num_masks, dtype=torch.float64) + shift) / num_masks
 
 
@@ -224,12 +222,13 @@ def stratified_masks(
     generators: Any = generator if isinstance(generator, list | tuple) else [generator]
     laws: Any = law if isinstance(law, list | tuple) else [law]
     require({"law": laws or [None]}, "law* SizeLaw")
-    levels, ranks = [], []
+    rows = []
     for g in generators or [None]:
-        levels.append(_quantiles(num_masks, g))
-        ranks.append(sample_ranks(num_masks, num_features, generator=g))
-    sizes = torch.stack([each._at(torch.stack(levels), num_features) for each in laws])
-    mask = from_ranks(torch.stack(ranks), sizes)
+        require(locals() | {"generator": g}, "num_masks 1.., num_features 1.., generator")
+        rows.append(torch.rand(1 + num_masks * num_features, generator=g, dtype=torch.float64))
+    shift, values = torch.stack(rows).tensor_split([1], dim=1)
+    levels, ranks = _quantiles(num_masks, shift), values.view(len(rows), num_masks, -1).argsort()
+    mask = from_ranks(ranks, torch.stack([each._at(levels, num_features) for each in laws]))
     mask = mask[0] if isinstance(law, SizeLaw) else mask
     return mask[..., 0, :, :] if isinstance(generator, Generator) else mask
 

@@ -1,8 +1,5 @@
 """Networks of ``transformers``: built here at random, or loaded with care."""
 
-from __future__ import annotations
-
-import copy
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +28,8 @@ __all__ = [
 ]
 
 Architecture = Literal["modern", "classic", "decoder"]
+# The positions of a ViT-MAE, which transformers 5 sets to zero in a new one: all patches look alike.
+FIXED = ("vit.embeddings.position_embeddings", "decoder.decoder_pos_embed")
 
 
 def at_random(build: Any, config: Any, *, seed: int) -> Any:
@@ -63,7 +62,7 @@ def random_bert_base(vocab_size: int = 30522, *, seed: int) -> Any:
 
 
 def random_twin(network: Any, *, seed: int) -> Any:
-    """A network of the same configuration, untrained; a ViT-MAE gets its fixed positions.
+    """A network of the same configuration, untrained; the fixed positions of a ViT-MAE are kept.
 
     >>> random_twin(small_mae(8, 1, 2, width=16, seed=4), seed=5).config.hidden_size
     16
@@ -72,24 +71,11 @@ def random_twin(network: Any, *, seed: int) -> Any:
 
     def build(config: Any) -> Any:
         twin = type(network)(config)
-        if config.model_type == "vit_mae":
-            _restore_positions(twin)
+        for name in FIXED if config.model_type == "vit_mae" else ():
+            twin.get_parameter(name).data.copy_(network.get_parameter(name))
         return twin
 
     return at_random(build, network.config, seed=seed)
-
-
-def _restore_positions(network: ViTMAEForPreTraining) -> None:
-    """``transformers`` 5 sets the fixed positions of a new network to zero: all patches look alike."""
-    positions = network.decoder.decoder_pos_embed
-    if not positions.any():
-        network.decoder.initialize_weights(positions.shape[1] - 1)
-    embeddings = network.vit.embeddings
-    if not embeddings.position_embeddings.any():
-        other: Any = copy.deepcopy(embeddings)  # its weights are drawn anew, too
-        other.patch_embeddings.projection._is_hf_initialized = False  # else it returns at once
-        other.initialize_weights()
-        embeddings.position_embeddings.data.copy_(other.position_embeddings)
 
 
 def small_masked_lm(
@@ -140,7 +126,7 @@ def small_mae(
     num_layers: int = 3,
     decoder_layers: int = 2,
     seed: int,
-) -> ViTMAEForPreTraining:
+) -> "ViTMAEForPreTraining":
     """A ViT-MAE at random initialization, encoder and decoder of the same ``width``, 4 heads.
 
     Weights have standard deviation 1/√width instead of 0.02, which is meant for width 768. The fixed
@@ -174,14 +160,14 @@ def small_mae(
 
     def build(config: ViTMAEConfig) -> ViTMAEForPreTraining:
         network = ViTMAEForPreTraining(config)
-        network.vit.embeddings.position_embeddings.data.normal_()
-        network.decoder.decoder_pos_embed.data.normal_()
+        for name in FIXED:
+            network.get_parameter(name).data.normal_()
         return network
 
     return at_random(build, config, seed=seed)
 
 
-def load_small_bert() -> tuple[Any, PreTrainedTokenizerBase]:
+def load_small_bert() -> "tuple[Any, PreTrainedTokenizerBase]":
     """The book's own small BERT (2.5M parameters, see its model card) and its tokenizer.
 
     >>> len(load_small_bert()[1])
@@ -195,7 +181,7 @@ def small_bert_folder() -> Path:
     return book_file("results/small_bert")
 
 
-def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(source: str | Path, *, revision: str | None = None) -> "PreTrainedTokenizerBase":
     """The tokenizer of a folder, of a ``vocab.txt``, or of a name on the hub.
 
     Raises ``CheckpointError`` when there is none, ``ValueError`` for a hub name without a revision.

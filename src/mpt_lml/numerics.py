@@ -1,7 +1,5 @@
 """Small numerical pieces that everything else trusts (floor 0)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -14,13 +12,9 @@ WORKING_BYTES = 2**27
 """Bytes (128 MiB) that one batch of intermediate results may take before work is cut into chunks."""
 
 
-class NotPositiveDefiniteError(ValueError):
-    """A matrix that has to be positive definite is not."""
-
-
 def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
     """Log-density of ``residual`` under N(0, ``variance``), elementwise, in nats."""
-    return -0.5 * (LOG_2PI + variance.log() + residual.square() / variance)
+    return residual.square() * (-0.5 / variance) - 0.5 * (LOG_2PI + variance.log())
 
 
 def log_bernoulli(x: Tensor, logits: Tensor) -> Tensor:

@@ -6,8 +6,6 @@ For conditionals of one joint every order gives log p(x). For others the orders 
 mixture p_mix = E_σ p_σ is a distribution (Uria et al. 2014; Hoogeboom et al. 2022).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass
@@ -63,23 +61,19 @@ def log_probability(
     """
     require(locals(), "model ConditionalModel, x data")
     require_reveal(reveal, model.num_features)
-    steps = torch.arange(int(reveal.max()) + 1)[:, None]
-    size = 8 * 2 * len(steps) * x.shape[0] * model.num_features
-    parts = [_log_probability(model, x, reveal[rows], steps) for rows in chunks(len(reveal), size)]
+    steps, parts = torch.arange(int(reveal.max()) + 1)[:, None], []
+    for rows in chunks(len(reveal), 8 * 2 * len(steps) * x.shape[0] * model.num_features):
+        some = reveal[rows]
+        now = (some[:, None] == steps).flatten(0, 1)
+        used = now.any(dim=1)
+        now, hidden = now[used], (some[:, None] >= steps).flatten(0, 1)[used]
+        order = torch.arange(len(some)).repeat_interleave(len(steps))[used]
+        mask, which = hidden.unique(dim=0, return_inverse=True)
+        values = model.log_conditional(x, mask.to(x.device))[which.to(x.device)]
+        terms = (values * now[:, None].to(values)).sum(dim=-1)
+        total = terms.new_zeros(len(some), x.shape[0])
+        parts.append(total.index_add(0, order.to(x.device), terms))
     return torch.cat(parts)
-
-
-def _log_probability(model: ConditionalModel, x: Tensor, reveal: Tensor, steps: Tensor) -> Tensor:
-    now = (reveal[:, None] == steps).flatten(0, 1)
-    hidden = (reveal[:, None] >= steps).flatten(0, 1)
-    order = torch.arange(len(reveal)).repeat_interleave(len(steps))
-    used = now.any(dim=1)
-    now, order = now[used], order[used]
-    mask, which = hidden[used].unique(dim=0, return_inverse=True)
-    values = model.log_conditional(x, mask.to(x.device))[which.to(x.device)]
-    terms = (values * now[:, None].to(values)).sum(dim=-1)
-    total = terms.new_zeros(len(reveal), x.shape[0])
-    return total.index_add(0, order.to(x.device), terms)
 
 
 @dataclass(frozen=True)
@@ -105,18 +99,13 @@ def exact(model: ConditionalModel, x: Tensor) -> _OverOrders:
     True
     """
     require(locals(), "model ConditionalModel, x data")
-    per_datum = 8 * 4 * 2**model.num_features * model.num_features
-    parts = [_exact(model, x[rows]) for rows in chunks(len(x), per_datum)]
-    return _OverOrders(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-
-def _exact(model: ConditionalModel, x: Tensor) -> tuple[Tensor, ...]:
     instead = "orders.draw and orders.log_probability"
-    mask = masks.subsets(model.num_features, instead=instead)
-    some = chunks(len(mask) - 1, 8 * 4 * x.shape[0] * model.num_features)
-    parts = [model.log_conditional(x, mask[1:][rows].to(x.device)).cpu() for rows in some]
-    values = torch.cat(parts).to(torch.float64)
-    return tuple(over_orders(values, mask))
+    mask, parts = masks.subsets(model.num_features, instead=instead), []
+    for rows in chunks(len(x), 8 * 4 * mask.numel()):
+        some = chunks(len(mask) - 1, 8 * 4 * x[rows].shape[0] * model.num_features)
+        values = [model.log_conditional(x[rows], mask[1:][m].to(x.device)).cpu() for m in some]
+        parts.append(over_orders(torch.cat(values).to(torch.float64), mask))
+    return _OverOrders(*torch.cat(parts, dim=1))
 
 
 def mixture_bound(log_probability: Float[Tensor, "S N"], num_orders: int) -> Float[Tensor, "G N"]:

@@ -1,7 +1,5 @@
 """What a page needs besides figures: numbers that prose can show."""
 
-from __future__ import annotations
-
 import math
 
 __all__ = ["glue"]

@@ -1,7 +1,5 @@
 """Figures: leaves that take results and an ``ax`` and compute nothing but positions."""
 
-from __future__ import annotations
-
 from importlib import resources
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small autoencoders trained by masks, linear probes of their features, and areas beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple

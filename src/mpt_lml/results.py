@@ -1,16 +1,14 @@
 """Results as values: a number with its error, a curve, what a training run leaves."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mpt_lml.spec import require, require_finite, require_number
-
-__all__ = ["Estimate", "History", "MaskCurve"]
 
 
 class Estimate(float):
@@ -30,7 +28,7 @@ class Estimate(float):
 
     def __new__(
         cls, value: float, standard_error: float = 0.0, num_samples: int = 0, unit: str = "nats"
-    ) -> Estimate:
+    ) -> "Estimate":
         spec = "value [-inf,inf]~, standard_error [0,inf]~, num_samples 0.., unit str"
         require(locals(), spec)
         self = super().__new__(cls, value)
@@ -128,6 +126,12 @@ class MaskCurve:
         if self.area_rule != "exact sum":
             raise ValueError(f"partial sums need every size 1..{self.num_features}.")
         return self.score.cumsum(0)
+
+
+def as_rows(columns: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
+    """One dictionary for each entry of columns of equal length, for a table."""
+    lists = [each.tolist() if isinstance(each, Tensor) else each for each in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Reductions over masked positions: the one place that divides by M, and means over orders."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -63,20 +61,10 @@ def over_orders(
         rows = (sizes == size).nonzero().flatten()
         member = mask[rows].nonzero()[:, 1].view(-1, size)
         term = values[(rows - 1)[:, None], :, member]  # (C(D, M), M, N)
-        state[:, rows] = _first_step(term, state[:, rows[:, None] - (1 << member)])
+        rest = state[:, rows[:, None] - (1 << member)]
+        mean, _, log_mix, lowest, highest = term + rest
+        variance = rest[1].mean(dim=1) + mean.var(dim=1, correction=0)
+        mixed = log_mix.logsumexp(dim=1) - math.log(size)
+        found = (mean.mean(dim=1), variance, mixed, lowest.amin(dim=1), highest.amax(dim=1))
+        state[:, rows] = torch.stack(found)
     return state[:, -1]
-
-
-def _first_step(term: Tensor, rest: Tensor) -> Tensor:
-    """Statistics of a mask from the M choices (axis 1) of which coordinate to reveal first."""
-    total = term + rest
-    mean, _, log_mix, lowest, highest = total
-    return torch.stack(
-        [
-            mean.mean(dim=1),
-            rest[1].mean(dim=1) + mean.var(dim=1, correction=0),
-            log_mix.logsumexp(dim=1) - math.log(term.shape[1]),
-            lowest.amin(dim=1),
-            highest.amax(dim=1),
-        ]
-    )

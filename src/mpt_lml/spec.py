@@ -4,8 +4,6 @@ Axes: N data, D coordinates, K latent dimensions, P masks, M masked coordinates,
 mask is boolean and **True means masked**; its complement is ``observed``.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -52,7 +50,7 @@ def require(given: Mapping[str, Any], spec: str, *, finite: bool = True, **sizes
     if len(set(floats.values())) > 1:
         raise TypeError(f"tensors must share one dtype, got {floats}: convert with .to(dtype).")
     try:
-        torch.broadcast_shapes(*lead)
+        torch.broadcast_shapes(*lead if len({*lead, ()}) > 2 else ())  # one shape needs no look
     except RuntimeError:
         raise ValueError(f"leading axes must be equal or 1, got {_shapes(seen)}.") from None
 
@@ -155,12 +153,10 @@ def require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: s
 
 
 def require_finite(name: str, value: Tensor) -> None:
-    """Refuse NaN and infinity, naming the first such entry of ``value``."""
     require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
 
 
 def require_binary(x: Tensor) -> None:
-    """Check that ``x`` holds zeros and ones only, as a Bernoulli likelihood needs."""
     remedy = "Binarize with (pixels >= 0.5).to(pixels), or use a Gaussian likelihood."
     require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
 
@@ -168,7 +164,6 @@ def require_binary(x: Tensor) -> None:
 def require_ids(
     name: str, ids: Tensor, count: int, hint: str = "It comes from another tokenizer."
 ) -> None:
-    """Check that ``ids`` are 0..``count`` − 1."""
     require_entries(name, ids, (ids < 0) | (ids >= count), f"0..{count - 1}", hint)
 
 
@@ -187,14 +182,12 @@ def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str =
 
 
 def require_mask(mask: Tensor) -> None:
-    """Check that no row of the boolean ``mask`` (P, D) is empty."""
     empty = (~mask.any(dim=1)).nonzero().flatten()
     if len(empty):
         raise ValueError(f"mask[{int(empty[0])}] masks nothing: one True at least is needed.")
 
 
 def require_count(name: str, value: int, low: int, high: int | None = None) -> None:
-    """Check that ``value`` is an integer in ``low..high``."""
     legal = f"{low}..{high}" if high is not None else f">= {low}"
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer ({legal}), got {value!r}.")
@@ -243,7 +236,6 @@ def require_values(x: Tensor, sizes: Sequence[int]) -> None:
 
 
 def require_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    """``seeds`` of an experiment, checked: from 0 on, none twice."""
     _require_kind("seeds", seeds, "Sequence")
     for seed in seeds:
         require_count("a seed", seed, 0, 2**63 - 1)

@@ -4,8 +4,6 @@ Coordinates are numbered 0..D−1. The coordinate at position t of an order o is
 *after* it, o_{t+1}..o_D (Moreno-Muñoz et al. 2023). Every expression is exact and in nats.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, permutations, product
@@ -177,20 +175,12 @@ class SymbolicGaussian(_SymbolicModel):
 
 
 def _log_determinant_part(expression: sp.Expr) -> sp.Expr:
+    """The logarithms of positive rational functions, as those of their irreducible factors."""
     names = {atom: sp.Dummy() for atom in sorted(expression.atoms(sp.log), key=str)}
     linear = expression.xreplace(names)
-    terms = [linear.diff(name) * _log_of_factors(atom.args[0]) for atom, name in names.items()]
+    logs = (sp.expand_log(sp.log(sp.factor(atom.args[0])), force=True) for atom in names)
+    terms = (linear.diff(name) * log for name, log in zip(names.values(), logs, strict=True))
     return sp.expand(sp.Add(*terms))
-
-
-def _log_of_factors(argument: sp.Expr) -> sp.Expr:
-    """log of a positive rational function, as a combination of logs of its irreducible factors."""
-    if argument.is_number:
-        return sp.expand_log(sp.log(argument))
-    top, bottom = (sp.factor_list(part) for part in sp.fraction(sp.cancel(argument)))
-    logs = [power * sp.log(factor) for factor, power in top[1]]
-    logs += [-power * sp.log(factor) for factor, power in bottom[1]]
-    return sp.Add(sp.log(top[0] / bottom[0]), *logs)
 
 
 def _mean(expressions: Iterable[sp.Expr]) -> sp.Expr:

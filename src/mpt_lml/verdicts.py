@@ -1,7 +1,5 @@
 """A mean with its standard error, and verdicts on it: each looks at the same 99 % interval."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -43,15 +41,13 @@ def interval(value: float, error: float | None, n: int | None = None) -> tuple[f
     [-4.6, 4.6]
     """
     require(locals(), "value (-inf,inf), error? [0,inf), n? 2..")
-    value = float(value)
     if not error:
-        return value, value
+        return float(value), float(value)
     from scipy import stats
 
-    tail = 0.5 * (1.0 + LEVEL)
-    quantile = stats.norm.ppf(tail) if n is None else stats.t.ppf(tail, n - 1)
-    reach = float(quantile) * float(error)
-    return value - reach, value + reach
+    law = stats.norm() if n is None else stats.t(n - 1)
+    low, high = (float(value) + float(end) * float(error) for end in law.interval(LEVEL))
+    return low, high
 
 
 def agrees(value: float, error: float | None, n: int | None = None, *, at: float = 0.0) -> bool:

@@ -7,11 +7,11 @@ import unicodedata
 from pathlib import Path
 
 import pikepdf
+import pypdfium2
 import pytest
 from book_layout import Book
 from pdf import entries, print_book, printed_pages
 from plain_markdown import Index, number_book
-from pypdf import PdfReader
 
 pytestmark = pytest.mark.xdist_group("pdf")  # printed once, by one worker
 LARGEST = 25 * 2**20
@@ -32,7 +32,8 @@ def printed(tmp_path_factory, browser, address: str, index: Index) -> Path:
 
 @pytest.fixture(scope="module")
 def text(printed: Path) -> str:
-    raw = " ".join(page.extract_text() for page in PdfReader(printed).pages)
+    with pypdfium2.PdfDocument(printed) as whole:
+        raw = " ".join(page.get_textpage().get_text_bounded() for page in whole)
     return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", raw))  # ligatures apart
 
 

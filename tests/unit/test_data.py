@@ -19,6 +19,8 @@ from sklearn.datasets import load_digits
 from mpt_lml import data
 from mpt_lml.data import image_sets
 
+TEST_FILE = image_sets._SETS["mnist"]["test"]["file"]
+
 
 def idx_bytes(array: np.ndarray) -> bytes:
     header = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}i", *array.shape)
@@ -32,13 +34,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     home = tmp_path / "mnist"
     home.mkdir()
-    sums = {}
+    about = image_sets._SETS["mnist"]
     pictures = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
     for split, array in (("test", pictures), ("train", pictures[:2] + 9)):
         packed = idx_bytes(array)
-        (home / image_sets._IDX_FILES[split]).write_bytes(packed)
-        sums[split] = hashlib.md5(packed).hexdigest()
-    monkeypatch.setitem(image_sets._MD5, "mnist", sums)
+        (home / about[split]["file"]).write_bytes(packed)
+        monkeypatch.setitem(about[split], "md5", hashlib.md5(packed).hexdigest())
     return home
 
 
@@ -51,14 +52,14 @@ def test_idx_files_are_read(folder: Path) -> None:
 
 
 def test_a_truncated_file_is_named(folder: Path) -> None:
-    path = folder / image_sets._IDX_FILES["test"]
+    path = folder / TEST_FILE
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(data.CorruptDataError, match=f"{path.name}.*MD5.*truncated"):
         data.images("mnist", "test")
 
 
 def test_a_changed_byte_is_found(folder: Path) -> None:
-    path = folder / image_sets._IDX_FILES["test"]
+    path = folder / TEST_FILE
     changed = bytearray(path.read_bytes())
     changed[-9] ^= 1
     path.write_bytes(bytes(changed))
@@ -67,7 +68,7 @@ def test_a_changed_byte_is_found(folder: Path) -> None:
 
 
 def test_a_missing_file_in_a_folder_that_is_there(folder: Path) -> None:
-    (folder / image_sets._IDX_FILES["test"]).unlink()
+    (folder / TEST_FILE).unlink()
     with pytest.raises(data.DataNotFoundError, match=r"t10k-images.*needs the IDX files"):
         data.images("mnist", "test")
 
@@ -108,10 +109,10 @@ def test_the_hub_is_asked_when_no_folder_has_them(monkeypatch: pytest.MonkeyPatc
 def color_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
     """Ten images of one color each, pixel value 20 n in the first channel, as the set's file."""
     monkeypatch.setenv(data.places.DATA_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(image_sets, "_COLOR_COUNT", 10)
+    monkeypatch.setitem(image_sets._SETS[name], "num_images", 10)
     home = tmp_path / name
     home.mkdir()
-    side = image_sets._COLOR_SETS[name][1]
+    side = image_sets._SETS[name]["side"]
     pictures = np.zeros((10, side, side, 3), dtype=np.uint8)
     pictures[..., 0] = 20 * np.arange(10)[:, None, None]
     if name == "cifar100":
@@ -134,7 +135,7 @@ def test_color_sets_and_their_split(
 ) -> None:
     color_folder(tmp_path, monkeypatch, name)
     train, test = data.images(name), data.images(name, "test")
-    side = image_sets._COLOR_SETS[name][1]
+    side = image_sets._SETS[name]["side"]
     assert train.grid.shape == (8, 3, side, side)
     assert test.grid.shape == (2, 3, side, side)
     assert train.shape == (side, side, 3)
@@ -194,13 +195,13 @@ def test_color_sets_that_are_nowhere(monkeypatch: pytest.MonkeyPatch, name: str)
         data.images(name)
     message = str(caught.value)
     assert all(
-        way in message for way in (image_sets._COLOR_SETS[name][0], "mpt-lml[hub]", "'digits'")
+        way in message for way in (image_sets._SETS[name]["file"], "mpt-lml[hub]", "'digits'")
     )
 
 
 @pytest.mark.data
 def test_the_color_sets_at_hand() -> None:
-    for name in image_sets._COLOR_SETS:
+    for name in ("cifar100", "tiny_imagenet"):
         test = data.images(name, "test")
         assert len(test.pixels) == 2000
         assert 0.3 < test.pixels.mean() < 0.6
@@ -209,8 +210,8 @@ def test_the_color_sets_at_hand() -> None:
 def test_digits_are_all_there_and_split_once() -> None:
     train, test = data.images("digits"), data.images("digits", "test")
     assert (len(train.pixels), len(test.pixels)) == (1198, 599)
-    total = train.pixels.sum() + test.pixels.sum()
-    assert total.item() == pytest.approx(load_digits().data.sum() / 16)
+    rows = torch.from_numpy(load_digits().data / 16)
+    assert torch.equal(test.pixels, rows[2::3]) and torch.equal(train.pixels[1::2], rows[1::3])
     assert train.pixels.max().item() == 1.0
 
 

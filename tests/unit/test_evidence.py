@@ -98,13 +98,15 @@ def test_a_move_leaves_the_prior_as_it_is() -> None:
     count = 100_000
     start = torch.randn(1, count, 2, generator=generator(8), **F64)
 
-    def log_prior(at: torch.Tensor) -> torch.Tensor:
+    def log_likelihood(at: torch.Tensor) -> torch.Tensor:
         return -0.5 * at.square().sum(dim=-1)
 
     step = torch.full((1, 1, 1), 0.6, **F64)
-    end, accepted = annealing._hamiltonian_move(
-        start, log_prior, log_prior, 0.0, step, 3, generator(9)
+    chains = annealing._with_slope(log_likelihood, start)
+    (end, value, slope), accepted = annealing._hamiltonian_move(
+        chains, log_likelihood, 0.0, step, 3, generator(9)
     )
+    assert torch.equal(value, log_likelihood(end)) and torch.equal(slope, -end)  # of where they are
     assert torch.equal((end != start).any(dim=-1), accepted)
     assert (end != start).double().mean() > 0.8
     square = end.square().sum(dim=-1)  # chi-square with 2 degrees of freedom: variance 4

@@ -53,9 +53,11 @@ def test_stored_table_1_is_what_a_run_gives(table_1: experiments.Outcome) -> Non
     assert stored["data_sha256"] == table_1.data_sha256
 
 
-@pytest.mark.parametrize("name", experiments.names())
-def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str) -> None:
-    outcome = experiments.run(name, "quick", device="cpu")
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in experiments.names()]
+)
+def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str, quick) -> None:
+    outcome, _ = quick(name)
     entries = {e["id"]: e for e in ledger.entries(ROOT / "book" / "ledger.json")}
     assert outcome.findings
     for found_id, found in outcome.findings.items():
@@ -64,8 +66,9 @@ def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str) -> No
     json.dumps(outcome.as_dict(), allow_nan=False)
 
 
-def test_identities_hold_and_misprints_have_their_closed_forms() -> None:
-    found = experiments.run("identity", "quick").findings
+@pytest.mark.xdist_group("identity")
+def test_identities_hold_and_misprints_have_their_closed_forms(quick) -> None:
+    found = quick("identity")[0].findings
     for name in ("eq-2", "eq-3", "eq-4-set", "prop-1", "eq-6", "claim-latent-variable"):
         assert found[name].measured <= 1e-10, name
     for name in ("claim-transpose", "bias-truncated-sum"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from models import generator, random_hmm
 
-from mpt_lml import HMM, SymbolBERT, experiments, masks
+from mpt_lml import HMM, SymbolBERT, masks
 from mpt_lml.experiments import known_language
 from mpt_lml.experiments.base import Bench
 from mpt_lml.experiments.known_language import LAWS, KnownLanguage, Problem, Recipe
@@ -172,8 +172,9 @@ def test_the_experiment_goes_on_from_its_files(tmp_path, monkeypatch) -> None:
         replace(config, num_test=21).run(bench)
 
 
-def test_the_quick_run_says_what_it_found() -> None:
-    outcome = experiments.run("known-language", "quick")
+@pytest.mark.xdist_group("known-language")
+def test_the_quick_run_says_what_it_found(quick) -> None:
+    outcome, _ = quick("known-language")
     finding = outcome.findings["known-language-uniform-size"]
     fixed = [outcome.arrays[f"gap/{law}"] for law in LAWS if law.startswith("fixed")]
     smallest = min((each - outcome.arrays["gap/uniform"]).mean().item() for each in fixed)

@@ -113,16 +113,18 @@ class TestLinearVAE:
         # p(x_j | z) varies by a factor of a few: 0.03 is above five standard errors at S = 20,000.
         torch.testing.assert_close(ours, exact, atol=0.03, rtol=0)
 
+    @pytest.mark.unshaped
     def test_gibbs_with_the_posterior_needs_no_correction(self) -> None:
         x = PCA.sample(4, generator=generator(1))
         mask = masks.sample_masks(3, 6, 3, generator=generator(2))
         exact = PCA.log_conditional(x, mask)
         for corrected in (False, True):
             gibbs = estimators.GibbsConditional(
-                LINEAR, 400, generator=generator(4), corrected=corrected, num_chains=50
+                LINEAR, 200, generator=generator(4), corrected=corrected, num_chains=50
             )
-            assert (gibbs.log_conditional(x, mask) - exact).abs().max() < 0.1
+            assert (gibbs.log_conditional(x, mask) - exact).abs().max() < 0.14
 
+    @pytest.mark.unshaped
     def test_a_wrong_encoder_fools_pseudo_gibbs_only(self) -> None:
         wrong = linear_vae(PCA, shift=0.2)
         x = PCA.sample(4, generator=generator(1))
@@ -273,6 +275,7 @@ class TestAgainstTheGrid:
         assert rms[2] < 0.05
 
 
+@pytest.mark.unshaped
 def test_corrected_gibbs_reaches_the_grid_where_pseudo_gibbs_does_not() -> None:
     """A random encoder has nothing to do with the posterior."""
     model = NONLINEAR["bernoulli"]
@@ -282,10 +285,10 @@ def test_corrected_gibbs_reaches_the_grid_where_pseudo_gibbs_does_not() -> None:
     error = {}
     for corrected in (False, True):
         gibbs = estimators.GibbsConditional(
-            model, 3000, generator=generator(4), corrected=corrected, num_chains=40
+            model, 1000, generator=generator(4), corrected=corrected, num_chains=40
         )
         error[corrected] = (gibbs.log_conditional(x, mask) - exact).abs().max().item()
-    assert error[True] < 0.1
+    assert error[True] < 0.175
     assert error[False] > 3 * error[True]
 
 

@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from mpt_lml import MaskedLM, curves, data, estimators, masks, networks
+from mpt_lml import MaskedLM, curves, data, estimators, masks, networks, score
 from mpt_lml.checkpoints import BERT_BASE, CheckpointError
 from mpt_lml.files import read_json
 from mpt_lml.models.masked_lm import masked_logits
@@ -242,9 +242,10 @@ def test_unknown_tokens_are_shown_and_not_scored() -> None:
 def test_sizes_at_rates() -> None:
     maskable = torch.arange(20) < torch.tensor([20, 7])[:, None]
     rows = data.Tokens(maskable.long(), maskable.long(), maskable, maskable.sum(dim=1))
-    sizes = rows.sizes_at(torch.arange(1, 101))
-    assert sizes[0].bincount().tolist() == [0] + [5] * 20  # each size has the same share
-    assert sizes[1, [0, 13, 14, 28, 99]].tolist() == [1, 1, 2, 3, 7]
+    design = score.Design(tuple(range(1, 101)))
+    one, two = (design.masks(rows.rows(torch.tensor([n])), n)[:-1].sum(dim=1) for n in (0, 1))
+    assert one.bincount().tolist() == [0] + [5] * 20  # each size has the same share
+    assert two[[0, 13, 14, 28, 99]].tolist() == [1, 1, 2, 3, 7]
 
 
 def test_a_saved_bert_comes_back_the_same(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -147,12 +148,12 @@ def test_fashion_has_as_many_labels_as_images() -> None:
     assert y.bincount().tolist() == [1000] * 10 and y[:3].tolist() == [9, 2, 1]
 
 
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple:
-    folder = tmp_path_factory.mktemp("state")
-    return QUICK.run(Bench(folder=folder)), folder
+@pytest.fixture
+def outcome(quick) -> tuple:
+    return quick("probes")
 
 
+@pytest.mark.xdist_group("probes")
 def test_findings_follow_from_the_arrays(outcome: tuple) -> None:
     found, _ = outcome
     sets = ("digits", "vae")
@@ -176,8 +177,9 @@ def test_findings_follow_from_the_arrays(outcome: tuple) -> None:
     assert 0.8 < found.arrays["pixels/digits"] < 1.0
 
 
-def test_what_is_finished_is_not_done_again(outcome: tuple, monkeypatch) -> None:
-    found, folder = outcome
+@pytest.mark.xdist_group("probes")
+def test_what_is_finished_is_not_done_again(outcome: tuple, monkeypatch, tmp_path: Path) -> None:
+    found, folder = outcome[0], shutil.copytree(outcome[1], tmp_path, dirs_exist_ok=True)
     kept = {path.stem for path in folder.glob("*.safetensors")}
     laws = {f"digits-law-{k}-{n}" for k in range(4) for n in range(2)}
     assert kept == laws | {"digits-labels-0", "digits-labels-1"} | {f"vae-{k}" for k in range(4)}

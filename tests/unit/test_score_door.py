@@ -209,10 +209,6 @@ WRONG = {
         lambda: score.sentences(coin, [[0, 1]]).bits_per("window"),
         "unit must be 'token' or 'character' or 'byte', got 'window'",
     ),
-    "documents by one mean": (
-        lambda: score.sentences(coin, [[0, 1]]).mean(documents=torch.zeros(3).long()),
-        r"documents must have shape \(1,\), got \(3,\)",
-    ),
     "images with unequal masks": (uneven, "mask must hide equally many patches"),
     "tokens below 0": (lambda: score.sentences(coin, [[0, -1]]), "texts must be in >= 0, got -1"),
     "halves of tokens": (lambda: score.pairs(coin, [[0, 0.5]], [[0, 1]]), "integer.*got 0.5"),

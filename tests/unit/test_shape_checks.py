@@ -59,11 +59,11 @@ def test_every_shape_can_be_resolved() -> None:
     """Where a name is missing at run time, the checked run takes the annotation for anything."""
     seen, unresolved = 0, []
     for function in functions():
-        for name, text in function.__annotations__.items():
-            if "Tensor[" in str(text) or "[Tensor" in str(text):
+        for name, said in function.__annotations__.items():
+            if "Tensor[" in str(said) or "[Tensor" in str(said):
                 seen += 1
                 try:
-                    eval(str(text), function.__globals__)
+                    eval(said, function.__globals__) if isinstance(said, str) else said
                 except NameError as error:
                     unresolved.append(
                         f"{function.__module__}.{function.__qualname__} {name}: {error}"

@@ -7,6 +7,7 @@ was damaged. Nothing may come back that these inputs did not give, and no file m
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -28,7 +29,9 @@ from mpt_lml.models.hmm import HMM
 RESUMABLE = [name for name in experiments.names() if base.find(name).resumable]
 WITH_A_NETWORK = ["bert-curve", "table-2-pretrained", "figure-6", "figure-6-pretrained"]
 FEW = {"fixed-sizes": {"num_epochs": 5, "truths": (1991,), "sizes": (1, 2), "scales": (1.0,)}}
-every = pytest.mark.parametrize("name", RESUMABLE)
+every = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in RESUMABLE]
+)
 pytestmark = pytest.mark.filterwarnings("ignore:images .* become")
 
 
@@ -46,16 +49,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 Done = tuple[Outcome, Path]
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Done]:
+@pytest.fixture(scope="session")
+def done(tmp_path_factory: pytest.TempPathFactory, quick) -> Callable[[str], Done]:
     """A finished run of an experiment, and the folder with its state, made once."""
-    made: dict[str, Done] = {}
 
+    @functools.cache
     def get(name: str) -> Done:
-        if name not in made:
-            folder = tmp_path_factory.mktemp(name)
-            made[name] = run(name, folder), folder
-        return made[name]
+        folder = tmp_path_factory.mktemp(name)
+        return (run(name, folder), folder) if name in FEW else quick(name)
 
     return get
 
@@ -269,6 +270,7 @@ def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 @damages
+@pytest.mark.xdist_group("figure-6")
 def test_the_command_says_so_in_one_line(
     damage: Callable[[Path], None], done: Callable[[str], Done], tmp_path: Path, capsys
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpt_lml.data import CorruptDataError, DataNotFoundError, sentences, texts
+from mpt_lml.data import CorruptDataError, DataNotFoundError, places, sentences, texts
 from mpt_lml.data.places import DATA_VARIABLE
 
 FOLDER = Path(__file__).parents[2] / "book" / "results" / "small_bert"
@@ -24,7 +24,7 @@ def test_the_model_card_lists_the_books_and_the_checksum() -> None:
     for row in listed():
         found = [row["title"], row["author"], row["year"], f"`{row['git blob'][:10]}`", row["use"]]
         assert "| " + " | ".join(found) + " |" in card
-    assert texts._BOOKS_SHA256 in card
+    assert texts._BOOKS["sha256"] in card
     held_out = [row["title"] for row in listed() if row["use"] == "held out"]
     assert held_out == ["Kidnapped", "Treasure Island"]
 
@@ -36,24 +36,24 @@ def test_another_corpus_is_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     with pytest.raises(DataNotFoundError, match="make it as the model card says"):
         sentences("books")
-    (folder / "corpus.txt").write_text(f"A book.\n\n{texts._FIRST_HELD_OUT} in June.\n")
-    with pytest.raises(CorruptDataError, match=f"expected {texts._BOOKS_SHA256}.*model card"):
+    (folder / "corpus.txt").write_text(f"A book.\n\n{texts._BOOKS['first_held_out']} in June.\n")
+    with pytest.raises(CorruptDataError, match=f"expected {texts._BOOKS['sha256']}.*model card"):
         sentences("books")
 
 
 @pytest.mark.data
 def test_the_corpus_is_the_one_that_is_described() -> None:
-    assert sentences("books").first[0].startswith(texts._FIRST_HELD_OUT)
+    assert sentences("books").first[0].startswith(texts._BOOKS["first_held_out"])
     first = sentences("books", "train").first
     assert "Being a reprint from the reminiscences" in " ".join(first[:3])
 
 
 def glue_file(tmp_path: Path, monkeypatch, name: str, rows: list[list[str]]) -> Path:
     """``rows`` as a file of GLUE, under a header where the published file has one."""
-    table = texts._TABLES[name]
-    path = tmp_path / "glue" / table.file
+    table = texts._GLUE[name]
+    path = tmp_path / table["file"]
     path.parent.mkdir(parents=True)
-    header = [[f"name {i}" for i in range(table.num_columns)]] * table.has_header
+    header = [[f"name {i}" for i in range(table["num_columns"])]] * table["has_header"]
     path.write_text("\n".join("\t".join(row) for row in header + rows) + "\n\n", encoding="utf-8")
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     return path
@@ -62,9 +62,8 @@ def glue_file(tmp_path: Path, monkeypatch, name: str, rows: list[list[str]]) -> 
 def as_published(monkeypatch, name: str, halves: list[tuple[str, ...]]) -> None:
     """What the columns of ``name`` have to be: these."""
     content = "\n".join(map("\t".join, zip(*halves, strict=True))).encode()
-    monkeypatch.setitem(texts._GLUE, name, hashlib.sha256(content).hexdigest())
-    own = texts._TABLES[name]._replace(num_rows=len(halves[0]))
-    monkeypatch.setitem(texts._TABLES, name, own)
+    own = {"num_rows": len(halves[0]), "columns_sha256": hashlib.sha256(content).hexdigest()}
+    monkeypatch.setitem(texts._GLUE, name, texts._GLUE[name] | own)
 
 
 # As published (gluebenchmark.com): where the text stands, how many columns, and a line of names.
@@ -148,7 +147,7 @@ def test_another_wikitext_or_vocabulary_is_refused(tmp_path: Path, monkeypatch) 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(" = A = \n\n A test . \n")
         split = "test" if "test" in name else "train"
-        expected = texts._WIKITEXT[split][1]
+        expected = texts._WIKITEXT[split]["sha256"]
         with pytest.raises(CorruptDataError, match=f"{name} is not the published.*{expected}"):
             sentences("wikitext-2", split)
     path = tmp_path / "bert_vocab" / "bert-base-uncased-vocab.txt"
@@ -156,7 +155,9 @@ def test_another_wikitext_or_vocabulary_is_refused(tmp_path: Path, monkeypatch) 
         texts.bert_vocabulary()
     path.parent.mkdir()
     path.write_text("[PAD]\n[UNK]\n")
-    with pytest.raises(CorruptDataError, match=f"expected {texts._VOCABULARY_SHA256}"):
+    with pytest.raises(
+        CorruptDataError, match=f"expected {places.PUBLISHED['vocabulary']['sha256']}"
+    ):
         texts.bert_vocabulary()
 
 
@@ -201,23 +202,24 @@ def test_the_two_last_books_are_held_out_and_nothing_else_is(tmp_path: Path, mon
     folder = tmp_path / "text" / "classic_books"
     folder.mkdir(parents=True)
     first = "It was _late_. He said: 'Go!' She went.\r\n\r\n***\n\nMr.\nSmith   stayed"
-    held = f'{texts._FIRST_HELD_OUT} in June. "Stop," he said. and ran.\n'
+    opening = texts._BOOKS["first_held_out"]
+    held = f'{opening} in June. "Stop," he said. and ran.\n'
     content = f"{first}\n\n{held}".encode()
     (folder / "corpus.txt").write_bytes(content)
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(texts, "_BOOKS_SHA256", hashlib.sha256(content).hexdigest())
+    monkeypatch.setitem(texts._BOOKS, "sha256", hashlib.sha256(content).hexdigest())
     train = ("It was late.", "He said: 'Go!'", "She went.", "Mr.", "Smith stayed")
     assert sentences("books", "train").first == train
-    test = (f"{texts._FIRST_HELD_OUT} in June.", '"Stop," he said. and ran.')
+    test = (f"{opening} in June.", '"Stop," he said. and ran.')
     assert sentences("books").first == test
 
 
 def wikitext_as_here(monkeypatch, folder: Path) -> None:
     """The published files are those of ``folder``."""
-    for split, (file, _) in texts._WIKITEXT.items():
-        if (folder / file).exists():
-            found = hashlib.sha256((folder / file).read_bytes()).hexdigest()
-            monkeypatch.setitem(texts._WIKITEXT, split, (file, found))
+    for about in texts._WIKITEXT.values():
+        path = folder / Path(about["file"]).name
+        if path.exists():
+            monkeypatch.setitem(about, "sha256", hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def test_words_taken_out_of_wikitext_are_unknown(tmp_path: Path, monkeypatch) -> None:

@@ -123,8 +123,9 @@ def test_cola_is_tested_on_its_own_test_sentences() -> None:
     assert of.test.sum() == 1043 and of.y[of.test].sum() == 721
 
 
-def test_what_is_found() -> None:
-    found = experiments.run("text-probes", "quick")
+@pytest.mark.xdist_group("text-probes")
+def test_what_is_found(quick) -> None:
+    found, _ = quick("text-probes")
     rows = found.arrays["found/cola"]
     assert rows.shape == (4, 2, 3, 6) and found.arrays["steps/cola"].tolist() == [0, 2, 4]
     assert (rows[1:, :, 0] == rows[:1, :, 0]).all()  # no law has acted before the first step
@@ -137,3 +138,19 @@ def test_what_is_found() -> None:
     for name in ("supervised", "pieces"):
         values = found.arrays[f"{name}/cola"]
         assert ((values > 0.5) & (values <= 1)).all()
+
+
+def test_each_set_has_accuracies_of_its_own(monkeypatch) -> None:
+    read = text_probe.labeled
+
+    def other_classes(name: str, tokenizer: object) -> list:
+        every = read("written", tokenizer)
+        if name == "written":
+            return every
+        return [of._replace(y=(of.x > 0).sum(dim=1) % 2) for of in every]
+
+    monkeypatch.setattr(text_probe, "labeled", other_classes)
+    few = {"num_steps": 2, "sets": ("written", "odd")}
+    found = experiments.run("text-probes", "quick", **few).arrays
+    one, other = found["found/cola"], found["found/odd"]
+    assert torch.equal(one[..., :5], other[..., :5]) and not torch.equal(one, other)

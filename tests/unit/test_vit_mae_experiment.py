@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import re
+import shutil
 from pathlib import Path
 from unittest import mock
 
@@ -26,14 +27,14 @@ pytest.importorskip("transformers")
 QUICK = vit_mae.Figure6.preset("quick")
 
 
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple:
-    folder = tmp_path_factory.mktemp("state")
-    return QUICK.run(Bench(folder=folder)), folder
+@pytest.fixture
+def outcome(quick) -> tuple:
+    return quick("figure-6")
 
 
-def test_what_is_finished_is_not_done_again(outcome: tuple, monkeypatch) -> None:
-    found, folder = outcome
+@pytest.mark.xdist_group("figure-6")
+def test_what_is_finished_is_not_done_again(outcome: tuple, monkeypatch, tmp_path: Path) -> None:
+    found, folder = outcome[0], shutil.copytree(outcome[1], tmp_path, dirs_exist_ok=True)
     kept = sorted(path.stem for path in folder.glob("*.safetensors"))
     assert len(kept) == 5 and "digits-linear" in kept  # two seeds trained, two random, PPCA
 
@@ -50,6 +51,7 @@ def test_what_is_finished_is_not_done_again(outcome: tuple, monkeypatch) -> None
         QUICK.run(Bench(folder=folder))
 
 
+@pytest.mark.xdist_group("figure-6")
 def test_training_gains(outcome: tuple) -> None:
     found, folder = outcome
     assert found.findings["fig-6-gain"].measured > 0
@@ -58,6 +60,7 @@ def test_training_gains(outcome: tuple) -> None:
     assert 0.07 < kept.mean().item() < found.arrays["baseline/digits"].item()
 
 
+@pytest.mark.xdist_group("figure-6")
 def test_scores_are_those_of_the_model(outcome: tuple) -> None:
     """From the stored squared errors, and from the model's log-densities at the same masks."""
     found, _ = outcome

@@ -357,11 +357,6 @@ def _tokens() -> dict[str, Case]:
                 and v.numel() > 0 and v.layout == torch.strided and bool(((v >= 0) & (v < 2)).all()))
         ),
         "data.Tokens.sample_ranks": case(TOKENS.sample_ranks, generator=generator()),
-        "data.Tokens.sizes_at": case(
-            TOKENS.sizes_at, rates=token_ids(torch.tensor([15, 50]), 1, 100).but(
-                legal=lambda v: isinstance(v, Tensor) and v.ndim == 1 and v.dtype == torch.int64
-                and v.numel() > 0 and v.layout == torch.strided and bool(((v >= 1) & (v <= 100)).all()))
-        ),
         "data.encode": case(
             data.encode,
             tokenizer=reader(),
@@ -463,9 +458,7 @@ def _scores() -> dict[str, Case]:
         ),
         "score.SentenceScores.interval": case(found.interval, level=number(0.95, 0.0, 1.0)),
         "score.SentenceScores.bits_per": case(found.bits_per, unit=two),
-        "score.SentenceScores.mean": case(
-            found.mean, per=per, documents=optional(tensor(torch.tensor([0, 0])))
-        ),
+        "score.SentenceScores.mean": case(found.mean, per=per),
         "score.SentenceScores.rows": case(found.rows),
         "score.pairs": case(
             lambda texts, second, **kw: score.pairs(first=texts, second=second, **kw),

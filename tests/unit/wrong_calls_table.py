@@ -591,7 +591,6 @@ def _estimators() -> dict[str, Case]:
             num_chains=count(2, 2),
             num_temperatures=count(3, 2),
             generator=generator(),
-            num_leapfrog=count(2),
         ),
         "estimators.annealed_evidence": case(
             estimators.annealed_evidence,
@@ -1038,9 +1037,6 @@ def _theory() -> dict[str, Case]:
         "theory.godambe.Godambe.best_law": case(
             INFORMATION.best_law, masks_per_datum=count(1, 1), num_steps=count(2, 1)
         ),
-        "theory.godambe.Godambe.gradient_rms": case(
-            INFORMATION.gradient_rms, metric=choice("fisher", "euclidean")
-        ),
         "theory.rates.chain_crossover": case(
             rates.chain_crossover,
             gap_entropy=tensor(torch.arange(1.0, 90.0).double().log(), "0", also=_of_a_chain),
@@ -1213,7 +1209,6 @@ def _results() -> dict[str, Case]:
             num_features=count(4),
             latent_dim=count(2, 0),
             generator=generator(),
-            precision=number(5.0, 0.0),
         ),
         "data.published_curves": case(data.published_curves),
         "data.sentences": case(

@@ -1,20 +1,15 @@
 """The lines of a file as texts that a model can score, or why it cannot."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mpt_lml.score.door import Scorer
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line that can be scored."""
-
+class Line(NamedTuple):
     number: int  # in the file, from 1
     texts: tuple[str, ...]  # what is encoded; answers: prompt + option
     document: int = 0

@@ -1,7 +1,5 @@
 """``mpt-lml score``: sentences, pairs, answers, a curve or images from a file, with their errors."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io
@@ -38,7 +36,6 @@ KINDS = {
 
 
 def add_to(commands: Any) -> None:
-    """The subcommand and its options."""
     about = {"help": "score your own texts or images with a masked model"}
     about["description"] = "\n".join(f"{kind:<10} {what}" for kind, what in KINDS.items())
     about["epilog"] = (
@@ -128,7 +125,6 @@ def _require_new(path: str | None) -> None:
 
 
 def _summary(found: Any) -> list[str]:
-    """What the rows say together."""
     if isinstance(found, score.SentenceCurves):
         columns = found.design.columns
         if not found.design.has_area:

@@ -1,7 +1,5 @@
 """Several processes that score together: each does its share, all then read the rest."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ class Team:
     size: int
 
     @classmethod
-    def here(cls, folder: str | None) -> Team:
+    def here(cls, folder: str | None) -> "Team":
         """As ``accelerate launch`` and ``torchrun`` say it to each of their processes."""
         rank, size = (int(os.environ.get(name, d)) for name, d in (("RANK", 0), ("WORLD_SIZE", 1)))
         if size > 1 and folder is None:

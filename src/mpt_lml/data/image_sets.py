@@ -1,7 +1,5 @@
 """Images: what is always there, what a local folder has, what a hub has."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import math
@@ -10,7 +8,6 @@ import zipfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,8 +15,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.data.places import (
+    PUBLISHED,
     CorruptDataError,
     DataNotFoundError,
+    Split,
     checked,
     from_hub,
     local,
@@ -27,34 +26,7 @@ from mpt_lml.data.places import (
 )
 from mpt_lml.spec import require
 
-__all__ = ["Images", "images"]
-
-Split = Literal["train", "test"]
-
-_IDX_FILES = {"train": "train-images-idx3-ubyte.gz", "test": "t10k-images-idx3-ubyte.gz"}
-_IDX_FILES |= {
-    f"{k} labels": v.replace("images-idx3", "labels-idx1") for k, v in _IDX_FILES.items()
-}
-_MD5 = {
-    "mnist": {
-        "train": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "test": "9fb629c4189551a2d022fa330f9573f3",
-    },
-    "fashion_mnist": {
-        "train": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "test": "bef4ecab320f06d8554ea6380940ec79",
-        "train labels": "25c81989df183df01b3e8a0aad5dffbe",
-        "test labels": "bb300cfdad3c16e7a12a480ee83cd310",
-    },
-}
-_COLOR_SETS = {"cifar100": ("test.npz", 32), "tiny_imagenet": ("val.tar", 64)}  # side of an image
-_COLOR_COUNT = 10_000
-_HUB = {  # name, split, column
-    "mnist": ("ylecun/mnist", None, "image"),
-    "fashion_mnist": ("zalando-datasets/fashion_mnist", None, "image"),
-    "cifar100": ("uoft-cs/cifar100", "test", "img"),
-    "tiny_imagenet": ("zh-plus/tiny-imagenet", "valid", "image"),
-}
+_SETS = PUBLISHED["images"]
 
 
 @dataclass(frozen=True)
@@ -98,34 +70,35 @@ def images(name: str = "digits", split: Split = "train") -> Images:
     """
     require(locals(), "split train|test, name str")
     if name == "digits":
-        return Images(_digits(split)[:, :-1] / 16.0, (8, 8))
-    if name not in _HUB:
-        known = ", ".join(["digits", *_HUB])
+        return Images(_digits(split)[:, :64] / 16.0, (8, 8))
+    if name not in _SETS:
+        known = ", ".join(["digits", *_SETS])
         raise ValueError(f"unknown image data {name!r}; there are {known}.")
-    folder = local(name)
+    folder, color = local(name), "side" in _SETS[name]
     if folder is None:
         pixels = _from_hub(name, split)
     else:
-        pixels = _read_idx(folder, split) if name in _MD5 else _read_color(folder)
+        pixels = _read_color(folder) if color else _read_idx(folder, split)
     rows = torch.tensor(pixels).flatten(1)
-    rows = rows[_held_out(len(rows), 5, split)].float() if name in _COLOR_SETS else rows.double()
+    rows = rows[_held_out(len(rows), 5, split)].float() if color else rows.double()
     return Images(rows.div_(255.0), tuple(map(int, pixels.shape[1:])))
 
 
 def labels(name: str, split: Split) -> Int[Tensor, " N"]:
     """The class of each of :func:`images`, in their order: of ``digits`` or ``fashion_mnist``."""
     if name == "digits":
-        return _digits(split)[:, -1].long()
+        return _digits(split)[:, 64].long()
     folder = local(name)
-    if folder is None or f"{split} labels" not in _MD5[name]:
-        raise not_found(f"labels of {name}", f"{name}/*.gz", _HUB[name][0], "labels('digits')")
+    if folder is None or f"{split} labels" not in _SETS[name]:
+        hub = _SETS[name]["hub"]
+        raise not_found(f"labels of {name}", f"{name}/*.gz", hub, "labels('digits')")
     return torch.tensor(_read_idx(folder, f"{split} labels")).long()
 
 
 def _digits(split: Split) -> Float[Tensor, "N 65"]:
-    """Levels 0..16 and the class, from scikit-learn's file: to import the library takes 2 s."""
-    package = Path(getattr(find_spec("sklearn"), "origin", "")).parent
-    rows = torch.from_numpy(np.loadtxt(package / "datasets/data/digits.csv.gz", delimiter=","))
+    """Pixels and class, from scikit-learn's file: to import it would take a second."""
+    (folder,) = find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr, misc]
+    rows = torch.tensor(np.loadtxt(Path(folder, "datasets/data/digits.csv.gz"), delimiter=","))
     return rows[_held_out(len(rows), 3, split)]
 
 
@@ -137,13 +110,12 @@ def _held_out(count: int, step: int, split: Split) -> Tensor:
 
 def _read_idx(folder: Path, split: str) -> np.ndarray:
     """Pixels (N, H, W) or labels (N,) of one IDX file as published, checked against its MD5."""
-    path = folder / _IDX_FILES[split]
+    path = folder / _SETS[folder.name][split]["file"]
     if not path.is_file():
         raise DataNotFoundError(
-            f"{folder.name}: {path.name} is missing in {folder}. The folder needs the IDX files as "
-            f"published: {', '.join(_IDX_FILES.values())}."
+            f"{path.name} is missing in {folder}: it needs the IDX files as published."
         )
-    raw = gzip.decompress(checked(path, _MD5[folder.name][split]))
+    raw = gzip.decompress(checked(path, _SETS[folder.name][split]["md5"]))
     axes = raw[3]  # IDX: two zero bytes, the type, the number of axes, then their lengths
     shape = np.frombuffer(raw, dtype=">i4", count=axes, offset=4)
     return np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)
@@ -151,17 +123,17 @@ def _read_idx(folder: Path, split: str) -> np.ndarray:
 
 def _read_color(folder: Path) -> np.ndarray:
     """Pixels (N, H, W, 3) of a color set's file, its form checked."""
-    file, side = _COLOR_SETS[folder.name]
-    path = folder / file
+    about = _SETS[folder.name]
+    path = folder / about["file"]
     if not path.is_file():
-        raise DataNotFoundError(f"{folder.name}: {file} is missing in {folder}.")
+        raise DataNotFoundError(f"{path.name} is missing in {folder}.")
     try:
         pixels = (_read_npz if path.suffix == ".npz" else _read_tar)(path)
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
         # Without numpy's words, which advise to unpickle what is no array.
         message = f"{path} cannot be read. It may be truncated; fetch it again."
         raise CorruptDataError(message) from error
-    expected = (_COLOR_COUNT, side, side, 3)
+    expected = (about["num_images"], about["side"], about["side"], 3)
     if pixels.dtype != np.uint8 or pixels.shape != expected:
         raise CorruptDataError(
             f"{path} holds {pixels.dtype} images of shape {pixels.shape}, "
@@ -193,8 +165,10 @@ def _read_tar(path: Path) -> np.ndarray:
 
 
 def _from_hub(name: str, split: Split) -> np.ndarray:
-    hub, only, column = _HUB[name]
-    file = f"{name}/{_COLOR_SETS[name][0] if name in _COLOR_SETS else '*.gz'}"
-    rows = from_hub(not_found(name, file, hub, "images('digits')"), hub, split=only or split)
-    mode = "RGB" if name in _COLOR_SETS else "L"
-    return np.stack([np.asarray(picture.convert(mode)) for picture in rows[column]])
+    about = _SETS[name]
+    missing = not_found(
+        name, f"{name}/{about.get('file', '*.gz')}", about["hub"], "images('digits')"
+    )
+    rows = from_hub(missing, about["hub"], split=about.get("split", split))
+    mode = "RGB" if "side" in about else "L"
+    return np.stack([np.asarray(picture.convert(mode)) for picture in rows[about["column"]]])

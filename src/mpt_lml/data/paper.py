@@ -1,8 +1,6 @@
 """What the paper gives: its own draw of data, and the curves that the authors stored."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,14 +11,11 @@ from mpt_lml.data.places import checked
 from mpt_lml.files import book_file
 from mpt_lml.spec import require
 
-__all__ = ["GaussianDraw", "paper_gaussian", "published_curves"]
-
 # Of its lines, whatever ends them.
 _SHA256 = "d23dfb0ea9c8a57a807a2099186b11351d777c80912b4fc27ba63c974bee0ad6"
 
 
-@dataclass(frozen=True)
-class GaussianDraw:
+class GaussianDraw(NamedTuple):
     """Data of the paper's PPCA experiments with the loadings they were drawn from."""
 
     x: Float[Tensor, "N D"]
@@ -28,29 +23,23 @@ class GaussianDraw:
 
 
 def paper_gaussian(
-    num_data: int,
-    num_features: int,
-    latent_dim: int,
-    *,
-    generator: torch.Generator,
-    precision: float = 5.0,
+    num_data: int, num_features: int, latent_dim: int, *, generator: torch.Generator
 ) -> GaussianDraw:
-    """The paper's own draw, number for number: x = Z Wᵀ + ε/precision with **one** ε a datum.
+    """The paper's own draw, number for number: x = Z Wᵀ + ε/5 with **one** ε a datum.
 
     W (D, K), Z (N, K) and ε (N, 1) are drawn in float32 and in this order, as the authors' published
-    code does. The noise is shared by all D coordinates and has standard deviation 1/precision where
-    the model has variance 1/precision: for printed numbers only; elsewhere ``PPCA.sample``.
+    code does. The noise is shared by all D coordinates and has standard deviation 1/5 where the
+    model has variance 1/5: for printed numbers only; elsewhere ``PPCA.sample``.
 
     >>> draw = paper_gaussian(100, 6, 2, generator=torch.Generator().manual_seed(1991))
     >>> draw.x.shape, draw.loadings.shape
     (torch.Size([100, 6]), torch.Size([6, 2]))
     """
     require(locals(), "num_data 1.., num_features 1.., latent_dim 0.., generator")
-    require(locals(), "precision (0,inf)")
     single = torch.float32  # named: the numbers must not follow torch's default dtype
     loadings = torch.randn(num_features, latent_dim, generator=generator, dtype=single)
     latent = torch.randn(num_data, latent_dim, generator=generator, dtype=single)
-    noise = torch.randn(num_data, 1, generator=generator, dtype=single) * (1.0 / precision)
+    noise = torch.randn(num_data, 1, generator=generator, dtype=single) * (1.0 / 5.0)
     return GaussianDraw((latent @ loadings.T + noise).double(), loadings.double())
 
 

@@ -1,13 +1,14 @@
 """Where data are looked for: the folder that ``MPT_LML_DATA`` names, then the hub."""
 
-from __future__ import annotations
-
 import hashlib
 import os
+import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 DATA_VARIABLE = "MPT_LML_DATA"
+PUBLISHED = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+Split = Literal["train", "test"]
 
 
 class DataNotFoundError(FileNotFoundError):

@@ -1,7 +1,5 @@
 """Sentences as rows of token ids, and masks of exact sizes on them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,8 +9,6 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mpt_lml.spec import require, require_count, require_ids
-
-__all__ = ["Tokens", "encode"]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -52,7 +48,7 @@ class Tokens:
         """D of each sentence: its maskable tokens."""
         return self.maskable.sum(dim=1)
 
-    def rows(self, chosen: Int[Tensor, " B"]) -> Tokens:
+    def rows(self, chosen: Int[Tensor, " B"]) -> "Tokens":
         """Some rows, cut to the longest of them."""
         require(locals(), "int chosen N")
         require_ids("chosen", chosen, len(self), "Rows are counted from 0.")
@@ -69,14 +65,8 @@ class Tokens:
         noise = torch.rand(self.ids.shape, generator=generator, dtype=torch.float64)
         return noise.masked_fill(~self.maskable, 2.0).argsort(dim=1).argsort(dim=1)
 
-    def sizes_at(self, rates: Int[Tensor, " R"]) -> Int[Tensor, "N R"]:
-        """M = ⌈rD/100⌉ for rates r in percent: the size on whose step of the curve r lies."""
-        require(locals(), "int rates R")
-        require({"rates": rates.tolist()}, "rates* 1..100")
-        return -(-rates[None, :] * self.num_features[:, None] // 100)
 
-
-def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedTokenizerBase:
+def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> "PreTrainedTokenizerBase":
     """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer.
 
     The trainer of ``tokenizers`` numbers continuing characters (##a) in another order each time and
@@ -98,7 +88,7 @@ def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> PreTrainedToke
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     first: Sequence[str],
     second: Sequence[str] | None = None,
 ) -> Tokens:
@@ -112,20 +102,25 @@ def encode(
     tensor([7])
     """
     require(locals(), "tokenizer PreTrainedTokenizerBase")
-    _require_sentences(first, second)
+    require_texts(first, "first")
+    require(locals(), "first* str, second? Sequence, second?* str")
+    if second is not None and len(second) != len(first):
+        raise ValueError(f"{len(first)} first sentences came with {len(second)} second ones.")
+    for name, sentences in (("first", first), ("second", second or ())):
+        for number, sentence in enumerate(sentences):
+            if not sentence.strip():
+                raise ValueError(f"sentence {number} is empty: no word to score in {name}.")
     pairs = () if second is None else (list(second),)
-    wanted = {"return_special_tokens_mask": True, "return_token_type_ids": True}
-    found = tokenizer(list(first), *pairs, **wanted, verbose=False)
-    rows = found["input_ids"]
-    lengths = torch.tensor([len(row) for row in rows])
-    ids = _padded(rows, tokenizer.pad_token_id or 0)
-    maskable = _padded(found["special_tokens_mask"], 1) == 0
+    wanted = ("special_tokens_mask", "token_type_ids", "attention_mask")
+    how: Any = {"padding": True, "padding_side": "right", "return_tensors": "pt", "verbose": False}
+    found = tokenizer(list(first), *pairs, **how, **{f"return_{each}": True for each in wanted})
+    ids, maskable = found["input_ids"], found["special_tokens_mask"] == 0
     if tokenizer.unk_token_id is not None:
         maskable &= ids != tokenizer.unk_token_id
     if not maskable.any(dim=1).all():
         empty = int(maskable.any(dim=1).long().argmin())
         raise ValueError(f"sentence {empty} has no word pieces: {first[empty][:60]!r}.")
-    return Tokens(ids, _padded(found["token_type_ids"], 0), maskable, lengths)
+    return Tokens(ids, found["token_type_ids"], maskable, found["attention_mask"].sum(dim=1))
 
 
 def require_texts(texts: Any, name: str = "texts") -> None:
@@ -137,19 +132,3 @@ def require_texts(texts: Any, name: str = "texts") -> None:
     for each in [texts] if isinstance(texts[0], str) else texts:
         one = each.tolist() if isinstance(each, Tensor) else each
         require({name: one}, f"{name}* " + ("str" if each is texts else "0.."))
-
-
-def _require_sentences(first: Sequence[str], second: Sequence[str] | None) -> None:
-    require_texts(first, "first")
-    require(locals(), "first* str, second? Sequence, second?* str")
-    if second is not None and len(second) != len(first):
-        raise ValueError(f"{len(first)} first sentences came with {len(second)} second ones.")
-    for name, sentences in (("first", first), ("second", second or ())):
-        for number, sentence in enumerate(sentences):
-            if not sentence.strip():
-                raise ValueError(f"sentence {number} is empty: no word to score in {name}.")
-
-
-def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    parts = [torch.tensor(row) for row in rows]
-    return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=value)

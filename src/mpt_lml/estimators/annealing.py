@@ -1,7 +1,5 @@
 """Annealed importance sampling: of log p(x) over z, and of PPCA's evidence over the loadings."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.results import Estimate
 from mpt_lml.spec import require
 
-__all__ = ["ais", "annealed_evidence"]
+_Chains = tuple[Tensor, Tensor, Tensor]  # where they are, the log-likelihood there and its slope
 
 
 def ais(
@@ -26,12 +24,11 @@ def ais(
     num_temperatures: int,
     *,
     generator: torch.Generator,
-    num_leapfrog: int = 5,
 ) -> Estimate:
     """Annealed importance sampling from the prior to p(z | x), mean over the data, nats (Neal 2001).
 
     Densities p(z) p(x | z)^β with β from 0 to 1 along a sigmoid, one Hamiltonian move of
-    ``num_leapfrog`` leapfrogs at each (Wu et al. 2017), its step size by the acceptance of a datum's
+    five leapfrogs at each (Wu et al. 2017), its step size by the acceptance of a datum's
     chains. The value is a lower bound in expectation; the standard error is over chains.
 
     >>> model, g = BernoulliPCA(torch.zeros(3, 2)), torch.Generator().manual_seed(0)
@@ -39,22 +36,20 @@ def ais(
     -2.0794 ± 0.0000 nats
     """
     require(locals(), "model LatentVariableModel, x data, generator")
-    require(locals(), "num_chains 2.., num_temperatures 2.., num_leapfrog 1..")
+    require(locals(), "num_chains 2.., num_temperatures 2..")
 
     def log_likelihood(z: Tensor) -> Tensor:
         return model.log_joint(x, z) - model.log_prior(z)
 
     z = from_prior(model, x, None).sample(num_chains, generator=generator)
-    log_weight, step = torch.zeros_like(z[..., 0]), torch.full_like(z[:1, :, :1], 0.2)
+    state, step = _with_slope(log_likelihood, z), torch.full_like(z[:1, :, :1], 0.2)
+    log_weight = torch.zeros_like(state[1])
     raw = torch.linspace(-4, 4, num_temperatures, dtype=torch.float64).sigmoid()
     betas = ((raw - raw[0]) / (raw[-1] - raw[0])).tolist()
     for before, beta in itertools.pairwise(betas):
-        with torch.no_grad():
-            log_weight = log_weight + (beta - before) * log_likelihood(z)
-        z, accepted = _hamiltonian_move(
-            z, model.log_prior, log_likelihood, beta, step, num_leapfrog, generator
-        )
-        rate = accepted.to(x).mean(dim=0)[None, :, None]
+        log_weight = log_weight + (beta - before) * state[1]
+        state, took = _hamiltonian_move(state, log_likelihood, beta, step, 5, generator)
+        rate = took.to(x).mean(dim=0)[None, :, None]
         step = (step * torch.where(rate > 0.65, 1.05, 0.95)).clamp(1e-4, 1.0)
     return mean_over_data(log_weight)
 
@@ -93,9 +88,6 @@ def annealed_evidence(
         raise ValueError("second_moment must be XᵀX/N, symmetric without negative eigenvalues.")
     noise, shape = second_moment.new_tensor(noise_variance), (second_moment.shape[-1], latent_dim)
 
-    def log_prior(at: Tensor) -> Tensor:
-        return -0.5 * at.square().sum(dim=-1)
-
     def log_likelihood(at: Tensor) -> Tensor:
         loadings = at.unflatten(-1, shape)
         return num_data * objectives.log_marginal(loadings, noise, second_moment[:, None])
@@ -106,49 +98,49 @@ def annealed_evidence(
         start = torch.randn(size, generator=generator, dtype=second_moment.dtype)
     else:
         start = backward_from[:, None].expand(-1, num_chains, -1, -1)
-    at, weight = start.flatten(2), torch.zeros(start.shape[:2], dtype=start.dtype)
+    chains = _with_slope(log_likelihood, start.flatten(2))
+    weight = torch.zeros_like(chains[1])
     bend = 0.3 * num_data  # even steps while β N is small, where the prior rules, then equal ratios
     betas = [math.expm1(s / num_steps * math.log1p(bend)) / bend for s in range(num_steps + 1)]
     steps = list(itertools.pairwise(betas if upward else betas[::-1]))
     for number, (beta, after) in enumerate(steps):
-        weight = weight + (after - beta) * log_likelihood(at)
+        weight = weight + (after - beta) * chains[1]
         if latent_dim and number < num_steps - 1:
             # The stiffest direction has a precision of about 1 + β N / σ². Random lengths: with a
             # fixed one, a direction that it takes half a period round would hardly mix.
             uniform = torch.rand((*weight.shape, 1), generator=generator, dtype=weight.dtype)
             step = (0.2 + 0.7 * uniform) / math.sqrt(1.0 + after * num_data / noise_variance)
-            at, _ = _hamiltonian_move(at, log_prior, log_likelihood, after, step, 3, generator)
+            chains, _ = _hamiltonian_move(chains, log_likelihood, after, step, 3, generator)
     value, error = log_mean_weight(weight.T)
     return (value if upward else -value), error
 
 
+def _with_slope(log_likelihood: Callable[[Tensor], Tensor], at: Tensor) -> _Chains:
+    with torch.enable_grad():
+        at = at.detach().requires_grad_()
+        value = log_likelihood(at)
+        total = value.sum() + 0.0 * at.sum()  # it may not depend on where they are
+        return at.detach(), value.detach(), torch.autograd.grad(total, at)[0]
+
+
 def _hamiltonian_move(
-    at: Float[Tensor, "*B V"],
-    log_prior: Callable[[Tensor], Tensor],
+    chains: _Chains,
     log_likelihood: Callable[[Tensor], Tensor],
     beta: float,
     step: Float[Tensor, "*#B 1"],
     num_leaps: int,
     generator: torch.Generator,
-) -> tuple[Float[Tensor, "*B V"], Bool[Tensor, "*B"]]:
-    """One Metropolis-corrected trajectory that leaves prior × likelihood^β in place; who took it."""
-
-    def slope(point: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            point = point.detach().requires_grad_()
-            value = log_prior(point) + beta * log_likelihood(point)
-            (gradient,) = torch.autograd.grad(value.sum(), point)
-        return value.detach(), gradient
-
+) -> tuple[_Chains, Bool[Tensor, "*B"]]:
+    """One Metropolis-corrected trajectory that leaves N(0, I) × likelihood^β in place; who took it."""
+    at, value, slope = chains
     momentum = torch.randn(at.shape, generator=generator, dtype=at.dtype)
-    value, gradient = slope(at)
-    start = value - 0.5 * momentum.square().sum(dim=-1)
-    moved = at
+    start = beta * value - 0.5 * (at.square() + momentum.square()).sum(dim=-1)
     for _ in range(num_leaps):
-        momentum = momentum + 0.5 * step * gradient
-        moved = moved + step * momentum
-        value, gradient = slope(moved)
-        momentum = momentum + 0.5 * step * gradient
-    change = value - 0.5 * momentum.square().sum(dim=-1) - start
+        momentum = momentum + 0.5 * step * (beta * slope - at)
+        at, value, slope = _with_slope(log_likelihood, at + step * momentum)
+        momentum = momentum + 0.5 * step * (beta * slope - at)
+    change = beta * value - 0.5 * (at.square() + momentum.square()).sum(dim=-1) - start
     accepted = torch.rand(change.shape, generator=generator, dtype=change.dtype).log() < change
-    return torch.where(accepted[..., None], moved, at), accepted
+    moved = accepted[..., None]
+    at, slope = torch.where(moved, at, chains[0]), torch.where(moved, slope, chains[2])
+    return (at, torch.where(accepted, value, chains[1]), slope), accepted

@@ -3,8 +3,6 @@
 Those with masks are unbiased for every P; errors are over masks, the data held fixed; mean, nats.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Literal
@@ -18,8 +16,6 @@ from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import Estimate
 from mpt_lml.spec import require, require_enumerable
 from mpt_lml.verdicts import mean_and_error
-
-__all__ = ["area", "exact", "exact_variance", "ordered_chain", "random_size"]
 
 
 def exact(model: TractableModel, x: Tensor) -> Estimate:

@@ -1,7 +1,5 @@
 """log p(x_j | x_R) of models that are an integral over z, estimated by importance weights and chains."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import KW_ONLY, dataclass
 from typing import final
@@ -15,21 +13,13 @@ from mpt_lml.models.base import ConditionalModel, LatentVariableModel
 from mpt_lml.models.vae import VAE
 from mpt_lml.spec import require
 
-__all__ = ["GibbsConditional", "ImportanceConditional"]
-
 
 class _EstimatedConditional(ConditionalModel):
     """Conditionals that are estimated one mask at a time; Σ_M S(x; M) need not be log p(x)."""
 
     model: LatentVariableModel
 
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self.model.num_features
-
     def require_data(self, x: Tensor) -> None:
-        """Check ``x`` as the model does."""
         self.model.require_data(x)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -37,7 +27,7 @@ class _EstimatedConditional(ConditionalModel):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ImportanceConditional(_EstimatedConditional):
     """Self-normalized importance sampling: Σ_s w̄_s p(x_j | z_s) with w_s ∝ p(x_R, z_s)/q(z_s).
 
@@ -59,6 +49,7 @@ class ImportanceConditional(_EstimatedConditional):
     def __post_init__(self) -> None:
         spec = "model LatentVariableModel, num_samples 1.., generator, proposal Callable"
         require(vars(self), spec)
+        self.num_features = self.model.num_features
 
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -72,7 +63,7 @@ class ImportanceConditional(_EstimatedConditional):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class GibbsConditional(_EstimatedConditional):
     """Chains that alternate z given (x_R, x_A) and x_A given z; p(x_j | z) averaged along them.
 
@@ -100,6 +91,7 @@ class GibbsConditional(_EstimatedConditional):
 
     def __post_init__(self) -> None:
         require(vars(self), "model VAE, num_steps 1.., generator, corrected bool, num_chains 1..")
+        self.num_features = self.model.num_features
 
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """log p(x) of models that are an integral over z, by importance weights, and where to look for z."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +16,6 @@ from mpt_lml.numerics import LOG_2PI, chunks
 from mpt_lml.results import Estimate
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
-
-__all__ = ["GaussianProposal", "at_mode", "from_encoder", "from_prior", "iwae", "log_weights"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,6 @@ class GaussianProposal:
         require(vars(self), "mean N K, factor N K K, prior_share [0,1)", finite=False)
 
     def sample(self, num_samples: int, *, generator: torch.Generator) -> Float[Tensor, "S N K"]:
-        """``num_samples`` draws for every datum."""
         require(locals(), "num_samples 1.., generator")
         shape = (num_samples, *self.mean.shape)
         noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
@@ -49,7 +44,6 @@ class GaussianProposal:
         return torch.where((choice < self.prior_share)[..., None], noise, z)
 
     def log_density(self, z: Float[Tensor, "S N K"]) -> Float[Tensor, "S N"]:
-        """log q(z), nats."""
         require(vars(self) | {"z": z}, "mean N K, z ... N K", finite=False)
         white = torch.linalg.solve(self.factor, (z - self.mean)[..., None])[..., 0]
         log_volume = torch.linalg.slogdet(self.factor).logabsdet

@@ -33,7 +33,7 @@ def features(network: Any, ids: Int[Tensor, "N L"]) -> Float[Tensor, "N w"]:
 
 def labeled(name: str, tokenizer: Any) -> list[Labeled]:
     """Rows by their length; tested on the test split, or in turn on every fourth row without one."""
-    splits = ("train", "test") if f"{name} train" in texts._LABELED else ("test",)
+    splits = ("train", "test") if f"{name} train" in texts._GLUE else ("test",)
     found = [texts.labeled(name, split) for split in splits]  # type: ignore[arg-type]
     ids = encode(tokenizer, [each for text, _ in found for each in text]).ids[:, :LENGTH]
     order = (ids != 0).sum(dim=1).argsort(stable=True)

@@ -1,7 +1,5 @@
 """What a model has to answer: given the observed coordinates of x, log p(x_j | x_R)?"""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import final
@@ -13,18 +11,11 @@ from torch import Tensor
 from mpt_lml.numerics import LOG_2PI, WORKING_BYTES, chunks
 from mpt_lml.spec import require, require_mask, require_values
 
-__all__ = ["ConditionalModel", "FromFunction", "Grouped", "LatentVariableModel", "TractableModel"]
-
 _Function = Callable[[Tensor, Tensor], Tensor]
 
 
 class _Model(ABC):
-    _num_features: int
-
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self._num_features
+    num_features: int  # D
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is something the model can have made: (N, D), finite."""
@@ -169,7 +160,7 @@ class FromFunction(ConditionalModel):
     def __init__(self, log_values: _Function, num_features: int, rows: int = 512) -> None:
         require(locals(), "log_values Callable, num_features 1.., rows 1..")
         self.function = log_values
-        self._num_features, self._pairs_at_once = num_features, rows
+        self.num_features, self._pairs_at_once = num_features, rows
 
     def require_data(self, x: Tensor) -> None:
         require(locals(), "int x N D", D=self.num_features)
@@ -213,7 +204,7 @@ class Grouped(ConditionalModel):
         if (present := group.unique().tolist()) != list(range(len(present))):
             raise ValueError(f"group must be numbered 0, 1, ... without a gap, got {present}.")
         self.model, self.group, self.jointly = model, group, jointly
-        self._num_features = len(present)
+        self.num_features = len(present)
 
     @staticmethod
     def patches(height: int, width: int, patch: int) -> Int[Tensor, " d"]:
@@ -259,13 +250,8 @@ class Grouped(ConditionalModel):
 class LatentVariableModel(_Model):
     """p(x, z) = N(z; 0, I_K) Π_d p(x_d | z): what has to be integrated over z to be known."""
 
-    _latent_dim: int
+    latent_dim: int  # K
     _dtype: torch.dtype | None = None  # of z, where the model says it
-
-    @property
-    def latent_dim(self) -> int:
-        """K."""
-        return self._latent_dim
 
     @abstractmethod
     def log_factors(self, x: Tensor, z: Float[Tensor, "*S N K"]) -> Float[Tensor, "*S N D"]:

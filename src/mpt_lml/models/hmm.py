@@ -1,7 +1,5 @@
 """A hidden Markov model: a language whose every conditional is known exactly."""
 
-from __future__ import annotations
-
 from typing import final
 
 import torch
@@ -10,8 +8,6 @@ from torch import Tensor
 
 from mpt_lml.models.base import TractableModel
 from mpt_lml.spec import require, require_values
-
-__all__ = ["HMM"]
 
 
 @final
@@ -48,7 +44,7 @@ class HMM(TractableModel):
             state, symbol = (emission <= 0).nonzero()[0].tolist()
             raise ValueError(f"emission must be positive, but emission[{state}, {symbol}] is 0.")
         self.initial, self.transition, self.emission = initial, transition, emission
-        self._num_features, (self.num_states, self.num_values) = num_features, emission.shape
+        self.num_features, (self.num_states, self.num_values) = num_features, emission.shape
         self._pairs_at_once = 2**21 // (8 * num_features * len(initial)) or 1  # a core's cache full
 
     @classmethod
@@ -59,7 +55,7 @@ class HMM(TractableModel):
         num_features: int = 16,
         *,
         preferred: float = 0.95,
-    ) -> HMM:
+    ) -> "HMM":
         """The book's language: states on a circle, each with its own few symbols.
 
         A state is followed by its successor (.7), by itself (.2) or by the one after the successor

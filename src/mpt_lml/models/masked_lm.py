@@ -4,8 +4,6 @@ The conditionals of a network need not come from one joint distribution; the are
 orders of log p_σ (Chapter 15), not a log p.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -22,8 +20,6 @@ from mpt_lml.spec import require, require_generator, require_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-__all__ = ["MaskedLM"]
 
 Precision = Literal["float32", "bfloat16", "float16"]
 PRECISIONS = "float32|bfloat16|float16"
@@ -52,7 +48,7 @@ class MaskedLM(ConditionalModel):
 
     def __init__(
         self,
-        network: PreTrainedModel,
+        network: "PreTrainedModel",
         mask_token_id: int,
         num_features: int = 1,
         *,
@@ -75,7 +71,7 @@ class MaskedLM(ConditionalModel):
         self.batch_tokens = batch_tokens
         self.special_token_ids = torch.tensor(sorted({mask_token_id, *special_token_ids}))
         self._frame = (torch.tensor(list(prefix)).long(), torch.tensor(list(suffix)).long())
-        self._num_features = num_features
+        self.num_features = num_features
         takes_types = "token_type_ids" in signature(network.forward).parameters
         self._takes_types = takes_types and getattr(network.config, "type_vocab_size", 0) > 1
         self._pairs_at_once = batch_tokens // (len(prefix) + num_features + len(suffix)) or 1
@@ -83,11 +79,11 @@ class MaskedLM(ConditionalModel):
     @classmethod
     def of(
         cls,
-        network: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
+        network: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerBase",
         num_features: int = 1,
         **options: Any,
-    ) -> MaskedLM:
+    ) -> "MaskedLM":
         """``network`` with the mask token, special tokens and frame of its ``tokenizer``.
 
         ``options`` are the keywords of the class. Raises ``ValueError`` for a tokenizer without a
@@ -111,7 +107,6 @@ class MaskedLM(ConditionalModel):
         return cls(network, tokenizer.mask_token_id, num_features, **options)
 
     def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` holds D token ids a row."""
         require(locals(), "int x N D", D=self.num_features)
         require_ids("x", x, self.network.config.vocab_size)
 
@@ -166,7 +161,6 @@ class MaskedLM(ConditionalModel):
         return values[:, start : start + self.num_features]
 
     def _shown(self, ids: Tensor, mask: Tensor, generator: torch.Generator | None) -> Tensor:
-        """What the network sees instead of ``ids``."""
         shown = ids.masked_fill(mask, self.mask_token_id)
         if self.replacement == "mask":
             return shown

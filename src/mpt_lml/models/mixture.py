@@ -1,7 +1,5 @@
 """Latent-variable models with their prior on a grid: finite mixtures, exact in every conditional."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import final
@@ -15,8 +13,6 @@ from mpt_lml.grids import Grid
 from mpt_lml.models.base import LatentVariableModel, TractableModel
 from mpt_lml.numerics import chunks, log_bernoulli
 from mpt_lml.spec import require, require_binary
-
-__all__ = ["BernoulliPCA", "GridConditional"]
 
 _CACHE_BYTES = 2**24  # larger chunks leave the cache, and the kernel clears pages all the time
 
@@ -47,7 +43,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         require(locals(), "loadings D K, offset? D")
         offset = loadings.new_zeros(len(loadings)) if offset is None else offset
         self.loadings, self.offset, self._dtype = loadings, offset.to(loadings), loadings.dtype
-        self._num_features, self._latent_dim = loadings.shape
+        self.num_features, self.latent_dim = loadings.shape
         if grid is None:
             grid = grids.trapezoid(self.latent_dim, 40 if self.latent_dim < 3 else 20)
         self.grid = _fitting(grid, self.latent_dim).to(loadings)
@@ -58,12 +54,10 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         return z @ self.loadings.T + self.offset
 
     def log_factors(self, x: Tensor, z: Tensor) -> Float[Tensor, "*S N D"]:
-        """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
         require(locals(), "x N D, z ... N K", finite=False, D=self.num_features)
         return log_bernoulli(x, self.logits(z))
 
     def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
-        """One x ~ p(x | z) for every z, zeros and ones."""
         require(locals(), "generator, z ... K", K=self.latent_dim)
         probability = self.logits(z).sigmoid()
         noise = torch.rand(probability.shape, generator=generator, dtype=probability.dtype)
@@ -100,7 +94,6 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         return torch.cat(parts)
 
     def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` is (N, D), zeros and ones, of the loadings' dtype."""
         require(vars(self) | {"x": x}, "loadings D K, x N D")
         require_binary(x)
 
@@ -138,10 +131,9 @@ class GridConditional(TractableModel):
     def __init__(self, model: LatentVariableModel, grid: Grid) -> None:
         require(locals(), "model LatentVariableModel")
         self.model, self.grid = model, _fitting(grid, model.latent_dim)
-        self._num_features = model.num_features
+        self.num_features = model.num_features
 
     def require_data(self, x: Tensor) -> None:
-        """Check ``x`` as the model does."""
         self.model.require_data(x)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -164,12 +156,12 @@ class GridConditional(TractableModel):
 
     def _factors(self, x: Tensor) -> Iterator[Float[Tensor, "G N D"]]:
         """log p(x_d | z_g) for some data at a time."""
-        nodes = self.grid.nodes.to(x)
-        for rows in chunks(len(x), x.element_size() * 4 * len(self.grid) * self.num_features):
+        nodes, each = self.grid.nodes.to(x), x.element_size() * len(self.grid) * self.num_features
+        for rows in chunks(len(x), 2 * each, _CACHE_BYTES):  # it makes about four such arrays
             yield self.model.log_table(x[rows], nodes)
 
     def _log_weights(self, factors: Float[Tensor, "G N D"], observed: Tensor) -> Tensor:
-        seen = torch.einsum("gnd,pd->png", factors, observed.to(factors))
+        seen = (factors @ observed.to(factors).mT).permute(2, 1, 0)  # einsum would copy the factors
         return seen + self.grid.log_weights.to(factors)
 
 

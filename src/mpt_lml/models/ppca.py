@@ -1,7 +1,5 @@
 """Probabilistic principal component analysis: every marginal and conditional in closed form."""
 
-from __future__ import annotations
-
 from typing import final
 
 import torch
@@ -12,8 +10,6 @@ from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import chunks
 from mpt_lml.spec import require, require_number
-
-__all__ = ["PPCA"]
 
 
 @final
@@ -43,7 +39,8 @@ class PPCA(TractableModel):
         require_number("noise_variance", noise_variance, hint=hint)
         mean = loadings.new_zeros(len(loadings)) if mean is None else mean
         self.loadings, self.mean = loadings, mean.to(loadings)
-        self._num_features, self.latent_dim = loadings.shape
+        self.num_features, self.latent_dim = loadings.shape
+        self._pairs_at_once = 2**22 // (32 * loadings.numel() or 1) or 1  # fits a cache
         self.noise_variance = torch.as_tensor(noise_variance, dtype=loadings.dtype).to(loadings)
 
     @property
@@ -76,7 +73,7 @@ class PPCA(TractableModel):
         ddof: int = 0,
         noise_variance: float | None = None,
         mean: Float[Tensor, " D"] | None = None,
-    ) -> PPCA:
+    ) -> "PPCA":
         """Maximum likelihood in closed form (Tipping & Bishop 1999, Section 3.2).
 
         μ is the sample mean, σ² the mean of the D − K smallest eigenvalues of the sample covariance
@@ -102,7 +99,6 @@ class PPCA(TractableModel):
         return cls(axes[:latent_dim].T * scale, variance, center)
 
     def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` is (N, D), finite, of the loadings' dtype."""
         require(vars(self) | {"x": x}, "loadings D k, x N D")
 
     def _given(self, observed: Tensor) -> LowRankPosterior:
@@ -113,6 +109,9 @@ class PPCA(TractableModel):
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         return self._given(~mask).log_conditional(x - self.mean)
+
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self._given(~mask).log_conditional((x - self.mean)[:, None])[:, 0]
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         return self._mean("log_marginal", x, observed)

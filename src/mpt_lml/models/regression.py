@@ -3,8 +3,6 @@
 Masking them is cross-validation (Fong & Holmes 2020). Known noise: ``PPCA(tau * inputs, variance)``.
 """
 
-from __future__ import annotations
-
 import math
 from typing import final
 
@@ -16,8 +14,6 @@ from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import LOG_2PI
 from mpt_lml.spec import require
-
-__all__ = ["ConjugateRegression"]
 
 
 @final
@@ -45,7 +41,7 @@ class ConjugateRegression(TractableModel):
         rate: float = 1.0,
     ) -> None:
         require(locals(), "inputs D k, prior_scale (0,inf), shape (0,inf), rate (0,inf)")
-        self.inputs, self._num_features = inputs, len(inputs)
+        self.inputs, self.num_features = inputs, len(inputs)
         self.prior_scale, self.shape, self.rate = prior_scale, shape, rate
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:

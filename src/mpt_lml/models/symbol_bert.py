@@ -1,7 +1,5 @@
 """A BERT in miniature for the symbols of a known language."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import final
@@ -53,11 +51,11 @@ class SymbolBERT(ConditionalModel):
         with torch.random.fork_rng(devices=[]):  # transformers draws from the global generator
             torch.manual_seed(seed)
             self.network = BertForMaskedLM(config)
-        self._num_features, self.mask_token = num_features, num_symbols
+        self.num_features, self.mask_token = num_features, num_symbols
         self._pairs_at_once = 1024
 
     @classmethod
-    def load(cls, path: Path | None = None) -> SymbolBERT:
+    def load(cls, path: Path | None = None) -> "SymbolBERT":
         """The network of Chapter 10 that the book carries, or the one whose weights ``path`` holds.
 
         ``path`` is a safetensors file, such as ``known-language`` leaves one for each of its runs.

@@ -1,7 +1,5 @@
 """Discrete models given as full tables: a joint distribution, and conditionals that need not fit."""
 
-from __future__ import annotations
-
 from typing import final
 
 import torch
@@ -11,8 +9,6 @@ from torch import Tensor
 from mpt_lml import masks, spec
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.spec import require, require_values
-
-__all__ = ["ConditionalTable", "JointTable"]
 
 
 @final
@@ -35,10 +31,10 @@ class JointTable(TractableModel):
         total = probabilities.sum().item()
         if abs(total - 1.0) > 1e-9:
             raise ValueError(f"probabilities must sum to 1, got {total}. Divide by their sum.")
-        self.log_table, self._num_features = probabilities.double().log(), probabilities.ndim
+        self.log_table, self.num_features = probabilities.double().log(), probabilities.ndim
 
     @classmethod
-    def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> JointTable:
+    def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> "JointTable":
         """A table drawn uniformly from the simplex; ``sizes`` = (V_1, ..., V_D)."""
         require(locals(), "sizes Sequence, generator")
         require({"sizes": sizes or [0]}, "sizes* 1..")
@@ -120,7 +116,7 @@ class ConditionalTable(ConditionalModel):
             )
         spec.require_finite("logits", logits)
         self.log_table = logits.double().log_softmax(dim=-1)
-        self._num_features, self.num_values = num_features, num_values
+        self.num_features, self.num_values = num_features, num_values
 
     @classmethod
     def of(
@@ -130,7 +126,7 @@ class ConditionalTable(ConditionalModel):
         *,
         noise: float = 0.0,
         generator: torch.Generator | None = None,
-    ) -> ConditionalTable:
+    ) -> "ConditionalTable":
         """The conditionals of ``model``, each logit moved by ``noise`` times a standard normal.
 
         ``noise=0`` keeps them consistent; otherwise pass ``generator=``.

@@ -1,7 +1,5 @@
 """Variational autoencoders with a Bernoulli or Gaussian likelihood."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -15,8 +13,6 @@ from torch import Tensor
 from mpt_lml.models.base import LatentVariableModel
 from mpt_lml.numerics import log_bernoulli, log_normal
 from mpt_lml.spec import require, require_answer, require_binary, require_dtype
-
-__all__ = ["VAE"]
 
 Likelihood = Literal["bernoulli", "gaussian"]
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -64,7 +60,7 @@ class VAE(LatentVariableModel):
         self.encoder, self.decoder = encoder, decoder
         weights = decoder.parameters() if isinstance(decoder, torch.nn.Module) else ()
         self._dtype = next((each.dtype for each in weights), None)
-        self._num_features, self._latent_dim = num_features, latent_dim
+        self.num_features, self.latent_dim = num_features, latent_dim
         self.likelihood, self.noise_variance = likelihood, noise_variance
 
     def encode(self, x: Float[Tensor, "... D"]) -> tuple[Tensor, Tensor]:
@@ -85,7 +81,6 @@ class VAE(LatentVariableModel):
         return output.sigmoid() if self.likelihood == "bernoulli" else output
 
     def log_factors(self, x: Tensor, z: Tensor) -> Float[Tensor, "*S N D"]:
-        """log p(x_d | z) of every datum and its own z, nats, (..., N, D); constants kept."""
         require(locals(), "x N D, z ... N K", finite=False, D=self.num_features)
         return log_likelihood(x, self._decoded(z), self.noise_variance)
 
@@ -95,7 +90,6 @@ class VAE(LatentVariableModel):
         return log_likelihood(x, self._decoded(nodes)[:, None, :], self.noise_variance)
 
     def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
-        """One x ~ p(x | z) for every z, (..., D)."""
         require(locals(), "generator, z ... K", K=self.latent_dim)
         mean = self.decode(z)
         if self.noise_variance is None:
@@ -111,7 +105,6 @@ class VAE(LatentVariableModel):
         return self.sample_given(z, generator=generator)
 
     def require_data(self, x: Tensor) -> None:
-        """Check shape and values of ``x``: zeros and ones for a Bernoulli likelihood."""
         super().require_data(x)
         if self.likelihood == "bernoulli":
             require_binary(x)
@@ -134,11 +127,6 @@ def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> T
     if noise_variance is None:
         return log_bernoulli(x, output)
     return log_normal(x - output, torch.tensor(noise_variance, dtype=x.dtype, device=x.device))
-
-
-def divergence_from_prior(mean: Float[Tensor, "... K"], variance: Tensor) -> Float[Tensor, "..."]:
-    """KL(N(mean, diag variance) ‖ N(0, I)), nats (Kingma & Welling 2014, Appendix B)."""
-    return 0.5 * (mean.square() + variance - variance.log() - 1.0).sum(dim=-1)
 
 
 def dense_parameters(

@@ -3,8 +3,6 @@
 The squared error of He et al. 2022 is a log-density only once a variance is chosen, here in the open.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -19,8 +17,6 @@ from mpt_lml.spec import require, require_dtype, require_number, require_sizes
 
 if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining
-
-__all__ = ["ViTMAE"]
 
 
 @final
@@ -44,7 +40,7 @@ class ViTMAE(ConditionalModel):
 
     def __init__(
         self,
-        network: ViTMAEForPreTraining,
+        network: "ViTMAEForPreTraining",
         variance: float | Tensor,
         *,
         pixel_mean: float | Tensor = 0.0,
@@ -53,13 +49,17 @@ class ViTMAE(ConditionalModel):
         _require_network(network)
         self.network: Any = network
         self._pairs_at_once = 512
-        self._num_features = int(network.vit.embeddings.patch_embeddings.num_patches)
+        self.num_features = int(network.vit.embeddings.patch_embeddings.num_patches)
         self.device = network.decoder.mask_token.device
-        self.variance = self._variance(variance)
-        self.pixel_mean = self._per_channel("pixel_mean", pixel_mean)
-        self.pixel_scale = self._per_channel("pixel_scale", pixel_scale)
-        if (self.pixel_scale <= 0).any():
-            raise ValueError(f"pixel_scale must be > 0, got {pixel_scale}.")
+        count, table = self.num_features, (self.num_features,) * 2 + (self.pixels_per_patch,)
+        sizes = f"{count} mask sizes, or of each size and pixel {table}"
+        value = self._real("variance", variance, sizes, (count,), (count, 1, 1), table)
+        self.variance = value if value.ndim == 3 else value.expand(count).view(-1, 1, 1)
+        channels = self.image_shape[0]
+        self.pixel_mean, self.pixel_scale = (
+            self._real(name, each, f"{channels} channels", (channels,)).expand(channels)
+            for name, each in (("pixel_mean", pixel_mean), ("pixel_scale", pixel_scale))
+        )
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -146,7 +146,7 @@ class ViTMAE(ConditionalModel):
         found = self.residuals(x, generator=generator, sizes=sizes)
         return torch.stack([scores.mask_score(self._density(mask, r), mask) for mask, r in found])
 
-    def with_variance(self, variance: float | Tensor) -> ViTMAE:
+    def with_variance(self, variance: float | Tensor) -> "ViTMAE":
         """The same network with another variance."""
         return ViTMAE(
             self.network, variance, pixel_mean=self.pixel_mean, pixel_scale=self.pixel_scale
@@ -155,13 +155,13 @@ class ViTMAE(ConditionalModel):
     @classmethod
     def fit_variance(
         cls,
-        network: ViTMAEForPreTraining,
+        network: "ViTMAEForPreTraining",
         x: Float[Tensor, "N C H W"],
         *,
         generator: torch.Generator,
         per: Literal["all", "size"] = "all",
         **units: float | Tensor,
-    ) -> ViTMAE:
+    ) -> "ViTMAE":
         """Maximum-likelihood variance from residuals on ``x``; ``units`` as in the class.
 
         With v_M the mean squared residual at size M (:meth:`squared_error`), the mean score is
@@ -209,41 +209,28 @@ class ViTMAE(ConditionalModel):
         mean, width = (each.to(x).view(-1, 1, 1) for each in (self.pixel_mean, self.pixel_scale))
         return ((x - mean) / width).to(self.network.decoder.mask_token.dtype)
 
-    def _variance(self, variance: float | Tensor) -> Tensor:
-        """(D, 1, 1) or (D, D, d)."""
-        value = self._real("variance", variance)
-        count = self.num_features
-        table = (count, count, self.pixels_per_patch)
-        if value.shape not in ((), (count,), (count, 1, 1), table):
-            raise ValueError(
-                f"variance must be one number, one for each of the {count} mask sizes, or one for "
-                f"each size and pixel {table}, got shape {tuple(value.shape)}."
-            )
-        if not torch.isfinite(value).all() or (value <= 0).any():
-            shown = variance if value.ndim == 0 else f"a smallest one of {value.min().item():.4g}"
-            raise ValueError(
-                f"variance must be finite and > 0, got {shown}. Estimate it from residuals: "
-                "ViTMAE.fit_variance(network, x, generator=g)."
-            )
-        return value if value.ndim == 3 else value.expand(count).view(-1, 1, 1)
-
-    def _real(self, name: str, value: float | Tensor) -> Tensor:
+    def _real(
+        self, name: str, value: float | Tensor, each: str, *shapes: tuple[int, ...]
+    ) -> Tensor:
+        """One number, or a tensor of one of the ``shapes``, with one for ``each``."""
         if isinstance(value, Tensor):
             require_dtype(name, value)
         else:
             require_number(name, value, "[-inf,inf]~")
-        return torch.as_tensor(value, dtype=torch.float64, device=self.device).detach()
+        found = torch.as_tensor(value, dtype=torch.float64, device=self.device).detach()
+        if found.shape not in ((), *shapes) or not found.isfinite().all():
+            got = f"shape {tuple(found.shape)}" if found.ndim else value
+            raise ValueError(
+                f"{name} must be finite, one number or one of each of {each}, got {got}."
+            )
+        if name != "pixel_mean" and found.min() <= 0:
+            hint = "Estimate it from residuals: ViTMAE.fit_variance(network, x, generator=g)."
+            hint *= name == "variance"
+            raise ValueError(f"{name} must be > 0, got {found.min().item()}. {hint}")
+        return found
 
-    def _per_channel(self, name: str, value: float | Tensor) -> Tensor:
-        channels = self.image_shape[0]
-        tensor = self._real(name, value)
-        if tensor.shape not in ((), (channels,)) or not torch.isfinite(tensor).all():
-            got = f"{channels} channels, got {value}"
-            raise ValueError(f"{name} must be finite, one number or one for each of {got}.")
-        return tensor.expand(channels)
 
-
-def _masking_noise(network: ViTMAEForPreTraining, mask: Bool[Tensor, "N D"]) -> Tensor:
+def _masking_noise(network: "ViTMAEForPreTraining", mask: Bool[Tensor, "N D"]) -> Tensor:
     """The ``noise`` with which ``network`` hides exactly ``mask``, equally many patches a row.
 
     It keeps the int(D (1 − ratio)) smallest entries; the ratio is set half a patch off.
@@ -253,7 +240,7 @@ def _masking_noise(network: ViTMAEForPreTraining, mask: Bool[Tensor, "N D"]) -> 
     return mask.float() + torch.arange(count, device=mask.device) / (2.0 * count)
 
 
-def _require_network(network: ViTMAEForPreTraining) -> None:
+def _require_network(network: "ViTMAEForPreTraining") -> None:
     from transformers import ViTMAEForPreTraining
 
     if not isinstance(network, ViTMAEForPreTraining):

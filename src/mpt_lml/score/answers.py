@@ -1,7 +1,5 @@
 """Answers to a prompt: only the answer is hidden, under the same masks for all options."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -17,8 +15,6 @@ from mpt_lml.score.design import SEED
 from mpt_lml.score.door import Keep, Progress, Scorer, afresh, load, silent
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
-
-__all__ = ["AnswerScores", "answers"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Some k places A of a row given the rest: log q(x_A | x_R) along the orders of A."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

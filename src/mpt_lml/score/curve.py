@@ -1,7 +1,5 @@
 """The curve of a masked language model on sentences of many lengths: exact sizes, no padding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,15 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.data import Tokens
-from mpt_lml.results import Estimate
+from mpt_lml.results import Estimate, as_rows
 from mpt_lml.score.design import Design
 from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.scores import mask_score
 from mpt_lml.spec import require, require_count
-from mpt_lml.theory.rates import crossover
+from mpt_lml.theory.rates import crossover, jackknife
 from mpt_lml.verdicts import mean_and_error
-
-__all__ = ["SentenceCurves", "curve"]
 
 PAPER_UNIT = 0.01 * 512 * 99
 """The paper's area of a curve that is 1 everywhere: 512 · 0.01 · Σ over 1, ..., 99 %."""
@@ -107,12 +103,11 @@ class SentenceCurves:
         self.design.require_area()
         require_count("texts behind a jackknife", len(self.raw), 2)
         percent, each = torch.tensor(self.design.columns).double(), self.each
-        group = torch.arange(len(each)) % min(num_groups, len(each))
-        left_out = torch.stack([each[group != k].mean(dim=0) for k in group.unique()])
-        where = crossover(left_out, percent)
-        error = ((len(where) - 1) * where.var(correction=0)).sqrt()
-        rate = crossover(each.mean(dim=0), percent)
-        return Estimate(rate.item(), error.item(), len(where), "%")
+        count = min(num_groups, len(each))
+        # Sums for means: a curve has its mean height where any multiple of it has.
+        sums = torch.stack([each[k::count].sum(dim=0) for k in range(count)])
+        rate, error = jackknife(lambda curve: crossover(curve, percent), sums)
+        return Estimate(rate, error, count, "%")
 
     def bias_at(self, rates: Sequence[int | float] = (15, 25, 40)) -> dict[Any, Estimate]:
         """D·S(rate) − area at each of ``rates`` in percent, with its error over sentences, nats.
@@ -136,9 +131,8 @@ class SentenceCurves:
 
     def rows(self) -> list[dict[str, Any]]:
         """One a rate, for a table: percent, score and its error over sentences, nats a token."""
-        names = ("rate", "score", "standard_error")
-        columns = (self.design.columns, self.score.tolist(), self.standard_error.tolist())
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        columns = {"rate": self.design.columns, "score": self.score}
+        return as_rows(columns | {"standard_error": self.standard_error})
 
     def plot(self, ax: Any, label: str | None = None) -> None:
         """Draw the curve on a matplotlib ``ax``, two standard errors shaded; an area's mean dashed."""

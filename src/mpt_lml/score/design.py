@@ -1,7 +1,5 @@
 """Which masks a sentence gets: exact sizes at some rates or in strata, each drawn on its own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +9,6 @@ from torch import Tensor
 from mpt_lml.data import Tokens
 from mpt_lml.masks import from_ranks
 from mpt_lml.spec import require
-
-__all__ = ["Design"]
 
 SEED = f"seed 0..{9 * 10**12}"  # a million draws each are below 2⁶³
 
@@ -84,7 +80,7 @@ class Design:
         count = self.num_masks * len(self.columns)
         ranks = row.rows(torch.zeros(count).long()).sample_ranks(generator=generator)
         if self.strata is None:
-            sizes = row.sizes_at(torch.tensor(self.rates))
+            sizes = -(-torch.tensor(self.rates) * row.num_features // 100)
         else:
             jitter = torch.rand(self.num_masks, self.strata, generator=generator)
             edges = torch.arange(self.strata + 1, dtype=torch.float64) / self.strata

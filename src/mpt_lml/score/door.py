@@ -4,8 +4,6 @@ A masked language model of ``transformers`` comes by its folder, by its name or 
 code of its own (LLaDA, MDLM and others) comes as a function.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -24,8 +22,6 @@ from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.files import digest, load_tensors, save_tensors, versions
 from mpt_lml.models.masked_lm import PRECISIONS, MaskedLM, Precision
 from mpt_lml.spec import require, require_ids
-
-__all__ = ["Scorer", "load"]
 
 Part = Mapping[str, Tensor]
 Keep = Callable[[str, Callable[[], Part]], Part]

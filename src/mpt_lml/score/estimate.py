@@ -11,12 +11,10 @@ square of E β c, which is 0 without skewness; with their variance s_k², Σ_k s
 for the variance of the mean. R = 2 is enough.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -34,8 +32,7 @@ MOST_ROUNDS = 64
 FIELDS = ("tokens", "windows", "passes", "score", "variance", "fourth", "orders", "pseudo")
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """What is asked of every row; see :func:`mpt_lml.score.sentences`."""
 
     num_masks: int
@@ -65,7 +62,14 @@ def one_row(row: Tokens, plan: Plan) -> Generator[Tensor, Tensor, list[float]]:
         return from_ranks(ranks[:, None], torch.arange(1, count + 1)).flatten(0, 1)
 
     def draw(repeats: int) -> Bool[Tensor, "P D"]:
-        return along(repeats) if whole else _stratified(count, repeats, strata, generator)
+        """Whole orders, or for each repeat one mask a stratum, of sizes 1..D − 1."""
+        if whole:
+            return along(repeats)
+        jitter = torch.rand(repeats, strata, generator=generator, dtype=torch.float64)
+        level = (torch.arange(strata) + jitter) / strata
+        sizes = ((level * (count - 1)).long() + 1).clamp(max=count - 1)
+        ranks = sample_ranks(repeats * strata, count, generator=generator)
+        return from_ranks(ranks, sizes.flatten())
 
     def padded(masks: Bool[Tensor, "P D"]) -> Bool[Tensor, "P L"]:
         return row.maskable.new_zeros(len(masks), row.ids.shape[1]).index_copy(1, places, masks)
@@ -107,16 +111,6 @@ def over_steps(
     steps = hidden.unflatten(-2, (-1, hidden.shape[-1]))
     shown_next = steps & ~pad(steps[..., :-1, :], (0, 0, 1, 0))
     return (values.view(steps.shape) * shown_next).sum(dim=(-2, -1))
-
-
-def _stratified(
-    count: int, repeats: int, strata: int, generator: torch.Generator
-) -> Bool[Tensor, "P D"]:
-    """Masks of sizes 1..D − 1, for each repeat one a stratum."""
-    jitter = torch.rand(repeats, strata, generator=generator, dtype=torch.float64)
-    level = (torch.arange(strata) + jitter) / strata
-    sizes = ((level * (count - 1)).long() + 1).clamp(max=count - 1)
-    return from_ranks(sample_ranks(repeats * strata, count, generator=generator), sizes.flatten())
 
 
 def _area(

@@ -1,7 +1,5 @@
 """Scores of images under a masked autoencoder: nats of pixels in [0, 1], for a stated variance."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass
@@ -19,13 +17,11 @@ from mpt_lml.checkpoints import gpu
 from mpt_lml.files import digest
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.numerics import log_normal
-from mpt_lml.results import Estimate
+from mpt_lml.results import Estimate, as_rows
 from mpt_lml.score.design import SEED
 from mpt_lml.score.door import Keep, Part, Progress, afresh, silent
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
-
-__all__ = ["ImageScores", "images"]
 
 PART_IMAGES = 256
 """Images of a part of a long run, which is kept."""
@@ -69,13 +65,9 @@ class ImageScores:
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary an image, for a table."""
-        columns = {name: getattr(self, name).tolist() for name in _COLUMNS}
-        names = self.names or range(len(self.log_score))
-        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-        return [{"image": name, **row} for name, row in zip(names, rows, strict=True)]
-
-
-_COLUMNS = ("log_score", "standard_error", "variance", "per_patch", "bits_per_dimension")
+        names = ("log_score", "standard_error", "variance", "per_patch", "bits_per_dimension")
+        files = {"image": self.names or range(len(self.log_score))}
+        return as_rows(files | {name: getattr(self, name) for name in names})
 
 
 def images(

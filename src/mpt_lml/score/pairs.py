@@ -1,7 +1,5 @@
 """Two texts that differ in k tokens: the log-ratio of those k given the rest."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +8,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.data import Tokens
+from mpt_lml.results import as_rows
 from mpt_lml.score.blocks import Blocks
 from mpt_lml.score.design import SEED
 from mpt_lml.score.door import Keep, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
-
-__all__ = ["PairScores", "pairs"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +42,7 @@ class PairScores:
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary a pair, for a table."""
-        columns = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
-        lists = zip(*(each.tolist() for each in columns.values()), strict=True)
-        return [dict(zip(columns, row, strict=True)) for row in lists]
+        return as_rows({k: each for k, each in vars(self).items() if isinstance(each, Tensor)})
 
 
 def pairs(
@@ -119,7 +114,6 @@ def pairs(
 
 
 def _fault(scorer: Scorer, one: Tokens, other: Tokens, n: int) -> str | None:
-    """Why a pair is not comparable."""
     x, y = (each.ids[n, : each.lengths[n]].tolist() for each in (one, other))
     if len(x) != len(y):
         return (

@@ -1,7 +1,5 @@
 """Scores of whole texts: the mean of log p_σ over orders, what it costs and how far it is off."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.data.tokens import Tokens, require_texts
-from mpt_lml.results import Estimate
+from mpt_lml.results import Estimate, as_rows
 from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
 from mpt_lml.score.estimate import FIELDS, Plan, one_row, windows
 from mpt_lml.spec import require
-
-__all__ = ["SentenceScores", "sentences"]
 
 PART_PASSES = 2**19
 """Tokens times passes of a part: some seconds of a small network."""
@@ -28,24 +24,17 @@ Unit = Literal["sentence", "token", "character", "byte"]
 
 @dataclass(frozen=True)
 class SentenceScores:
-    """Scores of N texts, in nats; float64.
+    """Scores of N texts in nats, every field (N,): float64, or counts.
 
-    Attributes
-    ----------
-    num_tokens, num_characters, num_bytes, num_windows, num_passes : Tensor (N,) int64
-        ``num_tokens``: those scored, D, no special and no unknown ones. A text longer than the
-        model takes is cut into ``num_windows``, each scored as if it stood alone. Texts that came
-        as token ids have no characters and bytes.
-    log_score, standard_error, degrees : Tensor (N,)
-        Mean of log p_σ over orders, its error over masks or orders (0 where every mask was visited)
-        and the degrees of freedom of that error.
-    inconsistency : Tensor (N,)
-        Standard deviation of log p_σ over orders. It is 0 for a joint distribution; it is no error
-        of ``log_score``, and says nothing about the truth. nan for fewer than two orders drawn.
-    pseudo_log_likelihood : Tensor (N,)
-        Σ_j log q(x_j | all others) (Salazar et al. 2020); nan where it was not asked for.
-    documents : Tensor (N,) int64
-        Which texts are of one document, and not independent.
+    ``log_score`` is the mean of log p_σ over orders, ``standard_error`` its error over masks or
+    orders (0 where every mask was visited) with its ``degrees`` of freedom. ``inconsistency`` is the
+    standard deviation of log p_σ over orders: 0 for a joint distribution, no error of ``log_score``,
+    silent about the truth; nan for fewer than two orders drawn. ``pseudo_log_likelihood`` is
+    Σ_j log q(x_j | all others) (Salazar et al. 2020); nan where it was not asked for.
+
+    ``num_tokens`` are those scored, D, no special and no unknown ones. A text longer than the model
+    takes is cut into ``num_windows``, each scored as if it stood alone. Texts that came as token ids
+    have no characters and bytes. Texts of one of the ``documents`` are not independent.
 
     >>> scores = sentences(
     ...     load(lambda i, m: torch.zeros(i.shape + (2,)).log_softmax(-1)), [[0, 1, 1]]
@@ -80,7 +69,7 @@ class SentenceScores:
         require(locals(), "unit token|character|byte")
         return _NATS_TO_BITS * self.log_score / self._size(unit)
 
-    def mean(self, per: Unit = "sentence", *, documents: Tensor | None = None) -> Estimate:
+    def mean(self, per: Unit = "sentence") -> Estimate:
         """Mean log-score in nats a sentence, or all bits by all tokens, characters or bytes.
 
         The error is over documents, G of them (every text one of its own unless they were named):
@@ -88,13 +77,10 @@ class SentenceScores:
         contains the error over masks.
         """
         require(locals(), "per sentence|token|character|byte")
-        require(
-            {"x": self.log_score, "documents": documents}, "x N, int documents? N", finite=False
-        )
         value = self.log_score if per == "sentence" else _NATS_TO_BITS * self.log_score
         size = torch.ones_like(value) if per == "sentence" else self._size(per).double()
         mean = value.sum() / size.sum()
-        group = (self.documents if documents is None else documents).unique(return_inverse=True)[1]
+        group = self.documents.unique(return_inverse=True)[1]
         count = int(group.max()) + 1
         total = torch.zeros(count).double().index_add(0, group, value - mean * size)
         error = (total.square().sum() * count / (count - 1)).sqrt() if count > 1 else math.nan
@@ -106,9 +92,7 @@ class SentenceScores:
         columns = {name: value for name, value in vars(self).items() if not value.isnan().all()}
         if self.num_bytes.any():
             columns |= {f"bits_per_{unit}": self.bits_per(unit) for unit in ("character", "byte")}
-        columns["bits_per_token"] = self.bits_per("token")
-        lists = [value.tolist() for value in columns.values()]
-        return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+        return as_rows(columns | {"bits_per_token": self.bits_per("token")})
 
     def _size(self, unit: str) -> Tensor:
         size: Tensor = getattr(self, f"num_{unit}s")
@@ -168,10 +152,8 @@ def sentences(
     order = torch.tensor([number for numbers, _ in parts for number in numbers])
     total = torch.cat(kept)[order.argsort()]
     field = dict(zip(FIELDS, total.T, strict=True))
-    strings = [
-        each if isinstance(each, str) else ""
-        for each in ([""] * len(texts) if isinstance(texts, Tokens) else texts)
-    ]
+    every = [None] * len(texts) if isinstance(texts, Tokens) else texts
+    strings = [each if isinstance(each, str) else "" for each in every]
     first = {label: number for number, label in reversed(list(enumerate(labels)))}
     return SentenceScores(
         num_tokens=field["tokens"].long(),
@@ -211,11 +193,7 @@ def _encoded(scorer: Scorer, texts: Any, size: int = 512) -> Iterator[tuple[list
         try:
             yield some, scorer.encode([texts[n] for n in some] or texts)
         except ValueError:
-            for n in some:  # the message has to name a text by its own number
-                try:
-                    scorer.encode([texts[n]])
-                except ValueError as error:
-                    raise ValueError(str(error).replace(" 0 ", f" {n} ", 1)) from None
+            scorer.encode(texts)  # the message has to name a text by its own number
             raise
 
 

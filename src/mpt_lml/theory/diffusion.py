@@ -4,8 +4,6 @@ A schedule is a mask rate ρ(t), increasing from ρ(0) = 0 to ρ(1) = 1: at time
 masked with that probability, independently. A curve is the tensor (..., D) of S(x; M), M = 1..D.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

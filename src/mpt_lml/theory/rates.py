@@ -4,8 +4,6 @@ Under the model E S(x; M) falls with M (Han 1978): D·S(M) is too high at low ra
 ones. The *crossover rate* ρ* is the one at which it is right.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Literal
