@@ -107,12 +107,18 @@ def log_weights(
 
     Nothing is tiled to (N, D, G): the data enter through K + 1 numbers each.
     """
-    w, b, seen = loadings[observed], offset[observed], x[:, observed]
+    rows = observed.nonzero().flatten()  # searched once; the gradient of index_select sorts nothing
+    w, b, seen = loadings.index_select(0, rows), offset.index_select(0, rows), x[:, rows]
     price = F.softplus(grid.nodes @ w.T + b).sum(dim=-1)
     # One pass over (N, G): the offset's share travels as one more coordinate of z, always 1.
     short = seen @ torch.cat([w, b[:, None]], dim=1)
-    nodes = torch.cat([grid.nodes, torch.ones_like(grid.nodes[:, :1])], dim=1)
-    return torch.addmm(grid.log_weights - price, short, nodes.T)
+    return torch.addmm(grid.log_weights - price, short, F.pad(grid.nodes, (0, 1), value=1.0).T)
+
+
+def log_total(log_weights: Float[Tensor, "N G"]) -> Float[Tensor, " N"]:
+    """``log_weights.logsumexp(-1)`` in the same bits: exp takes ten times as long below 1e-38."""
+    floor = log_weights.detach().amax(dim=-1, keepdim=True) - 80.0
+    return log_weights.clamp(min=floor).logsumexp(dim=-1)
 
 
 def log_mixture(

@@ -130,7 +130,7 @@ def mixture(
     if mask is None:
         seen = torch.ones_like(x[0], dtype=torch.bool)
         every = (grids.log_weights(grid, *each, x, seen) for each in models)
-        return torch.stack([each.logsumexp(dim=-1).mean() for each in every])
+        return torch.stack([grids.log_total(each).mean() for each in every])
     values = []
     for (w, b), rows in zip(models, mask, strict=True):
         require_mask(rows)
@@ -145,7 +145,7 @@ def _mixture_score(
 ) -> Float[Tensor, " N"]:
     """(1/M) Σ_{j∈A} log p(x_j | x_R) of every datum, or (1/M) log p(x_A) of the ``block``."""
     if block:
-        return grids.log_weights(grid, w, b, x, mask).logsumexp(dim=-1) / mask.sum()
+        return grids.log_total(grids.log_weights(grid, w, b, x, mask)) / mask.sum()
     hidden = mask.nonzero().flatten()  # only masked columns are mixed
     logits = grid.nodes @ w[hidden].T + b[hidden]
     weights = grids.log_weights(grid, w, b, x, ~mask)

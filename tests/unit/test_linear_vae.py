@@ -183,4 +183,4 @@ def test_decoders_of_all_seeds_come_back_where_asked() -> None:
     for decoder, lml in zip(decoders, found.arrays[f"own/{rows[0]}"], strict=True):
         model = BernoulliPCA(decoder[:, :2], decoder[:, 2], grid=SHORT.grid("fixed"))
         assert model.log_marginal(DIGITS.double()).mean().item() == lml.item()
-    assert set(found.findings) == {"claim-elbo-suboptimal"}  # nothing of rows that are not there
+    assert not found.findings and "gaussian" not in found.arrays  # nothing of what was not run

@@ -44,11 +44,8 @@ class Images:
 
     def __post_init__(self) -> None:
         require(vars(self), "pixels N D, shape tuple, shape* 1..")
-        if (
-            len(self.shape) < 2
-            or self.shape[2:] not in ((), (3,))
-            or math.prod(self.shape) != self.pixels.shape[1]
-        ):
+        fits = len(self.shape) >= 2 and self.shape[2:] in ((), (3,))
+        if not fits or math.prod(self.shape) != self.pixels.shape[1]:
             raise ValueError(f"shape must be (H, W) or (H, W, 3) of the pixels, got {self.shape}.")
         if self.pixels.min() < 0 or self.pixels.max() > 1:
             raise ValueError("pixels must lie in [0, 1]. Divide bytes by 255.")
@@ -83,11 +80,8 @@ def images(name: str = "digits", split: Split = "train") -> Images:
     else:
         pixels = _read_color(folder) if color else _read_idx(folder, split)
     rows = torch.tensor(pixels).flatten(1)
-    if color:
-        rows = rows[_held_out(len(rows), 5, split)].float().div_(255.0)
-    else:
-        rows = rows.double() / 255.0
-    return Images(rows, tuple(map(int, pixels.shape[1:])))
+    rows = rows[_held_out(len(rows), 5, split)].float() if color else rows.double()
+    return Images(rows.div_(255.0), tuple(map(int, pixels.shape[1:])))
 
 
 def labels(name: str, split: Split) -> Int[Tensor, " N"]:
@@ -137,9 +131,8 @@ def _read_color(folder: Path) -> np.ndarray:
         pixels = (_read_npz if path.suffix == ".npz" else _read_tar)(path)
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
         # Without numpy's words, which advise to unpickle what is no array.
-        raise CorruptDataError(
-            f"{path} cannot be read. It may be truncated; fetch it again."
-        ) from error
+        message = f"{path} cannot be read. It may be truncated; fetch it again."
+        raise CorruptDataError(message) from error
     expected = (about["num_images"], about["side"], about["side"], 3)
     if pixels.dtype != np.uint8 or pixels.shape != expected:
         raise CorruptDataError(
@@ -167,8 +160,7 @@ def _read_tar(path: Path) -> np.ndarray:
             stream = archive.extractfile(member)
             if stream is not None:
                 number = int(Path(member.name).stem.partition("_")[2])
-                picture = Image.open(io.BytesIO(stream.read())).convert("RGB")
-                pictures[number] = np.asarray(picture)
+                pictures[number] = np.asarray(Image.open(io.BytesIO(stream.read())).convert("RGB"))
     return np.stack([pictures[number] for number in sorted(pictures)])
 
 

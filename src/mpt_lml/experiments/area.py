@@ -48,12 +48,13 @@ class Figure4(Experiment):
             model, x = paper_problem((self.num_data, *sizes), generator)
             draws = {"paper": x, "model": model.sample(self.num_data, generator=generator)}
             used += draws.values()
-            seeds = self.seeds + (tuple(range(15)) if num_masks == 1 else ())
-            for draw, x in draws.items():
-                scores = []
-                for seed in bench.progress(seeds, f"{panel}, {draw} draw, seed"):
-                    mask = paper_masks(num_masks, self.num_features, generator=seeded(seed))
-                    scores.append(curves.size_scores(model, x, mask).mean(dim=1))
+            seeds, rows = self.seeds + (tuple(range(15)) if num_masks == 1 else ()), []
+            for seed in bench.progress(seeds, f"{panel}, seed"):  # its masks serve both draws
+                mask = paper_masks(num_masks, self.num_features, generator=seeded(seed))
+                rows.append(
+                    [curves.size_scores(model, x, mask).mean(dim=1) for x in draws.values()]
+                )
+            for (draw, x), scores in zip(draws.items(), zip(*rows, strict=True), strict=True):
                 arrays[f"score/{panel}/{draw}"] = torch.stack(scores)
                 arrays[f"lml/{panel}/{draw}"] = model.log_marginal(x).mean()
             area = arrays[f"score/{panel}/paper"].sum(dim=1)

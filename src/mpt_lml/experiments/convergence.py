@@ -46,8 +46,9 @@ def paper_masks(
     """
     draws = num_features * num_masks
     orders = torch.stack([torch.randperm(num_features, generator=generator) for _ in range(draws)])
-    ranks = orders.argsort(dim=1).view(num_features, num_masks, num_features)
-    return masks.from_ranks(ranks, torch.arange(1, num_features + 1)[:, None])
+    steps = torch.arange(num_features)
+    ranks = torch.empty_like(orders).scatter_(1, orders, steps.expand_as(orders))
+    return masks.from_ranks(ranks.view(num_features, num_masks, -1), steps[:, None] + 1)
 
 
 def of_spread(value: float, degrees: int | float) -> Finding:
