@@ -51,9 +51,7 @@ class Figure4(Experiment):
             seeds, rows = self.seeds + (tuple(range(15)) if num_masks == 1 else ()), []
             for seed in bench.progress(seeds, f"{panel}, seed"):  # its masks serve both draws
                 mask = paper_masks(num_masks, self.num_features, generator=seeded(seed))
-                rows.append(
-                    [curves.size_scores(model, x, mask).mean(dim=1) for x in draws.values()]
-                )
+                rows.append([curves.size_scores(model, x, mask).mean(1) for x in draws.values()])
             for (draw, x), scores in zip(draws.items(), zip(*rows, strict=True), strict=True):
                 arrays[f"score/{panel}/{draw}"] = torch.stack(scores)
                 arrays[f"lml/{panel}/{draw}"] = model.log_marginal(x).mean()
@@ -67,9 +65,9 @@ def dense_curve(
 ) -> Float[Tensor, " D"]:
     """S(M), M = 1..D, in nats from the data's second moment, with masks that favor no coordinate.
 
-    They are cyclic shifts of random orders, ``num_masks`` in all. With a multiple of D every
-    coordinate is hidden equally often, and S(1) and S(D) are exact; with fewer, every D/num_masks-th
-    shift is taken. One size's masks are contained in the next one's: the curve is smooth.
+    They are ``num_masks`` cyclic shifts of random orders. With a multiple of D every coordinate is
+    hidden equally often, and S(1) and S(D) are exact; with fewer, every D/num_masks-th shift is
+    taken. One size's masks are in the next one's: the curve is smooth.
     """
     size, noise = model.num_features, model.noise_variance
     orders = masks.sample_ranks(max(1, num_masks // size), size, generator=generator)
