@@ -1,7 +1,5 @@
 """Figure 4: area and shape of the mask-rate curve, and the closed form that predicts it."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

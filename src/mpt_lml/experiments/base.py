@@ -1,7 +1,5 @@
 """Experiments as values: the fields are the settings, ``run`` measures, the ledger judges."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import functools
@@ -40,7 +38,7 @@ class Finding:
     standard_error: float | None = None
 
     @classmethod
-    def over(cls, values: Tensor) -> Finding:
+    def over(cls, values: Tensor) -> "Finding":
         """Mean of independent ``values`` and its standard error, which a single one has not."""
         mean, error = mean_and_error(values)
         return cls(mean.item(), error.item() if len(values) > 1 else None)
@@ -150,7 +148,7 @@ class Experiment(ABC):
     seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)  # the paper's five
 
     @classmethod
-    def preset(cls, preset: str = "paper", **settings: Any) -> Experiment:
+    def preset(cls, preset: str = "paper", **settings: Any) -> "Experiment":
         """The settings of a preset, those given replaced; other names are refused."""
         require(locals(), "preset paper|quick")
         settings |= {k: require_seeds(v) for k, v in settings.items() if k == "seeds"}

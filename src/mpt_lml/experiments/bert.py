@@ -1,7 +1,5 @@
 """Curves of BERTs with weights, the book's own or any other: areas, and which masking rate is right."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar

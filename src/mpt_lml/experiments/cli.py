@@ -1,7 +1,5 @@
 """``mpt-lml``: list, run and compare the paper's experiments."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import dataclasses

@@ -1,7 +1,5 @@
 """Table 1 and Figure 1: how fast the accumulated score finds log p(x), and one size does not."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

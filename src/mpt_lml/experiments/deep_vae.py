@@ -1,7 +1,5 @@
 """Figure 3, lower row: a deep VAE trained by the ELBO and by masks."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -33,7 +31,7 @@ def noise(count: int, x: Float[Tensor, "B n D"], size: int, g: Generators) -> Te
     return torch.stack([torch.randn(shape, generator=own) for own in g], dim=1).to(x)
 
 
-def elbo(p: Parameters, x: Tensor, g: Generators, of: Figure3Lower) -> Tensor:
+def elbo(p: Parameters, x: Tensor, g: Generators, of: "Figure3Lower") -> Tensor:
     """The usual objective."""
     return objectives.elbo(p, x, noise(1, x, of.latent_dim, g)[0], of.noise_variance)
 
@@ -54,7 +52,7 @@ class Masked:
     partial: Literal["bound", "score"] | None = None
     law: SizeLaw = FIXED
 
-    def __call__(self, p: Parameters, x: Tensor, g: Generators, of: Figure3Lower) -> Tensor:
+    def __call__(self, p: Parameters, x: Tensor, g: Generators, of: "Figure3Lower") -> Tensor:
         mask = masks.stratified_masks(x.shape[1], x.shape[2], self.law, generator=g).to(x.device)
         score = self.score(p, x, mask, g, of)
         if self.gradient != "decoder":
@@ -64,7 +62,7 @@ class Masked:
         return score + own - own.detach()
 
     def score(
-        self, p: Parameters, x: Tensor, mask: Tensor, g: Generators, of: Figure3Lower
+        self, p: Parameters, x: Tensor, mask: Tensor, g: Generators, of: "Figure3Lower"
     ) -> Float[Tensor, " B"]:
         """What is trained on in place of D·S, nats."""
         before = 0 if self.partial else self.rounds - 1
@@ -76,7 +74,7 @@ class Masked:
         return objectives.recursive(*given, pixel_noise=fill, **options)
 
 
-def exact(p: Parameters, x: Tensor, g: Generators, of: Figure3Lower) -> Tensor:
+def exact(p: Parameters, x: Tensor, g: Generators, of: "Figure3Lower") -> Tensor:
     """The model's own conditionals on a grid, K ≤ 3; the encoder stays as it was drawn.
 
     Four masks a minibatch, 20 nodes an axis. The grid moves at random by less than its spacing: the

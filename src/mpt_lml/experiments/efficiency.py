@@ -1,7 +1,5 @@
 """What masking costs in data: simulated epochs, a language, rates beyond ten coordinates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -3,8 +3,6 @@
 What the paper prints correctly is tried on random models; what is misprinted, on small tables.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A language whose likelihood is known: what a trained BERT still lacks, by law of the mask size."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The ledger: what the paper prints, what this book finds, and the one rule that judges."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Figure 3, upper: Bernoulli PCA trained by the ELBO, by masks and by log p(x) itself."""
 
-from __future__ import annotations
-
 import functools
 import math
 import warnings

@@ -1,7 +1,5 @@
 """PPCA with patches as coordinates: Proposition 1 for them, and curves beside those of Figure 6."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The title, tested: does a larger area mean better features? Linear probes along training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Which masking rate: crossovers of PPCA, few sizes for all, and what a better law of sizes gains."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from functools import partial

@@ -1,7 +1,5 @@
 """Which choice of the recursion makes its encoder collapse, and what an encoder of x_R does instead."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

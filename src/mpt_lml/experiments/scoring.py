@@ -1,7 +1,5 @@
 """How well a few masks tell the score of a text, by look-up among all masks."""
 
-from __future__ import annotations
-
 import torch
 from numpy.polynomial.legendre import leggauss
 from torch import Generator, Tensor

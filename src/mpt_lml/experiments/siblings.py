@@ -1,14 +1,12 @@
 """Beside the small BERT: other seeds, 15 % only, left to right, n-grams; on its own text."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml import networks

@@ -1,7 +1,5 @@
 """The book's own masked language model: vocabulary, training, and what it was compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +47,7 @@ class Training(Experiment):
     every: int = 250
     source: str = "books"
 
-    def read(self) -> tuple[Any, Batches, Tensor]:
+    def read(self) -> "tuple[Any, Batches, Tensor]":
         """The tokenizer of the training text, its batches, and held-out rows."""
         text = sentences(self.source, "train").first
         tokenizer = train_tokenizer(text, self.vocab_size)
@@ -66,7 +64,7 @@ class Training(Experiment):
         bench: Bench,
         name: str,
         network: Any,
-        batches: Batches,
+        batches: "Batches",
         rows: Tensor,
         law: str,
         seed: int,

@@ -1,7 +1,5 @@
 """Table 2 and Figure 5, right: twelve random BERT-base networks, and the authors' stored curves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """PPCA trained by masks: Figure 2, the curve along a run (Figure 5, left), maxima of single sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

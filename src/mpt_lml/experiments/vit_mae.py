@@ -1,7 +1,5 @@
 """Figure 6: mask-rate curves of masked autoencoders of images, trained here and untrained."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import warnings
@@ -17,7 +15,15 @@ from torch import Tensor
 from mpt_lml import data
 from mpt_lml.checkpoints import VIT_MAE_BASE
 from mpt_lml.experiments import base
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.base import (
+    Arrays,
+    Bench,
+    Experiment,
+    Finding,
+    Outcome,
+    checksum,
+    experiment,
+)
 from mpt_lml.experiments.convergence import seeded
 from mpt_lml.experiments.patches import linear_curves
 from mpt_lml.models.vit_mae import ViTMAE
