@@ -558,7 +558,7 @@ def _hashable(v: Any) -> bool:
 
 
 def _experiments() -> dict[str, Case]:
-    quick = {"num_data": count(20), "num_features": count(4)}
+    quick = {"num_data": count(20), "num_features": count(4), "latent_dim": count(2, 0)}
     pair = several([4, 5], count(5, 0, 2**63 - 1), least=2, also=lambda v: len(set(v)) == len(v))
     return {
         "experiments.run": case(

@@ -1303,7 +1303,7 @@ def _set(kind: Kind, without: int = -1) -> Kind:
 
 # -- experiments and the command -----------------------------------------------------------------
 
-QUICK = {"num_data": 20, "num_features": 8}
+QUICK = {"num_data": 20, "num_features": 4, "latent_dim": 2}
 
 
 def command(*arguments: str) -> int:
@@ -1355,6 +1355,7 @@ def _command() -> dict[str, Case]:
         [*settings[:at_], f"{key}={bad}", *settings[at_ + 1 :]]
         for at_, key in enumerate(QUICK)
         for bad in ("", "0", "-3", "2.5", "nan", "inf", "one", "None", "True", "[1]", "1,2")
+        if (key, bad) != ("latent_dim", "0")
     ] + [
         ["num_masks="],
         ["num_masks=0"],

@@ -70,13 +70,14 @@ class Table1(Experiment):
 
     num_data: int = 1000
     num_features: int = 200
+    latent_dim: int = 5
     num_masks: tuple[int, ...] = (1, 10, 100)
     spread_masks: int = 240
 
     def run(self, bench: Bench) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
         require(vars(self), "num_masks* 1.., spread_masks 1..")
-        sizes = (self.num_data, self.num_features, 5)
+        sizes = (self.num_data, self.num_features, self.latent_dim)
         model, x = paper_problem(sizes, seeded(1991), bench.device)
         found = {"true": Finding(float(estimators.exact(model, x)))}
         cells = list(itertools.product(self.num_masks, self.seeds))
@@ -114,12 +115,13 @@ class Figure1(Experiment):
     """
 
     num_features: int = 50
+    latent_dim: int = 2
     num_masks: int = 199
 
     def problem(self, seed: int, bench: Bench) -> tuple[PPCA, Tensor, torch.Generator]:
         """Model and data for one seed, and the generator that goes on to draw the masks."""
-        generator = seeded(seed)
-        return *paper_problem((100, self.num_features, 2), generator, bench.device), generator
+        sizes, generator = (100, self.num_features, self.latent_dim), seeded(seed)
+        return *paper_problem(sizes, generator, bench.device), generator
 
     def converge(self, bench: Bench) -> tuple[dict[str, Tensor], str]:
         """The arrays, and the checksum of the data."""

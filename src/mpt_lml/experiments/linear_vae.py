@@ -82,6 +82,7 @@ class Figure3Upper(Experiment):
     num_epochs: int = 800
     long_epochs: tuple[int, ...] = (1200, 4000)  # of rows that end in "long": MNIST, others
     learning_rate: float = 0.01
+    fixed_rate: float = 0.15
     grid_nodes: int = 14  # an axis, for training
     grid_extent: float = 5.0
     track_nodes: int = 64  # an axis on [−8, 8]², for the LML along the way
@@ -164,7 +165,7 @@ class Figure3Upper(Experiment):
     def objective(self, name: str, x: Float[Tensor, "N D"], num_masks: int = 1) -> fit.Objective:
         """What is maximized: (parameters, generators) -> (B,), in nats per datum."""
         grid = self.grid(name).to(x)
-        law = UniformSize() if name == "uniform" else FixedRate(0.15)
+        law = UniformSize() if name == "uniform" else FixedRate(self.fixed_rate)
         block = name not in ("fixed", "uniform")
 
         def value(p: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:

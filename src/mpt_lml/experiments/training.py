@@ -18,7 +18,7 @@ from mpt_lml.masks import SizeLaw
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.results import History
 
-DRAWS, FIXED = ("paper", "model"), masks.FixedRate(0.2)
+DRAWS = ("paper", "model")
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,11 @@ class Figure2(Training):
     ``gradient_error`` (), of grad Σ_M S(x; M), paper's draw.
     """
 
+    fixed_rate: float = 0.2
+
     def run(self, bench: Bench) -> Outcome:
         problems = [self.problem(draw, bench) for draw in DRAWS]
-        laws = {"uniform": masks.UniformSize(), "fixed": FIXED}
+        laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(self.fixed_rate)}
         W = self.starts()[0].to(bench.device).requires_grad_()
         difference = problems[0].exact(W, laws["uniform"]) - problems[0].log_marginal(W)
         (slope,) = torch.autograd.grad(difference.sum(), W)
@@ -272,7 +274,7 @@ class FixedSizes(Training):
         }
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-        two = self.sizes.index(FIXED.num_masked(self.num_features))
+        two = self.sizes.index(masks.FixedRate(0.2).num_masked(self.num_features))
         # A climb that ends within 1e-5 nats of the maximum has reached it.
         reached = (arrays["below/model"] <= 1e-5).double().mean(dim=-1)[:, -1]
         short = {draw: arrays[f"short/{draw}"].mean(dim=-1)[:, two, 0] for draw in DRAWS}
