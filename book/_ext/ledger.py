@@ -140,7 +140,7 @@ class Table(SphinxDirective):
 
     def ledger(self) -> SimpleNamespace:
         self.env.note_dependency(LEDGER)
-        return read_ledger(Path(self.env.srcdir, LEDGER))
+        return self.env.app.ledger  # type: ignore[attr-defined, no-any-return]
 
     def link(self, docname: str) -> nodes.paragraph:
         """A link to a chapter; one that does not exist is a warning of the build."""
@@ -236,7 +236,7 @@ def measured(name, rawtext, text, lineno, inliner, options=None, content=None): 
     wanted, _, percent = text.partition(" ")
     env = inliner.document.settings.env
     env.note_dependency(LEDGER)
-    ledger = read_ledger(Path(env.srcdir, LEDGER))
+    ledger = env.app.ledger
     for entry in (*ledger.paper, *ledger.findings):
         if entry.id == wanted and entry.measured is not None:
             scale = 100 if percent else 1
@@ -254,6 +254,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("stored-results", StoredResults)
     app.add_directive("build-environment", BuildEnvironment)
     app.add_role("measured", measured)
-    # A broken ledger stops the build before the first page.
-    app.connect("builder-inited", lambda app: read_ledger(Path(app.srcdir, LEDGER)))
+    # A broken ledger stops the build before the first page; one that is not is read this once.
+    read = lambda app: setattr(app, "ledger", read_ledger(Path(app.srcdir, LEDGER)))  # noqa: E731
+    app.connect("builder-inited", read)
     return {"version": "3", "parallel_read_safe": True, "parallel_write_safe": True}
