@@ -46,7 +46,7 @@ from mpt_lml import (
     orders,
 )
 from mpt_lml.experiments.convergence import NOISE_VARIANCE
-from mpt_lml.experiments.training import FIXED, Figure2
+from mpt_lml.experiments.training import Figure2
 from mpt_lml.files import provenance, read_json, write_json
 
 SEEDS = (4, 44, 444, 4444, 44444)
@@ -163,7 +163,7 @@ def figure_2() -> Row:
     config = Figure2()
     seconds, outcome = timed(lambda: experiments.run("figure-2", device="cpu"), repeats=2)
     size, literal_seconds, worst = config.num_features, 0.0, 0.0
-    laws = {"uniform": masks.UniformSize(), "fixed": FIXED}
+    laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(config.fixed_rate)}
     for draw in ("paper", "model"):
         of = config.problem(draw, experiments.Bench())
         for name, law in laws.items():
