@@ -127,6 +127,19 @@ def test_a_point_of_the_fixed_size_panel_stands_on_one_mask_per_term() -> None:
     assert abs(found.measured - 8.0) < 4 * found.standard_error < 2.0
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("table-1", {"latent_dim": 3}),
+        ("figure-1-left", {"latent_dim": 1}),
+        ("figure-2", {"fixed_rate": 0.5}),
+    ],
+)
+def test_what_a_reader_turns_has_an_effect(name: str, setting: dict) -> None:
+    one, other = (experiments.run(name, "quick", **more).arrays for more in ({}, setting))
+    assert any(not torch.equal(one[key], other[key]) for key in one)
+
+
 def test_fixed_size_settles_at_d_times_its_score() -> None:
     settings = {"num_features": 6, "num_masked": 2, "num_masks": 500}
     outcome = experiments.run("figure-1-right", **settings)
