@@ -10,8 +10,9 @@ that `help` shows as well.
 from __future__ import annotations
 
 import io
+import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pikepdf
@@ -20,6 +21,9 @@ from chromium import SITE, browser, executable, served
 from playwright.sync_api import Browser
 
 HERE = Path(__file__).parent
+# Of some forty prints two never ended, both on a busy machine, with every process of Chromium's
+# asleep. A print takes a minute; after ten it is stopped and tried once more.
+SECONDS = 600
 FOOTER = (
     '<div style="width:100%;text-align:center;font-size:8px"><span class="pageNumber"></span></div>'
 )
@@ -59,9 +63,8 @@ def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
         return len(whole.pages)
 
 
-def main() -> int:
-    book = Book(ROOT)
-    out = SITE / "book.pdf"
+def print_site() -> None:
+    book, out = Book(ROOT), SITE / "book.pdf"
     missing = [page.docname for page in book.pages if not (SITE / f"{page.docname}.html").is_file()]
     try:
         if missing:
@@ -71,10 +74,20 @@ def main() -> int:
         with served(SITE) as where, browser() as opened:
             pages = print_book(book, opened, where, out)
     except BookError as error:
-        print(f"pdf: {error}", file=sys.stderr)
-        return 1
+        raise SystemExit(f"pdf: {error}") from error
     print(f"pdf: {pages} pages, {out.stat().st_size / 2**20:.1f} MiB, {out.relative_to(ROOT)}")
-    return 0
+
+
+def main(work: Callable[[], None] = print_site, seconds: float = SECONDS) -> int:
+    for _ in range(2):
+        printing = multiprocessing.get_context("spawn").Process(target=work)
+        printing.start()
+        printing.join(seconds)
+        if printing.exitcode is not None:
+            return printing.exitcode
+        printing.kill()
+        print(f"pdf: nothing came for {seconds:g} s", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":
