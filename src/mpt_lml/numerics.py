@@ -22,6 +22,13 @@ def log_bernoulli(x: Tensor, logits: Tensor) -> Tensor:
     return x * logits - torch.nn.functional.softplus(logits)
 
 
+def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> Tensor:
+    """log p(x_d | decoder output), entry by entry: Bernoulli logits where there is no variance."""
+    if noise_variance is None:
+        return log_bernoulli(x, output)
+    return log_normal(x - output, torch.tensor(noise_variance, dtype=x.dtype, device=x.device))
+
+
 def chunks(total: int, bytes_per_item: int, budget: int = WORKING_BYTES) -> Iterator[slice]:
     """Slices that cover ``range(total)`` such that each holds at most ``budget`` bytes."""
     step = max(1, budget // max(1, bytes_per_item))

@@ -56,7 +56,8 @@ from mpt_lml import (
 from mpt_lml.estimators.conditionals import GibbsConditional, ImportanceConditional
 from mpt_lml.experiments import cli
 from mpt_lml.models import vae as vaes
-from mpt_lml.models.base import ConditionalModel, LatentVariableModel, TractableModel
+from mpt_lml.models.base import ConditionalModel, TractableModel
+from mpt_lml.models.vae import LatentVariableModel
 from mpt_lml.theory import diffusion, godambe, rates
 
 matplotlib.use("Agg")
@@ -70,7 +71,7 @@ QUIET = mpt_lml.FromFunction(lambda x, mask: torch.zeros(*x.shape, 3).log_softma
 LOOSE = mpt_lml.ConditionalTable(torch.zeros(4, 9, 2, 3))
 GROUPED = mpt_lml.Grouped(random_ppca(4, 2), torch.tensor([0, 0, 1, 1]))
 DENSE = vaes.dense_parameters(3, [4], 1, generators=[at()])
-VAE = vaes.dense_model(DENSE, 0, "bernoulli")
+VAE = vaes.dense_model(DENSE, 0)
 GRID = grids.trapezoid(1, 9)
 FIXED_GRID = mpt_lml.GridConditional(VAE, GRID.to(torch.ones(1)))
 FAMILY = godambe.GaussianFamily.ppca(torch.tensor([[1.0], [2.0], [3.0]]).double(), 0.5)
@@ -95,9 +96,8 @@ def like(model: Any, x: Tensor) -> Kind:
             else:
                 most = torch.tensor(getattr(model, "num_values", None) or 3)
             return bool(((v >= 0) & (v < most)).all())
-        bernoulli = isinstance(model, mpt_lml.BernoulliPCA) or getattr(
-            model, "likelihood", getattr(getattr(model, "model", None), "likelihood", "")
-        ) == "bernoulli"  # fmt: skip
+        latent = getattr(model, "model", model)
+        bernoulli = isinstance(latent, LatentVariableModel) and latent.noise_variance is None
         return not bernoulli or bool(((v == 0) | (v == 1)).all())
 
     return tensor(x, "0", also=also)
@@ -232,8 +232,8 @@ def _latent() -> dict[str, Case]:
             model.log_prior, z=tensor(0 * x[0, :1], lead=True, nan=True)
         )
         found[f"{name}.log_joint"] = case(model.log_joint, x=own, z=z, observed=optional(shown))
-    found["BernoulliPCA.logits"] = case(
-        BERNOULLI.logits, z=tensor(0 * PIXELS[0, :1], lead=True, nan=True)
+    found["BernoulliPCA.decode"] = case(
+        BERNOULLI.decode, z=tensor(0 * PIXELS[0, :1], lead=True, nan=True)
     )
     found["VAE.encode"] = case(VAE.encode, x=tensor(PIXELS[0].float(), lead=True, nan=True))
     found["VAE.decode"] = case(VAE.decode, z=tensor(0 * PIXELS[0, :1].float(), lead=True, nan=True))
@@ -374,8 +374,7 @@ def _models() -> dict[str, Case]:
             decoder=function(lambda z: z.expand(*z.shape[:-1], 3), lambda z: z, lambda z: z.sum()),
             num_features=count(3, 3, 3),
             latent_dim=count(1, 1, 1),
-            likelihood=choice("gaussian"),
-            noise_variance=number(0.5, 0.0),
+            noise_variance=optional(number(0.5, 0.0)),
         ),
         "SymbolBERT": case(
             mpt_lml.SymbolBERT,

@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import grids
-from mpt_lml.models.base import LatentVariableModel
-from mpt_lml.models.vae import VAE
+from mpt_lml.models.vae import VAE, LatentVariableModel
 from mpt_lml.numerics import LOG_2PI, chunks
 from mpt_lml.results import Estimate
 from mpt_lml.spec import require
@@ -79,8 +78,7 @@ def from_encoder(model: LatentVariableModel, x: _Data, observed: _Observed) -> G
     An encoder has never seen holes: what it says of a filled-in datum may be far from p(z | x_R) and
     too narrow for weights of finite variance. Raises ``TypeError`` for a model without an encoder.
 
-    >>> settings = {"num_features": 2, "latent_dim": 2, "likelihood": "bernoulli"}
-    >>> model = VAE(lambda x: (x, 0 * x), lambda z: z, **settings)
+    >>> model = VAE(lambda x: (x, 0 * x), lambda z: z, num_features=2, latent_dim=2)
     >>> from_encoder(model, torch.ones(1, 2), None).mean
     tensor([[1., 1.]])
     """
