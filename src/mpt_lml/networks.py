@@ -235,21 +235,6 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
     return network.eval()
 
 
-def constant_scale(network: Any) -> Any:
-    """``network``, an ESM, changed so that a token it sees looks the same at every mask rate.
-
-    With ``token_dropout`` (Rives and others 2021) ESM shows zero at hidden places and multiplies
-    the rest by 0.88 over its share; here by 1, as in training on average. To set ``token_dropout``
-    to false alone would show the embedding of the mask token, which was never trained.
-    """
-    shown = network.esm.embeddings
-    network.config.token_dropout = shown.token_dropout = False
-    shown.word_embeddings.register_forward_hook(
-        lambda _, ids, found: found.masked_fill((ids[0] == shown.mask_token_id)[..., None], 0.0)
-    )
-    return network
-
-
 @contextmanager
 def fast_linear(network: nn.Module) -> Iterator[None]:
     """Float32 linear layers of ``network`` on a CPU through oneDNN, where nothing is differentiated.

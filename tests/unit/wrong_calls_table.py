@@ -733,12 +733,6 @@ def _gaussian() -> dict[str, Case]:
             mask=tensor(rows, also=some),
         ),
         "gaussian.divergence": case(gaussian.divergence, p=spd(SIGMA), q=spd(SIGMA, lead=True)),
-        "gaussian.conditional_divergence": case(
-            gaussian.conditional_divergence,
-            p=spd(SIGMA),
-            q=spd(SIGMA),
-            mask=tensor(rows, also=some),
-        ),
         "gaussian.LowRankPosterior.of": case(
             gaussian.LowRankPosterior.of,
             loadings=tensor(MODEL.loadings, "1", nan=True, lead=True, bare=True),
@@ -1090,12 +1084,6 @@ def _theory() -> dict[str, Case]:
             rates.random_loadings_curve,
             num_features=count(4),
             latent_dim=count(1, 0),
-            noise_variance=number(0.2, 0.0),
-        ),
-        "theory.rates.random_loadings_crossover": case(
-            rates.random_loadings_crossover,
-            num_features=count(20, 6),
-            latent_dim=count(5, 1, 19),
             noise_variance=number(0.2, 0.0),
         ),
         "theory.rates.sizes_and_weights": case(
