@@ -18,6 +18,7 @@ from mpt_lml.files import digest
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.results import Estimate
 from mpt_lml.score import Design, SentenceCurves, curve
+from mpt_lml.score.door import Part, Parts, Run
 from mpt_lml.theory import rates
 from mpt_lml.verdicts import mean_and_error
 
@@ -62,16 +63,21 @@ class OnSentences(Experiment):
 
         def one(name: str) -> tuple[Tokens, SentenceCurves]:
             tokens = some_tokens(name, tokenizer, self.num_sentences, model.max_length)
-            same = {**used, "data": digest("", vars(tokens))}
-
-            def keep(part: str, work: Any) -> Any:
-                return bench.keep(f"{label}{name}/{part}", work, **same)
-
-            options: Any = {"part_size": self.part_size, "progress": bench.progress}
-            return tokens, curve(model, tokens, design, keep=keep, **options)
+            run = keeping(bench, f"{label}{name}/", **used, data=digest("", vars(tokens)))
+            return tokens, curve(model, tokens, design, part_size=self.part_size, run=run)
 
         with networks.fast_linear(network):
             return {name: one(name) for name in self.data_sets}
+
+
+def keeping(bench: Bench, prefix: str, **same: Any) -> Run:
+    """For ``run=``: with the bar of ``bench``, which keeps the parts under names of this ``prefix``."""
+
+    def run(label: str, parts: Parts) -> list[Part]:
+        every = bench.progress(list(parts.items()), label)
+        return [bench.keep(f"{prefix}{name}", work, **same) for name, work in every]
+
+    return run
 
 
 def load(model: str | Path | None) -> tuple[Any, Any]:

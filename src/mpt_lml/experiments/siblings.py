@@ -1,8 +1,7 @@
 """Beside the small BERT: other seeds, 15 % only, left to right, n-grams; on its own text."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,13 +11,12 @@ from torch import Tensor
 from mpt_lml import networks
 from mpt_lml.data import Tokens
 from mpt_lml.experiments.base import Bench, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.bert import pair, some_tokens
+from mpt_lml.experiments.bert import keeping, pair, some_tokens
 from mpt_lml.experiments.small_bert import LENGTH, QUICK, Training, next_scores
 from mpt_lml.files import digest
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.score import Design, curve, load, sentences
 from mpt_lml.score.blocks import Blocks
-from mpt_lml.score.door import Part
 
 
 @experiment(
@@ -107,23 +105,16 @@ class Siblings(Training):
     ) -> dict[str, Tensor]:
         """What a masked network says of ``tokens``."""
         scorer = load(MaskedLM.of(network, tokenizer, precision="bfloat16"), tokenizer)
-        design, identity = Design(self.rates, seed=self.seeds[0]), scorer.identity or {}
-
-        def keep(kind: str, part: str, work: Callable[[], Part]) -> Part:
-            own = {"data": digest("", vars(tokens)), **identity}
-            return bench.keep(f"{name}/{kind}-{part}", work, **own)
-
-        along, spread = Blocks(scorer, self.num_orders, self.seeds[0])(
-            [tokens],
-            tokens.maskable,
-            torch.arange(len(tokens)),
-            partial(keep, "mixture"),
-            bench.progress,
+        design, own = Design(self.rates, seed=self.seeds[0]), {"data": digest("", vars(tokens))}
+        mixture, area, curves = (
+            keeping(bench, f"{name}/{kind}-", **own, **(scorer.identity or {}))
+            for kind in ("mixture", "area", "curve")
         )
-        options: Any = {"keep": partial(keep, "area"), "progress": bench.progress}
-        each = sentences(scorer, tokens, seed=self.seeds[0], **options)
-        options["keep"] = partial(keep, "curve")
-        found = curve(scorer, tokens, design, **options)
+        blocks = Blocks(scorer, self.num_orders, self.seeds[0])
+        every = tokens.maskable, torch.arange(len(tokens))
+        along, spread = blocks([tokens], *every, mixture)
+        each = sentences(scorer, tokens, seed=self.seeds[0], run=area)
+        found = curve(scorer, tokens, design, run=curves)
         return {
             "area": each.log_score,
             "error": each.standard_error,
