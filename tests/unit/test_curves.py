@@ -80,7 +80,7 @@ def test_a_sparse_grid_of_sizes(model: TractableModel) -> None:
 def test_nested_curve_states_the_error_of_its_area() -> None:
     model = MODELS["ppca"]
     x = model.sample(20, generator=generator(6))
-    area = estimators.area(model, x, 2000, generator=generator(7), scheme="nested")
+    area = curves.sampled_curve(model, x, 2000, generator=generator(7), scheme="nested").area()
     theory = math.sqrt(estimators.exact_variance(model, x, "nested") / 2000)
     # A sample standard deviation of 2000 draws has relative error 1.6 %; 8 % is five of them.
     assert area.standard_error == pytest.approx(theory, rel=0.08)

@@ -486,7 +486,7 @@ def _curves() -> dict[str, Case]:
         ),
         "curves.size_scores": case(curves.size_scores, **both, mask=mask(HIDDEN[None], "01")),
         "curves.running_area": case(curves.running_area, values=values),
-        "estimators.area": case(estimators.area, **both, **drawn, **how),
+        "estimators.area": case(estimators.area, **both, **drawn),
         "estimators.exact": case(estimators.exact, **known),
         "estimators.ordered_chain": case(
             estimators.ordered_chain, **both, num_orders=count(2), generator=generator()
@@ -567,8 +567,6 @@ def _estimators() -> dict[str, Case]:
             estimators.at_mode,
             **both,
             observed=shown,
-            widen=number(1.2, 0.0),
-            prior_share=number(0.1, 0.0, 1.0, "[)"),
         ),
         "estimators.from_prior": case(estimators.from_prior, **both, observed=shown),
         "estimators.from_encoder": case(
@@ -1245,14 +1243,11 @@ def _axes() -> Kind:
 def _symbolic() -> dict[str, Case]:
     model = symbolic.SymbolicTable(2)
     some = several([0], count(0, 0, 1), also=lambda v: len(set(v)) == len(v), least=0).but()
-    zeros = several([0, 1], count(1, 0, 1), also=lambda v: len(v) == 2)
-    inner = zeros.legal
     return {
         "symbolic.SymbolicGaussian": case(symbolic.SymbolicGaussian, num_features=count(2)),
         "symbolic.SymbolicTable": case(
             symbolic.SymbolicTable,
-            num_features=count(2, 2, 2),
-            x=optional(zeros.but(legal=lambda v: inner(v))),
+            num_features=count(2),
         ),
         "symbolic.SymbolicTable.log_marginal": case(
             model.log_marginal, observed=_set(optional(some))
