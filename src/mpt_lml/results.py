@@ -63,7 +63,8 @@ class MaskCurve:
     ``score`` (L,) is S(x; M) in nats per masked coordinate at the increasing sizes ``num_masked``.
     ``standard_error`` (L,) is over masks, data held fixed: 0 for an exact curve, NaN where one mask a
     size was drawn. ``num_features`` is D, ``num_masks`` the masks a size (0: every mask);
-    ``area_standard_error`` that of :meth:`area` where sizes are not independent (nested masks).
+    ``area_standard_error`` that of :meth:`area` where sizes are not independent (nested masks);
+    ``each`` (L, P) the score of every mask that was drawn.
     Raises ``ValueError`` for other shapes and for sizes that do not increase within 1..D.
 
     >>> sizes = torch.arange(1, 4)
@@ -77,9 +78,10 @@ class MaskCurve:
     num_features: int
     num_masks: int = 0
     area_standard_error: float | None = None
+    each: Any = None
 
     def __post_init__(self) -> None:
-        require(vars(self), "int num_masked L, score L, standard_error L", finite=False)
+        require(vars(self), "int num_masked L, score L, standard_error L, each? L P", finite=False)
         require(vars(self), "num_features 1.., num_masks 0.., area_standard_error? [0,inf]~")
         require_finite("score", self.score)
         require_number("standard_error", self.standard_error.nan_to_num().min(), "[0,inf]")

@@ -89,7 +89,7 @@ def test_nested_curve_states_the_error_of_its_area() -> None:
 def test_running_area_is_the_area_after_each_mask() -> None:
     model = MODELS["ppca"]
     x = model.sample(4, generator=generator(8))
-    values = curves.sampled_scores(model, x, 6, generator=generator(9))
+    values = curves.sampled_curve(model, x, 6, generator=generator(9)).each
     running = curves.running_area(values)
     for count in range(1, 7):
         again = values[:, :count].mean(dim=1).sum()

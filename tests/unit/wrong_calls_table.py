@@ -481,9 +481,6 @@ def _curves() -> dict[str, Case]:
         "curves.sampled_curve": case(
             curves.sampled_curve, **both, **drawn, **how, sizes=optional(sizes([1, 3], 4))
         ),
-        "curves.sampled_scores": case(
-            curves.sampled_scores, **both, **drawn, **how, sizes=optional(sizes([1, 3], 4))
-        ),
         "curves.size_scores": case(curves.size_scores, **both, mask=mask(HIDDEN[None], "01")),
         "curves.running_area": case(curves.running_area, values=values),
         "estimators.area": case(estimators.area, **both, **drawn),
