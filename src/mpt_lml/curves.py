@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.results import MaskCurve
+from mpt_lml.results import MaskCurve, trapezoid_weights
 from mpt_lml.spec import require, require_sizes
 from mpt_lml.verdicts import mean_and_error
 
@@ -114,7 +114,8 @@ def sampled_curve(
     curve = MaskCurve(grid, mean, error, model.num_features, num_masks, each=values)
     if scheme == "independent":
         return curve
-    _, area_error = mean_and_error(curve.area_weights() @ values)
+    weights = trapezoid_weights(grid, model.num_features).to(values)
+    _, area_error = mean_and_error(weights @ values)
     return replace(curve, area_standard_error=area_error.item())
 
 

@@ -50,10 +50,13 @@ class Estimate(float):
         return f"{self.value:.4f} ± {self.standard_error:.4f} {self.unit}"
 
 
-def trapezoid_weights(sizes: np.ndarray, num_features: int) -> np.ndarray:
-    """Weights of S at ``sizes`` in Σ_M S(M), M = 1..D: straight lines between, constant outside."""
+def trapezoid_weights(sizes: Any, num_features: int) -> Tensor:
+    """Weights (L,) of S at ``sizes`` in Σ_M S(M), M = 1..D: straight lines between, constant outside.
+
+    All are 1 where every size is there.
+    """
     every = np.arange(1, num_features + 1)
-    return np.array([np.interp(every, sizes, row).sum() for row in np.eye(len(sizes))])
+    return torch.tensor([np.interp(every, sizes, row).sum() for row in np.eye(len(sizes))]).double()
 
 
 @dataclass(frozen=True)
@@ -100,21 +103,13 @@ class MaskCurve:
         """``"exact sum"`` when every size 1..D is there, otherwise ``"trapezoid"``."""
         return "exact sum" if len(self.num_masked) == self.num_features else "trapezoid"
 
-    def area_weights(self) -> Tensor:
-        """Weights (L,) such that the area is ``weights @ score``; all 1 with every size present.
-
-        The curve is a straight line between neighboring sizes and constant outside the grid.
-        """
-        weights = trapezoid_weights(self.num_masked.numpy(), self.num_features)
-        return torch.tensor(weights, dtype=self.score.dtype)
-
     def area(self) -> Estimate:
         """Area under the curve, sum over M = 1..D of S(x; M): log p(x) by Proposition 1, in nats.
 
         ``area_rule`` says whether it is the exact sum over all sizes or a trapezoid on a grid of
         them. The standard error covers the masks, not the error of the trapezoid.
         """
-        weights = self.area_weights()
+        weights = trapezoid_weights(self.num_masked, self.num_features).to(self.score)
         error = self.area_standard_error
         if error is None:
             error = (weights * self.standard_error).square().sum().sqrt().item()

@@ -758,7 +758,6 @@ def _grids() -> dict[str, Case]:
             grids.Grid,
             nodes=tensor(nodes, "1"),
             log_weights=tensor(weights, also=_weights),
-            name=text(),
         ),
         "grids.Grid.sample": case(grid.sample, n=count(2), generator=generator()),
         "grids.Grid.to": case(
@@ -1140,7 +1139,6 @@ def _results() -> dict[str, Case]:
             ),
         ),
         "MaskCurve.area": case(CURVE.area),
-        "MaskCurve.area_weights": case(CURVE.area_weights),
         "MaskCurve.partial_sums": case(CURVE.partial_sums),
         "page.glue": case(
             page.glue,

@@ -11,7 +11,7 @@ from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checks
 from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import log_normal
-from mpt_lml.results import MaskCurve
+from mpt_lml.results import trapezoid_weights
 
 
 @experiment("patches", cost="seconds", gpu=False)
@@ -57,7 +57,7 @@ def linear_curves(
     group = Grouped.patches(side, side, patch).repeat(channels)
     rows, grid, count = test.flatten(1).double(), torch.tensor(sizes), int(group.max()) + 1
     zero, curves, areas = torch.zeros(len(grid), dtype=rows.dtype), [], []
-    weights = MaskCurve(grid, zero, zero, count).area_weights()
+    weights = trapezoid_weights(grid, count).to(zero)
     for model in fit_ppca(x.flatten(1).double(), dims):
         g, score = torch.Generator().manual_seed(3), []
         for size in sizes:

@@ -30,7 +30,7 @@ from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.networks import fast_linear, load_network, random_twin, small_mae
 from mpt_lml.numerics import log_normal
 from mpt_lml.probes import train
-from mpt_lml.results import MaskCurve
+from mpt_lml.results import trapezoid_weights
 
 # What facebook/vit-mae-base subtracts and divides by, from its preprocessor (ImageNet's channels).
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -181,7 +181,7 @@ class Figure6(Experiment):
         work = partial(self._measure, images, kind, seed, bench, loaded)
         kept = bench.keep(f"{name}-{seed}", work, **same)
         error, sizes = kept["train"], torch.tensor(images.sizes)
-        weights = MaskCurve(sizes, error, error, images.num_patches).area_weights()
+        weights = trapezoid_weights(sizes, images.num_patches).to(error)
         score = pixels * log_normal(kept["test"].sqrt(), error[:, None])  # (L, Q)
         return {"score": score.mean(dim=1), "area": (weights @ score).mean()}
 

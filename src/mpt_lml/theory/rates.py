@@ -192,7 +192,7 @@ def sizes_and_weights(
     if rule == "midpoint":
         weights = np.full(len(sizes), num_features / len(sizes))
     elif rule == "trapezoid":
-        weights = trapezoid_weights(sizes, num_features)
+        weights = trapezoid_weights(sizes, num_features).numpy()
     else:
         few, every = (
             np.polynomial.legendre.legvander(2.0 / num_features * (m - 0.5) - 1.0, len(sizes) - 1)
