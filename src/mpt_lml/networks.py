@@ -54,13 +54,6 @@ def fingerprint(network: Any) -> str:
     return digest(json.dumps(config | {"transformers_version": None}), network.state_dict())
 
 
-def random_bert_base(vocab_size: int = 30522, *, seed: int) -> Any:
-    """BERT-base (110M parameters) with the weights it starts from, before any training."""
-    from transformers import BertConfig, BertForMaskedLM
-
-    return at_random(BertForMaskedLM, BertConfig(vocab_size=vocab_size), seed=seed)
-
-
 def random_twin(network: Any, *, seed: int) -> Any:
     """A network of the same configuration, untrained; the fixed positions of a ViT-MAE are kept.
 

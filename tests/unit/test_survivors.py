@@ -498,12 +498,6 @@ def test_what_brings_matplotlib_comes_when_it_is_named() -> None:
         mpt_lml.__getattr__("nothing")
 
 
-def test_a_random_bert_has_the_vocabulary_that_is_asked_for(monkeypatch) -> None:
-    monkeypatch.setattr(networks, "at_random", lambda kind, config, *, seed: config)
-    assert networks.random_bert_base(7, seed=0).vocab_size == 7
-    assert networks.random_bert_base(seed=0).vocab_size == 30522  # bert-base-uncased
-
-
 def test_padding_is_the_tokenizers_and_an_empty_sentence_is_numbered() -> None:
     pieces = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "sun", "[PAD]"]
     tokenizer = BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)})

@@ -1155,7 +1155,6 @@ def _results() -> dict[str, Case]:
             plots.mask_curve,
             curve=instance(lambda: CURVE, mpt_lml.MaskCurve),
             ax=_axes(),
-            label=optional(text()),
             color=_color(),
             area=flag(),
         ),
@@ -1163,7 +1162,6 @@ def _results() -> dict[str, Case]:
             plots.convergence,
             difference=tensor(torch.zeros(2, 5), "01"),
             ax=_axes(),
-            label=optional(text()),
             color=_color(),
         ),
         "data.Images": case(

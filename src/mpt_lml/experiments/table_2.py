@@ -69,8 +69,10 @@ class Table2(OnSentences):
 
     def _before_training(self, seed: int) -> tuple[Any, Any]:
         if not self.small:
+            from transformers import BertConfig, BertForMaskedLM  # BERT-base is their default
+
             tokenizer = networks.load_tokenizer(bert_vocabulary())
-            return networks.random_bert_base(seed=seed), tokenizer
+            return networks.at_random(BertForMaskedLM, BertConfig(), seed=seed), tokenizer
         tokenizer = train_tokenizer(sentences("written").first, 150)
         size = {"width": 32, "num_layers": 1, "seed": seed}
         return networks.small_masked_lm(len(tokenizer), "classic", **size), tokenizer
