@@ -172,7 +172,6 @@ class TestAgainstTheGrid:
             # 2000 zeros and ones: a standard error of at most 0.0112 each, here five of them.
             expected = grid.log_weights.exp() @ decoder(grid.nodes.to(dtype)).sigmoid().double()
             assert (x.double().mean(dim=0) - expected).abs().max() < 0.056
-        assert model.sample(2, generator=generator(5)).dtype == dtype
 
     @pytest.mark.bad_input
     def test_a_function_of_another_precision_than_the_grid_is_refused_by_name(self) -> None:

@@ -238,7 +238,6 @@ def _latent() -> dict[str, Case]:
     found["VAE.encode"] = case(VAE.encode, x=tensor(PIXELS[0].float(), lead=True, nan=True))
     found["VAE.decode"] = case(VAE.decode, z=tensor(0 * PIXELS[0, :1].float(), lead=True, nan=True))
     found["VAE.require_data"] = case(VAE.require_data, x=like(VAE, PIXELS.float()))
-    found["VAE.sample"] = case(VAE.sample, n=count(2), generator=generator())
     return found
 
 

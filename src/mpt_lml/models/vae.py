@@ -129,12 +129,6 @@ class VAE(LatentVariableModel):
         require_answer("the encoder's log-variance", log_variance, wanted, slope=False)
         return mean, log_variance.exp()
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n D"]:
-        """``n`` draws of x, (n, D), in the decoder's precision, torch's default for a function."""
-        require(locals(), "n 1.., generator")
-        z = torch.randn(n, self.latent_dim, generator=generator, dtype=self._dtype)
-        return self.sample_given(z, generator=generator)
-
     def _decoded(self, z: Tensor) -> Tensor:
         require(locals(), "z ... K", finite=False, K=self.latent_dim)
         try:
