@@ -186,9 +186,9 @@ def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         done.append(step)
         return {"step": torch.tensor(step)}
 
-    @base.experiment("counting", cost="c", quick={"num_steps": 2}, resumable=True)
+    @base.experiment("counting", cost="c", resumable=True)
     class Counting(base.Experiment):
-        num_steps: int = 3
+        num_steps: int = base.setting(3, quick=2)
         model: str | None = None
 
         def run(self, bench: Bench) -> base.Outcome:

@@ -12,7 +12,7 @@ from mpt_lml import networks
 from mpt_lml.checkpoints import BERT_BASE
 from mpt_lml.data import Tokens, encode, sentences
 from mpt_lml.experiments import base
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
 from mpt_lml.experiments.convergence import seeded
 from mpt_lml.files import digest
 from mpt_lml.models.masked_lm import MaskedLM
@@ -41,8 +41,8 @@ class OnSentences(Experiment):
     """Curves on sets of sentences, each a name of ``data.sentences`` or a file with one a line."""
 
     seeds: tuple[int, ...] = (4,)
-    data_sets: tuple[str, ...] = GLUE
-    num_sentences: int = 1000
+    data_sets: tuple[str, ...] = setting(GLUE, quick=("written",))
+    num_sentences: int = setting(1000, quick=4)
 
     part_size: ClassVar[int] = 16
 
@@ -81,12 +81,7 @@ def load(model: str | Path | None) -> tuple[Any, Any]:
     return networks.load_network(model), networks.load_tokenizer(model)
 
 
-@experiment(
-    "table-2-pretrained",
-    cost="GPU advised",
-    quick={"model": None, "data_sets": ("written",), "num_sentences": 4, "rates": (25, 50, 75)},
-    resumable=True,
-)
+@experiment("table-2-pretrained", cost="GPU advised", resumable=True)
 class PreTrained(OnSentences):
     """Table 2, second row, and Figure 5, right: needs the weights of bert-base-uncased.
 
@@ -94,8 +89,8 @@ class PreTrained(OnSentences):
     ``error/SET`` (R,), nats per token, ``mean_rate/SET`` (2,), r* in percent, its error.
     """
 
-    model: str | Path | None = BERT_BASE  # or a folder; None: the book's small one
-    rates: tuple[int, ...] = tuple(range(1, 100))
+    model: str | Path | None = setting(BERT_BASE, quick=None)  # or a folder; None: the small one
+    rates: tuple[int, ...] = setting(tuple(range(1, 100)), quick=(25, 50, 75))
 
     def run(self, bench: Bench) -> Outcome:
         design = Design(self.rates, seed=self.seeds[0])
@@ -116,7 +111,7 @@ class PreTrained(OnSentences):
             if short != "sst-2":
                 key = f"table-2/rerun-pretrained-{short}"
                 findings[key] = Finding(area.value, area.standard_error)
-        data = checksum(tokens.ids for tokens, _ in found.values())
+        data = bench.checksum(tokens.ids for tokens, _ in found.values())
         return Outcome(findings, arrays, data, base.weights_of(self.model, network))
 
 
@@ -125,12 +120,7 @@ def pair(estimate: Estimate) -> Float[Tensor, " two"]:
     return torch.tensor([estimate, estimate.standard_error], dtype=torch.float64)
 
 
-@experiment(
-    "bert-curve",
-    cost="about 10 min",
-    quick={"data_sets": ("written",), "num_sentences": 4, "rates": (25, 50, 75)},
-    resumable=True,
-)
+@experiment("bert-curve", cost="about 10 min", resumable=True)
 class BertCurve(OnSentences):
     """Figure 5, right, in small: the book's BERT before and after training on eight texts.
 
@@ -141,9 +131,11 @@ class BertCurve(OnSentences):
     percent at which the trained curve has its mean height.
     """
 
-    data_sets: tuple[str, ...] = ("written", "books", "wikitext-2", *GLUE)
-    num_sentences: int = 300
-    rates: tuple[int, ...] = tuple(range(1, 100, 2))
+    data_sets: tuple[str, ...] = setting(
+        ("written", "books", "wikitext-2", *GLUE), quick=("written",)
+    )
+    num_sentences: int = setting(300, quick=4)
+    rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
     model: str | Path | None = None  # the book's small one; or a folder, or a name on the hub
 
     def run(self, bench: Bench) -> Outcome:
@@ -168,18 +160,12 @@ class BertCurve(OnSentences):
                 if kind == "trained":  # how far it falls from its first rate to its last
                     fall, error = result.score[0] - result.score[-1], result.standard_error
                     falls.append((fall.item(), torch.hypot(error[0], error[-1]).item()))
-        data = checksum(tokens.ids for tokens, _ in found.values())
+        data = bench.checksum(tokens.ids for tokens, _ in found.values())
         weights = base.weights_of(self.model, trained)
         return Outcome({"small-bert-falls": Finding(*min(falls))}, arrays, data, weights)
 
 
-@experiment(
-    "text-rates",
-    cost="about 6 min",
-    quick={"data_sets": ("written",), "num_sentences": 12, "num_groups": 4}
-    | {"rates": tuple(range(5, 100, 10))},
-    resumable=True,
-)
+@experiment("text-rates", cost="about 6 min", resumable=True)
 class TextRates(OnSentences):
     """Which masking rate? The book's small BERT on held-out books and Wikipedia.
 
@@ -189,9 +175,10 @@ class TextRates(OnSentences):
     same for D·S(25 %) − D·S(15 %); ``num_features/SET`` (), mean D.
     """
 
-    data_sets: tuple[str, ...] = ("books", "wikitext-2")
-    rates: tuple[int, ...] = tuple(range(1, 100, 2))
-    num_groups: int = 50
+    data_sets: tuple[str, ...] = setting(("books", "wikitext-2"), quick=("written",))
+    num_sentences: int = setting(1000, quick=12)
+    rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=tuple(range(5, 100, 10)))
+    num_groups: int = setting(50, quick=4)
 
     def run(self, bench: Bench) -> Outcome:
         design = Design(self.rates, seed=self.seeds[0])
@@ -206,7 +193,7 @@ class TextRates(OnSentences):
             "crossover/small-bert": Finding(*arrays[f"crossover/{first}"].tolist()),
             "25-against-15/small-bert": Finding(*arrays[f"change/{first}"].tolist()),
         }
-        data = checksum(tokens.ids for tokens, _ in found.values())
+        data = bench.checksum(tokens.ids for tokens, _ in found.values())
         return Outcome(findings, arrays, data)
 
     def summary(self, result: SentenceCurves) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import curves, data, estimators, masks
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.spec import require, require_count
 
@@ -54,11 +54,7 @@ def of_spread(value: float, degrees: int | float) -> Finding:
     return Finding(value, value / math.sqrt(2 * degrees))
 
 
-@experiment(
-    "table-1",
-    cost="about 10 s",
-    quick={"num_data": 50, "num_features": 20, "num_masks": (1, 10), "spread_masks": 20},
-)
+@experiment("table-1", cost="about 10 s")
 class Table1(Experiment):
     """Table 1: LML and its estimate from P = 1, 10, 100 masks per size.
 
@@ -68,11 +64,11 @@ class Table1(Experiment):
     datum.
     """
 
-    num_data: int = 1000
-    num_features: int = 200
+    num_data: int = setting(1000, quick=50)
+    num_features: int = setting(200, quick=20)
     latent_dim: int = 5
-    num_masks: tuple[int, ...] = (1, 10, 100)
-    spread_masks: int = 240
+    num_masks: tuple[int, ...] = setting((1, 10, 100), quick=(1, 10))
+    spread_masks: int = setting(240, quick=20)
 
     def run(self, bench: Bench) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
@@ -102,7 +98,7 @@ class Table1(Experiment):
             "table-1-cut-digits": Finding(float(cut)),
             "claim-fast": Finding.over(blocks / abs(found["true"].measured)),
         }
-        return Outcome(findings, {"estimates": estimates}, checksum([x, model.loadings]))
+        return Outcome(findings, {"estimates": estimates}, bench.checksum([x, model.loadings]))
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class Figure1(Experiment):
 
     num_features: int = 50
     latent_dim: int = 2
-    num_masks: int = 199
+    num_masks: int = setting(199, quick=20)
 
     def problem(self, seed: int, bench: Bench) -> tuple[PPCA, Tensor, torch.Generator]:
         """Model and data for one seed, and the generator that goes on to draw the masks."""
@@ -136,7 +132,7 @@ class Figure1(Experiment):
             off = truth - curves.running_area(values)
             return {"difference": off, "standard_error": error, "truth": truth}
 
-        return bench.stack(one, self.seeds, "seed"), checksum(used)
+        return bench.stack(one, self.seeds, "seed"), bench.checksum(used)
 
 
 def mean_of_last(arrays: dict[str, Tensor]) -> Finding:
@@ -145,7 +141,7 @@ def mean_of_last(arrays: dict[str, Tensor]) -> Finding:
     return Finding(last.mean().item(), error.square().sum().sqrt().item() / len(error))
 
 
-@experiment("figure-1-left", cost="under 1 s", quick={"num_masks": 20})
+@experiment("figure-1-left", cost="under 1 s")
 class Figure1Left(Figure1):
     """Figure 1, left: convergence at D = 5."""
 
@@ -164,16 +160,12 @@ class Figure1Left(Figure1):
         )
 
 
-@experiment(
-    "figure-1-center",
-    cost="about 15 s",
-    quick={"num_masks": 20, "rate_replicates": 20, "rate_masks": (1, 4, 16)},
-)
+@experiment("figure-1-center", cost="about 15 s")
 class Figure1Center(Figure1):
     """Figure 1, center: convergence at D = 50, and its rate."""
 
-    rate_replicates: int = 200
-    rate_masks: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    rate_replicates: int = setting(200, quick=20)
+    rate_masks: tuple[int, ...] = setting((1, 2, 4, 8, 16, 32, 64), quick=(1, 4, 16))
 
     def run(self, bench: Bench) -> Outcome:
         arrays, used = self.converge(bench)
@@ -199,11 +191,7 @@ class Figure1Center(Figure1):
         return Outcome(findings, arrays, used)
 
 
-@experiment(
-    "figure-1-right",
-    cost="about 90 s",
-    quick={"num_features": 128, "num_masked": 19, "num_masks": 20},
-)
+@experiment("figure-1-right", cost="about 90 s")
 class Figure1Right(Experiment):
     """Figure 1, right: one fixed size, 76 of 512, from 512·P masks and from P.
 
@@ -213,9 +201,9 @@ class Figure1Right(Experiment):
     ``difference_single`` is of one mask a step, ``spread`` (2,) the standard deviations at P = 1.
     """
 
-    num_features: int = 512
-    num_masked: int = 76
-    num_masks: int = 199
+    num_features: int = setting(512, quick=128)
+    num_masked: int = setting(76, quick=19)
+    num_masks: int = setting(199, quick=20)
 
     def run(self, bench: Bench) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
@@ -247,15 +235,10 @@ class Figure1Right(Experiment):
             # Two standard deviations, each with the relative standard error of so many masks.
             "fig-1-right-masks": of_spread((one.std() / terms.std()).item(), one.numel() / 2),
         }
-        return Outcome(findings, arrays, checksum([x, model.loadings]))
+        return Outcome(findings, arrays, bench.checksum([x, model.loadings]))
 
 
-@experiment(
-    "unbiased",
-    cost="about 10 s",
-    quick={"seeds": (4, 44), "one_per_size": 20, "random_size": 200},
-    gpu=False,
-)
+@experiment("unbiased", cost="about 10 s", gpu=False)
 class Unbiased(Experiment):
     """Bias at D = 50 of one mask per size and of one mask of a random size.
 
@@ -263,8 +246,9 @@ class Unbiased(Experiment):
     (W and data) are those of Figure 1, center.
     """
 
-    one_per_size: int = 2000
-    random_size: int = 100_000
+    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
+    one_per_size: int = setting(2000, quick=20)
+    random_size: int = setting(100_000, quick=200)
 
     def run(self, bench: Bench) -> Outcome:
         names = ("claim-unbiased", "claim-uniform-size-unbiased")
@@ -283,4 +267,4 @@ class Unbiased(Experiment):
         error = (torch.stack(spread).square().sum(dim=0) / counts).sqrt() / len(self.seeds)
         found = zip(torch.stack(bias).mean(dim=0).tolist(), error.tolist(), strict=True)
         findings = dict(zip(names, (Finding(*each) for each in found), strict=True))
-        return Outcome(findings, data_sha256=checksum(used))
+        return Outcome(findings, data_sha256=bench.checksum(used))

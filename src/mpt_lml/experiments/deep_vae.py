@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import data, estimators, fit, grids, masks, objectives, scores
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
 from mpt_lml.experiments.convergence import seeded
 from mpt_lml.masks import FixedRate, SizeLaw
 from mpt_lml.models import vae
@@ -100,14 +100,7 @@ def on_grid(model: vae.VAE) -> GridConditional:
     return GridConditional(model, grids.trapezoid(model.latent_dim, 41))
 
 
-@experiment(
-    "figure-3-lower",
-    cost="about 15 min",
-    quick={"dataset": "digits", "num_data": 100, "hidden": (8,), "latent_dim": 4, "num_steps": 6}
-    | {"track_every": 3, "track_data": 10, "track_samples": 20, "lml_data": 10, "lml_samples": 100}
-    | {"ais_data": 4, "ais_temperatures": 10, "ais_chains": 4, "ais_seeds": 1, "seeds": (4, 44)},
-    resumable=True,
-)
+@experiment("figure-3-lower", cost="about 15 min", resumable=True)
 class Figure3Lower(Experiment):
     """Figure 3, lower: a deep VAE trained by the ELBO and by masks.
 
@@ -121,23 +114,24 @@ class Figure3Lower(Experiment):
     ``weights/NAME/PART/LAYER/KIND`` (seeds, ...).
     """
 
-    dataset: str = "mnist"
-    num_data: int = 2000
-    hidden: tuple[int, ...] = (200,)
-    latent_dim: int = 10
+    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
+    dataset: str = setting("mnist", quick="digits")
+    num_data: int = setting(2000, quick=100)
+    hidden: tuple[int, ...] = setting((200,), quick=(8,))
+    latent_dim: int = setting(10, quick=4)
     noise_variance: float = 0.1
-    num_steps: int = 3000
+    num_steps: int = setting(3000, quick=6)
     learning_rate: float = 1e-3
-    track_every: int = 200
-    track_data: int = 100
-    track_samples: int = 200  # around the modes
+    track_every: int = setting(200, quick=3)
+    track_data: int = setting(100, quick=10)
+    track_samples: int = setting(200, quick=20)  # around the modes
     track_draws: int = 50  # from the encoder
-    lml_data: int = 200
-    lml_samples: int = 2000
-    ais_data: int = 10
-    ais_temperatures: int = 1000
-    ais_chains: int = 10
-    ais_seeds: int = 2  # annealing is the most expensive check, so of two models only
+    lml_data: int = setting(200, quick=10)
+    lml_samples: int = setting(2000, quick=100)
+    ais_data: int = setting(10, quick=4)
+    ais_temperatures: int = setting(1000, quick=10)
+    ais_chains: int = setting(10, quick=4)
+    ais_seeds: int = setting(2, quick=1)  # annealing is the most expensive check
     precision: str = "float32"
     objectives: tuple[str, ...] = ("elbo", "fixed", "partial")  # "fixed" among them
     keep_weights: bool = False
@@ -170,7 +164,7 @@ class Figure3Lower(Experiment):
                 "encoder": lambda p: self.by_encoder(p, few).to(x),
             },
             track_every=self.track_every,
-            checkpoint=bench.checkpoint(name, every=200, data=checksum([x.cpu()])),
+            checkpoint=bench.checkpoint(name, every=200, data=bench.checksum([x])),
             progress=bench.progress,
             **options,
         )
@@ -219,7 +213,7 @@ class Figure3Lower(Experiment):
             arrays[f"ais/{name}"] = torch.stack([f[1] for f in found[: self.ais_seeds]], 1)
             kept = history.parameters if self.keep_weights else {}
             arrays |= {f"weights/{name}/{key}": value.cpu() for key, value in kept.items()}
-        return Outcome(self.findings(arrays), arrays, checksum([x.cpu()]))
+        return Outcome(self.findings(arrays), arrays, bench.checksum([x]))
 
     def evaluate(self, model: vae.VAE, x: Tensor, run: int) -> list[Tensor]:
         """log p(x) and its error; for the first runs also AIS minus that, on fewer data."""

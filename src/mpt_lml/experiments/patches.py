@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import data, masks, scores
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment
 from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import log_normal
@@ -37,7 +37,7 @@ class Patches(Experiment):
             "claim-patches": Finding.over(area(True) - area(False)),
             "patches-jointly": Finding(off.item()),
         }
-        return Outcome(findings, data_sha256=checksum([x, test]))
+        return Outcome(findings, data_sha256=bench.checksum([x, test]))
 
 
 def linear_curves(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mpt_lml import estimators, masks, networks, probes
 from mpt_lml.experiments import deep_vae, vit_mae
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
 from mpt_lml.experiments.convergence import seeded
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
@@ -32,14 +32,7 @@ def findings(arrays: Arrays) -> dict[str, Finding]:
     return result
 
 
-@experiment(
-    "probes",
-    cost="about 40 min",
-    quick={"seeds": (4, 44), "sets": ("digits", "vae"), "width": 16, "image_steps": (0, 2, 6)}
-    | {"vae_steps": (0, 6), "num_data": 300, "num_scored": 10, "hidden": 8, "samples": 3},
-    resumable=True,
-    gpu=False,
-)
+@experiment("probes", cost="about 40 min", resumable=True, gpu=False)
 class Probes(Experiment):
     """Area against linear probes of frozen features, by law of the mask size.
 
@@ -59,14 +52,15 @@ class Probes(Experiment):
     labels; ``pixels/SET`` (), of the pixels themselves.
     """
 
-    sets: tuple[str, ...] = ("vae", "digits", "fashion_mnist")
-    image_steps: tuple[int, ...] = (0, 30, 90, 240)
-    vae_steps: tuple[int, ...] = (0, 50, 200, 1000)
-    width: int = 48
-    hidden: int = 200  # units of the VAE
-    num_data: int = 2000  # to train on, unlabeled and labeled
-    num_scored: int = 200  # of these for the area
-    samples: int = 50  # for the VAE's conditionals
+    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
+    sets: tuple[str, ...] = setting(("vae", "digits", "fashion_mnist"), quick=("digits", "vae"))
+    image_steps: tuple[int, ...] = setting((0, 30, 90, 240), quick=(0, 2, 6))
+    vae_steps: tuple[int, ...] = setting((0, 50, 200, 1000), quick=(0, 6))
+    width: int = setting(48, quick=16)
+    hidden: int = setting(200, quick=8)  # units of the VAE
+    num_data: int = setting(2000, quick=300)  # to train on, unlabeled and labeled
+    num_scored: int = setting(200, quick=10)  # of these for the area
+    samples: int = setting(50, quick=3)  # for the VAE's conditionals
 
     def run(self, bench: Bench) -> Outcome:
         arrays: Arrays = {}
@@ -74,10 +68,10 @@ class Probes(Experiment):
         for name in self.sets:
             of = probes.labeled("digits" if name == "vae" else name, self.num_data, 1000)
             used += [of.x, of.y]
-            kept = partial(bench.keep, data=checksum(used[-2:]))
+            kept = partial(bench.keep, data=bench.checksum(used[-2:]))
             found = (self._vae if name == "vae" else self._images)(name, of, kept, bench)
             arrays |= {f"{key}/{name.replace('_', '-')}": each for key, each in found.items()}
-        return Outcome(findings(arrays), arrays, checksum(used))
+        return Outcome(findings(arrays), arrays, bench.checksum(used))
 
     def _images(self, name: str, of: probes.Labeled, kept: Any, bench: Bench) -> Arrays:
         train, held_out = of.x[~of.test], of.x[of.test][: self.num_scored]

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import estimators, masks, scores
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
 from mpt_lml.experiments.convergence import seeded
 from mpt_lml.experiments.deep_vae import Figure3Lower, Masked, Objective, elbo, exact, on_grid
 from mpt_lml.masks import UniformSize
@@ -89,14 +89,7 @@ def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
     }
 
 
-@experiment(
-    "recursion",
-    cost="about 40 min",
-    quick={"num_steps": 4, "judged_seeds": 2, "examined": 6, "num_masks": 1, "repeats": 2}
-    | {"chain_data": 3, "area_data": 2, "area_draws": 5, "seeds": (4, 44)},
-    resumable=True,
-    gpu=False,
-)
+@experiment("recursion", cost="about 40 min", resumable=True, gpu=False)
 class Recursion(Experiment):
     """The recursion of Figure 3, lower, choice by choice, and an encoder of x_R.
 
@@ -112,14 +105,15 @@ class Recursion(Experiment):
     ``judged/area`` of the judged runs.
     """
 
-    num_steps: int = 1500
-    judged_seeds: int = 20
-    examined: int = 200  # images
-    num_masks: int = 4  # at 33 %, for the bias of the score
-    repeats: int = 10
-    chain_data: int = 30
-    area_data: int = 40
-    area_draws: int = 100
+    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
+    num_steps: int = setting(1500, quick=4)
+    judged_seeds: int = setting(20, quick=2)
+    examined: int = setting(200, quick=6)  # images
+    num_masks: int = setting(4, quick=1)  # at 33 %, for the bias of the score
+    repeats: int = setting(10, quick=2)
+    chain_data: int = setting(30, quick=3)
+    area_data: int = setting(40, quick=2)
+    area_draws: int = setting(100, quick=5)
 
     def training(self, seeds: tuple[int, ...]) -> Figure3Lower:
         """Settings of the training."""
@@ -171,7 +165,7 @@ class Recursion(Experiment):
             "pseudo-gibbs-area": arrays["area/elbo"],
         }
         findings = {name: Finding.over(value) for name, value in values.items()}
-        return Outcome(findings, arrays, checksum([x]))
+        return Outcome(findings, arrays, bench.checksum([x]))
 
     def examine(
         self, name: str, training: Figure3Lower, parameters: vae.Parameters, x: Tensor

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from mpt_lml import networks
 from mpt_lml.data import Tokens
-from mpt_lml.experiments.base import Bench, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.base import Bench, Finding, Outcome, experiment, setting
 from mpt_lml.experiments.bert import pair, some_tokens
-from mpt_lml.experiments.small_bert import LENGTH, QUICK, Training, next_scores
+from mpt_lml.experiments.small_bert import LENGTH, Training, next_scores
 from mpt_lml.files import digest
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.score import Design, curve, load, sentences
@@ -21,13 +21,7 @@ from mpt_lml.score.blocks import Blocks
 from mpt_lml.score.door import Part
 
 
-@experiment(
-    "siblings",
-    cost="about 1 h",
-    quick=QUICK
-    | {"data_sets": ("written",), "num_sentences": 4, "num_orders": 2, "rates": (25, 50, 75)},
-    resumable=True,
-)
+@experiment("siblings", cost="about 1 h", resumable=True)
 class Siblings(Training):
     """Networks of the small BERT's size and text: other seeds, 15 % only, left to right.
 
@@ -42,17 +36,17 @@ class Siblings(Training):
     those of the others.
     """
 
-    num_steps: int = 2000
+    num_steps: int = setting(2000, quick=4)
     kinds: tuple[tuple[networks.Architecture, str, int], ...] = (
         ("decoder", "next", 4),
         ("modern", "mixture", 4),
         ("modern", "mixture", 5),
         ("modern", "fifteen", 4),
     )
-    data_sets: tuple[str, ...] = ("books", "wikitext-2")
-    num_sentences: int = 300
-    num_orders: int = 4
-    rates: tuple[int, ...] = tuple(range(1, 100, 2))
+    data_sets: tuple[str, ...] = setting(("books", "wikitext-2"), quick=("written",))
+    num_sentences: int = setting(300, quick=4)
+    num_orders: int = setting(4, quick=2)
+    rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
 
     def run(self, bench: Bench) -> Outcome:
         tokenizer, batches, held_out = self.read()
@@ -82,7 +76,7 @@ class Siblings(Training):
                 else:
                     found = self.score(bench, f"{name}/{text}", network, tokenizer, tokens)
                 arrays |= {f"{key}/{name}/{text}": value for key, value in found.items()}
-        return Outcome(self.findings(arrays), arrays, checksum([batches.stream, held_out]))
+        return Outcome(self.findings(arrays), arrays, bench.checksum([batches.stream, held_out]))
 
     def findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
         """How far areas lie above the causal network's log-probability, and above trigrams."""

@@ -14,9 +14,9 @@ from torch.nn import functional
 from mpt_lml import masks, networks, probes
 from mpt_lml.data import encode, texts
 from mpt_lml.data.tokens import SPECIAL_TOKENS
-from mpt_lml.experiments.base import Bench, Outcome, checksum, experiment
+from mpt_lml.experiments.base import Bench, Experiment, Outcome, experiment, setting
 from mpt_lml.experiments.probe import Arrays, findings
-from mpt_lml.experiments.small_bert import FIXED, LENGTH, QUICK, Training, mean_score
+from mpt_lml.experiments.small_bert import FIXED, LENGTH, Training, mean_score
 from mpt_lml.probes import Labeled
 from mpt_lml.verdicts import mean_and_error
 
@@ -59,13 +59,7 @@ def areas(network: Any, rows: Int[Tensor, "N L"], token: int) -> Float[Tensor, "
     return torch.stack([*mean_and_error(area), *(score.mean() for score in each)])
 
 
-@experiment(
-    "text-probes",
-    cost="about 55 min",
-    quick=QUICK | {"seeds": (4, 44), "sets": ("written",), "label_steps": 2},
-    resumable=True,
-    gpu=False,
-)
+@experiment("text-probes", cost="about 55 min", resumable=True, gpu=False)
 class TextProbes(Training):
     """Area against linear probes of small BERTs' frozen features, by law of the mask size.
 
@@ -82,22 +76,22 @@ class TextProbes(Training):
     the labels; ``pieces/SET`` (), of counts of the word pieces themselves.
     """
 
-    seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)
-    vocab_size: int = 2000
-    width: int = 64
+    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
+    vocab_size: int = setting(2000, quick=200)
+    width: int = setting(64, quick=32)
     num_layers: int = 2
-    num_steps: int = 400
-    batch_tokens: int = 2048
-    num_held_out: int = 128
-    every: int = 200
-    sets: tuple[str, ...] = ("glue/cola", "glue/sst-2")
-    label_steps: int = 100
+    num_steps: int = setting(400, quick=4)
+    batch_tokens: int = setting(2048, quick=256)
+    num_held_out: int = setting(128, quick=8)
+    every: int = setting(200, quick=2)
+    sets: tuple[str, ...] = setting(("glue/cola", "glue/sst-2"), quick=("written",))
+    label_steps: int = setting(100, quick=2)
 
     def run(self, bench: Bench) -> Outcome:
         tokenizer, batches, rows = self.read()
         short = {name: name.removeprefix("glue/") for name in self.sets} | {"written": "cola"}
         sets = {short[name]: labeled(name, tokenizer) for name in self.sets}
-        data = checksum(chain([batches.stream, rows], *chain(*sets.values())))
+        data = bench.checksum(chain([batches.stream, rows], *chain(*sets.values())))
         size: Any = {"width": self.width, "num_layers": self.num_layers}
         new = partial(networks.small_masked_lm, len(tokenizer), **size)
 
