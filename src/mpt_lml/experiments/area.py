@@ -8,14 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import curves, masks, objectives
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
-from mpt_lml.experiments.convergence import NOISE_VARIANCE, paper_masks, paper_problem, seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.convergence import NOISE_VARIANCE, paper_masks, paper_problem
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.theory.rates import random_loadings_curve
 
 
-@experiment("figure-4", cost="about 15 s", gpu=False)
-class Figure4(Experiment):
+class Figure4(Experiment, name="figure-4", cost="about 15 s", gpu=False):
     """Figure 4: area under the mask-rate curve at D = 200.
 
     Three panels as (K, P), on the paper's own draw and on data from the model with the same loadings.
@@ -72,8 +71,7 @@ def dense_curve(
     return torch.stack(score).cpu()
 
 
-@experiment("curve-shape", cost="about 2 min", gpu=False)
-class CurveShape(Experiment):
+class CurveShape(Experiment, name="curve-shape", cost="about 2 min", gpu=False):
     """Figure 4: tail, decay and its beginning, at twenty truths.
 
     Smooth curves on the paper's own draw, and expected ones under the model, at several truths.

@@ -140,16 +140,27 @@ class Bench:
         return {**self.settings, **own, **more}
 
 
+def seeded(seed: int) -> torch.Generator:
+    """A generator on the CPU that starts from ``seed``."""
+    return torch.Generator().manual_seed(seed)
+
+
 def setting(paper: _Value, *, quick: _Value) -> _Value:
     """A field with the paper's value as its default, and another in the quick preset."""
     return dataclasses.field(default=paper, metadata={"quick": quick})
 
 
+_REGISTRY: dict[str, "type[Experiment]"] = {}
+
+
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Experiment(ABC):
-    """Settings of one thing that can be run; the defaults are the paper's.
+    """Frozen settings of one thing that can be run; the defaults are the paper's.
 
-    Without ``resumable`` it keeps nothing, without ``gpu`` it always computes on the CPU.
+    A subclass is registered by its ``name``, without one it is shared by others; its docstring
+    begins with its title. Unless ``resumable`` it keeps nothing, without ``gpu`` it always computes
+    on the CPU.
     """
 
     name: ClassVar[str]
@@ -157,6 +168,23 @@ class Experiment(ABC):
     resumable: ClassVar[bool]
     gpu: ClassVar[bool]
     seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)  # the paper's five
+
+    def __init_subclass__(
+        cls, *, name: str = "", cost: str = "", resumable: bool = False, gpu: bool = True
+    ) -> None:
+        dataclass(frozen=True)(cls)
+        if not name:
+            return
+        cls.name, cls.cost, cls.resumable, cls.gpu = name, cost, resumable, gpu
+        inner = cls.__dict__["run"]
+
+        @functools.wraps(inner)
+        def run(self: Any, bench: Bench) -> Outcome:
+            settings = {"experiment": self.name, **dataclasses.asdict(self)}
+            return inner(self, dataclasses.replace(bench, settings=settings))
+
+        cls.run = run  # type: ignore[method-assign]
+        _REGISTRY[name] = cls
 
     @classmethod
     def preset(cls, preset: str = "paper", **settings: Any) -> "Experiment":
@@ -175,33 +203,6 @@ class Experiment(ABC):
     @abstractmethod
     def run(self, bench: Bench) -> Outcome:
         """Measure; the docstring of each experiment names its arrays."""
-
-
-_REGISTRY: dict[str, type[Experiment]] = {}
-_Class = TypeVar("_Class", bound=type[Experiment])
-
-
-@dataclass_transform(frozen_default=True)
-def experiment(
-    name: str, *, cost: str, resumable: bool = False, gpu: bool = True
-) -> Callable[[_Class], _Class]:
-    """Register a class as frozen settings under ``name``; its docstring begins with its title."""
-    about: dict[str, Any] = {"name": name, "cost": cost, "resumable": resumable, "gpu": gpu}
-
-    def register(cls: _Class) -> _Class:
-        inner = cls.__dict__["run"]
-
-        @functools.wraps(inner)
-        def run(self: Any, bench: Bench) -> Outcome:
-            settings = {"experiment": self.name, **dataclasses.asdict(self)}
-            return inner(self, dataclasses.replace(bench, settings=settings))
-
-        for key, value in {**about, "run": run}.items():
-            setattr(cls, key, value)
-        _REGISTRY[name] = dataclass(frozen=True)(cls)
-        return cls
-
-    return register
 
 
 def names() -> list[str]:

@@ -1,6 +1,5 @@
 """Curves of BERTs with weights, the book's own or any other: areas, and which masking rate is right."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,12 +11,12 @@ from mpt_lml import networks
 from mpt_lml.checkpoints import BERT_BASE
 from mpt_lml.data import Tokens, encode, sentences
 from mpt_lml.experiments import base
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.files import digest
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.results import Estimate
-from mpt_lml.score import Design, SentenceCurves, curve
+from mpt_lml.score import Design, SentenceCurves, curve, load
+from mpt_lml.score.door import Keep, Scorer
 from mpt_lml.theory import rates
 from mpt_lml.verdicts import mean_and_error
 
@@ -36,7 +35,12 @@ def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = Non
     return tokens.rows(chosen[order[:count]])
 
 
-@dataclass(frozen=True)
+def kept(bench: Bench, prefix: str, scorer: Scorer, tokens: Tokens) -> Keep:
+    """For ``keep=`` of :mod:`mpt_lml.score`: parts of what this ``scorer`` says of these ``tokens``."""
+    same = {**(scorer.identity or {}), "data": digest("", vars(tokens))}
+    return lambda name, work: bench.keep(prefix + name, work, **same)
+
+
 class OnSentences(Experiment):
     """Curves on sets of sentences, each a name of ``data.sentences`` or a file with one a line."""
 
@@ -56,33 +60,26 @@ class OnSentences(Experiment):
         **options: Any,
     ) -> dict[str, tuple[Tokens, SentenceCurves]]:
         """The sentences of each set and their curve, or what ``bench`` kept for these weights."""
-        model = MaskedLM.of(network.to(bench.device), tokenizer, **options)
-        words = f"{tokenizer.special_tokens_map} {sorted(tokenizer.get_vocab().items())}"
-        used = {"weights": networks.fingerprint(network), "tokenizer": digest(words, {})}
+        scorer = load(MaskedLM.of(network.to(bench.device), tokenizer, **options), tokenizer)
 
         def one(name: str) -> tuple[Tokens, SentenceCurves]:
-            tokens = some_tokens(name, tokenizer, self.num_sentences, model.max_length)
-            same = {**used, "data": digest("", vars(tokens))}
-
-            def keep(part: str, work: Any) -> Any:
-                return bench.keep(f"{label}{name}/{part}", work, **same)
-
+            tokens = some_tokens(name, tokenizer, self.num_sentences, scorer.max_length)
+            keep = kept(bench, f"{label}{name}/", scorer, tokens)
             options: Any = {"part_size": self.part_size, "progress": bench.progress}
-            return tokens, curve(model, tokens, design, keep=keep, **options)
+            return tokens, curve(scorer, tokens, design, keep=keep, **options)
 
         with networks.fast_linear(network):
             return {name: one(name) for name in self.data_sets}
 
 
-def load(model: str | Path | None) -> tuple[Any, Any]:
+def network_of(model: str | Path | None) -> tuple[Any, Any]:
     """The book's own BERT (``None``), or that of a folder or a name on the hub, and its tokenizer."""
     if model is None:
         return networks.load_small_bert()
     return networks.load_network(model), networks.load_tokenizer(model)
 
 
-@experiment("table-2-pretrained", cost="GPU advised", resumable=True)
-class PreTrained(OnSentences):
+class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", resumable=True):
     """Table 2, second row, and Figure 5, right: needs the weights of bert-base-uncased.
 
     Arrays: ``area/SET`` (2,) in the paper's unit with its error over sentences, ``curve/SET`` and
@@ -95,7 +92,7 @@ class PreTrained(OnSentences):
     def run(self, bench: Bench) -> Outcome:
         design = Design(self.rates, seed=self.seeds[0])
         design.require_area()
-        network, tokenizer = load(self.model)
+        network, tokenizer = network_of(self.model)
         found = self.curves(bench, network, tokenizer, design, batch_tokens=16384)
         arrays: dict[str, Tensor] = {}
         findings: dict[str, Finding] = {}
@@ -120,8 +117,7 @@ def pair(estimate: Estimate) -> Float[Tensor, " two"]:
     return torch.tensor([estimate, estimate.standard_error], dtype=torch.float64)
 
 
-@experiment("bert-curve", cost="about 10 min", resumable=True)
-class BertCurve(OnSentences):
+class BertCurve(OnSentences, name="bert-curve", cost="about 10 min", resumable=True):
     """Figure 5, right, in small: the book's BERT before and after training on eight texts.
 
     Arrays, for KIND in (trained, random) and each set: ``curve/KIND/SET`` and ``error/KIND/SET``
@@ -139,7 +135,7 @@ class BertCurve(OnSentences):
     model: str | Path | None = None  # the book's small one; or a folder, or a name on the hub
 
     def run(self, bench: Bench) -> Outcome:
-        trained, tokenizer = load(self.model)
+        trained, tokenizer = network_of(self.model)
         random = networks.random_twin(trained, seed=self.seeds[0])
         design, falls = Design(self.rates, seed=self.seeds[0]), []
         arrays: dict[str, Tensor] = {}
@@ -165,8 +161,7 @@ class BertCurve(OnSentences):
         return Outcome({"small-bert-falls": Finding(*min(falls))}, arrays, data, weights)
 
 
-@experiment("text-rates", cost="about 6 min", resumable=True)
-class TextRates(OnSentences):
+class TextRates(OnSentences, name="text-rates", cost="about 6 min", resumable=True):
     """Which masking rate? The book's small BERT on held-out books and Wikipedia.
 
     Arrays, for each set: ``groups/SET`` (G, R), mean curves of groups of sentences, nats per token;
@@ -182,7 +177,7 @@ class TextRates(OnSentences):
 
     def run(self, bench: Bench) -> Outcome:
         design = Design(self.rates, seed=self.seeds[0])
-        found = self.curves(bench, *load(None), design, precision="bfloat16")
+        found = self.curves(bench, *network_of(None), design, precision="bfloat16")
         arrays = {
             f"{key}/{name}": value
             for name, (_, result) in found.items()

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from mpt_lml import masks, objectives
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
-from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE
 from mpt_lml.experiments.rates import normal_ppca
 from mpt_lml.gaussian import divergence
 from mpt_lml.models.hmm import HMM
@@ -19,8 +19,7 @@ from mpt_lml.verdicts import mean_and_error
 UNIFORM = masks.UniformSize()
 
 
-@experiment("training-efficiency", cost="about 10 min", gpu=False)
-class TrainingEfficiency(Experiment):
+class TrainingEfficiency(Experiment, name="training-efficiency", cost="about 10 min", gpu=False):
     """What masking costs in data: epochs, a language, beyond ten coordinates.
 
     Efficiency relative to maximum likelihood in models that are right; fresh masks in every pass.
@@ -140,8 +139,7 @@ class TrainingEfficiency(Experiment):
         return {"local": torch.stack([of.efficiency(1) for of in each])}
 
 
-@experiment("ppca-efficiency", cost="about 25 min", gpu=False)
-class PPCAEfficiency(Experiment):
+class PPCAEfficiency(Experiment, name="ppca-efficiency", cost="about 25 min", gpu=False):
     """Which rate trains PPCA of up to 256 coordinates best.
 
     Efficiency Q / tr(I H⁻¹ J H⁻¹) of W, without rotations, σ² known; one random mask per datum.

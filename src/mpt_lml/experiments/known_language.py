@@ -12,8 +12,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
 from mpt_lml import fit, masks, scores
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.symbol_bert import SymbolBERT
@@ -122,8 +121,9 @@ class Recipe:
         return fit.descend(model.network, loss, [cycle], generators=[generator], **options)[1]
 
 
-@experiment("known-language", cost="about 25 min", resumable=True, gpu=False)
-class KnownLanguage(Experiment):
+class KnownLanguage(
+    Experiment, name="known-language", cost="about 25 min", resumable=True, gpu=False
+):
     """A BERT on a language of known likelihood: laws of the size, and what closes the gap.
 
     Five laws of the mask size with several seeds each, and shorter, longer and wider runs. A variant

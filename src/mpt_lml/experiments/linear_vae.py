@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import data, fit, grids, objectives
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.grids import Grid
 from mpt_lml.masks import FixedRate, UniformSize, stratified_masks
 from mpt_lml.models.mixture import BernoulliPCA
@@ -46,8 +45,7 @@ ON_EACH = {  # on every data
 }
 
 
-@experiment("figure-3-upper", cost="about 50 min", resumable=True)
-class Figure3Upper(Experiment):
+class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resumable=True):
     """Figure 3, upper: Bernoulli linear VAE by the ELBO and by masks.
 
     Full-batch Adam from all seeds, fresh masks every epoch, judged on adaptive grids. ``trained``

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import masks, objectives
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
-from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE
 from mpt_lml.gaussian import LowRankPosterior, divergence
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import LOG_2PI, chunks
@@ -23,8 +23,7 @@ RULES: tuple[rates.Rule, ...] = ("midpoint", "trapezoid", "clenshaw-curtis", "ga
 Setting = tuple[int, int, float]  # D, K and σ²
 
 
-@experiment("masking-rates", cost="about 80 s", gpu=False)
-class MaskingRates(Experiment):
+class MaskingRates(Experiment, name="masking-rates", cost="about 80 s", gpu=False):
     """Which masking rate: crossovers, few sizes, laws of sizes.
 
     PPCA with N(0, 1) loadings: first D, K and σ² of Figure 4, then each of them varied. Findings are

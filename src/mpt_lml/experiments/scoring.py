@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from mpt_lml import data, masks, networks, scores
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, setting
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.masked_lm import MaskedLM
@@ -58,8 +58,7 @@ def errors(values: Tensor, P: int, repeats: int, slope: float, g: Generator) -> 
     return {name: v - scores.mean_by_size(each, size, D)[1:].sum() for name, v in found.items()}
 
 
-@experiment("scoring", cost="about 11 min", gpu=False)
-class Scoring(Experiment):
+class Scoring(Experiment, name="scoring", cost="about 11 min", gpu=False):
     """Estimators of the score of a text, by look-up among all its masks.
 
     Arrays (texts, P): ``bias/KIND/ESTIMATOR``, ``square/KIND/ESTIMATOR``, mean error and square. In

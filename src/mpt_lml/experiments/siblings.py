@@ -1,8 +1,7 @@
 """Beside the small BERT: other seeds, 15 % only, left to right, n-grams; on its own text."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,18 +10,15 @@ from torch import Tensor
 
 from mpt_lml import networks
 from mpt_lml.data import Tokens
-from mpt_lml.experiments.base import Bench, Finding, Outcome, experiment, setting
-from mpt_lml.experiments.bert import pair, some_tokens
+from mpt_lml.experiments.base import Bench, Finding, Outcome, setting
+from mpt_lml.experiments.bert import kept, pair, some_tokens
 from mpt_lml.experiments.small_bert import LENGTH, Training, next_scores
-from mpt_lml.files import digest
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.score import Design, curve, load, sentences
 from mpt_lml.score.blocks import Blocks
-from mpt_lml.score.door import Part
 
 
-@experiment("siblings", cost="about 1 h", resumable=True)
-class Siblings(Training):
+class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
     """Networks of the small BERT's size and text: other seeds, 15 % only, left to right.
 
     A third of the small BERT's steps each; ``kinds`` are architecture, law of sizes, seed. All are
@@ -101,23 +97,16 @@ class Siblings(Training):
     ) -> dict[str, Tensor]:
         """What a masked network says of ``tokens``."""
         scorer = load(MaskedLM.of(network, tokenizer, precision="bfloat16"), tokenizer)
-        design, identity = Design(self.rates, seed=self.seeds[0]), scorer.identity or {}
-
-        def keep(kind: str, part: str, work: Callable[[], Part]) -> Part:
-            own = {"data": digest("", vars(tokens)), **identity}
-            return bench.keep(f"{name}/{kind}-{part}", work, **own)
-
-        along, spread = Blocks(scorer, self.num_orders, self.seeds[0])(
-            [tokens],
-            tokens.maskable,
-            torch.arange(len(tokens)),
-            partial(keep, "mixture"),
-            bench.progress,
-        )
-        options: Any = {"keep": partial(keep, "area"), "progress": bench.progress}
-        each = sentences(scorer, tokens, seed=self.seeds[0], **options)
-        options["keep"] = partial(keep, "curve")
-        found = curve(scorer, tokens, design, **options)
+        design, show = Design(self.rates, seed=self.seeds[0]), bench.progress
+        keep = {
+            k: kept(bench, f"{name}/{k}-", scorer, tokens) for k in ("mixture", "area", "curve")
+        }
+        rows = [tokens], tokens.maskable, torch.arange(len(tokens))
+        blocks = Blocks(scorer, self.num_orders, self.seeds[0])
+        along, spread = blocks(*rows, keep["mixture"], show)
+        how: Any = {"seed": self.seeds[0], "keep": keep["area"], "progress": show}
+        each = sentences(scorer, tokens, **how)
+        found = curve(scorer, tokens, design, keep=keep["curve"], progress=show)
         return {
             "area": each.log_score,
             "error": each.standard_error,

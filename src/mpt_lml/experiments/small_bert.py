@@ -1,7 +1,6 @@
 """The book's own masked language model: vocabulary, training, and what it was compared with."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,8 +14,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from mpt_lml import fit, masks, networks
 from mpt_lml.data import sentences
 from mpt_lml.data.tokens import train_tokenizer
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.models.masked_lm import masked_logits
 
 LENGTH = 64
@@ -25,7 +23,6 @@ FIXED = {"fifteen": 0.15, "fifty": 0.5, "seventy-five": 0.75}
 """Laws with one size a row: what share of its pieces is hidden."""
 
 
-@dataclass(frozen=True)
 class Training(Experiment):
     """A network of the small BERT's size, trained on its text in its word pieces."""
 
@@ -100,8 +97,7 @@ class Training(Experiment):
         return torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
 
 
-@experiment("small-bert", cost="about 45 min", resumable=True)
-class SmallBert(Training):
+class SmallBert(Training, name="small-bert", cost="about 45 min", resumable=True):
     """The book's own BERT on classic books.
 
     Train it; masks and rows are drawn on the CPU. With a folder the trained network is left in its

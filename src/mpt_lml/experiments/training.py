@@ -12,8 +12,8 @@ from torch import Tensor
 from mpt_lml import curves, fit, masks, objectives
 from mpt_lml.bfgs import climb
 from mpt_lml.experiments.area import dense_curve, fall_beyond
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
-from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, paper_problem, seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, paper_problem
 from mpt_lml.masks import SizeLaw
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.results import History
@@ -37,7 +37,6 @@ class Problem:
         return objectives.exact(loadings, NOISE.to(self.moment), self.moment, law)
 
 
-@dataclass(frozen=True)
 class Training(Experiment):
     """PPCA with known noise, W alone learned, D fresh masks an epoch."""
 
@@ -100,8 +99,7 @@ class Training(Experiment):
         )
 
 
-@experiment("figure-2", cost="about 2 s")
-class Figure2(Training):
+class Figure2(Training, name="figure-2", cost="about 2 s"):
     """Figure 2: PPCA trained at every size and at 20 %, on two draws of data.
 
     Both laws on the paper's own draw and on data from the model, five starts each. Arrays, for draw
@@ -147,8 +145,7 @@ class Figure2(Training):
         }
 
 
-@experiment("figure-5-left", cost="about 5 s")
-class Figure5Left(Training):
+class Figure5Left(Training, name="figure-5-left", cost="about 5 s"):
     """Figure 5, left: the mask-rate curve during training.
 
     The curve along a training run at D = 50: the first seed's every 100 epochs, P masks a size.
@@ -206,8 +203,7 @@ class Figure5Left(Training):
         }
 
 
-@experiment("fixed-sizes", cost="about 5 min", resumable=True, gpu=False)
-class FixedSizes(Training):
+class FixedSizes(Training, name="fixed-sizes", cost="about 5 min", resumable=True, gpu=False):
     """Maxima of the masked objective at fixed sizes, by truth and start scale.
 
     Figure 2's problem at several truths, from starts of several scales. ``truths`` are seeds of the

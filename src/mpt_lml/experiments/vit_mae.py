@@ -15,8 +15,7 @@ from torch import Tensor
 from mpt_lml import data
 from mpt_lml.checkpoints import VIT_MAE_BASE
 from mpt_lml.experiments import base
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment, setting
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.experiments.patches import linear_curves
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.networks import fast_linear, load_network, random_twin, small_mae
@@ -41,8 +40,7 @@ class _Images(NamedTuple):
     sizes: list[int]
 
 
-@experiment("figure-6", cost="about 10 min", resumable=True)
-class Figure6(Experiment):
+class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
     """Figure 6: curves of masked autoencoders on three image sets.
 
     With ``model``, "trained" are its weights, "random" its twin; both see enlarged images. base.Arrays,
@@ -176,8 +174,7 @@ class Figure6(Experiment):
         return {"score": score.mean(dim=1), "area": (weights @ score).mean()}
 
 
-@experiment("figure-6-pretrained", cost="GPU advised", resumable=True)
-class PreTrained(Figure6):
+class PreTrained(Figure6, name="figure-6-pretrained", cost="GPU advised", resumable=True):
     """Figure 6 with the paper's network: needs the weights of vit-mae-base."""
 
     num_variance: int = setting(100, quick=50)
