@@ -17,8 +17,7 @@ from mpt_lml.experiments.deep_vae import Masked
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
 
-ABLATION = recursion.Recursion.preset("quick")
-CONFIG = ABLATION.training((4, 44))
+CONFIG = recursion.Recursion.preset("quick")
 X = CONFIG.images()[:60]
 
 
@@ -180,9 +179,9 @@ def test_the_bias_of_a_score() -> None:
     """Large weights make the partial encoder's score the exact one; a single draw lies below it."""
     drawn = vae.dense_parameters(64, (5,), 2, generators=[generator(1), generator(2)], partial=True)
     drawn = {name: 0.5 * value.double() for name, value in drawn.items()}  # broad posteriors
-    few, config = X[:5].double(), dataclasses.replace(ABLATION, num_masks=1, repeats=20)
-    many = config.score_bias(Masked(partial="bound", samples=10_000), CONFIG, drawn, few)
-    one = config.score_bias(Masked(partial="score"), CONFIG, drawn, few)
+    few, config = X[:5].double(), dataclasses.replace(CONFIG, num_masks=1, repeats=20)
+    many = config.score_bias(Masked(partial="bound", samples=10_000), drawn, few)
+    one = config.score_bias(Masked(partial="score"), drawn, few)
     assert many.abs().max() < 0.02
     assert (one < -5 * many.abs().max()).all()
 
