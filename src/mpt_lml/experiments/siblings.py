@@ -98,14 +98,13 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
         """What a masked network says of ``tokens``."""
         scorer = load(MaskedLM.of(network, tokenizer, precision="bfloat16"), tokenizer)
         design = Design(self.rates, seed=self.seeds[0])
-        runs = {
-            k: kept(bench, f"{name}/{k}-", scorer, tokens) for k in ("mixture", "area", "curve")
-        }
+        kinds = ("mixture", "area", "curve")
+        mixture, area, along_rates = (kept(bench, f"{name}/{k}-", scorer, tokens) for k in kinds)
         rows = [tokens], tokens.maskable, torch.arange(len(tokens))
         blocks = Blocks(scorer, self.num_orders, self.seeds[0])
-        along, spread = blocks(*rows, runs["mixture"])
-        each = sentences(scorer, tokens, seed=self.seeds[0], run=runs["area"])
-        found = curve(scorer, tokens, design, run=runs["curve"])
+        along, spread = blocks(*rows, mixture)
+        each = sentences(scorer, tokens, seed=self.seeds[0], run=area)
+        found = curve(scorer, tokens, design, run=along_rates)
         return {
             "area": each.log_score,
             "error": each.standard_error,
