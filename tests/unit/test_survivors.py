@@ -68,9 +68,6 @@ DRAWS: dict[str, Callable[[torch.Generator], Tensor]] = {
     "area": lambda g: torch.tensor(
         estimators.area(random_ppca(5, 2), POINTS[:, :5], 2, generator=g)
     ),
-    "random_size": lambda g: torch.tensor(
-        estimators.random_size(random_ppca(5, 2), POINTS[:, :5], 2, generator=g)
-    ),
 }
 
 
