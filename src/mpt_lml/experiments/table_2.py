@@ -48,9 +48,8 @@ class Table2(OnSentences, name="table-2", cost="about 20 min", resumable=True):
             for name, (tokens, result) in self.curves(*run, precision="bfloat16").items():
                 texts[name] = tokens
                 arrays[f"curve/{name}"] = result.score.double()
-                arrays[f"area/{name}"], arrays[f"sentence_error/{name}"] = pair(
-                    result.area("paper")
-                )
+                area = pair(result.area("paper"))
+                arrays[f"area/{name}"], arrays[f"sentence_error/{name}"] = area
             return arrays
 
         arrays = bench.stack(one, self.seeds, "initializations")
