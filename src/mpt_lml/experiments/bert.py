@@ -57,10 +57,10 @@ class OnSentences(Experiment):
         tokenizer: Any,
         design: Design,
         label: str = "",
-        **options: Any,
+        **how: Any,
     ) -> dict[str, tuple[Tokens, SentenceCurves]]:
         """The sentences of each set and their curve, or what ``bench`` kept for these weights."""
-        scorer = load(MaskedLM.of(network.to(bench.device), tokenizer, **options), tokenizer)
+        scorer = load(MaskedLM.of(network.to(bench.device), tokenizer, **how), tokenizer)
 
         def one(name: str) -> tuple[Tokens, SentenceCurves]:
             tokens = some_tokens(name, tokenizer, self.num_sentences, scorer.max_length)
