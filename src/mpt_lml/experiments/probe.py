@@ -186,13 +186,9 @@ def text_areas(network: Any, rows: Int[Tensor, "N L"], token: int) -> Float[Tens
 class TextProbes(Training, name="text-probes", cost="about 55 min", resumable=True, gpu=False):
     """Area against linear probes of small BERTs' frozen features, by law of the mask size.
 
-    Four laws of the mask size; the same network, text and steps; areas on held-out windows. ``sets``:
-    CoLA (``written`` in its place: quick), tested on dev; SST-2, whose dev sentences are
-    cross-validated in four parts. The rule, from before the run, is that of ``probes``.
-
-    Arrays: ``found/SET`` (laws, seeds, steps, 6): area and its standard error, scores at 15, 50 and
-    75 %, nats a token, accuracy; ``supervised/SET`` (seeds,), accuracy of the same network trained on
-    the labels; ``pieces/SET`` (), of counts of the word pieces themselves.
+    As ``probes``, with areas on held-out windows, nats a token. ``sets``: CoLA (``written`` in its
+    place: quick), tested on dev; SST-2, whose dev sentences are cross-validated in four parts. In
+    place of ``pixels/SET`` it has ``pieces/SET`` (), of counts of the word pieces themselves.
     """
 
     seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))

@@ -148,10 +148,10 @@ class Figure2(Training, name="figure-2", cost="about 2 s"):
 class Figure5Left(Training, name="figure-5-left", cost="about 5 s"):
     """Figure 5, left: the mask-rate curve during training.
 
-    The curve along a training run at D = 50: the first seed's every 100 epochs, P masks a size.
-    Arrays: ``epochs`` (C,), ``score`` and ``standard_error`` (C, D), ``lml`` (epochs + 1, seeds),
-    ``true_lml`` () of the generating loadings, ``areas`` (C, seeds) of every seed's model, ``first``
-    and ``last`` (seeds, D), smooth curves of every seed before and after training; all in nats.
+    Arrays: ``epochs`` (C,), ``score`` and ``standard_error`` (C, D) of the first seed, P masks a
+    size, ``lml`` (epochs + 1, seeds), ``true_lml`` () of the generating loadings, ``areas`` (C,
+    seeds) of every seed's model, ``first`` and ``last`` (seeds, D), smooth curves of every seed
+    before and after training; all in nats.
     """
 
     num_data: int = setting(1000, quick=100)

@@ -49,11 +49,7 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
     L), nats a patch, and ``area/SET/KIND/size`` (seeds,), nats an image, with the variance of each
     size that training images make most likely; ``baseline/SET`` (), the squared test error of each
     channel's mean; ``linear/SET`` (K, L) and ``linear-area/SET`` (K,) of PPCA on the same patches,
-    pixel by pixel; ``numbers/SET`` (), of an image.
-
-    Findings: ``fig-6-linear/SET``, area of the trained networks minus that of PPCA at the smallest K,
-    bits per number; smallest gain of area by training, nats per image; smallest fall of a trained
-    curve, nats per patch; ``fig-6-flat``, largest range of a random curve as its share.
+    pixel by pixel; ``numbers/SET`` (), of an image. What the findings are, the ledger says.
     """
 
     seeds: tuple[int, ...] = setting((4, 44, 444), quick=(4, 44))
