@@ -240,7 +240,8 @@ def test_linear_models_are_those_of_the_package() -> None:
         expected = Grouped(models[1], group).log_conditional(test, mask[None])[0]
         torch.testing.assert_close(values.sum(dim=1), expected.sum(dim=1))
     images = [each.view(-1, 1, 8, 8) for each in (x, test)]
-    found = vit_mae.linear_curves(*images, 2, (3, 16), (20,), 4)
+    of = vit_mae._Images(*images, 2, 0, x.mean()[None], x.std()[None], 16, [3, 16])
+    found = vit_mae.Figure6(linear_dims=(20,), linear_masks=4)._linear(of)
     assert found["linear"].shape == (1, 2)
     everything = torch.ones(1, 16, dtype=torch.bool)  # one mask: every image has it
     by_pixel = Grouped(models[1], group).log_conditional(test, everything)[0].sum(dim=1) / 16

@@ -119,7 +119,7 @@ class KnownLanguage(
     num_test: int = setting(2000, quick=20)
     num_orders: int = setting(4, quick=2)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         source = HMM.cyclic()
         problem = Problem(source, self.num_test, self.num_orders, generator=seeded(10))
         data = bench.checksum([problem.x])

@@ -76,7 +76,7 @@ class Probes(Experiment, name="probes", cost="about 40 min", resumable=True, gpu
     num_scored: int = setting(200, quick=10)  # of these for the area
     samples: int = setting(50, quick=3)  # for the VAE's conditionals
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         arrays: Arrays = {}
         used: list[Tensor] = []
         for name in self.sets:
@@ -202,7 +202,7 @@ class TextProbes(Training, name="text-probes", cost="about 55 min", resumable=Tr
     sets: tuple[str, ...] = setting(("glue/cola", "glue/sst-2"), quick=("written",))
     label_steps: int = setting(100, quick=2)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         tokenizer, batches, rows = self.read()
         short = {name: name.removeprefix("glue/") for name in self.sets} | {"written": "cola"}
         sets = {short[name]: labeled_text(name, tokenizer) for name in self.sets}

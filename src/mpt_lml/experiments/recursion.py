@@ -117,7 +117,7 @@ class Recursion(Training, name="recursion", cost="about 40 min", resumable=True,
     area_data: int = setting(40, quick=2)
     area_draws: int = setting(100, quick=5)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         x, arrays = self.images(), dict[str, Tensor]()
         few = x[: self.examined].double()
         trained: dict[str, Objective] = {**VARIANTS, **REFERENCES}

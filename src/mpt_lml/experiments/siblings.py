@@ -45,7 +45,7 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
     num_orders: int = setting(4, quick=2)
     rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         tokenizer, batches, held_out = self.read()
         size = {"width": self.width, "num_layers": self.num_layers}
         arrays: dict[str, Tensor] = {}

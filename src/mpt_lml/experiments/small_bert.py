@@ -106,7 +106,7 @@ class SmallBert(Training, name="small-bert", cost="about 45 min", resumable=True
     the training text plus one), what a network that ignores its input can reach.
     """
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         tokenizer, batches, held_out = self.read()
         pieces = held_out[:, 1:-1]
         counts = batches.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0

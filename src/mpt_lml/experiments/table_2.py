@@ -38,7 +38,7 @@ class Table2(OnSentences, name="table-2", cost="about 20 min", resumable=True):
     small: bool = setting(False, quick=True)
     part_size = 8  # of both of the replacements' streams and of batches: it is part of the record
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         texts: dict[str, Tokens] = {}
 
         def one(seed: int) -> dict[str, Tensor]:
@@ -127,7 +127,7 @@ class PublishedCurves(Experiment, name="published-curves", cost="seconds", gpu=F
 
     seeds: tuple[int, ...] = ()  # nothing is drawn
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         found = published_curves()
         arrays = {f"area/{key}": PAPER_UNIT * curve.mean() for key, curve in found.items()}
         pairs = [(found[f"pretrained/{name}"], found[f"random/{name}"]) for name in SETS]

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -22,7 +23,7 @@ from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.networks import fast_linear, load_network, random_twin, small_mae
 from mpt_lml.numerics import log_normal
 from mpt_lml.probes import train
-from mpt_lml.results import MaskCurve
+from mpt_lml.results import trapezoid_weights
 
 # What facebook/vit-mae-base subtracts and divides by, from its preprocessor (ImageNet's channels).
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -39,6 +40,11 @@ class _Images(NamedTuple):
     scale: Float[Tensor, " C"]
     num_patches: int
     sizes: list[int]
+
+    @property
+    def weights(self) -> Float[Tensor, " L"]:
+        """Of the scores of the sizes in the area."""
+        return torch.from_numpy(trapezoid_weights(np.array(self.sizes), self.num_patches))
 
 
 class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
@@ -68,7 +74,7 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
     num_test: int = setting(500, quick=50)
     model: str | Path | None = None  # a hub name or a folder instead of the small networks
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         arrays: base.Arrays = {}
         used, loaded = [], load_network(self.model) if self.model else None
         weights = base.weights_of(self.model, loaded)
@@ -83,9 +89,7 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
                 count = (x.shape[-1] // patch) ** 2
                 sizes = count, _sizes(self.rates, count)
                 images = _Images(x, test, patch, num_steps, *moments, *sizes)
-                dims = self.linear_dims, self.linear_masks
-                work = partial(linear_curves, x, test, patch, images.sizes, *dims)
-                linear = bench.keep(f"{name}-linear", work, **same)
+                linear = bench.keep(f"{name}-linear", partial(self._linear, images), **same)
                 arrays |= {f"{key}/{name}": value for key, value in linear.items()}
             else:
                 images = self._enlarged(x, test, loaded)
@@ -115,6 +119,23 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
         for key, each in (("gain", gains), ("falls", falls)):
             found[f"fig-6-{key}"] = Finding.over(min(each, key=lambda values: values.mean().item()))
         return found | {"fig-6-flat": Finding(max(shares))}
+
+    def _linear(self, of: _Images) -> base.Arrays:
+        """Curves (K, L) and areas (K,) of PPCA on the test images, pixel by pixel; the same masks."""
+        channels, side = of.x.shape[1:3]
+        group = Grouped.patches(side, side, of.patch).repeat(channels)
+        rows, curves = of.test.flatten(1).double(), []
+        for model in fit_ppca(of.x.flatten(1).double(), self.linear_dims):
+            g, score = seeded(3), []
+            for size in of.sizes:
+                drawn = masks.sample_masks(self.linear_masks, of.num_patches, size, generator=g)
+                parts = zip(rows.chunk(self.linear_masks), drawn[:, group], strict=True)
+                each = [log_conditional(model, *part).sum(dim=1) for part in parts]
+                score.append(torch.cat(each) / size)
+            curves.append(torch.stack(score))
+        areas = [(of.weights @ curve).mean() for curve in curves]
+        means = [curve.mean(dim=1) for curve in curves]
+        return {"linear": torch.stack(means), "linear-area": torch.stack(areas)}
 
     def _enlarged(self, x: Tensor, test: Tensor, network: Any) -> _Images:
         """Images as the network takes them (bilinear), one channel repeated to three."""
@@ -165,10 +186,8 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
         kind, pixels = name.split("-")[-1], images.patch**2 * images.x.shape[1]
         work = partial(self._measure, images, kind, seed, bench, loaded)
         kept = bench.keep(f"{name}-{seed}", work, **same)
-        error, sizes = kept["train"], torch.tensor(images.sizes)
-        weights = MaskCurve(sizes, error, error, images.num_patches).area_weights()
-        score = pixels * log_normal(kept["test"].sqrt(), error[:, None])  # (L, Q)
-        return {"score": score.mean(dim=1), "area": (weights @ score).mean()}
+        score = pixels * log_normal(kept["test"].sqrt(), kept["train"][:, None])  # (L, Q)
+        return {"score": score.mean(dim=1), "area": (images.weights @ score).mean()}
 
 
 class PreTrained(Figure6, name="figure-6-pretrained", cost="GPU advised", resumable=True):
@@ -178,8 +197,8 @@ class PreTrained(Figure6, name="figure-6-pretrained", cost="GPU advised", resuma
     num_test: int = setting(100, quick=50)
     model: str | Path | None = setting(VIT_MAE_BASE, quick=None)
 
-    def run(self, bench: Bench) -> Outcome:
-        found = super().run(bench)
+    def measure(self, bench: Bench) -> Outcome:
+        found = super().measure(bench)
         return dataclasses.replace(found, findings={"fig-6": found.findings["fig-6-gain"]})
 
 
@@ -195,7 +214,7 @@ class Patches(Experiment, name="patches", cost="seconds", gpu=False):
     scored by their joint density, which gives log p(x), and pixel by pixel. Nothing is random.
     """
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         x, test = (data.images("digits", split).pixels for split in ("train", "test"))
         model, group = PPCA.fit_closed_form(x, 20), Grouped.patches(8, 8, 4)
         every = [masks.all_masks(4, size) for size in range(1, 5)]
@@ -211,37 +230,6 @@ class Patches(Experiment, name="patches", cost="seconds", gpu=False):
             "patches-jointly": Finding(off.item()),
         }
         return Outcome(findings, data_sha256=bench.checksum([x, test]))
-
-
-def linear_curves(
-    x: Float[Tensor, "N C H H"],
-    test: Float[Tensor, "Q C H H"],
-    patch: int,
-    sizes: Sequence[int],
-    dims: Sequence[int],
-    num_masks: int,
-) -> dict[str, Tensor]:
-    """Curves and areas of PPCA fitted to ``x``, on ``test``, a patch scored pixel by pixel; nats.
-
-    ``linear`` (K, L), ``linear-area`` (K,). The same masks for every K, each shared by
-    Q / ``num_masks`` images.
-    """
-    channels, side = x.shape[1:3]
-    group = Grouped.patches(side, side, patch).repeat(channels)
-    rows, grid, count = test.flatten(1).double(), torch.tensor(sizes), int(group.max()) + 1
-    zero, curves, areas = torch.zeros(len(grid), dtype=rows.dtype), [], []
-    weights = MaskCurve(grid, zero, zero, count).area_weights()
-    for model in fit_ppca(x.flatten(1).double(), dims):
-        g, score = torch.Generator().manual_seed(3), []
-        for size in sizes:
-            drawn = masks.sample_masks(num_masks, count, size, generator=g)[:, group]
-            parts = zip(rows.chunk(num_masks), drawn, strict=True)
-            each = [log_conditional(model, *part).sum(dim=1) for part in parts]
-            score.append(torch.cat(each) / size)
-        curve = torch.stack(score)
-        curves.append(curve.mean(dim=1))
-        areas.append((weights @ curve).mean())
-    return {"linear": torch.stack(curves), "linear-area": torch.stack(areas)}
 
 
 def fit_ppca(x: Float[Tensor, "N d"], dims: Sequence[int]) -> list[PPCA]:
