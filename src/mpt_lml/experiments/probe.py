@@ -203,16 +203,16 @@ class TextProbes(Training, name="text-probes", cost="about 55 min", resumable=Tr
     label_steps: int = setting(100, quick=2)
 
     def measure(self, bench: Bench) -> Outcome:
-        tokenizer, batches, rows = self.read()
+        text = self.read()
+        tokenizer, token = text.tokenizer, text.mask_token
         short = {name: name.removeprefix("glue/") for name in self.sets} | {"written": "cola"}
         sets = {short[name]: labeled_text(name, tokenizer) for name in self.sets}
-        data = bench.checksum(chain([batches.stream, rows], *chain(*sets.values())))
-        size: Any = {"width": self.width, "num_layers": self.num_layers}
-        new = partial(networks.small_masked_lm, len(tokenizer), **size)
+        data = bench.checksum(chain([text.stream, text.held_out], *chain(*sets.values())))
+        new = partial(self.network, text, "modern")
 
         @torch.no_grad()
         def look(network: Any) -> Tensor:
-            area, found = text_areas(network.eval(), rows, batches.mask_token), []
+            area, found = text_areas(network.eval(), text.held_out, token), []
             for folds in sets.values():
                 x = torch.cat([text_features(network, part) for part in folds[0].x.split(128)])
                 found.append(accuracy(x, folds))
@@ -223,8 +223,7 @@ class TextProbes(Training, name="text-probes", cost="about 55 min", resumable=Tr
         def trained(law: str, seed: int) -> Tensor:
             network, alone = new(seed=seed), replace(bench, folder=None)  # kept when it is finished
             looks = chain([partial(start, seed)], repeat(partial(look, network)))
-            how = law, seed, lambda: next(looks)()
-            return self.train(alone, law, network, batches, rows, *how)
+            return self.train(alone, network, text, law, seed, lambda: next(looks)())
 
         def taught(name: str, seed: int) -> Tensor:
             how = self.label_steps, seed, text_features

@@ -46,19 +46,18 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
     rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
 
     def measure(self, bench: Bench) -> Outcome:
-        tokenizer, batches, held_out = self.read()
-        size = {"width": self.width, "num_layers": self.num_layers}
+        own = self.read()
+        tokenizer = own.tokenizer
         arrays: dict[str, Tensor] = {}
         trained: dict[str, Any] = {}
         for architecture, law, seed in self.kinds:
-            network = networks.small_masked_lm(len(tokenizer), architecture, seed=seed, **size)
-            name, how = f"{law}/{seed}", (law, seed)
-            arrays[f"watched/{name}"] = self.train(bench, name, network, batches, held_out, *how)
+            network, name = self.network(own, architecture, seed), f"{law}/{seed}"
+            arrays[f"watched/{name}"] = self.train(bench, network, own, law, seed)
             trained[name] = network.eval()
-        own, pieces = networks.load_small_bert()
+        small, pieces = networks.load_small_bert()
         if pieces.get_vocab() == tokenizer.get_vocab():
-            trained["small-bert"] = own.to(bench.device)
-        rows = [each for each in batches.stream.split(batches.lengths.tolist()) if len(each)]
+            trained["small-bert"] = small.to(bench.device)
+        rows = [each for each in own.stream.split(own.lengths.tolist()) if len(each)]
         grams = {f"{n}-gram": KneserNey(rows, len(tokenizer), n) for n in (1, 2, 3)}
         for text in self.data_sets:
             tokens = some_tokens(text, tokenizer, self.num_sentences, LENGTH)
@@ -73,7 +72,7 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
                 else:
                     found = self.score(bench, f"{name}/{text}", network, tokenizer, tokens)
                 arrays |= {f"{key}/{name}/{text}": value for key, value in found.items()}
-        return Outcome(self.findings(arrays), arrays, bench.checksum([batches.stream, held_out]))
+        return Outcome(self.findings(arrays), arrays, bench.checksum([own.stream, own.held_out]))
 
     def findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
         """How far areas lie above the causal network's log-probability, and above trigrams."""
