@@ -223,7 +223,7 @@ class TextProbes(Training, name="text-probes", cost="about 55 min", resumable=Tr
         def trained(law: str, seed: int) -> Tensor:
             network, alone = new(seed=seed), replace(bench, folder=None)  # kept when it is finished
             looks = chain([partial(start, seed)], repeat(partial(look, network)))
-            return self.train(alone, network, text, law, seed, lambda: next(looks)())
+            return self.train(alone, law, network, text, (law, seed), lambda: next(looks)())
 
         def taught(name: str, seed: int) -> Tensor:
             how = self.label_steps, seed, text_features

@@ -52,7 +52,7 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
         trained: dict[str, Any] = {}
         for architecture, law, seed in self.kinds:
             network, name = self.network(own, architecture, seed), f"{law}/{seed}"
-            arrays[f"watched/{name}"] = self.train(bench, network, own, law, seed)
+            arrays[f"watched/{name}"] = self.train(bench, name, network, own, (law, seed))
             trained[name] = network.eval()
         small, pieces = networks.load_small_bert()
         if pieces.get_vocab() == tokenizer.get_vocab():

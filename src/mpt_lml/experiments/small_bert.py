@@ -17,6 +17,7 @@ from mpt_lml.data.tokens import train_tokenizer
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.models.masked_lm import masked_logits
 
+How = tuple[str, int]  # the law of the sizes, and the seed
 Look = Callable[[], Tensor] | None
 LENGTH = 64
 """Tokens of a full row, [CLS] and [SEP] counted."""
@@ -56,13 +57,14 @@ class Training(Experiment):
         return networks.small_masked_lm(len(text.tokenizer), architecture, seed=seed, **size)
 
     def train(
-        self, bench: Bench, network: Any, text: "Batches", law: str, seed: int, look: Look = None
+        self, bench: Bench, name: str, network: Any, text: "Batches", how: How, look: Look = None
     ) -> Tensor:
         """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4).
 
         Or each step with what ``look()`` gave after it. The law ``next`` is for a causal network: the
         score of each piece given those before it.
         """
+        law, seed = how
         steps, generator = self.num_steps, seeded(seed)
         optimizer = AdamW(network.to(bench.device).parameters(), lr=3e-3, weight_decay=0.01)
         schedule = OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps, pct_start=0.1)
@@ -89,7 +91,7 @@ class Training(Experiment):
             max_norm=1.0,
             watch=look or (lambda: watch(network, text.held_out, token)),
             watched=watched,
-            checkpoint=bench.checkpoint(f"{law}/{seed}", every=self.every, data=data),
+            checkpoint=bench.checkpoint(name, every=self.every, data=data),
             progress=bench.progress,
             label=f"{network.config.model_type}, {law}, step",
         )
@@ -110,7 +112,7 @@ class SmallBert(Training, name="small-bert", cost="about 45 min", resumable=True
         pieces = text.held_out[:, 1:-1]
         counts = text.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0
         network = self.network(text, "modern", seed)
-        watched = self.train(bench, network, text, "mixture", seed)
+        watched = self.train(bench, "full", network, text, ("mixture", seed))
         if bench.folder is not None:
             network.half().save_pretrained(bench.folder / "model")
             text.tokenizer.save_pretrained(bench.folder / "model")
