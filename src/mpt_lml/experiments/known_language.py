@@ -83,11 +83,9 @@ def training_masks(law: str, count: int, features: int, generator: torch.Generat
 def masked_scores(model: SymbolBERT, x: Tensor, mask: Tensor, half_precision: bool) -> Tensor:
     """(1/M) Σ_{j∈A} log q(x_j | x_R) for sequence n under its own mask A_n, (N,), differentiable."""
     network, inputs = model.network, {"input_ids": x.masked_fill(mask, model.mask_token)}
-    if half_precision:
-        weights = {name: value.bfloat16() for name, value in network.named_parameters()}
-        logits = torch.func.functional_call(network, weights, kwargs=inputs).logits.float()
-    else:
-        logits = network(**inputs).logits
+    kind = torch.bfloat16 if half_precision else torch.float32
+    weights = {name: value.to(kind) for name, value in network.named_parameters()}
+    logits = torch.func.functional_call(network, weights, kwargs=inputs).logits.float()
     loss = functional.cross_entropy(logits.transpose(1, 2), x, reduction="none")
     return scores.mask_score(-loss, mask)
 
