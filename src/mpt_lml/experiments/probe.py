@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from itertools import chain, repeat
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -103,14 +103,12 @@ class Probes(Experiment, name="probes", cost="about 40 min", resumable=True, gpu
                 own = probes.probe(probes.features(network, inside.x), of)
                 return torch.cat([area, area.new_tensor([own])])
 
-        start = cache(lambda seed: look(new(seed=seed)))  # the same for every law
-
         def trained(law: masks.SizeLaw, seed: int) -> Tensor:
             network, g = new(seed=seed), seeded(seed)
             how: dict[str, Any] = {"law": law, "watch": partial(look, network), **recipe}
-            how |= {"watched": steps[1:], "matrix_rate": 0.03, "progress": bench.progress}
+            how |= {"watched": steps, "matrix_rate": 0.03, "progress": bench.progress}
             seen = vit_mae.train(ViTMAE(network, 1.0, **units), train, steps[-1], g, **how)
-            return torch.stack([start(seed), *seen])
+            return torch.stack(seen)
 
         def taught(seed: int) -> Tensor:
             return torch.tensor(probes.supervised(new(seed=seed), inside, steps[-1], seed))
@@ -218,12 +216,9 @@ class TextProbes(Training, name="text-probes", cost="about 55 min", resumable=Tr
                 found.append(accuracy(x, folds))
             return torch.cat([area, area.new_tensor(found)])
 
-        start = cache(lambda seed: look(new(seed=seed)))  # the same for every law
-
         def trained(law: str, seed: int) -> Tensor:
             network, alone = new(seed=seed), replace(bench, folder=None)  # kept when it is finished
-            looks = chain([partial(start, seed)], repeat(partial(look, network)))
-            return self.train(alone, law, network, text, (law, seed), lambda: next(looks)())
+            return self.train(alone, law, network, text, (law, seed), partial(look, network))
 
         def taught(name: str, seed: int) -> Tensor:
             how = self.label_steps, seed, text_features
