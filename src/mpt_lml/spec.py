@@ -157,7 +157,9 @@ def require_finite(name: str, value: Tensor) -> None:
 
 
 def require_binary(x: Tensor) -> None:
-    remedy = "Binarize with (pixels >= 0.5).to(pixels), or use a Gaussian likelihood."
+    remedy = (
+        "Binarize with (pixels >= 0.5).to(pixels), or use a Gaussian likelihood (a noise_variance)."
+    )
     require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
 
 

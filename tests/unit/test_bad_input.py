@@ -197,12 +197,12 @@ CASES = {
         "permutation",
     ),
     "an unknown scheme": (
-        lambda: estimators.area(MODEL, X, 2, generator=generator(), scheme="shuffled"),
+        lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), scheme="shuffled"),
         ValueError,
         "shuffled",
     ),
     "unknown tokens": (
-        lambda: estimators.area(MODEL, X, 2, generator=generator(), targets="some"),
+        lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), targets="some"),
         ValueError,
         "some",
     ),

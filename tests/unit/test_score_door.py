@@ -162,16 +162,20 @@ def test_what_is_kept_belongs_to_its_model(tmp_path: Path, monkeypatch: pytest.M
         calls.append(1)
         return {"value": torch.tensor(float(len(calls)))}
 
+    def once(run: door.Run) -> float:
+        (found,) = run("a part", {"part": work})
+        return found["value"].item()
+
     for scorer, seed, wanted in ((first, 0, 1), (first, 0, 1), (first, 1, 2), (second, 0, 3)):
-        assert scorer.keep(tmp_path, seed=seed)("part", work)["value"] == wanted
+        assert once(scorer.keep(tmp_path, seed=seed)) == wanted
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointMismatchError, match="damaged"):
-        first.keep(tmp_path, seed=0)("part", work)
+        once(first.keep(tmp_path, seed=0))
     named = score.load(chain().log_values, identity="the chain")
-    assert named.keep(tmp_path)("part", work)["value"] == 4
+    assert once(named.keep(tmp_path)) == 4
     monkeypatch.setattr(door, "versions", lambda: {"mpt-lml": "0.0.1"})  # with other defaults
-    assert named.keep(tmp_path)("part", work)["value"] == 5
+    assert once(named.keep(tmp_path)) == 5
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

@@ -16,7 +16,7 @@ from mpt_lml.files import digest
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.results import Estimate
 from mpt_lml.score import Design, SentenceCurves, curve, load
-from mpt_lml.score.door import Keep, Scorer
+from mpt_lml.score.door import Run, Scorer
 from mpt_lml.theory import rates
 from mpt_lml.verdicts import mean_and_error
 
@@ -35,10 +35,13 @@ def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = Non
     return tokens.rows(chosen[order[:count]])
 
 
-def kept(bench: Bench, prefix: str, scorer: Scorer, tokens: Tokens) -> Keep:
-    """For ``keep=`` of :mod:`mpt_lml.score`: parts of what this ``scorer`` says of these ``tokens``."""
+def kept(bench: Bench, prefix: str, scorer: Scorer, tokens: Tokens) -> Run:
+    """For ``run=`` of :mod:`mpt_lml.score`: parts of what this ``scorer`` says of these ``tokens``."""
     same = {**(scorer.identity or {}), "data": digest("", vars(tokens))}
-    return lambda name, work: bench.keep(prefix + name, work, **same)
+    return lambda label, parts: [
+        bench.keep(prefix + name, work, **same)
+        for name, work in bench.progress(list(parts.items()), label)
+    ]
 
 
 class OnSentences(Experiment):
@@ -64,9 +67,8 @@ class OnSentences(Experiment):
 
         def one(name: str) -> tuple[Tokens, SentenceCurves]:
             tokens = some_tokens(name, tokenizer, self.num_sentences, scorer.max_length)
-            keep = kept(bench, f"{label}{name}/", scorer, tokens)
-            options: Any = {"part_size": self.part_size, "progress": bench.progress}
-            return tokens, curve(scorer, tokens, design, keep=keep, **options)
+            run = kept(bench, f"{label}{name}/", scorer, tokens)
+            return tokens, curve(scorer, tokens, design, part_size=self.part_size, run=run)
 
         with networks.fast_linear(network):
             return {name: one(name) for name in self.data_sets}

@@ -78,7 +78,7 @@ class Table1(Experiment, name="table-1", cost="about 10 s"):
             found[f"table-1/p{num_masks}-mean"] = Finding.over(row)
             found[f"table-1/p{num_masks}-sd"] = of_spread(row.std().item(), len(row) - 1)
         # Var of the estimate at P = 1 is the sum of the variances of the sizes; its error from blocks.
-        other = curves.sampled_scores(model, x, self.spread_masks, generator=seeded(56)).cpu()
+        other = curves.sampled_curve(model, x, self.spread_masks, generator=seeded(56)).each
         blocks = other.view(self.num_features, 4, -1).var(dim=2).sum(dim=0).sqrt()
         findings = found | {
             "table-1-cut-digits": Finding(float(cut_digits(found))),
@@ -111,7 +111,7 @@ class Figure1(Experiment):
         def one(seed: int) -> dict[str, Tensor]:
             model, x, generator = self.problem(seed, bench)
             used.extend([x, model.loadings])
-            values = curves.sampled_scores(model, x, self.num_masks, generator=generator).cpu()
+            values = curves.sampled_curve(model, x, self.num_masks, generator=generator).each
             truth = torch.tensor(estimators.exact(model, x), dtype=torch.float64)
             error = (values.var(dim=1).sum() / self.num_masks).sqrt()
             off = truth - curves.running_area(values)
@@ -156,7 +156,7 @@ class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
         truth, errors = estimators.exact(model, x), []
         for num_masks in bench.progress(self.rate_masks, "masks per size"):
             total = num_masks * self.rate_replicates
-            values = curves.sampled_scores(model, x, total, generator=generator).sum(dim=0)
+            values = curves.sampled_curve(model, x, total, generator=generator).each.sum(dim=0)
             areas = values.view(self.rate_replicates, num_masks).mean(dim=1)
             errors.append((areas - truth).square().mean().sqrt())
         error = torch.stack(errors)
@@ -238,7 +238,7 @@ class Unbiased(Experiment, name="unbiased", cost="about 10 s", gpu=False):
             model, x = paper_problem((100, 50, 2), seeded(seed))
             used += [x, model.loadings]
             generator = seeded(seed + 1)  # other masks than those of the figure
-            values = curves.sampled_scores(model, x, self.one_per_size, generator=generator)
+            values = curves.sampled_curve(model, x, self.one_per_size, generator=generator).each
             mask = masks.sample_masks(self.random_size, 50, law, generator=generator)
             estimates = values.sum(dim=0), 50 * curves.size_scores(model, x, mask[None])[0]
             truth = estimators.exact(model, x)

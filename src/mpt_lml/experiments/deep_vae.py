@@ -86,7 +86,7 @@ def exact(p: Parameters, x: Tensor, g: Generators, of: "Training") -> Tensor:
         shift = torch.rand(of.latent_dim, generator=own).to(x) - 0.5
         nodes = grid.nodes + shift * width / 19
         log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
-        model = vae.dense_model(p, run, "gaussian", of.noise_variance)
+        model = vae.dense_model(p, run, of.noise_variance)
         table = GridConditional(model, grids.Grid(nodes, log_weights))
         score = scores.mask_score(table.log_conditional(images, mask), mask)
         values.append(x.shape[2] * score.mean())
@@ -153,7 +153,7 @@ class Training(Experiment):
         """The model of every seed."""
         own = {name: value.detach().to(dtype) for name, value in parameters.items()}
         variance, runs = self.noise_variance, range(len(self.seeds))
-        return [vae.dense_model(own, run, "gaussian", variance) for run in runs]
+        return [vae.dense_model(own, run, variance) for run in runs]
 
     def log_likelihood(self, parameters: Parameters, x: Tensor) -> Float[Tensor, " seeds"]:
         """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -73,8 +72,7 @@ def area_error(model: vae.VAE, method: ConditionalModel, x: Tensor) -> Float[Ten
         mask = masks.sample_masks(2, x.shape[1], size, generator=g)
         off = method.log_conditional(x, mask) - table.log_conditional(x, mask)
         errors.append(scores.mask_score(off, mask).mean(dim=0))
-    weights = trapezoid_weights(np.array(SIZES), x.shape[1])
-    return torch.from_numpy(weights).to(x) @ torch.stack(errors)
+    return trapezoid_weights(SIZES, x.shape[1]).to(x) @ torch.stack(errors)
 
 
 def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:

@@ -97,16 +97,14 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
     ) -> dict[str, Tensor]:
         """What a masked network says of ``tokens``."""
         scorer = load(MaskedLM.of(network, tokenizer, precision="bfloat16"), tokenizer)
-        design, show = Design(self.rates, seed=self.seeds[0]), bench.progress
-        keep = {
-            k: kept(bench, f"{name}/{k}-", scorer, tokens) for k in ("mixture", "area", "curve")
-        }
+        design = Design(self.rates, seed=self.seeds[0])
+        kinds = ("mixture", "area", "curve")
+        mixture, area, along_rates = (kept(bench, f"{name}/{k}-", scorer, tokens) for k in kinds)
         rows = [tokens], tokens.maskable, torch.arange(len(tokens))
         blocks = Blocks(scorer, self.num_orders, self.seeds[0])
-        along, spread = blocks(*rows, keep["mixture"], show)
-        how: Any = {"seed": self.seeds[0], "keep": keep["area"], "progress": show}
-        each = sentences(scorer, tokens, **how)
-        found = curve(scorer, tokens, design, keep=keep["curve"], progress=show)
+        along, spread = blocks(*rows, mixture)
+        each = sentences(scorer, tokens, seed=self.seeds[0], run=area)
+        found = curve(scorer, tokens, design, run=along_rates)
         return {
             "area": each.log_score,
             "error": each.standard_error,

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -44,7 +43,7 @@ class _Images(NamedTuple):
     @property
     def weights(self) -> Float[Tensor, " L"]:
         """Of the scores of the sizes in the area."""
-        return torch.from_numpy(trapezoid_weights(np.array(self.sizes), self.num_patches))
+        return trapezoid_weights(torch.tensor(self.sizes), self.num_patches)
 
 
 class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
