@@ -47,7 +47,7 @@ class TrainingEfficiency(Experiment, name="training-efficiency", cost="about 10 
     )
     rates: tuple[float, ...] = setting(tuple(k / 10 for k in range(1, 10)), quick=(0.3, 0.7))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         arrays = bench.stack(self._epochs, self.seeds, "training")
         hmm = [self._language(each) for each in bench.progress(self.preferred, "language")]
         arrays["hmm"], arrays["hmm/error"] = torch.tensor(hmm).T
@@ -157,7 +157,7 @@ class PPCAEfficiency(Experiment, name="ppca-efficiency", cost="about 25 min", gp
         (0.1, 0.3, 0.5, 0.65, 0.75, 0.825, 0.875, 0.9125, 0.9375), quick=(0.3, 0.7)
     )
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         def both(model: tuple[int, int]) -> dict[str, Tensor]:
             at = [round(rate * model[0]) for rate in self.rates]
             found = Bench().stack(lambda seed: self._one(seed, *model, at), self.seeds, "")

@@ -84,7 +84,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resum
     track_every: int = setting(50, quick=3)
     decoders: bool = False  # return those of all seeds in place of ``gaussian``
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         images: dict[str, list[Tensor]] = {}
         arrays: dict[str, Tensor] = {}
         for row in self.trained:

@@ -1,7 +1,8 @@
 """Beside the small BERT: other seeds, 15 % only, left to right, n-grams; on its own text."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,20 +45,19 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
     num_orders: int = setting(4, quick=2)
     rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
 
-    def run(self, bench: Bench) -> Outcome:
-        tokenizer, batches, held_out = self.read()
-        size = {"width": self.width, "num_layers": self.num_layers}
+    def measure(self, bench: Bench) -> Outcome:
+        own = self.read()
+        tokenizer = own.tokenizer
         arrays: dict[str, Tensor] = {}
         trained: dict[str, Any] = {}
         for architecture, law, seed in self.kinds:
-            network = networks.small_masked_lm(len(tokenizer), architecture, seed=seed, **size)
-            name, how = f"{law}/{seed}", (law, seed)
-            arrays[f"watched/{name}"] = self.train(bench, name, network, batches, held_out, *how)
+            network, name = self.network(own, architecture, seed), f"{law}/{seed}"
+            arrays[f"watched/{name}"] = self.train(bench, name, network, own, (law, seed))
             trained[name] = network.eval()
-        own, pieces = networks.load_small_bert()
+        small, pieces = networks.load_small_bert()
         if pieces.get_vocab() == tokenizer.get_vocab():
-            trained["small-bert"] = own.to(bench.device)
-        rows = [each for each in batches.stream.split(batches.lengths.tolist()) if len(each)]
+            trained["small-bert"] = small.to(bench.device)
+        rows = [each for each in own.stream.split(own.lengths.tolist()) if len(each)]
         grams = {f"{n}-gram": KneserNey(rows, len(tokenizer), n) for n in (1, 2, 3)}
         for text in self.data_sets:
             tokens = some_tokens(text, tokenizer, self.num_sentences, LENGTH)
@@ -72,7 +72,7 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
                 else:
                     found = self.score(bench, f"{name}/{text}", network, tokenizer, tokens)
                 arrays |= {f"{key}/{name}/{text}": value for key, value in found.items()}
-        return Outcome(self.findings(arrays), arrays, bench.checksum([batches.stream, held_out]))
+        return Outcome(self.findings(arrays), arrays, bench.checksum([own.stream, own.held_out]))
 
     def findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
         """How far areas lie above the causal network's log-probability, and above trigrams."""
@@ -128,7 +128,8 @@ def log_probability(network: Any, tokens: Tokens) -> Float[Tensor, " N"]:
     return found
 
 
-Table = tuple[Tensor, Tensor]
+Gram = tuple[int, ...]
+Level = tuple[Counter[Gram], Counter[Gram], Counter[Gram], float]
 
 
 class KneserNey:
@@ -147,45 +148,31 @@ class KneserNey:
     """
 
     def __init__(self, texts: Sequence[Int[Tensor, " _"]], vocab_size: int, order: int = 3) -> None:
-        self.vocab_size, self.order = vocab_size, order
-        self.levels: list[tuple[Table, Table, Table, float]] = []
-        base = vocab_size + 1  # the last symbol is the start
-        keys = torch.cat([self._keys(text[None])[0, :, -1] for text in texts])
-        for length in range(order, 0, -1):
-            grams, counts = keys.unique(return_counts=True)
-            contexts, where = (grams // base).unique(return_inverse=True)
-            totals = torch.zeros_like(contexts).index_add(0, where, counts)
-            types = where.bincount()
-            one, two = ((counts == n).sum().item() for n in (1, 2))
-            discount = one / (one + 2 * two) if one else 0.0
-            self.levels.insert(
-                0, ((grams, counts), (contexts, totals), (contexts, types), discount)
-            )
-            keys = grams % base ** (length - 1)  # each gram counts once for what it ends with
+        self.vocab_size, self.order, self.levels = vocab_size, order, list[Level]()
+        counts = Counter(gram for text in texts for gram in self._grams(text))
+        for _ in range(order):
+            one, two = (sum(count == n for count in counts.values()) for n in (1, 2))
+            totals: Counter[Gram] = Counter()
+            for gram, count in counts.items():
+                totals[gram[:-1]] += count
+            types, discount = Counter(gram[:-1] for gram in counts), one / (one + 2 * two or 1)
+            self.levels.insert(0, (counts, totals, types, discount))
+            counts = Counter(gram[1:] for gram in counts)  # each counts once for what it ends with
 
     def log_probability(self, rows: Int[Tensor, "N L"]) -> Float[Tensor, "N L"]:
         """log p of each word given those before it, nats."""
-        found = torch.full(rows.shape, 1.0 / self.vocab_size, dtype=torch.float64)
-        for keys, (grams, totals, types, discount) in zip(
-            self._keys(rows).unbind(-1), self.levels, strict=True
-        ):
-            context = keys // (self.vocab_size + 1)
-            total = _look_up(totals, context)
-            kept = (_look_up(grams, keys) - discount).clamp_min(0)
-            mixed = (kept + discount * _look_up(types, context) * found) / total
-            found = torch.where(total > 0, mixed, found)
-        return found.log()
+        found = [self._probability(gram) for row in rows for gram in self._grams(row)]
+        return torch.tensor(found, dtype=torch.float64).view(rows.shape).log()
 
-    def _keys(self, rows: Int[Tensor, "N L"]) -> Int[Tensor, "N L n"]:
-        """The 1- to n-gram that ends at each word, as one number."""
-        base, padded = self.vocab_size + 1, rows.new_full((len(rows), self.order - 1), 0)
-        padded = torch.cat([padded + self.vocab_size, rows], dim=1)
-        words = padded.unfold(1, self.order, 1).flip(-1)  # the last first
-        return (words * base ** torch.arange(self.order)).cumsum(dim=-1)
+    def _probability(self, gram: Gram) -> float:
+        p = 1.0 / self.vocab_size
+        for length, (counts, totals, types, discount) in enumerate(self.levels, start=1):
+            own = gram[-length:]
+            if total := totals[own[:-1]]:
+                p = (max(counts[own] - discount, 0) + discount * types[own[:-1]] * p) / total
+        return p
 
-
-def _look_up(table: Table, keys: Tensor) -> Tensor:
-    """Values of a sorted table, float64; 0 for a key that is not there."""
-    known, values = table
-    at = torch.searchsorted(known, keys.contiguous()).clamp(max=len(known) - 1)
-    return torch.where(known[at] == keys, values[at], 0).double()
+    def _grams(self, text: Int[Tensor, " _"]) -> Iterator[Gram]:
+        """The longest n-gram that ends at each word."""
+        words = [self.vocab_size] * (self.order - 1) + text.tolist()
+        return zip(*(words[start:] for start in range(self.order)), strict=False)
