@@ -139,9 +139,8 @@ class Figure1Left(Figure1, name="figure-1-left", cost="under 1 s"):
             scores = curves.size_scores(model, x, masks.all_masks(self.num_features, size)[None])
             estimates = (estimates[:, None] + scores[0]).flatten()
         bias = Finding(abs(estimates.mean().item() - estimators.exact(model, x)))
-        return Outcome(
-            {"fig-1-left": mean_of_last(arrays), "claim-subset-biased": bias}, arrays, used
-        )
+        findings = {"fig-1-left": mean_of_last(arrays), "claim-subset-biased": bias}
+        return Outcome(findings, arrays, used)
 
 
 class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
