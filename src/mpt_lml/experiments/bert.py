@@ -109,7 +109,7 @@ class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", res
             short = "ax" if self.model is None else name.removeprefix("glue/")
             if short != "sst-2":
                 key = f"table-2/rerun-pretrained-{short}"
-                findings[key] = Finding(area.value, area.standard_error)
+                findings[key] = Finding(float(area), area.standard_error)
         data = bench.checksum(tokens.ids for tokens, _ in found.values())
         return Outcome(findings, arrays, data, base.weights_of(self.model, network))
 
