@@ -109,7 +109,7 @@ def test_the_source_does_not_differ_from_itself() -> None:
 def test_training_masks_follow_their_law(law: str) -> None:
     sizes = torch.cat(
         [
-            known_language.training_masks(law, 128, 16, generator(seed)).sum(dim=1)
+            masks.sample_masks(128, 16, LAWS[law], generator=generator(seed)).sum(dim=1)
             for seed in range(40)
         ]
     )

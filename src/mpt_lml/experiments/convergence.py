@@ -139,9 +139,8 @@ class Figure1Left(Figure1, name="figure-1-left", cost="under 1 s"):
             scores = curves.size_scores(model, x, masks.all_masks(self.num_features, size)[None])
             estimates = (estimates[:, None] + scores[0]).flatten()
         bias = Finding(abs(estimates.mean().item() - estimators.exact(model, x)))
-        return Outcome(
-            {"fig-1-left": mean_of_last(arrays), "claim-subset-biased": bias}, arrays, used
-        )
+        findings = {"fig-1-left": mean_of_last(arrays), "claim-subset-biased": bias}
+        return Outcome(findings, arrays, used)
 
 
 class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
@@ -227,7 +226,6 @@ class Unbiased(Experiment, name="unbiased", cost="about 10 s", gpu=False):
     (W and data) are those of Figure 1, center.
     """
 
-    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
     one_per_size: int = setting(2000, quick=20)
     random_size: int = setting(100_000, quick=200)
 

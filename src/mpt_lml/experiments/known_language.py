@@ -18,12 +18,19 @@ from mpt_lml.models.hmm import HMM
 from mpt_lml.models.symbol_bert import SymbolBERT
 from mpt_lml.verdicts import mean_and_error
 
+
+class Stratified(masks.UniformSize):
+    """Uniform sizes, spread evenly over each batch."""
+
+    sample = masks.SizeLaw.stratified
+
+
 LAWS: dict[str, masks.SizeLaw] = {
     "fixed-15": masks.FixedRate(0.15),
     "fixed-50": masks.FixedRate(0.5),
     "fixed-80": masks.FixedRate(0.8),
     "uniform": masks.UniformSize(),
-    "stratified": masks.UniformSize(),  # the same law, its sizes spread evenly over each batch
+    "stratified": Stratified(),
 }
 
 
@@ -70,14 +77,6 @@ class Problem:
             "error/same sequences, other masks": mean_and_error(source[:, 0] - network[:, 1])[1],
             "error/other sequences": separate.sqrt(),
         }
-
-
-def training_masks(law: str, count: int, features: int, generator: torch.Generator) -> Tensor:
-    """One mask for each sequence of a batch, (count, features)."""
-    if law != "stratified":
-        return masks.sample_masks(count, features, LAWS[law], generator=generator)
-    ranks = masks.sample_ranks(count, features, generator=generator)
-    return masks.from_ranks(ranks, LAWS[law].stratified(count, features, generator=generator))
 
 
 def masked_scores(model: SymbolBERT, x: Tensor, mask: Tensor, half_precision: bool) -> Tensor:
@@ -164,7 +163,7 @@ class KnownLanguage(
 
         def loss(step: int) -> Tensor:
             x = source.sample(self.batch_size, generator=generator)
-            mask = training_masks(law, self.batch_size, source.num_features, generator)
+            mask = masks.sample_masks(len(x), x.shape[1], LAWS[law], generator=generator)
             return -masked_scores(model, x, mask, self.half_precision).mean()
 
         options |= {"num_steps": self.num_steps, "label": f"{law}, step"}

@@ -15,13 +15,11 @@ from mpt_lml import estimators, masks, networks, probes
 from mpt_lml.data import encode, texts
 from mpt_lml.data.tokens import SPECIAL_TOKENS
 from mpt_lml.experiments import deep_vae, vit_mae
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.base import Arrays, Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.experiments.small_bert import FIXED, LENGTH, Training, mean_score
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.verdicts import mean_and_error
-
-Arrays = dict[str, Tensor]
 
 
 def findings(arrays: Arrays) -> dict[str, Finding]:
@@ -66,7 +64,6 @@ class Probes(Experiment, name="probes", cost="about 40 min", resumable=True, gpu
     labels; ``pixels/SET`` (), of the pixels themselves.
     """
 
-    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
     sets: tuple[str, ...] = setting(("vae", "digits", "fashion_mnist"), quick=("digits", "vae"))
     image_steps: tuple[int, ...] = setting((0, 30, 90, 240), quick=(0, 2, 6))
     vae_steps: tuple[int, ...] = setting((0, 50, 200, 1000), quick=(0, 6))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mpt_lml import networks
 from mpt_lml.data import Tokens
-from mpt_lml.experiments.base import Bench, Finding, Outcome, setting
+from mpt_lml.experiments.base import Arrays, Bench, Finding, Outcome, setting
 from mpt_lml.experiments.bert import kept, pair, some_tokens
 from mpt_lml.experiments.small_bert import LENGTH, Training, next_scores
 from mpt_lml.models.masked_lm import MaskedLM
@@ -48,7 +48,7 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
     def measure(self, bench: Bench) -> Outcome:
         own = self.read()
         tokenizer = own.tokenizer
-        arrays: dict[str, Tensor] = {}
+        arrays: Arrays = {}
         trained: dict[str, Any] = {}
         for architecture, law, seed in self.kinds:
             network, name = self.network(own, architecture, seed), f"{law}/{seed}"
@@ -74,7 +74,7 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
                 arrays |= {f"{key}/{name}/{text}": value for key, value in found.items()}
         return Outcome(self.findings(arrays), arrays, bench.checksum([own.stream, own.held_out]))
 
-    def findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
+    def findings(self, arrays: Arrays) -> dict[str, Finding]:
         """How far areas lie above the causal network's log-probability, and above trigrams."""
         text = self.data_sets[0]
         count = arrays[f"tokens/{text}"].double().mean()
@@ -83,20 +83,17 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
             return Finding.over((arrays[f"{one}/{text}"] - arrays[f"log_p/{other}/{text}"]) / count)
 
         causal = "{1}/{2}".format(*self.kinds[0])
-        kinds = [(law, seed) for _, law, seed in self.kinds[1:]]
-        found = {
-            f"siblings-{law}-{seed}": ahead(f"area/{law}/{seed}", causal) for law, seed in kinds
-        }
+        found = {}
+        for _, law, seed in self.kinds[1:]:
+            found[f"siblings-{law}-{seed}"] = ahead(f"area/{law}/{seed}", causal)
         if f"area/small-bert/{text}" in arrays:
             for key in ("area", "pseudo"):
                 found[f"ngrams-{key}"] = ahead(f"{key}/small-bert", "3-gram")
         return found
 
-    def score(
-        self, bench: Bench, name: str, network: Any, tokenizer: Any, tokens: Tokens
-    ) -> dict[str, Tensor]:
+    def score(self, bench: Bench, name: str, network: Any, reader: Any, tokens: Tokens) -> Arrays:
         """What a masked network says of ``tokens``."""
-        scorer = load(MaskedLM.of(network, tokenizer, precision="bfloat16"), tokenizer)
+        scorer = load(MaskedLM.of(network, reader, precision="bfloat16"), reader)
         design = Design(self.rates, seed=self.seeds[0])
         kinds = ("mixture", "area", "curve")
         mixture, area, along_rates = (kept(bench, f"{name}/{k}-", scorer, tokens) for k in kinds)

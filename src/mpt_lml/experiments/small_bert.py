@@ -119,9 +119,8 @@ class SmallBert(Training, name="small-bert", cost="about 45 min", resumable=True
         unigram = (counts[pieces].log() - counts.sum().log()).mean()
         arrays = {"unigram": unigram, "watched/full": watched}
         gain = Finding((watched[-1, 1:] - watched[0, 1:]).min().item())  # the smallest of the rates
-        return Outcome(
-            {"small-bert-gain": gain}, arrays, bench.checksum([text.stream, text.held_out])
-        )
+        data = bench.checksum([text.stream, text.held_out])
+        return Outcome({"small-bert-gain": gain}, arrays, data)
 
 
 class Batches:

@@ -15,7 +15,7 @@ from torch import Tensor
 from mpt_lml import data, masks, scores
 from mpt_lml.checkpoints import VIT_MAE_BASE
 from mpt_lml.experiments import base
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.base import Arrays, Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.vit_mae import ViTMAE
@@ -74,7 +74,7 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
     model: str | Path | None = None  # a hub name or a folder instead of the small networks
 
     def measure(self, bench: Bench) -> Outcome:
-        arrays: base.Arrays = {}
+        arrays: Arrays = {}
         used, loaded = [], load_network(self.model) if self.model else None
         weights = base.weights_of(self.model, loaded)
         for name, patch, num_steps in self.data_sets:
@@ -102,7 +102,7 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
             arrays[f"numbers/{name}"] = torch.tensor(images.test[0].numel())
         return Outcome(self._findings(arrays), arrays, bench.checksum(used), weights)
 
-    def _findings(self, arrays: base.Arrays) -> dict[str, Finding]:
+    def _findings(self, arrays: Arrays) -> dict[str, Finding]:
         gains, falls, shares, found = [], [], [], {}
         for name, _, _ in self.data_sets:
             trained, random = (arrays[f"score/{name}/{k}/size"] for k in ("trained", "random"))
@@ -119,7 +119,7 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
             found[f"fig-6-{key}"] = Finding.over(min(each, key=lambda values: values.mean().item()))
         return found | {"fig-6-flat": Finding(max(shares))}
 
-    def _linear(self, of: _Images) -> base.Arrays:
+    def _linear(self, of: _Images) -> Arrays:
         """Curves (K, L) and areas (K,) of PPCA on the test images, pixel by pixel; the same masks."""
         channels, side = of.x.shape[1:3]
         group = Grouped.patches(side, side, of.patch).repeat(channels)
@@ -154,9 +154,7 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
         patch, count = side // math.isqrt(model.num_features), model.num_features
         return _Images(x, test, patch, 0, mean, scale, count, _sizes(self.rates, count))
 
-    def _measure(
-        self, images: _Images, kind: str, seed: int, bench: Bench, loaded: Any
-    ) -> base.Arrays:
+    def _measure(self, images: _Images, kind: str, seed: int, bench: Bench, loaded: Any) -> Arrays:
         """Squared errors of a network, (L,) on training and (L, Q) on test images."""
         channels, side = images.x.shape[1:3]
         if loaded is None:
@@ -180,7 +178,7 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
 
     def _scores(
         self, images: _Images, name: str, bench: Bench, loaded: Any, same: Any, seed: int
-    ) -> base.Arrays:
+    ) -> Arrays:
         """Scores and area under the variances of maximum likelihood a size."""
         kind, pixels = name.split("-")[-1], images.patch**2 * images.x.shape[1]
         work = partial(self._measure, images, kind, seed, bench, loaded)
