@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.data.tokens import Tokens, require_texts
+from mpt_lml.results import as_rows
 from mpt_lml.score.blocks import Blocks
 from mpt_lml.score.design import SEED
 from mpt_lml.score.door import Run, Scorer, afresh, load
@@ -48,13 +49,9 @@ class AnswerScores:
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary an option, for a table."""
-        found = []
-        for n, o in self.num_tokens.nonzero().tolist():
-            here = {k: v[n, o] for k, v in vars(self).items() if v.ndim == 2}
-            here |= {k: v[n] for k, v in vars(self).items() if v.ndim == 1}
-            row = {name: value.item() for name, value in here.items()}
-            found.append({"prompt": n, "option": o, **row, "best": row["best"] == o})
-        return found
+        n, o = self.num_tokens.nonzero().T
+        each = {k: v[n, o] if v.ndim == 2 else v[n] for k, v in vars(self).items()}
+        return as_rows({"prompt": n, "option": o, **each, "best": self.best[n] == o})
 
 
 def answers(

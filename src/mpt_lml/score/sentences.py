@@ -182,12 +182,10 @@ def _encoded(scorer: Scorer, texts: Any, size: int = 512) -> Iterator[tuple[list
         order = texts.lengths.argsort(stable=True)
         yield from ((rows.tolist(), texts.rows(rows)) for rows in order.split(size))
         return
-    numbers = (
-        [] if isinstance(texts, str) else sorted(range(len(texts)), key=lambda n: len(texts[n]))
-    )
-    for some in (numbers[start : start + size] for start in range(0, len(numbers) or 1, size)):
+    numbers = sorted(range(len(texts)), key=lambda n: len(texts[n]))
+    for some in (numbers[start : start + size] for start in range(0, len(numbers), size)):
         try:
-            yield some, scorer.encode([texts[n] for n in some] or texts)
+            yield some, scorer.encode([texts[n] for n in some])
         except ValueError:
             scorer.encode(texts)  # the message has to name a text by its own number
             raise
