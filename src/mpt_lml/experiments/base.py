@@ -116,7 +116,9 @@ class Bench:
         """
         if self.folder is None:
             return dict(work())
-        path, identity = Path(self.folder, f"{name}.safetensors"), self._identity(same)
+        # A set of sentences may have its own path for a name: it stays in the folder.
+        inside = f"./{name.replace('..', '_')}.safetensors"
+        path, identity = Path(self.folder, inside), self._identity(same)
         if not path.exists():
             save_tensors(path, work(), identity)
         return load_tensors(path, identity)

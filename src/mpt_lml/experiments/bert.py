@@ -65,7 +65,7 @@ class OnSentences(Experiment):
             same = {**used, "data": digest("", vars(tokens))}
 
             def keep(part: str, work: Any) -> Any:
-                return bench.keep(f"{label}{name}/{part}", work, **same)
+                return bench.keep(f"{label}{name}/{part.partition('@')[0]}", work, **same)
 
             options: Any = {"part_size": self.part_size, "progress": bench.progress}
             return tokens, curve(model, tokens, design, keep=keep, **options)

@@ -111,7 +111,7 @@ class Siblings(Training):
 
         def keep(kind: str, part: str, work: Callable[[], Part]) -> Part:
             own = {"data": digest("", vars(tokens)), **identity}
-            return bench.keep(f"{name}/{kind}-{part}", work, **own)
+            return bench.keep(f"{name}/{kind}-{part.partition('@')[0]}", work, **own)
 
         along, spread = Blocks(scorer, self.num_orders, self.seeds[0])(
             [tokens],

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mpt_lml import masks
 from mpt_lml.data import Tokens
-from mpt_lml.score.door import Keep, Part, Progress, Scorer
+from mpt_lml.score.door import Keep, Part, Progress, Scorer, named
 from mpt_lml.score.estimate import over_steps
 from mpt_lml.scores import over_orders
 
@@ -69,10 +69,10 @@ class Blocks:
         spread = torch.zeros(len(count), dtype=torch.float64)
         name = "orders" if self.num_orders else "pseudo"
         for index, rows in progress(list(enumerate(parts)), name):
-            work = partial(
-                self._part, [text.rows(rows) for text in texts], places[rows], numbers[rows]
-            )
-            found = keep(f"{name}-{index:05d}", work)
+            some = [text.rows(rows) for text in texts]
+            where = {"places": places[rows], "of": numbers[rows]}
+            said = named(name, index, (self.num_orders, self.seed), *some, **where)
+            found = keep(said, partial(self._part, some, *where.values()))
             totals[rows], spread[rows] = found["totals"], found["spread"]
         return totals, spread
 

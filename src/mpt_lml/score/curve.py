@@ -13,7 +13,7 @@ from torch import Tensor
 from mpt_lml.data import Tokens
 from mpt_lml.results import Estimate, as_rows
 from mpt_lml.score.design import Design
-from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
+from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, named, silent
 from mpt_lml.scores import mask_score
 from mpt_lml.spec import require, require_count
 from mpt_lml.theory.rates import crossover, jackknife
@@ -190,7 +190,10 @@ def curve(
     scorer.require_length(tokens)
     order = tokens.lengths.argsort(stable=True)
     parts = [
-        keep(f"part-{index:05d}", partial(_part, scorer, tokens, chosen, design))
+        keep(
+            named("part", index, (design, chosen.tolist()), tokens.rows(chosen)),
+            partial(_part, scorer, tokens, chosen, design),
+        )
         for index, chosen in progress(list(enumerate(order.split(part_size))), "sentences")
     ]
     raw, control, hidden = (

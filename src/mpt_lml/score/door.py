@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,12 @@ BATCH_BYTES = 2**29
 def afresh(_: str, work: Callable[[], Part]) -> Part:
     """For ``keep``: nothing is kept."""
     return work()
+
+
+def named(kind: str, index: int, said: object, *texts: Tokens, **more: Tensor) -> str:
+    """For ``keep``: what stands behind the @ is of all that decides a part besides the model."""
+    every = {f"{n} {key}": own for n, text in enumerate(texts) for key, own in vars(text).items()}
+    return f"{kind}-{index:05d}@{digest(repr(said), every | more)[:12]}"
 
 
 def keep_in(folder: str | Path, identity: dict[str, Any]) -> Keep:
@@ -117,7 +122,7 @@ class Scorer:
         """The network behind :attr:`source`; ``None`` for a function."""
         return getattr(self.source, "network", None)
 
-    @cached_property
+    @property
     def identity(self) -> dict[str, Any] | None:
         """What decides the numbers besides texts and settings; ``None`` for a nameless function."""
         own: dict[str, Any] = {"max_length": self.max_length}
@@ -135,9 +140,9 @@ class Scorer:
         Raises ``ValueError`` for a nameless function and for a damaged file.
         """
         require(locals(), "folder path")
-        if self.identity is None:
+        if (own := self.identity) is None:
             raise ValueError("what is kept must say of which model: load(..., identity='NAME').")
-        return keep_in(folder, {**self.identity, **settings})
+        return keep_in(folder, {**own, **settings})
 
     def encode(self, texts: Texts) -> Tokens:
         """Texts, or lists of token ids with their special tokens, as rows of tokens.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.results import Estimate, as_rows
-from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
+from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, named, silent
 from mpt_lml.score.estimate import FIELDS, Plan, one_row, windows
 from mpt_lml.spec import require
 
@@ -146,8 +146,8 @@ def sentences(
     plan = Plan(num_masks, num_orders, pseudo, error, seed)
     parts = list(_parts(scorer, texts, plan))
     kept = [
-        keep(f"part-{index:05d}", partial(_part, scorer, numbers, tokens, plan))["scores"]
-        for index, (numbers, tokens) in progress(list(enumerate(parts)), "texts")
+        keep(named("part", index, plan, part[1]), partial(_part, scorer, *part, plan))["scores"]
+        for index, part in progress(list(enumerate(parts)), "texts")
     ]
     order = torch.tensor([number for numbers, _ in parts for number in numbers])
     total = torch.cat(kept)[order.argsort()]
