@@ -25,14 +25,7 @@ def use_style() -> None:
         plt.style.use(path)
 
 
-def mask_curve(
-    curve: MaskCurve,
-    *,
-    ax: Axes,
-    label: str | None = None,
-    color: Any = None,
-    area: bool = False,
-) -> None:
+def mask_curve(curve: MaskCurve, *, ax: Axes, color: Any = None, area: bool = False) -> None:
     """Draw S(x; M), nats, against M on ``ax``, two standard errors shaded where there are any.
 
     ``area=True`` shades the area between curve and zero, which is log p(x) by Proposition 1.
@@ -41,12 +34,12 @@ def mask_curve(
     >>> sizes = torch.arange(1, 4)
     >>> mask_curve(MaskCurve(sizes, -1.0 * sizes, 0.0 * sizes, 3), ax=plt.figure().subplots())
     """
-    require(locals(), "curve MaskCurve, ax Axes, label? str, area bool")
+    require(locals(), "curve MaskCurve, ax Axes, area bool")
     _require_color(color)
     position = curve.num_masked.numpy()
     score, error = curve.score.numpy(), 2 * np.nan_to_num(curve.standard_error.numpy())
     marker = "o" if len(score) <= 30 else ""
-    (line,) = ax.plot(position, score, marker=marker, label=label, color=color)
+    (line,) = ax.plot(position, score, marker=marker, color=color)
     if error.any():
         ends = score - error, score + error
         ax.fill_between(position, *ends, color=line.get_color(), alpha=0.25, lw=0)
@@ -56,19 +49,16 @@ def mask_curve(
     ax.set_ylabel("S(x; M)  [nats / coordinate]")
 
 
-def convergence(
-    difference: Float[Tensor, "runs P"], *, ax: Axes, label: str | None = None, color: str = "C0"
-) -> None:
+def convergence(difference: Float[Tensor, "runs P"], *, ax: Axes, color: str = "C0") -> None:
     """Draw LML minus estimate, nats, after 1..P masks per size: a faint line a run, and zero.
 
     >>> import torch
     >>> convergence(torch.zeros(5, 100), ax=plt.figure().subplots())
     """
-    require(locals(), "difference R P, ax Axes, label? str")
+    require(locals(), "difference R P, ax Axes")
     _require_color(color)
     masks_per_size = np.arange(1, difference.shape[1] + 1)
-    for index, row in enumerate(difference.numpy()):
-        ax.plot(masks_per_size, row, color=color, alpha=0.55, label=None if index else label)
+    ax.plot(masks_per_size, difference.numpy().T, color=color, alpha=0.55)
     ax.axhline(0.0, color="#444444", lw=1.0, ls="--")
     ax.set_xlabel("masks per size P")
     ax.set_ylabel("LML − estimate  [nats]")

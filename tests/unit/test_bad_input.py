@@ -197,12 +197,12 @@ CASES = {
         "permutation",
     ),
     "an unknown scheme": (
-        lambda: estimators.area(MODEL, X, 2, generator=generator(), scheme="shuffled"),
+        lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), scheme="shuffled"),
         ValueError,
         "shuffled",
     ),
     "unknown tokens": (
-        lambda: estimators.area(MODEL, X, 2, generator=generator(), targets="some"),
+        lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), targets="some"),
         ValueError,
         "some",
     ),
@@ -253,7 +253,7 @@ CASES = {
     "fewer symbols than the model's": (
         lambda: ConditionalTable.of(random_hmm(2, 3, 4), 2),
         ValueError,
-        r"num_values: the values 0\.\.1 have 0\.\d+ of p",
+        r"num_values: values 0\.\.1 have 0\.\d+ of p",
     ),
     "more symbols than the model's": (
         lambda: ConditionalTable.of(random_hmm(2, 3, 4), 5),

@@ -144,7 +144,7 @@ def test_modes_have_no_gradient_left() -> None:
     model = random_bernoulli(30, 2, 20, seed=8)
     x = model.sample(50, generator=generator(9))
     mode, precision = grids.find_modes(lambda z: model.log_joint(x, z), torch.zeros(50, 2).double())
-    p = model.logits(mode).sigmoid()
+    p = model.decode(mode)
     gradient = (x - p) @ model.loadings - mode
     assert gradient.abs().max() < 1e-6
     hessian = torch.einsum("nd,dk,dl->nkl", p * (1 - p), model.loadings, model.loadings)

@@ -25,7 +25,9 @@ def replicates(
     """``count`` independent draws of one estimator with P = 1."""
     g = generator(10)
     if scheme != "random_size":
-        values = curves.sampled_scores(model, x, count, generator=g, scheme=scheme, targets=tokens)
+        values = curves.sampled_curve(
+            model, x, count, generator=g, scheme=scheme, targets=tokens
+        ).each
         return values.sum(dim=0)
     mask = masks.sample_masks(count, model.num_features, masks.UniformSize(), generator=g)
     values = model.mean_log_conditional(x, mask)
@@ -100,7 +102,7 @@ def test_error_falls_like_one_over_root_p() -> None:
     replicas, grid = 400, torch.tensor([1, 2, 4, 8, 16, 32])
     truth, errors = estimators.exact(model, x), []
     for count in grid.tolist():
-        values = curves.sampled_scores(model, x, count * replicas, generator=generator(count))
+        values = curves.sampled_curve(model, x, count * replicas, generator=generator(count)).each
         areas = values.sum(dim=0).view(replicas, count).mean(dim=1)
         errors.append((areas - truth).square().mean().sqrt())
     position = grid.double().log()

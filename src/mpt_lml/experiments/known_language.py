@@ -1,6 +1,6 @@
 """A language whose likelihood is known: what a trained BERT still lacks, by law of the mask size."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
 from mpt_lml import fit, masks, scores
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.symbol_bert import SymbolBERT
@@ -122,15 +121,9 @@ class Recipe:
         return fit.descend(model.network, loss, [cycle], generators=[generator], **options)[1]
 
 
-@experiment(
-    "known-language",
-    cost="about 25 min",
-    quick={"seeds": (4, 44), "recipe": Recipe(num_steps=10, batch_size=32), "width": 16}
-    | {"variants": ((32, 5, 3e-3),), "num_test": 20, "num_orders": 2},
-    resumable=True,
-    gpu=False,
-)
-class KnownLanguage(Experiment):
+class KnownLanguage(
+    Experiment, name="known-language", cost="about 25 min", resumable=True, gpu=False
+):
     """A BERT on a language of known likelihood: laws of the size, and what closes the gap.
 
     Five laws of the mask size with several seeds each, and shorter, longer and wider runs. A variant
@@ -143,21 +136,19 @@ class KnownLanguage(Experiment):
     error of one gap, one order a sequence, by what source and network share.
     """
 
-    seeds: tuple[int, ...] = (4, 44, 444)
-    recipe: Recipe = field(default_factory=Recipe)
-    width: int = 64
-    variants: tuple[tuple[int, int, float], ...] = (
-        (64, 1000, 3e-3),
-        (128, 3000, 3e-3),
-        (64, 12_000, 3e-3),
+    seeds: tuple[int, ...] = setting((4, 44, 444), quick=(4, 44))
+    recipe: Recipe = setting(Recipe(), quick=Recipe(num_steps=10, batch_size=32))
+    width: int = setting(64, quick=16)
+    variants: tuple[tuple[int, int, float], ...] = setting(
+        ((64, 1000, 3e-3), (128, 3000, 3e-3), (64, 12_000, 3e-3)), quick=((32, 5, 3e-3),)
     )
-    num_test: int = 2000
-    num_orders: int = 4
+    num_test: int = setting(2000, quick=20)
+    num_orders: int = setting(4, quick=2)
 
     def run(self, bench: Bench) -> Outcome:
         source = HMM.cyclic()
         problem = Problem(source, self.num_test, self.num_orders, generator=seeded(10))
-        data = checksum([problem.x])
+        data = bench.checksum([problem.x])
 
         def result(law: str, width: int, recipe: Recipe, seed: int) -> dict[str, Tensor]:
             def work() -> dict[str, Tensor]:

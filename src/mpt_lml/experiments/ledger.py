@@ -1,5 +1,6 @@
 """The ledger: what the paper prints, what this book finds, and the one rule that judges."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,24 @@ def entries(path: Path) -> list[dict[str, Any]]:
     """What a run can measure: the paper's entries, then this book's findings."""
     content = read_json(path)
     return [*content["paper"], *content["findings"]]
+
+
+def published(path: Path) -> dict[str, float | None]:
+    """What the paper prints, by the names of its entries."""
+    return {entry["id"]: entry["published"] for entry in read_json(path)["paper"]}
+
+
+def cut_digits(findings: Mapping[str, Finding]) -> int:
+    """How many of the printed numbers are the measured ones cut, and not rounded, to two digits.
+
+    5e-6 is added: float32 data may differ in a last bit between processors, and one entry of Table 1,
+    0.030001, is that close to its digit.
+    """
+    printed, count = published(location()), 0
+    for name, value in ((name, each.measured) for name, each in findings.items()):
+        digits = math.trunc(100.0 * (value + math.copysign(5e-6, value))) / 100.0
+        count += printed[name] == digits != round(value, 2)
+    return count
 
 
 def record(findings: Mapping[str, Finding], path: Path) -> list[dict[str, Any]]:

@@ -7,15 +7,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import data, masks, scores
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome
 from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import log_normal
-from mpt_lml.results import MaskCurve
+from mpt_lml.results import trapezoid_weights
 
 
-@experiment("patches", cost="seconds", gpu=False)
-class Patches(Experiment):
+class Patches(Experiment, name="patches", cost="seconds", gpu=False):
     """Proposition 1 with patches as coordinates, by enumeration.
 
     The sum of all scores S(x; M) of held-out digits, over every mask of four patches. Patches are
@@ -37,7 +36,7 @@ class Patches(Experiment):
             "claim-patches": Finding.over(area(True) - area(False)),
             "patches-jointly": Finding(off.item()),
         }
-        return Outcome(findings, data_sha256=checksum([x, test]))
+        return Outcome(findings, data_sha256=bench.checksum([x, test]))
 
 
 def linear_curves(
@@ -57,7 +56,7 @@ def linear_curves(
     group = Grouped.patches(side, side, patch).repeat(channels)
     rows, grid, count = test.flatten(1).double(), torch.tensor(sizes), int(group.max()) + 1
     zero, curves, areas = torch.zeros(len(grid), dtype=rows.dtype), [], []
-    weights = MaskCurve(grid, zero, zero, count).area_weights()
+    weights = trapezoid_weights(grid, count).to(zero)
     for model in fit_ppca(x.flatten(1).double(), dims):
         g, score = torch.Generator().manual_seed(3), []
         for size in sizes:

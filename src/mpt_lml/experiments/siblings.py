@@ -1,8 +1,7 @@
 """Beside the small BERT: other seeds, 15 % only, left to right, n-grams; on its own text."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,24 +10,15 @@ from torch import Tensor
 
 from mpt_lml import networks
 from mpt_lml.data import Tokens
-from mpt_lml.experiments.base import Bench, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.bert import pair, some_tokens
-from mpt_lml.experiments.small_bert import LENGTH, QUICK, Training, next_scores
-from mpt_lml.files import digest
+from mpt_lml.experiments.base import Bench, Finding, Outcome, setting
+from mpt_lml.experiments.bert import kept, pair, some_tokens
+from mpt_lml.experiments.small_bert import LENGTH, Training, next_scores
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.score import Design, curve, load, sentences
 from mpt_lml.score.blocks import Blocks
-from mpt_lml.score.door import Part
 
 
-@experiment(
-    "siblings",
-    cost="about 1 h",
-    quick=QUICK
-    | {"data_sets": ("written",), "num_sentences": 4, "num_orders": 2, "rates": (25, 50, 75)},
-    resumable=True,
-)
-class Siblings(Training):
+class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
     """Networks of the small BERT's size and text: other seeds, 15 % only, left to right.
 
     A third of the small BERT's steps each; ``kinds`` are architecture, law of sizes, seed. All are
@@ -42,17 +32,17 @@ class Siblings(Training):
     those of the others.
     """
 
-    num_steps: int = 2000
+    num_steps: int = setting(2000, quick=4)
     kinds: tuple[tuple[networks.Architecture, str, int], ...] = (
         ("decoder", "next", 4),
         ("modern", "mixture", 4),
         ("modern", "mixture", 5),
         ("modern", "fifteen", 4),
     )
-    data_sets: tuple[str, ...] = ("books", "wikitext-2")
-    num_sentences: int = 300
-    num_orders: int = 4
-    rates: tuple[int, ...] = tuple(range(1, 100, 2))
+    data_sets: tuple[str, ...] = setting(("books", "wikitext-2"), quick=("written",))
+    num_sentences: int = setting(300, quick=4)
+    num_orders: int = setting(4, quick=2)
+    rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
 
     def run(self, bench: Bench) -> Outcome:
         tokenizer, batches, held_out = self.read()
@@ -82,7 +72,7 @@ class Siblings(Training):
                 else:
                     found = self.score(bench, f"{name}/{text}", network, tokenizer, tokens)
                 arrays |= {f"{key}/{name}/{text}": value for key, value in found.items()}
-        return Outcome(self.findings(arrays), arrays, checksum([batches.stream, held_out]))
+        return Outcome(self.findings(arrays), arrays, bench.checksum([batches.stream, held_out]))
 
     def findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
         """How far areas lie above the causal network's log-probability, and above trigrams."""
@@ -107,23 +97,14 @@ class Siblings(Training):
     ) -> dict[str, Tensor]:
         """What a masked network says of ``tokens``."""
         scorer = load(MaskedLM.of(network, tokenizer, precision="bfloat16"), tokenizer)
-        design, identity = Design(self.rates, seed=self.seeds[0]), scorer.identity or {}
-
-        def keep(kind: str, part: str, work: Callable[[], Part]) -> Part:
-            own = {"data": digest("", vars(tokens)), **identity}
-            return bench.keep(f"{name}/{kind}-{part.partition('@')[0]}", work, **own)
-
-        along, spread = Blocks(scorer, self.num_orders, self.seeds[0])(
-            [tokens],
-            tokens.maskable,
-            torch.arange(len(tokens)),
-            partial(keep, "mixture"),
-            bench.progress,
-        )
-        options: Any = {"keep": partial(keep, "area"), "progress": bench.progress}
-        each = sentences(scorer, tokens, seed=self.seeds[0], **options)
-        options["keep"] = partial(keep, "curve")
-        found = curve(scorer, tokens, design, **options)
+        design = Design(self.rates, seed=self.seeds[0])
+        kinds = ("mixture", "area", "curve")
+        mixture, area, along_rates = (kept(bench, f"{name}/{k}-", scorer, tokens) for k in kinds)
+        rows = [tokens], tokens.maskable, torch.arange(len(tokens))
+        blocks = Blocks(scorer, self.num_orders, self.seeds[0])
+        along, spread = blocks(*rows, mixture)
+        each = sentences(scorer, tokens, seed=self.seeds[0], run=area)
+        found = curve(scorer, tokens, design, run=along_rates)
         return {
             "area": each.log_score,
             "error": each.standard_error,

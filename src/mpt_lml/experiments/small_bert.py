@@ -1,7 +1,6 @@
 """The book's own masked language model: vocabulary, training, and what it was compared with."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,37 +14,27 @@ from torch.optim.lr_scheduler import OneCycleLR
 from mpt_lml import fit, masks, networks
 from mpt_lml.data import sentences
 from mpt_lml.data.tokens import train_tokenizer
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.models.masked_lm import masked_logits
 
 LENGTH = 64
 """Tokens of a full row, [CLS] and [SEP] counted."""
-QUICK: dict[str, Any] = {
-    "vocab_size": 200,
-    "width": 32,
-    "num_layers": 2,
-    "num_steps": 4,
-    "batch_tokens": 256,
-}
-QUICK |= {"batch_tokens": 256, "num_held_out": 8, "every": 2, "source": "written"}
 FIXED = {"fifteen": 0.15, "fifty": 0.5, "seventy-five": 0.75}
 """Laws with one size a row: what share of its pieces is hidden."""
 
 
-@dataclass(frozen=True)
 class Training(Experiment):
     """A network of the small BERT's size, trained on its text in its word pieces."""
 
     seeds: tuple[int, ...] = (4,)
-    vocab_size: int = 6000
-    width: int = 160
-    num_layers: int = 6
-    num_steps: int = 6000
-    batch_tokens: int = 4096
-    num_held_out: int = 256
-    every: int = 250
-    source: str = "books"
+    vocab_size: int = setting(6000, quick=200)
+    width: int = setting(160, quick=32)
+    num_layers: int = setting(6, quick=2)
+    num_steps: int = setting(6000, quick=4)
+    batch_tokens: int = setting(4096, quick=256)
+    num_held_out: int = setting(256, quick=8)
+    every: int = setting(250, quick=2)
+    source: str = setting("books", quick="written")
 
     def read(self) -> "tuple[Any, Batches, Tensor]":
         """The tokenizer of the training text, its batches, and held-out rows."""
@@ -90,7 +79,7 @@ class Training(Experiment):
                     return -next_scores(network, batch).mean()
                 return -mean_score(network, batch, mask, batches.mask_token)
 
-        data = checksum([batches.stream, rows])
+        data = bench.checksum([batches.stream, rows])
         watched = sorted({*range(0, steps, self.every), steps})
         _, scores = fit.descend(
             network,
@@ -108,8 +97,7 @@ class Training(Experiment):
         return torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
 
 
-@experiment("small-bert", cost="about 45 min", quick=QUICK, resumable=True)
-class SmallBert(Training):
+class SmallBert(Training, name="small-bert", cost="about 45 min", resumable=True):
     """The book's own BERT on classic books.
 
     Train it; masks and rows are drawn on the CPU. With a folder the trained network is left in its
@@ -131,7 +119,9 @@ class SmallBert(Training):
         unigram = (counts[pieces].log() - counts.sum().log()).mean()
         arrays = {"unigram": unigram, "watched/full": watched}
         gain = Finding((watched[-1, 1:] - watched[0, 1:]).min().item())  # the smallest of the rates
-        return Outcome({"small-bert-gain": gain}, arrays, checksum([batches.stream, held_out]))
+        return Outcome(
+            {"small-bert-gain": gain}, arrays, bench.checksum([batches.stream, held_out])
+        )
 
 
 class Batches:

@@ -1,6 +1,5 @@
 """The title, tested on text: does a larger area mean better features? Linear probes of small BERTs."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain, repeat
@@ -14,9 +13,9 @@ from torch.nn import functional
 from mpt_lml import masks, networks, probes
 from mpt_lml.data import encode, texts
 from mpt_lml.data.tokens import SPECIAL_TOKENS
-from mpt_lml.experiments.base import Bench, Outcome, checksum, experiment
-from mpt_lml.experiments.probe import Arrays, findings
-from mpt_lml.experiments.small_bert import FIXED, LENGTH, QUICK, Training, mean_score
+from mpt_lml.experiments.base import Bench, Experiment, Outcome, setting
+from mpt_lml.experiments.probe import Arrays, findings, kept
+from mpt_lml.experiments.small_bert import FIXED, LENGTH, Training, mean_score
 from mpt_lml.probes import Labeled
 from mpt_lml.verdicts import mean_and_error
 
@@ -59,45 +58,34 @@ def areas(network: Any, rows: Int[Tensor, "N L"], token: int) -> Float[Tensor, "
     return torch.stack([*mean_and_error(area), *(score.mean() for score in each)])
 
 
-@experiment(
-    "text-probes",
-    cost="about 55 min",
-    quick=QUICK | {"seeds": (4, 44), "sets": ("written",), "label_steps": 2},
-    resumable=True,
-    gpu=False,
-)
-class TextProbes(Training):
+class TextProbes(Training, name="text-probes", cost="about 55 min", resumable=True, gpu=False):
     """Area against linear probes of small BERTs' frozen features, by law of the mask size.
 
     Four laws of the mask size; the same network, text and steps; areas on held-out windows. ``sets``:
     CoLA (``written`` in its place: quick), tested on dev; SST-2, whose dev sentences are
-    cross-validated in four parts. The sizes were chosen once, by the time of a step, before any
-    result.
-
-    The rule, from before the run, is that of ``probes``, over the laws at the last step; the answer
-    for text is "yes" only if both sets have it.
+    cross-validated in four parts. The rule, from before the run, is that of ``probes``.
 
     Arrays: ``found/SET`` (laws, seeds, steps, 6): area and its standard error, scores at 15, 50 and
     75 %, nats a token, accuracy; ``supervised/SET`` (seeds,), accuracy of the same network trained on
     the labels; ``pieces/SET`` (), of counts of the word pieces themselves.
     """
 
-    seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)
-    vocab_size: int = 2000
-    width: int = 64
+    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
+    vocab_size: int = setting(2000, quick=200)
+    width: int = setting(64, quick=32)
     num_layers: int = 2
-    num_steps: int = 400
-    batch_tokens: int = 2048
-    num_held_out: int = 128
-    every: int = 200
-    sets: tuple[str, ...] = ("glue/cola", "glue/sst-2")
-    label_steps: int = 100
+    num_steps: int = setting(400, quick=4)
+    batch_tokens: int = setting(2048, quick=256)
+    num_held_out: int = setting(128, quick=8)
+    every: int = setting(200, quick=2)
+    sets: tuple[str, ...] = setting(("glue/cola", "glue/sst-2"), quick=("written",))
+    label_steps: int = setting(100, quick=2)
 
     def run(self, bench: Bench) -> Outcome:
         tokenizer, batches, rows = self.read()
         short = {name: name.removeprefix("glue/") for name in self.sets} | {"written": "cola"}
         sets = {short[name]: labeled(name, tokenizer) for name in self.sets}
-        data = checksum(chain([batches.stream, rows], *chain(*sets.values())))
+        data = bench.checksum(chain([batches.stream, rows], *chain(*sets.values())))
         size: Any = {"width": self.width, "num_layers": self.num_layers}
         new = partial(networks.small_masked_lm, len(tokenizer), **size)
 
@@ -126,19 +114,14 @@ class TextProbes(Training):
             counts = torch.stack(rows)[:, len(SPECIAL_TOKENS) :].float()
             return torch.tensor(accuracy(counts, sets[name]))
 
-        def all_seeds(name: str, work: Callable[..., Tensor], *given: Any) -> Tensor:
-            def one(k: int) -> Arrays:
-                own = partial(work, *given, self.seeds[k])
-                return bench.keep(f"{name}-{k}", lambda: {"found": own()}, data=data)
-
-            return bench.stack(one, range(len(self.seeds)), f"{name}, seed")["found"]
-
-        found = torch.stack([all_seeds(law, trained, law) for law in (*FIXED, "uniform")])
+        every = partial(kept, bench, items=self.seeds, data=data)
+        laws = (*FIXED, "uniform")
+        found = torch.stack([every(law, partial(trained, law)) for law in laws])
         arrays: Arrays = {}
         for k, name in enumerate(sets):
             arrays |= {
                 f"found/{name}": found[..., [*range(1, 6), 6 + k]],
-                f"supervised/{name}": all_seeds(f"{name}-labels", taught, name).mean(dim=1),
+                f"supervised/{name}": every(f"{name}-labels", partial(taught, name)).mean(dim=1),
                 f"pieces/{name}": counted(name),
             }
         return Outcome(findings(arrays), arrays, data)

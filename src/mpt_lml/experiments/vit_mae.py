@@ -15,28 +15,16 @@ from torch import Tensor
 from mpt_lml import data
 from mpt_lml.checkpoints import VIT_MAE_BASE
 from mpt_lml.experiments import base
-from mpt_lml.experiments.base import (
-    Arrays,
-    Bench,
-    Experiment,
-    Finding,
-    Outcome,
-    checksum,
-    experiment,
-)
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.experiments.patches import linear_curves
 from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.networks import fast_linear, load_network, random_twin, small_mae
 from mpt_lml.numerics import log_normal
 from mpt_lml.probes import train
-from mpt_lml.results import MaskCurve
+from mpt_lml.results import trapezoid_weights
 
 # What facebook/vit-mae-base subtracts and divides by, from its preprocessor (ImageNet's channels).
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-QUICK: dict[str, Any] = {"seeds": (4, 44), "data_sets": (("digits", 2, 20),), "width": 16}
-QUICK |= {"rates": (0.1, 0.5, 0.9), "linear_dims": (2, 20), "num_layers": 1, "matrix_rate": None}
-QUICK |= {"linear_masks": 5, "num_train": 200, "num_variance": 50, "num_test": 50}
 
 
 class _Images(NamedTuple):
@@ -52,11 +40,10 @@ class _Images(NamedTuple):
     sizes: list[int]
 
 
-@experiment("figure-6", cost="about 10 min", quick=QUICK, resumable=True)
-class Figure6(Experiment):
+class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
     """Figure 6: curves of masked autoencoders on three image sets.
 
-    With ``model``, "trained" are its weights, "random" its twin; both see enlarged images. Arrays,
+    With ``model``, "trained" are its weights, "random" its twin; both see enlarged images. base.Arrays,
     for every data set and kind (random, trained): ``sizes/SET`` (L,); ``score/SET/KIND/size`` (seeds,
     L), nats a patch, and ``area/SET/KIND/size`` (seeds,), nats an image, with the variance of each
     size that training images make most likely; ``baseline/SET`` (), the squared test error of each
@@ -68,32 +55,31 @@ class Figure6(Experiment):
     curve, nats per patch; ``fig-6-flat``, largest range of a random curve as its share.
     """
 
-    seeds: tuple[int, ...] = (4, 44, 444)
-    data_sets: tuple[tuple[str, int, int], ...] = (  # name, side of a patch, training steps
-        ("fashion_mnist", 4, 1200),
-        ("cifar100", 4, 600),
-        ("tiny_imagenet", 8, 500),
+    seeds: tuple[int, ...] = setting((4, 44, 444), quick=(4, 44))
+    data_sets: tuple[tuple[str, int, int], ...] = setting(  # name, side of a patch, training steps
+        (("fashion_mnist", 4, 1200), ("cifar100", 4, 600), ("tiny_imagenet", 8, 500)),
+        quick=(("digits", 2, 20),),
     )
-    rates: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(1, 20))  # 5 .. 95 %
-    width: int = 64
-    num_layers: int = 2
-    matrix_rate: float | None = 0.03  # of Muon, for the matrices inside the layers
-    linear_dims: tuple[int, ...] = (20, 50, 200)  # K of PPCA on the same patches
-    linear_masks: int = 25  # a size, each for the same share of the test images
-    num_train: int = 8000
-    num_variance: int = 300  # training images whose residuals give the variance
-    num_test: int = 500
+    rates: tuple[float, ...] = setting(tuple(k / 20 for k in range(1, 20)), quick=(0.1, 0.5, 0.9))
+    width: int = setting(64, quick=16)
+    num_layers: int = setting(2, quick=1)
+    matrix_rate: float | None = setting(0.03, quick=None)  # of Muon, for matrices inside the layers
+    linear_dims: tuple[int, ...] = setting((20, 50, 200), quick=(2, 20))  # K of PPCA on the patches
+    linear_masks: int = setting(25, quick=5)  # a size, each for the same share of the test images
+    num_train: int = setting(8000, quick=200)
+    num_variance: int = setting(300, quick=50)  # training images whose residuals give the variance
+    num_test: int = setting(500, quick=50)
     model: str | Path | None = None  # a hub name or a folder instead of the small networks
 
     def run(self, bench: Bench) -> Outcome:
-        arrays: Arrays = {}
+        arrays: base.Arrays = {}
         used, loaded = [], load_network(self.model) if self.model else None
         weights = base.weights_of(self.model, loaded)
         for name, patch, num_steps in self.data_sets:
             x = data.images(name).grid[: self.num_train].float()
             test = data.images(name, "test").grid[: self.num_test].float()
             used += [x, test]
-            same = {"data": checksum([x, test]), "weights": weights}
+            same = {"data": bench.checksum([x, test]), "weights": weights}
             if loaded is None:
                 flat = x.double().movedim(1, 0).flatten(1)
                 moments = flat.mean(dim=1), flat.std(dim=1)
@@ -114,9 +100,9 @@ class Figure6(Experiment):
             offset = images.test.double() - images.mean.view(-1, 1, 1)
             arrays[f"baseline/{name}"] = offset.square().mean()
             arrays[f"numbers/{name}"] = torch.tensor(images.test[0].numel())
-        return Outcome(self._findings(arrays), arrays, checksum(used), weights)
+        return Outcome(self._findings(arrays), arrays, bench.checksum(used), weights)
 
-    def _findings(self, arrays: Arrays) -> dict[str, Finding]:
+    def _findings(self, arrays: base.Arrays) -> dict[str, Finding]:
         gains, falls, shares, found = [], [], [], {}
         for name, _, _ in self.data_sets:
             trained, random = (arrays[f"score/{name}/{k}/size"] for k in ("trained", "random"))
@@ -151,7 +137,9 @@ class Figure6(Experiment):
         patch, count = side // math.isqrt(model.num_features), model.num_features
         return _Images(x, test, patch, 0, mean, scale, count, _sizes(self.rates, count))
 
-    def _measure(self, images: _Images, kind: str, seed: int, bench: Bench, loaded: Any) -> Arrays:
+    def _measure(
+        self, images: _Images, kind: str, seed: int, bench: Bench, loaded: Any
+    ) -> base.Arrays:
         """Squared errors of a network, (L,) on training and (L, Q) on test images."""
         channels, side = images.x.shape[1:3]
         if loaded is None:
@@ -175,29 +163,23 @@ class Figure6(Experiment):
 
     def _scores(
         self, images: _Images, name: str, bench: Bench, loaded: Any, same: Any, seed: int
-    ) -> Arrays:
+    ) -> base.Arrays:
         """Scores and area under the variances of maximum likelihood a size."""
         kind, pixels = name.split("-")[-1], images.patch**2 * images.x.shape[1]
         work = partial(self._measure, images, kind, seed, bench, loaded)
         kept = bench.keep(f"{name}-{seed}", work, **same)
         error, sizes = kept["train"], torch.tensor(images.sizes)
-        weights = MaskCurve(sizes, error, error, images.num_patches).area_weights()
+        weights = trapezoid_weights(sizes, images.num_patches).to(error)
         score = pixels * log_normal(kept["test"].sqrt(), error[:, None])  # (L, Q)
         return {"score": score.mean(dim=1), "area": (weights @ score).mean()}
 
 
-@experiment(
-    "figure-6-pretrained",
-    cost="GPU advised",
-    quick={**QUICK, "model": None},
-    resumable=True,
-)
-class PreTrained(Figure6):
+class PreTrained(Figure6, name="figure-6-pretrained", cost="GPU advised", resumable=True):
     """Figure 6 with the paper's network: needs the weights of vit-mae-base."""
 
-    num_variance: int = 100
-    num_test: int = 100
-    model: str | Path | None = VIT_MAE_BASE
+    num_variance: int = setting(100, quick=50)
+    num_test: int = setting(100, quick=50)
+    model: str | Path | None = setting(VIT_MAE_BASE, quick=None)
 
     def run(self, bench: Bench) -> Outcome:
         found = super().run(bench)

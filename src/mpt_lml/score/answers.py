@@ -12,7 +12,7 @@ from torch import Tensor
 from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.score.blocks import Blocks
 from mpt_lml.score.design import SEED
-from mpt_lml.score.door import Keep, Progress, Scorer, afresh, load, silent
+from mpt_lml.score.door import Run, Scorer, afresh, load
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
@@ -65,8 +65,7 @@ def answers(
     tokenizer: Any = None,
     num_orders: int = 8,
     seed: int = 0,
-    keep: Keep = afresh,
-    progress: Progress = silent,
+    run: Run = afresh,
 ) -> AnswerScores:
     """log q(answer | prompt) of each of a prompt's ``options``, averaged over orders of the answer.
 
@@ -83,7 +82,7 @@ def answers(
     True
     """
     scorer = load(model, tokenizer)
-    require(locals(), "num_orders 2.., keep Callable, progress Callable, options Sequence, " + SEED)
+    require(locals(), "num_orders 2.., run Callable, options Sequence, " + SEED)
     for name, each in (("prompts", prompts), *(("options", some) for some in options)):
         require_texts(each, name)
     if (
@@ -101,7 +100,7 @@ def answers(
     start, merged = _starts(scorer, tokens, prompts, asked)
     places = tokens.maskable & (torch.arange(tokens.ids.shape[1]) >= start[:, None])
     blocks, count = Blocks(scorer, num_orders, seed), places.sum(dim=1)
-    totals, _ = blocks([tokens], places, asked, keep, progress)
+    totals, _ = blocks([tokens], places, asked, run)
     at = asked, torch.tensor([o for each in options for o in range(len(each))])
     every = torch.full((len(options), max(map(len, options)), num_orders), torch.nan).double()
     every = every.index_put(at, totals)
