@@ -135,7 +135,7 @@ def compare(what: str, network: PreTrainedModel, model: MaskedLM, tokens: Tokens
         (share.square() * spread).sum().sqrt().item(),
         time.process_time() - start,
         mean,
-        (result.area("sentence").value / result.num_features.double().mean()).item(),
+        (result.area("sentence") / result.num_features.double().mean()).item(),
     )
 
 

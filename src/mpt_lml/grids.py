@@ -26,10 +26,6 @@ _MASS_TOLERANCE = 1e-3
 _LogJoint = Callable[[Float[Tensor, "*S N K"]], Float[Tensor, "*S N"]]
 
 
-class LostMassWarning(UserWarning):
-    """A grid does not hold the probability mass it should."""
-
-
 @dataclass(frozen=True)
 class Grid:
     """Nodes (G, K) and log-weights (G,) for a standard normal prior.
@@ -244,4 +240,4 @@ def _require_axes(latent_dim: int, nodes_per_axis: int) -> None:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, LostMassWarning, stacklevel=4)
+    warnings.warn(message, RuntimeWarning, stacklevel=4)

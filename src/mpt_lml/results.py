@@ -36,18 +36,13 @@ class Estimate(float):
         self.__dict__.update(fields, unit=unit)
         return self
 
-    @property
-    def value(self) -> float:
-        """The estimate as a plain float."""
-        return float(self)
-
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"an Estimate is immutable; cannot set {name!r}")
 
     def __repr__(self) -> str:
         if self.num_samples == 0:
-            return f"{self.value:.4f} {self.unit} (exact)"
-        return f"{self.value:.4f} ± {self.standard_error:.4f} {self.unit}"
+            return f"{self:.4f} {self.unit} (exact)"
+        return f"{self:.4f} ± {self.standard_error:.4f} {self.unit}"
 
 
 def trapezoid_weights(sizes: Any, num_features: int) -> Tensor:

@@ -189,7 +189,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         num_steps: int = base.setting(3, quick=2)
         model: str | None = None
 
-        def run(self, bench: Bench) -> base.Outcome:
+        def measure(self, bench: Bench) -> base.Outcome:
             for step in range(self.num_steps):
                 assert bench.keep(f"{step}", lambda step=step: work(step))["step"] == step
             return experiments.Outcome({"fig-3-upper": Finding(1.0)})

@@ -108,7 +108,7 @@ def test_strata_estimate_the_exact_area_without_bias() -> None:
     per_sentence = found.area("sentence")
     exact = [exact_area(text.rows(torch.tensor([n]))) for n in range(len(text))]
     spread = found.mask_error(control=False) * max(text.num_features.tolist())
-    assert abs(per_sentence.value - sum(exact) / len(exact)) < 5 * spread
+    assert abs(per_sentence - sum(exact) / len(exact)) < 5 * spread
 
 
 def test_all_rates_give_the_curve_of_the_sizes() -> None:
@@ -128,9 +128,9 @@ def test_areas_in_their_three_units() -> None:
     zero = torch.zeros_like(raw)
     found = SentenceCurves(Design(strata=2), raw, zero, raw[:, 0, 1], sizes)
     assert found.each.tolist() == [[-1.0, -3.0], [-2.0, -6.0]]
-    assert found.area().value == -3.0  # −2 and −4
-    assert found.area("sentence").value == -50.0  # −20 and −80
-    assert math.isclose(found.area("paper").value, -3.0 * 512 * 0.99)
+    assert found.area() == -3.0  # −2 and −4
+    assert found.area("sentence") == -50.0  # −20 and −80
+    assert math.isclose(found.area("paper"), -3.0 * 512 * 0.99)
     assert math.isclose(found.area().standard_error, 1.0)
     assert found.score.tolist() == [-1.5, -4.5]
     height = dataclasses.replace(found, design=Design(rates=(15, 85)))

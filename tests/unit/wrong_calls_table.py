@@ -487,7 +487,6 @@ def _curves() -> dict[str, Case]:
         "estimators.ordered_chain": case(
             estimators.ordered_chain, **both, num_orders=count(2), generator=generator()
         ),
-        "estimators.random_size": case(estimators.random_size, **both, **drawn),
         "estimators.exact_variance": case(
             estimators.exact_variance, **both, scheme=scheme, targets=choice("one", "all")
         ),

@@ -1,4 +1,4 @@
-"""Estimates of log p(x) from conditionals: exact, areas of curves, along orders, at one random size.
+"""log p(x) from conditionals: exact, areas of curves, along orders, and how far masks spread them.
 
 Those with masks are unbiased for every P; errors are over masks, the data held fixed; mean, nats.
 """
@@ -15,7 +15,6 @@ from mpt_lml.curves import Targets
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import Estimate
 from mpt_lml.spec import require, require_enumerable
-from mpt_lml.verdicts import mean_and_error
 
 
 def exact(model: TractableModel, x: Tensor) -> Estimate:
@@ -57,23 +56,6 @@ def ordered_chain(
     require(locals(), "num_orders 1..")
     one: Any = {"scheme": "nested", "targets": "one"}
     return curves.sampled_curve(model, x, num_orders, generator=generator, **one).area()
-
-
-def random_size(
-    model: ConditionalModel, x: Tensor, num_masks: int, *, generator: torch.Generator
-) -> Estimate:
-    """D times the score of masks of uniformly random size (Uria et al. 2014; paper, Discussion).
-
-    >>> model, x = PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2)
-    >>> random_size(model, x, 3, generator=torch.Generator().manual_seed(0))
-    -1.8379 ± 0.0000 nats
-    """
-    require(locals(), "model ConditionalModel, x data, num_masks 1..")
-    num_features = model.num_features
-    mask = masks.sample_masks(num_masks, num_features, masks.UniformSize(), generator=generator)
-    values = num_features * curves.size_scores(model, x, mask.to(x.device)[None])[0]
-    mean, error = mean_and_error(values)
-    return Estimate(mean.item(), error.item(), num_masks)
 
 
 def exact_variance(

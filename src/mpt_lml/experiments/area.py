@@ -30,7 +30,7 @@ class Figure4(Experiment, name="figure-4", cost="about 15 s", gpu=False):
         quick=(("left", 2, 1), ("center", 2, 10), ("right", 10, 5)),
     )
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         arrays: dict[str, Tensor] = {}
         findings: dict[str, Finding] = {}
         used: list[Tensor] = []
@@ -84,7 +84,7 @@ class CurveShape(Experiment, name="curve-shape", cost="about 2 min", gpu=False):
     num_features: int = setting(200, quick=20)
     panels: tuple[tuple[int, int], ...] = setting(((5, 200), (50, 40)), quick=((2, 20), (8, 5)))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         used = []
 
         def smooth(latent_dim: int, num_masks: int, seed: int) -> dict[str, Tensor]:

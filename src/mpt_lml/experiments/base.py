@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import functools
 import hashlib
 import math
 from abc import ABC, abstractmethod
@@ -176,14 +175,6 @@ class Experiment(ABC):
         if not name:
             return
         cls.name, cls.cost, cls.resumable, cls.gpu = name, cost, resumable, gpu
-        inner = cls.__dict__["run"]
-
-        @functools.wraps(inner)
-        def run(self: Any, bench: Bench) -> Outcome:
-            settings = {"experiment": self.name, **dataclasses.asdict(self)}
-            return inner(self, dataclasses.replace(bench, settings=settings))
-
-        cls.run = run  # type: ignore[method-assign]
         _REGISTRY[name] = cls
 
     @classmethod
@@ -200,9 +191,14 @@ class Experiment(ABC):
         small = {name: each["quick"] for name, each in known.items() if "quick" in each}
         return cls(**{**(small if preset == "quick" else {}), **settings})
 
-    @abstractmethod
     def run(self, bench: Bench) -> Outcome:
-        """Measure; the docstring of each experiment names its arrays."""
+        """Measure on ``bench``, where what is kept belongs to these settings."""
+        settings = {"experiment": self.name, **dataclasses.asdict(self)}
+        return self.measure(dataclasses.replace(bench, settings=settings))
+
+    @abstractmethod
+    def measure(self, bench: Bench) -> Outcome:
+        """Findings and arrays; the docstring of each experiment names these."""
 
 
 def names() -> list[str]:

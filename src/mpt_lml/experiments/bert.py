@@ -60,10 +60,10 @@ class OnSentences(Experiment):
         tokenizer: Any,
         design: Design,
         label: str = "",
-        **options: Any,
+        **how: Any,
     ) -> dict[str, tuple[Tokens, SentenceCurves]]:
         """The sentences of each set and their curve, or what ``bench`` kept for these weights."""
-        scorer = load(MaskedLM.of(network.to(bench.device), tokenizer, **options), tokenizer)
+        scorer = load(MaskedLM.of(network.to(bench.device), tokenizer, **how), tokenizer)
 
         def one(name: str) -> tuple[Tokens, SentenceCurves]:
             tokens = some_tokens(name, tokenizer, self.num_sentences, scorer.max_length)
@@ -91,7 +91,7 @@ class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", res
     model: str | Path | None = setting(BERT_BASE, quick=None)  # or a folder; None: the small one
     rates: tuple[int, ...] = setting(tuple(range(1, 100)), quick=(25, 50, 75))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         design = Design(self.rates, seed=self.seeds[0])
         design.require_area()
         network, tokenizer = network_of(self.model)
@@ -109,7 +109,7 @@ class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", res
             short = "ax" if self.model is None else name.removeprefix("glue/")
             if short != "sst-2":
                 key = f"table-2/rerun-pretrained-{short}"
-                findings[key] = Finding(area.value, area.standard_error)
+                findings[key] = Finding(float(area), area.standard_error)
         data = bench.checksum(tokens.ids for tokens, _ in found.values())
         return Outcome(findings, arrays, data, base.weights_of(self.model, network))
 
@@ -136,7 +136,7 @@ class BertCurve(OnSentences, name="bert-curve", cost="about 10 min", resumable=T
     rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
     model: str | Path | None = None  # the book's small one; or a folder, or a name on the hub
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         trained, tokenizer = network_of(self.model)
         random = networks.random_twin(trained, seed=self.seeds[0])
         design, falls = Design(self.rates, seed=self.seeds[0]), []
@@ -177,7 +177,7 @@ class TextRates(OnSentences, name="text-rates", cost="about 6 min", resumable=Tr
     rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=tuple(range(5, 100, 10)))
     num_groups: int = setting(50, quick=4)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         design = Design(self.rates, seed=self.seeds[0])
         found = self.curves(bench, *network_of(None), design, precision="bfloat16")
         arrays = {

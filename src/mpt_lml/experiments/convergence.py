@@ -61,7 +61,7 @@ class Table1(Experiment, name="table-1", cost="about 10 s"):
     num_masks: tuple[int, ...] = setting((1, 10, 100), quick=(1, 10))
     spread_masks: int = setting(240, quick=20)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
         require(vars(self), "num_masks* 1.., spread_masks 1..")
         sizes = (self.num_data, self.num_features, self.latent_dim)
@@ -131,7 +131,7 @@ class Figure1Left(Figure1, name="figure-1-left", cost="under 1 s"):
 
     num_features: int = 5
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         arrays, used = self.converge(bench)
         model, x, _ = self.problem(self.seeds[0], bench)
         estimates = torch.zeros(1, dtype=torch.float64)
@@ -139,9 +139,8 @@ class Figure1Left(Figure1, name="figure-1-left", cost="under 1 s"):
             scores = curves.size_scores(model, x, masks.all_masks(self.num_features, size)[None])
             estimates = (estimates[:, None] + scores[0]).flatten()
         bias = Finding(abs(estimates.mean().item() - estimators.exact(model, x)))
-        return Outcome(
-            {"fig-1-left": mean_of_last(arrays), "claim-subset-biased": bias}, arrays, used
-        )
+        findings = {"fig-1-left": mean_of_last(arrays), "claim-subset-biased": bias}
+        return Outcome(findings, arrays, used)
 
 
 class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
@@ -150,7 +149,7 @@ class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
     rate_replicates: int = setting(200, quick=20)
     rate_masks: tuple[int, ...] = setting((1, 2, 4, 8, 16, 32, 64), quick=(1, 4, 16))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         arrays, used = self.converge(bench)
         model, x, generator = self.problem(self.seeds[0], Bench())
         truth, errors = estimators.exact(model, x), []
@@ -187,7 +186,7 @@ class Figure1Right(Experiment, name="figure-1-right", cost="about 90 s"):
     num_masked: int = setting(76, quick=19)
     num_masks: int = setting(199, quick=20)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
         size, steps = self.num_features, range(self.num_masks)
         model, x = paper_problem((100, size, 2), seeded(111), bench.device)
@@ -231,7 +230,7 @@ class Unbiased(Experiment, name="unbiased", cost="about 10 s", gpu=False):
     one_per_size: int = setting(2000, quick=20)
     random_size: int = setting(100_000, quick=200)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         names = ("claim-unbiased", "claim-uniform-size-unbiased")
         bias, spread, used, law = [], [], [], masks.UniformSize()
         for seed in bench.progress(self.seeds, "seed"):

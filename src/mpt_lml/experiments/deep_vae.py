@@ -192,7 +192,7 @@ class Figure3Lower(Training, name="figure-3-lower", cost="about 15 min", resumab
     objectives: tuple[str, ...] = ("elbo", "fixed", "partial")  # "fixed" among them
     keep_weights: bool = False
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         x = self.images().to(bench.device)
         steps = [*range(0, self.num_steps, self.track_every), self.num_steps]
         arrays: dict[str, Tensor] = {"steps": torch.tensor(steps)}

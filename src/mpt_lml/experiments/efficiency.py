@@ -47,7 +47,7 @@ class TrainingEfficiency(Experiment, name="training-efficiency", cost="about 10 
     )
     rates: tuple[float, ...] = setting(tuple(k / 10 for k in range(1, 10)), quick=(0.3, 0.7))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         arrays = bench.stack(self._epochs, self.seeds, "training")
         hmm = [self._language(each) for each in bench.progress(self.preferred, "language")]
         arrays["hmm"], arrays["hmm/error"] = torch.tensor(hmm).T
@@ -98,11 +98,9 @@ class TrainingEfficiency(Experiment, name="training-efficiency", cost="about 10 
                 ratio = best.mean() / loss.mean()
                 error = mean_and_error(best - ratio * loss)[1] / loss.mean()
                 found.append(torch.stack([ratio, error]))
+        ratios, errors = torch.stack(found, 1)
         one = Godambe.of(GaussianFamily.ppca(model.loadings, NOISE_VARIANCE))
-        exact, (ratios, errors) = (
-            one.law_efficiency(UNIFORM.probabilities(6)),
-            torch.stack(found, 1),
-        )
+        exact = one.law_efficiency(UNIFORM.probabilities(6))
         return {"epochs": ratios, "epochs/error": errors, "epochs/one": exact}
 
     def _language(self, preferred: float) -> tuple[float, float]:
@@ -157,7 +155,7 @@ class PPCAEfficiency(Experiment, name="ppca-efficiency", cost="about 25 min", gp
         (0.1, 0.3, 0.5, 0.65, 0.75, 0.825, 0.875, 0.9125, 0.9375), quick=(0.3, 0.7)
     )
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         def both(model: tuple[int, int]) -> dict[str, Tensor]:
             at = [round(rate * model[0]) for rate in self.rates]
             found = Bench().stack(lambda seed: self._one(seed, *model, at), self.seeds, "")
@@ -166,10 +164,8 @@ class PPCAEfficiency(Experiment, name="ppca-efficiency", cost="about 25 min", gp
         arrays = bench.stack(both, self.models, "model")
         last = arrays["efficiency"][-1]
         top = Finding.over(last[:, last.mean(dim=0).argmax()])
-        drawn = [
-            normal_ppca(s, *each)[0].loadings.flatten() for s in self.seeds for each in self.models
-        ]
-        return Outcome({"ppca-best-rate": top}, arrays, bench.checksum([torch.cat(drawn)]))
+        drawn = (normal_ppca(seed, *of)[0].loadings for seed in self.seeds for of in self.models)
+        return Outcome({"ppca-best-rate": top}, arrays, bench.checksum(drawn))
 
     def _one(self, seed: int, size: int, dim: int, at: list[int]) -> dict[str, Tensor]:
         (model, generator), free = normal_ppca(seed, size, dim), dim * (dim - 1) // 2

@@ -28,7 +28,7 @@ class Identity(Experiment, name="identity", cost="about 5 s", gpu=False):
     max_features: int = setting(12, quick=6)
     seeds: tuple[int, ...] = setting((1, 2, 3, 4, 5), quick=(1, 2))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         worst: dict[str, float] = {}
         for seed in bench.progress(self.seeds, "seed"):
             generator = seeded(seed)

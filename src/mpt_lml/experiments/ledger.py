@@ -1,7 +1,7 @@
 """The ledger: what the paper prints, what this book finds, and the one rule that judges."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,10 @@ def entries(path: Path) -> list[dict[str, Any]]:
     return [*content["paper"], *content["findings"]]
 
 
-def published(path: Path) -> dict[str, float | None]:
-    """What the paper prints, by the names of its entries."""
-    return {entry["id"]: entry["published"] for entry in read_json(path)["paper"]}
+def published(names: Iterable[str]) -> list[float]:
+    """What the paper prints for entries of these ``names``."""
+    printed = {entry["id"]: entry["published"] for entry in read_json(location())["paper"]}
+    return [printed[name] for name in names]
 
 
 def cut_digits(findings: Mapping[str, Finding]) -> int:
@@ -84,10 +85,10 @@ def cut_digits(findings: Mapping[str, Finding]) -> int:
     5e-6 is added: float32 data may differ in a last bit between processors, and one entry of Table 1,
     0.030001, is that close to its digit.
     """
-    printed, count = published(location()), 0
-    for name, value in ((name, each.measured) for name, each in findings.items()):
+    count, values = 0, [each.measured for each in findings.values()]
+    for printed, value in zip(published(findings), values, strict=True):
         digits = math.trunc(100.0 * (value + math.copysign(5e-6, value))) / 100.0
-        count += printed[name] == digits != round(value, 2)
+        count += printed == digits != round(value, 2)
     return count
 
 

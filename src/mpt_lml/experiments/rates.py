@@ -52,7 +52,7 @@ class MaskingRates(Experiment, name="masking-rates", cost="about 80 s", gpu=Fals
     learning_rate: float = 1e-3
     batch: int = 4
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         quiet = Bench()
 
         def of(setting: Setting) -> dict[str, Tensor]:

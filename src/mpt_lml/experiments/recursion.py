@@ -90,14 +90,11 @@ def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
 class Recursion(Training, name="recursion", cost="about 40 min", resumable=True, gpu=False):
     """The recursion of Figure 3, lower, choice by choice, and an encoder of x_R.
 
-    Digits, K = 2, 33 %: every choice changed by itself; all exact values from a grid.
-    ``judged_seeds`` further runs of the baseline decide the two entries of the ledger: with five the
-    interval would be wider than the margin.
-
-    Arrays (seeds,) for each of ``VARIANTS`` and ``REFERENCES``: ``lml/NAME`` log p(x); for those with
-    an encoder ``encoder/NAME`` and ``posterior/NAME`` of :func:`codes`; for the variants
-    ``bias/NAME`` of the training score. For NAME in (elbo, baseline): ``conditionals/NAME/fixed``
-    (seeds, methods, 3) of :func:`compare`; ``area/NAME`` (seeds,), what Σ_M S(M) through pseudo-Gibbs
+    Digits, K = 2, 33 %: every choice changed by itself; all exact values from a grid. Arrays
+    (seeds,) for each of ``VARIANTS`` and ``REFERENCES``: ``lml/NAME`` log p(x); for those with an
+    encoder ``encoder/NAME`` and ``posterior/NAME`` of :func:`codes`; for the variants ``bias/NAME``
+    of the training score. For NAME in (elbo, baseline): ``conditionals/NAME/fixed`` (seeds,
+    methods, 3) of :func:`compare`; ``area/NAME`` (seeds,), what Σ_M S(M) through pseudo-Gibbs
     misses of log p(x), ``area_model/NAME`` on images drawn from each model. ``judged/lml`` and
     ``judged/area`` of the judged runs.
     """
@@ -110,7 +107,7 @@ class Recursion(Training, name="recursion", cost="about 40 min", resumable=True,
     learning_rate: float = 3e-3
     track_every: int = 1500  # both ends
     track_data: int = setting(50, quick=6)
-    judged_seeds: int = setting(20, quick=2)
+    judged_seeds: int = setting(20, quick=2)  # five would leave an interval wider than the margin
     examined: int = setting(200, quick=6)  # images
     num_masks: int = setting(4, quick=1)  # at 33 %, for the bias of the score
     repeats: int = setting(10, quick=2)
@@ -118,7 +115,7 @@ class Recursion(Training, name="recursion", cost="about 40 min", resumable=True,
     area_data: int = setting(40, quick=2)
     area_draws: int = setting(100, quick=5)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         x, arrays = self.images(), dict[str, Tensor]()
         few = x[: self.examined].double()
         trained: dict[str, Objective] = {**VARIANTS, **REFERENCES}

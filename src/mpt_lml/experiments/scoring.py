@@ -73,7 +73,7 @@ class Scoring(Experiment, name="scoring", cost="about 11 min", gpu=False):
     repeats: int = setting(1000, quick=40)
     slope: float = 0.75  # of the control variate; one fitted to a text's few masks is biased
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         g, cells = torch.Generator().manual_seed(self.seeds[0]), dict[str, list[Tensor]]()
         bert, pieces = networks.load_small_bert()
         rows = data.encode(pieces, data.sentences().first)

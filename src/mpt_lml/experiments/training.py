@@ -110,7 +110,7 @@ class Figure2(Training, name="figure-2", cost="about 2 s"):
 
     fixed_rate: float = 0.2
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         problems = [self.problem(draw, bench) for draw in DRAWS]
         laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(self.fixed_rate)}
         W = self.starts()[0].to(bench.device).requires_grad_()
@@ -148,10 +148,10 @@ class Figure2(Training, name="figure-2", cost="about 2 s"):
 class Figure5Left(Training, name="figure-5-left", cost="about 5 s"):
     """Figure 5, left: the mask-rate curve during training.
 
-    The curve along a training run at D = 50: the first seed's every 100 epochs, P masks a size.
-    Arrays: ``epochs`` (C,), ``score`` and ``standard_error`` (C, D), ``lml`` (epochs + 1, seeds),
-    ``true_lml`` () of the generating loadings, ``areas`` (C, seeds) of every seed's model, ``first``
-    and ``last`` (seeds, D), smooth curves of every seed before and after training; all in nats.
+    Arrays: ``epochs`` (C,), ``score`` and ``standard_error`` (C, D) of the first seed, P masks a
+    size, ``lml`` (epochs + 1, seeds), ``true_lml`` () of the generating loadings, ``areas`` (C,
+    seeds) of every seed's model, ``first`` and ``last`` (seeds, D), smooth curves of every seed
+    before and after training; all in nats.
     """
 
     num_data: int = setting(1000, quick=100)
@@ -161,7 +161,7 @@ class Figure5Left(Training, name="figure-5-left", cost="about 5 s"):
     dense_masks: int = setting(100, quick=12)
     every: int = setting(100, quick=20)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         of, epochs = self.problem("paper", bench), range(0, self.num_epochs + 1, self.every)
         history = self.train([of], [masks.UniformSize()], bench, snapshots=epochs)
         kept, g = [history.snapshots[epoch]["loadings"] for epoch in epochs], seeded(self.data_seed)
@@ -222,7 +222,7 @@ class FixedSizes(Training, name="fixed-sizes", cost="about 5 min", resumable=Tru
     scales: tuple[float, ...] = setting((1.0, 0.3, 0.1, 0.01), quick=(1.0, 0.1))
     sizes: tuple[int, ...] = setting((1, 2, 8, 9), quick=(1, 4))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         rows: dict[str, list[Tensor]] = {}
         used = []
         for draw, truth in bench.progress(list(product(DRAWS, self.truths)), "draw, truth"):

@@ -136,8 +136,7 @@ class ConditionalTable(ConditionalModel):
         require(locals(), f"num_values 1..{most}")
         number, what = num_values**num_features, f"the values of D = {num_features} coordinates"
         spec.require_enumerable(what, number, "fewer coordinates or values")
-        values = [torch.arange(num_values)] * num_features
-        x = torch.cartesian_prod(*values).view(number, num_features)
+        x = torch.cartesian_prod(*num_features * [torch.arange(num_values)]).view(number, -1)
         logits = torch.zeros(2**num_features, *x.shape, num_values, dtype=torch.float64)
         for row, mask in enumerate(masks.subsets(num_features)[1:], start=1):
             for value in range(num_values):

@@ -143,7 +143,7 @@ class SentenceCurves:
         shade = {"color": line.get_color(), "alpha": 0.25, "lw": 0}
         ax.fill_between(percent, score - reach, score + reach, **shade)
         if self.design.has_area:
-            ax.axhline(self.area().value, color=line.get_color(), ls="--", lw=1.0)
+            ax.axhline(self.area(), color=line.get_color(), ls="--", lw=1.0)
         ax.set_xlabel("masked tokens  [%]")
         ax.set_ylabel("score  [nats / token]")
 
