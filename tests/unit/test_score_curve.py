@@ -134,9 +134,7 @@ def test_areas_in_their_three_units() -> None:
     assert math.isclose(found.area().standard_error, 1.0)
     assert found.score.tolist() == [-1.5, -4.5]
     height = dataclasses.replace(found, design=Design(rates=(15, 85)))
-    with pytest.raises(
-        ValueError, match=r"the mean over \(15, 85\) % is no area: take rates"
-    ):
+    with pytest.raises(ValueError, match=r"the mean over \(15, 85\) % is no area: take rates"):
         height.area()
 
 
