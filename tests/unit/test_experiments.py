@@ -309,7 +309,7 @@ class TestCommand:
         content = json.loads(captured.out)
         assert captured.err == ""
         assert content["config"]["num_masks"] == 20
-        assert len(content["arrays"]["difference"]) == 5
+        assert len(content["arrays"]["difference"]) == 2
         assert content["provenance"]["command"] == "mpt-lml run figure-1-left --preset quick"
 
     def test_seeds_replace_the_presets(self, tmp_path: Path) -> None:

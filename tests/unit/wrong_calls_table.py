@@ -1156,12 +1156,6 @@ def _results() -> dict[str, Case]:
             color=_color(),
             area=flag(),
         ),
-        "plots.convergence": case(
-            plots.convergence,
-            difference=tensor(torch.zeros(2, 5), "01"),
-            ax=_axes(),
-            color=_color(),
-        ),
         "data.Images": case(
             lambda pixels, shape: data.Images(pixels, shape).grid,
             pixels=tensor(pixels, "0", also=lambda v: bool(((v >= 0) & (v <= 1)).all())),

@@ -226,7 +226,6 @@ class Unbiased(Experiment, name="unbiased", cost="about 10 s", gpu=False):
     (W and data) are those of Figure 1, center.
     """
 
-    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
     one_per_size: int = setting(2000, quick=20)
     random_size: int = setting(100_000, quick=200)
 

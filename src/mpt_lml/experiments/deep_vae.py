@@ -102,7 +102,6 @@ def on_grid(model: vae.VAE) -> GridConditional:
 class Training(Experiment):
     """A dense VAE with a Gaussian likelihood of stated variance; Adam on minibatches of images."""
 
-    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
     dataset: str = setting("mnist", quick="digits")
     num_data: int = setting(2000, quick=100)
     hidden: tuple[int, ...] = setting((200,), quick=(8,))

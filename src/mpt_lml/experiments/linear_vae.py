@@ -61,7 +61,6 @@ class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resum
     (seeds, D, K + 1).
     """
 
-    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
     trained: tuple[str, ...] = setting(  # in this order
         (
             *(f"mnist/{row}" for row in ROWS),

@@ -64,7 +64,6 @@ class Probes(Experiment, name="probes", cost="about 40 min", resumable=True, gpu
     labels; ``pixels/SET`` (), of the pixels themselves.
     """
 
-    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
     sets: tuple[str, ...] = setting(("vae", "digits", "fashion_mnist"), quick=("digits", "vae"))
     image_steps: tuple[int, ...] = setting((0, 30, 90, 240), quick=(0, 2, 6))
     vae_steps: tuple[int, ...] = setting((0, 50, 200, 1000), quick=(0, 6))
