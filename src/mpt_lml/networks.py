@@ -42,7 +42,7 @@ def at_random(build: Any, config: Any, *, seed: int) -> Any:
     >>> at_random(BertForMaskedLM, BertConfig(num_hidden_layers=1, **sizes), seed=4).training
     False
     """
-    require(locals(), "build Callable, seed 0..9223372036854775807")
+    require(locals(), "build Callable, seed 0..")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(config).eval()

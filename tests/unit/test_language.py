@@ -9,12 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 from models import generator, random_hmm
+from safetensors.torch import load_file, save_file
 
 from mpt_lml import HMM, SymbolBERT, masks
+from mpt_lml.checkpoints import CheckpointError
 from mpt_lml.experiments import known_language
 from mpt_lml.experiments.base import Bench
 from mpt_lml.experiments.known_language import LAWS, KnownLanguage, Problem
-from mpt_lml.files import CheckpointMismatchError
+from mpt_lml.files import CheckpointMismatchError, book_file
 
 pytest.importorskip("transformers")
 SOURCE = random_hmm(2, 3, 4, seed=8)
@@ -152,6 +154,24 @@ def test_the_books_network_is_close_to_the_source() -> None:
     assert not any(each.requires_grad for each in net.network.parameters())
     found = Problem(HMM.cyclic(), 200, 2, generator=generator(9)).compare(net)
     assert 2 * found["gap_error"] < found["gap"] < 0.4
+
+
+def test_weights_that_are_not_whole_are_refused(tmp_path) -> None:
+    """Whatever the file lacks would stay as it was drawn."""
+    whole, path = book_file("results/known_language.safetensors"), tmp_path / "net.safetensors"
+    weights = load_file(whole)
+    path.write_bytes(whole.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=f"{path} is damaged"):
+        SymbolBERT.load(path)
+    for name in list(weights)[::7]:
+        save_file({key: value for key, value in weights.items() if key != name}, path)
+        with pytest.raises(CheckpointError, match=f"{path} is .*of another network"):
+            SymbolBERT.load(path)
+    save_file(
+        {k: value[:1].clone() if "encoder" in k else value for k, value in weights.items()}, path
+    )
+    with pytest.raises(CheckpointError, match=f"{path} is damaged"):
+        SymbolBERT.load(path)
 
 
 def test_the_experiment_goes_on_from_its_files(tmp_path, monkeypatch) -> None:

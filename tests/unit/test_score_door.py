@@ -178,6 +178,32 @@ def test_what_is_kept_belongs_to_its_model(tmp_path: Path, monkeypatch: pytest.M
     assert once(named.keep(tmp_path)) == 5
 
 
+A, B = ["the cat sat", "a cat sat the dog"], ["the dog sat", "a cat sat a cat sat"]
+CALLS = {
+    "sentences": lambda s, x, **o: score.sentences(s, x, **o).log_score,
+    "curve": lambda s, x, seed=0, **o: score.curve(s, x, score.Design((50,), seed=seed), **o).raw,
+    "pairs": lambda s, x, **o: score.pairs(s, x, [f"{t[:-3]}cat" for t in x], **o).log_ratio,
+    "answers": lambda s, x, **o: score.answers(s, x[:1], [[" the cat", " a dog"]], **o).log_score,
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_what_is_kept_belongs_to_its_texts_and_settings(tmp_path: Path, kind: str) -> None:
+    """One folder, one scorer, nothing said of the texts: nothing comes back that is of others."""
+    scorer, call = score.load(network(), tokenizer()), CALLS[kind]
+    whole = call(scorer, A, run=scorer.keep(tmp_path))
+    before = sorted(tmp_path.iterdir())
+    assert torch.equal(call(scorer, A, run=scorer.keep(tmp_path)), whole)
+    assert sorted(tmp_path.iterdir()) == before
+    for texts, seed in ((B, 0), (A, 1)):
+        found = call(scorer, texts, seed=seed, run=scorer.keep(tmp_path))
+        assert torch.equal(found, call(scorer, texts, seed=seed))
+    with torch.no_grad():
+        next(scorer.network.parameters()).mul_(2.0)  # trained on, in place
+    found = call(scorer, A, run=scorer.keep(tmp_path))
+    assert torch.equal(found, call(scorer, A)) and not torch.equal(found, whole)
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_is_near(precision: str) -> None:
     exact = score.load(network(), tokenizer()).log_tokens(IDS, HIDDEN)

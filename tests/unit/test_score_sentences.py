@@ -118,6 +118,7 @@ def test_what_was_kept_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) ->
 
     def run(label: str, parts):  # type: ignore[no-untyped-def]
         seen.append((len(parts), label))
+        parts = {name.partition("@")[0]: work for name, work in parts.items()}
         kept.update({name: work() for name, work in parts.items() if name not in kept})
         return [kept[name] for name in parts]
 

@@ -30,16 +30,16 @@ def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = Non
     fits = (tokens.lengths <= (longest or tokens.lengths.max())) & (tokens.num_features >= 2)
     if not fits.any():
         raise ValueError(f"all {len(tokens)} sentences of {name} are longer than {longest} tokens.")
-    chosen = fits.nonzero().flatten()
-    order = torch.randperm(len(chosen), generator=seeded(0))
-    return tokens.rows(chosen[order[:count]])
+    order = torch.randperm(int(fits.sum()), generator=seeded(0))
+    return tokens.rows(fits.nonzero().flatten()[order[:count]])
 
 
 def kept(bench: Bench, prefix: str, scorer: Scorer, tokens: Tokens) -> Run:
     """For ``run=`` of :mod:`mpt_lml.score`: parts of what this ``scorer`` says of these ``tokens``."""
     same = {**(scorer.identity or {}), "data": digest("", vars(tokens))}
+    inside = f"./{prefix}".replace("..", "_")  # a set of sentences may be a path
     return lambda label, parts: [
-        bench.keep(prefix + name, work, **same)
+        bench.keep(inside + name.partition("@")[0], work, **same)
         for name, work in bench.progress(list(parts.items()), label)
     ]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mpt_lml import masks
 from mpt_lml.data import Tokens
-from mpt_lml.score.door import Part, Run, Scorer
+from mpt_lml.score.door import Part, Run, Scorer, named
 from mpt_lml.score.estimate import over_steps
 from mpt_lml.scores import over_orders
 
@@ -67,9 +67,9 @@ class Blocks:
         totals = torch.zeros(len(count), max(1, self.num_orders), dtype=torch.float64)
         spread = torch.zeros(len(count), dtype=torch.float64)
         name = "orders" if self.num_orders else "pseudo"
-        part = partial(self._part, texts, places, numbers)
-        named = {f"{name}-{index:05d}": partial(part, rows) for index, rows in enumerate(parts)}
-        for rows, found in zip(parts, run(name, named), strict=True):
+        at, own = {"places": places, "numbers": numbers}, (self.num_orders, self.seed)
+        works = (partial(self._part, texts, places, numbers, rows) for rows in parts)
+        for rows, found in zip(parts, run(name, named(name, own, texts, works, **at)), strict=True):
             totals[rows], spread[rows] = found["totals"], found["spread"]
         return totals, spread
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from mpt_lml.data import Tokens
 from mpt_lml.results import Estimate, as_rows
 from mpt_lml.score.design import Design
-from mpt_lml.score.door import Part, Run, Scorer, Texts, afresh, load
+from mpt_lml.score.door import Part, Run, Scorer, Texts, afresh, load, named
 from mpt_lml.scores import mask_score
 from mpt_lml.spec import require, require_count
 from mpt_lml.theory.rates import crossover, jackknife
@@ -188,11 +188,8 @@ def curve(
     tokens = scorer.encode(texts)
     scorer.require_length(tokens)
     order = tokens.lengths.argsort(stable=True)
-    parts = {
-        f"part-{index:05d}": partial(_part, scorer, tokens, chosen, design)
-        for index, chosen in enumerate(order.split(part_size))
-    }
-    found = run("sentences", parts)
+    works = (partial(_part, scorer, tokens, some, design) for some in order.split(part_size))
+    found = run("sentences", named("part", (design, part_size), [tokens], works))
     raw, control, hidden = (
         torch.cat([part[name] for part in found])[order.argsort()]
         for name in ("raw", "control", "hidden")

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,13 @@ BATCH_BYTES = 2**29
 def afresh(_: str, parts: Parts) -> list[Part]:
     """For ``run``: what each part gives, in their order; nothing is shown or kept."""
     return [work() for work in parts.values()]
+
+
+def named(kind: str, said: object, texts: Any, works: Any, **more: Tensor) -> Parts:
+    """For ``run``: parts by number; what follows the @ is of ``said`` and of all tokens."""
+    every = {f"{n} {key}": own for n, text in enumerate(texts) for key, own in vars(text).items()}
+    mark = digest(repr(said), every | more)[:12]
+    return {f"{kind}-{n:05d}@{mark}": work for n, work in enumerate(works)}
 
 
 def keep_in(folder: str | Path, identity: dict[str, Any]) -> Run:
@@ -112,7 +118,7 @@ class Scorer:
         """The network behind :attr:`source`; ``None`` for a function."""
         return getattr(self.source, "network", None)
 
-    @cached_property
+    @property
     def identity(self) -> dict[str, Any] | None:
         """What decides the numbers besides texts and settings; ``None`` for a nameless function."""
         own: dict[str, Any] = {"max_length": self.max_length}
@@ -125,14 +131,14 @@ class Scorer:
         return own | {"precision": self.source.precision}
 
     def keep(self, folder: str | Path, **settings: Any) -> Run:
-        """For ``run=``: parts in ``folder``, each of this model, these versions and ``settings``.
+        """For ``run=``: parts in ``folder``, each of its model, texts, versions and ``settings``.
 
         Raises ``ValueError`` for a nameless function and for a damaged file.
         """
         require(locals(), "folder path")
-        if self.identity is None:
+        if (own := self.identity) is None:
             raise ValueError("what is kept must say of which model: load(..., identity='NAME').")
-        return keep_in(folder, {**self.identity, **settings})
+        return keep_in(folder, {**own, **settings})
 
     def encode(self, texts: Texts) -> Tokens:
         """Texts, or lists of token ids with their special tokens, as rows of tokens.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.results import Estimate, as_rows
-from mpt_lml.score.door import Part, Run, Scorer, Texts, afresh, load
+from mpt_lml.score.door import Part, Run, Scorer, Texts, afresh, load, named
 from mpt_lml.score.estimate import FIELDS, Plan, one_row, windows
 from mpt_lml.spec import require
 
@@ -144,9 +144,10 @@ def sentences(
         raise ValueError(f"{len(texts)} texts came with {len(labels)} documents.")
     plan = Plan(num_masks, num_orders, pseudo, error, seed)
     parts = list(_parts(scorer, texts, plan))
-    named = {f"part-{n:05d}": partial(_part, scorer, *part, plan) for n, part in enumerate(parts)}
+    works = (partial(_part, scorer, *part, plan) for part in parts)
+    found = run("texts", named("part", plan, [tokens for _, tokens in parts], works))
     order = torch.tensor([number for numbers, _ in parts for number in numbers])
-    total = torch.cat([each["scores"] for each in run("texts", named)])[order.argsort()]
+    total = torch.cat([each["scores"] for each in found])[order.argsort()]
     field = dict(zip(FIELDS, total.T, strict=True))
     every = [None] * len(texts) if isinstance(texts, Tokens) else texts
     strings = [each if isinstance(each, str) else "" for each in every]
