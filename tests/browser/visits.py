@@ -6,7 +6,6 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, Route
 
-
 # The article beside it goes: 10,000 elements would be laid out at each change of width.
 ALONE = """shown => {
   for (let at = shown; at.closest("article > *"); at = at.parentElement)
