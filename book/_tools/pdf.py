@@ -7,8 +7,6 @@ and makes the outline from the headings. The reference of the package is left ou
 that `help` shows as well.
 """
 
-from __future__ import annotations
-
 import io
 import multiprocessing
 import sys
@@ -16,16 +14,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pikepdf
-from book_layout import ROOT, Book, BookError, Page
+from book_layout import ROOT, Book, Page
 from chromium import SITE, browser, executable, served
 from playwright.sync_api import Browser
 
 HERE = Path(__file__).parent
-# Of some forty prints two never ended, both on a busy machine, with every process of Chromium's
-# asleep. A print takes a minute; after ten it is stopped and tried once more.
-SECONDS = 600
+SECONDS = 600  # it takes a minute; two of some forty never ended, with all of Chromium asleep
 FOOTER = (
-    '<div style="width:100%;text-align:center;font-size:8px"><span class="pageNumber"></span></div>'
+    '<p style="width:100%;text-align:center;font-size:8px"><span class="pageNumber"></span></p>'
 )
 
 
@@ -48,7 +44,7 @@ def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
     pages = [f"{Path(each.docname).name}.html" for each in printed_pages(book)]
     made = page.evaluate((HERE / "print.js").read_text(), pages)
     if made["broken"] or made["nowhere"]:
-        raise BookError(f"images or links lead nowhere: {made['broken'] + made['nowhere']}")
+        raise SystemExit(f"pdf: images or links lead nowhere: {made['broken'] + made['nowhere']}")
     page.add_style_tag(path=HERE / "print.css")
     ends = {"header_template": "<i></i>", "footer_template": FOOTER, "display_header_footer": True}
     how = {"prefer_css_page_size": True, "print_background": True, "outline": True, "tagged": True}
@@ -65,16 +61,13 @@ def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
 
 def print_site() -> None:
     book, out = Book(ROOT), SITE / "book.pdf"
-    missing = [page.docname for page in book.pages if not (SITE / f"{page.docname}.html").is_file()]
-    try:
-        if missing:
-            raise BookError(f"{missing[0]}.html is not built: run make book")
-        if executable() is None:
-            raise BookError("no Chromium in PATH: install one, or set MPT_LML_CHROMIUM")
-        with served(SITE) as where, browser() as opened:
-            pages = print_book(book, opened, where, out)
-    except BookError as error:
-        raise SystemExit(f"pdf: {error}") from error
+    for page in book.pages:
+        if not (SITE / f"{page.docname}.html").is_file():
+            raise SystemExit(f"pdf: {page.docname}.html is not built: run make book")
+    if executable() is None:
+        raise SystemExit("pdf: no Chromium in PATH: install one, or set MPT_LML_CHROMIUM")
+    with served(SITE) as where, browser() as opened:
+        pages = print_book(book, opened, where, out)
     print(f"pdf: {pages} pages, {out.stat().st_size / 2**20:.1f} MiB, {out.relative_to(ROOT)}")
 
 
