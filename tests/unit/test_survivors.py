@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from transformers import BertTokenizer
 import mpt_lml
 from mpt_lml import (
     PPCA,
+    BernoulliPCA,
+    ConditionalTable,
     JointTable,
     ViTMAE,
     bfgs,
@@ -23,16 +26,22 @@ from mpt_lml import (
     estimators,
     files,
     fit,
+    gaussian,
     grids,
     masks,
     networks,
     numerics,
     objectives,
+    orders,
+    probes,
+    results,
+    symbolic,
     verdicts,
 )
 from mpt_lml.checkpoints import CheckpointError
-from mpt_lml.data import tokens
-from mpt_lml.estimators import latent
+from mpt_lml.data import image_sets, texts, tokens
+from mpt_lml.data.places import DataNotFoundError
+from mpt_lml.estimators import annealing, latent
 from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import masked_lm, vae
 from mpt_lml.models.base import FromFunction, Grouped
@@ -520,3 +529,201 @@ def test_one_coordinate_is_enough_for_a_model() -> None:
     tokenizer.add_special_tokens({"mask_token": "[MASK]", "pad_token": "[PAD]"})
     network = networks.small_masked_lm(len(tokenizer), width=32, num_layers=1, seed=0)
     assert masked_lm.MaskedLM.of(network, tokenizer).num_features == 1
+
+
+@pytest.mark.parametrize(("likelihood", "factor"), [(0.0, 1.05), (math.nan, 0.95)])
+def test_steps_grow_where_moves_are_taken_and_shrink_where_not(
+    monkeypatch, likelihood: float, factor: float
+) -> None:
+    """Short ones on a constant likelihood nearly all are; into what is no number, none is."""
+    steps, move = [], annealing._hamiltonian_move
+
+    def watched(chains, log_likelihood, beta, step, *rest):
+        steps.append(step.flatten()[0].item())
+        return move(chains, lambda z: log_likelihood(z) + likelihood, beta, step, *rest)
+
+    monkeypatch.setattr(annealing, "_hamiltonian_move", watched)
+    estimators.ais(BernoulliPCA(torch.zeros(3, 1)), torch.ones(1, 3), 50, 4, generator=generator())
+    assert steps == pytest.approx([0.2 * factor**k for k in range(3)])
+
+
+def test_a_gradient_that_is_no_number_is_of_the_run_that_is_named() -> None:
+    """√0 has a value and no slope: in the last of three runs, with as many numbers or with two."""
+    start = {"level": torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]])}
+    with pytest.raises(FloatingPointError, match="gradient of level is -?inf.* in run 2 of 3"):
+        fit.maximize(
+            start, lambda own, _: own["level"].sqrt().sum(1), num_epochs=1, learning_rate=0.1
+        )
+
+
+def test_trials_are_halved_along_one_direction() -> None:
+    seen = []
+
+    def narrow(at: Tensor) -> Tensor:
+        seen.append(at.item())
+        return -(1e4 * at.square() - 1.0).square().sum(dim=1)
+
+    bfgs.climb(torch.tensor([[0.03]], dtype=torch.float64), narrow, max_steps=1)
+    moved = torch.tensor(seen[1:]) - seen[0]
+    assert len(moved) > 3
+    torch.testing.assert_close(moved[1:] / moved[:-1], torch.full((len(moved) - 1,), 0.5))
+
+
+def test_mass_at_one_side_of_a_grid_is_seen() -> None:
+    """A long tail along one of two axes: at the sides of the square, hardly at its corners."""
+
+    def tail(z: Tensor) -> Tensor:
+        return -(1.0 + z[..., 0].square()).sqrt() - 0.5 * z[..., 1].square()
+
+    with pytest.warns(RuntimeWarning, match="edge holds"):
+        grids.log_integral(tail, torch.zeros(1, 2).double())
+
+
+def test_columns_of_a_table_are_of_one_length() -> None:
+    assert results.as_rows({"a": [1, 2], "b": torch.tensor([3, 4])})[1] == {"a": 2, "b": 4}
+    for columns in ({"a": [1, 2], "b": [3]}, {"a": [1], "b": [3, 4]}):
+        with pytest.raises(ValueError, match="zip"):
+            results.as_rows(columns)
+
+
+def test_a_target_is_proved_and_others_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    files.require_target(path)
+    assert path.parent.is_dir() and not path.exists()
+    with files.replacing(path) as partial:
+        partial.write_text("whole")
+    assert path.stat().st_mode & 0o777 == 0o644  # a temporary file is its owner's alone
+
+
+def test_a_kept_file_does_not_depend_on_the_order_of_what_it_belongs_to(tmp_path: Path) -> None:
+    for name, identity in (("one", {"a": 1, "b": 2}), ("other", {"b": 2, "a": 1})):
+        files.save_tensors(tmp_path / name, {"x": torch.ones(2)}, identity)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def test_a_package_outside_a_checkout_has_an_unknown_commit(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(files, "PACKAGE", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert files.provenance("none")["commit"] == "unknown"
+
+
+def test_four_words_in_a_row_are_four() -> None:
+    found = texts.labeled("written")[0]
+    assert {len(each.split()) for each in found} == {4}
+    assert all(any(four in sentence for sentence in texts._WRITTEN) for four in found)
+
+
+def test_a_vocabulary_has_no_capitals() -> None:
+    tokenizer = tokens.train_tokenizer(["Sun SUN sun", "A sun"], 40)
+    pieces = set(tokenizer.get_vocab()) - set(tokens.SPECIAL_TOKENS)
+    assert "sun" in pieces and pieces == {each.lower() for each in pieces}
+
+
+@pytest.mark.bad_input
+def test_a_wrong_call_is_refused_by_its_name() -> None:
+    """Where going on would give another error, or a number."""
+    x, ones = torch.rand(2, 3, dtype=torch.float64), torch.ones(1, 2).bool()
+    loadings = torch.ones(3, 1).double()
+    posterior = gaussian.LowRankPosterior.of(loadings, torch.tensor(1.0).double(), masks.subsets(3))
+    ids = torch.tensor([[0, 1]])
+    length = torch.tensor([2])
+    wrong: list[tuple[type[Exception], str, Callable[[], object]]] = [
+        (ValueError, r"such as \(2, 2, 1, 2\)", lambda: ConditionalTable(torch.zeros(3))),
+        (TypeError, "logits", lambda: ConditionalTable(torch.zeros(2, 2, 1, 2).long())),
+        (ValueError, "observed", lambda: symbolic.SymbolicTable(2).log_marginal([2])),
+        (TypeError, "model must", lambda: orders.exact("model", x)),
+        (TypeError, "like must", lambda: grids.gauss_hermite(1, 3).to(ids)),
+        (ValueError, "moment must", lambda: posterior.mean_log_conditional(torch.eye(2).double())),
+        (ValueError, "must increase", lambda: rates.crossover(x[0], torch.tensor([0.2, 0.1, 1.0]))),
+        (ValueError, r"in 0\.333\.\.1:", lambda: rates.crossover(x[0], height=2.0)),
+        (
+            ValueError,
+            r"schedule\(time\) must",
+            lambda: diffusion.speed(
+                lambda t: t if len(t) == 2 else t.sum(), torch.tensor([0.1, 0.5, 0.9])
+            ),
+        ),
+        (ValueError, "count from 0", lambda: tokens.Tokens(ids - 1, ids, ones, length)),
+        (ValueError, "count from 0", lambda: tokens.Tokens(ids, ids - 1, ones, length)),
+        (ValueError, "from 1 to L", lambda: tokens.Tokens(ids, ids, ones, length - 2)),
+        (ValueError, "shape must be", lambda: image_sets.Images(torch.ones(1, 8), (2, 2, 2))),
+        (ValueError, r"in \[0, 1\]", lambda: image_sets.Images(torch.tensor([[0.5, 1.5]]), (1, 2))),
+        (DataNotFoundError, "labels of mnist", lambda: image_sets.labels("mnist", "test")),
+    ]
+    for kind, message, call in wrong:
+        with pytest.raises(kind, match=message):
+            call()
+
+
+def test_data_that_diverge_are_for_the_fit_to_name() -> None:
+    """The posterior's doors let NaN through: a climb says at which epoch, and keeps what was before."""
+    loadings = torch.ones(3, 1).double()
+    posterior = gaussian.LowRankPosterior.of(loadings, torch.tensor(1.0).double(), masks.subsets(3))
+    lost = torch.full((1, 3), math.nan).double()
+    assert posterior.log_conditional(lost).isnan().any()
+    assert posterior.mean_log_conditional(lost.T @ lost).isnan().any()
+
+
+def test_a_probes_penalty_is_chosen_on_rows_it_was_not_fitted_to(monkeypatch) -> None:
+    from sklearn import model_selection
+
+    seen, search = [], model_selection.GridSearchCV
+    monkeypatch.setattr(
+        model_selection,
+        "GridSearchCV",
+        lambda *given, cv, **more: seen.extend(cv) or search(*given, cv=cv, **more),
+    )
+    y = torch.arange(24) % 2
+    x = torch.randn(24, 1, generator=generator()) + y[:, None]
+    probes.probe(x, probes.Labeled(x, y, torch.arange(24) >= 16))
+    ((fitted, held),) = seen
+    assert sorted([*fitted, *held]) == list(range(16)) and list(held) == [4, 9, 14]
+
+
+def test_ranks_of_many_rows_correlate_one_by_one() -> None:
+    from scipy import stats
+
+    a, b = torch.rand(2, 5, 3, 5, generator=generator())
+    found = probes.rank_correlation(a, b)
+    assert found.shape == (5, 3)
+    for k in range(5):
+        for j in range(3):
+            own = stats.spearmanr(a[k, j], b[k, j]).statistic
+            assert found[k, j].item() == pytest.approx(own, abs=1e-9)
+
+
+def test_a_supervised_network_learns_what_it_did_not_see() -> None:
+    """It looks along an axis that tells nothing, until the labels turn it."""
+
+    class Blind(torch.nn.Linear):
+        config = SimpleNamespace(hidden_size=1)
+
+    network = Blind(2, 1, bias=False)
+    with torch.no_grad():
+        network.weight[:] = torch.tensor([[0.0, 0.1]])
+    y = torch.arange(200) % 2
+    x = torch.randn(200, 2, generator=generator())
+    x[:, 0] += 6.0 * y
+    of = probes.Labeled(x, y, torch.arange(200) >= 100)
+    # Of 100 test rows at chance 0.65 is three errors away; seen, the classes are six apart: 0.998.
+    assert probes.probe(network(x).detach(), of) < 0.65
+    assert probes.supervised(network, of, 200, seed=1, features=lambda own, at: own(at)) > 0.95
+
+
+def test_matrices_move_with_the_momentum_they_were_given(monkeypatch) -> None:
+    seen = []
+
+    class Watched(torch.optim.Muon):
+        def step(self, closure=None):
+            seen.extend(group["momentum"] for group in self.param_groups)
+            return super().step(closure)
+
+    monkeypatch.setattr(probes, "Muon", Watched)
+    model = ViTMAE(networks.small_mae(8, 1, 4, width=16, seed=0), 0.1)
+    before = {n: w.detach().clone() for n, w in model.network.named_parameters()}
+    x = torch.rand(4, 1, 8, 8, generator=generator())
+    given = {"batch_size": 2, "learning_rate": 1e-3, "matrix_rate": 0.02}
+    probes.train(model, x, 4, generator(1), **given)
+    assert seen == [0.95] * 4
+    moved = {n for n, w in model.network.named_parameters() if not torch.equal(w, before[n])}
+    assert {n for n, w in before.items() if w.ndim == 2 and "layer" in n} <= moved
