@@ -326,6 +326,21 @@ class TestBestLaw:
         best = info.efficiency(1)[:-1].argmax()
         assert law[best] > 0.999 and abs(value - info.efficiency(1)[best]) < 1e-4
 
+    def test_the_unit_of_a_gradient_is_free(self) -> None:
+        """ψ → ψ/10⁶: H and J follow, the information does not; one size says nothing of one of two."""
+        eye, part = torch.eye(2).double(), torch.diag(torch.tensor([1.0, 0.0])).double()
+        found = []
+        for unit in (1.0, 1e-6):
+            info = Godambe(
+                eye,
+                unit * torch.stack([part, eye]),
+                torch.zeros(2, 2, 2, 2).double(),
+                unit**2 * torch.stack([part, 2.0 * eye]),
+            )
+            law, value, _ = info.best_law(num_steps=20)
+            found.append(torch.tensor([*law, value]))
+        torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=1e-9)
+
     def test_matrices_are_worth_more_than_numbers(self) -> None:
         """Two sizes, each precise where the other is not: information is not linear for numbers."""
         one, two = torch.diag(torch.tensor([1.0, 4.0])), torch.diag(torch.tensor([4.0, 1.0]))

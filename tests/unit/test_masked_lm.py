@@ -458,3 +458,26 @@ class TestTheBooksOwn:
         pieces = sorted(once.get_vocab(), key=once.get_vocab().get)
         assert pieces[:5] == list(data.tokens.SPECIAL_TOKENS)
         assert pieces[5:] == sorted(pieces[5:])
+
+
+def test_a_network_in_training_is_scored_without_dropout_and_left_as_it_was() -> None:
+    network = tiny()
+    for each in network.modules():
+        if isinstance(each, torch.nn.Dropout):
+            each.p = 0.5
+    one, mask = model(network), torch.tensor([[True, False, True]])
+    wanted = one.log_conditional(X, mask)
+    network.train()
+    assert torch.equal(one.log_conditional(X, mask), wanted) and network.training
+
+
+def test_only_what_is_hidden_meets_the_head_of_any_network() -> None:
+    """Its V logits a place are most of the memory: also where the class is not one of the two known."""
+    network, seen = tiny("distil").eval(), []
+    network.get_output_embeddings().register_forward_hook(
+        lambda _, given, __: seen.append(given[0].shape[:-1])
+    )
+    where = torch.tensor([[False, True, True], [False, False, True]])
+    with torch.no_grad():
+        assert masked_logits(network, X, where).shape == (3, len(PIECES))
+    assert seen == [(3,)]

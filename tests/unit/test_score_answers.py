@@ -49,6 +49,12 @@ class TestExactConditionals:
         assert found.comparable.all() and not found.merged.any()
         assert found.num_passes.tolist() == [4 * (15 if num_orders == 8 else 8)] * 5
 
+    def test_fewer_options_are_compared_as_well(self) -> None:
+        language, _, prompts, options = language_task()
+        found = score.answers(language.log_values, prompts[:2], [options[0][:2], options[1]])
+        assert found.num_tokens.tolist() == [[4, 4, 0, 0], [4, 4, 4, 4]]
+        assert found.comparable.tolist() == [True, True]
+
     def test_an_empty_prompt_leaves_the_whole_text(self) -> None:
         language = HMM.cyclic(num_features=5)
         x = language.sample(3, generator=generator(0))

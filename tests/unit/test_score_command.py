@@ -18,6 +18,7 @@ from tiny_bert import tiny, tokenizer
 
 from mpt_lml import ViTMAE, networks, score
 from mpt_lml.commands import lines
+from mpt_lml.commands.team import Team
 from mpt_lml.experiments import cli
 from mpt_lml.score import door
 
@@ -187,6 +188,26 @@ def test_a_missing_file_and_a_missing_model_are_one_line(folder, texts, tmp_path
     assert "nothing.txt cannot be read" in capsys.readouterr().err
     assert call(tmp_path / "nothing", "curve", texts) == 2
     assert "is not a folder" in capsys.readouterr().err
+
+
+def test_a_revision_is_the_one_that_is_loaded(folder, texts, capsys, monkeypatch) -> None:
+    seen, load = [], score.load
+
+    def watched(model: Any, **given: Any) -> score.Scorer:
+        seen.append(given.get("revision"))
+        return load(model, **given)
+
+    monkeypatch.setattr(score, "load", watched)
+    assert call(folder, "sentences", texts, "--masks", 2, "--revision", "v2") == 0
+    assert seen == ["v2"]
+
+
+def test_each_of_several_processes_has_a_gpu_of_its_own(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    several, single = Team(None, 1, 2), Team(None, 0, 1)
+    assert [several.device(each) for each in ("auto", "cuda", "cpu")] == ["cuda:1", "cuda:1", "cpu"]
+    assert [single.device(each) for each in ("auto", "cuda", "cpu")] == ["auto", "cuda", "cpu"]
 
 
 def test_lines_are_read_in_batches_of_any_size(folder) -> None:

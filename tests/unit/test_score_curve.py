@@ -145,6 +145,7 @@ def test_areas_in_their_three_units() -> None:
         *[(range(*each), True) for each in ((10, 91, 20), (10, 91, 10), (25, 76, 25))],
         *[(each, False) for each in ((15,), (15, 85), (1, 2, 3, 50, 99), (40, 50, 60))],
         *[(range(*each), False) for each in ((1, 51), (50, 100), (1, 100, 49), (10, 91, 40))],
+        (range(2, 99, 8), False),  # less than half a step is left at either end,
     ],
 )
 def test_an_area_needs_rates_all_over_the_range(rates: range, covers: bool) -> None:
@@ -298,6 +299,22 @@ def test_a_table_and_a_picture_of_the_curve() -> None:
         found.plot(ax, label="tiny")
         assert [line.get_linestyle() for line in ax.lines] == ["-", *["--"] * dashed]
         assert ax.lines[0].get_ydata() == pytest.approx(found.score.numpy())
+
+
+@pytest.mark.bad_input
+def test_one_text_has_no_jackknife_and_a_control_is_taken_or_not() -> None:
+    found = straight()
+    one = dataclasses.replace(
+        found,
+        raw=found.raw[:1],
+        control=found.control[:1],
+        hidden=found.hidden[:1],
+        num_features=found.num_features[:1],
+    )
+    with pytest.raises(ValueError, match="texts behind a jackknife"):
+        one.mean_rate()
+    with pytest.raises(TypeError, match="control must"):
+        found.mask_error(control="no")
 
 
 @pytest.mark.bad_input

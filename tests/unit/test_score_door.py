@@ -246,6 +246,11 @@ WRONG = {
         lambda: score.sentences(coin, [[0, 1, 2]]),
         r"ids must be 0\.\.1, but ids\[\d, 0\] is 2",
     ),
+    "ids that are none": (
+        lambda: score.load(coin).is_frame(torch.tensor([0.5])),
+        "ids must be a torch.int64 tensor",
+    ),
+    "no token at a time": (lambda: score.load(coin, max_tokens=0), "max_tokens must be in >= 1"),
     "a device that is none": (
         lambda: score.load(coin, device="tpu"),
         "device 'tpu' cannot be used",

@@ -57,6 +57,10 @@ def test_the_variance_is_that_of_the_other_half() -> None:
     other = score.images(network(), changed)
     assert other.variance[0] == pytest.approx(found.variance[0].item(), rel=1e-6)
     assert other.variance[1] != found.variance[1]
+    changed = X.clone()
+    changed[1::2] = 1 - changed[1::2]
+    other = score.images(network(), changed)
+    assert other.variance[1] == pytest.approx(found.variance[1].item(), rel=1e-6)
     same = score.images(network(), X, variance=found.variance[0].item())
     assert same.log_score[0] == found.log_score[0] and same.log_score[1] != found.log_score[1]
 
@@ -92,3 +96,15 @@ def test_refusals(tmp_path: Path) -> None:
         score.images(network(), 255 * X)
     with pytest.raises(ValueError, match="num_replicates must be in >= 2"):
         score.images(network(), X, num_replicates=1)
+    with pytest.raises(TypeError, match="x must"):
+        score.images(network(), X.numpy())
+
+
+def test_a_network_goes_where_it_is_asked_to(tmp_path: Path, monkeypatch) -> None:
+    network().save_pretrained(tmp_path)
+    module, asked = importlib.import_module("mpt_lml.score.images"), []
+    monkeypatch.setattr(module, "gpu", lambda: "cuda:3")
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, device: asked.append(device))
+    for device in ("auto", "cpu"):
+        module.load_mae(tmp_path, device=device)
+    assert asked == ["cuda:3", "cpu"]

@@ -75,6 +75,18 @@ def test_whole_orders_where_four_fit() -> None:
     assert single.log_score == four.log_score
 
 
+def test_two_orders_have_a_spread_and_one_stratum_a_masks_degrees() -> None:
+    found = score.sentences(by_table, [TEXT], num_masks=16, num_orders=2, pseudo=False)
+    assert found.inconsistency[0] > 0
+    # In one stratum the error is that of a mean of R numbers: R − 1 degrees, V²/(R − 1) = V²/4.
+    values = torch.randn(5, COUNT, generator=generator(), dtype=torch.float64)
+    hidden = (
+        torch.rand(5, COUNT, generator=generator(1)).argsort(dim=1) < torch.arange(2, 7)[:, None]
+    )
+    _, variance, fourth = estimate._area(values, hidden, values[0], 1)
+    assert fourth == pytest.approx(variance**2 / 4)
+
+
 @pytest.mark.parametrize("num_orders", [0, 3])  # strata; four orders
 def test_estimates_are_unbiased_and_their_errors_honest(num_orders: int) -> None:
     """600 draws: bias within five errors; the mean variance within five of its errors of the true one;
