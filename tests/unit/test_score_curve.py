@@ -315,6 +315,8 @@ def test_one_text_has_no_jackknife_and_a_control_is_taken_or_not() -> None:
         one.mean_rate()
     with pytest.raises(TypeError, match="control must"):
         found.mask_error(control="no")
+    with pytest.raises(ValueError, match="num_features must"):
+        dataclasses.replace(found, num_features=torch.tensor([10, 0]))
 
 
 @pytest.mark.bad_input

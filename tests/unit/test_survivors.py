@@ -16,9 +16,11 @@ from transformers import BertTokenizer
 import mpt_lml
 from mpt_lml import (
     PPCA,
+    VAE,
     BernoulliPCA,
     ConditionalTable,
     JointTable,
+    SymbolBERT,
     ViTMAE,
     bfgs,
     checkpoints,
@@ -565,7 +567,7 @@ def test_trials_are_halved_along_one_direction() -> None:
 
     bfgs.climb(torch.tensor([[0.03]], dtype=torch.float64), narrow, max_steps=1)
     moved = torch.tensor(seen[1:]) - seen[0]
-    assert len(moved) > 3
+    assert len(moved) > 2
     torch.testing.assert_close(moved[1:] / moved[:-1], torch.full((len(moved) - 1,), 0.5))
 
 
@@ -649,6 +651,46 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (ValueError, "shape must be", lambda: image_sets.Images(torch.ones(1, 8), (2, 2, 2))),
         (ValueError, r"in \[0, 1\]", lambda: image_sets.Images(torch.tensor([[0.5, 1.5]]), (1, 2))),
         (DataNotFoundError, "labels of mnist", lambda: image_sets.labels("mnist", "test")),
+        (ValueError, "num_features must", lambda: masks.subsets(0)),
+        (ValueError, "num_features must", lambda: masks.all_masks(0, 1)),
+        (
+            ValueError,
+            "num_features must",
+            lambda: masks.sample_masks(2, 0, masks.UniformSize(), generator=generator()),
+        ),
+        (
+            ValueError,
+            "num_masks must",
+            lambda: masks.UniformSize().sample(0, 3, generator=generator()),
+        ),
+        (
+            TypeError,
+            "order must be a torch.int64",
+            lambda: masks.nested_masks(torch.tensor([0.0, 1.0])),
+        ),
+        (
+            TypeError,
+            "a mean and a log-variance",
+            lambda: VAE(lambda x: (x, x, x), lambda z: z, num_features=1, latent_dim=1).encode(
+                x[:, :1]
+            ),
+        ),
+        (TypeError, "model must", lambda: estimators.area("model", x, 2, generator=generator())),
+        (
+            TypeError,
+            "model must",
+            lambda: estimators.ImportanceConditional("model", 4, generator=generator()),
+        ),
+        (
+            ValueError,
+            "b must",
+            lambda: fit.maximize(
+                {"a": torch.ones(2), "b": torch.ones(3)},
+                lambda own, _: own["a"] + own["b"].sum(),
+                num_epochs=1,
+                learning_rate=0.1,
+            ),
+        ),
     ]
     for kind, message, call in wrong:
         with pytest.raises(kind, match=message):
@@ -727,3 +769,25 @@ def test_matrices_move_with_the_momentum_they_were_given(monkeypatch) -> None:
     assert seen == [0.95] * 4
     moved = {n for n, w in model.network.named_parameters() if not torch.equal(w, before[n])}
     assert {n for n, w in before.items() if w.ndim == 2 and "layer" in n} <= moved
+
+
+def test_a_chain_starts_with_the_decoders_mean_where_it_does_not_see() -> None:
+    seen = []
+
+    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append(x.clone())
+        return x[..., :1] * 0, x[..., :1] * 0
+
+    model = VAE(encode, lambda z: 0 * z + torch.tensor([0.25, 0.75]), num_features=2, latent_dim=1)
+    chain = estimators.GibbsConditional(model, 1, generator=generator(), corrected=False)
+    chain.log_each(torch.tensor([[1.0, 0.0]]), torch.tensor([[True, False]]))
+    assert seen[0].flatten().tolist() == pytest.approx([1 / (1 + math.exp(-0.25)), 0.0])
+
+
+def test_the_books_bert_is_its_networks_softmax() -> None:
+    net = SymbolBERT(3, 4, 16, seed=1)
+    x, mask = torch.tensor([[0, 2, 1, 1]]), torch.tensor([[True, False, True, False]])
+    with torch.no_grad():
+        said = net.network(input_ids=torch.tensor([[3, 2, 3, 1]])).logits[0].double().exp()
+    wanted = [said[0, 0] / said[0].sum(), 1.0, said[2, 1] / said[2].sum(), 1.0]
+    assert net.log_each(x, mask)[0].exp().tolist() == pytest.approx([float(p) for p in wanted])
