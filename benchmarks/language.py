@@ -135,7 +135,7 @@ def compare(what: str, network: PreTrainedModel, model: MaskedLM, tokens: Tokens
         (share.square() * spread).sum().sqrt().item(),
         time.process_time() - start,
         mean,
-        (result.area("sentence").value / result.num_features.double().mean()).item(),
+        (result.area("sentence") / result.num_features.double().mean()).item(),
     )
 
 
@@ -228,8 +228,10 @@ def small_scores(num_sentences: int) -> Scores:
 
 def base(num_sentences: int) -> Comparison:
     """BERT-base at random initialization."""
+    from transformers import BertConfig, BertForMaskedLM
+
     tokenizer = networks.load_tokenizer(data.texts.bert_vocabulary())
-    network = networks.random_bert_base(seed=4)
+    network = networks.at_random(BertForMaskedLM, BertConfig(), seed=4)
     tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences, 512)
     model = MaskedLM.of(network, tokenizer, batch_tokens=2048)
     return compare("random BERT-base, AX", network, model, tokens)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mpt_lml import masks, networks, score
 from mpt_lml.score.blocks import Blocks
-from mpt_lml.score.door import afresh, silent
+from mpt_lml.score.door import afresh
 
 SENTENCES = (
     "She was alone in the house.",
@@ -65,7 +65,7 @@ def rows() -> list[dict[str, float | str]]:
         return torch.tensor([sum(each) for each in found])
 
     def pseudo(scorer: score.Scorer = scorer) -> Tensor:
-        return Blocks(scorer, 0, 0)([tokens], tokens.maskable, numbers, afresh, silent)[0][:, 0]
+        return Blocks(scorer, 0, 0)([tokens], tokens.maskable, numbers, afresh)[0][:, 0]
 
     half = score.load(network, tokenizer, precision="bfloat16")
 

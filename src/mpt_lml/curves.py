@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.results import MaskCurve
+from mpt_lml.results import MaskCurve, trapezoid_weights
 from mpt_lml.spec import require, require_sizes
 from mpt_lml.verdicts import mean_and_error
 
@@ -21,7 +21,6 @@ __all__ = [
     "exact_curve",
     "running_area",
     "sampled_curve",
-    "sampled_scores",
     "size_scores",
     "subset_curve",
     "subset_levels",
@@ -90,38 +89,13 @@ def sampled_curve(
     ``scheme``: fresh masks for every size (the paper's way), or one random order a replicate whose
     first M coordinates are the mask of size M. ``targets``: score every masked coordinate, or a random
     one of them; ``nested`` with ``one`` is the chain rule along each order. ``sizes`` are those to
-    visit, all of 1..D by default. Standard errors are over masks, with the data held fixed.
+    visit, all of 1..D by default. Standard errors are over masks, with the data held fixed; ``each``
+    of the curve is the score of every mask.
 
     >>> model, g = PPCA(torch.ones(9, 1), 0.2), torch.Generator().manual_seed(0)
-    >>> sampled_curve(model, torch.zeros(5, 9), 2, generator=g, sizes=[1, 9]).score.shape
-    torch.Size([2])
-    """
-    values = sampled_scores(
-        model, x, num_masks, generator=generator, scheme=scheme, targets=targets, sizes=sizes
-    ).cpu()
-    mean, error = mean_and_error(values, dim=1)
-    curve = MaskCurve(_grid(sizes, model), mean, error, model.num_features, num_masks)
-    if scheme == "independent":
-        return curve
-    _, area_error = mean_and_error(curve.area_weights() @ values)
-    return replace(curve, area_standard_error=area_error.item())
-
-
-def sampled_scores(
-    model: ConditionalModel,
-    x: Tensor,
-    num_masks: int,
-    *,
-    generator: torch.Generator,
-    scheme: Scheme = "independent",
-    targets: Targets = "all",
-    sizes: Sequence[int] | None = None,
-) -> Float[Tensor, "L P"]:
-    """The score of every mask behind :func:`sampled_curve`, mean over the data, nats, (L, P).
-
-    >>> model, g = PPCA(torch.ones(9, 1), 0.2), torch.Generator().manual_seed(0)
-    >>> sampled_scores(model, torch.zeros(5, 9), 2, generator=g).shape
-    torch.Size([9, 2])
+    >>> curve = sampled_curve(model, torch.zeros(5, 9), 2, generator=g, sizes=[1, 9])
+    >>> curve.score.shape, curve.each.shape
+    (torch.Size([2]), torch.Size([2, 2]))
     """
     require(locals(), "model ConditionalModel, x data, num_masks 1..")
     require(locals(), "scheme independent|nested, targets all|one")
@@ -131,10 +105,18 @@ def sampled_scores(
     ranks = ranks.view(-1, num_masks, model.num_features).expand(len(grid), -1, -1).to(x.device)
     mask = masks.from_ranks(ranks, grid[:, None])
     if targets == "all":
-        return size_scores(model, x, mask)
-    last = mask & ~masks.from_ranks(ranks, grid[:, None] - 1)
-    values = model.mean_log_conditional(x, mask.flatten(0, 1)).view(mask.shape)
-    return (values * last).sum(dim=-1)
+        values = size_scores(model, x, mask).cpu()
+    else:
+        last = mask & ~masks.from_ranks(ranks, grid[:, None] - 1)
+        found = model.mean_log_conditional(x, mask.flatten(0, 1)).view(mask.shape)
+        values = (found * last).sum(dim=-1).cpu()
+    mean, error = mean_and_error(values, dim=1)
+    curve = MaskCurve(grid, mean, error, model.num_features, num_masks, each=values)
+    if scheme == "independent":
+        return curve
+    weights = trapezoid_weights(grid, model.num_features).to(values)
+    _, area_error = mean_and_error(weights @ values)
+    return replace(curve, area_standard_error=area_error.item())
 
 
 def _grid(sizes: Sequence[int] | None, model: ConditionalModel) -> Int[Tensor, " L"]:

@@ -21,7 +21,7 @@ from mpt_lml.files import (
 from mpt_lml.results import History
 from mpt_lml.spec import require, require_answer
 
-__all__ = ["Checkpoint", "DivergedError", "descend", "maximize"]
+__all__ = ["Checkpoint", "descend", "maximize"]
 
 Parameters = Mapping[str, Tensor]
 Objective = Callable[[Parameters, Sequence[torch.Generator]], Tensor]
@@ -34,14 +34,6 @@ _RUN = "generators Sequence, generators* Generator, checkpoint? Checkpoint, prog
 def silent(items: Iterable[Any], description: str) -> Iterable[Any]:
     """Progress that shows nothing."""
     return items
-
-
-class DivergedError(RuntimeError):
-    """Objective or gradient is not finite at ``epoch`` (from 0); a checkpoint has the state before."""
-
-    def __init__(self, message: str, epoch: int) -> None:
-        super().__init__(message)
-        self.epoch = epoch
 
 
 def maximize(
@@ -68,8 +60,8 @@ def maximize(
 
     Returns a :class:`~mpt_lml.results.History` with ``values["objective"]`` (its last row is NaN) and
     everything tracked. Raises ``ValueError`` for counts or rates that are not positive,
-    ``CheckpointMismatchError`` for a file of another configuration and :class:`DivergedError` where
-    objective or gradient is not finite any more.
+    ``CheckpointMismatchError`` for a file of another configuration and ``FloatingPointError`` where
+    objective or gradient is not finite any more; a checkpoint then has the state before.
 
     >>> def objective(parameters, generators):
     ...     return -(parameters["level"] - 1).square()
@@ -182,7 +174,7 @@ def _require_finite(what: str, value: Tensor, epoch: int) -> None:
             f"the {what} is {value[bad[0]].item()} at epoch {epoch} in run {bad[0]} of {len(value)}; "
             "training stopped with the state before that epoch. A smaller learning rate may help."
         )
-        raise DivergedError(message, epoch)
+        raise FloatingPointError(message)
 
 
 @dataclass

@@ -22,7 +22,6 @@ from mpt_lml.spec import require, require_mask
 __all__ = [
     "LowRankPosterior",
     "condition_dense",
-    "conditional_divergence",
     "divergence",
     "log_density",
 ]
@@ -88,25 +87,6 @@ def divergence(p: Float[Tensor, "D D"], q: Float[Tensor, "*B D D"]) -> Float[Ten
     require_definite("q", q)
     centered = partial(MultivariateNormal, torch.zeros_like(p[0]), validate_args=False)
     return kl_divergence(centered(p), centered(q))
-
-
-def conditional_divergence(
-    p: Float[Tensor, "D D"], q: Float[Tensor, "D D"], mask: Bool[Tensor, " D"]
-) -> Float[Tensor, ""]:
-    """(1/M) Σ_{j∈A} E_p KL(p(x_j | x_R) ‖ q(x_j | x_R)) for the mask A, zero means, nats.
-
-    What the score of the mask loses in expectation when x follows N(0, p) and the model is N(0, q).
-
-    >>> conditional_divergence(torch.eye(2), 2 * torch.eye(2), torch.tensor([True, False]))
-    tensor(0.0966)
-    """
-    require(locals(), "p D D, q D D, bool mask D")
-    require_definite("p", p)
-    require_definite("q", q)
-    x = len(p) ** 0.5 * torch.linalg.cholesky(p).mT  # data whose second moment is p
-    (at_p, within_p), (at_q, within_q) = (condition_dense(x, 0 * x[0], c, mask) for c in (p, q))
-    square, v_p, v_q = (at_p - at_q).square().mean(dim=0), within_p.diagonal(), within_q.diagonal()
-    return 0.5 * ((v_q / v_p).log() + (v_p + square) / v_q - 1.0).mean()
 
 
 @dataclass(frozen=True)

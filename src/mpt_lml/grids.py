@@ -26,13 +26,9 @@ _MASS_TOLERANCE = 1e-3
 _LogJoint = Callable[[Float[Tensor, "*S N K"]], Float[Tensor, "*S N"]]
 
 
-class LostMassWarning(UserWarning):
-    """A grid does not hold the probability mass it should."""
-
-
 @dataclass(frozen=True)
 class Grid:
-    """Nodes (G, K) and log-weights (G,) for a standard normal prior, with a name for messages.
+    """Nodes (G, K) and log-weights (G,) for a standard normal prior.
 
     >>> Grid(torch.zeros(1, 2), torch.zeros(1)).sample(3, generator=torch.Generator()).shape
     torch.Size([3, 2])
@@ -40,10 +36,9 @@ class Grid:
 
     nodes: Float[Tensor, "G K"]
     log_weights: Float[Tensor, " G"]
-    name: str = "grid"
 
     def __post_init__(self) -> None:
-        require(vars(self), "nodes G K, log_weights G, name str", finite=False)
+        require(vars(self), "nodes G K, log_weights G", finite=False)
         require(vars(self), "nodes G K")
         if not (self.log_weights.logsumexp(dim=0).exp() - 1.0).abs() <= _MASS_TOLERANCE:
             raise ValueError("log_weights must be those of probabilities that sum to 1.")
@@ -65,7 +60,7 @@ class Grid:
     def to(self, like: Tensor) -> "Grid":
         """The same grid with the dtype and on the device of ``like``."""
         require_dtype("like", like)
-        return Grid(self.nodes.to(like), self.log_weights.to(like), self.name)
+        return Grid(self.nodes.to(like), self.log_weights.to(like))
 
 
 def trapezoid(latent_dim: int, nodes_per_axis: int, extent: float = 5.0) -> Grid:
@@ -232,7 +227,7 @@ def _product(axis: Tensor, log_weights: Tensor, latent_dim: int, name: str) -> G
             f"the grid {name} sees a mass of {mass:.4f} of a standard normal prior instead of 1; "
             "its weights were divided by that. Use more nodes or another extent."
         )
-    return Grid(nodes, total - math.log(mass), name)
+    return Grid(nodes, total - math.log(mass))
 
 
 def _require_axes(latent_dim: int, nodes_per_axis: int) -> None:
@@ -245,4 +240,4 @@ def _require_axes(latent_dim: int, nodes_per_axis: int) -> None:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, LostMassWarning, stacklevel=4)
+    warnings.warn(message, RuntimeWarning, stacklevel=4)

@@ -42,7 +42,7 @@ def at_random(build: Any, config: Any, *, seed: int) -> Any:
     >>> at_random(BertForMaskedLM, BertConfig(num_hidden_layers=1, **sizes), seed=4).training
     False
     """
-    require(locals(), "build Callable, seed 0..9223372036854775807")
+    require(locals(), "build Callable, seed 0..")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(config).eval()
@@ -52,13 +52,6 @@ def fingerprint(network: Any) -> str:
     """SHA-256 of a network's weights and of the configuration that says what they compute."""
     config = json.loads(network.config.to_json_string())
     return digest(json.dumps(config | {"transformers_version": None}), network.state_dict())
-
-
-def random_bert_base(vocab_size: int = 30522, *, seed: int) -> Any:
-    """BERT-base (110M parameters) with the weights it starts from, before any training."""
-    from transformers import BertConfig, BertForMaskedLM
-
-    return at_random(BertForMaskedLM, BertConfig(vocab_size=vocab_size), seed=seed)
 
 
 def random_twin(network: Any, *, seed: int) -> Any:
@@ -233,21 +226,6 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
     if bad := [name for name, each in network.named_parameters() if not each.isfinite().all()]:
         raise CheckpointError(f"{source} is damaged: {bad[0]} is not finite. Fetch it again.")
     return network.eval()
-
-
-def constant_scale(network: Any) -> Any:
-    """``network``, an ESM, changed so that a token it sees looks the same at every mask rate.
-
-    With ``token_dropout`` (Rives and others 2021) ESM shows zero at hidden places and multiplies
-    the rest by 0.88 over its share; here by 1, as in training on average. To set ``token_dropout``
-    to false alone would show the embedding of the mask token, which was never trained.
-    """
-    shown = network.esm.embeddings
-    network.config.token_dropout = shown.token_dropout = False
-    shown.word_embeddings.register_forward_hook(
-        lambda _, ids, found: found.masked_fill((ids[0] == shown.mask_token_id)[..., None], 0.0)
-    )
-    return network
 
 
 @contextmanager

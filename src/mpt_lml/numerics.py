@@ -17,9 +17,11 @@ def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
     return residual.square() * (-0.5 / variance) - 0.5 * (LOG_2PI + variance.log())
 
 
-def log_bernoulli(x: Tensor, logits: Tensor) -> Tensor:
-    """Log-probability of ``x``, zeros and ones, under Bernoulli(sigmoid(``logits``)), in nats."""
-    return x * logits - torch.nn.functional.softplus(logits)
+def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> Tensor:
+    """log p(x_d | decoder output), elementwise, in nats: Bernoulli logits where there is no variance."""
+    if noise_variance is None:
+        return x * output - torch.nn.functional.softplus(output)
+    return log_normal(x - output, torch.tensor(noise_variance, dtype=x.dtype, device=x.device))
 
 
 def chunks(total: int, bytes_per_item: int, budget: int = WORKING_BYTES) -> Iterator[slice]:

@@ -14,7 +14,8 @@ from torch.nn.functional import softplus
 
 from mpt_lml import grids, masks, scores
 from mpt_lml.gaussian import LowRankPosterior
-from mpt_lml.models.vae import Parameters, dense, log_likelihood
+from mpt_lml.models.vae import Parameters, dense
+from mpt_lml.numerics import log_likelihood
 from mpt_lml.spec import require, require_mask
 
 __all__ = ["curve", "exact", "linear_elbo", "log_marginal", "mixture", "sampled", "second_moment"]

@@ -5,15 +5,13 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.colors import is_color_like
-from torch import Tensor
 
 from mpt_lml.results import MaskCurve
 from mpt_lml.spec import require
 
-__all__ = ["convergence", "mask_curve", "use_style"]
+__all__ = ["mask_curve", "use_style"]
 
 
 def use_style() -> None:
@@ -25,14 +23,7 @@ def use_style() -> None:
         plt.style.use(path)
 
 
-def mask_curve(
-    curve: MaskCurve,
-    *,
-    ax: Axes,
-    label: str | None = None,
-    color: Any = None,
-    area: bool = False,
-) -> None:
+def mask_curve(curve: MaskCurve, *, ax: Axes, color: Any = None, area: bool = False) -> None:
     """Draw S(x; M), nats, against M on ``ax``, two standard errors shaded where there are any.
 
     ``area=True`` shades the area between curve and zero, which is log p(x) by Proposition 1.
@@ -41,12 +32,13 @@ def mask_curve(
     >>> sizes = torch.arange(1, 4)
     >>> mask_curve(MaskCurve(sizes, -1.0 * sizes, 0.0 * sizes, 3), ax=plt.figure().subplots())
     """
-    require(locals(), "curve MaskCurve, ax Axes, label? str, area bool")
-    _require_color(color)
+    require(locals(), "curve MaskCurve, ax Axes, area bool")
+    if color is not None and not is_color_like(color):
+        raise ValueError(f"color must be one that matplotlib knows, got {color!r}.")
     position = curve.num_masked.numpy()
     score, error = curve.score.numpy(), 2 * np.nan_to_num(curve.standard_error.numpy())
     marker = "o" if len(score) <= 30 else ""
-    (line,) = ax.plot(position, score, marker=marker, label=label, color=color)
+    (line,) = ax.plot(position, score, marker=marker, color=color)
     if error.any():
         ends = score - error, score + error
         ax.fill_between(position, *ends, color=line.get_color(), alpha=0.25, lw=0)
@@ -54,26 +46,3 @@ def mask_curve(
         ax.fill_between(position, 0.0, score, color=line.get_color(), alpha=0.15, lw=0)
     ax.set_xlabel("masked coordinates M")
     ax.set_ylabel("S(x; M)  [nats / coordinate]")
-
-
-def convergence(
-    difference: Float[Tensor, "runs P"], *, ax: Axes, label: str | None = None, color: str = "C0"
-) -> None:
-    """Draw LML minus estimate, nats, after 1..P masks per size: a faint line a run, and zero.
-
-    >>> import torch
-    >>> convergence(torch.zeros(5, 100), ax=plt.figure().subplots())
-    """
-    require(locals(), "difference R P, ax Axes, label? str")
-    _require_color(color)
-    masks_per_size = np.arange(1, difference.shape[1] + 1)
-    for index, row in enumerate(difference.numpy()):
-        ax.plot(masks_per_size, row, color=color, alpha=0.55, label=None if index else label)
-    ax.axhline(0.0, color="#444444", lw=1.0, ls="--")
-    ax.set_xlabel("masks per size P")
-    ax.set_ylabel("LML − estimate  [nats]")
-
-
-def _require_color(color: Any) -> None:
-    if color is not None and not is_color_like(color):
-        raise ValueError(f"color must be one that matplotlib knows, got {color!r}.")

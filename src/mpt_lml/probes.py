@@ -92,7 +92,7 @@ def scores_of(model: Any, x: Tensor, sizes: Sequence[int]) -> Tensor:
     g, count = torch.Generator().manual_seed(2), model.num_features
     drawn = [masks.sample_masks(len(x), count, size, generator=g) for size in sizes]
     found = torch.stack([scores.mask_score(model.log_each(x, m), m) for m in drawn]).double()
-    area = mean_and_error(torch.tensor(trapezoid_weights(np.array(sizes), count)) @ found)
+    area = mean_and_error(trapezoid_weights(sizes, count) @ found)
     return torch.stack([*area, *found[[sizes.index(m) for m in sizes_of(count)]].mean(dim=1)])
 
 

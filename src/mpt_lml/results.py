@@ -36,24 +36,22 @@ class Estimate(float):
         self.__dict__.update(fields, unit=unit)
         return self
 
-    @property
-    def value(self) -> float:
-        """The estimate as a plain float."""
-        return float(self)
-
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"an Estimate is immutable; cannot set {name!r}")
 
     def __repr__(self) -> str:
         if self.num_samples == 0:
-            return f"{self.value:.4f} {self.unit} (exact)"
-        return f"{self.value:.4f} ± {self.standard_error:.4f} {self.unit}"
+            return f"{self:.4f} {self.unit} (exact)"
+        return f"{self:.4f} ± {self.standard_error:.4f} {self.unit}"
 
 
-def trapezoid_weights(sizes: np.ndarray, num_features: int) -> np.ndarray:
-    """Weights of S at ``sizes`` in Σ_M S(M), M = 1..D: straight lines between, constant outside."""
+def trapezoid_weights(sizes: Any, num_features: int) -> Tensor:
+    """Weights (L,) of S at ``sizes`` in Σ_M S(M), M = 1..D: straight lines between, constant outside.
+
+    All are 1 where every size is there.
+    """
     every = np.arange(1, num_features + 1)
-    return np.array([np.interp(every, sizes, row).sum() for row in np.eye(len(sizes))])
+    return torch.tensor([np.interp(every, sizes, row).sum() for row in np.eye(len(sizes))]).double()
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,8 @@ class MaskCurve:
     ``score`` (L,) is S(x; M) in nats per masked coordinate at the increasing sizes ``num_masked``.
     ``standard_error`` (L,) is over masks, data held fixed: 0 for an exact curve, NaN where one mask a
     size was drawn. ``num_features`` is D, ``num_masks`` the masks a size (0: every mask);
-    ``area_standard_error`` that of :meth:`area` where sizes are not independent (nested masks).
+    ``area_standard_error`` that of :meth:`area` where sizes are not independent (nested masks);
+    ``each`` (L, P) the score of every mask that was drawn.
     Raises ``ValueError`` for other shapes and for sizes that do not increase within 1..D.
 
     >>> sizes = torch.arange(1, 4)
@@ -77,9 +76,10 @@ class MaskCurve:
     num_features: int
     num_masks: int = 0
     area_standard_error: float | None = None
+    each: Any = None
 
     def __post_init__(self) -> None:
-        require(vars(self), "int num_masked L, score L, standard_error L", finite=False)
+        require(vars(self), "int num_masked L, score L, standard_error L, each? L P", finite=False)
         require(vars(self), "num_features 1.., num_masks 0.., area_standard_error? [0,inf]~")
         require_finite("score", self.score)
         require_number("standard_error", self.standard_error.nan_to_num().min(), "[0,inf]")
@@ -98,21 +98,13 @@ class MaskCurve:
         """``"exact sum"`` when every size 1..D is there, otherwise ``"trapezoid"``."""
         return "exact sum" if len(self.num_masked) == self.num_features else "trapezoid"
 
-    def area_weights(self) -> Tensor:
-        """Weights (L,) such that the area is ``weights @ score``; all 1 with every size present.
-
-        The curve is a straight line between neighboring sizes and constant outside the grid.
-        """
-        weights = trapezoid_weights(self.num_masked.numpy(), self.num_features)
-        return torch.tensor(weights, dtype=self.score.dtype)
-
     def area(self) -> Estimate:
         """Area under the curve, sum over M = 1..D of S(x; M): log p(x) by Proposition 1, in nats.
 
         ``area_rule`` says whether it is the exact sum over all sizes or a trapezoid on a grid of
         them. The standard error covers the masks, not the error of the trapezoid.
         """
-        weights = self.area_weights()
+        weights = trapezoid_weights(self.num_masked, self.num_features).to(self.score)
         error = self.area_standard_error
         if error is None:
             error = (weights * self.standard_error).square().sum().sqrt().item()

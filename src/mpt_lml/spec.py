@@ -7,6 +7,7 @@ mask is boolean and **True means masked**; its complement is ``observed``.
 import functools
 import os
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -109,7 +110,8 @@ def _each(name: str, values: Any, check: Any) -> None:
 
 def _require_kind(name: str, value: object, kind: str) -> None:
     known: dict[str, Any] = {each.__name__: each for each in type(value).__mro__} | _KINDS
-    odd = isinstance(value, str | bytes | Tensor) and kind in ("Sequence", "Collection")
+    odd = isinstance(value, str | bytes | Tensor) or getattr(value, "shape", None) == ()
+    odd &= kind in ("bool", "Sequence", "Collection")  # NumPy has a bool, and arrays of no axis
     odd |= kind == "path" and isinstance(value, str) and not value
     if odd or kind not in known or not isinstance(value, known[kind]):
         raise TypeError(f"{name} must be of type {kind}, got {value!r}.")
@@ -157,7 +159,9 @@ def require_finite(name: str, value: Tensor) -> None:
 
 
 def require_binary(x: Tensor) -> None:
-    remedy = "Binarize with (pixels >= 0.5).to(pixels), or use a Gaussian likelihood."
+    remedy = (
+        "Binarize with (pixels >= 0.5).to(pixels), or use a Gaussian likelihood (a noise_variance)."
+    )
     require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
 
 
@@ -171,7 +175,7 @@ def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str =
     """Check that ``value`` is a single number, no bool, in "(0,inf)", "[0,1)~" (or NaN), ..."""
     low, high = map(float, legal.rstrip("~")[1:-1].split(","))
     number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
-    one = isinstance(number, int | float | Real) and not isinstance(number, bool)
+    one = isinstance(number, int | float | Real) and not isinstance(number, bool | Fraction)
     ends = [low] * ("[" in legal) + [high] * ("]" in legal)
     nan = "~" in legal and one and number != number
     if not one or not (low < number < high or number in ends or nan):
@@ -191,7 +195,7 @@ def require_count(name: str, value: int, low: int, high: int | None = None) -> N
     legal = f"{low}..{high}" if high is not None else f">= {low}"
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer ({legal}), got {value!r}.")
-    if value < low or (high is not None and value > high):
+    if not low <= value <= (2**63 - 1 if high is None else high):
         raise ValueError(f"{name} must be in {legal}, got {value}.")
 
 

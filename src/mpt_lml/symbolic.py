@@ -5,7 +5,7 @@ Coordinates are numbered 0..D−1. The coordinate at position t of an order o is
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import combinations, permutations, product
 
 import sympy as sp
@@ -81,20 +81,16 @@ class SymbolicTable(_SymbolicModel):
     """A joint table of D binary coordinates with 2^D positive symbols, at one point x.
 
     The entries need not sum to one: a probability is a sum of ``entries`` divided by the sum of all,
-    so the symbols range over every strictly positive table. ``x`` is D zeros and ones, the origin by
-    default. Raises ``ValueError`` for D < 1 or another x.
+    so the symbols range over every strictly positive table. x is the origin: what holds there holds
+    everywhere, by other names of the values. Raises ``ValueError`` for D < 1.
 
     >>> model = SymbolicTable(2)
     >>> model.log_conditional(1, (0,)), model.residual(model.score)
     (log(p_00) - log(p_00 + p_01), 0)
     """
 
-    def __init__(self, num_features: int, x: Sequence[int] | None = None) -> None:
+    def __init__(self, num_features: int) -> None:
         super().__init__(num_features)
-        require({"x": () if x is None else x}, "x* 0..1")
-        self.x = tuple(x) if x is not None else (0,) * num_features
-        if len(self.x) != num_features:
-            raise ValueError(f"x must be {num_features} zeros and ones. Got {self.x}.")
         self.entries: dict[tuple[int, ...], sp.Symbol] = {
             cell: sp.Symbol("p_" + "".join(map(str, cell)), positive=True)
             for cell in product((0, 1), repeat=num_features)
@@ -118,7 +114,7 @@ class SymbolicTable(_SymbolicModel):
     def _weight(self, observed: list[int]) -> sp.Expr:
         """Sum of the entries that agree with x on the observed coordinates."""
         cells = self.entries.items()
-        return sp.Add(*[e for cell, e in cells if all(cell[i] == self.x[i] for i in observed)])
+        return sp.Add(*[entry for cell, entry in cells if not any(cell[i] for i in observed)])
 
 
 class SymbolicGaussian(_SymbolicModel):

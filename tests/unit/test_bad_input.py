@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 from models import generator, random_bernoulli, random_hmm, random_ppca, random_table
 
 from mpt_lml import (
+    HMM,
     PPCA,
     ConditionalTable,
     JointTable,
@@ -22,6 +24,7 @@ from mpt_lml import (
     gaussian,
     grids,
     masks,
+    score,
     theory,
 )
 from mpt_lml.experiments import base, cli
@@ -197,12 +200,12 @@ CASES = {
         "permutation",
     ),
     "an unknown scheme": (
-        lambda: estimators.area(MODEL, X, 2, generator=generator(), scheme="shuffled"),
+        lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), scheme="shuffled"),
         ValueError,
         "shuffled",
     ),
     "unknown tokens": (
-        lambda: estimators.area(MODEL, X, 2, generator=generator(), targets="some"),
+        lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), targets="some"),
         ValueError,
         "some",
     ),
@@ -245,6 +248,26 @@ CASES = {
         ValueError,
         "targets must be 'all' or 'one', got 'some'",
     ),
+    "a count beyond 64 bits": (
+        lambda: masks.sample_masks(2**63, 4, 2, generator=generator()),
+        ValueError,
+        f"num_masks must be in >= 1, got {2**63}",
+    ),
+    "a fraction that no tensor takes": (
+        lambda: HMM.cyclic(preferred=Fraction(1, 2)),
+        TypeError,
+        r"preferred must be a single .*Fraction\(1, 2\)",
+    ),
+    "NumPy's own bool": (
+        lambda: score.pairs(lambda ids, mask: ids, [[0, 1]], [[0, 2]], pseudo=np.True_),
+        TypeError,
+        "pseudo must be of type bool, got np.True_",
+    ),
+    "an array of no axis": (
+        lambda: fit.maximize({"a": X}, lambda p, g: p["a"][:, 0], snapshots=np.array(1), **SHORTLY),
+        TypeError,
+        "snapshots must be of type Collection, got array",
+    ),
     "half a mask size": (
         lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), sizes=[2.7]),
         TypeError,
@@ -253,7 +276,7 @@ CASES = {
     "fewer symbols than the model's": (
         lambda: ConditionalTable.of(random_hmm(2, 3, 4), 2),
         ValueError,
-        r"num_values: the values 0\.\.1 have 0\.\d+ of p",
+        r"num_values: values 0\.\.1 have 0\.\d+ of p",
     ),
     "more symbols than the model's": (
         lambda: ConditionalTable.of(random_hmm(2, 3, 4), 5),

@@ -144,7 +144,7 @@ def test_modes_have_no_gradient_left() -> None:
     model = random_bernoulli(30, 2, 20, seed=8)
     x = model.sample(50, generator=generator(9))
     mode, precision = grids.find_modes(lambda z: model.log_joint(x, z), torch.zeros(50, 2).double())
-    p = model.logits(mode).sigmoid()
+    p = model.decode(mode)
     gradient = (x - p) @ model.loadings - mode
     assert gradient.abs().max() < 1e-6
     hessian = torch.einsum("nd,dk,dl->nkl", p * (1 - p), model.loadings, model.loadings)
@@ -212,14 +212,14 @@ class TestGrids:
     def test_a_coarse_grid_says_what_mass_it_sees(self) -> None:
         axis = torch.linspace(-5, 5, 4).double()
         mass = (torch.distributions.Normal(0.0, 1.0).log_prob(axis).exp().sum() * 10 / 3) ** 2
-        with pytest.warns(grids.LostMassWarning, match=f"4 × 4 on ±5 sees a mass of {mass:.4f} "):
+        with pytest.warns(RuntimeWarning, match=f"4 × 4 on ±5 sees a mass of {mass:.4f} "):
             grid = grids.trapezoid(2, 4)
         assert grid.log_weights.exp().sum().item() == pytest.approx(1, abs=1e-12)
 
     def test_an_adaptive_grid_that_is_too_narrow_warns(self) -> None:
         model = random_bernoulli(5, 2, 40)
         x = model.sample(4, generator=generator())
-        with pytest.warns(grids.LostMassWarning, match="edge holds"):
+        with pytest.warns(RuntimeWarning, match="edge holds"):
             model.adaptive_log_marginal(x, extent=1.0)
 
     def test_fine_grids_are_silent(self) -> None:

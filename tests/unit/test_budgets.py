@@ -13,13 +13,13 @@ ROOT = Path(__file__).parents[2]
 # siblings, PPCA at 256 coordinates, probes of text). Beside it the goal of CODE.md, with the 700
 # lines that scoring any masked model may take, and 300 for the results of Part V.
 LIMITS = {
-    "src/mpt_lml": (13_708, 8200),
-    "without experiments": (9131, 5500),
-    "experiments": (4577, 2700),
+    "src/mpt_lml": (13_150, 8200),
+    "without experiments": (8892, 5500),
+    "experiments": (4258, 2700),
     # The goal is from before the PDF, the paths with minutes and the student edition (500 lines).
     "book/_tools and book/_ext": (1610, 1100),
     "largest file": (300, 300),
-    "median file": (165, 150),
+    "median file": (164, 150),
 }
 
 
@@ -58,4 +58,4 @@ def test_the_package_only_shrinks() -> None:
 def test_a_line_too_many_is_seen() -> None:
     today = {name: limit for name, (limit, _) in LIMITS.items()}
     assert over(today) == {}
-    assert over(today | {"experiments": 4578}) == {"experiments": 4578}
+    assert over(today | {"experiments": 4259}) == {"experiments": 4259}

@@ -17,8 +17,7 @@ from mpt_lml.experiments.deep_vae import Masked
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
 
-ABLATION = recursion.Recursion.preset("quick")
-CONFIG = ABLATION.training((4, 44))
+CONFIG = recursion.Recursion.preset("quick")
 X = CONFIG.images()[:60]
 
 
@@ -70,7 +69,7 @@ def test_weighted_conditionals_approach_the_grids() -> None:
     many = objectives.partial(drawn, x, mask, normal(20_000, 2, 4, 2), 0.3)
     few = objectives.partial(drawn, x, mask, normal(1, 2, 4, 2), 0.3)
     for run in range(2):
-        model = vae.dense_model(drawn, run, "gaussian", 0.3)
+        model = vae.dense_model(drawn, run, 0.3)
         grid = GridConditional(model, grids.trapezoid(2, 61))
         exact = [
             6 * scores.mask_score(grid.log_conditional(x[run, i : i + 1], row[None]), row[None])
@@ -89,7 +88,7 @@ def test_the_partial_encoder_is_trained_by_its_own_bound() -> None:
     ours = torch.autograd.grad(value, [drawn[name] for name in names])
     bound = torch.zeros((), dtype=torch.float64)
     for run in range(2):
-        model = vae.dense_model(drawn, run, "gaussian", 0.3)
+        model = vae.dense_model(drawn, run, 0.3)
         seen = torch.where(mask[run], 0.0, x[run])
         inputs = torch.cat([seen, mask[run].double()], dim=-1)[None]
         own = {name: each[run : run + 1] for name, each in drawn.items()}
@@ -108,7 +107,7 @@ def test_the_log_mean_stands_over_draws_of_the_last_round() -> None:
     noise = normal(4, 2, 4, 2)  # two rounds; three draws in the second
     together = objectives.recursive(drawn, x, mask, noise, 0.3, samples=3)
     for run in range(2):
-        model, holes = vae.dense_model(drawn, run, "gaussian", 0.3), mask[run]
+        model, holes = vae.dense_model(drawn, run, 0.3), mask[run]
         mean, variance = model.encode(torch.where(holes, 0.0, x[run]))
         guess = model.decode(mean + variance.sqrt() * noise[0, run])
         mean, variance = model.encode(torch.where(holes, guess, x[run]))
@@ -167,7 +166,7 @@ def test_bad_noise_is_refused(name: str) -> None:
 
 def test_a_partial_encoder_is_told_that_all_is_seen() -> None:
     drawn, x = parameters(partial=True), normal(3, 6)
-    model = vae.dense_model(drawn, 1, "gaussian", 0.3)
+    model = vae.dense_model(drawn, 1, 0.3)
     assert (model.num_features, model.latent_dim) == (6, 2)
     own = {name: value[1:] for name, value in drawn.items()}
     inputs = torch.cat([x, torch.zeros_like(x)], dim=-1)[None]
@@ -180,15 +179,15 @@ def test_the_bias_of_a_score() -> None:
     """Large weights make the partial encoder's score the exact one; a single draw lies below it."""
     drawn = vae.dense_parameters(64, (5,), 2, generators=[generator(1), generator(2)], partial=True)
     drawn = {name: 0.5 * value.double() for name, value in drawn.items()}  # broad posteriors
-    few, config = X[:5].double(), dataclasses.replace(ABLATION, num_masks=1, repeats=20)
-    many = config.score_bias(Masked(partial="bound", samples=10_000), CONFIG, drawn, few)
-    one = config.score_bias(Masked(partial="score"), CONFIG, drawn, few)
+    few, config = X[:5].double(), dataclasses.replace(CONFIG, num_masks=1, repeats=20)
+    many = config.score_bias(Masked(partial="bound", samples=10_000), drawn, few)
+    one = config.score_bias(Masked(partial="score"), drawn, few)
     assert many.abs().max() < 0.02
     assert (one < -5 * many.abs().max()).all()
 
 
 def test_areas_of_the_exact_conditionals_have_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = vae.dense_model(parameters(), 0, "gaussian", 0.3)
+    model = vae.dense_model(parameters(), 0, 0.3)
     x, exact = normal(3, 6), deep_vae.on_grid(model)
     monkeypatch.setattr(recursion, "SIZES", (1, 3, 6))
     assert recursion.area_error(model, exact, x).abs().max() == 0
@@ -211,7 +210,6 @@ def test_widths_of_encoder_and_posterior() -> None:
         lambda z: z @ loadings.T,
         num_features=6,
         latent_dim=2,
-        likelihood="gaussian",
         noise_variance=0.3,
     )
     x = normal(4, 6)

@@ -135,9 +135,8 @@ def test_a_diverged_run_names_the_epoch_and_keeps_the_last_good_state(tmp_path: 
         return value * torch.tensor([1.0, math.nan, 1.0]) if calls == 13 else value
 
     checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS)
-    with pytest.raises(fit.DivergedError, match="nan at epoch 12 in run 1 of 3") as caught:
+    with pytest.raises(FloatingPointError, match="nan at epoch 12 in run 1 of 3"):
         run(objective=breaking, checkpoint=checkpoint)
-    assert caught.value.epoch == 12
     assert same(run(checkpoint=checkpoint), run())
 
 
@@ -147,7 +146,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(tmp_path: Path) -> 
         return (loadings - loadings.detach()).square().sum(dim=(1, 2)).sqrt()
 
     checkpoint = fit.Checkpoint(tmp_path / "run", SETTINGS)
-    with pytest.raises(fit.DivergedError, match="gradient of loadings is nan at epoch 0"):
+    with pytest.raises(FloatingPointError, match="gradient of loadings is nan at epoch 0"):
         run(objective=kinked, checkpoint=checkpoint)
     assert same(run(checkpoint=checkpoint), run())
 
@@ -286,5 +285,5 @@ class TestNetworks:
     def test_a_loss_that_is_not_finite_stops_it(self) -> None:
         network = torch.nn.Linear(1, 1)
         flat = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), lr=0.1))
-        with pytest.raises(fit.DivergedError, match="loss is nan at epoch 0"):
+        with pytest.raises(FloatingPointError, match="loss is nan at epoch 0"):
             fit.descend(network, lambda _: network.weight.sum() * math.nan, [flat], num_steps=3)

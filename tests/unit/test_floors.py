@@ -41,7 +41,7 @@ LEANS |= {(room, "spec") for room in ("results", "verdicts", "files")}
 # Rooms of several modules: all of them may import these, which import none of the others.
 BASES = {
     "data": "mpt_lml.data.places",
-    "models": "mpt_lml.models.base",
+    "models": ("mpt_lml.models.base", "mpt_lml.models.vae"),
     "score": tuple(f"mpt_lml.score.{name}" for name in ("door", "design", "estimate", "blocks")),
     "estimators": "mpt_lml.estimators.latent",
     "commands": ("mpt_lml.commands.lines", "mpt_lml.commands.team"),

@@ -9,12 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 from models import generator, random_hmm
+from safetensors.torch import load_file, save_file
 
 from mpt_lml import HMM, SymbolBERT, masks
+from mpt_lml.checkpoints import CheckpointError
 from mpt_lml.experiments import known_language
 from mpt_lml.experiments.base import Bench
-from mpt_lml.experiments.known_language import LAWS, KnownLanguage, Problem, Recipe
-from mpt_lml.files import CheckpointMismatchError
+from mpt_lml.experiments.known_language import LAWS, KnownLanguage, Problem
+from mpt_lml.files import CheckpointMismatchError, book_file
 
 pytest.importorskip("transformers")
 SOURCE = random_hmm(2, 3, 4, seed=8)
@@ -109,7 +111,7 @@ def test_the_source_does_not_differ_from_itself() -> None:
 def test_training_masks_follow_their_law(law: str) -> None:
     sizes = torch.cat(
         [
-            known_language.training_masks(law, 128, 16, generator(seed)).sum(dim=1)
+            masks.sample_masks(128, 16, LAWS[law], generator=generator(seed)).sum(dim=1)
             for seed in range(40)
         ]
     )
@@ -122,14 +124,14 @@ def test_training_masks_follow_their_law(law: str) -> None:
 
 
 def test_training_is_repeatable_and_learns() -> None:
-    recipe = Recipe(num_steps=150, batch_size=64, half_precision=False)
+    how = KnownLanguage(num_steps=150, batch_size=64, half_precision=False)
     problem = Problem(SOURCE, 500, 2, generator=generator(7))
     areas = []
     for _ in range(2):
         net = small()
         before = problem.compare(net)["gap"].item()
         watch = {"watch": lambda: problem.compare(net)["gap"], "watched": (0, 150)}  # noqa: B023
-        gaps = recipe.train(net, SOURCE, "uniform", seed=3, **watch)
+        gaps = how.train(net, SOURCE, "uniform", seed=3, **watch)
         assert gaps[0] == before
         areas.append(gaps[1].item())
     assert areas[0] == areas[1] < 0.3 * before
@@ -140,8 +142,8 @@ def test_half_precision_trains_the_same() -> None:
     areas = []
     for half in (False, True):
         net = small()
-        recipe = Recipe(num_steps=60, batch_size=64, half_precision=half)
-        recipe.train(net, SOURCE, "stratified", seed=3)
+        how = KnownLanguage(num_steps=60, batch_size=64, half_precision=half)
+        how.train(net, SOURCE, "stratified", seed=3)
         assert all(p.dtype == torch.float32 for p in net.network.parameters())
         areas.append(problem.compare(net)["gap"].item())
     assert areas[0] == pytest.approx(areas[1], rel=0.1)
@@ -154,6 +156,24 @@ def test_the_books_network_is_close_to_the_source() -> None:
     assert 2 * found["gap_error"] < found["gap"] < 0.4
 
 
+def test_weights_that_are_not_whole_are_refused(tmp_path) -> None:
+    """Whatever the file lacks would stay as it was drawn."""
+    whole, path = book_file("results/known_language.safetensors"), tmp_path / "net.safetensors"
+    weights = load_file(whole)
+    path.write_bytes(whole.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=f"{path} is damaged"):
+        SymbolBERT.load(path)
+    for name in list(weights)[::7]:
+        save_file({key: value for key, value in weights.items() if key != name}, path)
+        with pytest.raises(CheckpointError, match=f"{path} is .*of another network"):
+            SymbolBERT.load(path)
+    save_file(
+        {k: value[:1].clone() if "encoder" in k else value for k, value in weights.items()}, path
+    )
+    with pytest.raises(CheckpointError, match=f"{path} is damaged"):
+        SymbolBERT.load(path)
+
+
 def test_the_experiment_goes_on_from_its_files(tmp_path, monkeypatch) -> None:
     config = KnownLanguage.preset("quick", variants=())
     bench = Bench(folder=tmp_path)
@@ -163,7 +183,7 @@ def test_the_experiment_goes_on_from_its_files(tmp_path, monkeypatch) -> None:
     net = SymbolBERT.load(next(file for file in files if file.name.startswith("uniform")))
     found = Problem(HMM.cyclic(), 20, 2, generator=generator(10)).compare(net)
     assert first.arrays["gap/uniform"][0] == found["gap"]  # its weights lie beside its results
-    monkeypatch.setattr(Recipe, "train", None)  # calling it would fail
+    monkeypatch.setattr(KnownLanguage, "train", None)  # calling it would fail
     assert first.as_dict() == config.run(bench).as_dict()
     files[-1].unlink()
     with pytest.raises(TypeError):

@@ -182,7 +182,7 @@ def test_curves_and_estimators_take_it() -> None:
     ]
     torch.testing.assert_close(curve.score, torch.tensor(by_hand, dtype=torch.float64))
     estimate = estimators.area(conditionals, X, 4000, generator=generator())
-    assert abs(estimate.value - sum(by_hand)) < 5 * estimate.standard_error
+    assert abs(estimate - sum(by_hand)) < 5 * estimate.standard_error
 
 
 def test_bert_replacement_shows_some_tokens() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
-import torch
 from models import generator, random_ppca
 
 from mpt_lml import curves, plots
@@ -22,7 +21,7 @@ def test_the_curve_is_drawn_as_it_is() -> None:
     x = model.sample(4, generator=generator())
     curve = curves.sampled_curve(model, x, 10, generator=generator(1))
     _, ax = plt.subplots()
-    plots.mask_curve(curve, ax=ax, label="a", area=True)
+    plots.mask_curve(curve, ax=ax, area=True)
     (first,) = ax.lines
     assert first.get_xdata().tolist() == [1, 2, 3, 4, 5]
     assert first.get_ydata().tolist() == curve.score.tolist()
@@ -30,13 +29,6 @@ def test_the_curve_is_drawn_as_it_is() -> None:
     shaded = ax.collections[-1].get_paths()[0].vertices
     edge = {round(y, 12) for x, y in shaded if x == 3}
     assert edge == {0.0, round(curve.score[2].item(), 12)}
-
-
-def test_convergence_draws_one_line_a_run_and_zero() -> None:
-    _, ax = plt.subplots()
-    plots.convergence(torch.arange(6.0).view(2, 3), ax=ax, label="runs")
-    assert [line.get_ydata()[0] for line in ax.lines] == [0.0, 3.0, 0.0]
-    assert ax.get_legend_handles_labels()[1] == ["runs"]
 
 
 def test_figures_are_opaque_so_that_they_read_on_a_dark_page() -> None:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from mpt_lml import data, experiments
-from mpt_lml.experiments.table_2 import PRINTED, SETS, shape
+from mpt_lml.experiments import ledger
+from mpt_lml.experiments.table_2 import SETS, shape
 from mpt_lml.files import read_json
 
 ROOT = Path(__file__).parents[2]
@@ -48,9 +49,10 @@ def test_the_file_travels_with_the_package() -> None:
 def test_table_2_prints_the_stored_areas_cut_in_four_of_five_cases_that_can_tell() -> None:
     cut_printed, rounded_printed = [], []
     outcome = experiments.run("published-curves")
-    for kind, row in PRINTED.items():
-        for name, printed in zip(SETS, row, strict=False):
-            key = f"{kind}/{name}"
+    for kind in ("random", "pretrained"):
+        for name in SETS[:4]:  # SST-2 is in the files and not in the table
+            key, (value,) = f"{kind}/{name}", ledger.published([f"table-2/{kind}-{name}"])
+            printed = f"{value:.2f}"
             by_hand = 512 * 0.01 * sum(data.published_curves()[key].tolist())
             assert outcome.arrays[f"area/{key}"].item() == pytest.approx(by_hand, rel=1e-12)
             cut, rounded = f"{math.trunc(100 * by_hand) / 100:.2f}", f"{by_hand:.2f}"

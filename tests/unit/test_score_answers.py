@@ -182,14 +182,14 @@ def test_what_was_kept_is_not_asked_again() -> None:
     language, _, prompts, options = language_task()
     kept: dict = {}
 
-    def keep(name: str, work):  # type: ignore[no-untyped-def]
-        kept[name] = kept[name] if name in kept else work()
-        return kept[name]
+    def run(label: str, parts):  # type: ignore[no-untyped-def]
+        kept.update({name: work() for name, work in parts.items() if name not in kept})
+        return [kept[name] for name in parts]
 
     def never(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         raise AssertionError("asked again")
 
-    found = score.answers(language.log_values, prompts, options, keep=keep)
-    again = score.answers(never, prompts, options, keep=keep)
+    found = score.answers(language.log_values, prompts, options, run=run)
+    again = score.answers(never, prompts, options, run=run)
     assert kept and torch.equal(found.log_score, again.log_score)
     assert math.isfinite(found.log_score.sum())

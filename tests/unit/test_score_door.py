@@ -162,16 +162,46 @@ def test_what_is_kept_belongs_to_its_model(tmp_path: Path, monkeypatch: pytest.M
         calls.append(1)
         return {"value": torch.tensor(float(len(calls)))}
 
+    def once(run: door.Run) -> float:
+        (found,) = run("a part", {"part": work})
+        return found["value"].item()
+
     for scorer, seed, wanted in ((first, 0, 1), (first, 0, 1), (first, 1, 2), (second, 0, 3)):
-        assert scorer.keep(tmp_path, seed=seed)("part", work)["value"] == wanted
+        assert once(scorer.keep(tmp_path, seed=seed)) == wanted
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointMismatchError, match="damaged"):
-        first.keep(tmp_path, seed=0)("part", work)
+        once(first.keep(tmp_path, seed=0))
     named = score.load(chain().log_values, identity="the chain")
-    assert named.keep(tmp_path)("part", work)["value"] == 4
+    assert once(named.keep(tmp_path)) == 4
     monkeypatch.setattr(door, "versions", lambda: {"mpt-lml": "0.0.1"})  # with other defaults
-    assert named.keep(tmp_path)("part", work)["value"] == 5
+    assert once(named.keep(tmp_path)) == 5
+
+
+A, B = ["the cat sat", "a cat sat the dog"], ["the dog sat", "a cat sat a cat sat"]
+CALLS = {
+    "sentences": lambda s, x, **o: score.sentences(s, x, **o).log_score,
+    "curve": lambda s, x, seed=0, **o: score.curve(s, x, score.Design((50,), seed=seed), **o).raw,
+    "pairs": lambda s, x, **o: score.pairs(s, x, [f"{t[:-3]}cat" for t in x], **o).log_ratio,
+    "answers": lambda s, x, **o: score.answers(s, x[:1], [[" the cat", " a dog"]], **o).log_score,
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_what_is_kept_belongs_to_its_texts_and_settings(tmp_path: Path, kind: str) -> None:
+    """One folder, one scorer, nothing said of the texts: nothing comes back that is of others."""
+    scorer, call = score.load(network(), tokenizer()), CALLS[kind]
+    whole = call(scorer, A, run=scorer.keep(tmp_path))
+    before = sorted(tmp_path.iterdir())
+    assert torch.equal(call(scorer, A, run=scorer.keep(tmp_path)), whole)
+    assert sorted(tmp_path.iterdir()) == before
+    for texts, seed in ((B, 0), (A, 1)):
+        found = call(scorer, texts, seed=seed, run=scorer.keep(tmp_path))
+        assert torch.equal(found, call(scorer, texts, seed=seed))
+    with torch.no_grad():
+        next(scorer.network.parameters()).mul_(2.0)  # trained on, in place
+    found = call(scorer, A, run=scorer.keep(tmp_path))
+    assert torch.equal(found, call(scorer, A)) and not torch.equal(found, whole)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

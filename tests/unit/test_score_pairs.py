@@ -149,15 +149,15 @@ class TestPasses:
         x = language.sample(8, generator=generator(0))
         y = changed(x, [1, 2] * 4, 12)
 
-        def keep(name: str, work):  # type: ignore[no-untyped-def]
-            kept[name] = kept[name] if name in kept else work()
-            return kept[name]
+        def run(label: str, parts):  # type: ignore[no-untyped-def]
+            kept.update({name: work() for name, work in parts.items() if name not in kept})
+            return [kept[name] for name in parts]
 
         def never(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             raise AssertionError("asked again")
 
-        found = score.pairs(language.log_values, x, y, keep=keep)
-        again = score.pairs(never, x, y, keep=keep)
+        found = score.pairs(language.log_values, x, y, run=run)
+        again = score.pairs(never, x, y, run=run)
         assert len(kept) == 2 and torch.equal(found.log_ratio, again.log_ratio)
 
 

@@ -116,22 +116,20 @@ def test_what_was_kept_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys.modules["mpt_lml.score.sentences"], "PART_PASSES", 2 * 8 * 60)
     texts, kept, seen = [TEXT, TEXT[::-1], [1] * COUNT, [0] * COUNT], {}, []
 
-    def keep(name: str, work):
-        kept[name] = kept.get(name) or work()
-        return kept[name]
+    def run(label: str, parts):  # type: ignore[no-untyped-def]
+        seen.append((len(parts), label))
+        parts = {name.partition("@")[0]: work for name, work in parts.items()}
+        kept.update({name: work() for name, work in parts.items() if name not in kept})
+        return [kept[name] for name in parts]
 
-    def progress(items, what: str):
-        seen.append((len(items), what))
-        return items
-
-    whole = score.sentences(by_table, texts, keep=keep, progress=progress)
+    whole = score.sentences(by_table, texts, run=run)
     assert sorted(kept) == ["part-00000", "part-00001"] and seen == [(2, "texts")]
     kept["part-00001"]["scores"][:, 3] = 7.0
-    again = score.sentences(by_table, texts, keep=keep)
+    again = score.sentences(by_table, texts, run=run)
     assert torch.equal(again.log_score[:2], whole.log_score[:2])
     assert again.log_score[2:].tolist() == [7.0, 7.0]
     del kept["part-00001"]
-    assert torch.equal(score.sentences(by_table, texts, keep=keep).log_score, whole.log_score)
+    assert torch.equal(score.sentences(by_table, texts, run=run).log_score, whole.log_score)
 
 
 def test_a_network_is_scored_as_by_its_own_curve() -> None:

@@ -165,6 +165,22 @@ def test_other_weights_are_refused(name: str, tmp_path: Path, monkeypatch) -> No
         assert "its tokenizer is" in refused(name, state, model=str(net))
 
 
+@pytest.mark.parametrize("name", ["bert-curve", "table-2-pretrained"])
+def test_state_stays_in_its_folder(name: str, tmp_path: Path, monkeypatch) -> None:
+    """Sentences of a file have its path for a name, be it from the root or through a parent."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    path = tmp_path / "lines.txt"
+    path.write_text("the cat sat\na dog sat\n")
+    a_network(tmp_path / "net", name)
+    for place in (str(path), "../lines.txt", "../here/../lines.txt"):
+        options = {"model": str(tmp_path / "net"), "data_sets": (place,)}
+        first = run(name, Path("state"), **options)
+        assert first.as_dict() == run(name, Path("state"), **options).as_dict()
+    kept = {each for each in tmp_path.rglob("*.safetensors") if each.parent.name != "net"}
+    assert kept and all(each.is_relative_to(tmp_path / "here" / "state") for each in kept)
+
+
 def test_experiments_share_no_state(tmp_path: Path) -> None:
     same = {"data_sets": ("written",), "rates": tuple(range(5, 100, 10)), "num_sentences": 4}
     run("table-2-pretrained", tmp_path, **same)

@@ -22,7 +22,7 @@ from surface import SURFACE
 import mpt_lml
 
 BOOK = Path(__file__).parents[2] / "book"
-MOST = 135
+MOST = 126
 # What the docstring of a name that takes or gives tensors says of them.
 UNITS = re.compile(
     r"nats|bits|\bpixels?\b|seconds?|shape|\((?:\.{3}, )?[A-Z][\w, +*^−-]*\)|\bbool|probab"

@@ -17,7 +17,7 @@ from models import generator
 from safetensors.torch import load_file
 
 from mpt_lml import PPCA, ViTMAE, checkpoints, data, experiments, masks
-from mpt_lml.experiments import base, cli, ledger, patches, vit_mae
+from mpt_lml.experiments import base, cli, ledger, vit_mae
 from mpt_lml.experiments.base import Bench
 from mpt_lml.files import CheckpointMismatchError, book_file, read_json
 from mpt_lml.models.base import Grouped
@@ -228,7 +228,7 @@ def test_linear_models_are_those_of_the_package() -> None:
     """Subspace iteration against the closed form, and one mask's conditionals against Grouped."""
     x = data.images("digits").pixels
     test = data.images("digits", "test").pixels[:40]
-    models = patches.fit_ppca(x, (3, 20))
+    models = vit_mae.fit_ppca(x, (3, 20))
     for K, model in zip((3, 20), models, strict=True):
         exact = PPCA.fit_closed_form(x, K)
         expected = exact.log_marginal(test)
@@ -236,11 +236,12 @@ def test_linear_models_are_those_of_the_package() -> None:
         assert model.noise_variance.item() == pytest.approx(exact.noise_variance.item(), rel=1e-5)
     group, g = Grouped.patches(8, 8, 2), generator()
     for mask in masks.sample_masks(4, 16, 3, generator=g):
-        values = patches.log_conditional(models[1], test, mask[group])
+        values = vit_mae.log_conditional(models[1], test, mask[group])
         expected = Grouped(models[1], group).log_conditional(test, mask[None])[0]
         torch.testing.assert_close(values.sum(dim=1), expected.sum(dim=1))
     images = [each.view(-1, 1, 8, 8) for each in (x, test)]
-    found = patches.linear_curves(*images, 2, (3, 16), (20,), 4)
+    of = vit_mae._Images(*images, 2, 0, x.mean()[None], x.std()[None], 16, [3, 16])
+    found = vit_mae.Figure6(linear_dims=(20,), linear_masks=4)._linear(of)
     assert found["linear"].shape == (1, 2)
     everything = torch.ones(1, 16, dtype=torch.bool)  # one mask: every image has it
     by_pixel = Grouped(models[1], group).log_conditional(test, everything)[0].sum(dim=1) / 16

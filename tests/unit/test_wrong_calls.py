@@ -23,7 +23,6 @@ CALLS = int(os.environ.get("MPT_LML_WRONG_CALLS", "500"))
 # Public names without a case, and why.
 WITHOUT = {
     "ConditionalModel": "abstract; its methods are called on each model",
-    "fit.DivergedError": "an error",
     "data.CorruptDataError": "an error",
     "data.DataNotFoundError": "an error",
     "masks.UniformSize": "no argument; its methods are there",

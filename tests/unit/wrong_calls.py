@@ -251,7 +251,7 @@ def refused(error: BaseException, names: Iterable[str], value: Any) -> bool:
     if isinstance(error, RefusedError):
         return True
     if isinstance(error, ImportError) or not isinstance(
-        error, TypeError | ValueError | OSError | mpt_lml.fit.DivergedError
+        error, TypeError | ValueError | OSError | FloatingPointError
     ):
         return False
     last = error.__traceback__

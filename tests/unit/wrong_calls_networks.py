@@ -148,8 +148,8 @@ def reader(value: Any = READER) -> Kind:
 def scoring(**more: Kind) -> dict[str, Kind]:
     """What functions of ``score`` have in common."""
     own = {"model": function(coin, *FALSE)}
-    calls = {"keep": function(score.door.afresh), "progress": function(score.door.silent)}
-    return {**own, "tokenizer": optional(reader(None)), "seed": SEEDS, **calls, **more}
+    own |= {"tokenizer": optional(reader(None)), "run": function(score.door.afresh)}
+    return {**own, "seed": SEEDS, **more}
 
 
 # -- the table ------------------------------------------------------------------------------------

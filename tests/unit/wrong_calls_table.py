@@ -56,7 +56,8 @@ from mpt_lml import (
 from mpt_lml.estimators.conditionals import GibbsConditional, ImportanceConditional
 from mpt_lml.experiments import cli
 from mpt_lml.models import vae as vaes
-from mpt_lml.models.base import ConditionalModel, LatentVariableModel, TractableModel
+from mpt_lml.models.base import ConditionalModel, TractableModel
+from mpt_lml.models.vae import LatentVariableModel
 from mpt_lml.theory import diffusion, godambe, rates
 
 matplotlib.use("Agg")
@@ -70,7 +71,7 @@ QUIET = mpt_lml.FromFunction(lambda x, mask: torch.zeros(*x.shape, 3).log_softma
 LOOSE = mpt_lml.ConditionalTable(torch.zeros(4, 9, 2, 3))
 GROUPED = mpt_lml.Grouped(random_ppca(4, 2), torch.tensor([0, 0, 1, 1]))
 DENSE = vaes.dense_parameters(3, [4], 1, generators=[at()])
-VAE = vaes.dense_model(DENSE, 0, "bernoulli")
+VAE = vaes.dense_model(DENSE, 0)
 GRID = grids.trapezoid(1, 9)
 FIXED_GRID = mpt_lml.GridConditional(VAE, GRID.to(torch.ones(1)))
 FAMILY = godambe.GaussianFamily.ppca(torch.tensor([[1.0], [2.0], [3.0]]).double(), 0.5)
@@ -95,9 +96,8 @@ def like(model: Any, x: Tensor) -> Kind:
             else:
                 most = torch.tensor(getattr(model, "num_values", None) or 3)
             return bool(((v >= 0) & (v < most)).all())
-        bernoulli = isinstance(model, mpt_lml.BernoulliPCA) or getattr(
-            model, "likelihood", getattr(getattr(model, "model", None), "likelihood", "")
-        ) == "bernoulli"  # fmt: skip
+        latent = getattr(model, "model", model)
+        bernoulli = isinstance(latent, LatentVariableModel) and latent.noise_variance is None
         return not bernoulli or bool(((v == 0) | (v == 1)).all())
 
     return tensor(x, "0", also=also)
@@ -232,13 +232,12 @@ def _latent() -> dict[str, Case]:
             model.log_prior, z=tensor(0 * x[0, :1], lead=True, nan=True)
         )
         found[f"{name}.log_joint"] = case(model.log_joint, x=own, z=z, observed=optional(shown))
-    found["BernoulliPCA.logits"] = case(
-        BERNOULLI.logits, z=tensor(0 * PIXELS[0, :1], lead=True, nan=True)
+    found["BernoulliPCA.decode"] = case(
+        BERNOULLI.decode, z=tensor(0 * PIXELS[0, :1], lead=True, nan=True)
     )
     found["VAE.encode"] = case(VAE.encode, x=tensor(PIXELS[0].float(), lead=True, nan=True))
     found["VAE.decode"] = case(VAE.decode, z=tensor(0 * PIXELS[0, :1].float(), lead=True, nan=True))
     found["VAE.require_data"] = case(VAE.require_data, x=like(VAE, PIXELS.float()))
-    found["VAE.sample"] = case(VAE.sample, n=count(2), generator=generator())
     return found
 
 
@@ -374,8 +373,7 @@ def _models() -> dict[str, Case]:
             decoder=function(lambda z: z.expand(*z.shape[:-1], 3), lambda z: z, lambda z: z.sum()),
             num_features=count(3, 3, 3),
             latent_dim=count(1, 1, 1),
-            likelihood=choice("gaussian"),
-            noise_variance=number(0.5, 0.0),
+            noise_variance=optional(number(0.5, 0.0)),
         ),
         "SymbolBERT": case(
             mpt_lml.SymbolBERT,
@@ -482,17 +480,13 @@ def _curves() -> dict[str, Case]:
         "curves.sampled_curve": case(
             curves.sampled_curve, **both, **drawn, **how, sizes=optional(sizes([1, 3], 4))
         ),
-        "curves.sampled_scores": case(
-            curves.sampled_scores, **both, **drawn, **how, sizes=optional(sizes([1, 3], 4))
-        ),
         "curves.size_scores": case(curves.size_scores, **both, mask=mask(HIDDEN[None], "01")),
         "curves.running_area": case(curves.running_area, values=values),
-        "estimators.area": case(estimators.area, **both, **drawn, **how),
+        "estimators.area": case(estimators.area, **both, **drawn),
         "estimators.exact": case(estimators.exact, **known),
         "estimators.ordered_chain": case(
             estimators.ordered_chain, **both, num_orders=count(2), generator=generator()
         ),
-        "estimators.random_size": case(estimators.random_size, **both, **drawn),
         "estimators.exact_variance": case(
             estimators.exact_variance, **both, scheme=scheme, targets=choice("one", "all")
         ),
@@ -568,8 +562,6 @@ def _estimators() -> dict[str, Case]:
             estimators.at_mode,
             **both,
             observed=shown,
-            widen=number(1.2, 0.0),
-            prior_share=number(0.1, 0.0, 1.0, "[)"),
         ),
         "estimators.from_prior": case(estimators.from_prior, **both, observed=shown),
         "estimators.from_encoder": case(
@@ -734,12 +726,6 @@ def _gaussian() -> dict[str, Case]:
             mask=tensor(rows, also=some),
         ),
         "gaussian.divergence": case(gaussian.divergence, p=spd(SIGMA), q=spd(SIGMA, lead=True)),
-        "gaussian.conditional_divergence": case(
-            gaussian.conditional_divergence,
-            p=spd(SIGMA),
-            q=spd(SIGMA),
-            mask=tensor(rows, also=some),
-        ),
         "gaussian.LowRankPosterior.of": case(
             gaussian.LowRankPosterior.of,
             loadings=tensor(MODEL.loadings, "1", nan=True, lead=True, bare=True),
@@ -770,7 +756,6 @@ def _grids() -> dict[str, Case]:
             grids.Grid,
             nodes=tensor(nodes, "1"),
             log_weights=tensor(weights, also=_weights),
-            name=text(),
         ),
         "grids.Grid.sample": case(grid.sample, n=count(2), generator=generator()),
         "grids.Grid.to": case(
@@ -1093,12 +1078,6 @@ def _theory() -> dict[str, Case]:
             latent_dim=count(1, 0),
             noise_variance=number(0.2, 0.0),
         ),
-        "theory.rates.random_loadings_crossover": case(
-            rates.random_loadings_crossover,
-            num_features=count(20, 6),
-            latent_dim=count(5, 1, 19),
-            noise_variance=number(0.2, 0.0),
-        ),
         "theory.rates.sizes_and_weights": case(
             rates.sizes_and_weights,
             num_features=count(20, 3),
@@ -1158,7 +1137,6 @@ def _results() -> dict[str, Case]:
             ),
         ),
         "MaskCurve.area": case(CURVE.area),
-        "MaskCurve.area_weights": case(CURVE.area_weights),
         "MaskCurve.partial_sums": case(CURVE.partial_sums),
         "page.glue": case(
             page.glue,
@@ -1175,16 +1153,8 @@ def _results() -> dict[str, Case]:
             plots.mask_curve,
             curve=instance(lambda: CURVE, mpt_lml.MaskCurve),
             ax=_axes(),
-            label=optional(text()),
             color=_color(),
             area=flag(),
-        ),
-        "plots.convergence": case(
-            plots.convergence,
-            difference=tensor(torch.zeros(2, 5), "01"),
-            ax=_axes(),
-            label=optional(text()),
-            color=_color(),
         ),
         "data.Images": case(
             lambda pixels, shape: data.Images(pixels, shape).grid,
@@ -1258,14 +1228,11 @@ def _axes() -> Kind:
 def _symbolic() -> dict[str, Case]:
     model = symbolic.SymbolicTable(2)
     some = several([0], count(0, 0, 1), also=lambda v: len(set(v)) == len(v), least=0).but()
-    zeros = several([0, 1], count(1, 0, 1), also=lambda v: len(v) == 2)
-    inner = zeros.legal
     return {
         "symbolic.SymbolicGaussian": case(symbolic.SymbolicGaussian, num_features=count(2)),
         "symbolic.SymbolicTable": case(
             symbolic.SymbolicTable,
-            num_features=count(2, 2, 2),
-            x=optional(zeros.but(legal=lambda v: inner(v))),
+            num_features=count(2),
         ),
         "symbolic.SymbolicTable.log_marginal": case(
             model.log_marginal, observed=_set(optional(some))

@@ -83,18 +83,17 @@ def run(options: argparse.Namespace) -> None:
         }
         weights = networks.fingerprint(mae.network)
         about["model"] = {"weights": weights, "device": mae.device.type, **units}
-        keep = keep_in(team.folder, about) if team.folder else afresh
-        work = partial(score.images, mae, options.file, **given)
-        found = team.together(lambda progress: work(keep=keep, progress=progress))
+        kept = keep_in(team.folder, about) if team.folder else afresh
+        found = score.images(mae, options.file, run=team.together(kept), **given)
     else:
         loading = {name: getattr(options, name) or value for name, value in TEXT.items()}
         scorer = score.load(model, device=device, revision=options.revision, **loading)
         lines, faults = readable(options.file, options.kind, scorer, skip=options.skip)
         work = _work(options, lines, given)
         about["calls"] = files.digest(repr(work), {})
-        keep = scorer.keep(team.folder, **about) if team.folder else afresh
+        kept = scorer.keep(team.folder, **about) if team.folder else afresh
         try:
-            found = team.together(lambda progress: work(scorer, keep=keep, progress=progress))
+            found = work(scorer, run=team.together(kept))
         except ValueError as error:
             if number := re.search(r"\b(?:pair|text|prompt) (\d+)", str(error)):
                 where = f"{options.file}, line {lines[int(number[1])].number}"

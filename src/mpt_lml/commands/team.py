@@ -1,17 +1,15 @@
 """Several processes that score together: each does its share, all then read the rest."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import distributed
 from tqdm.auto import tqdm
 
 from mpt_lml.files import require_writable
-from mpt_lml.score.door import Progress
+from mpt_lml.score.door import Part, Parts, Run
 
 
 @dataclass
@@ -40,31 +38,20 @@ class Team:
         local = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
         return local if there and asked != "cpu" and self.size > 1 else asked
 
-    def together(self, work: Callable[[Progress], Any]) -> Any:
-        """``work`` with its loops shared: one loop more at every turn is there for all to read."""
-        whole = 0 if self.size > 1 else None
-        while True:
-            try:
-                return work(self.progress(whole))
-            except _Shared:
-                distributed.barrier()
-                whole = (whole or 0) + 1
+    def together(self, run: Run) -> Run:
+        """``run`` of the own share, with a bar; parts of others are read when all are done."""
 
-    def progress(self, whole: int | None = None) -> Progress:
-        """Of every loop its items with a bar; of the first that is not ``whole``, the own share."""
-        seen = 0
+        def shared(label: str, parts: Parts) -> list[Part]:
+            own = list(parts.items())[self.rank :: self.size]
+            hidden = None if self.rank == 0 else True
+            found = [
+                part
+                for name, work in tqdm(own, desc=label, disable=hidden, leave=False)
+                for part in run(label, {name: work})
+            ]
+            if self.size == 1:
+                return found
+            distributed.barrier()
+            return run(label, parts)
 
-        def progress(items: Iterable[Any], name: str) -> Iterator[Any]:
-            nonlocal seen
-            seen += 1
-            shared = whole is not None and seen > whole
-            own = list(items)[self.rank :: self.size] if shared else items
-            yield from tqdm(own, desc=name, disable=None if self.rank == 0 else True, leave=False)
-            if shared:
-                raise _Shared
-
-        return progress
-
-
-class _Shared(Exception):
-    """The own share of a loop is done."""
+        return shared

@@ -112,9 +112,8 @@ def _read_idx(folder: Path, split: str) -> np.ndarray:
     """Pixels (N, H, W) or labels (N,) of one IDX file as published, checked against its MD5."""
     path = folder / _SETS[folder.name][split]["file"]
     if not path.is_file():
-        raise DataNotFoundError(
-            f"{path.name} is missing in {folder}: it needs the IDX files as published."
-        )
+        said = f"{path.name} is missing in {folder}"
+        raise DataNotFoundError(f"{said}: it needs the IDX files as published.")
     raw = gzip.decompress(checked(path, _SETS[folder.name][split]["md5"]))
     axes = raw[3]  # IDX: two zero bytes, the type, the number of axes, then their lengths
     shape = np.frombuffer(raw, dtype=">i4", count=axes, offset=4)
@@ -166,9 +165,8 @@ def _read_tar(path: Path) -> np.ndarray:
 
 def _from_hub(name: str, split: Split) -> np.ndarray:
     about = _SETS[name]
-    missing = not_found(
-        name, f"{name}/{about.get('file', '*.gz')}", about["hub"], "images('digits')"
-    )
+    place = f"{name}/{about.get('file', '*.gz')}"
+    missing = not_found(name, place, about["hub"], "images('digits')")
     rows = from_hub(missing, about["hub"], split=about.get("split", split))
     mode = "RGB" if "side" in about else "L"
     return np.stack([np.asarray(picture.convert(mode)) for picture in rows[about["column"]]])

@@ -32,16 +32,14 @@ def local(place: str) -> Path | None:
     return path if path.exists() else None
 
 
-def checked(
-    path: Path, expected: str, remedy: str = "fetch it again", content: bytes = b""
-) -> bytes:
+def checked(path: Path, expected: str, how: str = "fetch it again", content: bytes = b"") -> bytes:
     """The bytes of a file, or the ``content`` taken from it, if the checksum is the published one."""
     content, algorithm = content or path.read_bytes(), "md5" if len(expected) == 32 else "sha256"
     found = hashlib.new(algorithm, content).hexdigest()
     if found != expected:
         raise CorruptDataError(
             f"{path} is not the published file: its {algorithm.upper()} is {found}, expected "
-            f"{expected} ({len(content)} bytes read). It may be truncated; {remedy}."
+            f"{expected} ({len(content)} bytes read). It may be truncated; {how}."
         )
     return content
 

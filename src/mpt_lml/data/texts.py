@@ -48,9 +48,8 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
             raise CorruptDataError(f"{name} is empty: it has no line of text.")
         return Sentences(lines)
     if name not in NAMES:
-        raise ValueError(
-            f"unknown sentences {name!r}; there are {', '.join(NAMES)}, or name a file of lines."
-        )
+        said = f"unknown sentences {name!r}; there are {', '.join(NAMES)}, or name a file of lines."
+        raise ValueError(said)
     if name == "written":
         return Sentences(_WRITTEN)
     if name in _GLUE:
@@ -135,10 +134,8 @@ def _glue(name: str) -> Sentences:
                 )
         columns = [tuple(row[each].strip() for row in cells) for each in table["columns"]]
     if len(columns[0]) != table["num_rows"]:
-        raise CorruptDataError(
-            f"{path or hub} has {len(columns[0])} rows of {name}, expected {table['num_rows']}. It "
-            "may be truncated; fetch it again."
-        )
+        said = f"{path or hub} has {len(columns[0])} rows of {name}, expected {table['num_rows']}."
+        raise CorruptDataError(f"{said} It may be truncated; fetch it again.")
     if path is not None:
         content = "\n".join(map("\t".join, zip(*columns, strict=True))).encode()
         checked(path, table["columns_sha256"], content=content)

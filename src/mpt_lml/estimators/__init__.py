@@ -1,7 +1,7 @@
 """Estimates of log p(x), and of conditionals that have no closed form."""
 
 from mpt_lml.estimators.annealing import ais, annealed_evidence
-from mpt_lml.estimators.area import area, exact, exact_variance, ordered_chain, random_size
+from mpt_lml.estimators.area import area, exact, exact_variance, ordered_chain
 from mpt_lml.estimators.conditionals import GibbsConditional, ImportanceConditional
 from mpt_lml.estimators.latent import at_mode, from_encoder, from_prior, iwae, log_weights
 
@@ -19,5 +19,4 @@ __all__ = [
     "iwae",
     "log_weights",
     "ordered_chain",
-    "random_size",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mpt_lml import objectives
 from mpt_lml.estimators.latent import from_prior, log_mean_weight, mean_over_data
-from mpt_lml.models.base import LatentVariableModel
+from mpt_lml.models.vae import LatentVariableModel
 from mpt_lml.results import Estimate
 from mpt_lml.spec import require
 

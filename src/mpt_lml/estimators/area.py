@@ -1,21 +1,20 @@
-"""Estimates of log p(x) from conditionals: exact, areas of curves, along orders, at one random size.
+"""log p(x) from conditionals: exact, areas of curves, along orders, and how far masks spread them.
 
 Those with masks are unbiased for every P; errors are over masks, the data held fixed; mean, nats.
 """
 
 import itertools
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from mpt_lml import curves, masks, scores
-from mpt_lml.curves import Scheme, Targets
+from mpt_lml.curves import Targets
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import Estimate
 from mpt_lml.spec import require, require_enumerable
-from mpt_lml.verdicts import mean_and_error
 
 
 def exact(model: TractableModel, x: Tensor) -> Estimate:
@@ -29,26 +28,17 @@ def exact(model: TractableModel, x: Tensor) -> Estimate:
 
 
 def area(
-    model: ConditionalModel,
-    x: Tensor,
-    num_masks: int,
-    *,
-    generator: torch.Generator,
-    scheme: Scheme = "independent",
-    targets: Targets = "all",
+    model: ConditionalModel, x: Tensor, num_masks: int, *, generator: torch.Generator
 ) -> Estimate:
     """Area of the sampled curve with ``num_masks`` masks a size (paper, Proposition 1).
 
-    The defaults are the paper's estimator; see :func:`mpt_lml.curves.sampled_curve` for the rest.
+    The paper's estimator; see :func:`mpt_lml.curves.sampled_curve` for others.
 
     >>> model, x = PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2)
     >>> area(model, x, 3, generator=torch.Generator().manual_seed(0))
     -1.8379 ± 0.0000 nats
     """
-    curve = curves.sampled_curve(
-        model, x, num_masks, generator=generator, scheme=scheme, targets=targets
-    )
-    return curve.area()
+    return curves.sampled_curve(model, x, num_masks, generator=generator).area()
 
 
 def ordered_chain(
@@ -64,24 +54,8 @@ def ordered_chain(
     0.0
     """
     require(locals(), "num_orders 1..")
-    return area(model, x, num_orders, generator=generator, scheme="nested", targets="one")
-
-
-def random_size(
-    model: ConditionalModel, x: Tensor, num_masks: int, *, generator: torch.Generator
-) -> Estimate:
-    """D times the score of masks of uniformly random size (Uria et al. 2014; paper, Discussion).
-
-    >>> model, x = PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2)
-    >>> random_size(model, x, 3, generator=torch.Generator().manual_seed(0))
-    -1.8379 ± 0.0000 nats
-    """
-    require(locals(), "model ConditionalModel, x data, num_masks 1..")
-    num_features = model.num_features
-    mask = masks.sample_masks(num_masks, num_features, masks.UniformSize(), generator=generator)
-    values = num_features * curves.size_scores(model, x, mask.to(x.device)[None])[0]
-    mean, error = mean_and_error(values)
-    return Estimate(mean.item(), error.item(), num_masks)
+    one: Any = {"scheme": "nested", "targets": "one"}
+    return curves.sampled_curve(model, x, num_orders, generator=generator, **one).area()
 
 
 def exact_variance(

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml.estimators.latent import ProposalRule, at_mode
-from mpt_lml.models.base import ConditionalModel, LatentVariableModel
-from mpt_lml.models.vae import VAE
+from mpt_lml.models.base import ConditionalModel
+from mpt_lml.models.vae import VAE, LatentVariableModel
 from mpt_lml.spec import require
 
 
@@ -73,10 +73,8 @@ class GibbsConditional(_EstimatedConditional):
     for any encoder (Metropolis-within-Gibbs, Mattei & Frellsen 2018). Hidden coordinates start at the
     decoder's mean at z = 0, half of the steps are thrown away. Raises ``TypeError`` without an encoder.
 
-    >>> settings = {"num_features": 2, "latent_dim": 1, "likelihood": "bernoulli"}
-    >>> model = VAE(
-    ...     lambda x: (0 * x[..., :1],) * 2, lambda z: z.new_zeros(*z.shape[:-1], 2), **settings
-    ... )
+    >>> nothing, zero = lambda x: (0 * x[..., :1],) * 2, lambda z: z.new_zeros(*z.shape[:-1], 2)
+    >>> model = VAE(nothing, zero, num_features=2, latent_dim=1)
     >>> chain = GibbsConditional(model, 4, generator=torch.Generator(), corrected=True)
     >>> chain.log_conditional(torch.ones(1, 2), torch.tensor([[True, False]])).exp()
     tensor([[[0.5000, 1.0000]]])

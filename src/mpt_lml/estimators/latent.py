@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import grids
-from mpt_lml.models.base import LatentVariableModel
-from mpt_lml.models.vae import VAE
+from mpt_lml.models.vae import VAE, LatentVariableModel
 from mpt_lml.numerics import LOG_2PI, chunks
 from mpt_lml.results import Estimate
 from mpt_lml.spec import require
@@ -79,8 +78,7 @@ def from_encoder(model: LatentVariableModel, x: _Data, observed: _Observed) -> G
     An encoder has never seen holes: what it says of a filled-in datum may be far from p(z | x_R) and
     too narrow for weights of finite variance. Raises ``TypeError`` for a model without an encoder.
 
-    >>> settings = {"num_features": 2, "latent_dim": 2, "likelihood": "bernoulli"}
-    >>> model = VAE(lambda x: (x, 0 * x), lambda z: z, **settings)
+    >>> model = VAE(lambda x: (x, 0 * x), lambda z: z, num_features=2, latent_dim=2)
     >>> from_encoder(model, torch.ones(1, 2), None).mean
     tensor([[1., 1.]])
     """
@@ -94,24 +92,17 @@ def from_encoder(model: LatentVariableModel, x: _Data, observed: _Observed) -> G
     return GaussianProposal(mean, torch.diag_embed(variance.sqrt()))
 
 
-def at_mode(
-    model: LatentVariableModel,
-    x: _Data,
-    observed: _Observed,
-    *,
-    widen: float = 1.2,
-    prior_share: float = 0.1,
-) -> GaussianProposal:
-    """The normal at the mode of p(z | x_R) with its curvature, ``widen`` times as wide.
+def at_mode(model: LatentVariableModel, x: _Data, observed: _Observed) -> GaussianProposal:
+    """The normal at the mode of p(z | x_R) with its curvature, 1.2 times as wide.
 
-    Wider than the Laplace approximation, because posteriors have heavier tails, and with a share of
-    draws from the prior, which see other modes. The search starts at z = 0 or, where that is more
+    Wider than the Laplace approximation, because posteriors have heavier tails, and with a tenth of
+    the draws from the prior, which see other modes. The search starts at z = 0 or, where that is more
     probable, at the encoder's mean.
 
     >>> at_mode(BernoulliPCA(torch.zeros(3, 2)), torch.ones(1, 3), None).mean
     tensor([[0., 0.]])
     """
-    require(locals(), f"{_SPEC}, widen (0,inf), prior_share [0,1)")
+    require(locals(), _SPEC)
     start = x.new_zeros(len(x), model.latent_dim)
     if isinstance(model, VAE):
         with torch.no_grad():
@@ -121,7 +112,7 @@ def at_mode(
     joint = partial(model.log_joint, x, observed=observed)
     mode, precision = grids.find_modes(joint, start, tolerance=1e-4, accepted=0.1)
     factor = torch.linalg.inv(torch.linalg.cholesky(precision)).mT
-    return GaussianProposal(mode, widen * factor, prior_share)
+    return GaussianProposal(mode, 1.2 * factor, prior_share=0.1)
 
 
 def log_weights(

@@ -8,20 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import curves, masks, objectives
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import NOISE_VARIANCE, paper_masks, paper_problem, seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.convergence import NOISE_VARIANCE, paper_masks, paper_problem
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.theory.rates import random_loadings_curve
 
 
-@experiment(
-    "figure-4",
-    cost="about 15 s",
-    quick={"num_data": 50, "num_features": 20}
-    | {"panels": (("left", 2, 1), ("center", 2, 10), ("right", 10, 5))},
-    gpu=False,
-)
-class Figure4(Experiment):
+class Figure4(Experiment, name="figure-4", cost="about 15 s", gpu=False):
     """Figure 4: area under the mask-rate curve at D = 200.
 
     Three panels as (K, P), on the paper's own draw and on data from the model with the same loadings.
@@ -29,15 +22,15 @@ class Figure4(Experiment):
     draw in (paper, model): ``score/PANEL/DRAW`` (seeds, D), ``lml/PANEL/DRAW`` ().
     """
 
-    num_data: int = 1000
-    num_features: int = 200
-    panels: tuple[tuple[str, int, int], ...] = (
-        ("left", 5, 1),
-        ("center", 5, 100),
-        ("right", 50, 5),  # the authors' published command draws five masks a size here
+    num_data: int = setting(1000, quick=50)
+    num_features: int = setting(200, quick=20)
+    panels: tuple[tuple[str, int, int], ...] = setting(
+        # The authors' published command draws five masks a size on the right.
+        (("left", 5, 1), ("center", 5, 100), ("right", 50, 5)),
+        quick=(("left", 2, 1), ("center", 2, 10), ("right", 10, 5)),
     )
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         arrays: dict[str, Tensor] = {}
         findings: dict[str, Finding] = {}
         used: list[Tensor] = []
@@ -55,7 +48,7 @@ class Figure4(Experiment):
                 arrays[f"lml/{panel}/{draw}"] = model.log_marginal(x).mean()
             area = arrays[f"score/{panel}/paper"].sum(dim=1)
             findings[f"fig-4-{panel}"] = Finding.over(area - arrays[f"lml/{panel}/paper"])
-        return Outcome(findings, arrays, checksum(used))
+        return Outcome(findings, arrays, bench.checksum(used))
 
 
 def dense_curve(
@@ -78,13 +71,7 @@ def dense_curve(
     return torch.stack(score).cpu()
 
 
-@experiment(
-    "curve-shape",
-    cost="about 2 min",
-    quick={"seeds": (1991, 1), "num_data": 50, "num_features": 20, "panels": ((2, 20), (8, 5))},
-    gpu=False,
-)
-class CurveShape(Experiment):
+class CurveShape(Experiment, name="curve-shape", cost="about 2 min", gpu=False):
     """Figure 4: tail, decay and its beginning, at twenty truths.
 
     Smooth curves on the paper's own draw, and expected ones under the model, at several truths.
@@ -92,12 +79,12 @@ class CurveShape(Experiment):
     model's covariance. Findings are shares of a curve's range, or rates.
     """
 
-    seeds: tuple[int, ...] = (1991, *range(1, 20))
-    num_data: int = 1000
-    num_features: int = 200
-    panels: tuple[tuple[int, int], ...] = ((5, 200), (50, 40))
+    seeds: tuple[int, ...] = setting((1991, *range(1, 20)), quick=(1991, 1))
+    num_data: int = setting(1000, quick=50)
+    num_features: int = setting(200, quick=20)
+    panels: tuple[tuple[int, int], ...] = setting(((5, 200), (50, 40)), quick=((2, 20), (8, 5)))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         used = []
 
         def smooth(latent_dim: int, num_masks: int, seed: int) -> dict[str, Tensor]:
@@ -126,7 +113,7 @@ class CurveShape(Experiment):
             "exponential-residual-k-50": exponential(high["model"]),
         }
         found = {name: Finding.over(values) for name, values in findings.items()}
-        return Outcome(found, data_sha256=checksum(used))
+        return Outcome(found, data_sha256=bench.checksum(used))
 
 
 def fall_beyond(score: Float[Tensor, "*B D"], rate: float) -> Float[Tensor, "*B"]:

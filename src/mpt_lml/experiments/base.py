@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import functools
 import hashlib
 import math
 from abc import ABC, abstractmethod
@@ -24,6 +23,7 @@ from mpt_lml.spec import require, require_seeds
 from mpt_lml.verdicts import mean_and_error
 
 Arrays = dict[str, Tensor]
+_Value = TypeVar("_Value")
 
 
 class UnknownExperimentError(ValueError):
@@ -126,6 +126,12 @@ class Bench:
         rows = [work(item) for item in self.progress(items, label)]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
+    @staticmethod
+    def checksum(tensors: Iterable[Tensor]) -> str:
+        """SHA-256 of the bytes of ``tensors``, so that a stored result names its data."""
+        parts = (each.cpu().contiguous().numpy().tobytes() for each in tensors)
+        return hashlib.sha256(b"".join(parts)).hexdigest()
+
     def _identity(self, more: Mapping[str, Any]) -> dict[str, Any]:
         precision = f"{torch.get_default_dtype()}, {torch.get_float32_matmul_precision()}"
         own = {"device": self.device.type, "precision": precision}
@@ -133,68 +139,66 @@ class Bench:
         return {**self.settings, **own, **more}
 
 
+def seeded(seed: int) -> torch.Generator:
+    """A generator on the CPU that starts from ``seed``."""
+    return torch.Generator().manual_seed(seed)
+
+
+def setting(paper: _Value, *, quick: _Value) -> _Value:
+    """A field with the paper's value as its default, and another in the quick preset."""
+    return dataclasses.field(default=paper, metadata={"quick": quick})
+
+
+_REGISTRY: dict[str, "type[Experiment]"] = {}
+
+
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Experiment(ABC):
-    """Settings of one thing that can be run; the defaults are the paper's.
+    """Frozen settings of one thing that can be run; the defaults are the paper's.
 
-    Without ``resumable`` it keeps nothing, without ``gpu`` it always computes on the CPU.
+    A subclass is registered by its ``name``, without one it is shared by others; its docstring
+    begins with its title. Unless ``resumable`` it keeps nothing, without ``gpu`` it always computes
+    on the CPU.
     """
 
     name: ClassVar[str]
     cost: ClassVar[str]
-    quick_settings: ClassVar[Mapping[str, Any]]
     resumable: ClassVar[bool]
     gpu: ClassVar[bool]
-    seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)  # the paper's five
+    seeds: tuple[int, ...] = setting((4, 44, 444, 4444, 44444), quick=(4, 44))  # the paper's five
+
+    def __init_subclass__(
+        cls, *, name: str = "", cost: str = "", resumable: bool = False, gpu: bool = True
+    ) -> None:
+        dataclass(frozen=True)(cls)
+        if not name:
+            return
+        cls.name, cls.cost, cls.resumable, cls.gpu = name, cost, resumable, gpu
+        _REGISTRY[name] = cls
 
     @classmethod
     def preset(cls, preset: str = "paper", **settings: Any) -> "Experiment":
         """The settings of a preset, those given replaced; other names are refused."""
         require(locals(), "preset paper|quick")
         settings |= {k: require_seeds(v) for k, v in settings.items() if k == "seeds"}
-        known = [each.name for each in dataclasses.fields(cls)]
+        known = {each.name: each.metadata for each in dataclasses.fields(cls)}
         for unknown in [name for name in settings if name not in known]:
             others = [name for name in names() if unknown in find(name).__dataclass_fields__]
             hint = f" These have: {', '.join(others)}." if others else ""
             said = f"{cls.name} has no setting {unknown!r}; it has {', '.join(known)}.{hint}"
             raise ValueError(said)
-        return cls(**{**(cls.quick_settings if preset == "quick" else {}), **settings})
+        small = {name: each["quick"] for name, each in known.items() if "quick" in each}
+        return cls(**{**(small if preset == "quick" else {}), **settings})
+
+    def run(self, bench: Bench) -> Outcome:
+        """Measure on ``bench``, where what is kept belongs to these settings."""
+        settings = {"experiment": self.name, **dataclasses.asdict(self)}
+        return self.measure(dataclasses.replace(bench, settings=settings))
 
     @abstractmethod
-    def run(self, bench: Bench) -> Outcome:
-        """Measure; the docstring of each experiment names its arrays."""
-
-
-_REGISTRY: dict[str, type[Experiment]] = {}
-_Class = TypeVar("_Class", bound=type[Experiment])
-
-
-@dataclass_transform(frozen_default=True)
-def experiment(
-    name: str,
-    *,
-    cost: str,
-    quick: Mapping[str, Any] | None = None,
-    resumable: bool = False,
-    gpu: bool = True,
-) -> Callable[[_Class], _Class]:
-    """Register a class as frozen settings under ``name``; its docstring begins with its title."""
-    about: dict[str, Any] = {"name": name, "cost": cost, "resumable": resumable, "gpu": gpu}
-
-    def register(cls: _Class) -> _Class:
-        inner = cls.__dict__["run"]
-
-        @functools.wraps(inner)
-        def run(self: Any, bench: Bench) -> Outcome:
-            settings = {"experiment": self.name, **dataclasses.asdict(self)}
-            return inner(self, dataclasses.replace(bench, settings=settings))
-
-        for key, value in {**about, "quick_settings": dict(quick or {}), "run": run}.items():
-            setattr(cls, key, value)
-        _REGISTRY[name] = dataclass(frozen=True)(cls)
-        return cls
-
-    return register
+    def measure(self, bench: Bench) -> Outcome:
+        """Findings and arrays; the docstring of each experiment names these."""
 
 
 def names() -> list[str]:
@@ -231,7 +235,7 @@ def run(
     elsewhere one line tells why not, and the outcome is empty.
 
     >>> run("table-1", "quick", num_data=20).arrays["estimates"].shape
-    torch.Size([2, 5])
+    torch.Size([2, 2])
     """
     require(locals(), "progress Callable, checkpoints? path, otherwise? str")
     chosen = find(name).preset(preset, **settings)
@@ -288,9 +292,3 @@ def load(name: str) -> Outcome:
         {k: torch.tensor(a.astype(float) if a.dtype == object else a) for k, a in arrays.items()},
         *map(stored.get, ("data_sha256", "weights", "config", "seconds", "provenance")),
     )
-
-
-def checksum(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 of the bytes of ``tensors``, so that a stored result names its data."""
-    parts = (each.cpu().contiguous().numpy().tobytes() for each in tensors)
-    return hashlib.sha256(b"".join(parts)).hexdigest()

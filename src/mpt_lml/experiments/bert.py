@@ -1,6 +1,5 @@
 """Curves of BERTs with weights, the book's own or any other: areas, and which masking rate is right."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,12 +11,12 @@ from mpt_lml import networks
 from mpt_lml.checkpoints import BERT_BASE
 from mpt_lml.data import Tokens, encode, sentences
 from mpt_lml.experiments import base
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.files import digest
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.results import Estimate
-from mpt_lml.score import Design, SentenceCurves, curve
+from mpt_lml.score import Design, SentenceCurves, curve, load
+from mpt_lml.score.door import Run, Scorer
 from mpt_lml.theory import rates
 from mpt_lml.verdicts import mean_and_error
 
@@ -31,18 +30,26 @@ def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = Non
     fits = (tokens.lengths <= (longest or tokens.lengths.max())) & (tokens.num_features >= 2)
     if not fits.any():
         raise ValueError(f"all {len(tokens)} sentences of {name} are longer than {longest} tokens.")
-    chosen = fits.nonzero().flatten()
-    order = torch.randperm(len(chosen), generator=seeded(0))
-    return tokens.rows(chosen[order[:count]])
+    order = torch.randperm(int(fits.sum()), generator=seeded(0))
+    return tokens.rows(fits.nonzero().flatten()[order[:count]])
 
 
-@dataclass(frozen=True)
+def kept(bench: Bench, prefix: str, scorer: Scorer, tokens: Tokens) -> Run:
+    """For ``run=`` of :mod:`mpt_lml.score`: parts of what this ``scorer`` says of these ``tokens``."""
+    same = {**(scorer.identity or {}), "data": digest("", vars(tokens))}
+    inside = f"./{prefix}".replace("..", "_")  # a set of sentences may be a path
+    return lambda label, parts: [
+        bench.keep(inside + name.partition("@")[0], work, **same)
+        for name, work in bench.progress(list(parts.items()), label)
+    ]
+
+
 class OnSentences(Experiment):
     """Curves on sets of sentences, each a name of ``data.sentences`` or a file with one a line."""
 
     seeds: tuple[int, ...] = (4,)
-    data_sets: tuple[str, ...] = GLUE
-    num_sentences: int = 1000
+    data_sets: tuple[str, ...] = setting(GLUE, quick=("written",))
+    num_sentences: int = setting(1000, quick=4)
 
     part_size: ClassVar[int] = 16
 
@@ -53,54 +60,41 @@ class OnSentences(Experiment):
         tokenizer: Any,
         design: Design,
         label: str = "",
-        **options: Any,
+        **how: Any,
     ) -> dict[str, tuple[Tokens, SentenceCurves]]:
         """The sentences of each set and their curve, or what ``bench`` kept for these weights."""
-        model = MaskedLM.of(network.to(bench.device), tokenizer, **options)
-        words = f"{tokenizer.special_tokens_map} {sorted(tokenizer.get_vocab().items())}"
-        used = {"weights": networks.fingerprint(network), "tokenizer": digest(words, {})}
+        scorer = load(MaskedLM.of(network.to(bench.device), tokenizer, **how), tokenizer)
 
         def one(name: str) -> tuple[Tokens, SentenceCurves]:
-            tokens = some_tokens(name, tokenizer, self.num_sentences, model.max_length)
-            same = {**used, "data": digest("", vars(tokens))}
-
-            def keep(part: str, work: Any) -> Any:
-                return bench.keep(f"{label}{name}/{part}", work, **same)
-
-            options: Any = {"part_size": self.part_size, "progress": bench.progress}
-            return tokens, curve(model, tokens, design, keep=keep, **options)
+            tokens = some_tokens(name, tokenizer, self.num_sentences, scorer.max_length)
+            run = kept(bench, f"{label}{name}/", scorer, tokens)
+            return tokens, curve(scorer, tokens, design, part_size=self.part_size, run=run)
 
         with networks.fast_linear(network):
             return {name: one(name) for name in self.data_sets}
 
 
-def load(model: str | Path | None) -> tuple[Any, Any]:
+def network_of(model: str | Path | None) -> tuple[Any, Any]:
     """The book's own BERT (``None``), or that of a folder or a name on the hub, and its tokenizer."""
     if model is None:
         return networks.load_small_bert()
     return networks.load_network(model), networks.load_tokenizer(model)
 
 
-@experiment(
-    "table-2-pretrained",
-    cost="GPU advised",
-    quick={"model": None, "data_sets": ("written",), "num_sentences": 4, "rates": (25, 50, 75)},
-    resumable=True,
-)
-class PreTrained(OnSentences):
+class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", resumable=True):
     """Table 2, second row, and Figure 5, right: needs the weights of bert-base-uncased.
 
     Arrays: ``area/SET`` (2,) in the paper's unit with its error over sentences, ``curve/SET`` and
     ``error/SET`` (R,), nats per token, ``mean_rate/SET`` (2,), r* in percent, its error.
     """
 
-    model: str | Path | None = BERT_BASE  # or a folder; None: the book's small one
-    rates: tuple[int, ...] = tuple(range(1, 100))
+    model: str | Path | None = setting(BERT_BASE, quick=None)  # or a folder; None: the small one
+    rates: tuple[int, ...] = setting(tuple(range(1, 100)), quick=(25, 50, 75))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         design = Design(self.rates, seed=self.seeds[0])
         design.require_area()
-        network, tokenizer = load(self.model)
+        network, tokenizer = network_of(self.model)
         found = self.curves(bench, network, tokenizer, design, batch_tokens=16384)
         arrays: dict[str, Tensor] = {}
         findings: dict[str, Finding] = {}
@@ -115,8 +109,8 @@ class PreTrained(OnSentences):
             short = "ax" if self.model is None else name.removeprefix("glue/")
             if short != "sst-2":
                 key = f"table-2/rerun-pretrained-{short}"
-                findings[key] = Finding(area.value, area.standard_error)
-        data = checksum(tokens.ids for tokens, _ in found.values())
+                findings[key] = Finding(float(area), area.standard_error)
+        data = bench.checksum(tokens.ids for tokens, _ in found.values())
         return Outcome(findings, arrays, data, base.weights_of(self.model, network))
 
 
@@ -125,13 +119,7 @@ def pair(estimate: Estimate) -> Float[Tensor, " two"]:
     return torch.tensor([estimate, estimate.standard_error], dtype=torch.float64)
 
 
-@experiment(
-    "bert-curve",
-    cost="about 10 min",
-    quick={"data_sets": ("written",), "num_sentences": 4, "rates": (25, 50, 75)},
-    resumable=True,
-)
-class BertCurve(OnSentences):
+class BertCurve(OnSentences, name="bert-curve", cost="about 10 min", resumable=True):
     """Figure 5, right, in small: the book's BERT before and after training on eight texts.
 
     Arrays, for KIND in (trained, random) and each set: ``curve/KIND/SET`` and ``error/KIND/SET``
@@ -141,13 +129,15 @@ class BertCurve(OnSentences):
     percent at which the trained curve has its mean height.
     """
 
-    data_sets: tuple[str, ...] = ("written", "books", "wikitext-2", *GLUE)
-    num_sentences: int = 300
-    rates: tuple[int, ...] = tuple(range(1, 100, 2))
+    data_sets: tuple[str, ...] = setting(
+        ("written", "books", "wikitext-2", *GLUE), quick=("written",)
+    )
+    num_sentences: int = setting(300, quick=4)
+    rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
     model: str | Path | None = None  # the book's small one; or a folder, or a name on the hub
 
-    def run(self, bench: Bench) -> Outcome:
-        trained, tokenizer = load(self.model)
+    def measure(self, bench: Bench) -> Outcome:
+        trained, tokenizer = network_of(self.model)
         random = networks.random_twin(trained, seed=self.seeds[0])
         design, falls = Design(self.rates, seed=self.seeds[0]), []
         arrays: dict[str, Tensor] = {}
@@ -168,19 +158,12 @@ class BertCurve(OnSentences):
                 if kind == "trained":  # how far it falls from its first rate to its last
                     fall, error = result.score[0] - result.score[-1], result.standard_error
                     falls.append((fall.item(), torch.hypot(error[0], error[-1]).item()))
-        data = checksum(tokens.ids for tokens, _ in found.values())
+        data = bench.checksum(tokens.ids for tokens, _ in found.values())
         weights = base.weights_of(self.model, trained)
         return Outcome({"small-bert-falls": Finding(*min(falls))}, arrays, data, weights)
 
 
-@experiment(
-    "text-rates",
-    cost="about 6 min",
-    quick={"data_sets": ("written",), "num_sentences": 12, "num_groups": 4}
-    | {"rates": tuple(range(5, 100, 10))},
-    resumable=True,
-)
-class TextRates(OnSentences):
+class TextRates(OnSentences, name="text-rates", cost="about 6 min", resumable=True):
     """Which masking rate? The book's small BERT on held-out books and Wikipedia.
 
     Arrays, for each set: ``groups/SET`` (G, R), mean curves of groups of sentences, nats per token;
@@ -189,13 +172,14 @@ class TextRates(OnSentences):
     same for D·S(25 %) − D·S(15 %); ``num_features/SET`` (), mean D.
     """
 
-    data_sets: tuple[str, ...] = ("books", "wikitext-2")
-    rates: tuple[int, ...] = tuple(range(1, 100, 2))
-    num_groups: int = 50
+    data_sets: tuple[str, ...] = setting(("books", "wikitext-2"), quick=("written",))
+    num_sentences: int = setting(1000, quick=12)
+    rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=tuple(range(5, 100, 10)))
+    num_groups: int = setting(50, quick=4)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         design = Design(self.rates, seed=self.seeds[0])
-        found = self.curves(bench, *load(None), design, precision="bfloat16")
+        found = self.curves(bench, *network_of(None), design, precision="bfloat16")
         arrays = {
             f"{key}/{name}": value
             for name, (_, result) in found.items()
@@ -206,7 +190,7 @@ class TextRates(OnSentences):
             "crossover/small-bert": Finding(*arrays[f"crossover/{first}"].tolist()),
             "25-against-15/small-bert": Finding(*arrays[f"change/{first}"].tolist()),
         }
-        data = checksum(tokens.ids for tokens, _ in found.values())
+        data = bench.checksum(tokens.ids for tokens, _ in found.values())
         return Outcome(findings, arrays, data)
 
     def summary(self, result: SentenceCurves) -> dict[str, Tensor]:

@@ -27,10 +27,8 @@ class _Clock:
     """Seconds of a run over all of its parts; the earlier ones are noted beside its state."""
 
     def __init__(self, folder: Path | None, chosen: Experiment) -> None:
-        self.note = folder / f"seconds-{_mark(chosen)}.safetensors" if folder else None
-        self.of, before = {"experiment": chosen.name, **dataclasses.asdict(chosen)}, 0.0
-        if self.note and self.note.exists():
-            before = files.load_tensors(self.note, self.of)["seconds"].item()
+        self.note = folder / f"seconds-{_mark(chosen)}.json" if folder else None
+        before = files.read_json(self.note) if self.note and self.note.exists() else 0.0
         self.start = self.noted = time.perf_counter() - before
 
     def seconds(self) -> float:
@@ -38,8 +36,7 @@ class _Clock:
 
     def save(self) -> None:
         if self.note is not None:
-            noted = torch.tensor(self.seconds(), dtype=torch.float64)
-            files.save_tensors(self.note, {"seconds": noted}, self.of)
+            files.write_json(self.note, self.seconds())
         self.noted = time.perf_counter()
 
     def __call__(self, items: Iterable[Any], description: str) -> Iterable[Any]:

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,20 +9,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import curves, data, estimators, masks
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.ledger import cut_digits
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.spec import require, require_count
 
 NOISE_VARIANCE = 0.2  # the paper's 1/sigma^2 = 5
 NOISE = torch.tensor(NOISE_VARIANCE, dtype=torch.float64)
-# The seven numbers of the paper's Table 1, as printed.
-TABLE_1 = {"true": -60.34, "p1-mean": -60.44, "p1-sd": 0.47, "p10-mean": -60.22, "p10-sd": 0.12}
-TABLE_1 |= {"p100-mean": -60.34, "p100-sd": 0.03}
-
-
-def seeded(seed: int) -> torch.Generator:
-    """A generator on the CPU that starts from ``seed``."""
-    return torch.Generator().manual_seed(seed)
 
 
 def paper_problem(
@@ -54,12 +46,7 @@ def of_spread(value: float, degrees: int | float) -> Finding:
     return Finding(value, value / math.sqrt(2 * degrees))
 
 
-@experiment(
-    "table-1",
-    cost="about 10 s",
-    quick={"num_data": 50, "num_features": 20, "num_masks": (1, 10), "spread_masks": 20},
-)
-class Table1(Experiment):
+class Table1(Experiment, name="table-1", cost="about 10 s"):
     """Table 1: LML and its estimate from P = 1, 10, 100 masks per size.
 
     Mean and sample standard deviation over the mask seeds, the exact value, and the spread. The text
@@ -68,18 +55,19 @@ class Table1(Experiment):
     datum.
     """
 
-    num_data: int = 1000
-    num_features: int = 200
+    num_data: int = setting(1000, quick=50)
+    num_features: int = setting(200, quick=20)
     latent_dim: int = 5
-    num_masks: tuple[int, ...] = (1, 10, 100)
-    spread_masks: int = 240
+    num_masks: tuple[int, ...] = setting((1, 10, 100), quick=(1, 10))
+    spread_masks: int = setting(240, quick=20)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
         require(vars(self), "num_masks* 1.., spread_masks 1..")
         sizes = (self.num_data, self.num_features, self.latent_dim)
         model, x = paper_problem(sizes, seeded(1991), bench.device)
-        found = {"true": Finding(float(estimators.exact(model, x)))}
+        truth = float(estimators.exact(model, x))
+        found = {"table-1/true": Finding(truth)}
         cells = list(itertools.product(self.num_masks, self.seeds))
         values = []
         for num_masks, seed in bench.progress(cells, "masks per size, seed"):
@@ -87,25 +75,18 @@ class Table1(Experiment):
             values.append(curves.size_scores(model, x, mask.to(x.device)).mean(dim=1).sum().item())
         estimates = torch.tensor(values, dtype=torch.float64).view(-1, len(self.seeds))
         for num_masks, row in zip(self.num_masks, estimates, strict=True):
-            found[f"p{num_masks}-mean"] = Finding.over(row)
-            found[f"p{num_masks}-sd"] = of_spread(row.std().item(), len(row) - 1)
-        # Cut or rounded? 5e-6 is added: float32 data may differ in a last bit between processors, and
-        # one entry, 0.030001, is that close to its digit.
-        cut = 0
-        for name, value in ((name, each.measured) for name, each in found.items()):
-            digits = math.trunc(100.0 * (value + math.copysign(5e-6, value))) / 100.0
-            cut += TABLE_1.get(name) == digits != round(value, 2)
+            found[f"table-1/p{num_masks}-mean"] = Finding.over(row)
+            found[f"table-1/p{num_masks}-sd"] = of_spread(row.std().item(), len(row) - 1)
         # Var of the estimate at P = 1 is the sum of the variances of the sizes; its error from blocks.
-        other = curves.sampled_scores(model, x, self.spread_masks, generator=seeded(56)).cpu()
+        other = curves.sampled_curve(model, x, self.spread_masks, generator=seeded(56)).each
         blocks = other.view(self.num_features, 4, -1).var(dim=2).sum(dim=0).sqrt()
-        findings = {f"table-1/{name}": each for name, each in found.items()} | {
-            "table-1-cut-digits": Finding(float(cut)),
-            "claim-fast": Finding.over(blocks / abs(found["true"].measured)),
+        findings = found | {
+            "table-1-cut-digits": Finding(float(cut_digits(found))),
+            "claim-fast": Finding.over(blocks / abs(truth)),
         }
-        return Outcome(findings, {"estimates": estimates}, checksum([x, model.loadings]))
+        return Outcome(findings, {"estimates": estimates}, bench.checksum([x, model.loadings]))
 
 
-@dataclass(frozen=True)
 class Figure1(Experiment):
     """Left (D = 5) and center (D = 50): every seed has its own W, Z, noise.
 
@@ -116,7 +97,7 @@ class Figure1(Experiment):
 
     num_features: int = 50
     latent_dim: int = 2
-    num_masks: int = 199
+    num_masks: int = setting(199, quick=20)
 
     def problem(self, seed: int, bench: Bench) -> tuple[PPCA, Tensor, torch.Generator]:
         """Model and data for one seed, and the generator that goes on to draw the masks."""
@@ -130,13 +111,13 @@ class Figure1(Experiment):
         def one(seed: int) -> dict[str, Tensor]:
             model, x, generator = self.problem(seed, bench)
             used.extend([x, model.loadings])
-            values = curves.sampled_scores(model, x, self.num_masks, generator=generator).cpu()
+            values = curves.sampled_curve(model, x, self.num_masks, generator=generator).each
             truth = torch.tensor(estimators.exact(model, x), dtype=torch.float64)
             error = (values.var(dim=1).sum() / self.num_masks).sqrt()
             off = truth - curves.running_area(values)
             return {"difference": off, "standard_error": error, "truth": truth}
 
-        return bench.stack(one, self.seeds, "seed"), checksum(used)
+        return bench.stack(one, self.seeds, "seed"), bench.checksum(used)
 
 
 def mean_of_last(arrays: dict[str, Tensor]) -> Finding:
@@ -145,13 +126,12 @@ def mean_of_last(arrays: dict[str, Tensor]) -> Finding:
     return Finding(last.mean().item(), error.square().sum().sqrt().item() / len(error))
 
 
-@experiment("figure-1-left", cost="under 1 s", quick={"num_masks": 20})
-class Figure1Left(Figure1):
+class Figure1Left(Figure1, name="figure-1-left", cost="under 1 s"):
     """Figure 1, left: convergence at D = 5."""
 
     num_features: int = 5
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         arrays, used = self.converge(bench)
         model, x, _ = self.problem(self.seeds[0], bench)
         estimates = torch.zeros(1, dtype=torch.float64)
@@ -159,29 +139,23 @@ class Figure1Left(Figure1):
             scores = curves.size_scores(model, x, masks.all_masks(self.num_features, size)[None])
             estimates = (estimates[:, None] + scores[0]).flatten()
         bias = Finding(abs(estimates.mean().item() - estimators.exact(model, x)))
-        return Outcome(
-            {"fig-1-left": mean_of_last(arrays), "claim-subset-biased": bias}, arrays, used
-        )
+        findings = {"fig-1-left": mean_of_last(arrays), "claim-subset-biased": bias}
+        return Outcome(findings, arrays, used)
 
 
-@experiment(
-    "figure-1-center",
-    cost="about 15 s",
-    quick={"num_masks": 20, "rate_replicates": 20, "rate_masks": (1, 4, 16)},
-)
-class Figure1Center(Figure1):
+class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
     """Figure 1, center: convergence at D = 50, and its rate."""
 
-    rate_replicates: int = 200
-    rate_masks: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    rate_replicates: int = setting(200, quick=20)
+    rate_masks: tuple[int, ...] = setting((1, 2, 4, 8, 16, 32, 64), quick=(1, 4, 16))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         arrays, used = self.converge(bench)
         model, x, generator = self.problem(self.seeds[0], Bench())
         truth, errors = estimators.exact(model, x), []
         for num_masks in bench.progress(self.rate_masks, "masks per size"):
             total = num_masks * self.rate_replicates
-            values = curves.sampled_scores(model, x, total, generator=generator).sum(dim=0)
+            values = curves.sampled_curve(model, x, total, generator=generator).each.sum(dim=0)
             areas = values.view(self.rate_replicates, num_masks).mean(dim=1)
             errors.append((areas - truth).square().mean().sqrt())
         error = torch.stack(errors)
@@ -199,12 +173,7 @@ class Figure1Center(Figure1):
         return Outcome(findings, arrays, used)
 
 
-@experiment(
-    "figure-1-right",
-    cost="about 90 s",
-    quick={"num_features": 128, "num_masked": 19, "num_masks": 20},
-)
-class Figure1Right(Experiment):
+class Figure1Right(Experiment, name="figure-1-right", cost="about 90 s"):
     """Figure 1, right: one fixed size, 76 of 512, from 512·P masks and from P.
 
     LML − D · Ŝ(M) after 1..P steps of the one size, for every seed, on one draw of data; nats. The
@@ -213,11 +182,11 @@ class Figure1Right(Experiment):
     ``difference_single`` is of one mask a step, ``spread`` (2,) the standard deviations at P = 1.
     """
 
-    num_features: int = 512
-    num_masked: int = 76
-    num_masks: int = 199
+    num_features: int = setting(512, quick=128)
+    num_masked: int = setting(76, quick=19)
+    num_masks: int = setting(199, quick=20)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
         size, steps = self.num_features, range(self.num_masks)
         model, x = paper_problem((100, size, 2), seeded(111), bench.device)
@@ -247,33 +216,27 @@ class Figure1Right(Experiment):
             # Two standard deviations, each with the relative standard error of so many masks.
             "fig-1-right-masks": of_spread((one.std() / terms.std()).item(), one.numel() / 2),
         }
-        return Outcome(findings, arrays, checksum([x, model.loadings]))
+        return Outcome(findings, arrays, bench.checksum([x, model.loadings]))
 
 
-@experiment(
-    "unbiased",
-    cost="about 10 s",
-    quick={"seeds": (4, 44), "one_per_size": 20, "random_size": 200},
-    gpu=False,
-)
-class Unbiased(Experiment):
+class Unbiased(Experiment, name="unbiased", cost="about 10 s", gpu=False):
     """Bias at D = 50 of one mask per size and of one mask of a random size.
 
     Mean of estimate minus log p(x), for the paper's estimator at P = 1 and for D · s(A). The problems
     (W and data) are those of Figure 1, center.
     """
 
-    one_per_size: int = 2000
-    random_size: int = 100_000
+    one_per_size: int = setting(2000, quick=20)
+    random_size: int = setting(100_000, quick=200)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         names = ("claim-unbiased", "claim-uniform-size-unbiased")
         bias, spread, used, law = [], [], [], masks.UniformSize()
         for seed in bench.progress(self.seeds, "seed"):
             model, x = paper_problem((100, 50, 2), seeded(seed))
             used += [x, model.loadings]
             generator = seeded(seed + 1)  # other masks than those of the figure
-            values = curves.sampled_scores(model, x, self.one_per_size, generator=generator)
+            values = curves.sampled_curve(model, x, self.one_per_size, generator=generator).each
             mask = masks.sample_masks(self.random_size, 50, law, generator=generator)
             estimates = values.sum(dim=0), 50 * curves.size_scores(model, x, mask[None])[0]
             truth = estimators.exact(model, x)
@@ -283,4 +246,4 @@ class Unbiased(Experiment):
         error = (torch.stack(spread).square().sum(dim=0) / counts).sqrt() / len(self.seeds)
         found = zip(torch.stack(bias).mean(dim=0).tolist(), error.tolist(), strict=True)
         findings = dict(zip(names, (Finding(*each) for each in found), strict=True))
-        return Outcome(findings, data_sha256=checksum(used))
+        return Outcome(findings, data_sha256=bench.checksum(used))

@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import data, estimators, fit, grids, masks, objectives, scores
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.masks import FixedRate, SizeLaw
 from mpt_lml.models import vae
 from mpt_lml.models.mixture import GridConditional
@@ -21,7 +20,7 @@ from mpt_lml.results import Estimate, History
 
 FIXED = FixedRate(0.33)  # the paper's
 Generators = Sequence[torch.Generator]
-Objective = Callable[[Parameters, Tensor, Generators, "Figure3Lower"], Tensor]
+Objective = Callable[[Parameters, Tensor, Generators, "Training"], Tensor]
 """(parameters, minibatches (B, n, D), generators, settings) -> (B,), nats."""
 
 
@@ -31,7 +30,7 @@ def noise(count: int, x: Float[Tensor, "B n D"], size: int, g: Generators) -> Te
     return torch.stack([torch.randn(shape, generator=own) for own in g], dim=1).to(x)
 
 
-def elbo(p: Parameters, x: Tensor, g: Generators, of: "Figure3Lower") -> Tensor:
+def elbo(p: Parameters, x: Tensor, g: Generators, of: "Training") -> Tensor:
     """The usual objective."""
     return objectives.elbo(p, x, noise(1, x, of.latent_dim, g)[0], of.noise_variance)
 
@@ -52,7 +51,7 @@ class Masked:
     partial: Literal["bound", "score"] | None = None
     law: SizeLaw = FIXED
 
-    def __call__(self, p: Parameters, x: Tensor, g: Generators, of: "Figure3Lower") -> Tensor:
+    def __call__(self, p: Parameters, x: Tensor, g: Generators, of: "Training") -> Tensor:
         mask = masks.stratified_masks(x.shape[1], x.shape[2], self.law, generator=g).to(x.device)
         score = self.score(p, x, mask, g, of)
         if self.gradient != "decoder":
@@ -62,7 +61,7 @@ class Masked:
         return score + own - own.detach()
 
     def score(
-        self, p: Parameters, x: Tensor, mask: Tensor, g: Generators, of: "Figure3Lower"
+        self, p: Parameters, x: Tensor, mask: Tensor, g: Generators, of: "Training"
     ) -> Float[Tensor, " B"]:
         """What is trained on in place of D·S, nats."""
         before = 0 if self.partial else self.rounds - 1
@@ -74,7 +73,7 @@ class Masked:
         return objectives.recursive(*given, pixel_noise=fill, **options)
 
 
-def exact(p: Parameters, x: Tensor, g: Generators, of: "Figure3Lower") -> Tensor:
+def exact(p: Parameters, x: Tensor, g: Generators, of: "Training") -> Tensor:
     """The model's own conditionals on a grid, K ≤ 3; the encoder stays as it was drawn.
 
     Four masks a minibatch, 20 nodes an axis. The grid moves at random by less than its spacing: the
@@ -87,7 +86,7 @@ def exact(p: Parameters, x: Tensor, g: Generators, of: "Figure3Lower") -> Tensor
         shift = torch.rand(of.latent_dim, generator=own).to(x) - 0.5
         nodes = grid.nodes + shift * width / 19
         log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
-        model = vae.dense_model(p, run, "gaussian", of.noise_variance)
+        model = vae.dense_model(p, run, of.noise_variance)
         table = GridConditional(model, grids.Grid(nodes, log_weights))
         score = scores.mask_score(table.log_conditional(images, mask), mask)
         values.append(x.shape[2] * score.mean())
@@ -100,47 +99,21 @@ def on_grid(model: vae.VAE) -> GridConditional:
     return GridConditional(model, grids.trapezoid(model.latent_dim, 41))
 
 
-@experiment(
-    "figure-3-lower",
-    cost="about 15 min",
-    quick={"dataset": "digits", "num_data": 100, "hidden": (8,), "latent_dim": 4, "num_steps": 6}
-    | {"track_every": 3, "track_data": 10, "track_samples": 20, "lml_data": 10, "lml_samples": 100}
-    | {"ais_data": 4, "ais_temperatures": 10, "ais_chains": 4, "ais_seeds": 1, "seeds": (4, 44)},
-    resumable=True,
-)
-class Figure3Lower(Experiment):
-    """Figure 3, lower: a deep VAE trained by the ELBO and by masks.
+class Training(Experiment):
+    """A dense VAE with a Gaussian likelihood of stated variance; Adam on minibatches of images."""
 
-    A dense VAE with a Gaussian likelihood of stated variance; Adam on minibatches. The paper states
-    the data, the likelihood, the recursion and 33 %; no script for this row was published: sizes are
-    ours. Trained by the ELBO, through the recursion ("fixed") and with a partial encoder ("partial"),
-    both at 33 %. Arrays of each, nats: ``track/NAME`` and ``encoder/NAME`` (tracked steps, seeds),
-    log p(x) and what draws from the encoder report; ``loss/NAME``, the objective's mean over the
-    steps before; ``lml/NAME`` and ``error/NAME`` (seeds,), estimates at the end on more data;
-    ``ais/NAME`` (2, some seeds), AIS minus IWAE and its error; with ``keep_weights`` the networks,
-    ``weights/NAME/PART/LAYER/KIND`` (seeds, ...).
-    """
-
-    dataset: str = "mnist"
-    num_data: int = 2000
-    hidden: tuple[int, ...] = (200,)
-    latent_dim: int = 10
+    dataset: str = setting("mnist", quick="digits")
+    num_data: int = setting(2000, quick=100)
+    hidden: tuple[int, ...] = setting((200,), quick=(8,))
+    latent_dim: int = setting(10, quick=4)
     noise_variance: float = 0.1
-    num_steps: int = 3000
+    num_steps: int = setting(3000, quick=6)
     learning_rate: float = 1e-3
-    track_every: int = 200
-    track_data: int = 100
-    track_samples: int = 200  # around the modes
+    track_every: int = setting(200, quick=3)
+    track_data: int = setting(100, quick=10)
+    track_samples: int = setting(200, quick=20)  # around the modes
     track_draws: int = 50  # from the encoder
-    lml_data: int = 200
-    lml_samples: int = 2000
-    ais_data: int = 10
-    ais_temperatures: int = 1000
-    ais_chains: int = 10
-    ais_seeds: int = 2  # annealing is the most expensive check, so of two models only
     precision: str = "float32"
-    objectives: tuple[str, ...] = ("elbo", "fixed", "partial")  # "fixed" among them
-    keep_weights: bool = False
 
     def images(self) -> Float[Tensor, "N D"]:
         """Training images in [0, 1]."""
@@ -170,7 +143,7 @@ class Figure3Lower(Experiment):
                 "encoder": lambda p: self.by_encoder(p, few).to(x),
             },
             track_every=self.track_every,
-            checkpoint=bench.checkpoint(name, every=200, data=checksum([x.cpu()])),
+            checkpoint=bench.checkpoint(name, every=200, data=bench.checksum([x])),
             progress=bench.progress,
             **options,
         )
@@ -179,7 +152,7 @@ class Figure3Lower(Experiment):
         """The model of every seed."""
         own = {name: value.detach().to(dtype) for name, value in parameters.items()}
         variance, runs = self.noise_variance, range(len(self.seeds))
-        return [vae.dense_model(own, run, "gaussian", variance) for run in runs]
+        return [vae.dense_model(own, run, variance) for run in runs]
 
     def log_likelihood(self, parameters: Parameters, x: Tensor) -> Float[Tensor, " seeds"]:
         """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
@@ -197,7 +170,28 @@ class Figure3Lower(Experiment):
         values = [estimators.iwae(m, x, draws, generator=seeded(0), proposal=rule) for m in every]
         return torch.tensor(values)
 
-    def run(self, bench: Bench) -> Outcome:
+
+class Figure3Lower(Training, name="figure-3-lower", cost="about 15 min", resumable=True):
+    """Figure 3, lower: a deep VAE trained by the ELBO and by masks.
+
+    The paper states the data, the likelihood, the recursion and 33 %; sizes are ours. Trained by the
+    ELBO, through the recursion ("fixed") and with a partial encoder ("partial"). Arrays of each, nats:
+    ``track/NAME`` and ``encoder/NAME`` (tracked steps, seeds), log p(x) and what draws from the encoder
+    report; ``loss/NAME``, the objective's mean over the steps before; ``lml/NAME`` and ``error/NAME``
+    (seeds,), estimates at the end on more data; ``ais/NAME`` (2, some seeds), AIS minus IWAE and its
+    error; with ``keep_weights`` the networks, ``weights/NAME/PART/LAYER/KIND`` (seeds, ...).
+    """
+
+    lml_data: int = setting(200, quick=10)
+    lml_samples: int = setting(2000, quick=100)
+    ais_data: int = setting(10, quick=4)
+    ais_temperatures: int = setting(1000, quick=10)
+    ais_chains: int = setting(10, quick=4)
+    ais_seeds: int = setting(2, quick=1)  # annealing is the most expensive check
+    objectives: tuple[str, ...] = ("elbo", "fixed", "partial")  # "fixed" among them
+    keep_weights: bool = False
+
+    def measure(self, bench: Bench) -> Outcome:
         x = self.images().to(bench.device)
         steps = [*range(0, self.num_steps, self.track_every), self.num_steps]
         arrays: dict[str, Tensor] = {"steps": torch.tensor(steps)}
@@ -219,7 +213,7 @@ class Figure3Lower(Experiment):
             arrays[f"ais/{name}"] = torch.stack([f[1] for f in found[: self.ais_seeds]], 1)
             kept = history.parameters if self.keep_weights else {}
             arrays |= {f"weights/{name}/{key}": value.cpu() for key, value in kept.items()}
-        return Outcome(self.findings(arrays), arrays, checksum([x.cpu()]))
+        return Outcome(self.findings(arrays), arrays, bench.checksum([x]))
 
     def evaluate(self, model: vae.VAE, x: Tensor, run: int) -> list[Tensor]:
         """log p(x) and its error; for the first runs also AIS minus that, on fewer data."""

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from mpt_lml import masks, objectives
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE
 from mpt_lml.experiments.rates import normal_ppca
 from mpt_lml.gaussian import divergence
 from mpt_lml.models.hmm import HMM
@@ -19,22 +19,7 @@ from mpt_lml.verdicts import mean_and_error
 UNIFORM = masks.UniformSize()
 
 
-@experiment(
-    "training-efficiency",
-    cost="about 10 min",
-    quick={
-        "seeds": (4, 44),
-        "num_data": 300,
-        "num_replicates": 20,
-        "passes": (1, 2),
-        "preferred": (0.95,),
-        "num_sequences": 150,
-        "local": ((1, 9, 9.5), (2, 3, 3.0)),
-        "rates": (0.3, 0.7),
-    },
-    gpu=False,
-)
-class TrainingEfficiency(Experiment):
+class TrainingEfficiency(Experiment, name="training-efficiency", cost="about 10 min", gpu=False):
     """What masking costs in data: epochs, a language, beyond ten coordinates.
 
     Efficiency relative to maximum likelihood in models that are right; fresh masks in every pass.
@@ -45,21 +30,24 @@ class TrainingEfficiency(Experiment):
     axes, places per axis and a range, which is unknown.
     """
 
-    seeds: tuple[int, ...] = (4, 44, 444)
-    num_data: int = 2000
-    num_replicates: int = 400
-    passes: tuple[int, ...] = (1, 2, 4, 8, 16)
-    preferred: tuple[float, ...] = (0.95, 0.8, 0.6)
-    num_sequences: int = 8000
-    local: tuple[tuple[int, int, float], ...] = (
-        *((1, side, 9.5) for side in (16, 64, 256)),
-        *((1, 256, length) for length in (1.44, 49.5)),
-        *((2, side, 3.0) for side in (4, 8, 16)),
-        *((2, 16, length) for length in (1.0, 10.0)),
+    seeds: tuple[int, ...] = setting((4, 44, 444), quick=(4, 44))
+    num_data: int = setting(2000, quick=300)
+    num_replicates: int = setting(400, quick=20)
+    passes: tuple[int, ...] = setting((1, 2, 4, 8, 16), quick=(1, 2))
+    preferred: tuple[float, ...] = setting((0.95, 0.8, 0.6), quick=(0.95,))
+    num_sequences: int = setting(8000, quick=150)
+    local: tuple[tuple[int, int, float], ...] = setting(
+        (
+            *((1, side, 9.5) for side in (16, 64, 256)),
+            *((1, 256, length) for length in (1.44, 49.5)),
+            *((2, side, 3.0) for side in (4, 8, 16)),
+            *((2, 16, length) for length in (1.0, 10.0)),
+        ),
+        quick=((1, 9, 9.5), (2, 3, 3.0)),
     )
-    rates: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    rates: tuple[float, ...] = setting(tuple(k / 10 for k in range(1, 10)), quick=(0.3, 0.7))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         arrays = bench.stack(self._epochs, self.seeds, "training")
         hmm = [self._language(each) for each in bench.progress(self.preferred, "language")]
         arrays["hmm"], arrays["hmm/error"] = torch.tensor(hmm).T
@@ -70,7 +58,7 @@ class TrainingEfficiency(Experiment):
             "epochs-law/hmm": Finding(*hmm[0]),
         }
         drawn = [normal_ppca(seed, 6, 1)[0].loadings for seed in self.seeds]
-        return Outcome(findings, arrays, checksum(drawn))
+        return Outcome(findings, arrays, bench.checksum(drawn))
 
     def _epochs(self, seed: int) -> dict[str, Tensor]:
         """Mean divergence of maximum likelihood over that of P passes, its error; exact at one."""
@@ -110,11 +98,9 @@ class TrainingEfficiency(Experiment):
                 ratio = best.mean() / loss.mean()
                 error = mean_and_error(best - ratio * loss)[1] / loss.mean()
                 found.append(torch.stack([ratio, error]))
+        ratios, errors = torch.stack(found, 1)
         one = Godambe.of(GaussianFamily.ppca(model.loadings, NOISE_VARIANCE))
-        exact, (ratios, errors) = (
-            one.law_efficiency(UNIFORM.probabilities(6)),
-            torch.stack(found, 1),
-        )
+        exact = one.law_efficiency(UNIFORM.probabilities(6))
         return {"epochs": ratios, "epochs/error": errors, "epochs/one": exact}
 
     def _language(self, preferred: float) -> tuple[float, float]:
@@ -151,13 +137,7 @@ class TrainingEfficiency(Experiment):
         return {"local": torch.stack([of.efficiency(1) for of in each])}
 
 
-@experiment(
-    "ppca-efficiency",
-    cost="about 25 min",
-    quick={"seeds": (4, 44), "models": ((8, 1), (9, 2)), "num_masks": 16, "rates": (0.3, 0.7)},
-    gpu=False,
-)
-class PPCAEfficiency(Experiment):
+class PPCAEfficiency(Experiment, name="ppca-efficiency", cost="about 25 min", gpu=False):
     """Which rate trains PPCA of up to 256 coordinates best.
 
     Efficiency Q / tr(I H⁻¹ J H⁻¹) of W, without rotations, σ² known; one random mask per datum.
@@ -166,14 +146,16 @@ class PPCAEfficiency(Experiment):
     random masks is off by c/P; twice that of all less the mean of that of its halves is not.
     """
 
-    seeds: tuple[int, ...] = (4, 44, 444)
-    models: tuple[tuple[int, int], ...] = (
-        *((32, 2), (64, 2), (128, 2), (256, 1), (256, 4), (256, 2)),
+    seeds: tuple[int, ...] = setting((4, 44, 444), quick=(4, 44))
+    models: tuple[tuple[int, int], ...] = setting(
+        ((32, 2), (64, 2), (128, 2), (256, 1), (256, 4), (256, 2)), quick=((8, 1), (9, 2))
     )
-    num_masks: int = 128
-    rates: tuple[float, ...] = (0.1, 0.3, 0.5, 0.65, 0.75, 0.825, 0.875, 0.9125, 0.9375)
+    num_masks: int = setting(128, quick=16)
+    rates: tuple[float, ...] = setting(
+        (0.1, 0.3, 0.5, 0.65, 0.75, 0.825, 0.875, 0.9125, 0.9375), quick=(0.3, 0.7)
+    )
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         def both(model: tuple[int, int]) -> dict[str, Tensor]:
             at = [round(rate * model[0]) for rate in self.rates]
             found = Bench().stack(lambda seed: self._one(seed, *model, at), self.seeds, "")
@@ -182,10 +164,8 @@ class PPCAEfficiency(Experiment):
         arrays = bench.stack(both, self.models, "model")
         last = arrays["efficiency"][-1]
         top = Finding.over(last[:, last.mean(dim=0).argmax()])
-        drawn = [
-            normal_ppca(s, *each)[0].loadings.flatten() for s in self.seeds for each in self.models
-        ]
-        return Outcome({"ppca-best-rate": top}, arrays, checksum([torch.cat(drawn)]))
+        drawn = (normal_ppca(seed, *of)[0].loadings for seed in self.seeds for of in self.models)
+        return Outcome({"ppca-best-rate": top}, arrays, bench.checksum(drawn))
 
     def _one(self, seed: int, size: int, dim: int, at: list[int]) -> dict[str, Tensor]:
         (model, generator), free = normal_ppca(seed, size, dim), dim * (dim - 1) // 2

@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import curves, estimators, gaussian, masks
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, experiment
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
@@ -23,14 +22,13 @@ from mpt_lml.numerics import log_normal
 f64 = torch.float64
 
 
-@experiment("identity", cost="about 5 s", quick={"max_features": 6, "seeds": (1, 2)}, gpu=False)
-class Identity(Experiment):
+class Identity(Experiment, name="identity", cost="about 5 s", gpu=False):
     """Equations 1-7, Proposition 1 and Appendix A, each as printed."""
 
-    max_features: int = 12
-    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    max_features: int = setting(12, quick=6)
+    seeds: tuple[int, ...] = setting((1, 2, 3, 4, 5), quick=(1, 2))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         worst: dict[str, float] = {}
         for seed in bench.progress(self.seeds, "seed"):
             generator = seeded(seed)

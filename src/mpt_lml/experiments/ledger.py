@@ -1,6 +1,7 @@
 """The ledger: what the paper prints, what this book finds, and the one rule that judges."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,25 @@ def entries(path: Path) -> list[dict[str, Any]]:
     """What a run can measure: the paper's entries, then this book's findings."""
     content = read_json(path)
     return [*content["paper"], *content["findings"]]
+
+
+def published(names: Iterable[str]) -> list[float]:
+    """What the paper prints for entries of these ``names``."""
+    printed = {entry["id"]: entry["published"] for entry in read_json(location())["paper"]}
+    return [printed[name] for name in names]
+
+
+def cut_digits(findings: Mapping[str, Finding]) -> int:
+    """How many of the printed numbers are the measured ones cut, and not rounded, to two digits.
+
+    5e-6 is added: float32 data may differ in a last bit between processors, and one entry of Table 1,
+    0.030001, is that close to its digit.
+    """
+    count, values = 0, [each.measured for each in findings.values()]
+    for printed, value in zip(published(findings), values, strict=True):
+        digits = math.trunc(100.0 * (value + math.copysign(5e-6, value))) / 100.0
+        count += printed == digits != round(value, 2)
+    return count
 
 
 def record(findings: Mapping[str, Finding], path: Path) -> list[dict[str, Any]]:

@@ -1,21 +1,25 @@
 """The title, tested: does a larger area mean better features? Linear probes along training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from mpt_lml import estimators, masks, networks, probes
+from mpt_lml.data import encode, texts
+from mpt_lml.data.tokens import SPECIAL_TOKENS
 from mpt_lml.experiments import deep_vae, vit_mae
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Arrays, Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.small_bert import FIXED, LENGTH, Training, mean_score
 from mpt_lml.models.vae import VAE
 from mpt_lml.models.vit_mae import ViTMAE
-
-Arrays = dict[str, Tensor]
+from mpt_lml.verdicts import mean_and_error
 
 
 def findings(arrays: Arrays) -> dict[str, Finding]:
@@ -32,26 +36,27 @@ def findings(arrays: Arrays) -> dict[str, Finding]:
     return result
 
 
-@experiment(
-    "probes",
-    cost="about 40 min",
-    quick={"seeds": (4, 44), "sets": ("digits", "vae"), "width": 16, "image_steps": (0, 2, 6)}
-    | {"vae_steps": (0, 6), "num_data": 300, "num_scored": 10, "hidden": 8, "samples": 3},
-    resumable=True,
-    gpu=False,
-)
-class Probes(Experiment):
+def kept(
+    bench: Bench, name: str, work: Callable[[Any], Tensor], items: Sequence[Any], data: str
+) -> Tensor:
+    """``work`` of each of the ``items``, which are the first axis and kept one by one."""
+
+    def one(number: int) -> Arrays:
+        how = partial(work, items[number])
+        return bench.keep(f"{name}-{number}", lambda: {"found": how()}, data=data)
+
+    return bench.stack(one, range(len(items)), name)["found"]
+
+
+class Probes(Experiment, name="probes", cost="about 40 min", resumable=True, gpu=False):
     """Area against linear probes of frozen features, by law of the mask size.
 
     Four laws of the mask size; the same network, data and steps; areas on held-out data. ``sets``: a
     small ViT-MAE on ``digits`` and ``fashion_mnist``, in 16 patches, and a deep VAE with a partial
     encoder on the digits (``vae``), whose features are the means of q(z | x).
 
-    The rule, from before the run: of each set and seed, Spearman's correlation over the four laws at
-    the last step, area against accuracy. More area means better features where its 99 % interval (t
-    over seeds) lies above 0, the contrary where it lies below, else it is undecided; the title has
-    its "yes" only if every set has. A rate predicts better where the correlation of its score exceeds
-    that of the area by the same interval, seed by seed. Correlation along training, over steps, is
+    The rule, from before the run, stands in chapter 12: of each set and seed, Spearman's correlation
+    over the four laws at the last step, area against accuracy. That along training, over steps, is
     reported apart: all that improves with time raises it.
 
     Arrays: ``found/SET`` (laws, seeds, steps, 6): area and its standard error, scores at 15, 50 and
@@ -59,27 +64,27 @@ class Probes(Experiment):
     labels; ``pixels/SET`` (), of the pixels themselves.
     """
 
-    sets: tuple[str, ...] = ("vae", "digits", "fashion_mnist")
-    image_steps: tuple[int, ...] = (0, 30, 90, 240)
-    vae_steps: tuple[int, ...] = (0, 50, 200, 1000)
-    width: int = 48
-    hidden: int = 200  # units of the VAE
-    num_data: int = 2000  # to train on, unlabeled and labeled
-    num_scored: int = 200  # of these for the area
-    samples: int = 50  # for the VAE's conditionals
+    sets: tuple[str, ...] = setting(("vae", "digits", "fashion_mnist"), quick=("digits", "vae"))
+    image_steps: tuple[int, ...] = setting((0, 30, 90, 240), quick=(0, 2, 6))
+    vae_steps: tuple[int, ...] = setting((0, 50, 200, 1000), quick=(0, 6))
+    width: int = setting(48, quick=16)
+    hidden: int = setting(200, quick=8)  # units of the VAE
+    num_data: int = setting(2000, quick=300)  # to train on, unlabeled and labeled
+    num_scored: int = setting(200, quick=10)  # of these for the area
+    samples: int = setting(50, quick=3)  # for the VAE's conditionals
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         arrays: Arrays = {}
         used: list[Tensor] = []
         for name in self.sets:
             of = probes.labeled("digits" if name == "vae" else name, self.num_data, 1000)
             used += [of.x, of.y]
-            kept = partial(bench.keep, data=checksum(used[-2:]))
-            found = (self._vae if name == "vae" else self._images)(name, of, kept, bench)
+            measure = self._vae if name == "vae" else self._images
+            found = measure(name, of, bench, bench.checksum(used[-2:]))
             arrays |= {f"{key}/{name.replace('_', '-')}": each for key, each in found.items()}
-        return Outcome(findings(arrays), arrays, checksum(used))
+        return Outcome(findings(arrays), arrays, bench.checksum(used))
 
-    def _images(self, name: str, of: probes.Labeled, kept: Any, bench: Bench) -> Arrays:
+    def _images(self, name: str, of: probes.Labeled, bench: Bench, data: str) -> Arrays:
         train, held_out = of.x[~of.test], of.x[of.test][: self.num_scored]
         units = {"pixel_mean": train.mean(), "pixel_scale": train.std()}
         inside = of._replace(x=(of.x - train.mean()) / train.std())
@@ -95,31 +100,23 @@ class Probes(Experiment):
                 own = probes.probe(probes.features(network, inside.x), of)
                 return torch.cat([area, area.new_tensor([own])])
 
-        start = cache(lambda seed: look(new(seed=seed)))  # the same for every law
-
-        def trained(law: masks.SizeLaw, seed: int) -> Arrays:
+        def trained(law: masks.SizeLaw, seed: int) -> Tensor:
             network, g = new(seed=seed), seeded(seed)
             how: dict[str, Any] = {"law": law, "watch": partial(look, network), **recipe}
-            how |= {"watched": steps[1:], "matrix_rate": 0.03, "progress": bench.progress}
+            how |= {"watched": steps, "matrix_rate": 0.03, "progress": bench.progress}
             seen = vit_mae.train(ViTMAE(network, 1.0, **units), train, steps[-1], g, **how)
-            return {"found": torch.stack([start(seed), *seen])}
+            return torch.stack(seen)
 
-        def taught(seed: int) -> Arrays:
-            return {
-                "found": torch.tensor(probes.supervised(new(seed=seed), inside, steps[-1], seed))
-            }
+        def taught(seed: int) -> Tensor:
+            return torch.tensor(probes.supervised(new(seed=seed), inside, steps[-1], seed))
 
-        def every(key: str, work: Callable[[int], Arrays]) -> Tensor:
-            def one(k: int) -> Arrays:
-                return kept(f"{name}-{key}-{k}", partial(work, self.seeds[k]))
-
-            return bench.stack(one, range(len(self.seeds)), f"{name}, {key}, seed")["found"]
-
-        found = [every(f"law-{k}", partial(trained, law)) for k, law in enumerate(probes.LAWS)]
-        pixels, labels = torch.tensor(probes.probe(of.x.flatten(1), of)), every("labels", taught)
+        every, laws = partial(kept, bench, items=self.seeds, data=data), enumerate(probes.LAWS)
+        found = [every(f"{name}-law-{k}", partial(trained, law)) for k, law in laws]
+        labels = every(f"{name}-labels", taught)
+        pixels = torch.tensor(probes.probe(of.x.flatten(1), of))
         return {"found": torch.stack(found), "supervised": labels, "pixels": pixels}
 
-    def _vae(self, name: str, of: probes.Labeled, kept: Any, bench: Bench) -> Arrays:
+    def _vae(self, name: str, of: probes.Labeled, bench: Bench, data: str) -> Arrays:
         """All seeds side by side; the area is log p(x), by importance weights."""
         x, steps, end = of.x.flatten(1), self.vae_steps, self.vae_steps[-1]
         few = x[of.test][: self.num_scored].double()
@@ -134,12 +131,109 @@ class Probes(Experiment):
             own = probes.probe(model.encode(x.double())[0], of)
             return at.new_tensor([area, area.standard_error, *at[2:], own])
 
-        def work(law: masks.SizeLaw) -> Arrays:
+        def work(law: masks.SizeLaw) -> Tensor:
             masked = deep_vae.Masked(samples=3, partial="bound", law=law)
             states = like.train(x[~of.test], masked, Bench(), name, snapshots=steps).snapshots
             rows = [torch.stack([look(each) for each in like.models(states[s])]) for s in steps]
-            return {"found": torch.stack(rows, dim=1)}
+            return torch.stack(rows, dim=1)
 
-        laws = bench.progress(list(enumerate(probes.LAWS)), "VAE, law")
-        found = [kept(f"{name}-{k}", partial(work, law))["found"] for k, law in laws]
-        return {"found": torch.stack(found)}
+        return {"found": kept(bench, name, work, probes.LAWS, data)}
+
+
+def text_features(network: Any, ids: Int[Tensor, "N L"]) -> Float[Tensor, "N w"]:
+    """Mean of the last layer over a sentence's known pieces, nothing hidden; rows end in padding."""
+    ids = ids[:, : int((ids != 0).sum(dim=1).max())]
+    layer = network.base_model(input_ids=ids, attention_mask=(ids != 0).long()).last_hidden_state
+    pieces = (ids >= len(SPECIAL_TOKENS)).float()
+    return torch.einsum("nl,nlw->nw", functional.normalize(pieces, p=1.0, dim=1), layer)
+
+
+def labeled_text(name: str, tokenizer: Any) -> list[probes.Labeled]:
+    """Rows by their length; tested on the test split, or in turn on every fourth row without one."""
+    splits = ("train", "test") if f"{name} train" in texts._GLUE else ("test",)
+    found = [texts.labeled(name, split) for split in splits]  # type: ignore[arg-type]
+    ids = encode(tokenizer, [each for text, _ in found for each in text]).ids[:, :LENGTH]
+    order = (ids != 0).sum(dim=1).argsort(stable=True)
+    y, rows = torch.tensor([each for _, own in found for each in own]), torch.arange(len(ids))
+    tests = [rows % 4 == k for k in range(4)] if len(found) == 1 else [order >= len(found[0][0])]
+    return [probes.Labeled(ids[order], y[order], test) for test in tests]
+
+
+def accuracy(x: Tensor, folds: list[probes.Labeled]) -> float:
+    """Of a linear probe of ``x``, the mean over the folds."""
+    return sum(probes.probe(x, of) for of in folds) / len(folds)
+
+
+@torch.no_grad()
+def text_areas(network: Any, rows: Int[Tensor, "N L"], token: int) -> Float[Tensor, " 5"]:
+    """Mean score with uniform sizes, its error over 8 parts, scores at the shares, nats a token."""
+    g, count, found = torch.Generator().manual_seed(0), rows.shape[1] - 2, []
+    sizes = masks.UniformSize().stratified(len(rows), count, generator=g)
+    ranks = masks.sample_ranks(len(rows), count, generator=g)
+    shares: list[Any] = [round(share * count) for share in FIXED.values()]
+    for size in [sizes, *shares]:
+        mask, parts = masks.from_ranks(ranks, size), [slice(k, None, 8) for k in range(8)]
+        found.append([mean_score(network, rows[part], mask[part], token) for part in parts])
+    area, *each = torch.tensor(found, dtype=torch.float64)
+    return torch.stack([*mean_and_error(area), *(score.mean() for score in each)])
+
+
+class TextProbes(Training, name="text-probes", cost="about 55 min", resumable=True, gpu=False):
+    """Area against linear probes of small BERTs' frozen features, by law of the mask size.
+
+    As ``probes``, with areas on held-out windows, nats a token. ``sets``: CoLA (``written`` in its
+    place: quick), tested on dev; SST-2, whose dev sentences are cross-validated in four parts. In
+    place of ``pixels/SET`` it has ``pieces/SET`` (), of counts of the word pieces themselves.
+    """
+
+    seeds: tuple[int, ...] = setting(Experiment.seeds, quick=(4, 44))
+    vocab_size: int = setting(2000, quick=200)
+    width: int = setting(64, quick=32)
+    num_layers: int = 2
+    num_steps: int = setting(400, quick=4)
+    batch_tokens: int = setting(2048, quick=256)
+    num_held_out: int = setting(128, quick=8)
+    every: int = setting(200, quick=2)
+    sets: tuple[str, ...] = setting(("glue/cola", "glue/sst-2"), quick=("written",))
+    label_steps: int = setting(100, quick=2)
+
+    def measure(self, bench: Bench) -> Outcome:
+        text = self.read()
+        tokenizer, token = text.tokenizer, text.mask_token
+        short = {name: name.removeprefix("glue/") for name in self.sets} | {"written": "cola"}
+        sets = {short[name]: labeled_text(name, tokenizer) for name in self.sets}
+        data = bench.checksum(chain([text.stream, text.held_out], *chain(*sets.values())))
+        new = partial(self.network, text, "modern")
+
+        @torch.no_grad()
+        def look(network: Any) -> Tensor:
+            area, found = text_areas(network.eval(), text.held_out, token), []
+            for folds in sets.values():
+                x = torch.cat([text_features(network, part) for part in folds[0].x.split(128)])
+                found.append(accuracy(x, folds))
+            return torch.cat([area, area.new_tensor(found)])
+
+        def trained(law: str, seed: int) -> Tensor:
+            network, alone = new(seed=seed), replace(bench, folder=None)  # kept when it is finished
+            return self.train(alone, law, network, text, (law, seed), partial(look, network))
+
+        def taught(name: str, seed: int) -> Tensor:
+            how = self.label_steps, seed, text_features
+            return torch.tensor([probes.supervised(new(seed=seed), of, *how) for of in sets[name]])
+
+        def counted(name: str) -> Tensor:
+            rows = [row.bincount(minlength=len(tokenizer)) for row in sets[name][0].x]
+            counts = torch.stack(rows)[:, len(SPECIAL_TOKENS) :].float()
+            return torch.tensor(accuracy(counts, sets[name]))
+
+        every = partial(kept, bench, items=self.seeds, data=data)
+        laws = (*FIXED, "uniform")
+        found = torch.stack([every(law, partial(trained, law)) for law in laws])
+        arrays: Arrays = {}
+        for k, name in enumerate(sets):
+            arrays |= {
+                f"found/{name}": found[..., [*range(1, 6), 6 + k]],
+                f"supervised/{name}": every(f"{name}-labels", partial(taught, name)).mean(dim=1),
+                f"pieces/{name}": counted(name),
+            }
+        return Outcome(findings(arrays), arrays, data)

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import masks, objectives
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE
 from mpt_lml.gaussian import LowRankPosterior, divergence
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import LOG_2PI, chunks
@@ -23,21 +23,7 @@ RULES: tuple[rates.Rule, ...] = ("midpoint", "trapezoid", "clenshaw-curtis", "ga
 Setting = tuple[int, int, float]  # D, K and σ²
 
 
-@experiment(
-    "masking-rates",
-    cost="about 80 s",
-    quick={
-        "settings": ((20, 2, NOISE_VARIANCE), (20, 5, NOISE_VARIANCE)),
-        "num_masks": 5,
-        "few_masks": 20,
-        "few_settings": (0,),
-        "num_sizes": (1, 2, 4),
-        "num_steps": 20,
-        "num_runs": 4,
-    },
-    gpu=False,
-)
-class MaskingRates(Experiment):
+class MaskingRates(Experiment, name="masking-rates", cost="about 80 s", gpu=False):
     """Which masking rate: crossovers, few sizes, laws of sizes.
 
     PPCA with N(0, 1) loadings: first D, K and σ² of Figure 4, then each of them varied. Findings are
@@ -49,21 +35,24 @@ class MaskingRates(Experiment):
     ``excess_predicted`` (laws,), nats.
     """
 
-    settings: tuple[Setting, ...] = (
-        *((200, latent_dim, NOISE_VARIANCE) for latent_dim in (5, 1, 2, 20, 50, 100)),
-        *((num_features, 5, NOISE_VARIANCE) for num_features in (20, 50, 500)),
-        *((200, 5, noise_variance) for noise_variance in (0.02, 1.0, 5.0)),
+    settings: tuple[Setting, ...] = setting(
+        (
+            *((200, latent_dim, NOISE_VARIANCE) for latent_dim in (5, 1, 2, 20, 50, 100)),
+            *((num_features, 5, NOISE_VARIANCE) for num_features in (20, 50, 500)),
+            *((200, 5, noise_variance) for noise_variance in (0.02, 1.0, 5.0)),
+        ),
+        quick=((20, 2, NOISE_VARIANCE), (20, 5, NOISE_VARIANCE)),
     )
-    num_masks: int = 30
-    few_masks: int = 400  # per size, for the two settings in which few sizes stand for all
-    few_settings: tuple[int, ...] = (0, 4)
-    num_sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
-    num_steps: int = 4000
-    num_runs: int = 64
+    num_masks: int = setting(30, quick=5)
+    few_masks: int = setting(400, quick=20)  # a size, where few sizes stand for all
+    few_settings: tuple[int, ...] = setting((0, 4), quick=(0,))
+    num_sizes: tuple[int, ...] = setting((1, 2, 3, 4, 6, 8, 12, 16), quick=(1, 2, 4))
+    num_steps: int = setting(4000, quick=20)
+    num_runs: int = setting(64, quick=4)
     learning_rate: float = 1e-3
     batch: int = 4
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         quiet = Bench()
 
         def of(setting: Setting) -> dict[str, Tensor]:
@@ -76,7 +65,7 @@ class MaskingRates(Experiment):
         arrays["excess"], arrays["excess_predicted"] = self._descend(bench)
         every = itertools.product(self.settings, self.seeds)
         used = [normal_ppca(seed, *setting)[0].loadings for setting, seed in every]
-        return Outcome(self._findings(arrays), arrays, checksum(used))
+        return Outcome(self._findings(arrays), arrays, bench.checksum(used))
 
     def _errors(self, setting: Setting, seed: int) -> dict[str, Tensor]:
         """The crossover, and D·S(M) − LML at M = 1, 15, 25, 85 % and D."""

@@ -1,16 +1,15 @@
 """Which choice of the recursion makes its encoder collapse, and what an encoder of x_R does instead."""
 
+from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import estimators, masks, scores
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import seeded
-from mpt_lml.experiments.deep_vae import Figure3Lower, Masked, Objective, elbo, exact, on_grid
+from mpt_lml.experiments.base import Bench, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.deep_vae import Masked, Objective, Training, elbo, exact, on_grid
 from mpt_lml.masks import UniformSize
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
@@ -73,8 +72,7 @@ def area_error(model: vae.VAE, method: ConditionalModel, x: Tensor) -> Float[Ten
         mask = masks.sample_masks(2, x.shape[1], size, generator=g)
         off = method.log_conditional(x, mask) - table.log_conditional(x, mask)
         errors.append(scores.mask_score(off, mask).mean(dim=0))
-    weights = trapezoid_weights(np.array(SIZES), x.shape[1])
-    return torch.from_numpy(weights).to(x) @ torch.stack(errors)
+    return trapezoid_weights(SIZES, x.shape[1]).to(x) @ torch.stack(errors)
 
 
 def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
@@ -89,69 +87,50 @@ def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
     }
 
 
-@experiment(
-    "recursion",
-    cost="about 40 min",
-    quick={"num_steps": 4, "judged_seeds": 2, "examined": 6, "num_masks": 1, "repeats": 2}
-    | {"chain_data": 3, "area_data": 2, "area_draws": 5, "seeds": (4, 44)},
-    resumable=True,
-    gpu=False,
-)
-class Recursion(Experiment):
+class Recursion(Training, name="recursion", cost="about 40 min", resumable=True, gpu=False):
     """The recursion of Figure 3, lower, choice by choice, and an encoder of x_R.
 
-    Digits, K = 2, 33 %: every choice changed by itself; all exact values from a grid.
-    ``judged_seeds`` further runs of the baseline decide the two entries of the ledger: with five the
-    interval would be wider than the margin.
-
-    Arrays (seeds,) for each of ``VARIANTS`` and ``REFERENCES``: ``lml/NAME`` log p(x); for those with
-    an encoder ``encoder/NAME`` and ``posterior/NAME`` of :func:`codes`; for the variants
-    ``bias/NAME`` of the training score. For NAME in (elbo, baseline): ``conditionals/NAME/fixed``
-    (seeds, methods, 3) of :func:`compare`; ``area/NAME`` (seeds,), what Σ_M S(M) through pseudo-Gibbs
+    Digits, K = 2, 33 %: every choice changed by itself; all exact values from a grid. Arrays
+    (seeds,) for each of ``VARIANTS`` and ``REFERENCES``: ``lml/NAME`` log p(x); for those with an
+    encoder ``encoder/NAME`` and ``posterior/NAME`` of :func:`codes`; for the variants ``bias/NAME``
+    of the training score. For NAME in (elbo, baseline): ``conditionals/NAME/fixed`` (seeds,
+    methods, 3) of :func:`compare`; ``area/NAME`` (seeds,), what Σ_M S(M) through pseudo-Gibbs
     misses of log p(x), ``area_model/NAME`` on images drawn from each model. ``judged/lml`` and
     ``judged/area`` of the judged runs.
     """
 
-    num_steps: int = 1500
-    judged_seeds: int = 20
-    examined: int = 200  # images
-    num_masks: int = 4  # at 33 %, for the bias of the score
-    repeats: int = 10
-    chain_data: int = 30
-    area_data: int = 40
-    area_draws: int = 100
+    dataset: str = "digits"
+    num_data: int = 1198
+    hidden: tuple[int, ...] = (64,)
+    latent_dim: int = 2
+    num_steps: int = setting(1500, quick=4)
+    learning_rate: float = 3e-3
+    track_every: int = 1500  # both ends
+    track_data: int = setting(50, quick=6)
+    judged_seeds: int = setting(20, quick=2)  # five would leave an interval wider than the margin
+    examined: int = setting(200, quick=6)  # images
+    num_masks: int = setting(4, quick=1)  # at 33 %, for the bias of the score
+    repeats: int = setting(10, quick=2)
+    chain_data: int = setting(30, quick=3)
+    area_data: int = setting(40, quick=2)
+    area_draws: int = setting(100, quick=5)
 
-    def training(self, seeds: tuple[int, ...]) -> Figure3Lower:
-        """Settings of the training."""
-        return Figure3Lower(
-            dataset="digits",
-            num_data=1198,
-            hidden=(64,),
-            latent_dim=2,
-            num_steps=self.num_steps,
-            learning_rate=3e-3,
-            track_every=self.num_steps,
-            track_data=min(50, self.examined),
-            seeds=seeds,
-        )
-
-    def run(self, bench: Bench) -> Outcome:
-        training = self.training(self.seeds)
-        x, arrays = training.images(), dict[str, Tensor]()
+    def measure(self, bench: Bench) -> Outcome:
+        x, arrays = self.images(), dict[str, Tensor]()
         few = x[: self.examined].double()
         trained: dict[str, Objective] = {**VARIANTS, **REFERENCES}
         for number, name in enumerate(bench.progress(list(trained), "variant")):
-            parameters = training.train(x, trained[name], bench, str(number)).parameters
-            arrays[f"lml/{name}"] = training.log_likelihood(parameters, few)
+            parameters = self.train(x, trained[name], bench, str(number)).parameters
+            arrays[f"lml/{name}"] = self.log_likelihood(parameters, few)
             if name != "exact":
-                arrays |= self.examine(name, training, parameters, few)
-        judged = self.training(tuple(range(1000, 1000 + self.judged_seeds)))
+                arrays |= self.examine(name, parameters, few)
+        judged = replace(self, seeds=tuple(range(1000, 1000 + self.judged_seeds)))
         parameters = judged.train(x, VARIANTS["baseline"], bench, "judged").parameters
         arrays["judged/lml"] = judged.log_likelihood(parameters, few)
         arrays["judged/area"] = self.areas(judged.models(parameters), few)
         # Beyond the best model without z: independent pixels around the mean image.
         off = few - x.double().mean(dim=0)
-        variance = torch.tensor(training.noise_variance, dtype=off.dtype)
+        variance = torch.tensor(self.noise_variance, dtype=off.dtype)
         bare = log_normal(off, variance).sum(dim=1).mean()
 
         def gap(first: str, second: str) -> Tensor:
@@ -171,17 +150,15 @@ class Recursion(Experiment):
             "pseudo-gibbs-area": arrays["area/elbo"],
         }
         findings = {name: Finding.over(value) for name, value in values.items()}
-        return Outcome(findings, arrays, checksum([x]))
+        return Outcome(findings, arrays, bench.checksum([x]))
 
-    def examine(
-        self, name: str, training: Figure3Lower, parameters: vae.Parameters, x: Tensor
-    ) -> dict[str, Tensor]:
+    def examine(self, name: str, parameters: vae.Parameters, x: Tensor) -> dict[str, Tensor]:
         """Widths of encoder and posterior, bias of the training score, errors of the chains."""
-        models = training.models(parameters)
+        models = self.models(parameters)
         found = [codes(model, x) for model in models]
         arrays = {f"{part}/{name}": torch.tensor([f[part] for f in found]) for part in found[0]}
         if name in VARIANTS:
-            arrays[f"bias/{name}"] = self.score_bias(VARIANTS[name], training, parameters, x)
+            arrays[f"bias/{name}"] = self.score_bias(VARIANTS[name], parameters, x)
         if name in ("elbo", "baseline"):
             tables = [compare(model, x[: self.chain_data]) for model in models]
             arrays[f"conditionals/{name}/fixed"] = torch.stack(tables)
@@ -190,16 +167,16 @@ class Recursion(Experiment):
         return arrays
 
     def score_bias(
-        self, variant: Masked, training: Figure3Lower, parameters: vae.Parameters, x: Tensor
+        self, variant: Masked, parameters: vae.Parameters, x: Tensor
     ) -> Float[Tensor, " seeds"]:
         """Expected training score minus D·S of the model's own conditionals, same masks, nats."""
         mask = masks.sample_masks(self.num_masks, x.shape[1], Masked.law, generator=seeded(1))
-        runs = [seeded(100 + run) for run in range(len(training.seeds))]
+        runs = [seeded(100 + run) for run in range(len(self.seeds))]
         every = x.repeat(self.num_masks, 1).expand(len(runs), -1, -1)
         hidden = mask.repeat_interleave(len(x), dim=0).expand_as(every)
         double = {name: value.double() for name, value in parameters.items()}
-        drawn = [variant.score(double, every, hidden, runs, training) for _ in range(self.repeats)]
-        tables = [on_grid(model).log_conditional(x, mask) for model in training.models(parameters)]
+        drawn = [variant.score(double, every, hidden, runs, self) for _ in range(self.repeats)]
+        tables = [on_grid(model).log_conditional(x, mask) for model in self.models(parameters)]
         own = torch.stack([scores.mask_score(table, mask).mean() for table in tables])
         return torch.stack(drawn).mean(dim=0) - x.shape[1] * own
 

@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from mpt_lml import data, masks, networks, scores
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, setting
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.masked_lm import MaskedLM
@@ -58,13 +58,7 @@ def errors(values: Tensor, P: int, repeats: int, slope: float, g: Generator) -> 
     return {name: v - scores.mean_by_size(each, size, D)[1:].sum() for name, v in found.items()}
 
 
-@experiment(
-    "scoring",
-    cost="about 11 min",
-    quick={"most": (5, 5), "num_texts": 2, "repeats": 40},
-    gpu=False,
-)
-class Scoring(Experiment):
+class Scoring(Experiment, name="scoring", cost="about 11 min", gpu=False):
     """Estimators of the score of a text, by look-up among all its masks.
 
     Arrays (texts, P): ``bias/KIND/ESTIMATOR``, ``square/KIND/ESTIMATOR``, mean error and square. In
@@ -72,13 +66,14 @@ class Scoring(Experiment):
     """
 
     seeds: tuple[int, ...] = (18,)
-    most: tuple[int, int] = (13, 16)  # last places that are masked, of a sentence, of a sequence
-    num_texts: int = 4
+    # Last places that are masked, of a sentence, of a sequence.
+    most: tuple[int, int] = setting((13, 16), quick=(5, 5))
+    num_texts: int = setting(4, quick=2)
     passes: tuple[int, ...] = (8, 32, 128)
-    repeats: int = 1000
+    repeats: int = setting(1000, quick=40)
     slope: float = 0.75  # of the control variate; one fitted to a text's few masks is biased
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         g, cells = torch.Generator().manual_seed(self.seeds[0]), dict[str, list[Tensor]]()
         bert, pieces = networks.load_small_bert()
         rows = data.encode(pieces, data.sentences().first)
@@ -102,4 +97,4 @@ class Scoring(Experiment):
         best = "strata, control"
         findings = {f"scoring-orders/{k}": gain(k, best, "orders") for k in ("text", "language")}
         findings["scoring-coins"] = gain("text", "random t, coins", best)
-        return Outcome(findings, arrays, checksum([x, *ids]))
+        return Outcome(findings, arrays, bench.checksum([x, *ids]))

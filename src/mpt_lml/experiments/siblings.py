@@ -1,8 +1,8 @@
 """Beside the small BERT: other seeds, 15 % only, left to right, n-grams; on its own text."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,24 +11,15 @@ from torch import Tensor
 
 from mpt_lml import networks
 from mpt_lml.data import Tokens
-from mpt_lml.experiments.base import Bench, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.bert import pair, some_tokens
-from mpt_lml.experiments.small_bert import LENGTH, QUICK, Training, next_scores
-from mpt_lml.files import digest
+from mpt_lml.experiments.base import Arrays, Bench, Finding, Outcome, setting
+from mpt_lml.experiments.bert import kept, pair, some_tokens
+from mpt_lml.experiments.small_bert import LENGTH, Training, next_scores
 from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.score import Design, curve, load, sentences
 from mpt_lml.score.blocks import Blocks
-from mpt_lml.score.door import Part
 
 
-@experiment(
-    "siblings",
-    cost="about 1 h",
-    quick=QUICK
-    | {"data_sets": ("written",), "num_sentences": 4, "num_orders": 2, "rates": (25, 50, 75)},
-    resumable=True,
-)
-class Siblings(Training):
+class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
     """Networks of the small BERT's size and text: other seeds, 15 % only, left to right.
 
     A third of the small BERT's steps each; ``kinds`` are architecture, law of sizes, seed. All are
@@ -42,32 +33,31 @@ class Siblings(Training):
     those of the others.
     """
 
-    num_steps: int = 2000
+    num_steps: int = setting(2000, quick=4)
     kinds: tuple[tuple[networks.Architecture, str, int], ...] = (
         ("decoder", "next", 4),
         ("modern", "mixture", 4),
         ("modern", "mixture", 5),
         ("modern", "fifteen", 4),
     )
-    data_sets: tuple[str, ...] = ("books", "wikitext-2")
-    num_sentences: int = 300
-    num_orders: int = 4
-    rates: tuple[int, ...] = tuple(range(1, 100, 2))
+    data_sets: tuple[str, ...] = setting(("books", "wikitext-2"), quick=("written",))
+    num_sentences: int = setting(300, quick=4)
+    num_orders: int = setting(4, quick=2)
+    rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
 
-    def run(self, bench: Bench) -> Outcome:
-        tokenizer, batches, held_out = self.read()
-        size = {"width": self.width, "num_layers": self.num_layers}
-        arrays: dict[str, Tensor] = {}
+    def measure(self, bench: Bench) -> Outcome:
+        own = self.read()
+        tokenizer = own.tokenizer
+        arrays: Arrays = {}
         trained: dict[str, Any] = {}
         for architecture, law, seed in self.kinds:
-            network = networks.small_masked_lm(len(tokenizer), architecture, seed=seed, **size)
-            name, how = f"{law}/{seed}", (law, seed)
-            arrays[f"watched/{name}"] = self.train(bench, name, network, batches, held_out, *how)
+            network, name = self.network(own, architecture, seed), f"{law}/{seed}"
+            arrays[f"watched/{name}"] = self.train(bench, name, network, own, (law, seed))
             trained[name] = network.eval()
-        own, pieces = networks.load_small_bert()
+        small, pieces = networks.load_small_bert()
         if pieces.get_vocab() == tokenizer.get_vocab():
-            trained["small-bert"] = own.to(bench.device)
-        rows = [each for each in batches.stream.split(batches.lengths.tolist()) if len(each)]
+            trained["small-bert"] = small.to(bench.device)
+        rows = [each for each in own.stream.split(own.lengths.tolist()) if len(each)]
         grams = {f"{n}-gram": KneserNey(rows, len(tokenizer), n) for n in (1, 2, 3)}
         for text in self.data_sets:
             tokens = some_tokens(text, tokenizer, self.num_sentences, LENGTH)
@@ -82,9 +72,9 @@ class Siblings(Training):
                 else:
                     found = self.score(bench, f"{name}/{text}", network, tokenizer, tokens)
                 arrays |= {f"{key}/{name}/{text}": value for key, value in found.items()}
-        return Outcome(self.findings(arrays), arrays, checksum([batches.stream, held_out]))
+        return Outcome(self.findings(arrays), arrays, bench.checksum([own.stream, own.held_out]))
 
-    def findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
+    def findings(self, arrays: Arrays) -> dict[str, Finding]:
         """How far areas lie above the causal network's log-probability, and above trigrams."""
         text = self.data_sets[0]
         count = arrays[f"tokens/{text}"].double().mean()
@@ -93,37 +83,25 @@ class Siblings(Training):
             return Finding.over((arrays[f"{one}/{text}"] - arrays[f"log_p/{other}/{text}"]) / count)
 
         causal = "{1}/{2}".format(*self.kinds[0])
-        kinds = [(law, seed) for _, law, seed in self.kinds[1:]]
-        found = {
-            f"siblings-{law}-{seed}": ahead(f"area/{law}/{seed}", causal) for law, seed in kinds
-        }
+        found = {}
+        for _, law, seed in self.kinds[1:]:
+            found[f"siblings-{law}-{seed}"] = ahead(f"area/{law}/{seed}", causal)
         if f"area/small-bert/{text}" in arrays:
             for key in ("area", "pseudo"):
                 found[f"ngrams-{key}"] = ahead(f"{key}/small-bert", "3-gram")
         return found
 
-    def score(
-        self, bench: Bench, name: str, network: Any, tokenizer: Any, tokens: Tokens
-    ) -> dict[str, Tensor]:
+    def score(self, bench: Bench, name: str, network: Any, reader: Any, tokens: Tokens) -> Arrays:
         """What a masked network says of ``tokens``."""
-        scorer = load(MaskedLM.of(network, tokenizer, precision="bfloat16"), tokenizer)
-        design, identity = Design(self.rates, seed=self.seeds[0]), scorer.identity or {}
-
-        def keep(kind: str, part: str, work: Callable[[], Part]) -> Part:
-            own = {"data": digest("", vars(tokens)), **identity}
-            return bench.keep(f"{name}/{kind}-{part}", work, **own)
-
-        along, spread = Blocks(scorer, self.num_orders, self.seeds[0])(
-            [tokens],
-            tokens.maskable,
-            torch.arange(len(tokens)),
-            partial(keep, "mixture"),
-            bench.progress,
-        )
-        options: Any = {"keep": partial(keep, "area"), "progress": bench.progress}
-        each = sentences(scorer, tokens, seed=self.seeds[0], **options)
-        options["keep"] = partial(keep, "curve")
-        found = curve(scorer, tokens, design, **options)
+        scorer = load(MaskedLM.of(network, reader, precision="bfloat16"), reader)
+        design = Design(self.rates, seed=self.seeds[0])
+        kinds = ("mixture", "area", "curve")
+        mixture, area, along_rates = (kept(bench, f"{name}/{k}-", scorer, tokens) for k in kinds)
+        rows = [tokens], tokens.maskable, torch.arange(len(tokens))
+        blocks = Blocks(scorer, self.num_orders, self.seeds[0])
+        along, spread = blocks(*rows, mixture)
+        each = sentences(scorer, tokens, seed=self.seeds[0], run=area)
+        found = curve(scorer, tokens, design, run=along_rates)
         return {
             "area": each.log_score,
             "error": each.standard_error,
@@ -147,7 +125,8 @@ def log_probability(network: Any, tokens: Tokens) -> Float[Tensor, " N"]:
     return found
 
 
-Table = tuple[Tensor, Tensor]
+Gram = tuple[int, ...]
+Level = tuple[Counter[Gram], Counter[Gram], Counter[Gram], float]
 
 
 class KneserNey:
@@ -166,45 +145,31 @@ class KneserNey:
     """
 
     def __init__(self, texts: Sequence[Int[Tensor, " _"]], vocab_size: int, order: int = 3) -> None:
-        self.vocab_size, self.order = vocab_size, order
-        self.levels: list[tuple[Table, Table, Table, float]] = []
-        base = vocab_size + 1  # the last symbol is the start
-        keys = torch.cat([self._keys(text[None])[0, :, -1] for text in texts])
-        for length in range(order, 0, -1):
-            grams, counts = keys.unique(return_counts=True)
-            contexts, where = (grams // base).unique(return_inverse=True)
-            totals = torch.zeros_like(contexts).index_add(0, where, counts)
-            types = where.bincount()
-            one, two = ((counts == n).sum().item() for n in (1, 2))
-            discount = one / (one + 2 * two) if one else 0.0
-            self.levels.insert(
-                0, ((grams, counts), (contexts, totals), (contexts, types), discount)
-            )
-            keys = grams % base ** (length - 1)  # each gram counts once for what it ends with
+        self.vocab_size, self.order, self.levels = vocab_size, order, list[Level]()
+        counts = Counter(gram for text in texts for gram in self._grams(text))
+        for _ in range(order):
+            one, two = (sum(count == n for count in counts.values()) for n in (1, 2))
+            totals: Counter[Gram] = Counter()
+            for gram, count in counts.items():
+                totals[gram[:-1]] += count
+            types, discount = Counter(gram[:-1] for gram in counts), one / (one + 2 * two or 1)
+            self.levels.insert(0, (counts, totals, types, discount))
+            counts = Counter(gram[1:] for gram in counts)  # each counts once for what it ends with
 
     def log_probability(self, rows: Int[Tensor, "N L"]) -> Float[Tensor, "N L"]:
         """log p of each word given those before it, nats."""
-        found = torch.full(rows.shape, 1.0 / self.vocab_size, dtype=torch.float64)
-        for keys, (grams, totals, types, discount) in zip(
-            self._keys(rows).unbind(-1), self.levels, strict=True
-        ):
-            context = keys // (self.vocab_size + 1)
-            total = _look_up(totals, context)
-            kept = (_look_up(grams, keys) - discount).clamp_min(0)
-            mixed = (kept + discount * _look_up(types, context) * found) / total
-            found = torch.where(total > 0, mixed, found)
-        return found.log()
+        found = [self._probability(gram) for row in rows for gram in self._grams(row)]
+        return torch.tensor(found, dtype=torch.float64).view(rows.shape).log()
 
-    def _keys(self, rows: Int[Tensor, "N L"]) -> Int[Tensor, "N L n"]:
-        """The 1- to n-gram that ends at each word, as one number."""
-        base, padded = self.vocab_size + 1, rows.new_full((len(rows), self.order - 1), 0)
-        padded = torch.cat([padded + self.vocab_size, rows], dim=1)
-        words = padded.unfold(1, self.order, 1).flip(-1)  # the last first
-        return (words * base ** torch.arange(self.order)).cumsum(dim=-1)
+    def _probability(self, gram: Gram) -> float:
+        p = 1.0 / self.vocab_size
+        for length, (counts, totals, types, discount) in enumerate(self.levels, start=1):
+            own = gram[-length:]
+            if total := totals[own[:-1]]:
+                p = (max(counts[own] - discount, 0) + discount * types[own[:-1]] * p) / total
+        return p
 
-
-def _look_up(table: Table, keys: Tensor) -> Tensor:
-    """Values of a sorted table, float64; 0 for a key that is not there."""
-    known, values = table
-    at = torch.searchsorted(known, keys.contiguous()).clamp(max=len(known) - 1)
-    return torch.where(known[at] == keys, values[at], 0).double()
+    def _grams(self, text: Int[Tensor, " _"]) -> Iterator[Gram]:
+        """The longest n-gram that ends at each word."""
+        words = [self.vocab_size] * (self.order - 1) + text.tolist()
+        return zip(*(words[start:] for start in range(self.order)), strict=False)

@@ -1,7 +1,6 @@
 """The book's own masked language model: vocabulary, training, and what it was compared with."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,43 +14,36 @@ from torch.optim.lr_scheduler import OneCycleLR
 from mpt_lml import fit, masks, networks
 from mpt_lml.data import sentences
 from mpt_lml.data.tokens import train_tokenizer
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.models.masked_lm import masked_logits
 
+How = tuple[str, int]  # the law of the sizes, and the seed
+Look = Callable[[], Tensor] | None
 LENGTH = 64
 """Tokens of a full row, [CLS] and [SEP] counted."""
-QUICK: dict[str, Any] = {
-    "vocab_size": 200,
-    "width": 32,
-    "num_layers": 2,
-    "num_steps": 4,
-    "batch_tokens": 256,
-}
-QUICK |= {"batch_tokens": 256, "num_held_out": 8, "every": 2, "source": "written"}
 FIXED = {"fifteen": 0.15, "fifty": 0.5, "seventy-five": 0.75}
 """Laws with one size a row: what share of its pieces is hidden."""
 
 
-@dataclass(frozen=True)
 class Training(Experiment):
     """A network of the small BERT's size, trained on its text in its word pieces."""
 
     seeds: tuple[int, ...] = (4,)
-    vocab_size: int = 6000
-    width: int = 160
-    num_layers: int = 6
-    num_steps: int = 6000
-    batch_tokens: int = 4096
-    num_held_out: int = 256
-    every: int = 250
-    source: str = "books"
+    vocab_size: int = setting(6000, quick=200)
+    width: int = setting(160, quick=32)
+    num_layers: int = setting(6, quick=2)
+    num_steps: int = setting(6000, quick=4)
+    batch_tokens: int = setting(4096, quick=256)
+    num_held_out: int = setting(256, quick=8)
+    every: int = setting(250, quick=2)
+    source: str = setting("books", quick="written")
 
-    def read(self) -> "tuple[Any, Batches, Tensor]":
-        """The tokenizer of the training text, its batches, and held-out rows."""
+    def read(self) -> "Batches":
+        """The training text in word pieces of its own, and held-out rows."""
         text = sentences(self.source, "train").first
-        tokenizer = train_tokenizer(text, self.vocab_size)
-        return tokenizer, Batches(text, tokenizer, self.batch_tokens), self.held_out(tokenizer)
+        batches = Batches(text, train_tokenizer(text, self.vocab_size), self.batch_tokens)
+        batches.held_out = self.held_out(batches.tokenizer)
+        return batches
 
     def held_out(self, tokenizer: Any) -> Int[Tensor, "N L"]:
         """Windows of the held-out text, the same ones every time."""
@@ -59,38 +51,36 @@ class Training(Experiment):
         batches = Batches(text, tokenizer, self.num_held_out * LENGTH)
         return batches.rows(batches.starts, LENGTH - 2, seeded(0))
 
+    def network(self, text: "Batches", architecture: networks.Architecture, seed: int) -> Any:
+        """A new one."""
+        size: Any = {"width": self.width, "num_layers": self.num_layers}
+        return networks.small_masked_lm(len(text.tokenizer), architecture, seed=seed, **size)
+
     def train(
-        self,
-        bench: Bench,
-        name: str,
-        network: Any,
-        batches: "Batches",
-        rows: Tensor,
-        law: str,
-        seed: int,
-        look: Callable[[], Tensor] | None = None,
+        self, bench: Bench, name: str, network: Any, text: "Batches", how: How, look: Look = None
     ) -> Tensor:
         """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4).
 
         Or each step with what ``look()`` gave after it. The law ``next`` is for a causal network: the
         score of each piece given those before it.
         """
+        law, seed = how
         steps, generator = self.num_steps, seeded(seed)
         optimizer = AdamW(network.to(bench.device).parameters(), lr=3e-3, weight_decay=0.01)
         schedule = OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps, pct_start=0.1)
-        token = None if law == "next" else batches.mask_token
+        token = None if law == "next" else text.mask_token
 
         def loss(step: int) -> Tensor:
-            batch = batches.draw(step, generator=generator)
+            batch = text.draw(step, generator=generator)
             shape = len(batch), batch.shape[1] - 2
             mask = None if token is None else training_masks(law, *shape, generator=generator)
             network.train()
             with torch.autocast(network.device.type, torch.bfloat16):
                 if mask is None:
                     return -next_scores(network, batch).mean()
-                return -mean_score(network, batch, mask, batches.mask_token)
+                return -mean_score(network, batch, mask, text.mask_token)
 
-        data = checksum([batches.stream, rows])
+        data = bench.checksum([text.stream, text.held_out])
         watched = sorted({*range(0, steps, self.every), steps})
         _, scores = fit.descend(
             network,
@@ -99,7 +89,7 @@ class Training(Experiment):
             num_steps=steps,
             generators=[generator],
             max_norm=1.0,
-            watch=look or (lambda: watch(network, rows, token)),
+            watch=look or (lambda: watch(network, text.held_out, token)),
             watched=watched,
             checkpoint=bench.checkpoint(name, every=self.every, data=data),
             progress=bench.progress,
@@ -108,8 +98,7 @@ class Training(Experiment):
         return torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
 
 
-@experiment("small-bert", cost="about 45 min", quick=QUICK, resumable=True)
-class SmallBert(Training):
+class SmallBert(Training, name="small-bert", cost="about 45 min", resumable=True):
     """The book's own BERT on classic books.
 
     Train it; masks and rows are drawn on the CPU. With a folder the trained network is left in its
@@ -118,20 +107,20 @@ class SmallBert(Training):
     the training text plus one), what a network that ignores its input can reach.
     """
 
-    def run(self, bench: Bench) -> Outcome:
-        tokenizer, batches, held_out = self.read()
-        pieces = held_out[:, 1:-1]
-        counts = batches.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0
-        size, seed = {"width": self.width, "num_layers": self.num_layers}, self.seeds[0]
-        network = networks.small_masked_lm(len(tokenizer), "modern", seed=seed, **size)
-        watched = self.train(bench, "full", network, batches, held_out, "mixture", seed)
+    def measure(self, bench: Bench) -> Outcome:
+        text, seed = self.read(), self.seeds[0]
+        pieces = text.held_out[:, 1:-1]
+        counts = text.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0
+        network = self.network(text, "modern", seed)
+        watched = self.train(bench, "full", network, text, ("mixture", seed))
         if bench.folder is not None:
             network.half().save_pretrained(bench.folder / "model")
-            tokenizer.save_pretrained(bench.folder / "model")
+            text.tokenizer.save_pretrained(bench.folder / "model")
         unigram = (counts[pieces].log() - counts.sum().log()).mean()
         arrays = {"unigram": unigram, "watched/full": watched}
         gain = Finding((watched[-1, 1:] - watched[0, 1:]).min().item())  # the smallest of the rates
-        return Outcome({"small-bert-gain": gain}, arrays, checksum([batches.stream, held_out]))
+        data = bench.checksum([text.stream, text.held_out])
+        return Outcome({"small-bert-gain": gain}, arrays, data)
 
 
 class Batches:
@@ -141,9 +130,12 @@ class Batches:
     sentences takes sentences with equally many pieces, lengths in proportion to their tokens.
     """
 
+    held_out: Int[Tensor, "N L"]
+
     def __init__(self, text: Sequence[str], tokenizer: Any, size: int) -> None:
         pieces = tokenizer(list(text), add_special_tokens=False, verbose=False)["input_ids"]
-        self.mask_token, self.size = int(tokenizer.mask_token_id), size
+        self.tokenizer, self.size = tokenizer, size
+        self.mask_token = int(tokenizer.mask_token_id)
         self.ends = tokenizer.cls_token_id, tokenizer.sep_token_id
         self.lengths = lengths = torch.tensor([len(each) for each in pieces])
         self.stream = torch.tensor([piece for each in pieces for piece in each])

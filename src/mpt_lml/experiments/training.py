@@ -12,8 +12,8 @@ from torch import Tensor
 from mpt_lml import curves, fit, masks, objectives
 from mpt_lml.bfgs import climb
 from mpt_lml.experiments.area import dense_curve, fall_beyond
-from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, checksum, experiment
-from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, paper_problem, seeded
+from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, paper_problem
 from mpt_lml.masks import SizeLaw
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.results import History
@@ -37,15 +37,14 @@ class Problem:
         return objectives.exact(loadings, NOISE.to(self.moment), self.moment, law)
 
 
-@dataclass(frozen=True)
 class Training(Experiment):
     """PPCA with known noise, W alone learned, D fresh masks an epoch."""
 
-    num_data: int = 2000
-    num_features: int = 10
+    num_data: int = setting(2000, quick=100)
+    num_features: int = setting(10, quick=6)
     latent_dim: int = 2
     data_seed: int = 1991
-    num_epochs: int = 1000
+    num_epochs: int = setting(1000, quick=40)
 
     def problem(self, draw: str, bench: Bench) -> Problem:
         """The paper's own draw, or as many data from the model with the same loadings."""
@@ -100,12 +99,7 @@ class Training(Experiment):
         )
 
 
-@experiment(
-    "figure-2",
-    cost="about 2 s",
-    quick={"num_data": 100, "num_features": 6, "num_epochs": 40},
-)
-class Figure2(Training):
+class Figure2(Training, name="figure-2", cost="about 2 s"):
     """Figure 2: PPCA trained at every size and at 20 %, on two draws of data.
 
     Both laws on the paper's own draw and on data from the model, five starts each. Arrays, for draw
@@ -116,7 +110,7 @@ class Figure2(Training):
 
     fixed_rate: float = 0.2
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         problems = [self.problem(draw, bench) for draw in DRAWS]
         laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(self.fixed_rate)}
         W = self.starts()[0].to(bench.device).requires_grad_()
@@ -130,7 +124,7 @@ class Figure2(Training):
             each = rows.cpu().unflatten(1, (len(problems) * len(laws), -1)).unbind(dim=1)
             keys = (f"{name}/{draw}/{law}" for draw, law in product(DRAWS, laws))
             arrays |= zip(keys, each, strict=True)
-        return Outcome(self._findings(arrays), arrays, checksum(of.x.cpu() for of in problems))
+        return Outcome(self._findings(arrays), arrays, bench.checksum(of.x for of in problems))
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
         best, generating = arrays["best_lml/paper"], arrays["true_lml/paper"]
@@ -151,28 +145,23 @@ class Figure2(Training):
         }
 
 
-@experiment(
-    "figure-5-left",
-    cost="about 5 s",
-    quick={"num_data": 100, "num_features": 12, "num_epochs": 40, "dense_masks": 12, "every": 20},
-)
-class Figure5Left(Training):
+class Figure5Left(Training, name="figure-5-left", cost="about 5 s"):
     """Figure 5, left: the mask-rate curve during training.
 
-    The curve along a training run at D = 50: the first seed's every 100 epochs, P masks a size.
-    Arrays: ``epochs`` (C,), ``score`` and ``standard_error`` (C, D), ``lml`` (epochs + 1, seeds),
-    ``true_lml`` () of the generating loadings, ``areas`` (C, seeds) of every seed's model, ``first``
-    and ``last`` (seeds, D), smooth curves of every seed before and after training; all in nats.
+    Arrays: ``epochs`` (C,), ``score`` and ``standard_error`` (C, D) of the first seed, P masks a
+    size, ``lml`` (epochs + 1, seeds), ``true_lml`` () of the generating loadings, ``areas`` (C,
+    seeds) of every seed's model, ``first`` and ``last`` (seeds, D), smooth curves of every seed
+    before and after training; all in nats.
     """
 
-    num_data: int = 1000
-    num_features: int = 50
-    num_epochs: int = 600
+    num_data: int = setting(1000, quick=100)
+    num_features: int = setting(50, quick=12)
+    num_epochs: int = setting(600, quick=40)
     num_masks: int = 20
-    dense_masks: int = 100
-    every: int = 100
+    dense_masks: int = setting(100, quick=12)
+    every: int = setting(100, quick=20)
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         of, epochs = self.problem("paper", bench), range(0, self.num_epochs + 1, self.every)
         history = self.train([of], [masks.UniformSize()], bench, snapshots=epochs)
         kept, g = [history.snapshots[epoch]["loadings"] for epoch in epochs], seeded(self.data_seed)
@@ -189,7 +178,7 @@ class Figure5Left(Training):
         for name, each in (("first", models[0]), ("last", models[-1])):
             smooth = [dense_curve(m, of.moment, self.dense_masks, generator=g) for m in each]
             arrays[name] = torch.stack(smooth)
-        return Outcome(self._findings(arrays), arrays, checksum([of.x.cpu()]))
+        return Outcome(self._findings(arrays), arrays, bench.checksum([of.x]))
 
     def _areas(self, of: Problem, loadings: Tensor, g: torch.Generator) -> Float[Tensor, " seeds"]:
         count, size = self.num_masks, self.num_features
@@ -214,15 +203,7 @@ class Figure5Left(Training):
         }
 
 
-@experiment(
-    "fixed-sizes",
-    cost="about 5 min",
-    quick={"num_data": 200, "num_features": 5, "num_epochs": 40, "seeds": (0, 1)}
-    | {"truths": (1991, 1), "scales": (1.0, 0.1), "sizes": (1, 4)},
-    resumable=True,
-    gpu=False,
-)
-class FixedSizes(Training):
+class FixedSizes(Training, name="fixed-sizes", cost="about 5 min", resumable=True, gpu=False):
     """Maxima of the masked objective at fixed sizes, by truth and start scale.
 
     Figure 2's problem at several truths, from starts of several scales. ``truths`` are seeds of the
@@ -234,22 +215,24 @@ class FixedSizes(Training):
     objective minus LML at every size, mean over the epochs.
     """
 
-    seeds: tuple[int, ...] = tuple(range(20))
-    truths: tuple[int, ...] = (1991, 1, 2, 3, 4)
-    scales: tuple[float, ...] = (1.0, 0.3, 0.1, 0.01)
-    sizes: tuple[int, ...] = (1, 2, 8, 9)
+    seeds: tuple[int, ...] = setting(tuple(range(20)), quick=(0, 1))
+    num_data: int = setting(2000, quick=200)
+    num_features: int = setting(10, quick=5)
+    truths: tuple[int, ...] = setting((1991, 1, 2, 3, 4), quick=(1991, 1))
+    scales: tuple[float, ...] = setting((1.0, 0.3, 0.1, 0.01), quick=(1.0, 0.1))
+    sizes: tuple[int, ...] = setting((1, 2, 8, 9), quick=(1, 4))
 
-    def run(self, bench: Bench) -> Outcome:
+    def measure(self, bench: Bench) -> Outcome:
         rows: dict[str, list[Tensor]] = {}
         used = []
         for draw, truth in bench.progress(list(product(DRAWS, self.truths)), "draw, truth"):
             of = replace(self, data_seed=truth).problem(draw, bench)
             used.append(of.x)
-            work, own = partial(self._cell, of), checksum([of.x])
+            work, own = partial(self._cell, of), bench.checksum([of.x])
             for name, values in bench.keep(f"{draw}-{truth}", work, data=own).items():
                 rows.setdefault(f"{name}/{draw}", []).append(values)
         arrays = {name: torch.stack(values) for name, values in rows.items()}
-        return Outcome(self._findings(arrays), arrays, checksum(used))
+        return Outcome(self._findings(arrays), arrays, bench.checksum(used))
 
     def _cell(self, of: Problem) -> dict[str, Tensor]:
         scales = torch.tensor(self.scales, dtype=of.x.dtype)[:, None, None, None]

@@ -8,21 +8,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.numerics import LOG_2PI, WORKING_BYTES, chunks
+from mpt_lml.numerics import WORKING_BYTES, chunks
 from mpt_lml.spec import require, require_mask, require_values
 
 _Function = Callable[[Tensor, Tensor], Tensor]
 
 
-class _Model(ABC):
-    num_features: int  # D
-
-    def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` is something the model can have made: (N, D), finite."""
-        require(locals(), "x N D", D=self.num_features)
-
-
-class ConditionalModel(_Model):
+class ConditionalModel(ABC):
     """Given the observed coordinates of x, what is log p(x_j | x_R) for each masked one?
 
     A subclass writes ``_log_each``, or ``_log_conditional`` where a batch of masks is cheaper than its
@@ -33,6 +25,12 @@ class ConditionalModel(_Model):
     >>> model.log_conditional(x, mask).shape, model.log_each(x[:2], mask).shape
     (torch.Size([2, 5, 3]), torch.Size([2, 3]))
     """
+
+    num_features: int  # D
+
+    def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` is something the model can have made: (N, D), finite."""
+        require(locals(), "x N D", D=self.num_features)
 
     def log_each(self, x: Tensor, mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """log p(x_j | x_R) of every datum under its own mask, nats, (B, D); 0 where not masked.
@@ -245,37 +243,3 @@ class Grouped(ConditionalModel):
     def _sum(self, values: Tensor) -> Tensor:
         empty = values.new_zeros(*values.shape[:-1], self.num_features)
         return empty.index_add(-1, self.group.to(values.device), values)
-
-
-class LatentVariableModel(_Model):
-    """p(x, z) = N(z; 0, I_K) Π_d p(x_d | z): what has to be integrated over z to be known."""
-
-    latent_dim: int  # K
-    _dtype: torch.dtype | None = None  # of z, where the model says it
-
-    @abstractmethod
-    def log_factors(self, x: Tensor, z: Float[Tensor, "*S N K"]) -> Float[Tensor, "*S N D"]:
-        """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
-
-    def log_table(self, x: Tensor, nodes: Float[Tensor, "G K"]) -> Float[Tensor, "G N D"]:
-        """log p(x_d | z_g) for every datum and every node, nats, (G, N, D)."""
-        require(locals(), "x N D, nodes G K", finite=False, K=self.latent_dim)
-        return self.log_factors(x, nodes[:, None, :].expand(-1, len(x), -1))
-
-    @abstractmethod
-    def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Tensor:
-        """One x ~ p(x | z) for every z (..., K), (..., D)."""
-
-    def log_prior(self, z: Float[Tensor, "*S K"]) -> Float[Tensor, "*S"]:
-        """log N(z; 0, I), nats."""
-        require(locals(), "z ... K", finite=False, K=self.latent_dim)
-        return -0.5 * (z.square().sum(dim=-1) + self.latent_dim * LOG_2PI)
-
-    def log_joint(
-        self, x: Tensor, z: Float[Tensor, "*S N K"], observed: Tensor | None = None
-    ) -> Float[Tensor, "*S N"]:
-        """log p(x_R, z), nats, (..., N); R is everything unless ``observed`` says otherwise."""
-        factors = self.log_factors(x, z)
-        require(locals(), "x N D, bool observed? ... D", finite=False)
-        seen = factors if observed is None else factors.where(observed, 0.0)
-        return self.log_prior(z) + seen.sum(dim=-1)

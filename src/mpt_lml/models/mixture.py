@@ -10,8 +10,9 @@ from torch import Tensor
 
 from mpt_lml import grids
 from mpt_lml.grids import Grid
-from mpt_lml.models.base import LatentVariableModel, TractableModel
-from mpt_lml.numerics import chunks, log_bernoulli
+from mpt_lml.models.base import TractableModel
+from mpt_lml.models.vae import LatentVariableModel
+from mpt_lml.numerics import chunks
 from mpt_lml.spec import require, require_binary
 
 _CACHE_BYTES = 2**24  # larger chunks leave the cache, and the kernel clears pages all the time
@@ -48,20 +49,9 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
             grid = grids.trapezoid(self.latent_dim, 40 if self.latent_dim < 3 else 20)
         self.grid = _fitting(grid, self.latent_dim).to(loadings)
 
-    def logits(self, z: Float[Tensor, "... K"]) -> Float[Tensor, "... D"]:
-        """ℓ(z) = W z + b."""
+    def _decoded(self, z: Tensor) -> Tensor:
         require({"z": z, "W": self.loadings}, "z ... K, W D K", finite=False)
         return z @ self.loadings.T + self.offset
-
-    def log_factors(self, x: Tensor, z: Tensor) -> Float[Tensor, "*S N D"]:
-        require(locals(), "x N D, z ... N K", finite=False, D=self.num_features)
-        return log_bernoulli(x, self.logits(z))
-
-    def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
-        require(locals(), "generator, z ... K", K=self.latent_dim)
-        probability = self.logits(z).sigmoid()
-        noise = torch.rand(probability.shape, generator=generator, dtype=probability.dtype)
-        return (noise < probability).to(probability)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         return self.sample_given(self.grid.sample(n, generator=generator), generator=generator)
@@ -104,7 +94,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         return torch.stack([self._log_weights(x, row).logsumexp(dim=-1) for row in observed])
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        logits, values = self.logits(self.grid.nodes), []
+        logits, values = self._decoded(self.grid.nodes), []
         for row in mask:
             hidden = row.nonzero().flatten()
             weights = self._log_weights(x, ~row)

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import final
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
+from mpt_lml.checkpoints import CheckpointError
 from mpt_lml.files import book_file
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.spec import require, require_values
@@ -29,9 +31,7 @@ class SymbolBERT(ConditionalModel):
     def __init__(self, num_symbols: int, num_features: int, width: int = 64, *, seed: int) -> None:
         from transformers import BertConfig, BertForMaskedLM
 
-        require(
-            locals(), "num_symbols 2.., num_features 1.., width 4.., seed 0..9223372036854775807"
-        )
+        require(locals(), "num_symbols 2.., num_features 1.., width 4.., seed 0..")
         if width % 4:
             raise ValueError(f"width must be a multiple of 4, one part a head, got {width}.")
         config = BertConfig(
@@ -65,11 +65,16 @@ class SymbolBERT(ConditionalModel):
         path = book_file("results/known_language.safetensors") if path is None else path
         if not isinstance(path, str | Path) or not Path(path).is_file():
             raise FileNotFoundError(f"path must be a file of safetensors, got {path!r}.")
-        weights = load_file(path)
-        num_tokens, width = weights["bert.embeddings.word_embeddings.weight"].shape
-        num_features = len(weights["bert.embeddings.position_embeddings.weight"])
-        model = cls(num_tokens - 1, num_features, width, seed=0)
-        model.network.load_state_dict(weights, strict=False)  # the tied matrix is stored once
+        try:
+            weights = load_file(path)
+            num_tokens, width = weights["bert.embeddings.word_embeddings.weight"].shape
+            num_features = len(weights["bert.embeddings.position_embeddings.weight"])
+            model = cls(num_tokens - 1, num_features, width, seed=0)
+            tied = model.network.load_state_dict(weights, strict=False).missing_keys
+        except (SafetensorError, KeyError, RuntimeError) as error:
+            raise CheckpointError(f"{path} is damaged, or of another network.") from error
+        if any("decoder" not in each for each in tied):  # those are stored once
+            raise CheckpointError(f"{path} is of another network: it lacks {tied[0]}.")
         model.network.requires_grad_(False)
         return model
 

@@ -136,8 +136,7 @@ class ConditionalTable(ConditionalModel):
         require(locals(), f"num_values 1..{most}")
         number, what = num_values**num_features, f"the values of D = {num_features} coordinates"
         spec.require_enumerable(what, number, "fewer coordinates or values")
-        values = [torch.arange(num_values)] * num_features
-        x = torch.cartesian_prod(*values).view(number, num_features)
+        x = torch.cartesian_prod(*num_features * [torch.arange(num_values)]).view(number, -1)
         logits = torch.zeros(2**num_features, *x.shape, num_values, dtype=torch.float64)
         for row, mask in enumerate(masks.subsets(num_features)[1:], start=1):
             for value in range(num_values):
@@ -145,9 +144,7 @@ class ConditionalTable(ConditionalModel):
                 logits[row, :, :, value] = model.log_conditional(filled, mask[None])[0]
             total = logits[row][:, mask].logsumexp(dim=-1).exp().min().item()
             if not abs(total - 1.0) <= 1e-6:
-                raise ValueError(
-                    f"num_values: the values 0..{num_values - 1} have {total:.4g} of p."
-                )
+                raise ValueError(f"num_values: values 0..{num_values - 1} have {total:.4g} of p.")
         if noise:
             spec.require_generator(generator)
             logits += noise * torch.randn(logits.shape, generator=generator, dtype=logits.dtype)

@@ -1,8 +1,9 @@
-"""Variational autoencoders with a Bernoulli or Gaussian likelihood."""
+"""Models with a latent z and a Bernoulli or Gaussian likelihood, and variational autoencoders."""
 
 import functools
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, final
 
@@ -10,15 +11,74 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.models.base import LatentVariableModel
-from mpt_lml.numerics import log_bernoulli, log_normal
+from mpt_lml.numerics import LOG_2PI, log_likelihood
 from mpt_lml.spec import require, require_answer, require_binary, require_dtype
 
-Likelihood = Literal["bernoulli", "gaussian"]
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
 Decoder = Callable[[Tensor], Tensor]
 Part = Literal["encoder", "decoder"]
 Parameters = Mapping[str, Tensor]
+
+
+class LatentVariableModel(ABC):
+    """p(x, z) = N(z; 0, I_K) Π_d p(x_d | z): what has to be integrated over z to be known.
+
+    x_d is Bernoulli, or Gaussian where there is a ``noise_variance``. A subclass writes ``_decoded``:
+    logits or means of x, (..., D), from z (..., K).
+    """
+
+    num_features: int  # D
+    latent_dim: int  # K
+    noise_variance: float | None = None  # σ²
+    _dtype: torch.dtype | None = None  # of z, where the model says it
+
+    @abstractmethod
+    def _decoded(self, z: Tensor) -> Tensor: ...
+
+    def decode(self, z: Float[Tensor, "... K"]) -> Float[Tensor, "... D"]:
+        """Mean of p(x | z): probabilities or Gaussian means, (..., D)."""
+        output = self._decoded(z)
+        return output.sigmoid() if self.noise_variance is None else output
+
+    def log_factors(self, x: Tensor, z: Float[Tensor, "*S N K"]) -> Float[Tensor, "*S N D"]:
+        """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
+        require(locals(), "x N D, z ... N K", finite=False, D=self.num_features)
+        return log_likelihood(x, self._decoded(z), self.noise_variance)
+
+    def log_table(self, x: Tensor, nodes: Float[Tensor, "G K"]) -> Float[Tensor, "G N D"]:
+        """log p(x_d | z_g), nats, (G, N, D); every node is decoded once, whatever N."""
+        require(locals(), "x N D, nodes G K", finite=False, D=self.num_features)
+        return log_likelihood(x, self._decoded(nodes)[:, None, :], self.noise_variance)
+
+    def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
+        """One x ~ p(x | z) for every z (..., K), (..., D)."""
+        require(locals(), "generator, z ... K", K=self.latent_dim)
+        mean = self.decode(z)
+        if self.noise_variance is None:
+            noise = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
+            return (noise < mean).to(mean)
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
+        return mean + math.sqrt(self.noise_variance) * noise
+
+    def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` is (N, D), finite, and zeros and ones where there is no σ²."""
+        require(locals(), "x N D", D=self.num_features)
+        if self.noise_variance is None:
+            require_binary(x)
+
+    def log_prior(self, z: Float[Tensor, "*S K"]) -> Float[Tensor, "*S"]:
+        """log N(z; 0, I), nats."""
+        require(locals(), "z ... K", finite=False, K=self.latent_dim)
+        return -0.5 * (z.square().sum(dim=-1) + self.latent_dim * LOG_2PI)
+
+    def log_joint(
+        self, x: Tensor, z: Float[Tensor, "*S N K"], observed: Tensor | None = None
+    ) -> Float[Tensor, "*S N"]:
+        """log p(x_R, z), nats, (..., N); R is everything unless ``observed`` says otherwise."""
+        factors = self.log_factors(x, z)
+        require(locals(), "x N D, bool observed? ... D", finite=False)
+        seen = factors if observed is None else factors.where(observed, 0.0)
+        return self.log_prior(z) + seen.sum(dim=-1)
 
 
 @final
@@ -35,7 +95,7 @@ class VAE(LatentVariableModel):
     Raises ``ValueError`` when the networks do not map between D and K dimensions.
 
     >>> parameters = dense_parameters(5, [4], 2, generators=[torch.Generator().manual_seed(0)])
-    >>> model = dense_model(parameters, 0, "gaussian", 0.5)
+    >>> model = dense_model(parameters, 0, 0.5)
     >>> model.decode(torch.zeros(3, 2)).shape
     torch.Size([3, 5])
     """
@@ -47,21 +107,15 @@ class VAE(LatentVariableModel):
         *,
         num_features: int,
         latent_dim: int,
-        likelihood: Likelihood,
         noise_variance: float | None = None,
     ) -> None:
         require(locals(), "encoder Callable, decoder Callable, num_features 1.., latent_dim 1..")
-        require(locals(), "likelihood bernoulli|gaussian, noise_variance? (0,inf)")
-        if (likelihood == "gaussian") != (noise_variance is not None):
-            raise ValueError(
-                f"noise_variance={noise_variance} does not go with likelihood={likelihood!r}: "
-                "a Gaussian likelihood needs one, a Bernoulli likelihood has none."
-            )
+        require(locals(), "noise_variance? (0,inf)")
         self.encoder, self.decoder = encoder, decoder
         weights = decoder.parameters() if isinstance(decoder, torch.nn.Module) else ()
         self._dtype = next((each.dtype for each in weights), None)
         self.num_features, self.latent_dim = num_features, latent_dim
-        self.likelihood, self.noise_variance = likelihood, noise_variance
+        self.noise_variance = noise_variance
 
     def encode(self, x: Float[Tensor, "... D"]) -> tuple[Tensor, Tensor]:
         """Mean and variance of q(z | x), both (..., K)."""
@@ -75,40 +129,6 @@ class VAE(LatentVariableModel):
         require_answer("the encoder's log-variance", log_variance, wanted, slope=False)
         return mean, log_variance.exp()
 
-    def decode(self, z: Float[Tensor, "... K"]) -> Float[Tensor, "... D"]:
-        """Mean of p(x | z): probabilities or Gaussian means, (..., D)."""
-        output = self._decoded(z)
-        return output.sigmoid() if self.likelihood == "bernoulli" else output
-
-    def log_factors(self, x: Tensor, z: Tensor) -> Float[Tensor, "*S N D"]:
-        require(locals(), "x N D, z ... N K", finite=False, D=self.num_features)
-        return log_likelihood(x, self._decoded(z), self.noise_variance)
-
-    def log_table(self, x: Tensor, nodes: Float[Tensor, "G K"]) -> Float[Tensor, "G N D"]:
-        """log p(x_d | z_g), nats, (G, N, D); every node is decoded once, whatever N."""
-        require(locals(), "x N D, nodes G K", finite=False, D=self.num_features)
-        return log_likelihood(x, self._decoded(nodes)[:, None, :], self.noise_variance)
-
-    def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
-        require(locals(), "generator, z ... K", K=self.latent_dim)
-        mean = self.decode(z)
-        if self.noise_variance is None:
-            noise = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
-            return (noise < mean).to(mean)
-        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
-        return mean + math.sqrt(self.noise_variance) * noise
-
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n D"]:
-        """``n`` draws of x, (n, D), in the decoder's precision, torch's default for a function."""
-        require(locals(), "n 1.., generator")
-        z = torch.randn(n, self.latent_dim, generator=generator, dtype=self._dtype)
-        return self.sample_given(z, generator=generator)
-
-    def require_data(self, x: Tensor) -> None:
-        super().require_data(x)
-        if self.likelihood == "bernoulli":
-            require_binary(x)
-
     def _decoded(self, z: Tensor) -> Tensor:
         require(locals(), "z ... K", finite=False, K=self.latent_dim)
         try:
@@ -120,13 +140,6 @@ class VAE(LatentVariableModel):
         wanted = (*z.shape[:-1], self.num_features)
         require_answer("the decoder's output", output, wanted, slope=False)
         return output
-
-
-def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> Tensor:
-    """log p(x_d | decoder output), entry by entry: Bernoulli logits where there is no variance."""
-    if noise_variance is None:
-        return log_bernoulli(x, output)
-    return log_normal(x - output, torch.tensor(noise_variance, dtype=x.dtype, device=x.device))
 
 
 def dense_parameters(
@@ -164,9 +177,7 @@ def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "
     return inputs
 
 
-def dense_model(
-    parameters: Parameters, run: int, likelihood: Likelihood, noise_variance: float | None = None
-) -> VAE:
+def dense_model(parameters: Parameters, run: int, noise_variance: float | None = None) -> VAE:
     """The VAE of one run of :func:`dense_parameters`; a partial encoder is told that all is seen."""
     own = {name: value[run : run + 1] for name, value in parameters.items()}
     latent_dim = own["decoder/0/weight"].shape[1]
@@ -188,6 +199,5 @@ def dense_model(
         functools.partial(apply, "decoder"),
         num_features=num_features,
         latent_dim=latent_dim,
-        likelihood=likelihood,
         noise_variance=noise_variance,
     )

@@ -10,9 +10,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.data.tokens import Tokens, require_texts
+from mpt_lml.results import as_rows
 from mpt_lml.score.blocks import Blocks
 from mpt_lml.score.design import SEED
-from mpt_lml.score.door import Keep, Progress, Scorer, afresh, load, silent
+from mpt_lml.score.door import Run, Scorer, afresh, load
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
@@ -48,13 +49,9 @@ class AnswerScores:
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary an option, for a table."""
-        found = []
-        for n, o in self.num_tokens.nonzero().tolist():
-            here = {k: v[n, o] for k, v in vars(self).items() if v.ndim == 2}
-            here |= {k: v[n] for k, v in vars(self).items() if v.ndim == 1}
-            row = {name: value.item() for name, value in here.items()}
-            found.append({"prompt": n, "option": o, **row, "best": row["best"] == o})
-        return found
+        n, o = self.num_tokens.nonzero().T
+        each = {k: v[n, o] if v.ndim == 2 else v[n] for k, v in vars(self).items()}
+        return as_rows({"prompt": n, "option": o, **each, "best": self.best[n] == o})
 
 
 def answers(
@@ -65,8 +62,7 @@ def answers(
     tokenizer: Any = None,
     num_orders: int = 8,
     seed: int = 0,
-    keep: Keep = afresh,
-    progress: Progress = silent,
+    run: Run = afresh,
 ) -> AnswerScores:
     """log q(answer | prompt) of each of a prompt's ``options``, averaged over orders of the answer.
 
@@ -83,7 +79,7 @@ def answers(
     True
     """
     scorer = load(model, tokenizer)
-    require(locals(), "num_orders 2.., keep Callable, progress Callable, options Sequence, " + SEED)
+    require(locals(), "num_orders 2.., run Callable, options Sequence, " + SEED)
     for name, each in (("prompts", prompts), *(("options", some) for some in options)):
         require_texts(each, name)
     if (
@@ -101,7 +97,7 @@ def answers(
     start, merged = _starts(scorer, tokens, prompts, asked)
     places = tokens.maskable & (torch.arange(tokens.ids.shape[1]) >= start[:, None])
     blocks, count = Blocks(scorer, num_orders, seed), places.sum(dim=1)
-    totals, _ = blocks([tokens], places, asked, keep, progress)
+    totals, _ = blocks([tokens], places, asked, run)
     at = asked, torch.tensor([o for each in options for o in range(len(each))])
     every = torch.full((len(options), max(map(len, options)), num_orders), torch.nan).double()
     every = every.index_put(at, totals)

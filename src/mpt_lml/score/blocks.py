@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mpt_lml import masks
 from mpt_lml.data import Tokens
-from mpt_lml.score.door import Keep, Part, Progress, Scorer
+from mpt_lml.score.door import Part, Run, Scorer, named
 from mpt_lml.score.estimate import over_steps
 from mpt_lml.scores import over_orders
 
@@ -49,8 +49,7 @@ class Blocks:
         texts: Sequence[Tokens],
         places: Bool[Tensor, "N L"],
         numbers: Int[Tensor, " N"],
-        keep: Keep,
-        progress: Progress,
+        run: Run,
     ) -> tuple[Float[Tensor, "N S"], Float[Tensor, " N"]]:
         """S values of log q whose mean is that over orders, and the standard deviation over orders.
 
@@ -68,17 +67,18 @@ class Blocks:
         totals = torch.zeros(len(count), max(1, self.num_orders), dtype=torch.float64)
         spread = torch.zeros(len(count), dtype=torch.float64)
         name = "orders" if self.num_orders else "pseudo"
-        for index, rows in progress(list(enumerate(parts)), name):
-            work = partial(
-                self._part, [text.rows(rows) for text in texts], places[rows], numbers[rows]
-            )
-            found = keep(f"{name}-{index:05d}", work)
+        at, own = {"places": places, "numbers": numbers}, (self.num_orders, self.seed)
+        works = (partial(self._part, texts, places, numbers, rows) for rows in parts)
+        for rows, found in zip(parts, run(name, named(name, own, texts, works, **at)), strict=True):
             totals[rows], spread[rows] = found["totals"], found["spread"]
         return totals, spread
 
-    def _part(self, texts: Sequence[Tokens], places: Tensor, numbers: Tensor) -> Part:
+    def _part(
+        self, texts: Sequence[Tokens], places: Tensor, numbers: Tensor, rows: Int[Tensor, " B"]
+    ) -> Part:
         """Each text in a call of its own: exchanging two then turns signs and nothing else."""
-        at = places.nonzero()[:, 1].view(len(places), -1)
+        texts, numbers = [text.rows(rows) for text in texts], numbers[rows]
+        at = places[rows].nonzero()[:, 1].view(len(rows), -1)
         count = at.shape[1]
         hidden = torch.stack([self.hidden(count, number) for number in numbers.tolist()])
         where = at[:, None].expand_as(hidden)

@@ -13,7 +13,7 @@ from torch import Tensor
 from mpt_lml.data import Tokens
 from mpt_lml.results import Estimate, as_rows
 from mpt_lml.score.design import Design
-from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
+from mpt_lml.score.door import Part, Run, Scorer, Texts, afresh, load, named
 from mpt_lml.scores import mask_score
 from mpt_lml.spec import require, require_count
 from mpt_lml.theory.rates import crossover, jackknife
@@ -143,7 +143,7 @@ class SentenceCurves:
         shade = {"color": line.get_color(), "alpha": 0.25, "lw": 0}
         ax.fill_between(percent, score - reach, score + reach, **shade)
         if self.design.has_area:
-            ax.axhline(self.area().value, color=line.get_color(), ls="--", lw=1.0)
+            ax.axhline(self.area(), color=line.get_color(), ls="--", lw=1.0)
         ax.set_xlabel("masked tokens  [%]")
         ax.set_ylabel("score  [nats / token]")
 
@@ -168,33 +168,30 @@ def curve(
     design: Design | None = None,
     *,
     tokenizer: Any = None,
-    keep: Keep = afresh,
     part_size: int = 16,
-    progress: Progress = silent,
+    run: Run = afresh,
 ) -> SentenceCurves:
     """Score every text under every mask of ``design``, by default one at 1, 2, ..., 99 % (paper, 3.2).
 
     ``model``, ``tokenizer`` and ``texts`` are those of :func:`load` and :meth:`Scorer.encode`. Texts
-    go in order of their length, ``part_size`` at a time; ``keep(name, work)`` may return what an
-    earlier call kept of a part instead of ``work()``. Raises ``ValueError`` for a text that is
-    longer than the model takes.
+    go in order of their length, ``part_size`` at a time; ``run(label, parts)`` returns what each of
+    the named parts gives, now or in an earlier call. Raises ``ValueError`` for a text that is longer
+    than the model takes.
 
     >>> from mpt_lml.networks import small_bert_folder
     >>> texts = ["She was alone in the house."]
     >>> curve(small_bert_folder(), texts, Design((20, 50, 80))).score.shape
     torch.Size([3])
     """
-    require(locals(), "design? Design, keep Callable, progress Callable, part_size 1..")
+    require(locals(), "design? Design, run Callable, part_size 1..")
     scorer, design = load(model, tokenizer), design or Design()
     tokens = scorer.encode(texts)
     scorer.require_length(tokens)
     order = tokens.lengths.argsort(stable=True)
-    parts = [
-        keep(f"part-{index:05d}", partial(_part, scorer, tokens, chosen, design))
-        for index, chosen in progress(list(enumerate(order.split(part_size))), "sentences")
-    ]
+    works = (partial(_part, scorer, tokens, some, design) for some in order.split(part_size))
+    found = run("sentences", named("part", (design, part_size), [tokens], works))
     raw, control, hidden = (
-        torch.cat([part[name] for part in parts])[order.argsort()]
+        torch.cat([part[name] for part in found])[order.argsort()]
         for name in ("raw", "control", "hidden")
     )
     return SentenceCurves(design, raw, control, hidden, tokens.num_features)

@@ -62,9 +62,7 @@ class Design:
     def require_area(self) -> None:
         """Raise ``ValueError`` where the rates have no area."""
         if not self.has_area:
-            raise ValueError(
-                f"the mean over {self.rates} % is no area: that takes rates as 5, ..., 95."
-            )
+            raise ValueError(f"the mean over {self.rates} % is no area: take rates as 5, ..., 95.")
 
     def generator(self, sentence: int) -> torch.Generator:
         """The source of randomness of one sentence."""

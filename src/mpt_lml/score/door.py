@@ -5,10 +5,9 @@ code of its own (LLaDA, MDLM and others) comes as a function.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +23,37 @@ from mpt_lml.models.masked_lm import PRECISIONS, MaskedLM, Precision
 from mpt_lml.spec import require, require_ids
 
 Part = Mapping[str, Tensor]
-Keep = Callable[[str, Callable[[], Part]], Part]
-Progress = Callable[[Iterable[Any], str], Iterable[Any]]
+Parts = Mapping[str, Callable[[], Part]]
+Run = Callable[[str, Parts], list[Part]]
 Texts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Tensor] | Tensor | Tokens
 BATCH_BYTES = 2**29
 """Logits and attention of the rows that go through a model together; one row may take more."""
 
 
-def afresh(_: str, work: Callable[[], Part]) -> Part:
-    """For ``keep``: nothing is kept."""
-    return work()
+def afresh(_: str, parts: Parts) -> list[Part]:
+    """For ``run``: what each part gives, in their order; nothing is shown or kept."""
+    return [work() for work in parts.values()]
 
 
-def keep_in(folder: str | Path, identity: dict[str, Any]) -> Keep:
+def named(kind: str, said: object, texts: Any, works: Any, **more: Tensor) -> Parts:
+    """For ``run``: parts by number; what follows the @ is of ``said`` and of all tokens."""
+    every = {f"{n} {key}": own for n, text in enumerate(texts) for key, own in vars(text).items()}
+    mark = digest(repr(said), every | more)[:12]
+    return {f"{kind}-{n:05d}@{mark}": work for n, work in enumerate(works)}
+
+
+def keep_in(folder: str | Path, identity: dict[str, Any]) -> Run:
     """Parts in ``folder``, each of this ``identity`` and these versions."""
     own = {**identity, "versions": versions()}
     mark = digest(json.dumps(own, sort_keys=True, default=str), {})[:12]
 
-    def keep(name: str, work: Callable[[], Part]) -> Part:
+    def kept(name: str, work: Callable[[], Part]) -> Part:
         path = Path(folder, f"{mark}-{name}.safetensors")
         if not path.exists():
             save_tensors(path, work(), own)
         return load_tensors(path, own)
 
-    return keep
-
-
-def silent(items: Iterable[Any], _: str) -> Iterable[Any]:
-    """For ``progress``: nothing is shown."""
-    return items
+    return lambda _, parts: [kept(name, work) for name, work in parts.items()]
 
 
 class _Function:
@@ -117,7 +118,7 @@ class Scorer:
         """The network behind :attr:`source`; ``None`` for a function."""
         return getattr(self.source, "network", None)
 
-    @cached_property
+    @property
     def identity(self) -> dict[str, Any] | None:
         """What decides the numbers besides texts and settings; ``None`` for a nameless function."""
         own: dict[str, Any] = {"max_length": self.max_length}
@@ -129,15 +130,15 @@ class Scorer:
         own |= {"weights": networks.fingerprint(self.network), "device": self.network.device.type}
         return own | {"precision": self.source.precision}
 
-    def keep(self, folder: str | Path, **settings: Any) -> Keep:
-        """For ``keep=``: parts in ``folder``, each of this model, these versions and ``settings``.
+    def keep(self, folder: str | Path, **settings: Any) -> Run:
+        """For ``run=``: parts in ``folder``, each of its model, texts, versions and ``settings``.
 
         Raises ``ValueError`` for a nameless function and for a damaged file.
         """
         require(locals(), "folder path")
-        if self.identity is None:
+        if (own := self.identity) is None:
             raise ValueError("what is kept must say of which model: load(..., identity='NAME').")
-        return keep_in(folder, {**self.identity, **settings})
+        return keep_in(folder, {**own, **settings})
 
     def encode(self, texts: Texts) -> Tokens:
         """Texts, or lists of token ids with their special tokens, as rows of tokens.

@@ -19,7 +19,7 @@ from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.numerics import log_normal
 from mpt_lml.results import Estimate, as_rows
 from mpt_lml.score.design import SEED
-from mpt_lml.score.door import Keep, Part, Progress, afresh, silent
+from mpt_lml.score.door import Part, Run, afresh
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
@@ -79,8 +79,7 @@ def images(
     num_masks: int = 16,
     num_replicates: int = 2,
     seed: int = 0,
-    keep: Keep = afresh,
-    progress: Progress = silent,
+    run: Run = afresh,
 ) -> ImageScores:
     """Log-density of every image under a ViT-MAE, by the area under its curve.
 
@@ -99,7 +98,7 @@ def images(
     torch.Size([3])
     """
     require(locals(), "num_masks 1.., num_replicates 2.., variance? (0,inf), revision? str")
-    require(locals(), "keep Callable, progress Callable, " + SEED)
+    require(locals(), "run Callable, " + SEED)
     mae = model if isinstance(model, ViTMAE) else load_mae(model, revision)
     x, names = _pixels(images, mae) if isinstance(images, str | Path) else (images, ())
     mae.require_data(x)
@@ -116,10 +115,9 @@ def images(
         return {"error": error.double().mean(dim=0)}
 
     # Mean squared residuals of hidden pixels, (R, N): a score is linear in them.
-    found: list[Tensor] = []
-    for number in progress(range(num_replicates * len(blocks)), "images"):
-        shown = digest("", {"x": blocks[number // num_replicates]})[:12]
-        found.append(keep(f"images-{shown}-{number:05d}", partial(part, number))["error"].cpu())
+    shown = [digest("", {"x": some})[:12] for some in blocks for _ in range(num_replicates)]
+    named = {f"images-{each}-{n:05d}": partial(part, n) for n, each in enumerate(shown)}
+    found = [each["error"].cpu() for each in run("images", named)]
     errors = torch.stack([torch.cat(found[r::num_replicates]) for r in range(num_replicates)])
     used = torch.full((len(x),), math.nan if variance is None else variance, dtype=torch.float64)
     if variance is None:

@@ -11,7 +11,7 @@ from mpt_lml.data import Tokens
 from mpt_lml.results import as_rows
 from mpt_lml.score.blocks import Blocks
 from mpt_lml.score.design import SEED
-from mpt_lml.score.door import Keep, Progress, Scorer, Texts, afresh, load, silent
+from mpt_lml.score.door import Run, Scorer, Texts, afresh, load
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
@@ -55,8 +55,7 @@ def pairs(
     pseudo: bool = False,
     skip: bool = False,
     seed: int = 0,
-    keep: Keep = afresh,
-    progress: Progress = silent,
+    run: Run = afresh,
 ) -> PairScores:
     """log p(x) − log p(y) of texts x of ``first`` and y of ``second``, by the k tokens that differ.
 
@@ -76,8 +75,7 @@ def pairs(
     True
     """
     scorer = load(model, tokenizer)
-    require(locals(), "num_orders 2.., pseudo bool, skip bool, keep Callable, progress Callable")
-    require(locals(), SEED)
+    require(locals(), "num_orders 2.., pseudo bool, skip bool, run Callable, " + SEED)
     one, other = scorer.encode(first), scorer.encode(second)
     if len(one) != len(other):
         raise ValueError(f"{len(one)} first texts came with {len(other)} second ones.")
@@ -96,10 +94,10 @@ def pairs(
     ]
     changed = (texts[0].ids != texts[1].ids) & good[:, None]
     blocks = Blocks(scorer, num_orders, seed)
-    totals, spread = blocks(texts, changed, numbers, keep, progress)
+    totals, spread = blocks(texts, changed, numbers, run)
     alone = Blocks(scorer, 0, seed)
     places = texts[0].maskable & changed.any(dim=1, keepdim=True) & pseudo
-    difference = alone(texts, places, numbers, keep, progress)[0][:, 0] if pseudo else None
+    difference = alone(texts, places, numbers, run)[0][:, 0] if pseudo else None
     count = changed.sum(dim=1)
     mean, error = mean_and_error(totals, dim=1)
     return PairScores(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.results import Estimate, as_rows
-from mpt_lml.score.door import Keep, Part, Progress, Scorer, Texts, afresh, load, silent
+from mpt_lml.score.door import Part, Run, Scorer, Texts, afresh, load, named
 from mpt_lml.score.estimate import FIELDS, Plan, one_row, windows
 from mpt_lml.spec import require
 
@@ -114,8 +114,7 @@ def sentences(
     pseudo: bool = True,
     error: float | None = None,
     seed: int = 0,
-    keep: Keep = afresh,
-    progress: Progress = silent,
+    run: Run = afresh,
 ) -> SentenceScores:
     """Log-score of every text: E_σ log p_σ(x), the area under its mask-rate curve, nats.
 
@@ -126,7 +125,7 @@ def sentences(
     token. ``error``: more masks, up to 64 times as many, until the standard error is at most that
     many nats a token; see it in the result, which is slightly optimistic after such a stop. A
     text's masks follow from ``seed`` and its tokens, not from its neighbors. Parts of about equal
-    work go by length through ``progress``, and through ``keep``, as in :func:`curve`.
+    work go by length through ``run``, as in :func:`curve`.
 
     Raises ``ValueError`` as :meth:`Scorer.encode` and where an answer of the model is not finite.
 
@@ -136,7 +135,7 @@ def sentences(
     (tensor([4, 5]), tensor([15, 31]))
     """
     require(locals(), "num_masks 2.., num_orders 0.., pseudo bool, error? (0,inf), seed 0..")
-    require(locals(), "documents? Sequence, documents?* Hashable, keep Callable, progress Callable")
+    require(locals(), "documents? Sequence, documents?* Hashable, run Callable")
     scorer = load(model, tokenizer)
     if not isinstance(texts, Tokens):
         require_texts(texts)
@@ -145,12 +144,10 @@ def sentences(
         raise ValueError(f"{len(texts)} texts came with {len(labels)} documents.")
     plan = Plan(num_masks, num_orders, pseudo, error, seed)
     parts = list(_parts(scorer, texts, plan))
-    kept = [
-        keep(f"part-{index:05d}", partial(_part, scorer, numbers, tokens, plan))["scores"]
-        for index, (numbers, tokens) in progress(list(enumerate(parts)), "texts")
-    ]
+    works = (partial(_part, scorer, *part, plan) for part in parts)
+    found = run("texts", named("part", plan, [tokens for _, tokens in parts], works))
     order = torch.tensor([number for numbers, _ in parts for number in numbers])
-    total = torch.cat(kept)[order.argsort()]
+    total = torch.cat([each["scores"] for each in found])[order.argsort()]
     field = dict(zip(FIELDS, total.T, strict=True))
     every = [None] * len(texts) if isinstance(texts, Tokens) else texts
     strings = [each if isinstance(each, str) else "" for each in every]
@@ -186,12 +183,10 @@ def _encoded(scorer: Scorer, texts: Any, size: int = 512) -> Iterator[tuple[list
         order = texts.lengths.argsort(stable=True)
         yield from ((rows.tolist(), texts.rows(rows)) for rows in order.split(size))
         return
-    numbers = (
-        [] if isinstance(texts, str) else sorted(range(len(texts)), key=lambda n: len(texts[n]))
-    )
-    for some in (numbers[start : start + size] for start in range(0, len(numbers) or 1, size)):
+    numbers = sorted(range(len(texts)), key=lambda n: len(texts[n]))
+    for some in (numbers[start : start + size] for start in range(0, len(numbers), size)):
         try:
-            yield some, scorer.encode([texts[n] for n in some] or texts)
+            yield some, scorer.encode([texts[n] for n in some])
         except ValueError:
             scorer.encode(texts)  # the message has to name a text by its own number
             raise

@@ -4,7 +4,6 @@ Under the model E S(x; M) falls with M (Han 1978): D·S(M) is too high at low ra
 ones. The *crossover rate* ρ* is the one at which it is right.
 """
 
-import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -22,7 +21,6 @@ __all__ = [
     "chain_curve",
     "crossover",
     "jackknife",
-    "random_loadings_crossover",
     "random_loadings_curve",
     "sizes_and_weights",
 ]
@@ -167,24 +165,6 @@ def random_loadings_curve(
     return -0.5 * (LOG_2PI + 1.0 + variance.log())
 
 
-def random_loadings_crossover(num_features: int, latent_dim: int, noise_variance: float) -> float:
-    """ρ* of PPCA with N(0, 1) loadings for large D and K = κD < D (ours):
-
-    ρ* ≈ 1 − κ/(1 − e^{−γ}) + σ² e^γ/D,  γ = κ (ln(D/σ²) − 1) − (1 − κ) ln(1 − κ).
-
-    For κ → 0 it is 1 − 1/ln(D/σ²), whatever K.
-
-    >>> round(random_loadings_crossover(200, 5, 0.2), 3)
-    0.843
-    """
-    require(locals(), "num_features 2.., noise_variance (0,inf)")
-    require_count("latent_dim", latent_dim, 1, num_features - 1)
-    share = latent_dim / num_features
-    drop = share * (math.log(num_features / noise_variance) - 1.0)
-    drop -= (1.0 - share) * math.log1p(-share)
-    return 1.0 - share / -math.expm1(-drop) + noise_variance * math.exp(drop) / num_features
-
-
 def sizes_and_weights(
     num_features: int, num_sizes: int, rule: Rule = "gauss-legendre"
 ) -> tuple[Int[Tensor, " L"], Float[Tensor, " L"]]:
@@ -212,7 +192,7 @@ def sizes_and_weights(
     if rule == "midpoint":
         weights = np.full(len(sizes), num_features / len(sizes))
     elif rule == "trapezoid":
-        weights = trapezoid_weights(sizes, num_features)
+        weights = trapezoid_weights(sizes, num_features).numpy()
     else:
         few, every = (
             np.polynomial.legendre.legvander(2.0 / num_features * (m - 0.5) - 1.0, len(sizes) - 1)
