@@ -24,7 +24,7 @@ export GOMP_SPINCOUNT ?= 1000
 # nothing kept, each of some hundred processes here would compile torch again (3 s instead of 1).
 unexport MPLBACKEND PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env book test unit data mutants nbval site pdf student form bench colab release check format notebooks serve clean
+.PHONY: help env book test unit data mutants nbval site pdf print student form bench colab release check format notebooks serve clean
 
 help: ## what each target does
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -64,8 +64,8 @@ mutants: $(STAMP) ## small faults put into the package: which would no test see?
 	$(ONE_THREAD) nice $(BIN)/python tests/mutants.py $(MUTANTS)
 
 # What make book has executed is compared with the stored outputs by `site`, every chapter; a second
-# execution, of a kernel apart, is for those of some 20 s here and for all of them weekly.
-QUICK := book/0[1-4]-*.ipynb book/1[3489]-*.ipynb
+# execution, of a kernel apart, is for the quickest six here and for all of them weekly.
+QUICK := book/0[1-4]-*.ipynb book/14-*.ipynb book/19-*.ipynb
 NOTEBOOKS := book/*.ipynb
 # Without ipywidgets, which nothing here needs, tqdm warns on being imported in a notebook.
 nbval: $(STAMP) ## re-execute every committed notebook and compare with its stored outputs
@@ -74,8 +74,12 @@ nbval: $(STAMP) ## re-execute every committed notebook and compare with its stor
 site: $(STAMP) ## checks on notebooks and built pages, in Chromium too (after make book)
 	MPT_LML_BOOK_BUILT=1 $(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not slow" tests/book tests/browser
 
-pdf: book ## the whole book as one PDF, _build/html/book.pdf (needs Chromium)
+pdf: book ## the whole book as one PDF, _build/html/book.pdf, checked (needs Chromium)
+	$(MAKE) --no-print-directory print
+
+print: $(STAMP) # the pages as they are built
 	$(BIN)/python book/_tools/pdf.py
+	$(BIN)/python -m pytest -q tests/browser/test_pdf.py
 
 student: $(STAMP) ## notebooks without solutions, in _build/student
 	$(BIN)/python book/_tools/student.py $(CHAPTERS)

@@ -4,8 +4,6 @@ In `book/api.md`, ``% floors`` becomes the table of the test that keeps the floo
 every name of every public module's ``__all__``.
 """
 
-from __future__ import annotations
-
 import inspect
 import runpy
 from collections.abc import Iterator

@@ -5,8 +5,6 @@
 * sphinx_thebe, which jupyter-book always loads, would have every page ask a CDN for its scripts.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path

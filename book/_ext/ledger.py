@@ -12,8 +12,6 @@ The form of the ledger is ``ledger_schema.json`` beside this file. A verdict tha
 is not what the package's rule makes of the measurement stops the build.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -7,8 +7,6 @@ Every chapter says its minutes below its title; every section on the one-hour pa
 to the next one. Minutes are computed from the chapter's notebook (``book/_tools/form.py``).
 """
 
-from __future__ import annotations
-
 import html
 import sys
 from pathlib import Path

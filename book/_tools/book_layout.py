@@ -1,7 +1,5 @@
 """What the book consists of: pages and numbers from `_toc.yml`, addresses from `_config.yml`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ The cache of executed chapters looks only at a notebook's cells. It is therefore
 whenever something that a cell imports or reads has changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import os

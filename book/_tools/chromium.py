@@ -1,7 +1,5 @@
 """The system's Chromium, driven by playwright, and a server for the built site."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import os

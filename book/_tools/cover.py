@@ -5,8 +5,6 @@
 The curve is that of a PPCA model with D = 14 coordinates. The same command writes the same file.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -6,8 +6,6 @@ A formula counts as one word; folded solutions are counted apart; the list of re
 is made by the generator, and the cell that installs the package on Colab are not counted.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable, Iterator
@@ -36,7 +34,7 @@ class Form:
     functions: int = 0
     cells: list[int] = field(default_factory=list)  # lines of each counted cell
 
-    def __add__(self, other: Form) -> Form:
+    def __add__(self, other: "Form") -> "Form":
         return Form(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     @property

@@ -4,8 +4,6 @@ The text is not rendered again: plain Markdown passes through as its author wrot
 MyST adds is taken apart.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ The cells are executed first; the text is then rewritten as plain Markdown, with
 the cells glued. Nothing of the machine is kept: no times, no paths, no messages on stderr.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable

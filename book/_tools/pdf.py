@@ -7,21 +7,21 @@ and makes the outline from the headings. The reference of the package is left ou
 that `help` shows as well.
 """
 
-from __future__ import annotations
-
 import io
+import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pikepdf
-from book_layout import ROOT, Book, BookError, Page
+from book_layout import ROOT, Book, Page
 from chromium import SITE, browser, executable, served
 from playwright.sync_api import Browser
 
 HERE = Path(__file__).parent
+SECONDS = 600  # it takes a minute; two of some forty never ended, with all of Chromium asleep
 FOOTER = (
-    '<div style="width:100%;text-align:center;font-size:8px"><span class="pageNumber"></span></div>'
+    '<p style="width:100%;text-align:center;font-size:8px"><span class="pageNumber"></span></p>'
 )
 
 
@@ -44,7 +44,7 @@ def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
     pages = [f"{Path(each.docname).name}.html" for each in printed_pages(book)]
     made = page.evaluate((HERE / "print.js").read_text(), pages)
     if made["broken"] or made["nowhere"]:
-        raise BookError(f"images or links lead nowhere: {made['broken'] + made['nowhere']}")
+        raise SystemExit(f"pdf: images or links lead nowhere: {made['broken'] + made['nowhere']}")
     page.add_style_tag(path=HERE / "print.css")
     ends = {"header_template": "<i></i>", "footer_template": FOOTER, "display_header_footer": True}
     how = {"prefer_css_page_size": True, "print_background": True, "outline": True, "tagged": True}
@@ -59,22 +59,28 @@ def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
         return len(whole.pages)
 
 
-def main() -> int:
-    book = Book(ROOT)
-    out = SITE / "book.pdf"
-    missing = [page.docname for page in book.pages if not (SITE / f"{page.docname}.html").is_file()]
-    try:
-        if missing:
-            raise BookError(f"{missing[0]}.html is not built: run make book")
-        if executable() is None:
-            raise BookError("no Chromium in PATH: install one, or set MPT_LML_CHROMIUM")
-        with served(SITE) as where, browser() as opened:
-            pages = print_book(book, opened, where, out)
-    except BookError as error:
-        print(f"pdf: {error}", file=sys.stderr)
-        return 1
+def print_site() -> None:
+    book, out = Book(ROOT), SITE / "book.pdf"
+    for page in book.pages:
+        if not (SITE / f"{page.docname}.html").is_file():
+            raise SystemExit(f"pdf: {page.docname}.html is not built: run make book")
+    if executable() is None:
+        raise SystemExit("pdf: no Chromium in PATH: install one, or set MPT_LML_CHROMIUM")
+    with served(SITE) as where, browser() as opened:
+        pages = print_book(book, opened, where, out)
     print(f"pdf: {pages} pages, {out.stat().st_size / 2**20:.1f} MiB, {out.relative_to(ROOT)}")
-    return 0
+
+
+def main(work: Callable[[], None] = print_site, seconds: float = SECONDS) -> int:
+    for _ in range(2):
+        printing = multiprocessing.get_context("spawn").Process(target=work)
+        printing.start()
+        printing.join(seconds)
+        if printing.exitcode is not None:
+            return printing.exitcode
+        printing.kill()
+        print(f"pdf: nothing came for {seconds:g} s", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

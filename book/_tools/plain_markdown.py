@@ -5,8 +5,6 @@ page: "**Theorem 2.1 (Area).** …", "(2.5)", "Moreno-Muñoz et al. (2023)". Eve
 once to learn what its labels stand for, with the number the HTML gives it; then the wanted ones.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@
 A solution's text goes; its cells become one that raises NotImplementedError.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

@@ -60,7 +60,7 @@ def loading(source: str | Path, revision: str | None, *needed: str) -> Iterator[
     if quiet:
         logging.disable_progress_bar()
     try:
-        with nullcontext() if here else _impatient():
+        with nullcontext() if here else impatient():
             yield {"revision": revision, "trust_remote_code": False}
     except (SafetensorError, RuntimeError) as error:
         raise CheckpointError(
@@ -87,7 +87,7 @@ def loading(source: str | Path, revision: str | None, *needed: str) -> Iterator[
 
 
 @contextmanager
-def _impatient() -> Iterator[None]:
+def impatient() -> Iterator[None]:
     """A thread whose request the hub left unanswered asks it no more: what is not here is missing.
 
     ``huggingface_hub`` asks seven times and waits for 60 seconds each, whatever its settings.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from chromium import SITE
-from visits import Visit
+from visits import ALONE, Visit
 
 pytestmark = pytest.mark.browser
 
@@ -210,6 +210,7 @@ def test_no_serious_accessibility_fault_and_no_overflow(visit):
     press(page, "Reset")
     page.locator(".oe-card").nth(1).click()
     press(page, "All 24 orders")
+    page.locator(".order-explorer").evaluate(ALONE)
     for theme, viewport in itertools.product(("light", "dark"), (DESKTOP, PHONE)):
         page.evaluate(THEME, theme)
         page.set_viewport_size(viewport)

@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from visits import Visit
+from visits import ALONE, Visit
 
 pytestmark = pytest.mark.browser
 
@@ -175,6 +175,7 @@ def test_touch(visit) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_serious_accessibility_fault_and_no_overflow(visit, kind: str) -> None:
     page = visit(kind)
+    page.locator(f".{kind}-explorer").evaluate(ALONE)
     for theme, viewport in itertools.product(("light", "dark"), (DESKTOP, PHONE)):
         page.evaluate(THEME, theme)
         page.set_viewport_size(viewport)

@@ -6,6 +6,12 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, Route
 
+# The article beside it goes: 10,000 elements would be laid out at each change of width.
+ALONE = """shown => {
+  for (let at = shown; at.closest("article > *"); at = at.parentElement)
+    for (const beside of [...at.parentElement.children]) if (beside !== at) beside.remove();
+}"""
+
 
 class Visit:
     """A page opened in a context of its own, with what went wrong while it was shown."""

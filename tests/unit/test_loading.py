@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -220,6 +222,7 @@ def deaf(cache: Path, monkeypatch) -> Iterator[list[bytes]]:
                     return
 
         threading.Thread(target=listen, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", address)
         yield heard
         server.shutdown(socket.SHUT_RDWR)
         for each in held:
@@ -273,3 +276,19 @@ class TestADeafHub:
         assert _http._GLOBAL_CLIENT_FACTORY is before
         hooks = _http.get_session().event_hooks
         assert len(hooks["request"]) == 1 and hooks["response"] == []
+
+    def test_data_are_asked_for_once_too(
+        self, deaf: list[bytes], tmp_path: Path, monkeypatch
+    ) -> None:
+        """Seven times ten seconds and more, as `datasets` asks."""
+        pytest.importorskip("datasets")
+        monkeypatch.setenv("HF_HOME", str(tmp_path))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        for name in ("MPT_LML_DATA", "HF_HUB_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        code = "import mpt_lml.checkpoints as c; c.PATIENCE = 0.5; from mpt_lml import data; "
+        code += "data.images('mnist', 'test')"
+        call = [sys.executable, "-c", code]
+        found = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
+        assert "DataNotFoundError: mnist is not on this machine" in found.stderr
+        assert 1 <= len(deaf) <= 3

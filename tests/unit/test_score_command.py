@@ -289,3 +289,13 @@ def test_two_processes_say_what_one_says(folder, texts, tmp_path, capsys, kind) 
     assert len(shared) == len(alone)
     for one, other in zip(shared, alone, strict=True):
         assert one == pytest.approx(other, rel=1e-6)
+
+
+def test_a_curve_that_stays_on_one_side_is_a_result(folder, tmp_path, capsys) -> None:
+    """One token has one height: rows and picture are there, only no rate reads the area."""
+    path, picture = tmp_path / "one.txt", tmp_path / "curve.svg"
+    path.write_text("cat\ndog\n")
+    assert call(folder, "curve", path, "--plot", picture) == 0
+    out, said = capsys.readouterr()
+    assert len(rows(out)) == 99 and picture.is_file()
+    assert "area: " in said and "the rate that reads it" not in said

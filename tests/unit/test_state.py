@@ -384,3 +384,10 @@ class TestCommand:
         content["seconds"] = content["provenance"] = None
         kept = read_json(tmp_path / "bert-curve.json")
         assert kept | {"seconds": None, "provenance": None} == content
+
+    def test_a_path_of_no_letters_is_none(self, tmp_path: Path, monkeypatch, capsys) -> None:
+        """As of a variable of the shell that is not set."""
+        monkeypatch.chdir(tmp_path)
+        assert cli.main(["run", "table-1", "--preset", "quick", "--json", ""]) == 2
+        assert "is a folder: name a file in it" in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())

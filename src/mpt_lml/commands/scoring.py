@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,13 +130,14 @@ def _summary(found: Any) -> list[str]:
         if not found.design.has_area:
             pairs = zip(columns, found.score.tolist(), found.standard_error.tolist(), strict=True)
             return [f"score at {r:g} %: {s:.4f} ± {e:.4f} nats a token" for r, s, e in pairs]
-        said = [f"area: {found.area()} a token", f"the rate that reads it: {found.mean_rate()}"]
+        said = [f"area: {found.area()} a token"]
+        with suppress(ValueError):  # where the curve stays on one side of its mean
+            said.append(f"the rate that reads it: {found.mean_rate()}")
         return said + [f"D·S − area at {r:g} %: {e}" for r, e in found.bias_at().items()]
     if isinstance(found, score.SentenceScores):
-        windows = int((found.num_windows > 1).sum())
-        said = [f"{windows} texts are longer than the model takes: scored in windows"]
-        means = [found.mean(), found.mean("token"), found.mean("byte")]
-        return [f"mean: {each}" for each in means] + (said if windows else [])
+        long = int((found.num_windows > 1).sum())
+        said = [f"mean: {each}" for each in (found.mean(), found.mean("token"), found.mean("byte"))]
+        return said + [f"{long} texts are longer than the model takes: scored in windows"][:long]
     if isinstance(found, score.ImageScores):
         return [f"mean: {found.mean()}", f"variance of a pixel: {found.variance.mean():.4g}"]
     if isinstance(found, score.PairScores):

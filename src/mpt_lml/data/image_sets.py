@@ -134,10 +134,8 @@ def _read_color(folder: Path) -> np.ndarray:
         raise CorruptDataError(message) from error
     expected = (about["num_images"], about["side"], about["side"], 3)
     if pixels.dtype != np.uint8 or pixels.shape != expected:
-        raise CorruptDataError(
-            f"{path} holds {pixels.dtype} images of shape {pixels.shape}, "
-            f"expected bytes of shape {expected}."
-        )
+        said = f"{path} holds {pixels.dtype} images of shape {pixels.shape}"
+        raise CorruptDataError(f"{said}, expected bytes of shape {expected}.")
     return pixels
 
 

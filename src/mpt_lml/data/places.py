@@ -6,6 +6,8 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
+from mpt_lml.checkpoints import impatient
+
 DATA_VARIABLE = "MPT_LML_DATA"
 PUBLISHED = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
 Split = Literal["train", "test"]
@@ -51,7 +53,8 @@ def from_hub(missing: DataNotFoundError, *names: str, split: str) -> Any:
             raise ConnectionError("HF_HUB_OFFLINE is set")
         from datasets import load_dataset
 
-        return load_dataset(*names, split=split)
+        with impatient():
+            return load_dataset(*names, split=split)
     except (ImportError, OSError) as error:
         raise missing from error
 

@@ -128,10 +128,8 @@ def _glue(name: str) -> Sentences:
         cells = [line.split("\t") for line in _text(path).splitlines()[start:] if line]
         for number, row in enumerate(cells, start=1 + start):
             if len(row) < count:
-                raise CorruptDataError(
-                    f"{table['file']}, row {number}: {len(row)} columns, expected {count}. "
-                    "The file needs the form in which GLUE publishes it."
-                )
+                said = f"{table['file']}, row {number}: {len(row)} columns, expected {count}."
+                raise CorruptDataError(f"{said} It needs the form in which GLUE publishes it.")
         columns = [tuple(row[each].strip() for row in cells) for each in table["columns"]]
     if len(columns[0]) != table["num_rows"]:
         said = f"{path or hub} has {len(columns[0])} rows of {name}, expected {table['num_rows']}."

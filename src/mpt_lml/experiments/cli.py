@@ -182,8 +182,8 @@ def _target(options: argparse.Namespace, root: Path | None) -> Path | None:
     if options.json == "-":
         return None
     home = root / "book" / "results" if root else Path("mpt-lml-results")
-    path = Path(options.json or Path(options.out or home) / f"{options.name}.json")
-    files.require_target(path)
+    name = f"{options.out or home}/{options.name}.json" if options.json is None else options.json
+    files.require_target(path := Path(name))
     return path
 
 

@@ -220,9 +220,7 @@ class ViTMAE(ConditionalModel):
         found = torch.as_tensor(value, dtype=torch.float64, device=self.device).detach()
         if found.shape not in ((), *shapes) or not found.isfinite().all():
             got = f"shape {tuple(found.shape)}" if found.ndim else value
-            raise ValueError(
-                f"{name} must be finite, one number or one of each of {each}, got {got}."
-            )
+            raise ValueError(f"{name} must be finite, one or one for each {each}, got {got}.")
         if name != "pixel_mean" and found.min() <= 0:
             hint = "Estimate it from residuals: ViTMAE.fit_variance(network, x, generator=g)."
             hint *= name == "variance"
