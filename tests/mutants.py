@@ -38,8 +38,9 @@ import coverage
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# Not mutated: what whole runs judge (experiments), and what only looks (plots).
-LEFT_OUT = ("mpt_lml/experiments/", "mpt_lml/score/", "mpt_lml/plots")
+# Not mutated: what whole runs judge (experiments), what only looks (plots), and what needs
+# mpt-lml[eval], so that its tests are skipped here (harness).
+LEFT_OUT = ("mpt_lml/experiments/", "mpt_lml/plots", "mpt_lml/harness")
 WARM = (
     *("torch._dynamo", "torch.utils.data", "scipy.optimize", "scipy.stats", "sympy"),
     *("sklearn.decomposition", "sklearn.datasets", "matplotlib.pyplot", "jaxtyping", "datasets"),
@@ -292,7 +293,8 @@ class Bench:
 
     def pytest(self, file: str, plugin: object, *options: str) -> int:
         quiet = ("-q", "-p", "no:cacheprovider", f"--basetemp={self.build / 'tmp'}")
-        return pytest.main([str(self.tests / file), "-m", "not slow", *quiet, *options], [plugin])
+        marks = ("-m", "bad_input or not slow")
+        return pytest.main([str(self.tests / file), *marks, *quiet, *options], [plugin])
 
     def child(self, work: Callable[..., Any], *args: Any, limit: float = 900.0) -> Any:
         """What ``work`` returns in a fork of this process, or why it returned nothing.
@@ -331,8 +333,10 @@ class Bench:
         cover = coverage.Coverage(data_file=None, include=[f"{self.source}/*"], config_file=False)
         cover.start()
         recorder = Recorder(cover.switch_context)
-        self.pytest(file, recorder)
+        status = self.pytest(file, recorder)
         cover.stop()
+        if status not in (0, 1, 5):  # not: passed, some failed, none chosen
+            raise RuntimeError(f"ended with pytest's status {status:d}")
         names = [name for name in recorder.seconds if name not in recorder.failed]
         numbers = {name: i for i, name in enumerate(names)} | {"": -1}
         touched: dict[str, set[int]] = defaultdict(set)

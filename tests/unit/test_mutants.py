@@ -112,6 +112,9 @@ def test_killed_and_alive_are_told_apart(tmp_path: Path) -> None:
     assert f"{len(results) - 3} of {len(results)} killed" in ended.stdout
     again = subprocess.run([*command, "--again"], capture_output=True, text=True, timeout=300)
     assert again.stdout.count("→") == 3
+    (tmp_path / "tests" / "test_lost.py").write_text("import toys\n")
+    lost = subprocess.run([*command, "--again"], capture_output=True, text=True, timeout=300)
+    assert lost.returncode == 1 and "test_lost.py raised" in lost.stderr, lost.stderr
 
 
 @pytest.mark.parametrize("entry", mutants.listed().items(), ids=lambda e: e[0][2][:40])
