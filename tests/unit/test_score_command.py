@@ -218,6 +218,9 @@ def test_lines_are_read_in_batches_of_any_size(folder) -> None:
     found, faults = lines.readable(str(path), "sentences", scorer, skip=True)
     assert [line.number for line in found] == [n for n in range(1, 602) if n != 301]
     assert len(faults) == 1 and "line 301" in faults[0]
+    path.write_text("the cat\n\na dog\n\n\nthe dog\n")
+    found, _ = lines.readable(str(path), "sentences", scorer, skip=False)
+    assert [line.document for line in found] == [0, 1, 3]
 
 
 def test_the_same_command_goes_on(folder, texts, tmp_path, capsys, monkeypatch) -> None:

@@ -12,7 +12,7 @@ from mpt_lml.score.door import Scorer
 class Line(NamedTuple):
     number: int  # in the file, from 1
     texts: tuple[str, ...]  # what is encoded; answers: prompt + option
-    document: int = 0
+    document: int  # how many empty lines came before
     prompt: str = ""
 
 
@@ -56,9 +56,7 @@ def _line(kind: str, number: int, text: str, document: int) -> Line:
     return Line(number, (text,), document)
 
 
-def readable(
-    path: str, kind: str, scorer: Scorer, *, skip: bool = False
-) -> tuple[list[Line], list[str]]:
+def readable(path: str, kind: str, scorer: Scorer, *, skip: bool) -> tuple[list[Line], list[str]]:
     """The lines that can be scored, and why others cannot; without ``skip`` the first of these raises.
 
     ``kind`` is what will be done with them: "sentences", "pairs", "answers" or "curve".
