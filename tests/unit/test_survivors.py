@@ -675,7 +675,7 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
                 x[:, :1]
             ),
         ),
-        (TypeError, "model must", lambda: estimators.area("model", x, 2, generator=generator())),
+        (TypeError, "model must", lambda: estimators.exact_variance("model", x)),
         (
             TypeError,
             "model must",
