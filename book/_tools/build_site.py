@@ -26,6 +26,7 @@ KERNEL_SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNIN
 VECTORS = 'c = get_config()\nc.InlineBackend.figure_formats = ["svg"]\n'
 OFFLINE = Path(__file__).with_name("offline")
 READ_BY_CELLS = ("src", "constraints.txt", "book/results", "book/ledger.json")
+READ = ("book", "src", "constraints.txt", "_config.yml", "_toc.yml", ".git/logs/HEAD")
 
 
 def draw_vectors(root: Path) -> Path:
@@ -41,10 +42,10 @@ def forget(root: Path, *names: str) -> None:
         shutil.rmtree(root / "_build" / name, ignore_errors=True)
 
 
-def fingerprint(root: Path) -> str:
-    """Hash of everything outside the chapters that their cells depend on."""
+def fingerprint(root: Path, names: tuple[str, ...] = READ_BY_CELLS) -> str:
+    """Hash of these files and folders: of all outside the chapters that their cells depend on."""
     digest = hashlib.sha256(sys.version.encode())
-    for name in READ_BY_CELLS:
+    for name in names:
         for file in sorted([root / name, *(root / name).rglob("*")]):
             if file.is_file() and "__pycache__" not in file.parts:
                 digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
@@ -75,8 +76,9 @@ def execute_ahead(root: Path) -> ExecutorRunResult:
         cache.add_nb_to_project(str(page.path), read_data={"name": "myst_nb_md", "type": "plugin"})
     timeout = book.config["execute"]["timeout"]
     records = load_executor("local-parallel", cache).get_records()
-    work = [ProcessData(each.pk, each.uri, cache, timeout, False) for each in records]
-    # One at a time: in chunks, as the executor's own loop hands them out, a core waits for a minute.
+    # The first chapters, which are the quickest, last; and one at a time: in chunks, as the executor's
+    # own loop hands them out, a core waits for a minute.
+    work = [ProcessData(each.pk, each.uri, cache, timeout, False) for each in records[::-1]]
     with multiprocessing.Pool() as pool:
         ended = pool.map(ExecutionWorkerLocalMProc(), work, chunksize=1)
     print(f"build: {len(ended)} chapters executed", flush=True)
@@ -84,6 +86,10 @@ def execute_ahead(root: Path) -> ExecutorRunResult:
 
 
 def main(root: Path = ROOT) -> int:
+    stamp, now = root / HOME_PAGE.with_name(".built-from"), fingerprint(root, READ)
+    if stamp.is_file() and stamp.read_text() == now:
+        print(f"build: nothing has changed; see {HOME_PAGE} (make clean builds it anew)")
+        return 0
     if refresh_cache(root):
         print("build: package, pins or results changed, so every chapter is executed", flush=True)
     execute_ahead(root)
@@ -94,6 +100,8 @@ def main(root: Path = ROOT) -> int:
     if status:
         # A page that was read is not read again, so a second try would pass without its warning.
         forget(root, ".doctrees")
+    else:
+        stamp.write_text(now)
     print(f"build: jupyter-book ended with status {status}; see {HOME_PAGE}")
     return status
 

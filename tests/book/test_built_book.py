@@ -9,7 +9,7 @@ from unittest import mock
 import checks
 import pytest
 from book_layout import Book
-from build_site import execute_ahead, fingerprint, refresh_cache
+from build_site import READ, execute_ahead, fingerprint, main, refresh_cache
 from plain_markdown import Index
 
 
@@ -160,6 +160,17 @@ def said(folder: Path) -> list[str]:
     cache = get_cache(str(folder / "_build" / ".jupyter_cache"))
     kept = (cache.get_cache_bundle(each.pk).nb.cells for each in cache.list_cache_records())
     return sorted(cells[-1].outputs[0].text for cells in kept)
+
+
+def test_pages_of_today_are_not_built_again(tmp_path: Path, capsys) -> None:
+    (tmp_path / "_build" / "html").mkdir(parents=True)
+    (tmp_path / "_config.yml").write_text("title: One\n")
+    (tmp_path / "_build" / "html" / ".built-from").write_text(fingerprint(tmp_path, READ))
+    assert main(tmp_path) == 0
+    assert "nothing has changed" in capsys.readouterr().out
+    (tmp_path / "_config.yml").write_text("title: Two\n")
+    with pytest.raises(FileNotFoundError, match="_toc.yml"):  # it sets out to build
+        main(tmp_path)
 
 
 @mock.patch.dict(os.environ)

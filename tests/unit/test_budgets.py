@@ -17,7 +17,7 @@ LIMITS = {
     "without experiments": (8892, 5500),
     "experiments": (4258, 2700),
     # The goal is from before the PDF, the paths with minutes and the student edition (500 lines).
-    "book/_tools and book/_ext": (1590, 1100),
+    "book/_tools and book/_ext": (1598, 1100),
     "largest file": (300, 300),
     "median file": (164, 150),
 }
