@@ -94,7 +94,7 @@ NOT_LOADED = {"canonical", "license", "author", "alternate", "edit", "next", "pr
 
 @lru_cache(256)
 def page(path: Path) -> BeautifulSoup:
-    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "lxml")
 
 
 @lru_cache(256)
@@ -155,10 +155,9 @@ def broken_links(path: Path) -> list[str]:
 
 def raw_roles(path: Path) -> list[str]:
     """MyST that the build left as text, outside code."""
-    soup = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
-    for tag in soup.select("pre, code, script, style, .math"):
-        tag.decompose()
-    text = soup.get_text(" ")
+    unread = {id(tag) for tag in page(path).select("pre, code, script, style, .math")}
+    told = (t for t in page(path).strings if unread.isdisjoint(map(id, t.parents)))
+    text = " ".join(told)
     return re.findall(r"\{(?:prf|eq|cite|ref|numref|doc|glue|term)[\w:]*\}|`{3,}|:label:", text)
 
 

@@ -12,6 +12,8 @@ from book_layout import Book
 from build_site import READ, execute_ahead, fingerprint, main, refresh_cache
 from plain_markdown import Index
 
+ONE_READING = pytest.mark.xdist_group("pages")  # each page is read once, by one worker
+
 
 def test_the_home_page_is_there(site: Path) -> None:
     assert (site / "index.html").is_file()
@@ -23,16 +25,19 @@ def test_every_page_of_the_contents_was_built(site: Path, book: Book) -> None:
     assert [p.docname for p in book.pages if not (site / f"{p.docname}.html").is_file()] == []
 
 
+@ONE_READING
 def test_links_anchors_and_pictures_resolve(site: Path) -> None:
     assert [fault for page in checks.book_pages(site) for fault in checks.broken_links(page)] == []
 
 
+@ONE_READING
 def test_nothing_is_loaded_from_another_site(site: Path) -> None:
     pages = checks.book_pages(site)
     assert [fault for page in pages for fault in checks.outside_loads(page)] == []
     assert checks.outside_loads_in_css(site) == []
 
 
+@ONE_READING
 def test_no_myst_is_left_on_a_page(site: Path) -> None:
     left = {page.name: checks.raw_roles(page) for page in checks.book_pages(site)}
     assert {name: found for name, found in left.items() if found} == {}
