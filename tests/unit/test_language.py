@@ -156,6 +156,13 @@ def test_the_books_network_is_close_to_the_source() -> None:
     assert 2 * found["gap_error"] < found["gap"] < 0.4
 
 
+@pytest.mark.bad_input
+def test_weights_are_loaded_from_a_file_only(tmp_path) -> None:
+    for path in (tmp_path, tmp_path / "nothing.safetensors", 7):
+        with pytest.raises(FileNotFoundError, match="path must be a file of safetensors, got"):
+            SymbolBERT.load(path)
+
+
 def test_weights_that_are_not_whole_are_refused(tmp_path) -> None:
     """Whatever the file lacks would stay as it was drawn."""
     whole, path = book_file("results/known_language.safetensors"), tmp_path / "net.safetensors"
