@@ -25,6 +25,7 @@ from mpt_lml import (
     bfgs,
     checkpoints,
     curves,
+    data,
     estimators,
     files,
     fit,
@@ -37,6 +38,7 @@ from mpt_lml import (
     orders,
     probes,
     results,
+    score,
     symbolic,
     verdicts,
 )
@@ -650,6 +652,8 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (ValueError, "from 1 to L", lambda: tokens.Tokens(ids, ids, ones, length - 2)),
         (ValueError, "shape must be", lambda: image_sets.Images(torch.ones(1, 8), (2, 2, 2))),
         (ValueError, r"in \[0, 1\]", lambda: image_sets.Images(torch.tensor([[0.5, 1.5]]), (1, 2))),
+        (TypeError, "second must", lambda: data.encode(networks.load_small_bert()[1], ["a"], 3)),
+        (TypeError, "samples must", lambda: verdicts.mean_and_error([1.0, 2.0])),
         (DataNotFoundError, "labels of mnist", lambda: image_sets.labels("mnist", "test")),
         (ValueError, "num_features must", lambda: masks.subsets(0)),
         (ValueError, "num_features must", lambda: masks.all_masks(0, 1)),
@@ -791,3 +795,34 @@ def test_the_books_bert_is_its_networks_softmax() -> None:
         said = net.network(input_ids=torch.tensor([[3, 2, 3, 1]])).logits[0].double().exp()
     wanted = [said[0, 0] / said[0].sum(), 1.0, said[2, 1] / said[2].sum(), 1.0]
     assert net.log_each(x, mask)[0].exp().tolist() == pytest.approx([float(p) for p in wanted])
+
+
+def test_a_file_is_written_at_every_fifth_epoch_and_at_the_end(tmp_path: Path, monkeypatch) -> None:
+    kept, save = [], fit._State.save
+    monkeypatch.setattr(fit._State, "save", lambda self: (kept.append(self.done), save(self)))
+    climb(path=tmp_path / "run")
+    assert kept == [5, 10, 12]
+
+
+@pytest.mark.parametrize(
+    ("unknown", "frame"), [(1, [True, False, True, False]), (None, [True, True, True, False])]
+)
+def test_an_unknown_word_is_no_frame(unknown: int | None, frame: list[bool]) -> None:
+    own = SimpleNamespace(all_special_ids=[0, 1, 2], unk_token_id=unknown)
+    scorer = score.Scorer(FromFunction(lambda ids, mask: ids * 0.0, 4), tokenizer=own)
+    assert scorer.is_frame(torch.tensor([0, 1, 2, 3])).tolist() == frame
+
+
+def test_held_out_images_begin_where_training_ends() -> None:
+    found = probes.labeled("digits", 10, 4)
+    assert found.test.tolist() == [False] * 10 + [True] * 4
+    assert torch.equal(found.x[10:], image_sets.images("digits", "test").grid[:4].float())
+
+
+def test_rates_of_the_probes_are_berts_the_half_and_maes() -> None:
+    assert probes.sizes_of(20) == [3, 10, 15]
+
+
+def test_a_mean_of_what_is_no_number_is_none() -> None:
+    mean, error = verdicts.mean_and_error(torch.tensor([1.0, math.nan]))
+    assert mean.isnan() and error.isnan()
