@@ -50,6 +50,7 @@ from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import masked_lm, vae
 from mpt_lml.models.base import FromFunction, Grouped
 from mpt_lml.results import Estimate, MaskCurve
+from mpt_lml.score import door
 from mpt_lml.theory import diffusion, rates
 
 BERNOULLI = random_bernoulli(6, 2, 12)
@@ -653,6 +654,9 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (ValueError, "shape must be", lambda: image_sets.Images(torch.ones(1, 8), (2, 2, 2))),
         (ValueError, r"in \[0, 1\]", lambda: image_sets.Images(torch.tensor([[0.5, 1.5]]), (1, 2))),
         (TypeError, "second must", lambda: data.encode(networks.load_small_bert()[1], ["a"], 3)),
+        (ValueError, "num_features must", lambda: orders.every(0)),
+        (ValueError, "num_orders must", lambda: orders.draw(0, 3, generator=generator())),
+        (TypeError, "score must", lambda: diffusion.block_elbo([-1.0, -2.0], 2)),
         (TypeError, "samples must", lambda: verdicts.mean_and_error([1.0, 2.0])),
         (DataNotFoundError, "labels of mnist", lambda: image_sets.labels("mnist", "test")),
         (ValueError, "num_features must", lambda: masks.subsets(0)),
@@ -826,3 +830,33 @@ def test_rates_of_the_probes_are_berts_the_half_and_maes() -> None:
 def test_a_mean_of_what_is_no_number_is_none() -> None:
     mean, error = verdicts.mean_and_error(torch.tensor([1.0, math.nan]))
     assert mean.isnan() and error.isnan()
+
+
+def test_a_grid_of_rates_is_sizes_over_coordinates() -> None:
+    curve = MaskCurve(torch.tensor([1, 3, 4]), -torch.ones(3), torch.zeros(3), num_features=4)
+    assert curve.mask_rate.tolist() == [0.25, 0.75, 1.0]
+
+
+def test_values_left_out_in_one_context_only_are_missed() -> None:
+    """A third value that has probability beside a zero, and none beside a one."""
+    joint = torch.tensor([[0.1, 0.2, 0.1], [0.3, 0.3, 1e-9], [1e-9, 1e-9, 1e-9]]).double()
+    model = JointTable(joint / joint.sum())
+    with pytest.raises(ValueError, match=r"values 0..1 have 0.75 of p"):
+        ConditionalTable.of(model, num_values=2)
+
+
+@pytest.mark.parametrize(("heads", "batches"), [(4, [2, 2, 2, 2]), (8, [1] * 8)])
+def test_attention_counts_in_what_goes_together(heads: int, batches: list[int]) -> None:
+    config = SimpleNamespace(vocab_size=1, num_attention_heads=heads)
+    source = SimpleNamespace(network=SimpleNamespace(config=config))
+    length = round((door.BATCH_BYTES / (12 * 8)) ** 0.5)  # where one row of eight heads fills it
+    mask = torch.zeros(8, length, dtype=torch.bool)
+    assert score.Scorer(source, max_tokens=10**9)._batches(mask) == batches
+
+
+def test_a_module_without_a_configuration_is_a_function() -> None:
+    class Coin(torch.nn.Module):
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            return torch.full((*ids.shape, 2), -math.log(2.0))
+
+    assert score.sentences(Coin(), [[0, 1, 1]]).log_score.item() == pytest.approx(-3 * math.log(2))
