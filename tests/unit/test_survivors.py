@@ -52,6 +52,7 @@ from mpt_lml.models.base import FromFunction, Grouped
 from mpt_lml.results import Estimate, MaskCurve
 from mpt_lml.score import door
 from mpt_lml.theory import diffusion, rates
+from mpt_lml.theory.godambe import GaussianFamily, Godambe
 
 BERNOULLI = random_bernoulli(6, 2, 12)
 POINTS = BERNOULLI.sample(3, generator=generator(1))
@@ -655,6 +656,23 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (ValueError, r"in \[0, 1\]", lambda: image_sets.Images(torch.tensor([[0.5, 1.5]]), (1, 2))),
         (TypeError, "second must", lambda: data.encode(networks.load_small_bert()[1], ["a"], 3)),
         (ValueError, "num_features must", lambda: orders.every(0)),
+        (
+            ValueError,
+            "masks_per_datum must",
+            lambda: Godambe.of(GaussianFamily.ppca(torch.ones(3, 1).double(), 0.3)).law_efficiency(
+                torch.ones(3).double() / 3, masks_per_datum=0
+            ),
+        ),
+        (
+            ValueError,
+            "which leaves no noise",
+            lambda: PPCA.fit_closed_form(torch.ones(5, 3).double(), latent_dim=1),
+        ),
+        (
+            ValueError,
+            r"log_joint\(z\)\[0\] is nan",
+            lambda: grids.find_modes(lambda z: z.sum(dim=1) * math.nan, torch.zeros(2, 1).double()),
+        ),
         (ValueError, "num_orders must", lambda: orders.draw(0, 3, generator=generator())),
         (TypeError, "score must", lambda: diffusion.block_elbo([-1.0, -2.0], 2)),
         (TypeError, "samples must", lambda: verdicts.mean_and_error([1.0, 2.0])),
@@ -860,3 +878,18 @@ def test_a_module_without_a_configuration_is_a_function() -> None:
             return torch.full((*ids.shape, 2), -math.log(2.0))
 
     assert score.sentences(Coin(), [[0, 1, 1]]).log_score.item() == pytest.approx(-3 * math.log(2))
+
+
+def test_attention_of_the_modern_network_is_local_and_global_in_turn() -> None:
+    config = networks.small_masked_lm(9, width=32, num_layers=4, seed=1).config
+    turns = ["full_attention", "sliding_attention"] * 2
+    assert (config.local_attention, config.layer_types) == (32, turns)
+
+
+def test_six_pieces_are_a_vocabulary() -> None:
+    assert "a" in tokens.train_tokenizer(["a a"], 6).get_vocab()
+
+
+def test_a_curve_is_exact_unless_masks_were_drawn() -> None:
+    one = torch.ones(1)
+    assert repr(MaskCurve(one.long(), -one, 0 * one, 1).area()) == "-1.0000 nats (exact)"
