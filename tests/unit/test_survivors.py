@@ -633,6 +633,8 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
     posterior = gaussian.LowRankPosterior.of(loadings, torch.tensor(1.0).double(), masks.subsets(3))
     ids = torch.tensor([[0, 1]])
     length = torch.tensor([2])
+    small = networks.small_masked_lm(9, "classic", width=32, num_layers=1, seed=1)
+    letters = mpt_lml.MaskedLM(small, 4, 1)
     wrong: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (ValueError, r"such as \(2, 2, 1, 2\)", lambda: ConditionalTable(torch.zeros(3))),
         (TypeError, "logits", lambda: ConditionalTable(torch.zeros(2, 2, 1, 2).long())),
@@ -655,6 +657,16 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (ValueError, "shape must be", lambda: image_sets.Images(torch.ones(1, 8), (2, 2, 2))),
         (ValueError, r"in \[0, 1\]", lambda: image_sets.Images(torch.tensor([[0.5, 1.5]]), (1, 2))),
         (TypeError, "second must", lambda: data.encode(networks.load_small_bert()[1], ["a"], 3)),
+        (
+            ValueError,
+            r"track\['sum'\]",
+            lambda: climb(track={"sum": lambda own: own["level"].sum()}),
+        ),
+        (
+            ValueError,
+            "x must be 0..8",
+            lambda: letters.log_each(torch.tensor([[9]]), ones[:, :1]),
+        ),
         (ValueError, "num_features must", lambda: orders.every(0)),
         (
             ValueError,
