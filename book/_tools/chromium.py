@@ -16,6 +16,7 @@ SITE = ROOT / "_build" / "html"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync"
 ARGUMENTS += " --disable-background-networking --disable-component-update"
+ARGUMENTS += " --proxy-server=127.0.0.1:9"  # nobody is there: only this machine is reached
 
 
 def executable() -> str | None:
@@ -27,6 +28,10 @@ def executable() -> str | None:
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         pass
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "max-age=3600")
+        super().end_headers()
 
 
 @contextmanager
