@@ -14,14 +14,16 @@ from mpt_lml.spec import require, require_finite, require_number
 class Estimate(float):
     """A number that knows its error. It *is* a float: subtract it, format it, compare it.
 
-    ``standard_error`` is over the random choices of the estimator (masks, orders), with the data
-    held fixed: 0 for an exact computation, NaN where a single sample gives none. ``num_samples`` are
-    the independent replicates behind it, 0 for an exact computation; ``unit`` is nats as a rule.
+    ``value`` is a plain float; ``standard_error`` is over the random choices of the estimator (masks,
+    orders), with the data held fixed: 0 for an exact computation, NaN where a single sample gives
+    none. ``num_samples`` are the independent replicates behind it, 0 for an exact computation;
+    ``unit`` is nats as a rule.
 
     >>> Estimate(-60.3, 0.02, 100) + 0.3
     -60.0
     """
 
+    value: float
     standard_error: float
     num_samples: int
     unit: str
@@ -33,7 +35,7 @@ class Estimate(float):
         require(locals(), spec)
         self = super().__new__(cls, value)
         fields = {"standard_error": float(standard_error), "num_samples": int(num_samples)}
-        self.__dict__.update(fields, unit=unit)
+        self.__dict__.update(fields, value=float(value), unit=unit)
         return self
 
     def __setattr__(self, name: str, value: object) -> None:

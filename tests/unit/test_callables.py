@@ -1,16 +1,16 @@
 """Any model by a function (ids, mask) → log-probabilities: four published interfaces.
 
 The stand-ins are called as the published code calls its networks; what each adapter returns is
-compared with that code's own way of reading off log q(x_j | x_R). The adapters are the page's.
+compared with that code's own way of reading off log q(x_j | x_R). The adapters are the page's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 import torch
+from any_model import PAGE
 from models import generator
 from torch import Tensor, nn
 
@@ -66,48 +66,13 @@ class ESM(Mixer):
         return {"logits": super().forward(tokens)}
 
 
-def llada(model: nn.Module, mask_id: int = 126336) -> Callable[[Tensor, Tensor], Tensor]:
-    def log_probabilities(ids: Tensor, mask: Tensor) -> Tensor:
-        logits = model(ids.masked_fill(mask, mask_id)).logits
-        return logits.float().log_softmax(dim=-1)
-
-    return log_probabilities
-
-
-def dream(model: nn.Module, bos: int, mask_id: int) -> Callable[[Tensor, Tensor], Tensor]:
-    def log_probabilities(ids: Tensor, mask: Tensor) -> Tensor:
-        shown = nn.functional.pad(ids.masked_fill(mask, mask_id), (1, 0), value=bos)
-        logits = model(shown).logits[:, :-1]  # place i of them is about token i + 1 of `shown`
-        return logits.float().log_softmax(dim=-1)
-
-    return log_probabilities
-
-
-def mdlm(model: MDLM) -> Callable[[Tensor, Tensor], Tensor]:
-    def log_probabilities(ids: Tensor, mask: Tensor) -> Tensor:
-        sigma = -torch.log1p(-mask.float().mean(dim=1).clamp(max=0.999))
-        return model(ids.masked_fill(mask, model.mask_index), sigma)
-
-    return log_probabilities
-
-
-def esm(model: nn.Module, alphabet: SimpleNamespace) -> Callable[[Tensor, Tensor], Tensor]:
-    def log_probabilities(ids: Tensor, mask: Tensor) -> Tensor:
-        hidden = ids.masked_fill(mask, alphabet.mask_idx)
-        shown = nn.functional.pad(hidden, (1, 0), value=alphabet.cls_idx)
-        shown = nn.functional.pad(shown, (0, 1), value=alphabet.eos_idx)
-        return model(shown)["logits"][:, 1:-1].log_softmax(dim=-1)
-
-    return log_probabilities
-
-
 NETS = {"llada": LLaDA(1), "dream": LLaDA(2), "mdlm": MDLM(3), "esm": ESM(4)}
 ALPHABET = SimpleNamespace(mask_idx=MASK, cls_idx=BOS, eos_idx=EOS)
 ADAPTED = {
-    "llada": llada(NETS["llada"], mask_id=MASK),
-    "dream": dream(NETS["dream"], bos=BOS, mask_id=MASK),
-    "mdlm": mdlm(NETS["mdlm"]),
-    "esm": esm(NETS["esm"], ALPHABET),
+    "llada": PAGE["llada"](NETS["llada"], mask_id=MASK),
+    "dream": PAGE["dream"](NETS["dream"], bos=BOS, mask_id=MASK),
+    "mdlm": PAGE["mdlm"](NETS["mdlm"]),
+    "esm": PAGE["esm"](NETS["esm"], ALPHABET),
 }
 
 
@@ -164,5 +129,5 @@ def test_a_place_too_far_is_another_model() -> None:
     """Without the shift Dream's stand-in is scored at the wrong place, and nothing complains."""
     ids, mask = torch.tensor([[5, 6, 7]]), torch.tensor([[False, True, False]])
     right = score.load(ADAPTED["dream"]).log_tokens(ids, mask)
-    wrong = score.load(llada(NETS["dream"], mask_id=MASK)).log_tokens(ids, mask)
+    wrong = score.load(PAGE["llada"](NETS["dream"], mask_id=MASK)).log_tokens(ids, mask)
     assert (right - wrong).abs().max() > 0.01

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from any_model import PAGE
 from families import FAMILIES, LETTERS
 from models import generator
 
@@ -136,13 +137,36 @@ class TestTheScaleOfEsm:
 
     def test_it_grows_with_the_mask_and_is_said(self, name: str, folders) -> None:
         network = networks.load_network(folders[name])
-        with pytest.warns(UserWarning, match="0.88 / .1 - hidden share"):
+        with pytest.warns(UserWarning, match="0.88 / .1 - hidden share.*constant_scale"):
             MaskedLM.of(network, networks.load_tokenizer(folders[name]))
         for count in (1, 5, 9):
             found = self.scales(network, self.shown(count))[0]
             assert found[:count].abs().max() == 0
             wanted = torch.full((10 - count,), 0.88 / (1 - count / 10))
             torch.testing.assert_close(found[count:], wanted, rtol=1e-5, atol=1e-5)
+
+    def test_it_is_taken_out(self, name: str, folders) -> None:
+        network = PAGE["constant_scale"](networks.load_network(folders[name]))
+        MaskedLM.of(network, networks.load_tokenizer(folders[name]))  # without a warning
+        for count in (1, 5, 9):
+            found = self.scales(network, self.shown(count))[0]
+            torch.testing.assert_close(found, (torch.arange(10) >= count).float())
+
+    def test_scores_differ_by_that_and_by_nothing_else(self, name: str, folders) -> None:
+        published, _ = loaded(folders[name])
+        network = PAGE["constant_scale"](networks.load_network(folders[name]))
+        constant = MaskedLM.of(network, networks.load_tokenizer(folders[name]))
+        ids = torch.tensor([[0, 5, 6, 7, 8, 9, 10, 2]])
+        mask = torch.tensor([[0, 1, 1, 1, 1, 1, 0, 0]]).bool()
+        first, second = (model.log_tokens(ids, mask) for model in (published, constant))
+        assert (first - second).abs().max() > 0.01
+        # The published network whose visible embeddings are divided by its factor.
+        factor = 0.88 / (1 - 5 / 8)
+        published.network.esm.embeddings.word_embeddings.register_forward_hook(
+            lambda _, __, found: found / factor
+        )
+        undone = published.log_tokens(ids, mask)
+        torch.testing.assert_close(undone, second, rtol=1e-5, atol=1e-5)
 
 
 def test_precision_of_the_products(folders) -> None:

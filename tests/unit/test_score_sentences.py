@@ -70,6 +70,8 @@ def test_whole_orders_where_four_fit() -> None:
     assert four.standard_error[0] == pytest.approx(four.inconsistency[0].item() / 2)
     fewer = score.sentences(by_table, [TEXT], num_orders=1, **settings)
     assert fewer.degrees[0] != 2 and fewer.inconsistency.isnan()
+    one = score.sentences(by_table, [TEXT], num_orders=1, num_masks=3 * COUNT, pseudo=False)
+    assert one.degrees.tolist() == [3]
     single = score.sentences(by_table, [TEXT], num_orders=2, num_masks=2 * COUNT)
     assert single.num_passes[0] <= four.num_passes[0] + COUNT - 1
     assert single.log_score == four.log_score

@@ -25,6 +25,7 @@ from mpt_lml import (
     bfgs,
     checkpoints,
     curves,
+    data,
     estimators,
     files,
     fit,
@@ -37,6 +38,7 @@ from mpt_lml import (
     orders,
     probes,
     results,
+    score,
     symbolic,
     verdicts,
 )
@@ -48,7 +50,9 @@ from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import masked_lm, vae
 from mpt_lml.models.base import FromFunction, Grouped
 from mpt_lml.results import Estimate, MaskCurve
+from mpt_lml.score import door
 from mpt_lml.theory import diffusion, rates
+from mpt_lml.theory.godambe import GaussianFamily, Godambe
 
 BERNOULLI = random_bernoulli(6, 2, 12)
 POINTS = BERNOULLI.sample(3, generator=generator(1))
@@ -650,6 +654,28 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (ValueError, "from 1 to L", lambda: tokens.Tokens(ids, ids, ones, length - 2)),
         (ValueError, "shape must be", lambda: image_sets.Images(torch.ones(1, 8), (2, 2, 2))),
         (ValueError, r"in \[0, 1\]", lambda: image_sets.Images(torch.tensor([[0.5, 1.5]]), (1, 2))),
+        (TypeError, "second must", lambda: data.encode(networks.load_small_bert()[1], ["a"], 3)),
+        (ValueError, "num_features must", lambda: orders.every(0)),
+        (
+            ValueError,
+            "masks_per_datum must",
+            lambda: Godambe.of(GaussianFamily.ppca(torch.ones(3, 1).double(), 0.3)).law_efficiency(
+                torch.ones(3).double() / 3, masks_per_datum=0
+            ),
+        ),
+        (
+            ValueError,
+            "which leaves no noise",
+            lambda: PPCA.fit_closed_form(torch.ones(5, 3).double(), latent_dim=1),
+        ),
+        (
+            ValueError,
+            r"log_joint\(z\)\[0\] is nan",
+            lambda: grids.find_modes(lambda z: z.sum(dim=1) * math.nan, torch.zeros(2, 1).double()),
+        ),
+        (ValueError, "num_orders must", lambda: orders.draw(0, 3, generator=generator())),
+        (TypeError, "score must", lambda: diffusion.block_elbo([-1.0, -2.0], 2)),
+        (TypeError, "samples must", lambda: verdicts.mean_and_error([1.0, 2.0])),
         (DataNotFoundError, "labels of mnist", lambda: image_sets.labels("mnist", "test")),
         (ValueError, "num_features must", lambda: masks.subsets(0)),
         (ValueError, "num_features must", lambda: masks.all_masks(0, 1)),
@@ -791,3 +817,79 @@ def test_the_books_bert_is_its_networks_softmax() -> None:
         said = net.network(input_ids=torch.tensor([[3, 2, 3, 1]])).logits[0].double().exp()
     wanted = [said[0, 0] / said[0].sum(), 1.0, said[2, 1] / said[2].sum(), 1.0]
     assert net.log_each(x, mask)[0].exp().tolist() == pytest.approx([float(p) for p in wanted])
+
+
+def test_a_file_is_written_at_every_fifth_epoch_and_at_the_end(tmp_path: Path, monkeypatch) -> None:
+    kept, save = [], fit._State.save
+    monkeypatch.setattr(fit._State, "save", lambda self: (kept.append(self.done), save(self)))
+    climb(path=tmp_path / "run")
+    assert kept == [5, 10, 12]
+
+
+@pytest.mark.parametrize(
+    ("unknown", "frame"), [(1, [True, False, True, False]), (None, [True, True, True, False])]
+)
+def test_an_unknown_word_is_no_frame(unknown: int | None, frame: list[bool]) -> None:
+    own = SimpleNamespace(all_special_ids=[0, 1, 2], unk_token_id=unknown)
+    scorer = score.Scorer(FromFunction(lambda ids, mask: ids * 0.0, 4), tokenizer=own)
+    assert scorer.is_frame(torch.tensor([0, 1, 2, 3])).tolist() == frame
+
+
+def test_held_out_images_begin_where_training_ends() -> None:
+    found = probes.labeled("digits", 10, 4)
+    assert found.test.tolist() == [False] * 10 + [True] * 4
+    assert torch.equal(found.x[10:], image_sets.images("digits", "test").grid[:4].float())
+
+
+def test_rates_of_the_probes_are_berts_the_half_and_maes() -> None:
+    assert probes.sizes_of(20) == [3, 10, 15]
+
+
+def test_a_mean_of_what_is_no_number_is_none() -> None:
+    mean, error = verdicts.mean_and_error(torch.tensor([1.0, math.nan]))
+    assert mean.isnan() and error.isnan()
+
+
+def test_a_grid_of_rates_is_sizes_over_coordinates() -> None:
+    curve = MaskCurve(torch.tensor([1, 3, 4]), -torch.ones(3), torch.zeros(3), num_features=4)
+    assert curve.mask_rate.tolist() == [0.25, 0.75, 1.0]
+
+
+def test_values_left_out_in_one_context_only_are_missed() -> None:
+    """A third value that has probability beside a zero, and none beside a one."""
+    joint = torch.tensor([[0.1, 0.2, 0.1], [0.3, 0.3, 1e-9], [1e-9, 1e-9, 1e-9]]).double()
+    model = JointTable(joint / joint.sum())
+    with pytest.raises(ValueError, match=r"values 0..1 have 0.75 of p"):
+        ConditionalTable.of(model, num_values=2)
+
+
+@pytest.mark.parametrize(("heads", "batches"), [(4, [2, 2, 2, 2]), (8, [1] * 8)])
+def test_attention_counts_in_what_goes_together(heads: int, batches: list[int]) -> None:
+    config = SimpleNamespace(vocab_size=1, num_attention_heads=heads)
+    source = SimpleNamespace(network=SimpleNamespace(config=config))
+    length = round((door.BATCH_BYTES / (12 * 8)) ** 0.5)  # where one row of eight heads fills it
+    mask = torch.zeros(8, length, dtype=torch.bool)
+    assert score.Scorer(source, max_tokens=10**9)._batches(mask) == batches
+
+
+def test_a_module_without_a_configuration_is_a_function() -> None:
+    class Coin(torch.nn.Module):
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            return torch.full((*ids.shape, 2), -math.log(2.0))
+
+    assert score.sentences(Coin(), [[0, 1, 1]]).log_score.item() == pytest.approx(-3 * math.log(2))
+
+
+def test_attention_of_the_modern_network_is_local_and_global_in_turn() -> None:
+    config = networks.small_masked_lm(9, width=32, num_layers=4, seed=1).config
+    turns = ["full_attention", "sliding_attention"] * 2
+    assert (config.local_attention, config.layer_types) == (32, turns)
+
+
+def test_six_pieces_are_a_vocabulary() -> None:
+    assert "a" in tokens.train_tokenizer(["a a"], 6).get_vocab()
+
+
+def test_a_curve_is_exact_unless_masks_were_drawn() -> None:
+    one = torch.ones(1)
+    assert repr(MaskCurve(one.long(), -one, 0 * one, 1).area()) == "-1.0000 nats (exact)"

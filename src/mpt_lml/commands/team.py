@@ -23,11 +23,14 @@ class Team:
     @classmethod
     def here(cls, folder: str | None) -> "Team":
         """As ``accelerate launch`` and ``torchrun`` say it to each of their processes."""
-        rank, size = (int(os.environ.get(name, d)) for name, d in (("RANK", 0), ("WORLD_SIZE", 1)))
+        rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         if size > 1 and folder is None:
             raise ValueError(f"{size} processes meet in a folder: name one with --checkpoints DIR.")
         if size > 1:
+            own = os.dup(1)
+            os.dup2(2, 1)  # torch 2.9's Gloo greets on standard output, where rows of JSON go
             distributed.init_process_group("gloo")
+            os.dup2(own, 1)
         return cls(require_writable(folder) if folder else None, rank, size)
 
     def device(self, asked: str) -> str:
@@ -35,8 +38,8 @@ class Team:
         there = torch.cuda.is_available()
         if asked == "cuda" and not there:
             raise ValueError("device 'cuda' was asked for, but torch sees no GPU: 'auto' or 'cpu'.")
-        local = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-        return local if there and asked != "cpu" and self.size > 1 else asked
+        own = there and asked != "cpu" and self.size > 1
+        return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if own else asked
 
     def together(self, run: Run) -> Run:
         """``run`` of the own share, with a bar; parts of others are read when all are done."""
@@ -44,14 +47,10 @@ class Team:
         def shared(label: str, parts: Parts) -> list[Part]:
             own = list(parts.items())[self.rank :: self.size]
             hidden = None if self.rank == 0 else True
-            found = [
-                part
-                for name, work in tqdm(own, desc=label, disable=hidden, leave=False)
-                for part in run(label, {name: work})
-            ]
-            if self.size == 1:
-                return found
-            distributed.barrier()
-            return run(label, parts)
+            bar = tqdm(own, desc=label, disable=hidden, leave=False)
+            found = [part for name, work in bar for part in run(label, {name: work})]
+            if self.size > 1:
+                distributed.barrier()
+            return run(label, parts) if self.size > 1 else found
 
         return shared

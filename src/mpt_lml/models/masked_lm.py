@@ -239,6 +239,6 @@ def _require_masked_lm(network: Any) -> None:
     if getattr(network.config, "token_dropout", False):
         warnings.warn(
             "this ESM multiplies what it sees by 0.88 / (1 - hidden share): by 8.8 where 90 % are "
-            "hidden, by 1 in training. Scores where much is hidden are of inputs it never saw.",
+            'hidden, by 1 in training: constant_scale, in the book\'s "Any model", takes that out.',
             stacklevel=3,
         )
