@@ -14,8 +14,8 @@ from playwright.sync_api import Browser, sync_playwright
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ARGUMENTS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync"
-ARGUMENTS += " --disable-background-networking --disable-component-update"
+ARGUMENTS = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking"
+ARGUMENTS += " --disable-component-update --proxy-server=127.0.0.1:9"  # nobody is there: no way out
 
 
 def executable() -> str | None:
@@ -28,26 +28,26 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         pass
 
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "max-age=3600")
+        super().end_headers()
+
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Address at which `folder` is served while the block runs."""
     handler = functools.partial(QuietHandler, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 @contextmanager
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=executable(), args=ARGUMENTS.split())
-        try:
+        started = playwright.chromium.launch(executable_path=executable(), args=ARGUMENTS.split())
+        with started as opened:
             yield opened
-        finally:
-            opened.close()

@@ -51,7 +51,7 @@ def require(given: Mapping[str, Any], spec: str, *, finite: bool = True, **sizes
     if len(set(floats.values())) > 1:
         raise TypeError(f"tensors must share one dtype, got {floats}: convert with .to(dtype).")
     try:
-        torch.broadcast_shapes(*lead if len({*lead, ()}) > 2 else ())  # one shape needs no look
+        _ = len({*lead, ()}) > 2 and torch.broadcast_shapes(*lead)  # one shape needs no look
     except RuntimeError:
         raise ValueError(f"leading axes must be equal or 1, got {_shapes(seen)}.") from None
 

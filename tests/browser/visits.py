@@ -1,10 +1,12 @@
-"""A page of the built site in Chromium, with every request to another site refused."""
+"""A page of the built site in Chromium, with what it asked of other sites."""
 
 from __future__ import annotations
 
+from typing import ClassVar
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page, Route
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
 # The article beside it goes: 10,000 elements would be laid out at each change of width.
 ALONE = """shown => {
@@ -12,34 +14,72 @@ ALONE = """shown => {
     for (const beside of [...at.parentElement.children]) if (beside !== at) beside.remove();
 }"""
 
+AXE = Axe().axe_script
+BARRIERS = """([within, options]) => axe.run(within, options).then(found => found.violations
+  .filter(fault => ["serious", "critical"].includes(fault.impact))
+  .map(fault => `${fault.id}: ${fault.nodes.slice(0, 3).map(n => n.html.slice(0, 120)).join(" | ")}`))"""
+
+
+def barriers(page: Page, within: str) -> list[str]:
+    """Serious and critical faults that axe finds within an element, with the first three places."""
+    if page.evaluate("() => !window.axe"):
+        page.evaluate(AXE)
+    # It would fetch the style sheets again, for two rules: one that is off, one that is moderate.
+    return page.evaluate(BARRIERS, [within, {"resultTypes": ["violations"], "preload": False}])
+
 
 class Visit:
-    """A page opened in a context of its own, with what went wrong while it was shown."""
+    """A page with what went wrong while it was shown; nothing of an earlier visit is on it.
 
-    def __init__(self, browser: Browser, address: str, **context: object) -> None:
-        self.context = browser.new_context(**context)
-        self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(120_000)  # beside busy processes; in quiet a page takes 2 s
+    A closed visit's page is taken again: scripts that it has compiled once, MathJax most of all,
+    stay compiled, which is half of the time that a chapter takes.
+    """
+
+    idle: ClassVar[dict[tuple, list[Page]]] = {}
+
+    def __init__(
+        self,
+        browser: Browser,
+        address: str,
+        *,
+        viewport: dict[str, int],
+        color_scheme: str = "light",
+        reduced_motion: str = "no-preference",
+        **context: object,
+    ) -> None:
         self.host = urlsplit(address).netloc
+        self.waiting = self.idle.setdefault((browser, self.host, *sorted(context.items())), [])
+        self.page = self.waiting.pop() if self.waiting else self.fresh(browser, context)
+        self.page.set_viewport_size(viewport)
+        looks = {"color_scheme": color_scheme, "reduced_motion": reduced_motion}
+        self.page.emulate_media(media="screen", **looks)
         self.outside: list[str] = []
         self.errors: list[str] = []
-        self.context.route("**/*", self.only_this_site)
-        self.page.on("console", self.heard)
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("requestfailed", lambda request: self.errors.append(f"failed: {request.url}"))
+        self.listeners = {
+            "console": self.heard,
+            "pageerror": lambda error: self.errors.append(str(error)),
+            "request": self.asked,
+            "requestfailed": lambda request: self.errors.append(f"failed: {request.url}"),
+        }
+        for event, listener in self.listeners.items():
+            self.page.on(event, listener)
         self.page.goto(address, wait_until="load")
 
-    def heard(self, message) -> None:
-        if message.type == "error":
+    @staticmethod
+    def fresh(browser: Browser, context: dict[str, object]) -> Page:
+        page = browser.new_context(**context).new_page()
+        page.set_default_timeout(120_000)  # beside busy processes; in quiet a page takes 2 s
+        page.add_init_script("try { localStorage.clear(); sessionStorage.clear() } catch {}")
+        return page
+
+    def heard(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and not message.location["url"].endswith("/favicon.ico"):
             self.errors.append(message.text)
 
-    def only_this_site(self, route: Route) -> None:
-        parts = urlsplit(route.request.url)
-        if parts.netloc == self.host or parts.scheme in ("data", "blob"):
-            route.continue_()
-        else:
-            self.outside.append(route.request.url)
-            route.abort()
+    def asked(self, request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.netloc != self.host and parts.scheme not in ("data", "blob"):
+            self.outside.append(request.url)  # it fails: chromium.py knows no way out
 
     def settle(self) -> Page:
         """Wait until every equation is typeset and the page stands still."""
@@ -51,4 +91,7 @@ class Visit:
         return self.page
 
     def close(self) -> None:
-        self.context.close()
+        for event, listener in self.listeners.items():
+            self.page.remove_listener(event, listener)
+        self.page.goto("about:blank")
+        self.waiting.append(self.page)

@@ -54,76 +54,94 @@ def chapter_cells() -> str:
     return "\n".join([code[1].source, before[0], "rates = torch.arange(1, 100, 2)", *shown])
 
 
-def run_chapter(folder: Path, before: str, **env: str) -> str:
-    """The cells in a process of their own, in an empty folder; what they print."""
-    found = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"{before}\n{chapter_cells()}\nprint([t.get_text() for t in ax.texts])",
-        ],
-        cwd=folder,
-        env={**os.environ, "MPLBACKEND": "Agg", "HF_HOME": str(folder / "home"), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.returncode == 0, found.stderr[-3000:]
-    return found.stdout
-
-
-# The device check says that there is a GPU, and names the CPU; sentences that the network knows.
-PATCHED = """
+# The cells three times: from a stored run; from a folder; and with a device check that says there is
+# a GPU, and names the CPU. The last two on sentences that the network knows.
+THRICE = """
+import os
+from pathlib import Path
+from urllib.request import urlopen
 import torch
 from mpt_lml import checkpoints
-from mpt_lml.experiments import bert
+from mpt_lml.experiments import base, bert
 from tiny_bert import some_lines
-checkpoints.gpu = lambda: torch.device("cpu")
+
+def show(title):
+    print("##", title)
+    space = {{}}
+    exec({cells!r}, space)
+    print([each.get_text() for each in space["ax"].texts])
+
+beside, stored_in = base.book_file, Path({stored!r})
+base.book_file = lambda name: stored_in / Path(name).name if "pretrained" in name else beside(name)
+show("stored")
+base.book_file = beside
 bert.sentences = some_lines
+os.environ["MPT_LML_BERT"] = {folder!r}
+show("folder")
+del os.environ["MPT_LML_BERT"]
+urlopen(os.environ["HF_ENDPOINT"] + "/api/models/{name}/tree/{revision}")  # from here on it is asked
+checkpoints.gpu = lambda: torch.device("cpu")
+show("live")
 """
+together = pytest.mark.xdist_group("bert-live")
 
 
-def with_tests() -> str:
-    """The search path of a process that imports this module's helpers."""
-    return os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+@pytest.fixture(scope="module")
+def shown(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, str], list[str], experiments.Outcome]:
+    """What the cells print, in a process of their own and an empty folder; what the hub was asked."""
+    place = tmp_path_factory.mktemp("chapter")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bert, "sentences", some_lines)
+        outcome = experiments.run("table-2-pretrained", model=str(folder), num_sentences=15)
+    content = {"config": {}, "seconds": 1.0, "provenance": {}, **outcome.as_dict()}
+    write_json(place / "table-2-pretrained.json", content)
+    revision = PINNED[BERT_BASE]
+    names = {"stored": str(place), "folder": str(folder), "name": BERT_BASE, "revision": revision}
+    with local_hub(BERT_BASE, revision, folder) as (address, asked):
+        env = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(place / "home")}
+        path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        env |= {"MPLBACKEND": "Agg", "PYTHONPATH": os.pathsep.join(path)}
+        found = subprocess.run(
+            [sys.executable, "-c", THRICE.format(cells=chapter_cells(), **names)],
+            cwd=place,
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert found.returncode == 0, found.stderr[-3000:]
+    parts = [each.partition("\n") for each in found.stdout.split("## ")[1:]]
+    return {title: printed for title, _, printed in parts}, asked, outcome
 
 
+@together
 @pytest.mark.slow  # a process of its own imports transformers and draws the figure
-def test_live_on_a_gpu_with_a_network(folder: Path, tmp_path: Path) -> None:
+def test_live_on_a_gpu_with_a_network(shown) -> None:
     """Through the hub's own protocol, served on this machine, at the pinned commit."""
-    with local_hub(BERT_BASE, PINNED[BERT_BASE], folder) as (address, asked):
-        env = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "PYTHONPATH": with_tests()}
-        printed = run_chapter(tmp_path, PATCHED, **env)
-    assert "      run again: -" in printed and "not run here" not in printed
+    printed, asked, _ = shown
+    assert "      run again: -" in printed["live"] and "not run here" not in printed["live"]
     assert any(f"resolve/{PINNED[BERT_BASE]}/model.safetensors" in each for each in asked)
 
 
-@pytest.mark.slow  # a process of its own imports transformers and draws the figure
-def test_a_stored_run_is_shown(folder: Path, tmp_path: Path, monkeypatch) -> None:
+@together
+@pytest.mark.slow
+def test_a_stored_run_is_shown(shown) -> None:
     """The file that mpt-lml run table-2-pretrained writes, of a network of the same class."""
-    monkeypatch.setattr(bert, "sentences", some_lines)
-    outcome = experiments.run("table-2-pretrained", model=str(folder), num_sentences=15)
-    content = {"config": {}, "seconds": 1.0, "provenance": {}, **outcome.as_dict()}
-    write_json(tmp_path / "table-2-pretrained.json", content)
-    patched = f"""
-from pathlib import Path
-from mpt_lml.experiments import base
-stored_in = Path({str(tmp_path)!r})
-beside = base.book_file
-base.book_file = lambda name: stored_in / Path(name).name if "pretrained" in name else beside(name)
-"""
-    printed = run_chapter(tmp_path, patched)
+    printed, _, outcome = shown
     area, error = outcome.arrays["area/glue/cola"].tolist()
-    assert f"run again: {area:.1f} ± {error:.1f}; rho* = " in printed
-    assert printed.count("run again") == 5 and "not run here" not in printed
+    assert f"run again: {area:.1f} ± {error:.1f}; rho* = " in printed["stored"]
+    assert printed["stored"].count("run again") == 5 and "not run here" not in printed["stored"]
 
 
-@pytest.mark.slow  # a process of its own imports transformers and draws the figure
-def test_a_folder_runs_on_any_device(folder: Path, tmp_path: Path) -> None:
-    patched = PATCHED.replace("checkpoints.gpu", "unused")
-    env = {"MPT_LML_BERT": str(folder), "HF_HUB_OFFLINE": "1", "PYTHONPATH": with_tests()}
-    printed = run_chapter(tmp_path, patched, **env)
-    assert printed.count("run again: -") == 1 and "not run here" not in printed
+@together
+@pytest.mark.slow
+def test_a_folder_runs_on_any_device(shown) -> None:
+    printed, asked, _ = shown
+    assert printed["folder"].count("run again: -") == 1
+    assert "not run here" not in printed["folder"]
+    assert asked[0] == f"GET /api/models/{BERT_BASE}/tree/{PINNED[BERT_BASE]}"  # not before that
 
 
 def live(**settings: object) -> dict[str, torch.Tensor]:

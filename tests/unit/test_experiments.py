@@ -22,6 +22,7 @@ def table_1() -> experiments.Outcome:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("table-1")
 @pytest.mark.parametrize(
     ("name", "printed"),
     [
@@ -45,6 +46,7 @@ def test_table_1_to_every_printed_digit(
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("table-1")
 def test_stored_table_1_is_what_a_run_gives(table_1: experiments.Outcome) -> None:
     stored = read_json(ROOT / "book" / "results" / "table-1.json")
     again = torch.tensor(stored["arrays"]["estimates"], dtype=torch.float64)
@@ -107,6 +109,7 @@ def test_eq_7_loses_what_two_variances_differ_by() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("table-1")
 def test_one_entry_of_table_1_tells_cutting_from_rounding(table_1: experiments.Outcome) -> None:
     assert table_1.findings["table-1-cut-digits"].measured == 1.0
 
