@@ -721,6 +721,16 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         ),
         (
             ValueError,
+            "does not depend on the parameter 'b'",
+            lambda: fit.maximize(
+                {"a": torch.ones(2), "b": torch.ones(2)},
+                lambda own, _: own["a"].clone(),
+                num_epochs=1,
+                learning_rate=0.1,
+            ),
+        ),
+        (
+            ValueError,
             "b must",
             lambda: fit.maximize(
                 {"a": torch.ones(2), "b": torch.ones(3)},
@@ -798,13 +808,21 @@ def test_matrices_move_with_the_momentum_they_were_given(monkeypatch) -> None:
             seen.extend(group["momentum"] for group in self.param_groups)
             return super().step(closure)
 
+    second = []
+
+    class Rest(torch.optim.AdamW):
+        def step(self, closure=None):
+            second.extend(group["betas"][1] for group in self.param_groups)
+            return super().step(closure)
+
     monkeypatch.setattr(probes, "Muon", Watched)
+    monkeypatch.setattr(probes, "AdamW", Rest)
     model = ViTMAE(networks.small_mae(8, 1, 4, width=16, seed=0), 0.1)
     before = {n: w.detach().clone() for n, w in model.network.named_parameters()}
     x = torch.rand(4, 1, 8, 8, generator=generator())
     given = {"batch_size": 2, "learning_rate": 1e-3, "matrix_rate": 0.02}
     probes.train(model, x, 4, generator(1), **given)
-    assert seen == [0.95] * 4
+    assert (seen, second) == ([0.95] * 4, [0.95] * 4)
     moved = {n for n, w in model.network.named_parameters() if not torch.equal(w, before[n])}
     assert {n for n, w in before.items() if w.ndim == 2 and "layer" in n} <= moved
 
