@@ -752,6 +752,8 @@ def test_data_that_diverge_are_for_the_fit_to_name() -> None:
     lost = torch.full((1, 3), math.nan).double()
     assert posterior.log_conditional(lost).isnan().any()
     assert posterior.mean_log_conditional(lost.T @ lost).isnan().any()
+    grid, x = grids.gauss_hermite(1, 3), torch.ones(1, 3).double()
+    assert objectives.mixture(lost[..., None], 0 * x, x, None, grid).isnan()
 
 
 def test_a_probes_penalty_is_chosen_on_rows_it_was_not_fitted_to(monkeypatch) -> None:
