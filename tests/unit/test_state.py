@@ -7,7 +7,6 @@ was damaged. Nothing may come back that these inputs did not give, and no file m
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -28,7 +27,6 @@ from mpt_lml.models.hmm import HMM
 
 RESUMABLE = [name for name in experiments.names() if base.find(name).resumable]
 WITH_A_NETWORK = ["bert-curve", "table-2-pretrained", "figure-6", "figure-6-pretrained"]
-FEW = {"fixed-sizes": {"num_epochs": 5, "truths": (1991,), "sizes": (1, 2), "scales": (1.0,)}}
 every = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in RESUMABLE]
 )
@@ -36,8 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:images .* become")
 
 
 def run(name: str, folder: Path, **settings: object) -> Outcome:
-    chosen = FEW.get(name, {}) | settings
-    return experiments.run(name, "quick", device="cpu", checkpoints=folder, **chosen)
+    return experiments.run(name, "quick", device="cpu", checkpoints=folder, **settings)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -47,18 +44,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 Done = tuple[Outcome, Path]
-
-
-@pytest.fixture(scope="session")
-def done(tmp_path_factory: pytest.TempPathFactory, quick) -> Callable[[str], Done]:
-    """A finished run of an experiment, and the folder with its state, made once."""
-
-    @functools.cache
-    def get(name: str) -> Done:
-        folder = tmp_path_factory.mktemp(name)
-        return (run(name, folder), folder) if name in FEW else quick(name)
-
-    return get
 
 
 def refused(name: str, folder: Path, **settings: object) -> str:
@@ -71,8 +56,8 @@ def refused(name: str, folder: Path, **settings: object) -> str:
 
 
 @every
-def test_the_same_inputs_go_on(name: str, done: Callable[[str], Done]) -> None:
-    first, folder = done(name)
+def test_the_same_inputs_go_on(name: str, quick: Callable[[str], Done]) -> None:
+    first, folder = quick(name)
     before = contents(folder)
     again = run(name, folder)
     assert before and contents(folder) == before
@@ -81,8 +66,8 @@ def test_the_same_inputs_go_on(name: str, done: Callable[[str], Done]) -> None:
 
 
 @every
-def test_other_seeds_are_refused(name: str, done: Callable[[str], Done], tmp_path: Path) -> None:
-    _, folder = done(name)
+def test_other_seeds_are_refused(name: str, quick: Callable[[str], Done], tmp_path: Path) -> None:
+    _, folder = quick(name)
     seeds = base.find(name).preset("quick").seeds
     other = tuple(seed + 1 for seed in seeds)
     if name == "known-language":  # a file for each seed, so that others are computed
@@ -94,8 +79,8 @@ def test_other_seeds_are_refused(name: str, done: Callable[[str], Done], tmp_pat
 
 
 @every
-def test_every_file_says_all_that_it_depends_on(name: str, done: Callable[[str], Done]) -> None:
-    _, folder = done(name)
+def test_every_file_says_all_that_it_depends_on(name: str, quick: Callable[[str], Done]) -> None:
+    _, folder = quick(name)
     settings = {each.name for each in dataclasses.fields(base.find(name))}
     wanted = settings | {"experiment", "device", "precision", "data", "version of mpt-lml"}
     wanted |= {"version of torch"}
@@ -108,10 +93,10 @@ def test_every_file_says_all_that_it_depends_on(name: str, done: Callable[[str],
 
 @every
 def test_other_data_are_refused(
-    name: str, done: Callable[[str], Done], monkeypatch: pytest.MonkeyPatch
+    name: str, quick: Callable[[str], Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the run draws on is changed where it comes from."""
-    _, folder = done(name)
+    _, folder = quick(name)
     digits = image_sets._digits
     monkeypatch.setattr(image_sets, "_digits", lambda split: digits(split).flip(0))
     monkeypatch.setattr(texts, "_WRITTEN", texts._WRITTEN[::-1])
@@ -240,9 +225,9 @@ def say(message: str, path: str | Path) -> bool:
 @damages
 @every
 def test_damaged_state_is_refused(
-    name: str, damage: Callable[[Path], None], done: Callable[[str], Done], tmp_path: Path
+    name: str, damage: Callable[[Path], None], quick: Callable[[str], Done], tmp_path: Path
 ) -> None:
-    shutil.copytree(done(name)[1], tmp_path, dirs_exist_ok=True)
+    shutil.copytree(quick(name)[1], tmp_path, dirs_exist_ok=True)
     for path in contents(tmp_path):
         damage(tmp_path / path)
     assert say(refused(name, tmp_path), tmp_path)
@@ -288,9 +273,9 @@ def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
 @damages
 @pytest.mark.xdist_group("figure-6")
 def test_the_command_says_so_in_one_line(
-    damage: Callable[[Path], None], done: Callable[[str], Done], tmp_path: Path, capsys
+    damage: Callable[[Path], None], quick: Callable[[str], Done], tmp_path: Path, capsys
 ) -> None:
-    shutil.copytree(done("figure-6")[1], tmp_path, dirs_exist_ok=True)
+    shutil.copytree(quick("figure-6")[1], tmp_path, dirs_exist_ok=True)
     for path in contents(tmp_path):
         damage(tmp_path / path)
     call = ["run", "figure-6", "--preset", "quick", "--json", "-", "--checkpoints", str(tmp_path)]

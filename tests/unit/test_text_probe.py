@@ -150,7 +150,7 @@ def test_each_set_has_accuracies_of_its_own(monkeypatch) -> None:
         return [of._replace(y=(of.x > 0).sum(dim=1) % 2) for of in every]
 
     monkeypatch.setattr(probe, "labeled_text", other_classes)
-    few = {"num_steps": 2, "sets": ("written", "odd")}
+    few = {"seeds": (4,), "num_steps": 2, "sets": ("written", "odd")}
     found = experiments.run("text-probes", "quick", **few).arrays
     one, other = found["found/cola"], found["found/odd"]
     assert torch.equal(one[..., :5], other[..., :5]) and not torch.equal(one, other)

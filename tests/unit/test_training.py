@@ -11,13 +11,13 @@ import torch
 
 from mpt_lml import files, masks
 from mpt_lml.bfgs import climb
-from mpt_lml.experiments import Bench, training
+from mpt_lml.experiments import Bench, Outcome, training
 from mpt_lml.experiments.training import NOISE, Figure2, FixedSizes
 
 CONFIG = Figure2(num_data=200, num_features=5, num_epochs=20, seeds=(4, 44, 444))
 OF = CONFIG.problem("model", Bench())
 STARTS, _ = CONFIG.starts()
-SHORT = FixedSizes.preset("quick", num_epochs=5)
+SHORT = FixedSizes.preset("quick", num_epochs=5, truths=(1991, 1))
 
 
 def test_the_climb_at_every_size_ends_at_the_maximum_of_the_likelihood() -> None:
@@ -74,11 +74,18 @@ def test_the_gradient_error_is_zero_only_for_every_size(monkeypatch: pytest.Monk
     assert short.run(Bench()).arrays["gradient_error"] > 1
 
 
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
+    folder = tmp_path_factory.mktemp("short")
+    return SHORT.run(Bench(folder=folder)), folder
+
+
+@pytest.mark.xdist_group("short-fixed-sizes")
 def test_a_run_goes_on_from_its_cells_and_from_no_other_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short: tuple[Outcome, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = SHORT.run(Bench(folder=tmp_path))
-    (tmp_path / "model-1.safetensors").unlink()
+    first, folder = short
+    (folder / "model-1.safetensors").unlink()
     climbed = []
 
     def counted(*args: object, **more: object) -> torch.Tensor:
@@ -86,17 +93,18 @@ def test_a_run_goes_on_from_its_cells_and_from_no_other_settings(
         return climb(*args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(training, "climb", counted)
-    again = SHORT.run(Bench(folder=tmp_path))
+    again = SHORT.run(Bench(folder=folder))
     assert len(climbed) == 2  # the two sizes of the one cell that was gone
     for name, values in first.arrays.items():
         assert torch.equal(again.arrays[name], values)
     other = dataclasses.replace(SHORT, scales=(1.0, 0.2))
     with pytest.raises(files.CheckpointMismatchError, match="scales"):
-        other.run(Bench(folder=tmp_path))
+        other.run(Bench(folder=folder))
 
 
-def test_below_is_measured_from_the_highest_end() -> None:
-    arrays = SHORT.run(Bench()).arrays
+@pytest.mark.xdist_group("short-fixed-sizes")
+def test_below_is_measured_from_the_highest_end(short: tuple[Outcome, Path]) -> None:
+    arrays = short[0].arrays
     for draw in ("paper", "model"):
         assert (arrays[f"below/{draw}"] >= 0).all()
         assert (arrays[f"short/{draw}"] > 0).all()

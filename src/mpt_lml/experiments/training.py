@@ -218,7 +218,7 @@ class FixedSizes(Training, name="fixed-sizes", cost="about 5 min", resumable=Tru
     seeds: tuple[int, ...] = setting(tuple(range(20)), quick=(0, 1))
     num_data: int = setting(2000, quick=200)
     num_features: int = setting(10, quick=5)
-    truths: tuple[int, ...] = setting((1991, 1, 2, 3, 4), quick=(1991, 1))
+    truths: tuple[int, ...] = setting((1991, 1, 2, 3, 4), quick=(1991,))
     scales: tuple[float, ...] = setting((1.0, 0.3, 0.1, 0.01), quick=(1.0, 0.1))
     sizes: tuple[int, ...] = setting((1, 2, 8, 9), quick=(1, 4))
 
