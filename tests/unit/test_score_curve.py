@@ -299,6 +299,7 @@ def test_a_table_and_a_picture_of_the_curve() -> None:
         found.plot(ax, label="tiny")
         assert [line.get_linestyle() for line in ax.lines] == ["-", *["--"] * dashed]
         assert ax.lines[0].get_ydata() == pytest.approx(found.score.numpy())
+        assert ax.lines[0].get_marker() == "o"
         assert ("masked" in ax.get_xlabel(), "nats" in ax.get_ylabel()) == (True, True)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +41,7 @@ from mpt_lml import (
     probes,
     results,
     score,
+    spec,
     symbolic,
     verdicts,
 )
@@ -670,6 +673,20 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (ValueError, "num_features must", lambda: orders.every(0)),
         (
             ValueError,
+            "standard_error must",
+            lambda: MaskCurve(torch.tensor([1, 2]), x[0, :2], -x[0, :2], num_features=2),
+        ),
+        (
+            RuntimeError,
+            "no mode after 1 Newton",
+            lambda: grids.find_modes(
+                lambda z: -z.square().square().sum(dim=1),
+                torch.tensor([[0.0], [2.0]]).double(),
+                max_steps=1,
+            ),
+        ),
+        (
+            ValueError,
             "masks_per_datum must",
             lambda: Godambe.of(GaussianFamily.ppca(torch.ones(3, 1).double(), 0.3)).law_efficiency(
                 torch.ones(3).double() / 3, masks_per_datum=0
@@ -802,6 +819,17 @@ def test_a_supervised_network_learns_what_it_did_not_see() -> None:
     assert probes.supervised(network, of, 200, seed=1, features=lambda own, at: own(at)) > 0.95
 
 
+def test_labels_are_learned_by_their_cross_entropy(monkeypatch) -> None:
+    class Seen(torch.nn.Linear):
+        config = SimpleNamespace(hidden_size=1)
+
+    told = []
+    monkeypatch.setattr(fit, "descend", lambda _, loss, *__, **___: told.append(loss(0).item()))
+    of = probes.Labeled(torch.rand(40, 1), torch.arange(40) % 2, torch.arange(40) >= 20)
+    probes.supervised(Seen(1, 1), of, 4, seed=1, features=lambda own, x: own(x).detach())
+    assert told == pytest.approx([math.log(2.0)])  # the layer starts at zero
+
+
 def test_matrices_move_with_the_momentum_they_were_given(monkeypatch) -> None:
     seen = []
 
@@ -925,3 +953,25 @@ def test_six_pieces_are_a_vocabulary() -> None:
 def test_a_curve_is_exact_unless_masks_were_drawn() -> None:
     one = torch.ones(1)
     assert repr(MaskCurve(one.long(), -one, 0 * one, 1).area()) == "-1.0000 nats (exact)"
+
+
+def test_sixteen_masks_are_drawn_for_an_image() -> None:
+    assert inspect.signature(score.images).parameters["num_masks"].default == 16
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no list of open files here")
+def test_a_written_file_is_closed(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(4):
+        files.write_json(tmp_path / "a.json", {})
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_last_seed_of_all_is_one() -> None:
+    assert spec.require_seeds([0, 2**63 - 1]) == (0, 2**63 - 1)
+
+
+def test_labels_are_the_files(monkeypatch) -> None:
+    monkeypatch.setattr(image_sets, "local", Path)
+    monkeypatch.setattr(image_sets, "_read_idx", lambda *_: [7, 0, 2])
+    assert image_sets.labels("fashion_mnist", "test").tolist() == [7, 0, 2]
