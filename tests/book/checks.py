@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bs4 import BeautifulSoup
+from lxml import html
 from nbformat import NotebookNode
 from notebooks import clean_outputs, code_of
 
@@ -88,21 +88,24 @@ def outside_scripts(notebook: NotebookNode) -> list[str]:
 
 # -- built pages -------------------------------------------------------------------------------
 
-LOADING = ("script[src]", "img[src]", "iframe[src]", "source[src]", "link[href]", "embed[src]")
+LOADING = (
+    "//script[@src] | //img[@src] | //iframe[@src] | //source[@src] | //link[@href] | //embed[@src]"
+)
 NOT_LOADED = {"canonical", "license", "author", "alternate", "edit", "next", "prev", "search"}
 
 
+def of_class(name: str) -> str:
+    return f"contains(concat(' ', normalize-space(@class), ' '), ' {name} ')"
+
+
 @lru_cache(256)
-def page(path: Path) -> BeautifulSoup:
-    return BeautifulSoup(path.read_text(encoding="utf-8"), "lxml")
+def page(path: Path) -> html.HtmlElement:
+    return html.document_fromstring(path.read_bytes(), parser=html.HTMLParser(encoding="utf-8"))
 
 
 @lru_cache(256)
 def anchors(path: Path) -> frozenset[str]:
-    soup = page(path)
-    return frozenset(tag["id"] for tag in soup.select("[id]")) | frozenset(
-        tag["name"] for tag in soup.select("a[name]")
-    )
+    return frozenset(map(str, page(path).xpath("//@id | //a/@name")))
 
 
 def book_pages(site: Path) -> list[Path]:
@@ -112,14 +115,13 @@ def book_pages(site: Path) -> list[Path]:
 def outside_loads(path: Path) -> list[str]:
     """Resources that a browser would fetch from another site to show the page."""
     faults = []
-    for tag in page(path).select(", ".join(LOADING)):
-        address = str(tag.get("src") or tag.get("href"))
-        relation = set(tag.get("rel") or [])
+    for tag in page(path).xpath(LOADING):
+        address = tag.get("src") or tag.get("href")
+        relation = set(tag.get("rel", "").split())
         if re.match(r"(?:https?:)?//", address) and not relation & NOT_LOADED:
-            faults.append(f"{path.name}: <{tag.name}> {address}")
-    for tag in page(path).select("style, [style]"):
-        text = tag.string if tag.name == "style" else tag["style"]
-        faults += [f"{path.name}: {m}" for m in re.findall(r"url\(['\"]?https?:[^)]*", str(text))]
+            faults.append(f"{path.name}: <{tag.tag}> {address}")
+    for text in page(path).xpath("//style/text() | //@style"):
+        faults += [f"{path.name}: {m}" for m in re.findall(r"url\(['\"]?https?:[^)]*", text)]
     return faults
 
 
@@ -141,8 +143,7 @@ def resolve(path: Path, address: str) -> tuple[Path, str]:
 def broken_links(path: Path) -> list[str]:
     """Links and pictures inside the site whose file or anchor is not there."""
     faults = []
-    for tag in page(path).select("a[href], img[src], script[src], link[href]"):
-        address = str(tag.get("href") or tag.get("src") or "")
+    for address in page(path).xpath("//a/@href | //img/@src | //script/@src | //link/@href"):
         if re.match(r"[a-z]+:|//", address) or address in ("", "#"):
             continue
         target, anchor = resolve(path, address)
@@ -155,9 +156,9 @@ def broken_links(path: Path) -> list[str]:
 
 def raw_roles(path: Path) -> list[str]:
     """MyST that the build left as text, outside code."""
-    unread = {id(tag) for tag in page(path).select("pre, code, script, style, .math")}
-    told = (t for t in page(path).strings if unread.isdisjoint(map(id, t.parents)))
-    text = " ".join(told)
+    unread = "ancestor::pre or ancestor::code or ancestor::script or ancestor::style"
+    unread += f" or ancestor::*[{of_class('math')}]"
+    text = " ".join(page(path).xpath(f"//text()[not({unread})]"))
     return re.findall(r"\{(?:prf|eq|cite|ref|numref|doc|glue|term)[\w:]*\}|`{3,}|:label:", text)
 
 
@@ -180,8 +181,7 @@ def found_by_search(index: dict, word: str) -> set[str]:
 
 
 def colab_links(path: Path) -> list[str]:
-    links = [str(tag["href"]) for tag in page(path).select("a[href]")]
-    return [link for link in links if "colab.research.google.com" in link]
+    return [str(a) for a in page(path).xpath("//a/@href") if "colab.research.google.com" in a]
 
 
 # -- both --------------------------------------------------------------------------------------
@@ -190,13 +190,11 @@ NUMBERED = "Theorem|Lemma|Proposition|Corollary|Definition|Algorithm|Remark|Exam
 
 
 def numbers_in_page(path: Path) -> list[str]:
-    soup = page(path)
-    titles = [
-        tag.get_text(" ", strip=True) for tag in soup.select("p.admonition-title, .caption-number")
-    ]
+    heads = f"//p[{of_class('admonition-title')}] | //*[{of_class('caption-number')}]"
+    titles = [" ".join(" ".join(tag.itertext()).split()) for tag in page(path).xpath(heads)]
     found = [m[0] for t in titles if (m := re.match(rf"(?:{NUMBERED}|Figure|Table) \d+\.\d+", t))]
-    found += [f"Equation {m[0]}" for t in soup.select("span.eqno")
-              if (m := re.search(r"\d+\.\d+", t.get_text()))]  # fmt: skip
+    found += [f"Equation {m[0]}" for t in page(path).xpath(f"//span[{of_class('eqno')}]")
+              if (m := re.search(r"\d+\.\d+", t.text_content()))]  # fmt: skip
     return sorted(set(found))
 
 

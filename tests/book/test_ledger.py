@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import re
-import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from sphinx.cmd.build import build_main
 from sphinx.errors import ExtensionError
 
 from mpt_lml.files import versions
@@ -290,10 +293,12 @@ def small_site(tmp_path):
         ".. ledger-read::\n\n.. stored-results::\n"
     )
 
-    def build() -> subprocess.CompletedProcess:
-        out = tmp_path / "_build"
-        command = [sys.executable, "-m", "sphinx", "-q", "-W", "-n", str(tmp_path), str(out)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+    def build() -> SimpleNamespace:
+        """As ``python -m sphinx`` does, without starting and importing torch each time."""
+        out, said = tmp_path / "_build", io.StringIO()
+        with redirect_stdout(io.StringIO()), redirect_stderr(said):
+            code = build_main(["-q", "-W", "-n", str(tmp_path), str(out)])
+        return SimpleNamespace(returncode=code, stderr=said.getvalue())
 
     return tmp_path, build
 
