@@ -61,19 +61,20 @@ def exact_marginals(model: PPCA, x: Tensor) -> Exact:
     for observed in EVERY[1:]:
         kept = observed.nonzero().flatten().tolist()
         factor = mpmath.cholesky(mpmath.matrix([[sigma[i, j] for j in kept] for i in kept]))
+        log_det = 2 * mpmath.fsum(mpmath.log(factor[i, i]) for i in range(len(kept)))
+        most = -(len(kept) * mpmath.log(2 * mpmath.pi) + log_det) / 2
         data = [[mpmath.mpf(v) for v in datum] for datum in x[:, kept].tolist()]
-        rows.append([_log_density(factor, datum) for datum in data])
+        rows.append([most - _square(factor, datum) / 2 for datum in data])
     return rows
 
 
-def _log_density(factor: mpmath.matrix, x: list[mpmath.mpf]) -> mpmath.mpf:
+def _square(factor: mpmath.matrix, x: list[mpmath.mpf]) -> mpmath.mpf:
+    """xᵀ (L Lᵀ)⁻¹ x."""
     white: list[mpmath.mpf] = []
     for i, value in enumerate(x):
         known = mpmath.fsum(factor[i, k] * white[k] for k in range(i))
         white.append((value - known) / factor[i, i])
-    log_det = 2 * mpmath.fsum(mpmath.log(factor[i, i]) for i in range(len(x)))
-    square = mpmath.fsum(value**2 for value in white)
-    return -(len(x) * mpmath.log(2 * mpmath.pi) + log_det + square) / 2
+    return mpmath.fsum(value**2 for value in white)
 
 
 def rounded(marginals: Exact) -> tuple[Tensor, Tensor]:
@@ -172,8 +173,9 @@ def measured(dtype: torch.dtype) -> tuple[dict[str, float], list[tuple[float, fl
             draws = model.sample(12, generator=generator(2))
             off = torch.randn(3, D, generator=generator(4), dtype=dtype)
             groups = [fitted(draws), latents(model, draws)]
-            for x in (draws[:3], off):
-                wanted = rounded(exact_marginals(model, x))
+            exact = exact_marginals(model, torch.cat([draws[:3], off]))
+            for x, own in ((draws[:3], slice(3)), (off, slice(3, None))):
+                wanted = rounded([row[own] for row in exact])
                 groups += [conditionals(model, x, wanted), trained(model, x, wanted)]
             for group in groups:
                 try:

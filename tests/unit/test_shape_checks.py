@@ -21,7 +21,7 @@ from mpt_lml import gaussian
 CHECKED = ["--jaxtyping-packages=mpt_lml,beartype.beartype"]
 WRONG = """
 import pytest, torch
-from mpt_lml import gaussian
+from mpt_lml import gaussian, spec
 
 def call(size):
     return gaussian.log_density(torch.zeros(3, 2), torch.zeros(size), torch.eye(2))
@@ -32,6 +32,10 @@ def test_right():
 def test_wrong():  # broadcasting would let it pass
     with pytest.raises(Exception, match="Type-check error"):
         call(1)
+
+def test_types():  # of a function that has no shapes
+    with pytest.raises(Exception, match="violates type hint"):
+        spec.require({}, 1.0)
 """
 
 
@@ -40,12 +44,14 @@ def test_a_wrong_shape_is_caught_by_the_checked_run_only(
 ) -> None:
     (tmp_path / "test_wrong.py").write_text(WRONG)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CHECKED]
-    command += ["-p", "jaxtyping._pytest_plugin", "test_wrong.py"]
-    own = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # others take a second to import
+    command += ["-p", "jaxtyping._pytest_plugin", "-p", "conftest", "test_wrong.py"]
+    path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    own = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+    own |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # others take a second to import
     found = subprocess.run(
         command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False
     )
-    assert "2 passed" in found.stdout, found.stdout + found.stderr
+    assert "3 passed" in found.stdout, found.stdout + found.stderr
     if not pytestconfig.getoption("jaxtyping_packages"):  # this run is a plain one
         with pytest.raises(ValueError, match="mean must have shape"):
             gaussian.log_density(torch.zeros(3, 2), torch.zeros(1), torch.eye(2))
