@@ -306,6 +306,8 @@ def test_a_table_and_a_picture_of_the_curve() -> None:
 @pytest.mark.bad_input
 def test_one_text_has_no_jackknife_and_a_control_is_taken_or_not() -> None:
     found = straight()
+    with pytest.raises(TypeError, match="ax must"):
+        found.plot("here")
     one = dataclasses.replace(
         found,
         raw=found.raw[:1],

@@ -41,6 +41,7 @@ from mpt_lml import (
     probes,
     results,
     score,
+    scores,
     spec,
     symbolic,
     verdicts,
@@ -671,6 +672,7 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
             lambda: letters.log_each(torch.tensor([[9]]), ones[:, :1]),
         ),
         (ValueError, "num_features must", lambda: orders.every(0)),
+        (ValueError, "mask must", lambda: scores.mask_score(x, ones)),
         (
             ValueError,
             "standard_error must",
