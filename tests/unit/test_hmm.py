@@ -158,6 +158,11 @@ CASES = {
         r"emission must have shape \(2, V\), got \(1, 2\)",
     ),
     "sum": (lambda: HMM(HALF, SQUARE * 0.9, SQUARE, 3), ValueError, "transition must sum to 1"),
+    "one row": (
+        lambda: HMM(HALF, SQUARE * torch.tensor([[1.0], [0.9]]), SQUARE, 3),
+        ValueError,
+        "off by 0.1",
+    ),
     "negative": (lambda: HMM(HALF - HALF[:1] * 3, SQUARE, SQUARE, 3), ValueError, "negative"),
     "NaN": (lambda: HMM(HALF * math.nan, SQUARE, SQUARE, 3), ValueError, "initial must be finite"),
     "zero emission": (

@@ -300,6 +300,10 @@ def test_a_table_and_a_picture_of_the_curve() -> None:
         assert [line.get_linestyle() for line in ax.lines] == ["-", *["--"] * dashed]
         assert ax.lines[0].get_ydata() == pytest.approx(found.score.numpy())
         assert ax.lines[0].get_marker() == "o"
+        low, high = ax.collections[0].get_paths()[0].get_extents().intervaly
+        reach = 2 * found.standard_error
+        assert low == pytest.approx(float((found.score - reach).min()))
+        assert high == pytest.approx(float((found.score + reach).max()))
         assert ("masked" in ax.get_xlabel(), "nats" in ax.get_ylabel()) == (True, True)
 
 

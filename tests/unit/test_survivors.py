@@ -620,6 +620,7 @@ def test_a_package_outside_a_checkout_has_an_unknown_commit(tmp_path: Path, monk
 def test_four_words_in_a_row_are_four() -> None:
     found = texts.labeled("written")[0]
     assert {len(each.split()) for each in found} == {4}
+    assert any(texts._WRITTEN[0].endswith(four) for four in found)
     assert all(any(four in sentence for sentence in texts._WRITTEN) for four in found)
 
 
@@ -672,6 +673,13 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
             lambda: letters.log_each(torch.tensor([[9]]), ones[:, :1]),
         ),
         (ValueError, "num_features must", lambda: orders.every(0)),
+        (TypeError, "source must", lambda: networks.load_network(3)),
+        (TypeError, "model must", lambda: latent.at_mode("model", x, None)),
+        (
+            ValueError,
+            "leading axes must be equal or 1",
+            lambda: spec.require({"a": x, "b": torch.rand(3, 3).double()}, "a ... D, b ... D"),
+        ),
         (ValueError, "mask must", lambda: scores.mask_score(x, ones)),
         (
             ValueError,
@@ -773,6 +781,8 @@ def test_data_that_diverge_are_for_the_fit_to_name() -> None:
     assert posterior.mean_log_conditional(lost.T @ lost).isnan().any()
     grid, x = grids.gauss_hermite(1, 3), torch.ones(1, 3).double()
     assert objectives.mixture(lost[..., None], 0 * x, x, None, grid).isnan()
+    moment = torch.eye(3).double()
+    assert objectives.exact(lost.T, x.new_tensor(1.0), moment, masks.UniformSize()).isnan()
 
 
 def test_a_probes_penalty_is_chosen_on_rows_it_was_not_fitted_to(monkeypatch) -> None:
@@ -945,7 +955,7 @@ def test_a_module_without_a_configuration_is_a_function() -> None:
 def test_attention_of_the_modern_network_is_local_and_global_in_turn() -> None:
     config = networks.small_masked_lm(9, width=32, num_layers=4, seed=1).config
     turns = ["full_attention", "sliding_attention"] * 2
-    assert (config.local_attention, config.layer_types) == (32, turns)
+    assert (config.local_attention, config.layer_types, config.pad_token_id) == (32, turns, 0)
 
 
 def test_six_pieces_are_a_vocabulary() -> None:
