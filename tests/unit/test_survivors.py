@@ -781,6 +781,16 @@ def test_data_that_diverge_are_for_the_fit_to_name() -> None:
     assert posterior.mean_log_conditional(lost.T @ lost).isnan().any()
     grid, x = grids.gauss_hermite(1, 3), torch.ones(1, 3).double()
     assert objectives.mixture(lost[..., None], 0 * x, x, None, grid).isnan()
+    assert diffusion.block_elbo(lost, 1).isnan()
+    assert scores.mask_score(lost, torch.ones(1, 3).bool()).isnan()
+    assert (
+        GaussianProposal(lost, torch.eye(3).double()[None])
+        .sample(2, generator=generator())
+        .isnan()
+        .all()
+    )
+    plain = VAE(lambda x: (x, x), lambda z: z, num_features=1, latent_dim=1)
+    assert plain.decode(lost[:, :1].float()).isnan().all()
     moment = torch.eye(3).double()
     assert objectives.exact(lost.T, x.new_tensor(1.0), moment, masks.UniformSize()).isnan()
 
@@ -967,8 +977,18 @@ def test_a_curve_is_exact_unless_masks_were_drawn() -> None:
     assert repr(MaskCurve(one.long(), -one, 0 * one, 1).area()) == "-1.0000 nats (exact)"
 
 
-def test_sixteen_masks_are_drawn_for_an_image() -> None:
-    assert inspect.signature(score.images).parameters["num_masks"].default == 16
+@pytest.mark.parametrize(
+    ("call", "passes"),
+    [
+        (score.sentences, {"num_masks": 32, "num_orders": 2}),
+        (score.images, {"num_masks": 16, "num_replicates": 2}),
+        (score.pairs, {"num_orders": 32}),
+        (score.answers, {"num_orders": 8}),
+    ],
+)
+def test_what_a_score_costs_unasked(call: Callable[..., object], passes: dict[str, int]) -> None:
+    told = {name: each.default for name, each in inspect.signature(call).parameters.items()}
+    assert {name: told[name] for name in passes} == passes and told["seed"] == 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no list of open files here")
