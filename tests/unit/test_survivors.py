@@ -673,6 +673,11 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
             lambda: letters.log_each(torch.tensor([[9]]), ones[:, :1]),
         ),
         (ValueError, "num_features must", lambda: orders.every(0)),
+        (
+            TypeError,
+            "each of law must",
+            lambda: masks.stratified_masks(2, 3, "u", generator=generator()),
+        ),
         (TypeError, "source must", lambda: networks.load_network(3)),
         (TypeError, "model must", lambda: latent.at_mode("model", x, None)),
         (
