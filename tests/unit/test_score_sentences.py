@@ -43,6 +43,7 @@ def test_a_joint_distribution_is_scored_exactly_by_all_masks() -> None:
     found = score.sentences(model.log_values, x)
     torch.testing.assert_close(found.log_score, model.log_marginal(x), rtol=0, atol=1e-10)
     assert not found.standard_error.any() and found.degrees.isinf().all()
+    assert found.num_windows.tolist() == [1] * 4
     assert found.inconsistency.max() < 1e-10
     assert found.num_passes.tolist() == [31] * 4  # orders and single tokens are among them
     single = torch.eye(5, dtype=torch.bool)
