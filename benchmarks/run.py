@@ -173,9 +173,7 @@ def figure_2() -> Row:
                 for _ in range(EPOCHS)
             ]
             start = time.perf_counter()
-            _, lml = literal.train(
-                of.x, loadings[0], NOISE_VARIANCE, torch.stack(mask), config.learning_rate
-            )
+            _, lml = literal.train(of.x, loadings[0], NOISE_VARIANCE, torch.stack(mask), 0.01)
             literal_seconds += (time.perf_counter() - start) / EPOCHS
             tracked = outcome.arrays[f"lml/{draw}/{name}"][1 : EPOCHS + 1, 0]
             gap = (tracked - torch.tensor(lml, dtype=torch.float64)).abs().max().item()
