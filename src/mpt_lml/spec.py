@@ -51,7 +51,8 @@ def require(given: Mapping[str, Any], spec: str, *, finite: bool = True, **sizes
     if len(set(floats.values())) > 1:
         raise TypeError(f"tensors must share one dtype, got {floats}: convert with .to(dtype).")
     try:
-        _ = len({*lead, ()}) > 2 and torch.broadcast_shapes(*lead)  # one shape needs no look
+        if len({*lead, ()}) > 2:  # one shape needs no look
+            torch.broadcast_shapes(*lead)
     except RuntimeError:
         raise ValueError(f"leading axes must be equal or 1, got {_shapes(seen)}.") from None
 

@@ -31,6 +31,7 @@ class Team:
             os.dup2(2, 1)  # torch 2.9's Gloo greets on standard output, where rows of JSON go
             distributed.init_process_group("gloo")
             os.dup2(own, 1)
+            os.close(own)
         return cls(require_writable(folder) if folder else None, rank, size)
 
     def device(self, asked: str) -> str:
@@ -46,11 +47,11 @@ class Team:
 
         def shared(label: str, parts: Parts) -> list[Part]:
             own = list(parts.items())[self.rank :: self.size]
-            hidden = None if self.rank == 0 else True
-            bar = tqdm(own, desc=label, disable=hidden, leave=False)
+            bar = tqdm(own, desc=label, disable=None if self.rank == 0 else True, leave=False)
             found = [part for name, work in bar for part in run(label, {name: work})]
-            if self.size > 1:
-                distributed.barrier()
-            return run(label, parts) if self.size > 1 else found
+            if self.size == 1:
+                return found
+            distributed.barrier()
+            return run(label, parts)
 
         return shared
