@@ -31,7 +31,7 @@ help: ## what each target does
 
 env: $(STAMP) ## .venv with the pinned dependencies (a second call is instant)
 
-$(STAMP): constraints.txt pyproject.toml
+$(STAMP): constraints.txt pyproject.toml .ci/pins/pip.txt
 	@python=""; \
 	for candidate in $${PYTHON:-} python3.11 python3; do \
 	  if "$$candidate" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
@@ -44,9 +44,10 @@ $(STAMP): constraints.txt pyproject.toml
 	if ! $(BIN)/python -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
 	  rm -rf $(VENV); "$$python" -m venv $(VENV); fi
 	@# pip 26 finds the pinned set in half of the time that the pip of Python 3.11 takes.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=26"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/pins/pip.txt
 	@# Most of what is installed is never imported, and Python compiles what is: half of the time less.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[book,hub]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
+	  --build-constraint constraints.txt -e ".[book,hub]"
 	@touch $(STAMP)
 
 book: $(STAMP) ## execute every chapter, build the HTML into _build/html
@@ -94,7 +95,7 @@ bench: $(STAMP) ## times and ratios against benchmarks/results.json: a ratio dow
 colab: $(STAMP) ## one chapter in an empty environment, as Colab runs it (MPT_LML_COLAB=all: every one)
 	$(BIN)/python -m pytest -q tests/book/test_colab.py
 
-release: $(STAMP) ## wheel and sdist in dist/, checked and tried in an empty environment
+release: $(STAMP) ## wheel and sdist in dist/, by pinned tools, tried in an empty environment
 	rm -rf dist
 	MPT_LML_DIST=dist $(BIN)/python -m pytest -q tests/book/test_release.py
 

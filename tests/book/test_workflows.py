@@ -1,4 +1,4 @@
-"""Workflows run the actions that were read, and only a job that publishes gets a token for it."""
+"""Workflows run the actions and tools that were read, and only a job that publishes gets a token."""
 
 from __future__ import annotations
 
@@ -40,6 +40,69 @@ def test_a_token_is_for_publishing_alone(path: Path) -> None:
     text = path.read_text()
     assert with_a_token(text) == []
     assert "permissions" in yaml.safe_load(text)  # without the line a job may write to everything
+
+
+def keeping_credentials(text: str) -> list[str]:
+    """Jobs whose checkout leaves the token of the run in the working copy."""
+    found = []
+    for name, job in yaml.safe_load(text)["jobs"].items():
+        for step in job["steps"]:
+            persists = step.get("with", {}).get("persist-credentials", True)
+            if "actions/checkout@" in step.get("uses", "") and persists is not False:
+                found.append(name)
+    return found
+
+
+def without_hashes(text: str) -> list[str]:
+    """Calls of pip that install something else than the package itself or files of known hashes."""
+    calls = re.findall(r"\bpip install (.+)", text)
+    own = re.compile(r"-e ?[\"'.]")
+    return [call for call in calls if "--require-hashes -r " not in call and not own.search(call)]
+
+
+def floating_images(text: str) -> list[str]:
+    """Containers of jobs that are not named by their digest."""
+    jobs = yaml.safe_load(text)["jobs"].values()
+    images = [str(job["container"]) for job in jobs if "container" in job]
+    return [image for image in images if not re.search(r"@sha256:[0-9a-f]{64}\b", image)]
+
+
+@workflows
+def test_nothing_floats_and_no_credential_stays(path: Path) -> None:
+    text = path.read_text()
+    assert keeping_credentials(text) == []
+    assert without_hashes(text) == []
+    assert floating_images(text) == []
+
+
+PINS = sorted((ROOT / ".ci" / "pins").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", PINS, ids=[path.stem for path in PINS])
+def test_each_pinned_tool_has_its_hashes(path: Path) -> None:
+    text = path.read_text().replace("\\\n", "")
+    asked = path.with_suffix(".in").read_text().split()
+    assert {line.split("==")[0] for line in text.splitlines()} >= set(asked)
+    for line in text.splitlines():
+        assert re.fullmatch(r"[\w.-]+==[\w.]+ .*--hash=sha256:[0-9a-f]{64}\s*", line), line
+
+
+def test_a_bot_moves_every_pin() -> None:
+    bot = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text())
+    kinds = {(each["package-ecosystem"], each["directory"]) for each in bot["updates"]}
+    assert kinds == {("github-actions", "/"), ("pip", "/"), ("pip", "/.ci/pins")}
+    assert all(each["cooldown"]["default-days"] >= 7 for each in bot["updates"])
+
+
+def test_what_floats_is_found() -> None:
+    checkout = "jobs: {a: {steps: [{uses: actions/checkout@v4, with: {persist-credentials: X}}]}}"
+    assert keeping_credentials(checkout.replace("X", "false")) == []
+    assert keeping_credentials(checkout.replace("X", "true")) == ["a"]
+    assert keeping_credentials("jobs: {a: {steps: [uses: actions/checkout@v4]}}") == ["a"]
+    assert without_hashes("run: pip install twine\nrun: pip install -e .") == ["twine"]
+    image = "jobs: {a: {container: 'python:3.11X', steps: []}}"
+    assert floating_images(image.replace("X", "@sha256:" + "0" * 64)) == []
+    assert floating_images(image.replace("X", "")) == ["python:3.11"]
 
 
 COMMIT = "11d5960a326750d5838078e36cf38b85af677262"
