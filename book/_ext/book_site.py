@@ -3,8 +3,12 @@
 * Citations are set as "Han (1978)" and "(Han, 1978)", with round brackets.
 * The download button offers the notebook in plain Markdown that stands beside the chapter.
 * sphinx_thebe, which jupyter-book always loads, would have every page ask a CDN for its scripts.
+* Each page has a Content-Security-Policy: it runs the scripts it was built with, and no others.
 """
 
+import base64
+import hashlib
+import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +24,26 @@ HERE = Path(__file__).resolve().parent
 STATIC = HERE.parent / "_static"
 ROUND = BracketStyle(left="(", right=")", sep="; ", sep2="; ", last_sep="; ")
 
+# What a page may do. Pages are read over http and from a folder: there, some browsers do not count
+# files as 'self', hence file:, which means nothing over http. MathJax and the figures write styles.
+POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self' file:",  # and the hashes of the page's own inline scripts
+    "style-src": "'self' file: 'unsafe-inline'",
+    "img-src": "'self' file: data:",
+    "font-src": "'self' file: data:",
+    "connect-src": "'self' file:",
+    "form-action": "'self' file:",  # the search
+    "base-uri": "'none'",
+}
+INLINE_SCRIPT = re.compile(r"<script\b(?![^>]*\bsrc=)([^>]*)>(.*?)</script>", re.S | re.I)
+CHARSET = re.compile(r'<meta charset="[^"]*" */?>')
+# The theme's two buttons that carry their script in an attribute, which no policy lets through.
+PRESSED = {
+    'onclick="toggleFullScreen()"': 'data-press="full-screen"',
+    'onclick="window.print()"': 'data-press="print"',
+}
+
 
 @dataclass
 class RoundBrackets(AuthorYearReferenceStyle):
@@ -34,7 +58,7 @@ def add_static_folders(app: Sphinx, config: Config) -> None:
 def add_site_files(app: Sphinx) -> None:
     for path in [Path("site.css"), *sorted(STATIC.glob("*.css"))]:
         app.add_css_file(path.name)
-    for path in sorted(STATIC.glob("*.js")):
+    for path in [Path("page-buttons.js"), *sorted(STATIC.glob("*.js"))]:
         app.add_js_file(path.name, loading_method="defer")
 
 
@@ -56,6 +80,48 @@ def offer_plain_notebooks(app: Sphinx, exception: Exception | None) -> None:
             shutil.copyfile(notebook, offered)
 
 
+def is_run(attributes: str) -> bool:
+    """Would a browser run an inline script with these attributes, or is it data?"""
+    kind = re.search(r'\btype="([^"]*)"', attributes)
+    return kind is None or kind[1] in ("", "module", "text/javascript", "application/javascript")
+
+
+def policy(page: str) -> str:
+    """The Content-Security-Policy of a page that runs what is on it."""
+    hashes = set()
+    for attributes, script in INLINE_SCRIPT.findall(page):
+        if is_run(attributes):
+            digest = hashlib.sha256(script.encode()).digest()
+            hashes.add(f"'sha256-{base64.b64encode(digest).decode()}'")
+    allowed = POLICY | {"script-src": " ".join([POLICY["script-src"], *sorted(hashes)])}
+    return "; ".join(f"{name} {places}" for name, places in allowed.items())
+
+
+def close_to_others(page: str) -> str:
+    """The page with its policy, before any script; a window that it opens knows nothing of it."""
+    for script, name in PRESSED.items():
+        page = page.replace(script, name)
+    page = re.sub(r'<a\b[^>]*\btarget="_blank"[^>]*>', without_opener, page)
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy(page)}" />'
+    return CHARSET.sub(lambda charset: f"{charset[0]}\n    {meta}", page, count=1)
+
+
+def without_opener(link: re.Match[str]) -> str:
+    relation = re.search(r'\brel="([^"]*)"', link[0])
+    if relation is None:
+        return link[0].replace("<a", '<a rel="noopener"', 1)
+    if "noopener" in relation[1].split():
+        return link[0]
+    return link[0].replace(relation[0], f'rel="{relation[1]} noopener"')
+
+
+def close_pages(app: Sphinx, exception: Exception | None) -> None:
+    for place in Path(app.outdir).rglob("*.html"):
+        text = place.read_text(encoding="utf-8")
+        if "_static" not in place.parts and "Content-Security-Policy" not in text:
+            place.write_text(close_to_others(text), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     register_plugin(
         "sphinxcontrib.bibtex.style.referencing", "author_year_round", RoundBrackets, force=True
@@ -63,5 +129,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", add_static_folders)
     app.connect("builder-inited", add_site_files)
     app.connect("build-finished", offer_plain_notebooks)
+    app.connect("build-finished", close_pages, priority=900)  # nothing is written after it
     app.connect("html-page-context", mend_page, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
