@@ -1,11 +1,14 @@
 """Stored weights of networks: which revision of a name, and what is refused unread."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from fnmatch import fnmatchcase
 from pathlib import Path
-from threading import get_ident
-from typing import Any
+from queue import Empty, Queue
+from threading import Thread
+from time import monotonic
+from typing import Any, TypeVar
 from urllib.request import Request, urlopen
 
 import torch
@@ -19,6 +22,13 @@ PINNED = {  # names on the hub and the commits of theirs that the book means
 }
 HUB_SECONDS = 4.0  # how long the hub is waited for before a page goes on without it
 PATIENCE = 10.0  # seconds for an answer to somebody who asked for weights
+SLOWEST = 50_000  # bytes a second; a download that is slower counts as one that hangs
+PIECE = 10 * 2**20  # bytes after which huggingface_hub says that a download goes on
+DATA_SECONDS = 600.0  # for a whole data set, tens of megabytes
+# What a tokenizer may consist of, and where a network's weights are.
+TOKENIZER_FILES = "*.json|*.txt|*.model|*.codes|*.jinja"
+WEIGHT_FILES = "model.safetensors|model.safetensors.index.json|model-*.safetensors"
+Answer = TypeVar("Answer")
 
 
 class CheckpointError(OSError):
@@ -46,10 +56,15 @@ def require_folder(source: str | Path, *needed: str) -> None:
 
 
 @contextmanager
-def loading(source: str | Path, revision: str | None, *needed: str) -> Iterator[dict[str, Any]]:
+def loading(
+    source: str | Path, revision: str | None, *needed: str, fetched: str
+) -> Iterator[dict[str, Any]]:
     """Options of ``from_pretrained``; what goes wrong in our words, the hub with little time.
 
-    No progress bar for a folder: it would stay in a notebook.
+    ``needed`` are patterns of files that a folder must have. Of a name on the hub, the files with one
+    of the patterns in ``fetched`` (with | between them) are brought into the cache first, and what is
+    in the cache is loaded: nothing is asked while the block runs. No progress bar for a folder: it
+    would stay in a notebook.
     """
     from transformers.utils import logging
 
@@ -59,8 +74,11 @@ def loading(source: str | Path, revision: str | None, *needed: str) -> Iterator[
     quiet = here and logging.is_progress_bar_enabled()
     if quiet:
         logging.disable_progress_bar()
+    unreachable: Exception | None = None
     try:
-        with nullcontext() if here else impatient():
+        if not here:
+            unreachable = fetch(str(source), revision, fetched.split("|"))
+        with nullcontext() if here else offline():
             yield {"revision": revision, "trust_remote_code": False}
     except (SafetensorError, RuntimeError) as error:
         raise CheckpointError(
@@ -68,7 +86,9 @@ def loading(source: str | Path, revision: str | None, *needed: str) -> Iterator[
             "Fetch it, or save it with save_pretrained, again."
         ) from error
     except Exception as error:  # tokenizers raise nothing more special
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        # What is not in the cache is missing because the hub could not be asked.
+        cause = unreachable or error
+        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".")
         if "custom code" in reason:
             reason = "it asks to run code of its own, which is refused"
         remedy = "Save it again with save_pretrained, network and tokenizer."
@@ -86,37 +106,127 @@ def loading(source: str | Path, revision: str | None, *needed: str) -> Iterator[
             logging.enable_progress_bar()
 
 
-@contextmanager
-def impatient() -> Iterator[None]:
-    """A thread whose request the hub left unanswered asks it no more: what is not here is missing.
+# The hub: asked in a thread that is left alone when it takes too long. ``huggingface_hub`` itself
+# waits for each *byte*, asks seven times, and no setting of it bounds the whole.
 
-    ``huggingface_hub`` asks seven times and waits for 60 seconds each, whatever its settings.
+
+class Watch:
+    """Until when the next sign of life from the hub is waited for."""
+
+    def __init__(self, seconds: float) -> None:
+        self.begin = monotonic()
+        self.gave_up = False
+        self.wait(seconds)
+
+    def wait(self, seconds: float) -> None:
+        self.until = monotonic() + seconds
+
+    def wait_for_bytes(self, number: float) -> None:
+        self.wait(2 * PATIENCE + number / SLOWEST)  # asked for its size first, then for itself
+
+    def bars(self) -> type:
+        """Progress bars that are signs of life, and end a download that nobody waits for any more."""
+        from tqdm.auto import tqdm
+
+        watch = self
+
+        class Bar(tqdm):
+            def __init__(self, *given: Any, name: str | None = None, **settings: Any) -> None:
+                super().__init__(*given, **settings)
+
+            def update(self, n: float | None = 1) -> bool | None:
+                if watch.gave_up:
+                    raise TimeoutError("nobody waits for this download any more")
+                watch.wait_for_bytes(PIECE)
+                return super().update(n)
+
+        return Bar
+
+
+def in_time(call: Callable[[], Answer], watch: Watch) -> Answer:
+    """What ``call`` returns or raises; ``TimeoutError`` where ``watch`` waits in vain."""
+    outcome: Queue[tuple[str, Any]] = Queue()
+
+    def work() -> None:
+        try:
+            outcome.put(("returned", call()))
+        except BaseException as error:
+            outcome.put(("raised", error))
+
+    Thread(target=work, daemon=True).start()
+    while True:
+        try:
+            how, what = outcome.get(timeout=max(watch.until - monotonic(), 0))
+        except Empty:
+            if monotonic() < watch.until:
+                continue
+            watch.gave_up = True
+            seconds = monotonic() - watch.begin
+            raise TimeoutError(
+                f"the hub did not answer in time (waited {seconds:.0f} s in all)"
+            ) from None
+        if how == "raised":
+            raise what
+        return what
+
+
+def fetch(name: str, revision: str, patterns: list[str]) -> Exception | None:
+    """Bring files of a name on the hub into the cache; why the hub could not be asked, if it could not.
+
+    Raises ``OSError`` when the hub answered and has no such file, or hangs while it hands one out.
     """
-    from huggingface_hub import set_client_factory
-    from huggingface_hub.errors import OfflineModeIsEnabled
-    from huggingface_hub.utils import _http
+    from huggingface_hub import hf_hub_download, model_info
 
-    usual, waiting = _http._GLOBAL_CLIENT_FACTORY, set()
+    watch = Watch(PATIENCE)
 
-    def ask(request: Any) -> None:
-        if get_ident() in waiting:
-            raise OfflineModeIsEnabled("the hub does not answer")
-        times = {kind: t or PATIENCE for kind, t in request.extensions["timeout"].items()}
-        if min(times.values()) >= PATIENCE:  # less is for what can be done without
-            waiting.add(get_ident())
-            request.extensions["timeout"] = dict.fromkeys(times, PATIENCE)
+    def list_files() -> list[tuple[int, str]]:
+        info = model_info(name, revision=revision, files_metadata=True, timeout=PATIENCE)
+        return [(each.size or 0, each.rfilename) for each in info.siblings or ()]
 
-    def client() -> Any:
-        made = usual()
-        made.event_hooks["request"].append(ask)
-        made.event_hooks["response"].append(lambda _: waiting.discard(get_ident()))
-        return made
+    try:
+        there = in_time(list_files, watch)
+    except Exception as error:
+        return error
+    wanted = [
+        (size, file)
+        for size, file in there
+        if any(fnmatchcase(file, pattern) for pattern in patterns) and "/" not in file
+    ]
+    if not wanted:
+        raise CheckpointError(f"the hub has no {' or '.join(patterns)} of it")
 
-    set_client_factory(client)
+    def download() -> None:
+        # The smallest first: a tokenizer that was fetched in part lacks its vocabulary and is refused.
+        for size, file in sorted(wanted):
+            watch.wait_for_bytes(min(size, PIECE))
+            hf_hub_download(name, file, revision=revision, tqdm_class=watch.bars())
+
+    in_time(download, watch)
+    return None
+
+
+def answers_about_data(name: str) -> bool:
+    """Does the hub say in time what it has of a data set? Else what is in the cache may do."""
+    from huggingface_hub import dataset_info
+
+    try:
+        in_time(lambda: dataset_info(name, timeout=PATIENCE), Watch(PATIENCE))
+    except Exception:
+        return False
+    return True
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """The hub is not asked while the block runs, as with ``HF_HUB_OFFLINE``."""
+    from huggingface_hub import constants
+
+    usual = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
     try:
         yield
     finally:
-        set_client_factory(usual)
+        constants.HF_HUB_OFFLINE = usual
 
 
 def pinned_revision(source: str | Path) -> str | None:
@@ -158,8 +268,12 @@ def why_not_here(name: str) -> str | None:
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
     address = f"{constants.ENDPOINT}/{name}/resolve/{pinned_revision(name)}/config.json"
+
+    def ask() -> None:
+        urlopen(Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
+
     try:
-        with urlopen(Request(address, method="HEAD"), timeout=HUB_SECONDS):
-            return None
+        in_time(ask, Watch(HUB_SECONDS))
     except OSError:
         return "no network"
+    return None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mpt_lml.checkpoints import CheckpointError, loading
+from mpt_lml.checkpoints import TOKENIZER_FILES, WEIGHT_FILES, CheckpointError, loading
 from mpt_lml.files import book_file, digest
 from mpt_lml.spec import require
 
@@ -190,7 +190,8 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> "PreTr
         if lost := {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"} - set(pieces):
             raise CheckpointError(f"{source} is no vocabulary of BERT: no line is {min(lost)}.")
         return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)
-    with loading(source, revision, "tokenizer*|vocab*|*.model") as how:
+    needed = "tokenizer*|vocab*|*.model"
+    with loading(source, revision, needed, fetched=TOKENIZER_FILES) as how:
         return AutoTokenizer.from_pretrained(source, **how)
 
 
@@ -208,14 +209,15 @@ def load_network(source: str | Path, *, revision: str | None = None) -> Any:
     from transformers import AutoConfig, AutoModelForMaskedLM, ViTMAEForPreTraining
 
     require(locals(), "source path, revision? str")
-    with loading(source, revision, "config.json", "*.safetensors") as how:
+    needed = ("config.json", "*.safetensors")
+    with loading(source, revision, *needed, fetched="config.json") as how:
         config = AutoConfig.from_pretrained(source, **how)
     is_mae = config.model_type == "vit_mae"
     if not is_mae and type(config) not in AutoModelForMaskedLM._model_mapping:
         kind = f"a {config.model_type!r} model, which has no masked-LM head and is no ViT-MAE"
         raise ValueError(f"{source} is {kind}: use a model of BERT's kind.")
     loader: Any = ViTMAEForPreTraining if is_mae else AutoModelForMaskedLM
-    with loading(source, revision) as how:
+    with loading(source, revision, fetched=WEIGHT_FILES) as how:
         how |= {"config": config, "dtype": torch.float32, "use_safetensors": True}
         network, report = loader.from_pretrained(source, output_loading_info=True, **how)
     if missing := sorted(report["missing_keys"]):

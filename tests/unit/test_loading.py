@@ -267,15 +267,12 @@ class TestADeafHub:
             refused(lambda: networks.load_network(NAME, revision=COMMIT))
             assert time.perf_counter() - start < 8 and any("config.json" in each for each in asked)
 
-    def test_the_client_is_as_it_was(self, deaf: list[bytes], monkeypatch) -> None:
-        from huggingface_hub.utils import _http
+    def test_the_hub_can_be_asked_again(self, deaf: list[bytes], monkeypatch) -> None:
+        from huggingface_hub import constants
 
         monkeypatch.setattr(checkpoints, "PATIENCE", 0.2)
-        before = _http._GLOBAL_CLIENT_FACTORY
         refused(lambda: networks.load_network(NAME, revision=COMMIT))
-        assert _http._GLOBAL_CLIENT_FACTORY is before
-        hooks = _http.get_session().event_hooks
-        assert len(hooks["request"]) == 1 and hooks["response"] == []
+        assert not constants.HF_HUB_OFFLINE
 
     def test_data_are_asked_for_once_too(
         self, deaf: list[bytes], tmp_path: Path, monkeypatch
@@ -292,3 +289,52 @@ class TestADeafHub:
         found = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
         assert "DataNotFoundError: mnist is not on this machine" in found.stderr
         assert 1 <= len(deaf) <= 3
+
+
+class TestASlowHub:
+    """Time-outs of a client count from byte to byte: a hub that trickles would hold it for hours."""
+
+    @pytest.mark.parametrize("part", ["head", "content"])
+    def test_a_trickle_is_given_up(self, saved: Path, cache: Path, monkeypatch, part: str) -> None:
+        monkeypatch.setattr(checkpoints, "PATIENCE", 0.5)
+        with local_hub(NAME, COMMIT, saved) as (address, _):
+            point_to(address, monkeypatch)
+            monkeypatch.setattr("hub.TRICKLE", {part: 0.1})
+            for load in (networks.load_tokenizer, networks.load_network):
+                start = time.perf_counter()
+                message = refused(lambda load=load: load(NAME, revision=COMMIT))
+                assert time.perf_counter() - start < 10
+                assert f"{NAME} (revision {COMMIT}) could not be loaded" in message
+                assert "the hub did not answer in time (waited" in message
+                assert "Else name a folder" in message
+
+    def test_a_slow_download_that_goes_on_is_not_cut(
+        self, saved: Path, cache: Path, monkeypatch
+    ) -> None:
+        """Each answer takes less than the patience, all together many times as long."""
+        monkeypatch.setattr(checkpoints, "PATIENCE", 1.0)
+        delayed = {path.name: lambda _: time.sleep(0.6) for path in saved.iterdir()}
+        with local_hub(NAME, COMMIT, saved) as (address, asked):
+            point_to(address, monkeypatch)
+            monkeypatch.setattr("hub.BEFORE", delayed)
+            start = time.perf_counter()
+            assert networks.load_tokenizer(NAME, revision=COMMIT).mask_token_id == 4
+            assert isinstance(networks.load_network(NAME, revision=COMMIT), BertForMaskedLM)
+            assert time.perf_counter() - start > 2 * checkpoints.PATIENCE
+        assert any("model.safetensors" in each for each in asked)
+
+    def test_pieces_of_a_big_file_are_signs_of_life(self, monkeypatch) -> None:
+        monkeypatch.setattr(checkpoints, "PATIENCE", 0.2)
+        monkeypatch.setattr(checkpoints, "SLOWEST", checkpoints.PIECE / 0.2)
+        watch = checkpoints.Watch(0.2)
+
+        def download() -> str:
+            with watch.bars()(total=10, disable=True) as bar:
+                for _ in range(10):
+                    time.sleep(0.1)
+                    bar.update(1)
+            return "whole"
+
+        assert checkpoints.in_time(download, watch) == "whole"
+        with pytest.raises(TimeoutError, match="did not answer in time"):
+            checkpoints.in_time(lambda: time.sleep(5), checkpoints.Watch(0.2))

@@ -3,10 +3,11 @@
 import hashlib
 import os
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
-from mpt_lml.checkpoints import impatient
+from mpt_lml.checkpoints import DATA_SECONDS, Watch, answers_about_data, in_time, offline
 
 DATA_VARIABLE = "MPT_LML_DATA"
 PUBLISHED = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
@@ -53,8 +54,8 @@ def from_hub(missing: DataNotFoundError, *names: str, split: str) -> Any:
             raise ConnectionError("HF_HUB_OFFLINE is set")
         from datasets import load_dataset
 
-        with impatient():
-            return load_dataset(*names, split=split)
+        with nullcontext() if answers_about_data(names[0]) else offline():
+            return in_time(lambda: load_dataset(*names, split=split), Watch(DATA_SECONDS))
     except (ImportError, OSError) as error:
         raise missing from error
 
