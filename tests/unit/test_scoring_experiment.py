@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from numpy.polynomial.legendre import leggauss
 
 from mpt_lml import HMM, ConditionalTable, FromFunction, JointTable, orders
 from mpt_lml.experiments import scoring
@@ -52,6 +55,25 @@ def test_variances_are_those_of_theory(family: ConditionalModel) -> None:
         assert abs(square.mean() - expected) < 5 * square.std() / REPEATS**0.5, name
     # Strata remove the variance between sizes, coins add that of the number hidden.
     assert error["strata"].std() < error["uniform sizes"].std() < error["random t, coins"].std()
+
+
+def test_coins_at_random_rates_have_the_variance_of_rates_above_a_thousandth(
+    family: ConditionalModel,
+) -> None:
+    values = scoring.table(family, X, 16)
+    error = scoring.errors(values, 8, 10 * REPEATS, 0.75, seeded(3))["random t, coins"]
+    total = values.sum(dim=1)  # of the log-probabilities that a mask scores
+    num_hidden = subsets(4).sum(dim=1)
+    # Mean and mean square of one pass over t uniform from 0.001 to 1, by Gauss in log t.
+    nodes, weights = (torch.from_numpy(a) for a in leggauss(60))
+    log_cut = math.log(1e-3)
+    t = (log_cut * (1 - nodes) / 2).exp()[:, None]
+    weights = weights[:, None] * t * -log_cut / 2 / (1 - 1e-3)
+    probability = t**num_hidden * (1 - t) ** (4 - num_hidden)
+    mean, square = ((weights * probability * (total / t) ** k).sum() for k in (1, 2))
+    variance = (square - mean**2) / 8
+    # Squares of 200,000 estimates tell it to 2 %. A cut at 0.0001 would add a third.
+    assert abs(error.var() / variance - 1) < 0.1
 
 
 def test_complete_orders_of_one_joint_are_exact() -> None:
