@@ -1,5 +1,6 @@
 """Results as values: a number with its error, a curve, what a training run leaves."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,8 @@ class Estimate(float):
     def __repr__(self) -> str:
         if self.num_samples == 0:
             return f"{self:.4f} {self.unit} (exact)"
+        if math.isnan(self.standard_error):
+            return f"{self:.4f} {self.unit} (no error from one sample)"
         return f"{self:.4f} ± {self.standard_error:.4f} {self.unit}"
 
 

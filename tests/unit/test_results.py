@@ -18,6 +18,7 @@ def test_an_estimate_is_a_number_with_an_error() -> None:
     assert f"{estimate:.1f}" == "-60.3"
     assert repr(estimate) == "-60.3000 ± 0.0200 nats"
     assert repr(Estimate(-1.5)) == "-1.5000 nats (exact)"
+    assert repr(Estimate(-1.5, math.nan, 1)) == "-1.5000 nats (no error from one sample)"
     assert (estimate.value, estimate.standard_error, estimate.num_samples) == (-60.3, 0.02, 100)
     assert type(estimate.value) is float
     assert (torch.ones(2) - estimate).tolist() == pytest.approx([61.3, 61.3])

@@ -17,7 +17,7 @@ from PIL import Image
 from tiny_bert import tiny, tokenizer
 
 from mpt_lml import ViTMAE, networks, score
-from mpt_lml.commands import lines
+from mpt_lml.commands import lines, scoring
 from mpt_lml.commands.team import Team
 from mpt_lml.experiments import cli
 from mpt_lml.score import door
@@ -116,6 +116,32 @@ def test_a_curve_says_area_only_where_it_is_one(folder, texts, tmp_path, capsys)
         found = list(csv.DictReader(stored))
     wanted = score.curve(folder, TEXTS, score.Design(tuple(range(5, 96, 10)), seed=0))
     assert [float(row["score"]) for row in found] == wanted.score.tolist()
+
+
+def summary_of(*curves: list[float]) -> str:
+    """What the command says of texts of ten tokens with these scores at 10, 30, 50, 70 and 90 %."""
+    raw = torch.tensor(curves, dtype=torch.float64)[:, None]
+    sizes = torch.full((len(curves),), 10)
+    design = score.Design((10, 30, 50, 70, 90))
+    found = score.SentenceCurves(design, raw, torch.zeros_like(raw), raw[:, 0, -1], sizes)
+    return "\n".join(scoring._summary(found))
+
+
+def test_the_rate_that_reads_a_curve_is_said_where_the_curve_tells_it() -> None:
+    falls = [-1.0, -2.0, -3.0, -4.0, -5.0]
+    said = summary_of(falls, [v - 0.5 for v in falls])
+    assert "the rate that reads it: 50.0000 ± 0.0000 %" in said
+    # Down through the mean height, -3, at 30 %, up again at 50 %, and down at last before 70 %.
+    zigzag = [-1.0, -4.0, -2.0, -4.0, -4.0]
+    said = summary_of(zigzag, [v - 0.1 for v in zigzag])
+    assert "not told, the curve crosses its mean from 23.3 to 60.0 %" in said
+    assert "the rate that reads it" not in summary_of([-3.0] * 5, [-3.0] * 5)
+
+
+def test_one_text_has_no_error_and_no_rate() -> None:
+    said = summary_of([-1.0, -2.0, -3.0, -4.0, -5.0])
+    assert "area: -3.0000 nats (no error from one sample) a token" in said
+    assert "nan" not in said and "the rate that reads it" not in said
 
 
 def test_one_json_says_what_its_rows_belong_to(folder, texts, tmp_path, capsys) -> None:

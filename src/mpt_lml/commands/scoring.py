@@ -7,16 +7,18 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from mpt_lml import files, networks, score
 from mpt_lml.commands.lines import Line, readable
 from mpt_lml.commands.team import Team
 from mpt_lml.score.door import afresh, keep_in
 from mpt_lml.score.images import load_mae
+from mpt_lml.theory.rates import crossover
 
 USED = {  # the keyword that an option becomes, where it becomes one
     "sentences": {"masks": "num_masks", "orders": "num_orders", "error": "error"}
@@ -131,8 +133,7 @@ def _summary(found: Any) -> list[str]:
             pairs = zip(columns, found.score.tolist(), found.standard_error.tolist(), strict=True)
             return [f"score at {r:g} %: {s:.4f} ± {e:.4f} nats a token" for r, s, e in pairs]
         said = [f"area: {found.area()} a token"]
-        with suppress(ValueError):  # where the curve stays on one side of its mean
-            said.append(f"the rate that reads it: {found.mean_rate()}")
+        said += _reading_rate(found)
         return said + [f"D·S − area at {r:g} %: {e}" for r, e in found.bias_at().items()]
     if isinstance(found, score.SentenceScores):
         long = int((found.num_windows > 1).sum())
@@ -144,6 +145,25 @@ def _summary(found: Any) -> list[str]:
         return [f"skipped: pair {n} {why}" for n, why in found.incomparable.items()]
     odd = (~found.comparable).nonzero().flatten().tolist()
     return [f"prompt {n}: its options have different numbers of tokens" for n in odd]
+
+
+def _reading_rate(found: score.SentenceCurves) -> list[str]:
+    """Where one rate reads the area, if the curve tells: nothing for one text or a one-sided curve.
+
+    A curve of few texts zigzags through its mean height, and :meth:`mean_rate` is the first of
+    its crossings. So the rate is given only where all of them lie within its error.
+    """
+    try:
+        first = found.mean_rate()
+    except ValueError:
+        return []
+    percent = torch.tensor(found.design.columns).double()
+    # The last crossing is the first one from the right.
+    last = 100 - crossover(found.score.flip(0), 100 - percent.flip(0)).item()
+    if last - first > first.standard_error:
+        where = f"{first:.1f} to {last:.1f} %"
+        return [f"the rate that reads it: not told, the curve crosses its mean from {where}"]
+    return [f"the rate that reads it: {first}"]
 
 
 def _plot(found: Any, path: str) -> None:
