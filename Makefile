@@ -24,7 +24,7 @@ export GOMP_SPINCOUNT ?= 1000
 # nothing kept, each of some hundred processes here would compile torch again (3 s instead of 1).
 unexport MPLBACKEND PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env book test unit data mutants nbval site pdf print student form bench colab release check format notebooks serve clean
+.PHONY: help env book test unit data oracles mutants nbval site pdf print student form bench colab release check format notebooks serve clean
 
 help: ## what each target does
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -61,6 +61,9 @@ test: book ## the book and its outputs, then unit tests, nbval over the quick no
 unit: $(STAMP) ## tests of the package; every shape in a signature is checked where calls are right
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "bad_input or slow or unshaped" tests/unit
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not (bad_input or slow or unshaped)" --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
+
+oracles: $(STAMP) ## every model with a closed form against 60 digits, the whole grid, as a table
+	$(ONE_THREAD) nice $(BIN)/python tests/oracles_table.py
 
 mutants: $(STAMP) ## small faults put into the package: which would no test see? (MUTANTS="--number 60")
 	$(ONE_THREAD) nice $(BIN)/python tests/mutants.py $(MUTANTS)
