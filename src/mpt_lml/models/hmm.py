@@ -1,6 +1,7 @@
 """A hidden Markov model: a language whose every conditional is known exactly."""
 
-from typing import final
+import math
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -8,6 +9,11 @@ from torch import Tensor
 
 from mpt_lml.models.base import TractableModel
 from mpt_lml.spec import require, require_values
+
+_SAFE = 1e-80
+"""Where every transition and emission is at least this, no product of scaled messages underflows."""
+
+_EXPONENT_OF_ZERO = -1e12  # far below that of any message, and its sums are still whole numbers
 
 
 @final
@@ -17,9 +23,13 @@ class HMM(TractableModel):
     p(x) = Σ_z initial[z_1] emission[z_1, x_1] Π_{j>1} transition[z_{j−1}, z_j] emission[z_j, x_j]
 
     ``initial`` (Q,) and ``transition`` (Q, Q), of state r after state q, may have zeros; ``emission``
-    (Q, V), of symbol v in state q, is positive: every sequence has a finite log-probability.
-    ``num_features`` is D. Raises ``TypeError`` or ``ValueError`` for tables that are not floating
-    point, do not fit, or do not sum to 1 in each row (1e-9).
+    (Q, V), of symbol v in state q, is positive: every sequence has a finite log-probability, and no
+    conditional is asked of an event that cannot happen. ``num_features`` is D.
+
+    Tables in single precision give answers in single precision, computed in double, since rounding
+    adds up over long sequences. Transitions or emissions below 1e-80, such as 0, cost several times
+    as much. Raises ``TypeError`` or ``ValueError`` for tables that are not floating point, do not fit,
+    or do not sum to 1 in each row (1e-9 in double precision, 1e-5 in single).
 
     >>> language = HMM.cyclic(num_features=4)
     >>> x = language.sample(5, generator=torch.Generator().manual_seed(0))
@@ -86,43 +96,141 @@ class HMM(TractableModel):
             weights = self.transition[state]
         return torch.stack(symbols, dim=1)
 
+    def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
+        return self._every_pair(self._log_seen, x, ~observed)
+
+    def _log_seen(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Float[Tensor, " B"]:
+        """log p(x_R) of every pair."""
+        factors = self._factors(x, mask)
+        if self._keeps_every_state():
+            log_probability = self._forward(factors)[1]
+        else:
+            log_probability = self._forward_extended(factors)[1]
+        return log_probability.to(self.emission)
+
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        factors = self._factors(x, mask)
+        # p(x_j | z_j), of which ``factors`` has only what is seen.
+        emission = self.emission.double().T[x.T]
+        # With z_j's own factor left out: p(x_j | x_R) for a masked j, since x_j is not in R.
+        if self._keeps_every_state():
+            states = self._forward(factors)[0] * self._backward(factors)
+            emitted = (states * emission).sum(dim=2)
+            log_conditional = (emitted / states.sum(dim=2)).log()
+        else:
+            before = self._forward_extended(factors)[0]
+            after = self._backward_extended(factors)
+            weights = before.times(after)
+            emitted_extended = weights.times(_Extended.of(emission)).sum(dim=2)
+            log_conditional = emitted_extended.log_ratio(weights.sum(dim=2))
+        return log_conditional.T.to(self.emission)
+
     def _factors(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Tensor:
-        """p(x_j | z_j) where x_j is seen and 1 where it is masked, (D, B, Q)."""
+        """p(x_j | z_j) where x_j is seen and 1 where it is masked, (D, B, Q), float64."""
         seen = torch.where(mask, self.num_values, x).T.contiguous()
-        ones = torch.ones(1, self.num_states, dtype=self.emission.dtype, device=x.device)
-        return torch.cat([self.emission.T, ones])[seen]
+        ones = torch.ones(1, self.num_states, dtype=torch.float64, device=x.device)
+        return torch.cat([self.emission.double().T, ones])[seen]
+
+    def _keeps_every_state(self) -> bool:
+        """Whether messages that sum to 1 keep all that they know of every state.
+
+        After a step no state has less than the smallest transition, whatever was seen before, so that
+        the products below stay above the cube of ``_SAFE``. A zero lets a state sink step by step,
+        until it underflows; yet what comes later may speak for no other.
+        """
+        smallest = min(self.transition.min().item(), self.emission.min().item())
+        return smallest >= _SAFE  # as Python's numbers: in single precision _SAFE is 0
 
     def _forward(self, factors: Tensor) -> tuple[Tensor, Tensor]:
         """p(z_j | x_R before j), (D, B, Q), and log p(x_R), (B,)."""
         ahead, totals = torch.empty_like(factors), torch.empty_like(factors[..., 0])
-        belief = self.initial.expand(factors.shape[1:])
+        belief = self.initial.double().expand(factors.shape[1:])
+        transition = self.transition.double()
         for j, factor in enumerate(factors):
             ahead[j] = belief
             weighted = belief * factor
             totals[j] = weighted.sum(dim=1)
-            belief = (weighted / totals[j][:, None]) @ self.transition
+            belief = (weighted / totals[j][:, None]) @ transition
         return ahead, totals.log().sum(dim=0)
 
     def _backward(self, factors: Tensor) -> Tensor:
         """p(x_R after j | z_j), scaled to sum to 1 over z_j, (D, B, Q)."""
         behind, message = torch.empty_like(factors), torch.ones_like(factors[0])
-        back = self.transition.T.contiguous()
+        back = self.transition.double().T.contiguous()
         for j in range(len(factors) - 1, -1, -1):
             behind[j] = message / message.sum(dim=1, keepdim=True)
             message = (behind[j] * factors[j]) @ back
         return behind
 
-    def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        return self._every_pair(
-            lambda x, hidden: self._forward(self._factors(x, hidden))[1], x, ~observed
-        )
+    def _forward_extended(self, factors: Tensor) -> tuple["_Extended", Tensor]:
+        """p(x_R before j, z_j), (D, B, Q), and log p(x_R), (B,)."""
+        messages: list[_Extended] = []
+        message = _Extended.of(self.initial.double().expand(factors.shape[1:]))
+        transition = _Extended.of(self.transition.double())
+        for factor in factors:
+            messages.append(message)
+            joint = message.times(_Extended.of(factor))
+            from_every_state = joint.unsqueeze(2).times(transition)  # (B, Q, Q)
+            message = from_every_state.sum(dim=1)
+        return _Extended.stack(messages), joint.sum(dim=1).log()
 
-    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
-        factors = self._factors(x, mask)
-        states = self._forward(factors)[0] * self._backward(factors)
-        # With z_j's own factor left out: p(x_j | x_R) for a masked j, since x_j is not in R.
-        emitted = (states * self.emission.T[x.T]).sum(dim=2)
-        return (emitted / states.sum(dim=2)).log().T
+    def _backward_extended(self, factors: Tensor) -> "_Extended":
+        """p(x_R after j | z_j), (D, B, Q)."""
+        messages: list[_Extended] = []
+        message = _Extended.of(torch.ones_like(factors[0]))
+        transition = _Extended.of(self.transition.double())
+        for factor in factors.flip(0):
+            messages.append(message)
+            joint = message.times(_Extended.of(factor))
+            to_every_state = joint.unsqueeze(1).times(transition)
+            message = to_every_state.sum(dim=2)
+        return _Extended.stack(messages[::-1])
+
+
+class _Extended(NamedTuple):
+    """Numbers >= 0, each mantissa · 2^exponent, of which no product underflows.
+
+    Log-probabilities would do, but they lose digits: with log p = −10^6 they know a ratio of two
+    numbers to 1e-10 only, and each step of a chain rounds once more.
+    """
+
+    mantissa: Tensor
+    exponent: Tensor  # whole numbers
+
+    @classmethod
+    def of(cls, values: Tensor) -> "_Extended":
+        """The same numbers with mantissas in [1/2, 1), smaller ones for numbers below 2^−1000."""
+        exponent = values.detach().frexp().exponent.to(values).clamp(min=-1000)
+        mantissa = values * (-exponent).exp2()
+        return cls(mantissa, exponent.masked_fill(values == 0, _EXPONENT_OF_ZERO))
+
+    @classmethod
+    def stack(cls, each: list["_Extended"]) -> "_Extended":
+        mantissas = torch.stack([number.mantissa for number in each])
+        exponents = torch.stack([number.exponent for number in each])
+        return cls(mantissas, exponents)
+
+    def unsqueeze(self, dim: int) -> "_Extended":
+        return _Extended(self.mantissa.unsqueeze(dim), self.exponent.unsqueeze(dim))
+
+    def times(self, other: "_Extended") -> "_Extended":
+        return _Extended(self.mantissa * other.mantissa, self.exponent + other.exponent)
+
+    def sum(self, dim: int) -> "_Extended":
+        """Relative to the largest exponent: what underflows there is below the last digit."""
+        largest = self.exponent.amax(dim=dim, keepdim=True)
+        relative = self.mantissa * (self.exponent - largest).exp2()
+        total = _Extended.of(relative.sum(dim=dim))
+        exponent = (total.exponent + largest.squeeze(dim)).clamp(min=_EXPONENT_OF_ZERO)
+        return _Extended(total.mantissa, exponent)
+
+    def log(self) -> Tensor:
+        return self.mantissa.log() + math.log(2.0) * self.exponent
+
+    def log_ratio(self, other: "_Extended") -> Tensor:
+        """log of ``self`` / ``other``, with the exponents subtracted before they are rounded."""
+        ratio = (self.mantissa / other.mantissa).log()
+        return ratio + math.log(2.0) * (self.exponent - other.exponent)
 
 
 def _pick(weights: Float[Tensor, "N C"], uniform: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
