@@ -1,5 +1,6 @@
 """Discrete models given as full tables: a joint distribution, and conditionals that need not fit."""
 
+import math
 from typing import final
 
 import torch
@@ -16,7 +17,9 @@ class JointTable(TractableModel):
     """A distribution over D discrete coordinates given as its full table.
 
     Axis j of ``probabilities`` (V_1, ..., V_D) has one entry per value of coordinate j; all are
-    positive and sum to 1 within 1e-9, otherwise ``ValueError`` is raised.
+    positive and sum to 1 within 1e-9, or in single precision as well as ``p / p.sum()`` does (5e-7
+    times the root of the number of entries); otherwise ``ValueError`` is raised. Answers are in double
+    precision.
 
     >>> table = JointTable(torch.tensor([[0.4, 0.1], [0.2, 0.3]]))
     >>> table.log_marginal(torch.tensor([[1, 0]])).exp()  # nats before exp
@@ -28,8 +31,10 @@ class JointTable(TractableModel):
         if not probabilities.numel() or (probabilities <= 0).any():
             least = min(probabilities.flatten().tolist(), default=None)
             raise ValueError(f"probabilities must be positive, the smallest is {least}.")
-        total = probabilities.sum().item()
-        if abs(total - 1.0) > 1e-9:
+        total = probabilities.double().sum().item()
+        # A user who divides by a sum in single precision rounds it about √V of V times.
+        rounding = 4 * torch.finfo(probabilities.dtype).eps * math.sqrt(probabilities.numel())
+        if abs(total - 1.0) > max(1e-9, rounding):
             raise ValueError(f"probabilities must sum to 1, got {total}. Divide by their sum.")
         self.log_table, self.num_features = probabilities.double().log(), probabilities.ndim
 
