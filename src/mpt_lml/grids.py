@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.numerics import LOG_2PI
+from mpt_lml.numerics import LOG_2PI, chunks, softplus
 from mpt_lml.spec import require, require_answer, require_dtype, require_finite
 
 __all__ = ["Grid", "find_modes", "gauss_hermite", "trapezoid"]
@@ -100,14 +100,20 @@ def log_weights(
 ) -> Float[Tensor, "N G"]:
     """log w_g + log p(x_R | z_g) for Bernoulli logits W z + b, nats; R is what is ``observed``.
 
-    Nothing is tiled to (N, D, G): the data enter through K + 1 numbers each.
+    In double precision, whatever that of the arguments: sums over thousands of coordinates are large
+    numbers, and only their differences between nodes count. Nothing is tiled to (N, D, G): the data
+    enter through K + 1 numbers each.
     """
     rows = observed.nonzero().flatten()  # searched once; the gradient of index_select sorts nothing
-    w, b, seen = loadings.index_select(0, rows), offset.index_select(0, rows), x[:, rows]
-    price = F.softplus(grid.nodes @ w.T + b).sum(dim=-1)
+    w = loadings.index_select(0, rows).double()
+    b = offset.index_select(0, rows).double()
+    seen = x[:, rows].double()
+    nodes = grid.nodes.double()
+    price = softplus(nodes @ w.T + b).sum(dim=-1)
     # One pass over (N, G): the offset's share travels as one more coordinate of z, always 1.
     short = seen @ torch.cat([w, b[:, None]], dim=1)
-    return torch.addmm(grid.log_weights - price, short, F.pad(grid.nodes, (0, 1), value=1.0).T)
+    log_prior = grid.log_weights.double()
+    return torch.addmm(log_prior - price, short, F.pad(nodes, (0, 1), value=1.0).T)
 
 
 def log_total(log_weights: Float[Tensor, "N G"]) -> Float[Tensor, " N"]:
@@ -121,11 +127,43 @@ def log_mixture(
 ) -> Float[Tensor, "N M"]:
     """log Σ_g ω_g p(x_d | z_g) with ω ∝ exp(log_weights), nats, for Bernoulli ``logits``.
 
-    Ones and zeros each have their own product, so that neither is 1 − p.
+    Ones and zeros each have their own product, so that neither is 1 − p. Where all of a sum is so
+    small that its terms may have underflowed, logarithms are added up instead.
     """
+    omega = log_weights.softmax(dim=-1).to(logits)
     both = torch.cat([logits.sigmoid(), (-logits).sigmoid()], dim=1)
-    one, zero = (log_weights.softmax(dim=-1) @ both).chunk(2, dim=1)
-    return (x * one + (1 - x) * zero).clamp(min=torch.finfo(x.dtype).tiny).log()
+    one, zero = (omega @ both).chunk(2, dim=1)
+
+    def log_terms(pairs: tuple[Tensor, ...]) -> Float[Tensor, "pairs G"]:
+        row, column = pairs
+        sign = 2.0 * x[row, column] - 1.0
+        log_factors = F.logsigmoid(sign[:, None] * logits.T[column])
+        return log_weights.log_softmax(dim=-1)[row] + log_factors
+
+    return log_or_sum(x * one + (1 - x) * zero, log_terms, len(logits))
+
+
+def log_or_sum(
+    sums: Float[Tensor, "..."],
+    log_terms: Callable[[tuple[Tensor, ...]], Float[Tensor, "pairs G"]],
+    num_terms: int,
+) -> Float[Tensor, "..."]:
+    """The logarithm of sums of G numbers, of which each smaller one than the smallest float is lost.
+
+    Where that could be seen in the last digit, the sum is done again from ``log_terms``, which is
+    given the indices of the entries, a tensor for every axis of ``sums``.
+    """
+    precision = torch.finfo(sums.dtype)
+    small = sums.detach() < num_terms * precision.tiny / precision.eps
+    if not small.any():
+        return sums.log()
+    indices = small.nonzero(as_tuple=True)
+    again = [
+        log_terms(tuple(index[some] for index in indices)).logsumexp(dim=-1)
+        for some in chunks(len(indices[0]), 4 * 8 * num_terms)
+    ]
+    # Its derivative would be infinite at 0, and times 0 no number.
+    return sums.where(~small, 1.0).log().index_put(indices, torch.cat(again).to(sums))
 
 
 def log_integral(

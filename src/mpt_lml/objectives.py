@@ -10,12 +10,11 @@ from typing import Literal
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from mpt_lml import grids, masks, scores
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.vae import Parameters, dense
-from mpt_lml.numerics import log_likelihood
+from mpt_lml.numerics import log_likelihood, softplus
 from mpt_lml.spec import require, require_mask
 
 __all__ = ["curve", "exact", "linear_elbo", "log_marginal", "mixture", "sampled", "second_moment"]
@@ -131,7 +130,7 @@ def mixture(
     if mask is None:
         seen = torch.ones_like(x[0], dtype=torch.bool)
         every = (grids.log_weights(grid, *each, x, seen) for each in models)
-        return torch.stack([grids.log_total(each).mean() for each in every])
+        return torch.stack([grids.log_total(each).mean() for each in every]).to(x)
     values = []
     for (w, b), rows in zip(models, mask, strict=True):
         require_mask(rows)
@@ -146,7 +145,7 @@ def _mixture_score(
 ) -> Float[Tensor, " N"]:
     """(1/M) Σ_{j∈A} log p(x_j | x_R) of every datum, or (1/M) log p(x_A) of the ``block``."""
     if block:
-        return grids.log_total(grids.log_weights(grid, w, b, x, mask)) / mask.sum()
+        return grids.log_total(grids.log_weights(grid, w, b, x, mask)).to(x) / mask.sum()
     hidden = mask.nonzero().flatten()  # only masked columns are mixed
     logits = grid.nodes @ w[hidden].T + b[hidden]
     weights = grids.log_weights(grid, w, b, x, ~mask)

@@ -21,7 +21,11 @@ from mpt_lml import curves
 from mpt_lml.models.base import TractableModel
 
 DIGITS = 60
-FAMILIES = ("oracles_hmm",)
+FAMILIES = (
+    "oracles_hmm",
+    "oracles_tables",
+    "oracles_mixture",
+)
 # Nats a coordinate. No model may be refused for missing these, but where ``may_refuse`` says so.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 
@@ -115,30 +119,46 @@ class Oracle(ABC):
         """log p(x_R) of datum ``row``, R where ``observed``; 0 where that is nowhere."""
 
     @abstractmethod
+    def log_conditional(self, row: int, mask: Sequence[bool]) -> list[mpmath.mpf]:
+        """log p(x_j | x_R) of datum ``row`` for every j; 0 where j is not masked."""
+
+
+class DiscreteOracle(Oracle):
+    """The same of a model of counted values."""
+
+    x: list[list[int]]
+
+    @abstractmethod
     def log_values(self, row: int, mask: Sequence[bool]) -> list[list[mpmath.mpf] | None]:
-        """log p(x_j = v | x_R) of every value v at every masked j of datum ``row``."""
+        """log p(x_j = v | x_R) of every value v at every masked j, None where j is not masked."""
+
+    def log_conditional(self, row: int, mask: Sequence[bool]) -> list[mpmath.mpf]:
+        pairs = zip(self.log_values(row, mask), self.x[row], strict=True)
+        return [values[v] if values else mpmath.mpf(0) for values, v in pairs]
 
 
 def tractable(
-    model: TractableModel,
+    make: Callable[[], TractableModel],
     x: Tensor,
     mask: Tensor,
     oracle: Callable[[], Oracle],
     *,
     family: str,
     name: str,
+    dtype: torch.dtype,
     may_refuse: bool = False,
 ) -> Point:
-    """The point of a model of discrete data: all of its public methods under all of ``mask``.
+    """The point of a model: all of its public methods under all of ``mask``.
 
-    Mask p goes with datum p where they come in pairs. The area under the curve is asked for where
-    2^D masks are few.
+    ``make`` makes the model when it is asked, ``oracle`` its oracle. Mask p goes with datum p where
+    they come in pairs. The area under the curve is asked for where 2^D masks are few.
     """
     num_masks, num_features = mask.shape
     pairs = torch.arange(len(x)) % num_masks
     few = num_features <= 5
 
     def measured() -> dict[str, Tensor]:
+        model = make()
         answers = {
             "log_marginal": model.log_marginal(x),
             "log_subset_marginal": model.log_subset_marginal(x, ~mask),
@@ -161,8 +181,7 @@ def tractable(
         masked = mask.tolist()
         observed = (~mask).tolist()
         subsets = [[truth.log_subset_marginal(row, seen) for row in rows] for seen in observed]
-        values = [[truth.log_values(row, hidden) for row in rows] for hidden in masked]
-        each = [[_picked(values[p][row], x[row]) for row in rows] for p in range(num_masks)]
+        each = [[truth.log_conditional(row, hidden) for row in rows] for hidden in masked]
         means = [[_mean(column) for column in zip(*each[p], strict=True)] for p in range(num_masks)]
         paired = [(pairs[row].item(), row) for row in rows]
         everything = [True] * num_features
@@ -178,8 +197,8 @@ def tractable(
                 mpmath.fsum(row) / sum(hidden) for row, hidden in zip(means, masked, strict=True)
             ],
         }
-        if model.num_values is not None:
-            found = [values[p][row] for p, row in paired]
+        if isinstance(truth, DiscreteOracle):
+            found = [truth.log_values(row, masked[p]) for p, row in paired]
             answers["log_values"] = [v for row in found for some in row if some for v in some]
         if few:
             answers["areas"] = [_mean(marginal)] * 2
@@ -192,14 +211,7 @@ def tractable(
         "mean_log_subset_marginal": sizes.tolist(),
         "areas": num_features,
     }
-    dtype = next(value.dtype for value in vars(model).values() if isinstance(value, Tensor))
     return Point(family, name, dtype, num_features, measured, exact, coordinates, may_refuse)
-
-
-def _picked(values: list[list[mpmath.mpf] | None], x: Tensor) -> list[mpmath.mpf]:
-    """The values that the datum has, 0 where nothing is masked."""
-    numbers = x.long().tolist()
-    return [each[v] if each else mpmath.mpf(0) for each, v in zip(values, numbers, strict=True)]
 
 
 def _mean(values: Sequence[mpmath.mpf]) -> mpmath.mpf:

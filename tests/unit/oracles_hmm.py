@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import mpmath
 import torch
 from models import generator, random_hmm
-from oracles import Oracle, Point, digits, tractable
+from oracles import DiscreteOracle, Point, digits, tractable
 from torch import Tensor
 
 from mpt_lml import HMM, masks
@@ -25,7 +24,7 @@ LONG_IN_THE_SAMPLE = (
 )
 
 
-class Paths(Oracle):
+class Paths(DiscreteOracle):
     """Σ over hidden paths, by what came before and what comes after, neither ever divided."""
 
     def __init__(self, model: HMM, x: Tensor) -> None:
@@ -178,5 +177,16 @@ def points(whole: bool) -> Iterator[Point]:
                         continue
                     x = x[:1]
                     mask = mask[:2]
-                oracle = partial(Paths, model, x)
-                yield tractable(model, x, mask, oracle, family="hmm", name=name)
+                yield point(name, model, x, mask)
+
+
+def point(name: str, model: HMM, x: Tensor, mask: Tensor) -> Point:
+    return tractable(
+        lambda: model,
+        x,
+        mask,
+        lambda: Paths(model, x),
+        family="hmm",
+        name=name,
+        dtype=model.emission.dtype,
+    )

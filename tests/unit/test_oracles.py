@@ -19,8 +19,10 @@ def test_every_number_is_right_to_its_precision(point: oracles.Point) -> None:
 
 
 def test_the_sample_has_every_family_in_both_precisions() -> None:
-    pairs = {(point.family, point.dtype) for point in SAMPLE}
-    assert len(pairs) == 2 * len(oracles.FAMILIES)
+    families = {point.family for point in SAMPLE}
+    assert len(families) >= len(oracles.FAMILIES)
+    for dtype in (torch.float64, torch.float32):
+        assert {point.family for point in SAMPLE if point.dtype == dtype} == families
 
 
 def a_point(measured: list[float], exact: list[float], **more) -> oracles.Point:

@@ -13,7 +13,7 @@ from mpt_lml.grids import Grid
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.vae import LatentVariableModel
 from mpt_lml.numerics import chunks
-from mpt_lml.spec import require, require_binary
+from mpt_lml.spec import require, require_binary, require_entries
 
 _CACHE_BYTES = 2**24  # larger chunks leave the cache, and the kernel clears pages all the time
 
@@ -62,7 +62,8 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         """ω_g(x_R), the probability of every node given x_R, (P, N, G); the prior's for empty R."""
         self.require_data(x)
         require(locals(), "bool observed P D", D=self.num_features)
-        return torch.stack([self._log_weights(x, row).softmax(dim=-1) for row in observed])
+        rows = [self._log_weights(x, row).softmax(dim=-1).to(x) for row in observed]
+        return _numbers(torch.stack(rows))
 
     def adaptive_log_marginal(
         self, x: Float[Tensor, "N D"], *, nodes_per_axis: int = 11, extent: float = 5.0
@@ -91,7 +92,8 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         return grids.log_weights(self.grid, self.loadings, self.offset, x, observed)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        return torch.stack([self._log_weights(x, row).logsumexp(dim=-1) for row in observed])
+        rows = [self._log_weights(x, row).logsumexp(dim=-1).to(x) for row in observed]
+        return _numbers(torch.stack(rows))
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         logits, values = self._decoded(self.grid.nodes), []
@@ -100,7 +102,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
             weights = self._log_weights(x, ~row)
             mixed = grids.log_mixture(weights, logits[:, hidden], x[:, hidden])
             values.append(torch.zeros_like(x).index_copy(1, hidden, mixed))
-        return torch.stack(values)
+        return _numbers(torch.stack(values))
 
 
 @final
@@ -133,26 +135,47 @@ class GridConditional(TractableModel):
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         parts = [self._log_weights(f, observed).logsumexp(dim=-1) for f in self._factors(x)]
-        return torch.cat(parts, dim=1)
+        return torch.cat(parts, dim=1).to(x)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        parts = []
-        for factors in self._factors(x):
-            omega = self._log_weights(factors, ~mask).softmax(dim=-1)
-            top = factors.detach().amax(dim=0)
-            mixed = torch.einsum("png,gnd->pnd", omega, (factors - top).exp())
-            parts.append(mixed.log() + top)
+        parts = [self._log_mixed(factors, mask) for factors in self._factors(x)]
         return torch.cat(parts, dim=1)
+
+    def _log_mixed(self, factors: Float[Tensor, "G N D"], mask: Tensor) -> Tensor:
+        """log Σ_g ω_g(x_R) p(x_d | z_g) of some data, (P, N, D)."""
+        log_weights = self._log_weights(factors, ~mask)
+        omega = log_weights.softmax(dim=-1).to(factors)
+        top = factors.detach().amax(dim=0)
+        mixed = torch.einsum("png,gnd->pnd", omega, (factors - top).exp())
+
+        def log_terms(entries: tuple[Tensor, ...]) -> Float[Tensor, "entries G"]:
+            p, n, d = entries
+            log_omega = log_weights.log_softmax(dim=-1)[p, n]
+            return log_omega + (factors - top).permute(1, 2, 0)[n, d]
+
+        return grids.log_or_sum(mixed, log_terms, len(factors)) + top
 
     def _factors(self, x: Tensor) -> Iterator[Float[Tensor, "G N D"]]:
         """log p(x_d | z_g) for some data at a time."""
         nodes, each = self.grid.nodes.to(x), x.element_size() * len(self.grid) * self.num_features
         for rows in chunks(len(x), 2 * each, _CACHE_BYTES):  # it makes about four such arrays
-            yield self.model.log_table(x[rows], nodes)
+            factors = self.model.log_table(x[rows], nodes)
+            remedy = "Look at what the decoder answers at the grid's nodes."
+            require_entries("log p(x_d | z_g)", factors, ~factors.isfinite(), "finite", remedy)
+            yield factors
 
     def _log_weights(self, factors: Float[Tensor, "G N D"], observed: Tensor) -> Tensor:
-        seen = (factors @ observed.to(factors).mT).permute(2, 1, 0)  # einsum would copy the factors
-        return seen + self.grid.log_weights.to(factors)
+        """In double precision, as in ``grids.log_weights`` and for its reason."""
+        # einsum would copy the factors
+        seen = (factors.double() @ observed.double().mT).permute(2, 1, 0)
+        return seen + self.grid.log_weights.double()
+
+
+def _numbers(values: Tensor) -> Tensor:
+    """``values``, unless loadings or offset are so large that their logits are not finite."""
+    remedy = "The logits W z + b overflow at the grid's nodes: loadings and offset are too large."
+    require_entries("what the model says", values, ~values.isfinite(), "finite", remedy)
+    return values
 
 
 def _fitting(grid: Grid, latent_dim: int) -> Grid:
