@@ -9,7 +9,7 @@ from functools import partial
 import mpmath
 import torch
 from models import generator
-from oracles import DiscreteOracle, Point, tractable
+from oracles import Oracle, Point, tractable
 from torch import Tensor
 
 from mpt_lml import JointTable, masks
@@ -18,7 +18,7 @@ SIZES = ((2,), (5,), (2, 3), (3, 2, 4), (2,) * 5, (2, 3, 2, 3, 2), (2,) * 10, (6
 SAMPLE_SIZES = ((2,), (3, 2, 4), (2, 3, 2, 3, 2))
 
 
-class Cells(DiscreteOracle):
+class Cells(Oracle):
     """Σ of the cells that agree with what is observed, one after the other."""
 
     def __init__(self, probabilities: Tensor, x: Tensor) -> None:
@@ -37,18 +37,14 @@ class Cells(DiscreteOracle):
             return mpmath.mpf(0)
         return mpmath.log(mpmath.fsum(p for _, p in self.agreeing(row, observed)))
 
-    def log_values(self, row: int, mask: Sequence[bool]) -> list[list[mpmath.mpf] | None]:
+    def log_conditional(self, row: int, mask: Sequence[bool]) -> list[mpmath.mpf]:
         cells = self.agreeing(row, [not hidden for hidden in mask])
         total = self.total(cells, mask)
-        values: list[list[mpmath.mpf] | None] = []
+        values = [mpmath.mpf(0)] * len(mask)
         for j, hidden in enumerate(mask):
-            if not hidden:
-                values.append(None)
-                continue
-            sums = [mpmath.mpf(0)] * self.sizes[j]
-            for place, probability in cells:
-                sums[place[j]] += probability
-            values.append([mpmath.log(each / total) for each in sums])
+            if hidden:
+                own = mpmath.fsum(p for place, p in cells if place[j] == self.x[row][j])
+                values[j] = mpmath.log(own / total)
         return values
 
     def total(self, cells: list[tuple], mask: Sequence[bool]) -> mpmath.mpf:

@@ -167,9 +167,9 @@ class HMM(TractableModel):
         messages: list[_Extended] = []
         message = _Extended.of(self.initial.double().expand(factors.shape[1:]))
         transition = _Extended.of(self.transition.double())
-        for factor in factors:
+        for factor in _Extended.of(factors).unbind():
             messages.append(message)
-            joint = message.times(_Extended.of(factor))
+            joint = message.times(factor)
             from_every_state = joint.unsqueeze(2).times(transition)  # (B, Q, Q)
             message = from_every_state.sum(dim=1)
         return _Extended.stack(messages), joint.sum(dim=1).log()
@@ -179,9 +179,9 @@ class HMM(TractableModel):
         messages: list[_Extended] = []
         message = _Extended.of(torch.ones_like(factors[0]))
         transition = _Extended.of(self.transition.double())
-        for factor in factors.flip(0):
+        for factor in _Extended.of(factors.flip(0)).unbind():
             messages.append(message)
-            joint = message.times(_Extended.of(factor))
+            joint = message.times(factor)
             to_every_state = joint.unsqueeze(1).times(transition)
             message = to_every_state.sum(dim=2)
         return _Extended.stack(messages[::-1])
@@ -209,6 +209,10 @@ class _Extended(NamedTuple):
         mantissas = torch.stack([number.mantissa for number in each])
         exponents = torch.stack([number.exponent for number in each])
         return cls(mantissas, exponents)
+
+    def unbind(self) -> list["_Extended"]:
+        pairs = zip(self.mantissa, self.exponent, strict=True)
+        return [_Extended(mantissa, exponent) for mantissa, exponent in pairs]
 
     def unsqueeze(self, dim: int) -> "_Extended":
         return _Extended(self.mantissa.unsqueeze(dim), self.exponent.unsqueeze(dim))
