@@ -123,6 +123,9 @@ def models(num_features: int, dtype: torch.dtype) -> Iterator[tuple[str, HMM]]:
     rare = torch.tensor([[1.0, 1e-30], [1.0, tiny]], dtype=torch.float64)
     yield "a symbol that nobody emits", made(half, emission(0.9), rare)
 
+    apart = torch.tensor([[0.999, 0.001, tiny], [0.001, 0.999, tiny]], dtype=torch.float64)
+    yield "moves with 1e-70, a symbol that nobody emits", made(half, near(1e-70, eye), apart)
+
     chain = 0.7 * torch.eye(4, dtype=torch.float64) + 0.3 * torch.eye(4).double().roll(1, dims=1)
     chain[3] = torch.tensor([0.0, 0.0, 0.0, 1.0])
     block = random_hmm(4, 3, num_features, seed=5)

@@ -11,7 +11,8 @@ import torch
 from cases import TractableModelCase
 from models import generator, random_bernoulli
 
-from mpt_lml import BernoulliPCA, curves, grids, masks, objectives
+from mpt_lml import VAE, BernoulliPCA, GridConditional, curves, grids, masks, objectives
+from mpt_lml.numerics import softplus
 from mpt_lml.spec import require_binary
 
 MODELS = {
@@ -230,6 +231,41 @@ class TestGrids:
             random_bernoulli(5, 2, 20).adaptive_log_marginal(every_datum(5))
 
 
+def test_rare_events_have_no_floor() -> None:
+    """An area that says "exact" is log p, also where single precision has no such probability."""
+    loadings = torch.randn(4, 1, generator=generator(0))
+    model = BernoulliPCA(loadings, torch.tensor([-20.0, -50.0, -90.0, -150.0]))
+    x = torch.ones(1, 4)
+    total = model.log_marginal(x).item()
+    assert total < -300
+    for each in (model, grids_own(model)):
+        assert curves.exact_curve(each, x).area() == pytest.approx(total, abs=1e-3)
+
+
+def test_a_softplus_keeps_its_last_digit() -> None:
+    logits = torch.linspace(-45, 45, 91, dtype=torch.float64)
+    exact = [math.log1p(math.exp(-abs(logit))) + max(logit, 0.0) for logit in logits.tolist()]
+    torch.testing.assert_close(
+        softplus(logits), torch.tensor(exact, dtype=torch.float64), atol=1e-14, rtol=0
+    )
+
+
+def grids_own(model: BernoulliPCA) -> GridConditional:
+    return GridConditional(model, model.grid)
+
+
+def saying(value: float) -> GridConditional:
+    """A network whose decoder answers ``value`` everywhere."""
+
+    def encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        raise AssertionError("a grid asks no encoder")
+
+    def decode(z: torch.Tensor) -> torch.Tensor:
+        return torch.full((*z.shape[:-1], 4), value, dtype=z.dtype)
+
+    return GridConditional(VAE(encode, decode, num_features=4, latent_dim=2), MODEL.grid)
+
+
 W = torch.ones(4, 2, dtype=torch.float64)
 MODEL = BernoulliPCA(W)
 X = torch.zeros(2, 4, dtype=torch.float64)
@@ -273,6 +309,31 @@ BAD = {
         lambda: grids.trapezoid(2, 20, 0.0),
         ValueError,
         "extent must be a single finite number > 0, got 0.0",
+    ),
+    "a decoder that says NaN": (
+        lambda: saying(math.nan).log_marginal(X),
+        ValueError,
+        r"log p\(x_d \| z_g\) must be finite.*is nan.*decoder",
+    ),
+    "a decoder that says infinity": (
+        lambda: saying(math.inf).log_conditional(X, X[:1] == 0),
+        ValueError,
+        r"log p\(x_d \| z_g\) must be finite.*decoder",
+    ),
+    "logits that overflow": (
+        lambda: BernoulliPCA(W * 1e308).log_marginal(X),
+        ValueError,
+        r"finite.*overflow.*too large",
+    ),
+    "conditionals of logits that overflow": (
+        lambda: BernoulliPCA(W * 1e308).log_conditional(X, X[:1] == 0),
+        ValueError,
+        r"finite.*overflow.*too large",
+    ),
+    "posterior weights of logits that overflow": (
+        lambda: BernoulliPCA(W * 1e308).posterior_weights(X, X[:1] == 0),
+        ValueError,
+        r"finite.*overflow.*too large",
     ),
     "infinite loadings": (
         lambda: BernoulliPCA(W / 0),

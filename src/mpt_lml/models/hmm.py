@@ -143,24 +143,27 @@ class HMM(TractableModel):
 
     def _forward(self, factors: Tensor) -> tuple[Tensor, Tensor]:
         """p(z_j | x_R before j), (D, B, Q), and log p(x_R), (B,)."""
-        ahead, totals = torch.empty_like(factors), torch.empty_like(factors[..., 0])
+        beliefs = []
+        totals = []
         belief = self.initial.double().expand(factors.shape[1:])
         transition = self.transition.double()
-        for j, factor in enumerate(factors):
-            ahead[j] = belief
+        for factor in factors:
+            beliefs.append(belief)
             weighted = belief * factor
-            totals[j] = weighted.sum(dim=1)
-            belief = (weighted / totals[j][:, None]) @ transition
-        return ahead, totals.log().sum(dim=0)
+            totals.append(weighted.sum(dim=1))
+            belief = (weighted / totals[-1][:, None]) @ transition
+        return torch.stack(beliefs), torch.stack(totals).log().sum(dim=0)
 
     def _backward(self, factors: Tensor) -> Tensor:
         """p(x_R after j | z_j), scaled to sum to 1 over z_j, (D, B, Q)."""
-        behind, message = torch.empty_like(factors), torch.ones_like(factors[0])
+        messages = []
+        message = torch.ones_like(factors[0])
         back = self.transition.double().T.contiguous()
-        for j in range(len(factors) - 1, -1, -1):
-            behind[j] = message / message.sum(dim=1, keepdim=True)
-            message = (behind[j] * factors[j]) @ back
-        return behind
+        for factor in factors.flip(0):
+            scaled = message / message.sum(dim=1, keepdim=True)
+            messages.append(scaled)
+            message = (scaled * factor) @ back
+        return torch.stack(messages[::-1])
 
     def _forward_extended(self, factors: Tensor) -> tuple["_Extended", Tensor]:
         """p(x_R before j, z_j), (D, B, Q), and log p(x_R), (B,)."""
