@@ -19,6 +19,7 @@ SAMPLE = {
         "never moves, emission .95",
         "always moves",
         "moves with 1e-30",
+        "moves with 1e-70, a symbol that nobody emits",
         "starts with the smallest number",
         "left to right",
         "never moves, emission near 0",

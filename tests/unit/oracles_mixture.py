@@ -78,6 +78,7 @@ def parameters(num_features: int) -> Iterator[tuple[str, Grid, Tensor, Tensor]]:
     yield "never ones", line, one, 10 * few.repeat(num_features)[:num_features]
     yield "rare ones", line, one, few.repeat(num_features)[:num_features]
     yield "certain in either way", line, 30 * one.sign(), 50 * steps
+    yield "certain and never ones", line, 30 * one.sign(), 0 * steps - 250
     yield "logits to 200", line, 40 * one.tanh(), 0 * steps
     yield "nearly always ones", line, one, 0 * steps + 21
     yield "nearly even", line, 1e-8 * one, 1e-8 * steps
@@ -117,7 +118,6 @@ def points(whole: bool) -> Iterator[Point]:
                 mask = masks_of(num_features)
                 if num_features > 16:
                     x = x[2:4]
-                    mask = mask[:2]
                 if num_features > 16 and not whole and name not in LONG_IN_THE_SAMPLE:
                     continue
                 yield bernoulli(*parts, x, mask)
