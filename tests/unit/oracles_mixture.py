@@ -15,7 +15,12 @@ from mpt_lml.grids import Grid
 
 SIZES = (1, 2, 4, 16, 100, 784, 2000)
 SAMPLE_SIZES = (3, 100)
-LONG_IN_THE_SAMPLE = ("rare ones", "certain in either way", "nearly always ones")
+LONG_IN_THE_SAMPLE = (
+    "rare ones",
+    "certain in either way",
+    "certain and never ones",
+    "nearly always ones",
+)
 NAMES = ("masked", "block", "marginal")
 
 
@@ -78,7 +83,8 @@ def parameters(num_features: int) -> Iterator[tuple[str, Grid, Tensor, Tensor]]:
     yield "never ones", line, one, 10 * few.repeat(num_features)[:num_features]
     yield "rare ones", line, one, few.repeat(num_features)[:num_features]
     yield "certain in either way", line, 30 * one.sign(), 50 * steps
-    yield "certain and never ones", line, 30 * one.sign(), 0 * steps - 250
+    signs = 1.0 - 2.0 * (torch.arange(num_features) % 2)[:, None].double()
+    yield "certain and never ones", line, 30 * signs, 0 * steps - 250
     yield "logits to 200", line, 40 * one.tanh(), 0 * steps
     yield "nearly always ones", line, one, 0 * steps + 21
     yield "nearly even", line, 1e-8 * one, 1e-8 * steps
