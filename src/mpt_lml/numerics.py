@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -32,6 +33,43 @@ def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> T
     if noise_variance is None:
         return x * output - softplus(output)
     return log_normal(x - output, torch.tensor(noise_variance, dtype=x.dtype, device=x.device))
+
+
+def log_gamma_ratio(a: Tensor, step: float | Tensor) -> Tensor:
+    """log Γ(a + step) − log Γ(a) for a > 0, step >= 0, in double precision.
+
+    A difference of two logarithms of 1e9 for a of 1e8 would keep nine digits fewer than each of
+    them has. There Stirling's series is subtracted term by term (Abramowitz & Stegun, 6.1.40).
+    """
+    a, step = torch.broadcast_tensors(a.double(), torch.as_tensor(step).to(a.device).double())
+    plain = torch.lgamma(a + step) - torch.lgamma(a)
+    wide = a.clamp(min=16.0)
+    series = (wide - 0.5) * torch.log1p(step / wide) + step * (wide + step).log() - step
+    series = series + _stirling_rest(wide + step) - _stirling_rest(wide)
+    return torch.where(a < 16.0, plain, series)
+
+
+def _stirling_rest(a: Tensor) -> Tensor:
+    """What Stirling's formula leaves of log Γ(a), below 1e-16 for a >= 16."""
+    square = a.square()
+    terms = (
+        1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / square) / square) / square) / square
+    )
+    return terms / a
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """No products in half precision inside, whatever ``torch.autocast`` is on outside.
+
+    A network may well do with them, a log-probability in closed form may not: three digits of a
+    covariance are left. Double precision is never touched by autocast, single is.
+    """
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            yield
+    else:
+        yield
 
 
 def chunks(total: int, bytes_per_item: int, budget: int = WORKING_BYTES) -> Iterator[slice]:

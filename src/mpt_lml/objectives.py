@@ -14,7 +14,7 @@ from torch import Tensor
 from mpt_lml import grids, masks, scores
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.vae import Parameters, dense
-from mpt_lml.numerics import log_likelihood, softplus
+from mpt_lml.numerics import full_precision, log_likelihood, softplus
 from mpt_lml.spec import require, require_mask
 
 __all__ = ["curve", "exact", "linear_elbo", "log_marginal", "mixture", "sampled", "second_moment"]
@@ -29,6 +29,7 @@ _EachData = Float[Tensor, "#B N D"] | _Data
 _SPEC = "loadings ... D k, noise_variance ..., moment ... D D"
 
 
+@full_precision()
 def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
     """XᵀX/N (about zero), (D, D): all that a Gaussian's mean log-density needs of the data.
 
@@ -39,6 +40,7 @@ def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
     return x.mT @ x / len(x)
 
 
+@full_precision()
 def log_marginal(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor, "*B"]:
     """The exact mean log p(x) of PPCA, nats; ``moment`` is that of the data about the model's mean.
 
@@ -59,6 +61,7 @@ def mask_scores(
     return scores.mask_score(values, mask.expand_as(values))
 
 
+@full_precision()
 def sampled(
     loadings: _W, noise_variance: _Noise, moment: _Moment, mask: _Masks
 ) -> Float[Tensor, "*B"]:
@@ -72,6 +75,7 @@ def sampled(
     return loadings.shape[-2] * mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
 
 
+@full_precision()
 def exact(
     loadings: _W, noise_variance: _Noise, moment: _Moment, law: masks.SizeLaw
 ) -> Float[Tensor, "*B"]:
@@ -92,6 +96,7 @@ def exact(
     return num_features * (each * weights.to(loadings)).sum(dim=-1)
 
 
+@full_precision()
 def curve(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor, "*B D"]:
     """The exact S(x; M), M = 1..D, of every PPCA of the batch, nats a coordinate, (..., D).
 
@@ -104,6 +109,7 @@ def curve(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor
     return scores.mean_by_size(each, mask.sum(dim=1), mask.shape[1])[1:].movedim(0, -1)
 
 
+@full_precision()
 def mixture(
     loadings: Float[Tensor, "B D K"],
     offset: Float[Tensor, "B D"],
@@ -152,6 +158,7 @@ def _mixture_score(
     return grids.log_mixture(weights, logits, x[:, hidden]).mean(dim=-1)
 
 
+@full_precision()
 def linear_elbo(
     loadings: Float[Tensor, "B D K"],
     offset: Float[Tensor, "B D"],

@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.numerics import WORKING_BYTES, chunks
+from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision
 from mpt_lml.spec import require, require_mask, require_values
 
 _Function = Callable[[Tensor, Tensor], Tensor]
@@ -38,7 +39,8 @@ class ConditionalModel(ABC):
         Raises ``TypeError`` or ``ValueError`` for an impossible ``x`` or a mask not boolean (B, D).
         """
         self._require(x, mask, pairs=True)
-        return _keep(self._in_batches(self._log_each, x, mask), mask)
+        with self._precision():
+            return _keep(self._in_batches(self._log_each, x, mask), mask)
 
     def log_values(self, x: Tensor, mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D V"]:
         """log p(x_j = v | x_R) of every value v, one mask a datum, nats, (B, D, V).
@@ -47,20 +49,27 @@ class ConditionalModel(ABC):
         ``TypeError`` where coordinates are not discrete.
         """
         self._require(x, mask, pairs=True)
-        return self._log_values(x, mask)
+        with self._precision():
+            return self._log_values(x, mask)
 
     def log_conditional(self, x: Tensor, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P N D"]:
         """:meth:`log_each` of every mask with every datum, nats, (P, N, D)."""
         self._require(x, mask)
-        return _keep(self._log_conditional(x, mask), mask[:, None])
+        with self._precision():
+            return _keep(self._log_conditional(x, mask), mask[:, None])
 
     def mean_log_conditional(self, x: Tensor, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P D"]:
         """:meth:`log_conditional` averaged over the data, nats, (P, D), in bounded memory."""
         self._require(x, mask)
-        return _keep(self._mean_log_conditional(x, mask), mask)
+        with self._precision():
+            return _keep(self._mean_log_conditional(x, mask), mask)
 
     num_values: int | None = None  # V, where every coordinate takes the values 0..V−1
     _pairs_at_once: int | None = None  # for _log_each, where memory is not the limit
+
+    def _precision(self) -> AbstractContextManager[None]:
+        """A network runs in the precision that its user has chosen by ``torch.autocast``."""
+        return nullcontext()
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         pairs = zip(x.split(1), mask.split(1), strict=True)
@@ -103,7 +112,13 @@ def _keep(values: Tensor, mask: Tensor) -> Tensor:
 
 
 class TractableModel(ConditionalModel):
-    """A model whose joint and marginal probabilities are known exactly."""
+    """A model whose joint and marginal probabilities are known exactly.
+
+    They are computed in the precision of its numbers, under ``torch.autocast``, too.
+    """
+
+    def _precision(self) -> AbstractContextManager[None]:
+        return full_precision()
 
     def log_marginal(self, x: Tensor) -> Float[Tensor, " N"]:
         """log p(x), exact, nats, (N,). Raises for an ``x`` that the model cannot have made."""
@@ -116,7 +131,8 @@ class TractableModel(ConditionalModel):
         self.require_data(x)
         require(locals(), "bool observed P D", D=self.num_features)
         rows = chunks(len(observed), 16 * len(x) * self.num_features)
-        values = torch.cat([self._log_subset_marginal(x, observed[some]) for some in rows])
+        with self._precision():
+            values = torch.cat([self._log_subset_marginal(x, observed[some]) for some in rows])
         return _keep(values, observed.any(dim=1, keepdim=True))
 
     def mean_log_subset_marginal(
@@ -125,12 +141,14 @@ class TractableModel(ConditionalModel):
         """:meth:`log_subset_marginal` averaged over the data, nats, (P,)."""
         self.require_data(x)
         require(locals(), "bool observed P D", D=self.num_features)
-        return self._mean_log_subset_marginal(x, observed)
+        with self._precision():
+            return self._mean_log_subset_marginal(x, observed)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws from p(x), (n, D)."""
         require(locals(), "n 1.., generator")
-        return self._sample(n, generator)
+        with self._precision():
+            return self._sample(n, generator)
 
     @abstractmethod
     def _sample(self, n: int, generator: torch.Generator) -> Tensor: ...

@@ -1,12 +1,12 @@
 """Probabilistic principal component analysis: every marginal and conditional in closed form."""
 
-from typing import final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.gaussian import LowRankPosterior
+from mpt_lml.gaussian import NATS, LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import chunks
 from mpt_lml.spec import require, require_number
@@ -46,8 +46,9 @@ class PPCA(TractableModel):
     @property
     def covariance(self) -> Float[Tensor, "D D"]:
         """Σ = W Wᵀ + σ² I, shape (D, D)."""
-        noise = self.noise_variance * torch.eye(self.num_features).to(self.loadings)
-        return self.loadings @ self.loadings.T + noise
+        loadings = self.loadings.double()
+        noise = self.noise_variance.double() * torch.eye(self.num_features).to(loadings)
+        return (loadings @ loadings.T + noise).to(self.loadings)
 
     def posterior(
         self, x: Float[Tensor, "N D"]
@@ -55,8 +56,9 @@ class PPCA(TractableModel):
         """Mean (N, K) and covariance (K, K) of p(z | x)."""
         self.require_data(x)
         given = self._given(torch.ones_like(self.mean, dtype=torch.bool)[None])
-        latent, _ = given.explain(x - self.mean)
-        return latent[0], self.noise_variance * torch.cholesky_inverse(given.factor[0])
+        latent, _ = given.explain(self._centered(x))
+        covariance = given.noise_variance * torch.cholesky_inverse(given.factor[0])
+        return latent[0], covariance.to(x)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         dtype = self.loadings.dtype
@@ -104,29 +106,38 @@ class PPCA(TractableModel):
     def _given(self, observed: Tensor) -> LowRankPosterior:
         return LowRankPosterior.of(self.loadings, self.noise_variance, observed)
 
+    def _centered(self, x: Tensor) -> Tensor:
+        """x − μ in double precision, as all that follows: single would round once more."""
+        return x.double() - self.mean.double()
+
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        return self._given(observed).log_marginal(x - self.mean)
+        return self._given(observed).log_marginal(self._centered(x))
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self._given(~mask).log_conditional(x - self.mean)
+        return self._given(~mask).log_conditional(self._centered(x))
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self._given(~mask).log_conditional((x - self.mean)[:, None])[:, 0]
+        return self._given(~mask).log_conditional(self._centered(x)[:, None])[:, 0]
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        return self._mean("log_marginal", x, observed)
+        return self._mean("marginal", x, observed)
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self._mean("log_conditional", x, ~mask)
+        return self._mean("conditional", x, ~mask)
 
-    def _mean(self, name: str, x: Tensor, observed: Tensor) -> Tensor:
-        """The data enter through their second moment: O(D² K) a mask, N drops out."""
-        size, centered = self.num_features, x - self.mean
+    def _mean(
+        self, name: Literal["marginal", "conditional"], x: Tensor, observed: Tensor
+    ) -> Tensor:
+        """The data enter through their second moment, O(D² K) a mask, where that has the digits."""
+        size, centered = self.num_features, self._centered(x)
         rows = chunks(len(observed), 8 * size * (4 * self.latent_dim + 6), 2**23)  # fits a cache
-        given = (self._given(observed[some]) for some in rows)
-        if not self._given(observed[:1]).stiff:
-            moment = centered.T @ centered / len(x)
-            return torch.cat([getattr(each, f"mean_{name}")(moment) for each in given])
-        # At most D rows that have the same second moment, of which nothing is squared.
-        few = torch.linalg.qr(centered).R * min(1.0, size / len(x)) ** 0.5
-        return torch.cat([getattr(each, name)(few).mean(dim=1) for each in given])
+        moment = centered.T @ centered / len(x)
+        found = []
+        for some in rows:
+            values, lost = self._given(observed[some]).averaged(name, moment)
+            if lost > 0.1 * NATS and name == "marginal":
+                values = super()._mean_log_subset_marginal(x, observed[some])
+            elif lost > 0.1 * NATS:
+                values = super()._mean_log_conditional(x, ~observed[some])
+            found.append(values.to(self.loadings))
+        return torch.cat(found)

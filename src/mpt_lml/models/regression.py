@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
-from mpt_lml.numerics import LOG_2PI
+from mpt_lml.numerics import LOG_2PI, log_gamma_ratio
 from mpt_lml.spec import require
 
 
@@ -53,28 +53,29 @@ class ConjugateRegression(TractableModel):
         return (self.prior_scale * weights @ self.inputs.T + noise) / precision.sqrt()
 
     def _posterior(self, observed: Bool[Tensor, "P D"]) -> LowRankPosterior:
-        scaled, one = self.prior_scale * self.inputs, self.inputs.new_ones(())
+        """The Gaussian of y/s given the noise variance s²."""
+        scaled, one = self.prior_scale * self.inputs.double(), self.inputs.new_ones(()).double()
         return LowRankPosterior.of(scaled, one, observed)
 
+    def _scaled(self, x: Tensor) -> Tensor:
+        """y in units of the prior noise √(b/a): what follows is the same in all units."""
+        return x.double() * math.sqrt(self.shape / self.rate)
+
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        square, base = _quadratic(self._posterior(observed), x)
-        a = self.shape + 0.5 * observed.sum(dim=1).to(x)[:, None]
-        start = torch.tensor(self.shape).to(x)
-        constant = torch.lgamma(a) - torch.lgamma(start) + self.shape * math.log(self.rate)
-        return base + constant - a * (self.rate + 0.5 * square).log()
+        given = self._posterior(observed)
+        size = observed.sum(dim=1)[:, None].double()
+        start = torch.full_like(size, self.shape)
+        constant = given.log_constant()[:, None] + log_gamma_ratio(start, 0.5 * size)
+        square = given.quadratic(self._scaled(x)) / (2.0 * self.shape)
+        values = constant - 0.5 * size * math.log(self.rate)
+        return (values - (self.shape + 0.5 * size) * square.log1p()).to(x)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        given = self._posterior(~mask)
-        square, _ = _quadratic(given, x)
-        a = self.shape + 0.5 * (~mask).sum(dim=1).to(x)[:, None, None]
-        b = self.rate + 0.5 * square[:, :, None]
-        variance = given.variance()[:, None, :]  # with the noise set to 1
-        constant = torch.lgamma(a + 0.5) - torch.lgamma(a) - 0.5 * (LOG_2PI + b.log())
-        tail = torch.log1p(0.5 * given.explain(x)[1].square() / (variance * b))
-        return constant - 0.5 * variance.log() - (a + 0.5) * tail
-
-
-def _quadratic(given: LowRankPosterior, x: Tensor) -> tuple[Tensor, Tensor]:
-    """y_Rᵀ (I + τ² Φ_R Φ_Rᵀ)⁻¹ y_R, (P, N), and log N(0; 0, I + τ² Φ_R Φ_Rᵀ), (P, 1)."""
-    at_zero = given.log_marginal(torch.zeros_like(x[:1]))
-    return 2.0 * (at_zero - given.log_marginal(x)), at_zero
+        given, y = self._posterior(~mask), self._scaled(x)
+        a = self.shape + 0.5 * (~mask).sum(dim=1)[:, None, None].double()
+        # b after the update and variances, in units of the b before it
+        b = 1.0 + given.quadratic(y)[:, :, None] / (2.0 * self.shape)
+        variance = b * given.variance()[:, None, :]
+        square = given.explain(y)[1].square() / (2.0 * self.shape)
+        constant = log_gamma_ratio(a, 0.5) - 0.5 * (LOG_2PI + math.log(self.rate))
+        return (constant - 0.5 * variance.log() - (a + 0.5) * torch.log1p(square / variance)).to(x)

@@ -1,0 +1,639 @@
+"""PPCA and its Gaussian parts beside whole numbers and 100 digits: right, or refused beyond the floors.
+
+The floors: σ²/‖W‖² from 1e-8 to 1e8 (from 1e-5 in single precision), data up to 100 standard
+deviations of the model out, along W, in the noise or both, in units a million times larger or smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import mpmath
+import numpy as np
+import torch
+from models import generator
+from oracles import Point
+from torch import Tensor
+
+from mpt_lml import PPCA, curves, gaussian, masks, objectives
+
+WIDE, SINGLE = torch.float64, torch.float32
+LEAST = {WIDE: -8, SINGLE: -5}  # σ²/‖W‖² of the floors, a power of ten
+DIGITS = 100  # 60 are left where a hundred thousand are lost twice
+Numbers = list[mpmath.mpf]
+
+
+class Whole:
+    """A tensor as integers times 2^exponent: sums of their products are exact."""
+
+    def __init__(self, values: Tensor) -> None:
+        part, power = np.frexp(values.detach().to(WIDE).numpy())
+        self.exponent = int(power.min(initial=0, where=part != 0)) - 53
+        whole = np.frompyfunc(
+            lambda p, e: int(p * 2**53) << max(int(e) - 53 - self.exponent, 0), 2, 1
+        )
+        self.numbers = np.asarray(whole(part, power), dtype=object)
+
+    def product(self, other: Whole, of: np.ndarray) -> mpmath.mpf | np.ndarray:
+        """``of``, sums of products of numbers of both, as mpf."""
+        exponent = self.exponent + other.exponent
+        return np.frompyfunc(lambda v: mpmath.ldexp(mpmath.mpf(int(v)), exponent), 1, 1)(of)
+
+    def real(self) -> np.ndarray:
+        return np.frompyfunc(lambda v: mpmath.ldexp(mpmath.mpf(int(v)), self.exponent), 1, 1)(
+            self.numbers
+        )
+
+
+class Exact:
+    """N(0, W Wᵀ + σ² I) and centered data x (N, D), or their second moment C (D, D), in digits."""
+
+    def __init__(
+        self, loadings: Tensor, noise: Tensor, x: Tensor, mean: Tensor | None = None
+    ) -> None:
+        self.w = Whole(loadings)
+        self.dim, self.noise = loadings.shape[1], mpmath.mpf(noise.item())
+        both = Whole(x if mean is None else torch.cat([x, mean.to(x)[None]]))
+        self.x = both
+        if mean is not None:
+            self.x.numbers = both.numbers[:-1] - both.numbers[-1:]
+        self.real = self.w.real()
+
+    def given(self, observed: Tensor) -> tuple[np.ndarray, mpmath.matrix]:
+        """The rows of R and the Cholesky factor of W_Rᵀ W_R + σ² I."""
+        rows = observed.nonzero().flatten().numpy()
+        w = self.w.numbers[rows]
+        gram = self.w.product(self.w, w.T @ w) if self.dim else np.zeros((0, 0))
+        matrix = mpmath.matrix(self.dim, self.dim)
+        for a in range(self.dim):
+            for b in range(self.dim):
+                matrix[a, b] = mpmath.mpf(gram[a, b]) + (self.noise if a == b else 0)
+        return rows, mpmath.cholesky(matrix) if self.dim else matrix
+
+    def log_constant(self, size: int, factor: mpmath.matrix) -> mpmath.mpf:
+        """log N(0; 0, W_R W_Rᵀ + σ² I)."""
+        log_det = 2 * mpmath.fsum(mpmath.log(factor[k, k]) for k in range(self.dim))
+        log_det += (size - self.dim) * mpmath.log(self.noise)
+        return -(size * mpmath.log(2 * mpmath.pi) + log_det) / 2
+
+    def quadratic(self, rows: np.ndarray, factor: mpmath.matrix) -> Numbers:
+        """x_Rᵀ (W_R W_Rᵀ + σ² I)⁻¹ x_R of every datum."""
+        x, w = self.x.numbers[:, rows], self.w.numbers[rows]
+        squares = (
+            self.x.product(self.x, (x * x).sum(axis=1)) if len(rows) else [mpmath.mpf(0)] * len(x)
+        )
+        each = []
+        for square, seen in zip(squares, self.w.product(self.x, x @ w), strict=True):
+            white = forward(factor, seen)
+            each.append((mpmath.mpf(square) - mpmath.fsum(v**2 for v in white)) / self.noise)
+        return each
+
+    def marginal(self, observed: Tensor) -> Numbers:
+        """log p(x_R) of every datum."""
+        rows, factor = self.given(observed)
+        most = self.log_constant(len(rows), factor)
+        return [most - square / 2 for square in self.quadratic(rows, factor)]
+
+    def predictions(
+        self, observed: Tensor, chosen: Sequence[int]
+    ) -> Iterator[tuple[mpmath.mpf, Numbers]]:
+        """Variance and, of every datum, residual of each chosen coordinate given x_R."""
+        rows, factor = self.given(observed)
+        seen = self.w.product(self.x, self.x.numbers[:, rows] @ self.w.numbers[rows])
+        latents = [backward(factor, forward(factor, each)) for each in seen]
+        data = self.x.product(self.w, self.x.numbers[:, chosen] << -self.w.exponent)
+        for at, j in enumerate(chosen):
+            white = forward(factor, self.real[j])
+            variance = self.noise * (1 + mpmath.fsum(v**2 for v in white))
+            means = [mpmath.fdot(zip(self.real[j], z, strict=True)) for z in latents]
+            yield variance, [data[n, at] - mean for n, mean in enumerate(means)]
+
+    def conditional(self, observed: Tensor, chosen: Sequence[int]) -> list[Numbers]:
+        """log p(x_j | x_R): for each datum of each chosen j."""
+        return [
+            [log_normal(left**2, variance) for left in residual]
+            for variance, residual in self.predictions(observed, chosen)
+        ]
+
+
+def forward(factor: mpmath.matrix, right: Sequence[mpmath.mpf]) -> Numbers:
+    """L⁻¹ b."""
+    found: Numbers = []
+    for k, value in enumerate(right):
+        known = mpmath.fdot((factor[k, i], found[i]) for i in range(k))
+        found.append((mpmath.mpf(value) - known) / factor[k, k])
+    return found
+
+
+def backward(factor: mpmath.matrix, right: Sequence[mpmath.mpf]) -> Numbers:
+    """L⁻ᵀ b."""
+    size = len(right)
+    found: Numbers = [mpmath.mpf(0)] * size
+    for k in reversed(range(size)):
+        known = mpmath.fdot((factor[i, k], found[i]) for i in range(k + 1, size))
+        found[k] = (right[k] - known) / factor[k, k]
+    return found
+
+
+def log_normal(square: mpmath.mpf, variance: mpmath.mpf) -> mpmath.mpf:
+    return -(mpmath.log(2 * mpmath.pi * variance) + square / variance) / 2
+
+
+def average(values: Numbers) -> mpmath.mpf:
+    return mpmath.fsum(values) / len(values)
+
+
+def matrix_of(values: Tensor) -> mpmath.matrix:
+    return mpmath.matrix([[mpmath.mpf(v) for v in row] for row in values.tolist()])
+
+
+def dense(covariance: mpmath.matrix, x: Tensor, kept: Sequence[int]) -> Numbers:
+    """log N(x_R; 0, Σ_RR) by the definition, of every datum: no Woodbury, no determinant lemma."""
+    if not kept:
+        return [mpmath.mpf(0)] * len(x)
+    factor = mpmath.cholesky(mpmath.matrix([[covariance[i, j] for j in kept] for i in kept]))
+    log_det = 2 * mpmath.fsum(mpmath.log(factor[i, i]) for i in range(len(kept)))
+    most = -(len(kept) * mpmath.log(2 * mpmath.pi) + log_det) / 2
+    data = [[mpmath.mpf(v) for v in row] for row in x[:, list(kept)].tolist()]
+    return [most - mpmath.fsum(v**2 for v in forward(factor, row)) / 2 for row in data]
+
+
+def covariance_of(loadings: Tensor, noise: Tensor) -> mpmath.matrix:
+    sigma = mpmath.mpf(noise.item()) * mpmath.eye(len(loadings))
+    if loadings.shape[1]:
+        w = matrix_of(loadings)
+        sigma += w * w.T
+    return sigma
+
+
+# What users run.
+
+
+def kinds(size: int, dim: int) -> dict[str, Tensor]:
+    """Loadings that lose digits in different ways, ‖W‖ = 1."""
+    w = torch.randn(size, dim, generator=generator(1), dtype=WIDE)
+    half = (dim + 1) // 2
+    found = {
+        "generic": w,
+        "two rows alike": torch.cat([w[:2], w[: size - 2]]),
+        "two columns alike": torch.cat([w[:, :half], w[:, : dim - half]], dim=1),
+        "of rank one": w[:, :1] @ w[:1],
+        "columns scaled": w * torch.logspace(0, 6, dim, dtype=WIDE),
+        "rows scaled": w * torch.logspace(-3, 3, size, dtype=WIDE)[:, None],
+        "half of the rows none": w * (torch.arange(size) % 2 == 0)[:, None],
+    }
+    return {name: each / each.norm() for name, each in found.items()}
+
+
+def data(loadings: Tensor, noise: Tensor, where: str) -> Tensor:
+    """Three data, drawn or so many standard deviations out."""
+    g, (size, dim) = generator(2), loadings.shape
+    z, e = (torch.randn(3, n, generator=g, dtype=WIDE) for n in (dim, size))
+    along, beside = {
+        "drawn": (1, 1),
+        "100 sd": (100, 100),
+        "100 sd along W": (100, 1),
+        "100 sd of noise": (1, 100),
+        "1e4 sd": (1e4, 1e4),
+        "1e4 sd along W": (1e4, 1),
+    }[where]
+    x = along * z @ loadings.to(WIDE).T + beside * noise.to(WIDE).sqrt() * e
+    return x.to(loadings.dtype)
+
+
+def observed_sets(size: int, dim: int) -> Tensor:
+    """Few coordinates, about K (it is worst there), half of them, all but one."""
+    counts = sorted({0, 1, dim - 1, dim, dim + 2, size // 2, size - 1} & set(range(size)))
+    ranks = masks.sample_ranks(len(counts), size, generator=generator(3))
+    return ranks < torch.tensor(counts)[:, None]
+
+
+def some(hidden: Tensor, most: int = 4) -> list[int]:
+    """At most so many hidden coordinates, first and last among them."""
+    rows = hidden.nonzero().flatten()
+    return rows[torch.linspace(0, len(rows) - 1, min(most, len(rows))).long()].tolist()
+
+
+def point(
+    w: Tensor, noise: float, where: str, name: str, dtype: torch.dtype, beyond: bool, shift: float
+) -> Point:
+    """Every method of a PPCA at a few sets of observed coordinates."""
+    loadings = w.to(dtype)
+    size, dim = loadings.shape
+    variance = torch.tensor(noise, dtype=dtype)
+    x = data(loadings, variance, where)
+    mean = (shift * torch.randn(size, generator=generator(5), dtype=WIDE)).to(dtype)
+    x = x + mean
+    observed = observed_sets(size, dim)
+    mask, counts = ~observed, observed.sum(dim=1).tolist()
+    chosen = [some(row) for row in mask]
+    pair = [p % len(x) for p in range(len(mask))]
+    parts = observed[1:]
+
+    def measured() -> dict[str, Tensor]:
+        model = PPCA(loadings, variance, mean)
+        every = model.log_conditional(x, mask)
+        each = model.log_each(x[pair], mask)
+        means = model.mean_log_conditional(x, mask)
+        given = gaussian.LowRankPosterior.of(loadings, variance, observed)
+        spread = given.variance().to(WIDE) / variance.to(WIDE)
+        return {
+            "log_marginal": model.log_marginal(x),
+            "log_subset_marginal": model.log_subset_marginal(x, parts),
+            "mean_log_subset_marginal": model.mean_log_subset_marginal(x, parts),
+            "log_conditional": torch.cat(
+                [every[p, :, j].T.flatten() for p, j in enumerate(chosen)]
+            ),
+            "log_each": torch.cat([each[p, j] for p, j in enumerate(chosen)]),
+            "mean_log_conditional": torch.cat([means[p, j] for p, j in enumerate(chosen)]),
+            "variance": 0.5 * torch.cat([spread[p, j] for p, j in enumerate(chosen)]).log(),
+        }
+
+    def exact() -> dict[str, Numbers]:
+        with mpmath.workdps(DIGITS):
+            of = Exact(loadings, variance, x, mean)
+            whole = of.marginal(torch.ones(size, dtype=torch.bool))
+            subsets = [of.marginal(row) for row in parts]
+            every = [of.conditional(*pairs) for pairs in zip(observed, chosen, strict=True)]
+            spread = [
+                [mpmath.log(v / of.noise) / 2 for v, _ in of.predictions(*pairs)]
+                for pairs in zip(observed, chosen, strict=True)
+            ]
+            return {
+                "log_marginal": whole,
+                "log_subset_marginal": [v for row in subsets for v in row],
+                "mean_log_subset_marginal": [average(row) for row in subsets],
+                "log_conditional": [v for rows in every for row in rows for v in row],
+                "log_each": [row[pair[p]] for p, rows in enumerate(every) for row in rows],
+                "mean_log_conditional": [average(row) for rows in every for row in rows],
+                "variance": [v for row in spread for v in row],
+            }
+
+    sizes = {
+        "log_marginal": size,
+        "log_subset_marginal": [count for count in counts[1:] for _ in x],
+        "mean_log_subset_marginal": counts[1:],
+    }
+    return Point(
+        "PPCA",
+        f"K = {dim}, {name}, {where}",
+        dtype,
+        size,
+        measured,
+        exact,
+        sizes,
+        may_refuse=beyond,
+    )
+
+
+def small(
+    w: Tensor, noise: float, where: str, name: str, dtype: torch.dtype, beyond: bool
+) -> Point:
+    """All 2^D sets of few coordinates, the curve, the objectives: from Gaussians in full, D × D."""
+    loadings, variance = w.to(dtype), torch.tensor(noise, dtype=dtype)
+    size = len(loadings)
+    x = data(loadings, variance, where)
+    observed = masks.subsets(size)
+    mask = ~observed[:-1]
+
+    def measured() -> dict[str, Tensor]:
+        model = PPCA(loadings, variance)
+        values = model.log_conditional(x, mask)
+        means = model.mean_log_conditional(x, mask)
+        curve = curves.exact_curve(model, x)
+        return {
+            "log_subset_marginal": model.log_subset_marginal(x, observed[1:]),
+            "log_conditional": values.transpose(1, 2)[mask],
+            "mean_log_conditional": means[mask],
+            "exact_curve": curve.score,
+            "subset_curve": curves.subset_curve(model, x).score,
+            "area": torch.tensor([curve.area()], dtype=WIDE),
+        }
+
+    def exact() -> dict[str, Numbers]:
+        with mpmath.workdps(DIGITS):
+            subset, each, curve = definition(covariance_of(loadings, variance), x)
+            return {
+                "log_subset_marginal": [v for row in subset[1:] for v in row],
+                "log_conditional": [v for row in each for v in row],
+                "mean_log_conditional": [average(row) for row in each],
+                "exact_curve": curve,
+                "subset_curve": curve,
+                "area": [average(subset[-1])],
+            }
+
+    def definition(sigma: mpmath.matrix, x: Tensor) -> tuple[list[Numbers], list[Numbers], Numbers]:
+        """log p(x_R), log p(x_j | x_R) in the order of ``mask``, S(x; M) averaged over data."""
+        subset = [dense(sigma, x, row.nonzero().flatten().tolist()) for row in observed]
+        each, scores = [], [[mpmath.mpf(0)] for _ in range(size)]
+        for p, row in enumerate(mask):
+            own = []
+            for j in row.nonzero().flatten().tolist():
+                own.append([a - b for a, b in zip(subset[p + 2**j], subset[p], strict=True)])
+            each += own
+            scores[len(own) - 1].append(average([average(values) for values in own]))
+        return subset, each, [average(values[1:]) for values in scores]
+
+    counts = observed[1:].sum(dim=1).tolist()
+    # The second curve is made of differences of numbers that speak of up to D coordinates.
+    sizes = {"log_subset_marginal": [c for c in counts for _ in x]}
+    sizes |= {"area": size, "subset_curve": size}
+    return Point(
+        "PPCA",
+        f"K = {w.shape[1]}, {name}, {where}, all sets",
+        dtype,
+        size,
+        measured,
+        exact,
+        sizes,
+        may_refuse=beyond,
+    )
+
+
+def trained(
+    w: Tensor, noise: float, where: str, name: str, dtype: torch.dtype, beyond: bool
+) -> Point:
+    """The objectives of a second moment, which is taken as it is given, and their slopes."""
+    loadings, variance = w.to(dtype), torch.tensor(noise, dtype=dtype)
+    size, dim = loadings.shape
+    moment = objectives.second_moment(data(loadings, variance, where))
+    tiny = size <= 6
+    mask = masks.subsets(size)[1:] if tiny else ~observed_sets(size, dim)
+    law = masks.UniformSize()
+
+    def measured() -> dict[str, Tensor]:
+        at = [loadings.clone().requires_grad_(), variance.clone().requires_grad_()]
+        found = {
+            "objectives.log_marginal": objectives.log_marginal(*at, moment),
+            "objectives.sampled": objectives.sampled(*at, moment, mask),
+        }
+        if tiny:
+            found["objectives.exact"] = objectives.exact(*at, moment, law)
+            found["objectives.curve"] = objectives.curve(*at, moment)
+        slopes = torch.autograd.grad(sum(value.sum() for value in found.values()), at)
+        found["slopes that are numbers"] = torch.tensor(
+            [float(slope.isfinite().all()) for slope in slopes]
+        )
+        return found
+
+    def exact() -> dict[str, Numbers]:
+        with mpmath.workdps(DIGITS):
+            of = Moment(loadings, variance, moment)
+            score = [of.score(~row) for row in mask]
+            found = {
+                "objectives.log_marginal": [of.marginal(torch.ones(size, dtype=torch.bool))],
+                "objectives.sampled": [size * average(score)],
+            }
+            if tiny:
+                rows = [[] for _ in range(size)]
+                for row, value in zip(mask, score, strict=True):
+                    rows[int(row.sum()) - 1].append(value)
+                curve = [average(row) for row in rows]
+                found["objectives.exact"] = [mpmath.fsum(curve)]
+                found["objectives.curve"] = curve
+            found["slopes that are numbers"] = [mpmath.mpf(1)] * 2
+            return found
+
+    sizes = {f"objectives.{name}": size for name in ("log_marginal", "sampled", "exact")}
+    name = f"K = {dim}, {name}, moment of data {where}"
+    return Point("PPCA", name, dtype, size, measured, exact, sizes, may_refuse=beyond)
+
+
+class Moment(Exact):
+    """Means over all data of second moment C."""
+
+    def __init__(self, loadings: Tensor, noise: Tensor, moment: Tensor) -> None:
+        super().__init__(loadings, noise, moment)
+
+    def parts(self, observed: Tensor) -> tuple:
+        rows, factor = self.given(observed)
+        c, w = self.x.numbers, self.w.numbers[rows]
+        cross = w.T @ c[rows]  # (K, D)
+        power = self.x.exponent + self.w.exponent
+        inner = np.frompyfunc(
+            lambda v: mpmath.ldexp(mpmath.mpf(int(v)), power + self.w.exponent), 1, 1
+        )(cross[:, rows] @ w)
+        cross = np.frompyfunc(lambda v: mpmath.ldexp(mpmath.mpf(int(v)), power), 1, 1)(cross)
+        square = [mpmath.ldexp(mpmath.mpf(int(v)), self.x.exponent) for v in c.diagonal()]
+        return rows, factor, square, cross, inner
+
+    def marginal(self, observed: Tensor) -> mpmath.mpf:  # type: ignore[override]
+        rows, factor, square, _, inner = self.parts(observed)
+        solved = [backward(factor, forward(factor, column)) for column in inner.T]
+        explained = mpmath.fsum(solved[k][k] for k in range(self.dim))
+        left = mpmath.fsum(square[j] for j in rows) - explained
+        return self.log_constant(len(rows), factor) - left / self.noise / 2
+
+    def score(self, observed: Tensor) -> mpmath.mpf:
+        """(1/M) Σ_j E log p(x_j | x_R)."""
+        _, factor, square, cross, inner = self.parts(observed)
+        values = []
+        for j in (~observed).nonzero().flatten().tolist():
+            white = forward(factor, self.real[j])
+            gain = backward(factor, white)
+            variance = self.noise * (1 + mpmath.fsum(v**2 for v in white))
+            known = mpmath.fdot(zip(gain, cross[:, j], strict=True))
+            twice = mpmath.fsum(
+                gain[a] * inner[a, b] * gain[b] for a in range(self.dim) for b in range(self.dim)
+            )
+            values.append(log_normal(square[j] - 2 * known + twice, variance))
+        return average(values)
+
+
+def latents(w: Tensor, noise: float, name: str, dtype: torch.dtype, beyond: bool) -> Point:
+    """p(z | x), Σ, draws and the fit in closed form, each in its own unit."""
+    loadings, variance = w.to(dtype), torch.tensor(noise, dtype=dtype)
+    size, dim = loadings.shape
+    x = data(loadings, variance, "drawn")
+    sigma_largest = float((loadings.to(WIDE) @ loadings.to(WIDE).T).diagonal().max() + noise)
+    unit = sigma_largest**0.5
+
+    def measured() -> dict[str, Tensor]:
+        model = PPCA(loadings, variance)
+        mean, covariance = model.posterior(x)
+        return {
+            "posterior mean": mean,
+            "posterior covariance": covariance,
+            "covariance": model.covariance.to(WIDE) / sigma_largest,
+            "sample": model.sample(9, generator=generator(3)).to(WIDE) / unit,
+        }
+
+    def exact() -> dict[str, Numbers]:
+        with mpmath.workdps(DIGITS):
+            sigma, w = covariance_of(loadings, variance), matrix_of(loadings)
+            gain = w.T * sigma**-1
+            again = generator(3)
+            z, e = (torch.randn(9, n, generator=again, dtype=dtype) for n in (dim, size))
+            draw = matrix_of(z) * w.T + mpmath.sqrt(mpmath.mpf(variance.item())) * matrix_of(e)
+            return {
+                "posterior mean": list((gain * matrix_of(x).T).T),
+                "posterior covariance": list(mpmath.eye(dim) - gain * w),
+                "covariance": [v / sigma_largest for v in sigma],
+                "sample": [v / unit for v in draw],
+            }
+
+    return Point(
+        "PPCA", f"K = {dim}, {name}, latents", dtype, size, measured, exact, may_refuse=beyond
+    )
+
+
+def fitted(w: Tensor, noise: float, name: str, dtype: torch.dtype) -> Point:
+    """Maximum likelihood in closed form: log σ², and Σ beside its largest entry."""
+    loadings, variance = w.to(dtype), torch.tensor(noise, dtype=dtype)
+    size, dim = loadings.shape
+    x = PPCA(loadings, variance).sample(12, generator=generator(2))
+    unit = x.to(WIDE).square().mean().item()
+
+    def measured() -> dict[str, Tensor]:
+        model = PPCA.fit_closed_form(x, dim)
+        return {
+            "fit_closed_form: noise": model.noise_variance.to(WIDE).log()[None],
+            "fit_closed_form: covariance": model.covariance.to(WIDE) / unit,
+        }
+
+    def exact() -> dict[str, Numbers]:
+        with mpmath.workdps(DIGITS):
+            rows = matrix_of(x)
+            center = mpmath.matrix([[mpmath.fsum(rows[:, j]) / len(x)] for j in range(size)])
+            rows -= mpmath.ones(len(x), 1) * center.T
+            values, vectors = mpmath.eigsy(rows.T * rows / len(x))
+            left = mpmath.fsum(values[i] for i in range(size - dim)) / (size - dim)
+            wanted = left * mpmath.eye(size)
+            for i in range(size - dim, size):
+                wanted += (values[i] - left) * vectors[:, i] * vectors[:, i].T
+            return {
+                "fit_closed_form: noise": [mpmath.log(left)],
+                "fit_closed_form: covariance": [v / unit for v in wanted],
+            }
+
+    return Point("PPCA", f"K = {dim}, {name}, fit", dtype, size, measured, exact)
+
+
+def in_full(size: int, smallest: float, dtype: torch.dtype, beyond: bool) -> Point:
+    """A dense covariance with eigenvalues from ``smallest`` to 1: densities, conditionals, KL."""
+    root = torch.randn(size, size, generator=generator(1), dtype=WIDE)
+    basis = torch.linalg.qr(root).Q
+    spectrum = torch.logspace(0, float(np.log10(smallest)), size, dtype=WIDE)
+    covariance = (basis * spectrum) @ basis.T
+    covariance = (0.5 * (covariance + covariance.T)).to(dtype)
+    other = torch.diag(covariance.diagonal())
+    x = (torch.randn(3, size, generator=generator(2), dtype=WIDE) * spectrum.sqrt() @ basis.T).to(
+        dtype
+    )
+    mean = torch.zeros(size, dtype=dtype)
+    mask = torch.arange(size) % 3 == 0
+
+    def measured() -> dict[str, Tensor]:
+        center, left = gaussian.condition_dense(x, mean, covariance, mask)
+        return {
+            "log_density": gaussian.log_density(x, mean, covariance),
+            "condition_dense: mean": center.to(WIDE) / spread,
+            "condition_dense: covariance": left.to(WIDE) / (spread[:, None] * spread),
+            "divergence": gaussian.divergence(covariance, other)[None],
+            "divergence back": gaussian.divergence(other, covariance)[None],
+        }
+
+    def parts() -> tuple[mpmath.matrix, mpmath.matrix]:
+        """Mean, data in columns, and covariance of the hidden coordinates given the others."""
+        whole, points = matrix_of(covariance), matrix_of(x)
+        a, r = mask.nonzero().flatten().tolist(), (~mask).nonzero().flatten().tolist()
+        block = lambda p, q: mpmath.matrix([[whole[i, j] for j in q] for i in p])  # noqa: E731
+        gain = block(a, r) * block(r, r) ** -1
+        data = mpmath.matrix([[points[n, j] for j in r] for n in range(len(x))])
+        return (gain * data.T).T, block(a, a) - gain * block(r, a)
+
+    with mpmath.workdps(DIGITS):
+        spread = torch.tensor([float(v) for v in parts()[1]], dtype=WIDE)
+    spread = spread.view(int(mask.sum()), -1).diagonal().sqrt()
+
+    def exact() -> dict[str, Numbers]:
+        with mpmath.workdps(DIGITS):
+            center, left = parts()
+            unit = [mpmath.mpf(v) for v in spread.tolist()]
+            whole, apart = matrix_of(covariance), matrix_of(other)
+            every = list(range(size))
+
+            def divergence(p: mpmath.matrix, q: mpmath.matrix) -> mpmath.mpf:
+                inner = q**-1 * p
+                trace = mpmath.fsum(inner[i, i] for i in every)
+                return (trace - size - mpmath.log(mpmath.det(p) / mpmath.det(q))) / 2
+
+            columns = range(len(unit))
+            return {
+                "log_density": dense(whole, x, every),
+                "condition_dense: mean": [
+                    center[n, a] / unit[a] for n in range(3) for a in columns
+                ],
+                "condition_dense: covariance": [
+                    left[a, b] / unit[a] / unit[b] for a in columns for b in columns
+                ],
+                "divergence": [divergence(whole, apart)],
+                "divergence back": [divergence(apart, whole)],
+            }
+
+    sizes = dict.fromkeys(("log_density", "divergence", "divergence back"), size)
+    name = f"dense, eigenvalues from {smallest:.0e}"
+    return Point("Gaussian", name, dtype, size, measured, exact, sizes, may_refuse=beyond)
+
+
+# The grids.
+
+
+def points(whole: bool) -> Iterator[Point]:
+    """A sample of every kind of point, or the whole grid."""
+    for dtype in (WIDE, SINGLE):
+        yield from _dense(dtype, whole)
+        yield from _small(dtype, whole)
+        yield from _large(dtype, whole)
+
+
+def _dense(dtype: torch.dtype, whole: bool) -> Iterator[Point]:
+    for size in (3, 12, 40) if whole else (12,):
+        for exponent in (0, -2, -4, -5, -8, -12, -14) if whole else (-4, -12):
+            yield in_full(size, 10.0**exponent, dtype, exponent < -4)
+
+
+def _small(dtype: torch.dtype, whole: bool) -> Iterator[Point]:
+    """D = 5, K = 3, all sets of coordinates."""
+    least = LEAST[dtype]
+    wheres = ("drawn", "100 sd", "100 sd along W", "100 sd of noise", "1e4 sd", "1e4 sd along W")
+    ratios = (-14, -12, -10, least, -4, 0, 8) if whole else (-12, least, 0)
+    for name, w in kinds(5, 3).items():
+        for exponent in ratios:
+            beyond = exponent < least
+            for where in wheres if whole else ("drawn", "100 sd"):
+                out = beyond or where.startswith("1e4")
+                label = f"{name}, 1e{exponent}"
+                yield small(w, 10.0**exponent, where, label, dtype, out)
+                # What is asked of moments: see the refusal in ``gaussian``.
+                lost = out or (where.startswith("100") and exponent < 0)
+                yield trained(w, 10.0**exponent, where, label, dtype, lost)
+            yield latents(w, 10.0**exponent, f"{name}, 1e{exponent}", dtype, beyond)
+            if exponent >= least:
+                yield fitted(w, 10.0**exponent, f"{name}, 1e{exponent}", dtype)
+
+
+def _large(dtype: torch.dtype, whole: bool) -> Iterator[Point]:
+    """D to 2,000 and K to 50, in the units that users have."""
+    least = LEAST[dtype]
+    sizes = [(50, 2), (200, 5), (784, 10), (2000, 50)] if whole else [(60, 4)]
+    wheres = ("drawn", "100 sd", "100 sd along W", "100 sd of noise", "1e4 sd", "1e4 sd along W")
+    for size, dim in sizes:
+        few = size > 200
+        names = ("generic", "columns scaled") if few else tuple(kinds(size, dim))
+        for name in names if whole else ("generic", "two columns alike"):
+            w = kinds(size, dim)[name]
+            for exponent in (least - 2, least, -3, 0, 8) if not few else (least, -3):
+                for where in wheres if not few else wheres[:3]:
+                    out = exponent < least or where.startswith("1e4")
+                    units = (-10, -6, 0, 6, 10) if whole and not few else (0,)
+                    units = (-6, 0, 6) if not whole and where == "100 sd" else units
+                    for unit in units:
+                        label = f"{name}, 1e{exponent}, units 1e{unit}"
+                        scaled, noise = 10.0**unit * w, 10.0 ** (exponent + 2 * unit)
+                        # 1e4 sd beside so little noise, x − μ is rounded before anything else.
+                        shift = 0.0 if unit or where.startswith("1e4") else 10.0
+                        yield point(scaled, noise, where, label, dtype, out or abs(unit) > 6, shift)
+                lost = exponent < least
+                if not few or size < 1000:
+                    yield trained(w, 10.0**exponent, "drawn", f"{name}, 1e{exponent}", dtype, lost)

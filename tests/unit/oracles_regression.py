@@ -1,0 +1,159 @@
+"""Regression with unknown noise beside 100 digits: any shape, rate, unit, and data far out.
+
+The floors: shapes and rates to 1e8, τ‖Φ‖ to 1e4 (to 300 in single precision), data up to 100 standard
+deviations out, in units of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import mpmath
+import torch
+from models import generator
+from oracles import Point
+from oracles_ppca import (
+    DIGITS,
+    LEAST,
+    SINGLE,
+    WIDE,
+    Exact,
+    Numbers,
+    average,
+    kinds,
+    observed_sets,
+    some,
+)
+from torch import Tensor
+
+from mpt_lml import curves, masks
+from mpt_lml.models.regression import ConjugateRegression
+
+HALF = mpmath.mpf(1) / 2
+
+
+class ExactRegression:
+    """Student's t of any subset: the Gaussian of y/s, and s² integrated out."""
+
+    def __init__(self, inputs: Tensor, y: Tensor, prior: dict[str, float]) -> None:
+        self.tau, self.a, self.b = (
+            mpmath.mpf(prior[name]) for name in ("prior_scale", "shape", "rate")
+        )
+        # τ² Φ Φᵀ + I = τ² (Φ Φᵀ + I/τ²): whole numbers know no τ.
+        noise = torch.tensor(1.0, dtype=WIDE)
+        self.of = Exact(inputs, noise, y)
+        self.of.noise = 1 / self.tau**2
+
+    def marginal(self, observed: Tensor) -> Numbers:
+        rows, factor = self.of.given(observed)
+        size = len(rows)
+        most = self.of.log_constant(size, factor) - size * mpmath.log(self.tau)
+        most += mpmath.loggamma(self.a + size * HALF) - mpmath.loggamma(self.a)
+        most += self.a * mpmath.log(self.b)
+        squares = [square / self.tau**2 for square in self.of.quadratic(rows, factor)]
+        return [most - (self.a + size * HALF) * mpmath.log(self.b + q / 2) for q in squares]
+
+    def conditional(self, observed: Tensor, chosen: list[int]) -> list[Numbers]:
+        """log p(y_j | y_R), Student's t of 2a + |R| degrees, for each datum of each chosen j."""
+        rows, factor = self.of.given(observed)
+        a = self.a + len(rows) * HALF
+        left = [self.b + q / self.tau**2 / 2 for q in self.of.quadratic(rows, factor)]
+        most = mpmath.loggamma(a + HALF) - mpmath.loggamma(a) - mpmath.log(2 * mpmath.pi) / 2
+        values = []
+        for variance, residual in self.of.predictions(observed, chosen):
+            v = variance * self.tau**2
+            pairs = zip(left, residual, strict=True)
+            values.append(
+                [
+                    most - mpmath.log(v * b) / 2 - (a + HALF) * mpmath.log(1 + r**2 / (2 * v * b))
+                    for b, r in pairs
+                ]
+            )
+        return values
+
+
+def point(
+    inputs: Tensor, prior: dict[str, float], far: float, name: str, dtype: torch.dtype, beyond: bool
+) -> Point:
+    """Every method at a few sets of observed data, or at all where they are few."""
+    phi = inputs.to(dtype)
+    size, dim = phi.shape
+    noise = (prior["rate"] / prior["shape"]) ** 0.5
+    z, e = (torch.randn(3, n, generator=generator(2), dtype=WIDE) for n in (dim, size))
+    y = (far * noise * (prior["prior_scale"] * z @ phi.to(WIDE).T + e)).to(dtype)
+    tiny = size <= 5
+    observed = masks.subsets(size)[:-1] if tiny else observed_sets(size, dim)
+    mask, counts = ~observed, observed.sum(dim=1).tolist()
+    chosen = [some(row, 3) for row in mask]
+    pair = [p % len(y) for p in range(len(mask))]
+
+    def measured() -> dict[str, Tensor]:
+        model = ConjugateRegression(phi, **prior)
+        every, each = model.log_conditional(y, mask), model.log_each(y[pair], mask)
+        means = model.mean_log_conditional(y, mask)
+        found = {
+            "log_marginal": model.log_marginal(y),
+            "log_subset_marginal": model.log_subset_marginal(y, observed[1:]),
+            "mean_log_subset_marginal": model.mean_log_subset_marginal(y, observed[1:]),
+            "log_conditional": torch.cat(
+                [every[p, :, j].T.flatten() for p, j in enumerate(chosen)]
+            ),
+            "log_each": torch.cat([each[p, j] for p, j in enumerate(chosen)]),
+            "mean_log_conditional": torch.cat([means[p, j] for p, j in enumerate(chosen)]),
+        }
+        if tiny:
+            areas = [curves.exact_curve(model, y).area(), curves.subset_curve(model, y).area()]
+            found["areas"] = torch.tensor(areas, dtype=WIDE)
+        return found
+
+    def exact() -> dict[str, Numbers]:
+        with mpmath.workdps(DIGITS):
+            of = ExactRegression(phi, y, prior)
+            whole = of.marginal(torch.ones(size, dtype=torch.bool))
+            subsets = [of.marginal(row) for row in observed[1:]]
+            every = [of.conditional(*both) for both in zip(observed, chosen, strict=True)]
+            found = {
+                "log_marginal": whole,
+                "log_subset_marginal": [v for row in subsets for v in row],
+                "mean_log_subset_marginal": [average(row) for row in subsets],
+                "log_conditional": [v for rows in every for row in rows for v in row],
+                "log_each": [row[pair[p]] for p, rows in enumerate(every) for row in rows],
+                "mean_log_conditional": [average(row) for rows in every for row in rows],
+            }
+            if tiny:
+                found["areas"] = [average(whole)] * 2
+            return found
+
+    sizes = {
+        "log_marginal": size,
+        "log_subset_marginal": [count for count in counts[1:] for _ in y],
+        "mean_log_subset_marginal": counts[1:],
+        "areas": size,
+    }
+    name = f"K = {dim}, {name}"
+    return Point("regression", name, dtype, size, measured, exact, sizes, may_refuse=beyond)
+
+
+def points(whole: bool) -> Iterator[Point]:
+    """A sample of every kind of point, or the whole grid."""
+    shapes = (0.01, 0.5, 2.0, 15.9, 16.1, 100.1, 12345.678, 1e6 + 0.3, 1e8)
+    if not whole:
+        shapes = (0.5, 100.1, 1e8)
+    for dtype in (WIDE, SINGLE):
+        least = LEAST[dtype]
+        for size, dim in ((5, 3), (200, 5), (2000, 50)) if whole else ((5, 3), (40, 4)):
+            large = size > 1000
+            names = ("generic", "two columns alike", "columns scaled")
+            for name in names if whole and not large else names[:1]:
+                inputs = kinds(size, dim)[name]
+                for shape in (100.1, 1e8) if large else shapes:
+                    rates = {1.0, shape, 1e8} if large else {1e-14, 1e-6, 1.0, shape, 1e8, 1e14}
+                    for rate in sorted(rates if whole else {1e-14, shape}):
+                        for exponent in (least - 2, least, 0, 8) if whole else (least, 0):
+                            for far in (1.0, 100.0, 1e4) if whole and not large else (100.0,):
+                                tau = 10.0 ** (-exponent / 2)
+                                prior = {"prior_scale": tau, "shape": shape, "rate": rate}
+                                beyond = exponent < least or far > 100.0
+                                label = f"{name}, a = {shape:g}, b = {rate:g}, tau = {tau:.0e}"
+                                label += f", {far:g} sd"
+                                yield point(inputs, prior, far, label, dtype, beyond)

@@ -1,0 +1,84 @@
+"""Closed forms keep their digits under ``torch.autocast``; a user's network keeps its autocast."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from models import generator, random_bernoulli, random_hmm
+from torch import Tensor
+
+from mpt_lml import HMM, PPCA, BernoulliPCA, masks, objectives
+from mpt_lml.models.base import FromFunction, TractableModel
+from mpt_lml.models.regression import ConjugateRegression
+
+MASK = masks.sample_masks(4, 6, masks.UniformSize(), generator=generator(1))
+
+
+def models() -> dict[str, TractableModel]:
+    hmm, bernoulli = random_hmm(3, 4, 6), random_bernoulli(6, 1, 9)
+    loadings = torch.randn(6, 2, generator=generator(2))
+    return {
+        "PPCA": PPCA(loadings, 0.2, torch.ones(6)),
+        "HMM": HMM(hmm.initial.float(), hmm.transition.float(), hmm.emission.float(), 6),
+        "BernoulliPCA": BernoulliPCA(bernoulli.loadings.float(), bernoulli.offset.float()),
+        "ConjugateRegression": ConjugateRegression(loadings),
+    }
+
+
+def answers(model: TractableModel) -> list[Tensor]:
+    x = model.sample(4, generator=generator(3))
+    return [
+        x,
+        model.log_marginal(x),
+        model.log_subset_marginal(x, MASK),
+        model.mean_log_subset_marginal(x, MASK),
+        model.log_each(x, MASK),
+        model.log_conditional(x, MASK),
+        model.mean_log_conditional(x, MASK),
+    ]
+
+
+@pytest.mark.parametrize("name", ["PPCA", "HMM", "BernoulliPCA", "ConjugateRegression"])
+def test_closed_forms_do_not_change(name: str) -> None:
+    model = models()[name]
+    expected = answers(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = answers(model)
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.dtype == wanted.dtype
+        assert torch.equal(got, wanted)
+
+
+def test_objectives_do_not_change() -> None:
+    x = torch.randn(40, 6, generator=generator(4))
+    loadings, noise = torch.randn(6, 2, generator=generator(2)), torch.tensor(0.2)
+
+    def values() -> list[Tensor]:
+        moment = objectives.second_moment(x)
+        return [
+            moment,
+            objectives.log_marginal(loadings, noise, moment),
+            objectives.sampled(loadings, noise, moment, MASK),
+            objectives.exact(loadings, noise, moment, masks.UniformSize()),
+            objectives.curve(loadings, noise, moment),
+        ]
+
+    expected = values()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = values()
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+def test_a_network_keeps_what_its_user_has_chosen() -> None:
+    layer, seen = torch.nn.Linear(6, 6 * 3), []
+
+    def log_values(x: Tensor, mask: Tensor) -> Tensor:
+        output = layer(x.masked_fill(mask, 0).float())
+        seen.append(output.dtype)
+        return output.float().unflatten(-1, (6, 3)).log_softmax(dim=-1)
+
+    x = torch.randint(3, (4, 6), generator=generator(5))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = FromFunction(log_values, 6).log_each(x, MASK)
+    assert set(seen) == {torch.bfloat16}
+    assert value.dtype == torch.float32
