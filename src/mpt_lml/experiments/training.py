@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mpt_lml import curves, fit, masks, objectives
 from mpt_lml.bfgs import climb
+from mpt_lml.data import images
 from mpt_lml.experiments.area import dense_curve, fall_beyond
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.experiments.convergence import NOISE, NOISE_VARIANCE, paper_problem
@@ -269,3 +270,95 @@ class FixedSizes(Training, name="fixed-sizes", cost="about 5 min", resumable=Tru
             "size-9-unit-starts": Finding.over(reached[:, 0]),
             "size-9-small-starts": Finding.over(reached[:, -1]),
         }
+
+
+class DigitsTraining(Experiment, name="digits-training", cost="about 10 min", gpu=False):
+    """The digits at 15 %: slow, or headed elsewhere?
+
+    PPCA with loadings and log σ² free, trained at one rate on the scanned digits: from random starts,
+    and from the closed form, where no slowness can be. Adam at 0.01, then at 0.001 so that the jitter
+    of the masks dies down; once also after ``first_epochs``, as in chapter 6. Arrays, in nats per
+    image and for SET in (train, test): ``best/SET`` (), the closed form's LML; for START in (random,
+    closed) ``lml/START/SET`` (epochs, seeds) at the ``epochs`` of the first phase and
+    ``end/START/SET`` (seeds,) at the end of the second; ``early/SET`` (seeds,), the random starts
+    stopped after ``first_epochs`` and settled.
+    """
+
+    latent_dim: int = setting(10, quick=3)
+    num_masks: int = 8
+    fixed_rate: float = 0.15
+    first_epochs: int = setting(500, quick=10)
+    num_epochs: int = setting(5000, quick=20)
+    early_settling: int = setting(100, quick=5)
+    settling: int = setting(500, quick=5)
+    every: int = setting(50, quick=5)
+
+    def measure(self, bench: Bench) -> Outcome:
+        pixels = {part: images("digits", part).pixels for part in ("train", "test")}
+        center = pixels["train"].mean(dim=0)
+        moments = {part: objectives.second_moment(x - center) for part, x in pixels.items()}
+        best = PPCA.fit_closed_form(pixels["train"], self.latent_dim)
+        generators = [*map(seeded, self.seeds)]
+
+        def objective(p: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
+            law = masks.FixedRate(self.fixed_rate)
+            mask = masks.stratified_masks(self.num_masks, len(center), law, generator=generators)
+            num_starts = len(p["loadings"]) // len(generators)
+            mask = mask.repeat(num_starts, 1, 1)  # both starts of a seed see the same masks
+            return objectives.sampled(p["loadings"], _noise(p), moments["train"], mask)
+
+        def train(start: fit.Parameters, num_epochs: int, rate: float) -> History:
+            return fit.maximize(
+                start,
+                objective,
+                num_epochs=num_epochs,
+                learning_rate=rate,
+                generators=generators,
+                track={part: partial(_lml, moment) for part, moment in moments.items()},
+                track_every=self.every,
+                snapshots=[min(self.first_epochs, num_epochs)],
+                progress=bench.progress,
+            )
+
+        history = train(self._starts(best, generators), self.num_epochs, 0.01)
+        after_first = history.snapshots[self.first_epochs]
+        random_only = {name: value[: len(generators)] for name, value in after_first.items()}
+        early = train(random_only, self.early_settling, 0.001)
+        end = train(history.parameters, self.settling, 0.001)
+
+        epochs = torch.arange(0, self.num_epochs + 1, self.every)
+        arrays = {"epochs": epochs}
+        for part, moment in moments.items():
+            arrays[f"best/{part}"] = objectives.log_marginal(
+                best.loadings, best.noise_variance, moment
+            )
+            arrays[f"early/{part}"] = early.values[part][-1]
+            along = history.values[part][epochs].unflatten(1, (2, -1))
+            last = end.values[part][-1].unflatten(0, (2, -1))
+            for i, start in enumerate(("random", "closed")):
+                arrays[f"lml/{start}/{part}"] = along[:, i]
+                arrays[f"end/{start}/{part}"] = last[i]
+
+        missing = arrays["best/train"] - arrays["early/train"]
+        elsewhere = arrays["best/train"] - arrays["end/closed/train"]
+        findings = {
+            "digits-slowness": Finding.over(1 - elsewhere / missing),
+            "digits-elsewhere": Finding.over(elsewhere),
+        }
+        return Outcome(findings, arrays, bench.checksum(pixels.values()))
+
+    def _starts(self, best: PPCA, generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
+        """Small random loadings with σ² = 0.1 for every seed, then as many copies of the best."""
+        shape, count = best.loadings.shape, len(generators)
+        drawn = [0.1 * torch.randn(shape, generator=g, dtype=torch.float64) for g in generators]
+        log_noise = torch.tensor([[0.1]] * count + [[best.noise_variance]] * count).double().log()
+        copies = best.loadings.expand(count, -1, -1)
+        return {"loadings": torch.cat([torch.stack(drawn), copies]), "log_noise": log_noise}
+
+
+def _noise(p: fit.Parameters) -> Tensor:
+    return p["log_noise"][:, 0].exp()
+
+
+def _lml(moment: Tensor, p: fit.Parameters) -> Tensor:
+    return objectives.log_marginal(p["loadings"], _noise(p), moment)
