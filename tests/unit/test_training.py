@@ -109,3 +109,22 @@ def test_below_is_measured_from_the_highest_end(short: tuple[Outcome, Path]) -> 
         assert (arrays[f"below/{draw}"] >= 0).all()
         assert (arrays[f"short/{draw}"] > 0).all()
         assert arrays[f"short/{draw}"].shape == (2, 3, 2, 2)  # truths, two sizes and all, scales
+
+
+@pytest.mark.xdist_group("digits-training")
+def test_nothing_on_the_digits_is_above_the_closed_form(quick) -> None:
+    arrays = quick("digits-training")[0].arrays
+    for ends in ("early", "end", "top"):
+        assert (arrays[f"{ends}/train"] < arrays["best/train"]).all()
+    # Twenty epochs from a random start; the climbs begin at the closed form and at that end.
+    assert (arrays["lml/train"][0] < arrays["end/train"]).all()
+    assert (arrays["top/train"][:, 0] > arrays["end/train"]).all()
+
+
+def test_the_climb_on_fixed_masks_has_the_trained_parameters_back() -> None:
+    loadings = torch.arange(12, dtype=torch.float64).view(4, 3)
+    log_noise = torch.tensor([-1.0], dtype=torch.float64)
+    flat = training._packed({"loadings": loadings, "log_noise": log_noise})
+    again = training._unpacked(flat[None], loadings.shape)
+    assert torch.equal(again["loadings"][0], loadings)
+    assert training._noise(again).item() == pytest.approx(log_noise.exp().item())

@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import data, fit, grids, objectives
-from mpt_lml.bfgs import climb
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.grids import Grid
 from mpt_lml.masks import FixedRate, UniformSize, stratified_masks
@@ -246,66 +245,6 @@ class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resum
         if rise is not None:
             found["fig-3-upper/maximized"] = Finding.over(rise[-1] - rise[0])
         return found
-
-
-class LatentMaps(Experiment, name="latent-maps", cost="about 5 min", gpu=False):
-    """Does training at 15 % only miss the prior of z?
-
-    Trains Bernoulli PCA on the digits by several objectives, as in Figure 3, upper. Then z is replaced
-    by A z + c, with the A and c that are best for log p(x): W becomes W A and b becomes b + W c. Masks
-    that show most pixels hardly see this map, because the visible pixels determine z, whatever its
-    prior. Arrays, in nats per image, (seeds,), for OBJECTIVE in ``trained``: ``lml/OBJECTIVE`` and
-    ``mapped/OBJECTIVE``, the mean log p(x) of the training images before and after.
-    """
-
-    trained: tuple[str, ...] = ("fixed/1/10", "block/1/10")
-    num_data: int = setting(2000, quick=60)
-    num_epochs: int = setting(800, quick=6)
-    map_nodes: int = setting(32, quick=12)  # an axis, where A and c are found
-
-    def measure(self, bench: Bench) -> Outcome:
-        x = (data.images("digits", "train").pixels[: self.num_data] >= 0.5).double()
-        training = Figure3Upper(
-            seeds=self.seeds,
-            trained=tuple(f"digits/{row}" for row in self.trained),
-            num_data=self.num_data,
-            held_out=10,
-            num_epochs=self.num_epochs,
-            track_nodes=self.map_nodes,
-            track_every=self.num_epochs,
-            decoders=True,
-        )
-        run = training.measure(Bench(progress=bench.progress)).arrays
-        arrays = {}
-        for row in self.trained:
-            decoders = run[f"decoders/digits/{row}"]
-            mapped = torch.stack([self._best_map(each, x) for each in decoders])
-            p = {"loadings": mapped[..., :-1], "offset": mapped[..., -1]}
-            arrays[f"lml/{row}"] = run[f"lml/digits/{row}"]
-            arrays[f"mapped/{row}"] = training._judge(p, x)
-        block, fixed = "block/1/10", "fixed/1/10"
-        findings = {
-            "latent-map/before": arrays[f"lml/{block}"] - arrays[f"lml/{fixed}"],
-            "latent-map/after": arrays[f"mapped/{block}"] - arrays[f"mapped/{fixed}"],
-        }
-        found = {name: Finding.over(values) for name, values in findings.items()}
-        return Outcome(found, arrays, bench.checksum([x]))
-
-    def _best_map(self, decoder: Float[Tensor, "D k"], x: Float[Tensor, "N D"]) -> Tensor:
-        """The decoder of W A and b + W c with the greatest mean log p(x) nearby, (D, K + 1)."""
-        W, b, K = decoder[:, :-1], decoder[:, -1], decoder.shape[1] - 1
-        grid = grids.trapezoid(K, self.map_nodes)
-
-        def moved(flat: Float[Tensor, "B n"]) -> tuple[Tensor, Tensor]:
-            A, c = flat[:, :-K].unflatten(1, (K, K)), flat[:, -K:]
-            return W @ A, b + c @ W.mT
-
-        def objective(flat: Float[Tensor, "B n"]) -> Tensor:
-            return objectives.mixture(*moved(flat), x, None, grid)
-
-        identity = torch.cat([torch.eye(K).flatten(), torch.zeros(K)]).to(W)
-        loadings, offset = moved(climb(identity[None], objective, max_steps=100))
-        return torch.cat([loadings[0], offset[0][:, None]], dim=1)
 
 
 def bound(p: fit.Parameters, x: Float[Tensor, "N D"], num_draws: int = 20) -> Float[Tensor, " B"]:
