@@ -119,6 +119,44 @@ class TestFromFunction:
         with pytest.raises(ValueError, match="masks nothing"):
             model.log_conditional(points(4, 3), torch.zeros(1, 4).bool())
 
+    @pytest.mark.bad_input
+    @pytest.mark.parametrize(
+        ("answer", "message"),
+        [
+            (5.0, r"add up to 445\.2, not to 1: return logits\.log_softmax"),
+            (1 / 3, r"add up to 4\.187, not to 1: return values\.log\(\)"),
+        ],
+    )
+    def test_refuses_what_is_no_log_probability(self, answer: float, message: str) -> None:
+        model = FromFunction(lambda x, mask: torch.full((*x.shape, 3), answer), 4)
+        with pytest.raises(ValueError, match=f"log_values must return logarithms .*{message}"):
+            model.log_each(points(4, 3), torch.ones(81, 4).bool())
+        with pytest.raises(ValueError, match=message):  # it is asked again, as nothing was let in
+            model.log_values(points(4, 3)[:1], torch.ones(1, 4).bool())
+
+    @pytest.mark.bad_input
+    def test_refuses_an_answer_that_has_seen_what_it_scores(self) -> None:
+        def leak(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return (0.01 * torch.nn.functional.one_hot(x, 3)).log_softmax(dim=-1)
+
+        model = FromFunction(leak, 4)
+        with pytest.raises(ValueError, match="log_values changes its answer .* reads what it scores"):
+            model.log_conditional(points(4, 3), masks.all_masks(4, 1))
+        shown = FromFunction(lambda x, mask: leak(x.masked_fill(mask, 0), mask), 4)
+        assert shown.log_conditional(points(4, 3), masks.all_masks(4, 1)).isfinite().all()
+
+    def test_is_tested_once(self) -> None:
+        asked = []
+
+        def coins(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            asked.append(len(x))
+            return torch.zeros(*x.shape, 3).log_softmax(dim=-1)
+
+        model = FromFunction(coins, 4)
+        for _ in range(2):
+            model.log_each(points(4, 3), torch.ones(81, 4).bool())
+        assert asked == [81, 1, 1, 81]
+
 
 class TestLogProbability:
     def test_one_order_at_a_time(self) -> None:

@@ -532,9 +532,10 @@ def test_annealing_ends_at_the_posterior_and_begins_at_the_prior() -> None:
 
 
 def test_one_coordinate_is_enough_for_a_model() -> None:
-    coin = FromFunction(lambda x, mask: torch.tensor([[[-1.0, -0.5]]]).expand(len(x), 1, 2), 1)
+    weights = torch.tensor([[[0.25, 0.75]]])
+    coin = FromFunction(lambda x, mask: weights.log().expand(len(x), 1, 2), 1)
     x = torch.tensor([[0], [1]])
-    assert coin.log_each(x, torch.ones(2, 1).bool()).tolist() == [[-1.0], [-0.5]]
+    assert torch.equal(coin.log_each(x, torch.ones(2, 1).bool()).exp().T, weights[0])
     tokenizer = BertTokenizer(vocab={p: n for n, p in enumerate(["[UNK]", "[CLS]", "[SEP]", "a"])})
     tokenizer.add_special_tokens({"mask_token": "[MASK]", "pad_token": "[PAD]"})
     network = networks.small_masked_lm(len(tokenizer), width=32, num_layers=1, seed=0)

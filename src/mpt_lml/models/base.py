@@ -160,13 +160,47 @@ class TractableModel(ConditionalModel):
         return self.log_subset_marginal(x, observed).mean(dim=1)
 
 
+def require_log_probabilities(name: str, function: _Function, x: Tensor, mask: Tensor) -> int:
+    """Test the answers of ``function``, which is called ``name`` in messages; return V.
+
+    ``function`` takes integers ``x`` and ``mask``, both (B, D), and gives log q(x_j = v | x_R) of the
+    hidden coordinates only, nats, (M, V). NaN is let through: who uses it can say where it is.
+
+    Raises ``ValueError`` where the probabilities of all values do not add up to 1, and where the
+    answer changes with what is hidden: it knows what it scores.
+    """
+    values = function(x, mask).double()
+    log_total = values.logsumexp(dim=-1)
+    if (log_total.abs() > 0.05).any():  # bfloat16 has three digits
+        worst = log_total[log_total.abs().argmax()].exp()
+        sums_of_values = values.sum(dim=-1)
+        are_probabilities = (values >= 0).all() and (sums_of_values - 1.0).abs().max() <= 0.05
+        remedy = "values.log()" if are_probabilities else "logits.log_softmax(dim=-1)"
+        raise ValueError(
+            f"{name} must return logarithms of probabilities, but these probabilities add up to "
+            f"{worst:.4g}, not to 1: return {remedy}."
+        )
+    num_values = values.shape[-1]
+    others = torch.where(mask, (x + 1) % num_values, x)
+    if not torch.allclose(function(others, mask).double(), values, rtol=0, atol=1e-4, equal_nan=True):
+        raise ValueError(
+            f"{name} changes its answer when what is hidden is replaced: it reads what it scores (or "
+            "is random: call eval()). Where mask is True, show it a mask token or anything constant."
+        )
+    return num_values
+
+
 @final
 class FromFunction(ConditionalModel):
     """The conditionals of a function that answers one mask a datum, such as a network.
 
     ``log_values`` takes (x, mask), both (B, D), and returns log q(x_j = v | x_R) for every value v,
-    nats, (B, D, V); it must not read x where ``mask`` is True. ``rows`` pairs of a datum and a mask
-    are asked for at a time: what fits a cache.
+    nats, (B, D, V); it must not read x where ``mask`` is True. Both are tested once, at its first
+    answer, for the datum of which most is hidden. ``rows`` pairs of a datum and a mask are asked for
+    at a time: what fits a cache.
+
+    Raises ``ValueError`` for logits, for probabilities, and for answers that change when what is
+    hidden is replaced.
 
     >>> coins = FromFunction(lambda x, mask: torch.zeros(*x.shape, 2).log_softmax(-1), 3)
     >>> coins.log_each(torch.zeros(1, 3).long(), torch.tensor([[True, False, False]])).exp()
@@ -177,14 +211,28 @@ class FromFunction(ConditionalModel):
         require(locals(), "log_values Callable, num_features 1.., rows 1..")
         self.function = log_values
         self.num_features, self._pairs_at_once = num_features, rows
+        self._is_tested = False
 
     def require_data(self, x: Tensor) -> None:
         require(locals(), "int x N D", D=self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
+        values = self._answer(x, mask)
+        if not self._is_tested:
+            most = int(mask.sum(dim=1).argmax())
+            one = slice(most, most + 1)
+            require_log_probabilities("log_values", self._answer_hidden, x[one], mask[one])
+            self._is_tested = True
+        return values
+
+    def _answer(self, x: Tensor, mask: Tensor) -> Tensor:
         values = self.function(x, mask)
         require({"x": x, "log_values()": values}, "int x B D, log_values() B D V", finite=False)
         return values
+
+    @torch.no_grad()
+    def _answer_hidden(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self._answer(x, mask)[mask]
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         values = self._log_values(x, mask)

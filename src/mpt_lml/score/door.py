@@ -19,6 +19,7 @@ from mpt_lml import data, networks
 from mpt_lml.checkpoints import gpu
 from mpt_lml.data.tokens import Tokens, require_texts
 from mpt_lml.files import digest, load_tensors, save_tensors, versions
+from mpt_lml.models.base import require_log_probabilities
 from mpt_lml.models.masked_lm import PRECISIONS, MaskedLM, Precision
 from mpt_lml.spec import require, require_ids
 
@@ -79,18 +80,7 @@ class _Function:
 
     def test(self, ids: Tensor, mask: Tensor) -> None:
         """Refuse logits, and answers that depend on what is hidden: those know what they score."""
-        found = self._ask(ids, mask)
-        count, total = found.shape[-1], found.logsumexp(dim=-1)
-        if (total.abs() > 0.05).any():  # bfloat16 has three digits
-            sums = f"probabilities add up to {total.exp()[0]:.4g}, not to 1"
-            raise ValueError(f"the function's {sums}: return logits.log_softmax(dim=-1).")
-        other = self._ask(torch.where(mask, (ids + 1) % count, ids), mask)
-        if not torch.allclose(other, found, rtol=0, atol=1e-4, equal_nan=True):
-            raise ValueError(
-                "the function's answer changes when hidden tokens are replaced: it reads what it "
-                "scores (or is random: call eval()). Where mask is True, show it a mask token."
-            )
-        self.vocab_size = count
+        self.vocab_size = require_log_probabilities("the function", self._ask, ids, mask)
 
 
 @dataclass(frozen=True)
