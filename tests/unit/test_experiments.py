@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -305,6 +308,18 @@ class TestCommand:
             assert name in listed
             assert experiments.find(name).cost in listed
             assert name in helped
+
+    @pytest.mark.parametrize("call", [["list"], ["compare", "table-1"], ["--help"]])
+    def test_a_terminal_need_not_know_more_than_ascii(
+        self, call: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        written = io.BytesIO()
+        terminal = io.TextIOWrapper(written, encoding="ascii")
+        monkeypatch.setattr(sys, "stdout", terminal)
+        with contextlib.suppress(SystemExit):  # of --help
+            assert cli.main(call) == 0
+        terminal.flush()
+        assert b"table-1" in written.getvalue() and b"?" in written.getvalue()
 
     def test_run_to_standard_output_is_json_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["run", "figure-1-left", "--preset", "quick", "--json", "-"]) == 0

@@ -228,7 +228,8 @@ def _write(path: str | None, rows: list[dict[str, Any]], about: dict[str, Any]) 
     elif path is not None and path.endswith(".json"):
         json.dump({**about, "rows": rows}, text, indent=1, ensure_ascii=False)
     else:
-        text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        # A terminal or a pipe need not know UTF-8, and JSON can say all of it in ASCII.
+        text.writelines(json.dumps(row, ensure_ascii=path is None) + "\n" for row in rows)
     if path is None:
         sys.stdout.write(text.getvalue())
         return

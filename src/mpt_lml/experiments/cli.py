@@ -3,6 +3,7 @@
 import argparse
 import ast
 import dataclasses
+import io
 import itertools
 import json
 import os
@@ -88,6 +89,9 @@ def _costs() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (2 for a mistake in the call)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that knows only ASCII shows "?" for "±" and "–". Standard error does so already.
+        sys.stdout.reconfigure(errors="replace")
     options = parser().parse_args(arguments)
     try:
         if options.action == "list":
