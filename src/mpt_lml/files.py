@@ -1,11 +1,15 @@
 """Safe files: written whole or not at all, and read back only as what they were written for."""
 
+import dataclasses
 import functools
 import hashlib
+import inspect
 import json
+import math
 import os
 import platform
 import re
+import secrets
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -35,7 +40,12 @@ class Checkpoint:
     """Where a run is kept so that it can go on, and what it has to match.
 
     ``path`` is a safetensors file, written atomically every so many steps and when the run is
-    interrupted; one with other ``settings`` (plain values) is refused, the first difference named.
+    interrupted; one with other ``settings`` is refused, the first difference named. So is one of
+    another start, other seeds, learning rate, precision, device or versions, which the training adds
+    to them; what it cannot see, such as the data, belongs into the settings.
+
+    Settings are numbers, texts, paths, tensors, and lists and dictionaries of these. Raises
+    ``TypeError`` for what cannot be compared when the program runs again.
 
     >>> Checkpoint(Path("run.safetensors"), {"law": "uniform"}).every
     100
@@ -47,6 +57,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         require(vars(self), "path Path, settings Mapping, every 1..")
+        plain("settings", self.settings)
 
 
 def checkout() -> Path | None:
@@ -89,15 +100,28 @@ def replacing(path: Path) -> Iterator[Path]:
         yield path
         return
     require_writable(path.parent)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    partial = Path(name)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # The system takes the user's umask from the mode: to ask for the umask would mean to change it.
+    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    mode = partial.stat().st_mode & 0o777
     try:
         yield partial
-        partial.chmod(0o644)
+        partial.chmod(mode)  # safetensors puts a file of its own in the place
+        _sync(partial)
         partial.replace(path)
+        with suppress(OSError):  # some systems cannot open a folder
+            _sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until what was written is on the disk, so that it outlives a loss of power."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_json(path: str | Path, content: Any) -> None:
@@ -151,7 +175,57 @@ def load_tensors(path: Path, identity: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _as_json(identity: Mapping[str, Any]) -> str:
-    return json.dumps(dict(identity), sort_keys=True, default=str)
+    return json.dumps(plain("identity", identity), sort_keys=True)
+
+
+def plain(name: str, value: Any) -> Any:
+    """``value`` as what JSON can say, the same whenever a program runs.
+
+    NaN becomes a text, because it differs from itself. Tensors and arrays become their type, shape and
+    hash, because their own text leaves out the middle. Raises ``TypeError`` for objects that are told
+    apart by their address only, and ``ValueError`` for keys that are equal as texts.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else value
+    if isinstance(value, Mapping):
+        items = {_as_key(key): plain(f"{name}[{key!r}]", each) for key, each in value.items()}
+        if len(items) < len(value):
+            raise ValueError(f"{name} has keys that are equal as texts, got {list(value)}.")
+        return items
+    if isinstance(value, list | tuple):
+        return [plain(f"{name}[{place}]", each) for place, each in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        return sorted((plain(name, each) for each in value), key=json.dumps)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        value = torch.from_numpy(value)
+    if isinstance(value, Tensor):
+        shape = tuple(value.shape)
+        return f"{value.dtype} tensor of shape {shape} with SHA-256 {digest('', {'': value})}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        return {"type": type(value).__qualname__, **plain(name, fields)}
+    if isinstance(value, type) or inspect.isroutine(value):
+        return f"{value.__module__}.{value.__qualname__}"
+    if re.search(r" at 0x[0-9a-fA-F]+", text := str(value)):
+        raise TypeError(
+            f"{name} must be a number, a text, a path, a tensor, or a list or dictionary of these, got "
+            f"{text}, whose address will be another one when the program runs again."
+        )
+    return text
+
+
+def _as_key(key: Any) -> str:
+    """As :mod:`json` does: true, null, 1, 0.5."""
+    return json.dumps(key) if isinstance(key, bool | int | float | None) else str(key)
+
+
+def surroundings(device: str) -> dict[str, Any]:
+    """What decides a number besides its settings, for an identity: device, precision and versions."""
+    precision = f"{torch.get_default_dtype()}, {torch.get_float32_matmul_precision()}"
+    own = {f"version of {name}": version for name, version in versions().items()}
+    return {"device": device, "precision": precision, **own}
 
 
 def digest(said: str, tensors: Mapping[str, Tensor]) -> str:

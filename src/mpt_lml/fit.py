@@ -6,6 +6,7 @@ In :func:`maximize` the runs are a batch axis: Adam works entry by entry, so the
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +15,13 @@ from torch import Tensor, nn
 from mpt_lml.files import (
     Checkpoint,
     CheckpointMismatchError,
+    digest,
     load_tensors,
     require_writable,
     save_tensors,
+    surroundings,
 )
+from mpt_lml.numerics import differentiable
 from mpt_lml.results import History
 from mpt_lml.spec import require, require_answer
 
@@ -36,6 +40,7 @@ def silent(items: Iterable[Any], description: str) -> Iterable[Any]:
     return items
 
 
+@differentiable()
 def maximize(
     parameters: Parameters,
     objective: Objective,
@@ -56,7 +61,10 @@ def maximize(
     before the first epoch, after every ``track_every`` and after the last; rows in between are NaN.
     ``snapshots`` are epochs after which the parameters are kept (0: the start).
 
-    With a ``checkpoint`` an existing file is continued bit for bit (same machine, versions, threads).
+    With a ``checkpoint`` an existing file is continued bit for bit (same machine, versions, threads),
+    if it is of the same settings, start, generators, learning rate, precision and device; with more
+    ``num_epochs`` it goes on from its end. The parameters and generators given are those at which the
+    run began, or those at which the file is now.
 
     Returns a :class:`~mpt_lml.results.History` with ``values["objective"]`` (its last row is NaN) and
     everything tracked. Raises ``ValueError`` for counts or rates that are not positive,
@@ -79,7 +87,7 @@ def maximize(
     empty = torch.full((num_epochs + 1, len(first)), torch.nan, dtype=first.dtype)
     values = {name: empty.clone() for name in ("objective", *track)}
     adam = torch.optim.Adam(list(own.values()), lr=learning_rate)
-    state = _State(own, [adam], generators, values, checkpoint)
+    state = _State(own, [adam], generators, values, checkpoint, {"learning_rate": learning_rate})
 
     def ascend(epoch: int) -> None:
         value = objective(own, generators)
@@ -103,7 +111,7 @@ def maximize(
         if epoch in snapshots:
             state.kept |= {f"{epoch}/{name}": value.clone() for name, value in own.items()}
 
-    state.run(num_epochs, ascend, look, progress, "epoch")
+    state.run(num_epochs, ascend, look, progress, "epoch", kept_after=snapshots)
     return History(
         values,
         {name: value.detach() for name, value in own.items()},
@@ -111,6 +119,7 @@ def maximize(
     )
 
 
+@differentiable()
 def descend(
     network: nn.Module,
     loss: Callable[[int], Tensor],
@@ -129,8 +138,11 @@ def descend(
 
     Each of ``schedules`` brings its optimizer; gradients are cut to ``max_norm`` where it is given.
     ``loss(step)`` draws from ``generators`` alone, whose states are part of the checkpoint; a file
-    is continued as in :func:`maximize`, with the same errors. Returns the losses (num_steps,), in
-    the unit of ``loss``, and what ``watch()`` gave after the ``watched`` numbers of steps.
+    is continued as in :func:`maximize`, with the same errors, if optimizers and schedules have the
+    same settings and are new. (A function in a schedule is not compared.)
+
+    Returns the losses (num_steps,), in the unit of ``loss``, and what ``watch()`` gave after the
+    ``watched`` numbers of steps.
 
     >>> network = nn.Linear(2, 1)
     >>> cycle = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), lr=0.1))
@@ -147,7 +159,8 @@ def descend(
     losses = torch.full((num_steps,), torch.nan)
     own = network.state_dict(keep_vars=True)
     optimizers = [schedule.optimizer for schedule in schedules]
-    state = _State(own, optimizers, generators, {"loss": losses}, checkpoint)
+    more = _settings_of(optimizers, schedules) | {"max_norm": max_norm}
+    state = _State(own, optimizers, generators, {"loss": losses}, checkpoint, more)
 
     def gradient(step: int) -> None:
         value = loss(step)
@@ -163,7 +176,7 @@ def descend(
         if watch is not None and step in watched:
             state.kept[f"{step}"] = watch()
 
-    state.run(num_steps, gradient, look, progress, label, schedules)
+    state.run(num_steps, gradient, look, progress, label, schedules, watched)
     return losses, [state.kept[f"{step}"] for step in sorted(watched)]
 
 
@@ -177,6 +190,21 @@ def _require_finite(what: str, value: Tensor, epoch: int) -> None:
         raise FloatingPointError(message)
 
 
+def _settings_of(
+    optimizers: Sequence[torch.optim.Optimizer], schedules: Sequence[Schedule]
+) -> dict[str, Any]:
+    """All settings of new optimizers and schedules, one an entry, so that a message can name it."""
+    settings: dict[str, Any] = {}
+    for number, optimizer in enumerate(optimizers):
+        for place, group in enumerate(optimizer.state_dict()["param_groups"]):
+            title = f"{type(optimizer).__name__} {number}, group {place}"
+            settings |= {f"{title}: {name}": value for name, value in group.items()}
+    for number, schedule in enumerate(schedules):
+        title = f"{type(schedule).__name__} {number}"
+        settings |= {f"{title}: {name}": value for name, value in schedule.state_dict().items()}
+    return settings
+
+
 @dataclass
 class _State:
     """Everything that the next step depends on, and what the steps so far have left."""
@@ -186,6 +214,8 @@ class _State:
     generators: Sequence[torch.Generator]
     rows: dict[str, Tensor]
     checkpoint: Checkpoint | None
+    settings: Mapping[str, Any]  # of the training; those of the checkpoint are its user's
+    first: dict[str, Tensor] = field(default_factory=dict)  # hashes of what the run began with
     kept: dict[str, Tensor] = field(default_factory=dict)
     done: int = 0
     seen: int = -1  # the last number of steps after which ``look`` has looked
@@ -198,9 +228,10 @@ class _State:
         progress: Progress,
         label: str,
         schedules: Sequence[Schedule] = (),
+        kept_after: Collection[int] = (),
     ) -> None:
         """All steps from where the state is; it is stored on the way and at any end."""
-        self.load(num_steps, schedules)
+        self.load(num_steps, schedules, kept_after)
         movers: list[Any] = [*self.optimizers, *schedules]
         whole = True
         try:
@@ -235,7 +266,7 @@ class _State:
     def save(self) -> None:
         if self.checkpoint is None:
             return
-        tensors = {"counts": torch.tensor([self.done, self.seen])}
+        tensors = {"counts": torch.tensor([self.done, self.seen]), **self.first}
         for o, optimizer in enumerate(self.optimizers):
             for p, memory in optimizer.state_dict()["state"].items():
                 tensors |= {f"moment/{o}/{p}/{key}": value for key, value in memory.items()}
@@ -245,16 +276,19 @@ class _State:
         tensors |= {f"generator/{g}": each.get_state() for g, each in enumerate(self.generators)}
         save_tensors(self.checkpoint.path, tensors, self.checkpoint.settings)
 
-    def load(self, num_steps: int, schedules: Sequence[Schedule]) -> None:
+    def load(
+        self, num_steps: int, schedules: Sequence[Schedule], kept_after: Collection[int]
+    ) -> None:
         if self.checkpoint is None:
             return
-        path, own = self.checkpoint.path, {"streams": len(self.generators), "rows": [*self.rows]}
-        own |= {"shapes": {name: value.shape for name, value in self.parameters.items()}}
-        self.checkpoint = replace(self.checkpoint, settings={**self.checkpoint.settings, **own})
+        path = self.checkpoint.path
+        self.checkpoint = replace(self.checkpoint, settings=self.identity(self.checkpoint.settings))
+        self.first = self.hashes()
         require_writable(path.parent)
         if not path.exists():
             return
         stored = load_tensors(path, self.checkpoint.settings)
+        self.require_beginning(stored, path)
         self.done, self.seen = stored["counts"].tolist()
         if self.done > num_steps:
             already = f"{path} is already at epoch {self.done}, beyond the {num_steps} asked for"
@@ -268,11 +302,64 @@ class _State:
                 moments["state"].setdefault(int(p), {})[key] = stored[name]
             optimizer.load_state_dict(moments)
         for name, rows in self.rows.items():
-            rows[: self.done + 1] = stored[f"rows/{name}"]
+            earlier = stored[f"rows/{name}"]
+            rows[: len(earlier)] = earlier
         self.kept |= {name[5:]: value for name, value in stored.items() if name[:5] == "kept/"}
+        passed = [step for step in kept_after if step <= self.seen]
+        missing = set(map(str, passed)) - {name.partition("/")[0] for name in self.kept}
+        if missing:
+            raise CheckpointMismatchError(
+                f"{path} is at epoch {self.done} and has kept nothing of epoch {min(missing, key=int)}, "
+                "which was not asked for then. Leave it out, remove the file or name another one."
+            )
         for g, generator in enumerate(self.generators):
             generator.set_state(stored[f"generator/{g}"])
         with warnings.catch_warnings(action="ignore"):  # they follow from the number of steps alone
             for schedule in schedules:
                 for _ in range(self.done):
                     schedule.step()
+
+    def identity(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What a file has to be of, but for what the run began with."""
+        device = next(iter(self.parameters.values())).device.type
+        return {
+            **surroundings(device),
+            **settings,
+            **self.settings,
+            "streams": len(self.generators),
+            "rows": [*self.rows],
+            "shapes": {name: value.shape for name, value in self.parameters.items()},
+            "dtypes": {name: value.dtype for name, value in self.parameters.items()},
+        }
+
+    def hashes(self) -> dict[str, Tensor]:
+        """Hashes of the parameters and of the generators' states, as they are now."""
+        streams = {f"{g}": each.get_state() for g, each in enumerate(self.generators)}
+        both = {"first/parameters": self.parameters, "first/generators": streams}
+        return {
+            name: torch.tensor(list(bytes.fromhex(digest("", tensors))), dtype=torch.uint8)
+            for name, tensors in both.items()
+        }
+
+    def require_beginning(self, stored: Mapping[str, Tensor], path: Path) -> None:
+        """Refuse other parameters and generators than at the begin of the run, or where it is now.
+
+        The latter are those of somebody who goes on in the same program.
+        """
+        now = {f"parameter/{name}": value for name, value in self.parameters.items()}
+        states = {f"generator/{g}": each.get_state() for g, each in enumerate(self.generators)}
+        for name, remedy, tensors in (
+            ("first/parameters", "Start with those", now),
+            ("first/generators", "Seed them as then", states),
+        ):
+            began_so = torch.equal(self.first[name], stored[name])
+            is_so = all(
+                torch.equal(each.detach().cpu(), stored[key]) for key, each in tensors.items()
+            )
+            if not began_so and not is_so:
+                raise CheckpointMismatchError(
+                    f"{path} belongs to a run that began with other {name.partition('/')[2]}: those "
+                    "given are neither those at its beginning nor those it has now. "
+                    f"{remedy}, remove the file or name another one."
+                )
+        self.first = {name: stored[name] for name in self.first}

@@ -13,6 +13,32 @@ WORKING_BYTES = 2**27
 """Bytes (128 MiB) that one batch of intermediate results may take before work is cut into chunks."""
 
 
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """Derivatives can be taken here, also where a caller is inside ``torch.inference_mode``.
+
+    Raises ``ValueError`` where that does not help: tensors that were made inside it have none.
+    """
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    try:
+        with torch.inference_mode(False):
+            yield
+    except RuntimeError as error:
+        if "nference" not in str(error):
+            raise
+        raise ValueError(
+            "this needs derivatives, which tensors that were made inside torch.inference_mode() "
+            "do not have. Make the model and the data outside of it, or use torch.no_grad()."
+        ) from error
+
+
+def without_inference(value: Tensor) -> Tensor:
+    """``value``, or a copy where it was made inside ``torch.inference_mode``."""
+    return value.clone() if value.is_inference() else value
+
+
 def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
     """Log-density of ``residual`` under N(0, ``variance``), elementwise, in nats."""
     return residual.square() * (-0.5 / variance) - 0.5 * (LOG_2PI + variance.log())

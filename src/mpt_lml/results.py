@@ -59,7 +59,7 @@ def trapezoid_weights(sizes: Any, num_features: int) -> Tensor:
     return torch.tensor([np.interp(every, sizes, row).sum() for row in np.eye(len(sizes))]).double()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MaskCurve:
     """The mask-rate curve S(x; M) of a model, averaged over the data.
 
@@ -131,7 +131,7 @@ def as_rows(columns: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class History:
     """What B training runs side by side leave.
 

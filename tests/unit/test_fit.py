@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from models import generator, random_ppca
@@ -22,16 +23,21 @@ def objective(parameters: fit.Parameters, generators: Sequence[torch.Generator])
     return objectives.sampled(parameters["loadings"], NOISE, MOMENT, mask)
 
 
-def run(epochs: int = 30, **options: object) -> History:
-    options = {"objective": objective, "learning_rate": 0.05, **options}
-    return fit.maximize(
-        START,
-        num_epochs=epochs,
-        generators=[generator(s) for s in (4, 5, 6)],
-        track={"lml": lambda p: objectives.log_marginal(p["loadings"], NOISE, MOMENT)},
-        snapshots=(0, 10, epochs),
-        **options,
-    )
+def run(
+    epochs: int = 30,
+    *,
+    start: torch.Tensor = START["loadings"],
+    seeds: Sequence[int] = (4, 5, 6),
+    **options: object,
+) -> History:
+    given = {
+        "objective": lambda p, gs: objective({k: v.double() for k, v in p.items()}, gs).to(start),
+        "learning_rate": 0.05,
+        "generators": [generator(s) for s in seeds],
+        "track": {"lml": lambda p: objectives.log_marginal(p["loadings"], NOISE, MOMENT)},
+        "snapshots": (0, 10, epochs),
+    }
+    return fit.maximize({"loadings": start}, num_epochs=epochs, **{**given, **options})
 
 
 def same(first: History, second: History) -> bool:
@@ -125,6 +131,55 @@ def test_a_run_stopped_twice_and_killed_once(tmp_path: Path) -> None:
     assert same(run(checkpoint=checkpoint), whole)
 
 
+def test_a_finished_run_goes_on_with_more_epochs(tmp_path: Path) -> None:
+    """Given what it began with, as by a program that is started again, or what it ended with."""
+    whole = run(50, snapshots=(0, 10))
+    for name, again in (("new", False), ("same", True)):
+        checkpoint = fit.Checkpoint(tmp_path / name, SETTINGS)
+        generators = [generator(s) for s in (4, 5, 6)]
+        ends = run(30, checkpoint=checkpoint, generators=generators, snapshots=(0, 10))
+        more = {"generators": generators, "start": ends.parameters["loadings"]} if again else {}
+        assert same(run(50, checkpoint=checkpoint, snapshots=(0, 10), **more), whole)
+        assert same(run(50, checkpoint=checkpoint, snapshots=(0, 10)), whole)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"x": math.nan, "y": [math.inf, None]},
+        {1: "a", "b": {2: "c", 0.5: True}},
+        {"data": torch.arange(5000.0), "of": np.arange(3), "law": masks.UniformSize()},
+        {
+            "name": {"b", "a", "c"},
+            "path": Path("x"),
+            "rule": objectives.exact,
+            "type": torch.float32,
+        },
+    ],
+)
+def test_settings_of_any_plain_kind_are_equal_to_themselves(tmp_path: Path, settings: dict) -> None:
+    checkpoint = fit.Checkpoint(tmp_path / "run", settings)
+    whole = run(checkpoint=checkpoint)
+    assert same(run(checkpoint=checkpoint), whole)
+
+
+def test_a_long_tensor_is_compared_whole(tmp_path: Path) -> None:
+    data = torch.zeros(5000)
+    other = data.clone()
+    other[2500] = 1.0
+    assert str(data) == str(other)
+    run(checkpoint=fit.Checkpoint(tmp_path / "run", {"data": data}))
+    with pytest.raises(fit.CheckpointMismatchError, match=r"its data is .*\(5000,\) with SHA-256"):
+        run(checkpoint=fit.Checkpoint(tmp_path / "run", {"data": other}))
+
+
+def test_training_goes_on_in_inference_mode() -> None:
+    whole = run(3, snapshots=())
+    with torch.inference_mode():
+        inside = run(3, snapshots=())
+    assert same(inside, whole)
+
+
 def test_a_diverged_run_names_the_epoch_and_keeps_the_last_good_state(tmp_path: Path) -> None:
     calls = 0
 
@@ -185,6 +240,44 @@ class TestRefused:
         other = {**SETTINGS, "law": "fixed"}
         with pytest.raises(fit.CheckpointMismatchError, match="law is 'uniform', wanted 'fixed'"):
             run(checkpoint=fit.Checkpoint(path, other))
+
+    def test_a_checkpoint_of_another_training(self, tmp_path: Path) -> None:
+        """Under the same settings: what the trainer knows, its user need not write down."""
+        checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS)
+        whole, content = run(checkpoint=checkpoint), checkpoint.path.read_bytes()
+        for options, message in (
+            ({"learning_rate": 0.1}, "its learning_rate is 0.05, wanted 0.1"),
+            ({"seeds": (4, 5, 7)}, "began with other generators: .* Seed them as then"),
+            ({"seeds": (5, 4, 6)}, "began with other generators"),
+            ({"start": START["loadings"] + 1e-9}, "began with other parameters: .*beginning nor"),
+            ({"start": START["loadings"].float()}, "its dtypes is {'loadings': 'torch.float64'}"),
+        ):
+            with pytest.raises(fit.CheckpointMismatchError, match=message):
+                run(40, checkpoint=checkpoint, **options)
+        torch.set_default_dtype(torch.float64)
+        try:
+            with pytest.raises(
+                fit.CheckpointMismatchError, match="its precision is 'torch.float32"
+            ):
+                run(checkpoint=checkpoint)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert checkpoint.path.read_bytes() == content
+        assert same(run(checkpoint=checkpoint), whole)
+
+    def test_a_snapshot_of_an_epoch_that_is_over(self, tmp_path: Path) -> None:
+        checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS)
+        run(checkpoint=checkpoint)
+        with pytest.raises(fit.CheckpointMismatchError, match="kept nothing of epoch 7"):
+            run(checkpoint=checkpoint, snapshots=(0, 7, 40), epochs=40)
+
+    def test_settings_that_cannot_be_compared(self, tmp_path: Path) -> None:
+        with pytest.raises(
+            TypeError, match=r"settings\['a'\]\[1\] must be .* object at 0x.*address"
+        ):
+            fit.Checkpoint(tmp_path / "run", {"a": [1, object()]})
+        with pytest.raises(ValueError, match="settings has keys that are equal as texts"):
+            fit.Checkpoint(tmp_path / "run", {1: "a", "1": "b"})
 
     def test_a_checkpoint_beyond_the_epochs_asked_for(self, tmp_path: Path) -> None:
         checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS)
@@ -281,6 +374,64 @@ class TestNetworks:
         again = self.descend(checkpoint=checkpoint)
         assert all(torch.equal(a, b) for a, b in zip(whole, again, strict=True))
         assert len(whole) == 1 + 3 + 4
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"lr": 0.2}, "its AdamW 0, group 0: initial_lr is "),
+            ({"weight_decay": 0.5}, "its AdamW 0, group 0: weight_decay is 0.01, wanted 0.5"),
+            ({"total": 41}, "its OneCycleLR 0: .* is "),
+            ({"max_norm": None}, "its max_norm is 1.0, wanted None"),
+            ({"seed": 4}, "began with other generators"),
+            ({"net": 1}, "began with other parameters"),
+        ],
+    )
+    def test_a_file_of_another_training_is_refused(
+        self, tmp_path: Path, change: dict, message: str
+    ) -> None:
+        def train(
+            lr: float = 0.1,
+            weight_decay: float = 0.01,
+            total: int = 40,
+            seed: int = 3,
+            net: int = 0,
+            max_norm: float | None = 1.0,
+        ) -> None:
+            torch.manual_seed(net)
+            network, g = torch.nn.Linear(3, 1), generator(seed)
+            adam = torch.optim.AdamW(network.parameters(), weight_decay=weight_decay)
+            fit.descend(
+                network,
+                lambda _: network(torch.randn(8, 3, generator=g)).square().mean(),
+                [torch.optim.lr_scheduler.OneCycleLR(adam, lr, total)],
+                num_steps=5,
+                generators=[g],
+                max_norm=max_norm,
+                checkpoint=fit.Checkpoint(tmp_path / "run", SETTINGS),
+            )
+
+        train()
+        with pytest.raises(fit.CheckpointMismatchError, match=message):
+            train(**change)
+        train()
+
+    def test_it_goes_on_with_more_steps(self, tmp_path: Path) -> None:
+        def train(steps: int, checkpoint: fit.Checkpoint | None) -> torch.Tensor:
+            torch.manual_seed(0)
+            network, g = torch.nn.Linear(3, 1), generator(3)
+            sgd = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+            return fit.descend(
+                network,
+                lambda _: network(torch.randn(8, 3, generator=g)).square().mean(),
+                [torch.optim.lr_scheduler.ExponentialLR(sgd, 0.9)],
+                num_steps=steps,
+                generators=[g],
+                checkpoint=checkpoint,
+            )[0]
+
+        checkpoint = fit.Checkpoint(tmp_path / "run", SETTINGS)
+        train(5, checkpoint)
+        assert torch.equal(train(9, checkpoint), train(9, None))
 
     def test_a_loss_that_is_not_finite_stops_it(self) -> None:
         network = torch.nn.Linear(1, 1)

@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 from pathlib import Path
 
 import pytest
 import torch
 
 from mpt_lml import files, page
-from mpt_lml.results import Estimate
+from mpt_lml.results import Estimate, MaskCurve
 
 
 def test_an_estimate_is_a_number_with_an_error() -> None:
@@ -22,6 +23,14 @@ def test_an_estimate_is_a_number_with_an_error() -> None:
     assert (estimate.value, estimate.standard_error, estimate.num_samples) == (-60.3, 0.02, 100)
     assert type(estimate.value) is float
     assert (torch.ones(2) - estimate).tolist() == pytest.approx([61.3, 61.3])
+
+
+def test_curves_can_be_compared() -> None:
+    """What holds tensors is equal to itself only: tensors have no single answer."""
+    sizes = torch.arange(1, 4)
+    one, other = (MaskCurve(sizes, -1.0 * sizes, 0.1 * sizes, 3) for _ in range(2))
+    assert one == one and one != other
+    assert len({one, other}) == 2
 
 
 def test_rows_of_numbers_stay_on_one_line(tmp_path: Path) -> None:
@@ -78,3 +87,30 @@ def test_glue_writes_the_output_that_myst_nb_reads() -> None:
         "mime_prefix": "application/papermill.record/",
     }
     assert output.data == {"application/papermill.record/text/plain": "'0.110'"}
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_a_file_has_the_mode_of_its_user(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        files.write_json(tmp_path / "result.json", {"a": 1})
+        files.save_tensors(tmp_path / "state", {"a": torch.ones(2)}, {})
+    finally:
+        os.umask(before)
+    for name in ("result.json", "state"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch) -> None:
+    """And its name is there before anybody is told: a loss of power leaves the old or the new."""
+    path, done = tmp_path / "result.json", []
+    sync, replace = os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        done.append(("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file", path.exists()))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", lambda *a: (done.append("renamed"), replace(*a))[1])
+    files.write_json(path, {"a": 1})
+    assert done == [("file", False), "renamed", ("folder", True)]

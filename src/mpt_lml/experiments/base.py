@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mpt_lml import fit
 from mpt_lml.checkpoints import resolved_revision, why_not_here
-from mpt_lml.files import book_file, load_tensors, read_json, save_tensors, versions
+from mpt_lml.files import book_file, load_tensors, read_json, save_tensors, surroundings
 from mpt_lml.fit import Progress, silent
 from mpt_lml.networks import fingerprint
 from mpt_lml.spec import require, require_seeds
@@ -44,7 +44,7 @@ class Finding:
         return cls(mean.item(), error.item() if len(values) > 1 else None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outcome:
     """What a run returns: findings for the ledger, arrays for figures, a checksum of its data.
 
@@ -133,10 +133,7 @@ class Bench:
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
     def _identity(self, more: Mapping[str, Any]) -> dict[str, Any]:
-        precision = f"{torch.get_default_dtype()}, {torch.get_float32_matmul_precision()}"
-        own = {"device": self.device.type, "precision": precision}
-        own |= {f"version of {name}": version for name, version in versions().items()}
-        return {**self.settings, **own, **more}
+        return {**self.settings, **surroundings(self.device.type), **more}
 
 
 def seeded(seed: int) -> torch.Generator:
