@@ -6,11 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mpt_lml.numerics import differentiable
 from mpt_lml.spec import require, require_answer, require_finite
 
 __all__ = ["climb"]
 
 
+@differentiable()
 def climb(
     start: Float[Tensor, "B ..."], objective: Callable[[Tensor], Tensor], *, max_steps: int = 1000
 ) -> Tensor:

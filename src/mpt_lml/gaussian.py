@@ -113,7 +113,7 @@ def _factor(name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
         return factor, 0.25 * _EPSILON * condition.max()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LowRankPosterior:
     """p(z | x_R) for P observed sets at once: all that the conditionals of x need.
 

@@ -15,18 +15,25 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.numerics import LOG_2PI, chunks, softplus
-from mpt_lml.spec import require, require_answer, require_dtype, require_finite
+from mpt_lml.numerics import LOG_2PI, chunks, differentiable, softplus
+from mpt_lml.spec import (
+    require,
+    require_answer,
+    require_dtype,
+    require_enumerable,
+    require_finite,
+)
 
 __all__ = ["Grid", "find_modes", "gauss_hermite", "trapezoid"]
 
 MAX_LATENT_DIM = 3  # 20 nodes an axis are 160,000 at K = 4
 _MASS_TOLERANCE = 1e-3
+_MAX_GAUSS_HERMITE = 370  # the outer weight is 3e-308; beyond, NumPy's are NaN
 
 _LogJoint = Callable[[Float[Tensor, "*S N K"]], Float[Tensor, "*S N"]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Grid:
     """Nodes (G, K) and log-weights (G,) for a standard normal prior.
 
@@ -67,7 +74,8 @@ def trapezoid(latent_dim: int, nodes_per_axis: int, extent: float = 5.0) -> Grid
     """Equally spaced nodes on [−extent, extent]^K with weights ∝ N(z; 0, I): nodes_per_axis^K of them.
 
     Its error falls exponentially in the number of nodes (Trefethen & Weideman 2014). A grid too coarse
-    or too narrow for the prior warns with the mass that it sees. Raises ``ValueError`` for K > 3.
+    or too narrow for the prior warns with the mass that it sees. Raises ``ValueError`` for K > 3, and
+    for more nodes than memory is wise to hold.
 
     >>> trapezoid(2, 20).nodes.shape
     torch.Size([400, 2])
@@ -83,12 +91,19 @@ def trapezoid(latent_dim: int, nodes_per_axis: int, extent: float = 5.0) -> Grid
 def gauss_hermite(latent_dim: int, nodes_per_axis: int) -> Grid:
     """Gauss–Hermite nodes for N(0, I_K): exact for polynomials of degree 2·nodes_per_axis − 1.
 
-    Raises ``ValueError`` for K > 3.
+    Raises ``ValueError`` for K > 3, and for so many nodes that the outer weights are 0 in double
+    precision.
 
     >>> (gauss_hermite(1, 3).nodes ** 2).flatten().round(decimals=9).tolist()
     [3.0, 0.0, 3.0]
     """
     _require_axes(latent_dim, nodes_per_axis)
+    if nodes_per_axis > _MAX_GAUSS_HERMITE:
+        raise ValueError(
+            f"nodes_per_axis must be in 2..{_MAX_GAUSS_HERMITE} for Gauss–Hermite, got "
+            f"{nodes_per_axis}: the outer weights are too small for double precision. "
+            "grids.trapezoid takes more."
+        )
     nodes, weights = np.polynomial.hermite_e.hermegauss(nodes_per_axis)
     log_weights = torch.from_numpy(weights).log() - 0.5 * LOG_2PI
     name = f"Gauss–Hermite {nodes_per_axis}^{latent_dim}"
@@ -211,13 +226,14 @@ def find_modes(
     """
     require(locals(), "log_joint Callable, start N K, max_steps 1..")
     require(locals(), "tolerance (0,inf), accepted? (0,inf)")
-    z = start.detach().clone()
-    for _ in range(max_steps):
-        value, step, decrement, precision = _newton(log_joint, z)
-        if decrement.max() < tolerance**2:
-            return z, precision
-        z = _line_search(log_joint, z, value, step, decrement)
-    _, _, decrement, precision = _newton(log_joint, z)
+    with differentiable(), torch.no_grad():
+        z = start.detach().clone()
+        for _ in range(max_steps):
+            value, step, decrement, precision = _newton(log_joint, z)
+            if decrement.max() < tolerance**2:
+                return z, precision
+            z = _line_search(log_joint, z, value, step, decrement)
+        _, _, decrement, precision = _newton(log_joint, z)
     remaining = decrement.max().sqrt().item()
     if remaining <= (tolerance if accepted is None else accepted):
         return z, precision
@@ -275,6 +291,8 @@ def _require_axes(latent_dim: int, nodes_per_axis: int) -> None:
             f"latent_dim = {latent_dim} is too large for a grid (at most {MAX_LATENT_DIM}). "
             "estimators.iwae and estimators.ais need no grid."
         )
+    what = f"the nodes of a grid with nodes_per_axis = {nodes_per_axis} in {latent_dim} dimensions"
+    require_enumerable(what, nodes_per_axis**latent_dim, "fewer nodes per axis")
 
 
 def _warn(message: str) -> None:

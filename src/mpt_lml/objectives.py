@@ -15,7 +15,7 @@ from mpt_lml import grids, masks, scores
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.vae import Parameters, dense
 from mpt_lml.numerics import full_precision, log_likelihood, softplus
-from mpt_lml.spec import require, require_mask
+from mpt_lml.spec import require, require_binary, require_mask, require_second_moment
 
 __all__ = ["curve", "exact", "linear_elbo", "log_marginal", "mixture", "sampled", "second_moment"]
 
@@ -25,8 +25,17 @@ _Moment = Float[Tensor, "*#B D D"]
 _Masks = Bool[Tensor, "*#B P D"]
 _Data = Float[Tensor, "N D"]
 _EachData = Float[Tensor, "#B N D"] | _Data
-# What is not finite is passed on: training stops there and says where.
 _SPEC = "loadings ... D k, noise_variance ..., moment ... D D"
+
+
+def _require(loadings: Tensor, noise_variance: Tensor, moment: Tensor) -> None:
+    """Check the arguments that objectives of PPCA share.
+
+    Parameters that are not finite are passed on: training stops there and says where. Data that are
+    not are refused.
+    """
+    require(locals(), _SPEC, finite=False)
+    require_second_moment("moment", moment)
 
 
 @full_precision()
@@ -44,10 +53,12 @@ def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
 def log_marginal(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor, "*B"]:
     """The exact mean log p(x) of PPCA, nats; ``moment`` is that of the data about the model's mean.
 
+    Raises ``ValueError`` for a moment that is not symmetric or has a negative eigenvalue.
+
     >>> log_marginal(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2))
     tensor(-2.8379)
     """
-    require(locals(), _SPEC, finite=False)
+    _require(loadings, noise_variance, moment)
     everything = torch.ones(1, loadings.shape[-2], dtype=torch.bool, device=loadings.device)
     posterior = LowRankPosterior.of(loadings, noise_variance, everything)
     return posterior.mean_log_marginal(moment)[..., 0]
@@ -71,7 +82,8 @@ def sampled(
     tensor(-2.8379)
     """
     require(locals(), f"{_SPEC}, bool mask ... P D", finite=False)
-    require_mask(mask.flatten(0, -2))
+    _require(loadings, noise_variance, moment)
+    require_mask(mask)
     return loadings.shape[-2] * mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
 
 
@@ -87,6 +99,7 @@ def exact(
     tensor(-2.8379)
     """
     require(locals(), f"{_SPEC}, law SizeLaw", finite=False)
+    _require(loadings, noise_variance, moment)
     num_features = loadings.shape[-2]
     mask = masks.subsets(num_features, instead="objectives.sampled")[1:]
     sizes = mask.sum(dim=1)
@@ -103,7 +116,7 @@ def curve(loadings: _W, noise_variance: _Noise, moment: _Moment) -> Float[Tensor
     >>> curve(torch.zeros(2, 1), torch.tensor(1.0), torch.eye(2))
     tensor([-1.4189, -1.4189])
     """
-    require(locals(), _SPEC, finite=False)
+    _require(loadings, noise_variance, moment)
     mask = masks.subsets(loadings.shape[-2], instead="objectives.sampled")[1:].to(loadings.device)
     each = mask_scores(loadings, noise_variance, moment, mask).movedim(-1, 0)
     return scores.mean_by_size(each, mask.sum(dim=1), mask.shape[1])[1:].movedim(0, -1)
@@ -123,7 +136,8 @@ def mixture(
 
     The data are cut into P parts and part p is scored with mask p; P = 1 is the paper's way. Without
     a mask: mean log p(x). ``block``: (D/M) log p(x_A) instead, which forgets what was observed; the
-    authors' published script trains it where the paper writes log p(x_A | x_R).
+    authors' published script trains it where the paper writes log p(x_A | x_R). Raises
+    ``ValueError`` for x that is not 0 or 1.
 
     >>> grid, x = grids.gauss_hermite(1, 3), torch.ones(1, 2).double()
     >>> mixture(0 * x[..., None], 0 * x, x, torch.tensor([[[True, False]]]), grid).exp()
@@ -132,6 +146,7 @@ def mixture(
     spec = "loadings B D K, offset B D, x N D, bool mask? B P D, block bool, grid Grid"
     require(locals(), spec, finite=False)
     require({"loadings": loadings, "grid": grid.nodes}, "loadings B D K, grid G K", finite=False)
+    require_binary(x)
     models = list(zip(loadings, offset, strict=True))
     if mask is None:
         seen = torch.ones_like(x[0], dtype=torch.bool)
@@ -171,7 +186,7 @@ def linear_elbo(
     """Mean ELBO of Bernoulli PCA with q(z|x) = N(V x + c, diag(v)), one z a datum, (B,).
 
     The linear encoder of Lucas et al. 2019. Raises ``ValueError`` for an encoder whose dimensions
-    are not those of the decoder and the data.
+    are not those of the decoder and the data, and for x that is not 0 or 1.
 
     >>> w, b, c, x = torch.zeros(1, 2, 1), torch.zeros(1, 2), torch.zeros(1, 1), torch.ones(3, 2)
     >>> linear_elbo(w, b, w.mT, c, c, x, torch.zeros(1, 3, 1)).exp()
@@ -179,6 +194,7 @@ def linear_elbo(
     """
     spec = "loadings B D K, offset B D, encoder B K D, encoder_offset B K, x N D, noise B N K"
     require(locals(), f"{spec}, encoder_log_variance B K", finite=False)
+    require_binary(x)
     mean = x @ encoder.mT + encoder_offset[:, None]
     variance = encoder_log_variance.exp()[:, None]
     z = mean + variance.sqrt() * noise
@@ -195,6 +211,7 @@ def elbo(
     noise_variance: float | None,
 ) -> Float[Tensor, " B"]:
     """Mean ELBO of VAEs with ``vae.dense_parameters``, one z a datum, (B,); Bernoulli without σ²."""
+    _require_likelihood(x, noise_variance)
     z, mean, log_variance = _encode(parameters, x.expand(len(noise), *x.shape[-2:]), noise)
     fit = log_likelihood(x, dense(parameters, "decoder", z), noise_variance).sum(dim=-1)
     return _bound(fit, mean, log_variance.exp())
@@ -220,6 +237,7 @@ def recursive(
     the last round ``samples`` draws z_s are scored, ``noise`` is (rounds − 1 + samples, B, N, K). The
     ``gradient`` goes through the last round, all of them, or the last decoding alone.
     """
+    _require_likelihood(x, noise_variance)
     if not 1 <= samples <= len(noise):
         raise ValueError(f"{samples} draws of z are asked for and noise holds {len(noise)}.")
     before = len(noise) - samples
@@ -261,6 +279,7 @@ def partial(
     Ivanov et al. 2019). Weights are w̄_s ∝ p(x_R, z_s)/q(z_s | x_R); the decoder follows the score, the
     encoder the ELBO of x_R. Without ``weighted`` all w̄_s are 1/S and both follow the score.
     """
+    _require_likelihood(x, noise_variance)
     seen = torch.where(mask, 0.0, x)
     z, mean, log_variance = _encode(parameters, torch.cat([seen, mask.to(seen)], dim=-1), noise)
     fixed = z.detach() if weighted else z
@@ -275,6 +294,12 @@ def partial(
     fit = log_likelihood(x, dense(held, "decoder", z[0]), noise_variance).where(~mask, 0.0)
     own = _bound(fit.sum(dim=-1), mean, log_variance.exp())
     return score + own - own.detach()
+
+
+def _require_likelihood(x: Tensor, noise_variance: float | None) -> None:
+    """Check that a Bernoulli likelihood, the one without a variance, is asked for zeros and ones."""
+    if noise_variance is None:
+        require_binary(x)
 
 
 def _bound(fit: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

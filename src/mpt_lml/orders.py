@@ -61,6 +61,7 @@ def log_probability(
     """
     require(locals(), "model ConditionalModel, x data")
     require_reveal(reveal, model.num_features)
+    reveal = _without_gaps(reveal)
     steps, parts = torch.arange(int(reveal.max()) + 1)[:, None], []
     for rows in chunks(len(reveal), 8 * 2 * len(steps) * x.shape[0] * model.num_features):
         some = reveal[rows]
@@ -76,7 +77,14 @@ def log_probability(
     return torch.cat(parts)
 
 
-@dataclass(frozen=True)
+def _without_gaps(reveal: Int[Tensor, "S D"]) -> Int[Tensor, "S D"]:
+    """The same orders with the steps of each counted 0, 1, 2, ...: at most D, however they are named."""
+    step, coordinate = reveal.sort(dim=1)
+    is_new = torch.nn.functional.pad(step.diff(dim=1) != 0, (1, 0))
+    return torch.zeros_like(reveal).scatter(1, coordinate, is_new.cumsum(dim=1))
+
+
+@dataclass(frozen=True, eq=False)
 class _OverOrders:
     mean: Float[Tensor, " N"]
     variance: Float[Tensor, " N"]

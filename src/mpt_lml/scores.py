@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_mask
 
 __all__ = ["mask_score", "mean_by_size"]
 
@@ -18,11 +18,13 @@ def mask_score(
 
     With as many axes as ``mask``, such as (P, D) averaged over the data or (B, D) with one mask a
     datum, every row has its own mask. With one axis more, (P, N, D), every mask meets all data: (P, N).
+    Raises ``ValueError`` for a mask that hides nothing: it has no score.
 
     >>> mask_score(torch.tensor([[-1.0, -3.0, 0.0]]), torch.tensor([[True, True, False]]))
     tensor([-2.])
     """
     require(locals(), "log_conditional D ..., bool mask P ...", finite=False)
+    require_mask(mask)
     if log_conditional.ndim > mask.ndim:
         mask = mask[..., None, :]
     require(locals(), "log_conditional ... D, bool mask ... D", finite=False)

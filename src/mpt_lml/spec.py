@@ -137,6 +137,11 @@ def require_dtype(
 ) -> None:
     """Check that ``value`` is a dense tensor of this dtype, by default float32 or float64."""
     got = type(value).__name__
+    if isinstance(value, Tensor) and torch._C._functorch.is_batchedtensor(value):
+        raise TypeError(
+            f"{name} is inside torch.vmap, which hides the numbers that are checked here. Leave vmap "
+            "out and give the batch as a leading axis, where a shape in the documentation has one."
+        )
     if isinstance(value, Tensor):
         got = str(value.dtype) if value.layout == torch.strided else str(value.layout)
     if got not in map(str, (torch.float32, torch.float64) if dtype is None else (dtype,)):
@@ -159,11 +164,37 @@ def require_finite(name: str, value: Tensor) -> None:
     require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
 
 
+def require_second_moment(name: str, moment: Tensor) -> None:
+    """Check that ``moment`` (..., D, D) can be the mean of x xᵀ: symmetric, no negative eigenvalue.
+
+    Both hold up to a millionth of the trace, so that moments rounded to single precision pass.
+    """
+    moment = moment.detach()
+    require_finite(name, moment)
+    trace = moment.diagonal(dim1=-2, dim2=-1).sum(dim=-1)[..., None, None]
+    wanted = f"{name} must be a second moment XᵀX/N, symmetric without negative eigenvalues"
+    skew = (moment - moment.mT).abs()
+    if (skew > 1e-6 * trace.abs()).any():
+        raise ValueError(
+            f"{wanted}, but {name} and its transpose differ by {skew.max():.4g}. "
+            "objectives.second_moment(x) makes one."
+        )
+    identity = torch.eye(moment.shape[-1]).to(moment)
+    least_pivot = torch.finfo(moment.dtype).tiny  # where all data are 0
+    shifted = moment + (1e-6 * trace + least_pivot) * identity
+    if torch.linalg.cholesky_ex(shifted).info.any():  # far cheaper than eigenvalues, if D is large
+        raise ValueError(
+            f"{wanted}, but {name} has the eigenvalue {torch.linalg.eigvalsh(moment).min():.4g}. "
+            "objectives.second_moment(x) makes one."
+        )
+
+
 def require_binary(x: Tensor) -> None:
     remedy = (
         "Binarize with (pixels >= 0.5).to(pixels), or use a Gaussian likelihood (a noise_variance)."
     )
-    require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
+    if (x * (x - 1)).any():  # faster than two comparisons: this runs at every training step
+        require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
 
 
 def require_ids(
@@ -187,9 +218,11 @@ def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str =
 
 
 def require_mask(mask: Tensor) -> None:
-    empty = (~mask.any(dim=1)).nonzero().flatten()
+    """Check that each row of ``mask`` (..., D) hides something."""
+    empty = (~mask.any(dim=-1)).nonzero()
     if len(empty):
-        raise ValueError(f"mask[{int(empty[0])}] masks nothing: one True at least is needed.")
+        place = empty[0].tolist() or ""  # a single mask has no row number
+        raise ValueError(f"mask{place} masks nothing: one True at least is needed.")
 
 
 def require_count(name: str, value: int, low: int, high: int | None = None) -> None:

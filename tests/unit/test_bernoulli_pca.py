@@ -304,6 +304,21 @@ BAD = {
         ValueError,
         r"encoder must have shape \(1, 2, 4\), got \(1, 2, 5\)",
     ),
+    "a grid that fills the memory": (
+        lambda: grids.trapezoid(3, 65),
+        ValueError,
+        r"nodes_per_axis = 65 in 3 dimensions are 2\.746e\+05, more than the 262144",
+    ),
+    "the same by Gauss and Hermite": (
+        lambda: grids.gauss_hermite(3, 65),
+        ValueError,
+        r"nodes_per_axis = 65 in 3 dimensions are 2\.746e\+05, more than the 262144",
+    ),
+    "weights too small for a number": (
+        lambda: grids.gauss_hermite(1, 371),
+        ValueError,
+        r"nodes_per_axis must be in 2\.\.370 .* got 371.* grids\.trapezoid",
+    ),
     "empty grid": (lambda: grids.trapezoid(2, 1), ValueError, "nodes_per_axis"),
     "no extent": (
         lambda: grids.trapezoid(2, 20, 0.0),

@@ -161,7 +161,8 @@ class TestEfficiency:
     def test_a_law_of_one_size_is_that_size(self) -> None:
         info = Godambe.of(FAMILIES["ar1"])
         law = masks.FixedSize(2).probabilities(6)
-        torch.testing.assert_close(info.law_efficiency(law), info.efficiency(1)[1])
+        ones = torch.ones(6, **f64)
+        torch.testing.assert_close(info.law_efficiency(law, ones), info.efficiency(1)[1])
         for number in (1, 3):
             found = info.law_efficiency(law, 7.0 * torch.ones(6, **f64), masks_per_datum=number)
             torch.testing.assert_close(found, info.efficiency(number)[1])
@@ -362,6 +363,10 @@ class TestBestLaw:
         (
             lambda: GaussianFamily(torch.eye(3), torch.ones(2, 3, 3)),
             r"directions must be linearly independent, got 2 of rank 1",
+        ),
+        (
+            lambda: Godambe.of(FAMILIES["ar1"]).law_efficiency(masks.FixedSize(2).probabilities(6)),
+            r"probabilities must be positive where no weights are given, .* Give weights",
         ),
         (
             lambda: Godambe.of(FAMILIES["ar1"]).efficiency(0),

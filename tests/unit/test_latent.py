@@ -458,3 +458,119 @@ def test_a_model_without_an_encoder() -> None:
         estimators.from_encoder(model, X[:, :4], None)
     with pytest.raises(TypeError, match="of type VAE"):
         estimators.GibbsConditional(model, 3, generator=generator(), corrected=True)
+
+
+def broken(part: str, value: float) -> VAE:
+    """A VAE whose encoder's mean, its log-variance or its decoder answers ``value``."""
+
+    def answer(name: str, zero: torch.Tensor) -> torch.Tensor:
+        return zero + value if name == part else zero
+
+    def encoder(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return answer("mean", 0 * x[..., :1]), answer("log-variance", 0 * x[..., :1])
+
+    def decoder(z: torch.Tensor) -> torch.Tensor:
+        return answer("decoder", z.expand(*z.shape[:-1], 3))
+
+    return VAE(encoder, decoder, num_features=3, latent_dim=1)
+
+
+ENCODERS = [("mean", math.nan), ("log-variance", 2000.0), ("log-variance", -2000.0)]
+ONES, FIRST = torch.ones(2, 3), torch.tensor([[True, False, False]])
+
+
+@pytest.mark.bad_input
+class TestNetworksThatAreBroken:
+    """A result is never NaN: it is refused with the name of what was."""
+
+    @pytest.mark.parametrize(("part", "value"), ENCODERS)
+    def test_encoder(self, part: str, value: float) -> None:
+        model, g = broken(part, value), generator()
+        said = f"the encoder's {part.removeprefix('log-')} must be finite.*estimators.at_mode"
+        with pytest.raises(ValueError, match=said):
+            estimators.iwae(model, ONES, 9, generator=g, proposal=estimators.from_encoder)
+        for corrected in (False, True):
+            chain = estimators.GibbsConditional(model, 4, generator=g, corrected=corrected)
+            with pytest.raises(ValueError, match=said):
+                chain.log_conditional(ONES, FIRST)
+
+    @pytest.mark.parametrize(
+        "rule", [estimators.from_encoder, estimators.from_prior, estimators.at_mode]
+    )
+    def test_decoder(self, rule) -> None:
+        model, g = broken("decoder", math.nan), generator()
+        with pytest.raises(ValueError, match=r"log p\(x, z\) .*is NaN in .*the model's decoder"):
+            estimators.iwae(model, ONES, 9, generator=g, proposal=rule)
+        sampler = estimators.ImportanceConditional(model, 4, generator=g, proposal=rule)
+        with pytest.raises(ValueError, match="is NaN in .*the model's decoder"):
+            sampler.log_conditional(ONES, FIRST)
+
+    def test_decoder_of_what_asks_no_encoder(self) -> None:
+        model, g = broken("decoder", math.nan), generator()
+        with pytest.raises(ValueError, match="draws from the prior is NaN in 8 of 8 places"):
+            estimators.ais(model, ONES, 4, 5, generator=g)
+        chain = estimators.GibbsConditional(model, 4, generator=g, corrected=True)
+        with pytest.raises(ValueError, match="the decoder's output at z = 0 is NaN in 3 of 3"):
+            chain.log_conditional(ONES, FIRST)
+        on_grid = GridConditional(model, grids.trapezoid(1, 9).to(ONES))
+        for call in (on_grid.log_marginal, lambda x: on_grid.log_conditional(x, FIRST)):
+            with pytest.raises(
+                ValueError, match=r"output at the nodes must be finite.*\[0, 0\] is nan"
+            ):
+                call(ONES)
+
+    def test_a_decoder_that_breaks_away_from_zero(self) -> None:
+        model = VAE(
+            lambda x: (0 * x[..., :1], 0 * x[..., :1]),
+            lambda z: torch.where(z == 0, z, z * math.nan).expand(*z.shape[:-1], 3),
+            num_features=3,
+            latent_dim=1,
+        )
+        chain = estimators.GibbsConditional(model, 4, generator=generator(), corrected=False)
+        with pytest.raises(ValueError, match="along the chain is NaN"):
+            chain.log_conditional(ONES, FIRST)
+
+    def test_a_rule_of_ones_own(self) -> None:
+        model = broken("", 0.0)
+        lost = estimators.from_prior(model, ONES, None)
+        lost = replace(lost, factor=lost.factor * math.nan)
+        with pytest.raises(ValueError, match=r"proposal's factor must be finite"):
+            estimators.iwae(model, ONES, 9, generator=generator(), proposal=lambda *_: lost)
+
+
+class TestInferenceMode:
+    """PyTorch's advice for evaluation: what needs derivatives takes them all the same."""
+
+    @pytest.mark.parametrize("model", [random_bernoulli(4, 2, 9), nonlinear_vae("bernoulli")])
+    def test_estimates_are_the_same(self, model: LatentVariableModel) -> None:
+        x = torch.ones(3, model.num_features).double()
+
+        def estimate(x: torch.Tensor) -> list[torch.Tensor]:
+            mask = masks.all_masks(model.num_features, 1)[:2]
+            sampler = estimators.ImportanceConditional(model, 8, generator=generator())
+            return [
+                torch.tensor(estimators.iwae(model, x, 9, generator=generator())),
+                torch.tensor(estimators.ais(model, x, 3, 4, generator=generator())),
+                sampler.log_conditional(x, mask),
+                estimators.at_mode(model, x, x > 2).mean,
+            ]
+
+        plain = estimate(x)
+        with torch.inference_mode():
+            for inside in (estimate(x), estimate(x.clone()), estimate(torch.ones_like(x))):
+                assert all(map(torch.equal, plain, inside))
+
+    def test_modes(self) -> None:
+        with torch.inference_mode():
+            start = torch.zeros(1, 1).double()
+            mode, precision = grids.find_modes(lambda z: -2 * (z - 3).square().sum(-1), start)
+        assert mode.item() == pytest.approx(3) and precision.item() == pytest.approx(4)
+
+    @pytest.mark.bad_input
+    def test_a_model_that_was_made_inside(self) -> None:
+        with torch.inference_mode():
+            model = random_bernoulli(4, 2, 9)
+            with pytest.raises(
+                ValueError, match=r"made inside torch\.inference_mode\(\) do not have"
+            ):
+                estimators.iwae(model, torch.ones(1, 4).double(), 9, generator=generator())

@@ -90,6 +90,21 @@ def test_score_divides_by_the_number_of_masked_coordinates() -> None:
     assert scores.mask_score(values[:, 0], mask).tolist() == [3.0, 5.0]
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("mask", "place"),
+    [
+        ([False, False], ""),
+        ([[True, False], [False, False]], r"\[1\]"),
+        ([[[True, False]], [[False, False]]], r"\[1, 0\]"),
+    ],
+)
+def test_a_mask_of_nothing_has_no_score(mask: list, place: str) -> None:
+    mask = torch.tensor(mask)
+    with pytest.raises(ValueError, match=f"^mask{place} masks nothing"):
+        scores.mask_score(torch.zeros(mask.shape), mask)
+
+
 def test_mean_by_size() -> None:
     values = torch.tensor([1.0, 3.0, 10.0])
     assert scores.mean_by_size(values, torch.tensor([1, 1, 3]), 3)[[1, 3]].tolist() == [2.0, 10.0]

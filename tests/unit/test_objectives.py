@@ -4,7 +4,8 @@ import pytest
 import torch
 from models import generator, random_ppca
 
-from mpt_lml import PPCA, curves, masks, objectives
+from mpt_lml import PPCA, curves, grids, masks, objectives
+from mpt_lml.models import vae
 
 EXACT = 1e-10
 NOISE = torch.tensor(0.3, dtype=torch.float64)
@@ -130,3 +131,63 @@ class TestRefused:
             objectives.exact(batch(), NOISE, torch.eye(6).double(), masks.FixedSize(7))
         with pytest.raises(ValueError, match=r"1\.\.6, got 7"):
             masks.stratified_masks(6, 6, masks.FixedSize(7), generator=generator())
+
+    @pytest.mark.parametrize("name", ["log_marginal", "sampled", "exact", "curve"])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_a_moment_that_is_none(self, name: str, dtype: torch.dtype) -> None:
+        more = {"sampled": [masks.all_masks(6, 2)], "exact": [masks.UniformSize()]}.get(name, [])
+
+        def value(moment: torch.Tensor) -> torch.Tensor:
+            call = getattr(objectives, name)
+            return call(batch().to(dtype), NOISE.to(dtype), moment.to(dtype), *more)
+
+        moment = torch.eye(6)
+        moment[0, 1] = 0.01
+        with pytest.raises(ValueError, match=r"moment and its transpose differ by 0\.01"):
+            value(moment)
+        moment = torch.eye(6)
+        moment[2, 2] = -0.01
+        with pytest.raises(ValueError, match=r"moment has the eigenvalue -0\.01"):
+            value(torch.stack([torch.eye(6), moment, torch.eye(6)]))
+        moment[2, 2] = torch.nan
+        with pytest.raises(ValueError, match=r"moment must be finite, but moment\[2, 2\] is nan"):
+            value(moment)
+
+    def test_rounding_is_no_reason(self) -> None:
+        """One datum of 200 coordinates: all but one eigenvalue are 0, some come out negative."""
+        x = 1e3 * torch.randn(1, 200, generator=generator())
+        moment = objectives.second_moment(x)
+        assert torch.linalg.eigvalsh(moment).min() < 0
+        for each in (moment, moment.double(), 0 * moment, 1e-30 * moment):
+            w, noise = torch.zeros(200, 1).to(each), torch.tensor(1.0).to(each)
+            assert objectives.log_marginal(w, noise, each).isfinite()
+
+    def test_pixels_that_are_neither_0_nor_1(self) -> None:
+        w, b, x = torch.zeros(1, 2, 1), torch.zeros(1, 2), torch.tensor([[0.0, 1.0], [1.0, 0.3]])
+        c, z = torch.zeros(1, 1), torch.zeros(1, 2, 1)
+        grid = grids.gauss_hermite(1, 3).to(w)
+        dense = vae.dense_parameters(2, [3], 1, generators=[generator()])
+        mask, draws = torch.tensor([[[True, False]]]), torch.zeros(2, 1, 2, 1)
+        whole = vae.dense_parameters(2, [3], 1, generators=[generator()], partial=True)
+        calls = {
+            "mixture": lambda x: objectives.mixture(w, b, x, None, grid),
+            "linear_elbo": lambda x: objectives.linear_elbo(w, b, w.mT, c, c, x, z),
+            "elbo": lambda x: objectives.elbo(dense, x, z, None),
+            "recursive": lambda x: objectives.recursive(
+                dense, x, mask.expand(1, 2, 2), draws, None
+            ),
+            "partial": lambda x: objectives.partial(whole, x, mask.expand(1, 2, 2), draws, None),
+        }
+        for name, call in calls.items():
+            assert call(x.round()).isfinite().all(), name
+            for value in (0.3, 7.0, torch.inf, torch.nan):
+                other = x.round()
+                other[1, 1] = value
+                with pytest.raises(ValueError, match=r"0 or 1 .* x\[1, 1\] is"):
+                    call(other)
+        assert objectives.elbo(dense, x, z, 0.5).isfinite()  # Gaussian: any number
+
+    def test_vmap(self) -> None:
+        value = torch.vmap(lambda w: objectives.log_marginal(w, NOISE, torch.eye(6).double()))
+        with pytest.raises(TypeError, match=r"loadings is inside torch\.vmap.* leading axis"):
+            value(batch())

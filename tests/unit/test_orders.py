@@ -140,7 +140,9 @@ class TestFromFunction:
             return (0.01 * torch.nn.functional.one_hot(x, 3)).log_softmax(dim=-1)
 
         model = FromFunction(leak, 4)
-        with pytest.raises(ValueError, match="log_values changes its answer .* reads what it scores"):
+        with pytest.raises(
+            ValueError, match="log_values changes its answer .* reads what it scores"
+        ):
             model.log_conditional(points(4, 3), masks.all_masks(4, 1))
         shown = FromFunction(lambda x, mask: leak(x.masked_fill(mask, 0), mask), 4)
         assert shown.log_conditional(points(4, 3), masks.all_masks(4, 1)).isfinite().all()
@@ -159,6 +161,14 @@ class TestFromFunction:
 
 
 class TestLogProbability:
+    def test_steps_are_named_by_any_number(self) -> None:
+        """Only their order counts, also where coordinates are shown together."""
+        model, x = inconsistent(), points(4, 3)[[5, 40]]
+        reveal = torch.tensor([[3, 0, 1, 2], [1, 0, 1, 0]])
+        far = torch.tensor([[10**12, 2, 30, 10**9], [10**15, 7, 10**15, 7]])
+        found = orders.log_probability(model, x, far)
+        assert torch.equal(found, orders.log_probability(model, x, reveal))
+
     def test_one_order_at_a_time(self) -> None:
         model, x = inconsistent(), points(4, 3)[[5, 40, 80]]
         reveal = orders.every(4)

@@ -206,6 +206,22 @@ class TestFewSizes:
             assert len(sizes) == len(weights) == count
             assert abs(weights.sum() - 200) < 1e-8
 
+    @pytest.mark.parametrize("rule", ["gauss-legendre", "clenshaw-curtis"])
+    @pytest.mark.parametrize("num_features", [9, 50, 400])
+    def test_no_weight_is_negative(self, num_features: int, rule: rates.Rule) -> None:
+        """Noise is multiplied by Σ|w|/D, which then is 1; and what a refusal names works."""
+        refused = 0
+        for count in range(1, min(num_features, 70) + 1):
+            try:
+                _, weights = rates.sizes_and_weights(num_features, count, rule)
+            except ValueError as error:
+                refused += 1
+                fewer = int(str(error).partition("num_sizes=")[2].partition(",")[0])
+                assert fewer < count
+                _, weights = rates.sizes_and_weights(num_features, fewer, rule)
+            assert abs(weights.abs().sum() / num_features - 1) < 1e-6
+        assert refused > 0 or num_features == 9
+
     @pytest.mark.parametrize("rule", ["trapezoid", "midpoint"])
     def test_all_sizes_are_the_sum(self, rule: rates.Rule) -> None:
         sizes, weights = rates.sizes_and_weights(9, 9, rule)
@@ -315,6 +331,14 @@ def test_learning_rate_and_the_excess_of_sgd() -> None:
     ("call", "message"),
     [
         (lambda: rates.sizes_and_weights(5, 6), r"num_sizes must be in 1..5, got 6"),
+        (
+            lambda: rates.sizes_and_weights(1000, 300),
+            r"num_sizes = 300 of D = 1000 .* up to 1\.16e\+05\. Use num_sizes=86, or rule='trapezoid'",
+        ),
+        (
+            lambda: rates.sizes_and_weights(100, 13, "clenshaw-curtis"),
+            r"clenshaw-curtis need the weight -0\.124: .* Use num_sizes=12,",
+        ),
         (
             lambda: rates.sizes_and_weights(5, 3, "simpson"),
             "rule must be 'midpoint' or .*'simpson'",

@@ -158,6 +158,10 @@ def probabilities(value: Tensor, positive: bool = False) -> Kind:
     return tensor(value, also=also)
 
 
+def zeros_and_ones(v: Tensor) -> bool:
+    return bool(((v == 0) | (v == 1)).all())
+
+
 def positive(v: Tensor) -> bool:
     return bool((v > 0).all())
 
@@ -504,9 +508,13 @@ def _curves() -> dict[str, Case]:
                 ),
                 passes_on=False,
             ),
-            # An empty mask has no score: NaN.
-            mask=tensor(torch.tensor([True, False, True]), lead=True).but(
-                value=lambda: torch.tensor([[True, False, True], [True, True, True]])
+            mask=mask(torch.tensor([True, False, True])).but(
+                legal=tensor(
+                    torch.tensor([True, False, True]),
+                    lead=True,
+                    also=lambda v: bool(v.any(dim=-1).all()),
+                ).legal,
+                value=lambda: torch.tensor([[True, False, True], [True, True, True]]),
             ),
         ),
         "scores.mean_by_size": case(
@@ -661,7 +669,15 @@ def _objectives() -> dict[str, Case]:
                 and bool((v.isnan() | (v > 0)).all())
             )
         ),
-        "moment": tensor(moment, nan=True, lead=True),
+        "moment": psd(moment).but(
+            legal=lambda v: (
+                tensor(moment, lead=True).legal(v)
+                and torch.allclose(v, v.mT, rtol=1e-6, atol=1e-12)
+                and bool(
+                    (torch.linalg.eigvalsh(v).amin(-1) >= -1e-7 * v.abs().amax((-2, -1))).all()
+                )
+            )
+        ),
     }
     few = mask(torch.tensor([True, False, True]), "").but(
         value=lambda: torch.tensor([[True, False, True], [True, True, True]]),
@@ -685,7 +701,7 @@ def _objectives() -> dict[str, Case]:
         "objectives.mixture": case(
             objectives.mixture,
             **each,
-            x=tensor(PIXELS, "0", nan=True),
+            x=tensor(PIXELS, "0", also=zeros_and_ones),
             mask=optional(mask(torch.tensor([[[True, False, True]]]), "1")),
             grid=instance(lambda: GRID, grids.Grid),
             block=flag(),
@@ -694,7 +710,7 @@ def _objectives() -> dict[str, Case]:
             objectives.linear_elbo,
             **each,
             **{k: tensor(v, nan=True) for k, v in zeros.items()},
-            x=tensor(PIXELS, nan=True),
+            x=tensor(PIXELS, also=zeros_and_ones),
             noise=tensor(torch.zeros(1, 3, 1).double(), nan=True),
         ),
     }

@@ -29,7 +29,7 @@ from mpt_lml.spec import require
 _SETS = PUBLISHED["images"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Images:
     """Images as rows: pixels in [0, 1], float64, and float32 for the color sets.
 

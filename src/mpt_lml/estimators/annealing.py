@@ -9,14 +9,21 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import objectives
-from mpt_lml.estimators.latent import from_prior, log_mean_weight, mean_over_data
+from mpt_lml.estimators.latent import (
+    from_prior,
+    log_mean_weight,
+    mean_over_data,
+    require_decoded,
+)
 from mpt_lml.models.vae import LatentVariableModel
+from mpt_lml.numerics import differentiable, without_inference
 from mpt_lml.results import Estimate
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_second_moment
 
 _Chains = tuple[Tensor, Tensor, Tensor]  # where they are, the log-likelihood there and its slope
 
 
+@differentiable()
 def ais(
     model: LatentVariableModel,
     x: Float[Tensor, "N D"],
@@ -29,7 +36,8 @@ def ais(
 
     Densities p(z) p(x | z)^β with β from 0 to 1 along a sigmoid, one Hamiltonian move of
     five leapfrogs at each (Wu et al. 2017), its step size by the acceptance of a datum's
-    chains. The value is a lower bound in expectation; the standard error is over chains.
+    chains. The value is a lower bound in expectation; the standard error is over chains. Raises
+    ``ValueError`` for a decoder that answers NaN.
 
     >>> model, g = BernoulliPCA(torch.zeros(3, 2)), torch.Generator().manual_seed(0)
     >>> ais(model, torch.ones(1, 3), 4, 5, generator=g)
@@ -38,11 +46,14 @@ def ais(
     require(locals(), "model LatentVariableModel, x data, generator")
     require(locals(), "num_chains 2.., num_temperatures 2..")
 
+    x = without_inference(x)
+
     def log_likelihood(z: Tensor) -> Tensor:
         return model.log_joint(x, z) - model.log_prior(z)
 
     z = from_prior(model, x, None).sample(num_chains, generator=generator)
     state, step = _with_slope(log_likelihood, z), torch.full_like(z[:1, :, :1], 0.2)
+    require_decoded("log p(x | z) at draws from the prior", state[1])
     log_weight = torch.zeros_like(state[1])
     raw = torch.linspace(-4, 4, num_temperatures, dtype=torch.float64).sigmoid()
     betas = ((raw - raw[0]) / (raw[-1] - raw[0])).tolist()
@@ -54,6 +65,7 @@ def ais(
     return mean_over_data(log_weight)
 
 
+@differentiable()
 def annealed_evidence(
     second_moment: Float[Tensor, "B D D"],
     num_data: int,
@@ -83,9 +95,8 @@ def annealed_evidence(
     require(locals(), "num_data 1.., latent_dim 0.., noise_variance (0,inf), generator")
     require(locals(), "num_chains 2.., num_steps 1..")
     require(locals(), "second_moment B D D, backward_from? B D k", k=latent_dim)
-    skew, least = second_moment - second_moment.mT, torch.linalg.eigvalsh(second_moment).min()
-    if max(skew.abs().max(), -least) > 1e-6 * second_moment.abs().max():
-        raise ValueError("second_moment must be XᵀX/N, symmetric without negative eigenvalues.")
+    require_second_moment("second_moment", second_moment)
+    second_moment = without_inference(second_moment)
     noise, shape = second_moment.new_tensor(noise_variance), (second_moment.shape[-1], latent_dim)
 
     def log_likelihood(at: Tensor) -> Tensor:

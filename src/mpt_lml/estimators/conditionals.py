@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.estimators.latent import ProposalRule, at_mode
+from mpt_lml.estimators.latent import ProposalRule, at_mode, require_decoded, require_encoded
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.vae import VAE, LatentVariableModel
 from mpt_lml.spec import require
@@ -55,8 +55,10 @@ class ImportanceConditional(_EstimatedConditional):
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         q = self.proposal(self.model, x, ~mask)
         require({"proposal()": q}, "proposal() GaussianProposal")
+        q.require_finite()
         z = q.sample(self.num_samples, generator=self.generator)
         factors = self.model.log_factors(x, z)
+        require_decoded("log p(x_j | z) at draws from the proposal", factors)
         joint = self.model.log_prior(z) + factors.where(~mask, 0.0).sum(dim=-1)
         weight = (joint - q.log_density(z)).log_softmax(dim=0)
         return (weight[..., None] + factors).logsumexp(dim=0)
@@ -94,6 +96,7 @@ class GibbsConditional(_EstimatedConditional):
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         fill = self.model.decode(x.new_zeros(1, self.model.latent_dim))
+        require_decoded("the decoder's output at z = 0", fill)
         filled = torch.where(mask, fill, x).expand(self.num_chains, -1, -1)
         z = None
         kept: list[Tensor] = []
@@ -104,6 +107,7 @@ class GibbsConditional(_EstimatedConditional):
             if step >= self.num_steps // 2:
                 kept.append(self.model.log_factors(x, z))
         factors = torch.stack(kept).flatten(0, 1)
+        require_decoded("log p(x_j | z) along the chain", factors)
         return factors.logsumexp(dim=0) - math.log(len(factors))
 
     def _latent(
@@ -111,6 +115,7 @@ class GibbsConditional(_EstimatedConditional):
     ) -> Float[Tensor, "C N K"]:
         """The next z: the encoder's, or the old one where that is rejected."""
         mean, variance = self.model.encode(filled)
+        require_encoded(mean, variance)
         noise = torch.randn(mean.shape, generator=self.generator, dtype=mean.dtype)
         proposed = mean + variance.sqrt() * noise
         if not self.corrected or z is None:

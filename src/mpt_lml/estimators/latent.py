@@ -11,13 +11,13 @@ from torch import Tensor
 
 from mpt_lml import grids
 from mpt_lml.models.vae import VAE, LatentVariableModel
-from mpt_lml.numerics import LOG_2PI, chunks
+from mpt_lml.numerics import LOG_2PI, chunks, differentiable, without_inference
 from mpt_lml.results import Estimate
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_entries, require_finite
 from mpt_lml.verdicts import mean_and_error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GaussianProposal:
     """N(mean, factor factorᵀ) of z for every datum, (N, K) and (N, K, K): where to look for p(z | x).
 
@@ -31,6 +31,11 @@ class GaussianProposal:
 
     def __post_init__(self) -> None:
         require(vars(self), "mean N K, factor N K K, prior_share [0,1)", finite=False)
+
+    def require_finite(self) -> None:
+        """Raise ``ValueError`` for a mean or a factor that is not finite."""
+        require_finite("the proposal's mean", self.mean.detach())
+        require_finite("the proposal's factor", self.factor.detach())
 
     def sample(self, num_samples: int, *, generator: torch.Generator) -> Float[Tensor, "S N K"]:
         require(locals(), "num_samples 1.., generator")
@@ -53,6 +58,26 @@ class GaussianProposal:
         prior = -0.5 * z.square().sum(dim=-1) - constant
         share = math.log1p(-self.prior_share), math.log(self.prior_share)
         return torch.logaddexp(own + share[0], prior + share[1])
+
+
+def require_decoded(what: str, value: Tensor) -> None:
+    """Refuse NaN in ``what`` a model says at finite z: its decoder's, as data are checked before."""
+    lost = int(value.isnan().sum())
+    if lost:
+        raise ValueError(
+            f"{what} is NaN in {lost} of {value.numel()} places: the model's decoder overflows, or its "
+            "weights are NaN. Look at what it returns."
+        )
+
+
+def require_encoded(mean: Tensor, variance: Tensor) -> None:
+    """Refuse what is no normal distribution of z: an encoder's mean and variance."""
+    remedy = "Look at its weights, or use estimators.at_mode, which needs no encoder."
+    mean, variance = mean.detach(), variance.detach()
+    require_entries("the encoder's mean", mean, ~mean.isfinite(), "finite", remedy)
+    bad = (variance == 0) | ~variance.isfinite()
+    legal = "finite and > 0 (the encoder returns its logarithm)"
+    require_entries("the encoder's variance", variance, bad, legal, remedy)
 
 
 _Data = Float[Tensor, "N D"]
@@ -87,11 +112,14 @@ def from_encoder(model: LatentVariableModel, x: _Data, observed: _Observed) -> G
         raise TypeError(f"{type(model).__name__} has no encoder; use at_mode or from_prior.")
     if observed is not None:
         fill = model.decode(x.new_zeros(1, model.latent_dim)).detach()
+        require_decoded("the decoder's output at z = 0", fill)
         x = torch.where(observed, x, fill)
     mean, variance = model.encode(x)
+    require_encoded(mean, variance)
     return GaussianProposal(mean, torch.diag_embed(variance.sqrt()))
 
 
+@differentiable()
 def at_mode(model: LatentVariableModel, x: _Data, observed: _Observed) -> GaussianProposal:
     """The normal at the mode of p(z | x_R) with its curvature, 1.2 times as wide.
 
@@ -103,11 +131,15 @@ def at_mode(model: LatentVariableModel, x: _Data, observed: _Observed) -> Gaussi
     tensor([[0., 0.]])
     """
     require(locals(), _SPEC)
+    x = without_inference(x)
+    observed = None if observed is None else without_inference(observed)
     start = x.new_zeros(len(x), model.latent_dim)
-    if isinstance(model, VAE):
-        with torch.no_grad():
+    with torch.no_grad():
+        log_joint_at_start = model.log_joint(x, start, observed)
+        require_decoded("log p(x, z) at z = 0", log_joint_at_start)
+        if isinstance(model, VAE):
             mean = from_encoder(model, x, observed).mean
-            better = model.log_joint(x, mean, observed) > model.log_joint(x, start, observed)
+            better = model.log_joint(x, mean, observed) > log_joint_at_start
             start = torch.where(better[:, None], mean, start)
     joint = partial(model.log_joint, x, observed=observed)
     mode, precision = grids.find_modes(joint, start, tolerance=1e-4, accepted=0.1)
@@ -125,6 +157,8 @@ def log_weights(
 ) -> Float[Tensor, "S N"]:
     """log p(x, z_s) − log q(z_s) for z_s ~ q, nats, (S, N), in bounded memory.
 
+    Raises ``ValueError`` for a ``proposal`` that is not finite and for a decoder that answers NaN.
+
     >>> model, x = BernoulliPCA(torch.zeros(3, 2)), torch.ones(1, 3)
     >>> log_weights(model, x, from_prior(model, x, None), 2, generator=torch.Generator()).exp()
     tensor([[0.1250],
@@ -132,10 +166,13 @@ def log_weights(
     """
     require(locals(), "model LatentVariableModel, x data, num_samples 1.., generator")
     require(locals(), "proposal GaussianProposal")
+    proposal.require_finite()
     parts = []
     for rows in chunks(num_samples, x.element_size() * x.numel() * 6):
         z = proposal.sample(rows.stop - rows.start, generator=generator)
-        parts.append(model.log_joint(x, z) - proposal.log_density(z))
+        log_joint = model.log_joint(x, z)
+        require_decoded("log p(x, z) at draws from the proposal", log_joint)
+        parts.append(log_joint - proposal.log_density(z))
     return torch.cat(parts)
 
 
@@ -165,7 +202,8 @@ def iwae(
     Burda et al. 2016, Eq. 8. In expectation a lower bound of log p(x) that rises with S; for weights
     of finite variance the bias is −Var(w)/(2 S E[w]²) + O(1/S²) a datum. The standard error, over z, is
     that of the weights' mean by the delta method and says nothing about a bias. ``proposal`` is
-    :func:`at_mode`, :func:`from_encoder` (what Burda et al. use) or :func:`from_prior`.
+    :func:`at_mode`, :func:`from_encoder` (what Burda et al. use) or :func:`from_prior`. Raises
+    ``ValueError`` for an encoder or a ``proposal`` that is not finite and a decoder that answers NaN.
 
     >>> model, g = BernoulliPCA(torch.zeros(3, 2)), torch.Generator().manual_seed(0)
     >>> iwae(model, torch.ones(1, 3), 50, generator=g, proposal=from_prior)

@@ -22,7 +22,7 @@ from mpt_lml.results import History
 DRAWS = ("paper", "model")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
     """Data with the loadings they were drawn from and those of the greatest LML, σ² and μ known."""
 

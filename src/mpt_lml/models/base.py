@@ -182,7 +182,9 @@ def require_log_probabilities(name: str, function: _Function, x: Tensor, mask: T
         )
     num_values = values.shape[-1]
     others = torch.where(mask, (x + 1) % num_values, x)
-    if not torch.allclose(function(others, mask).double(), values, rtol=0, atol=1e-4, equal_nan=True):
+    if not torch.allclose(
+        function(others, mask).double(), values, rtol=0, atol=1e-4, equal_nan=True
+    ):
         raise ValueError(
             f"{name} changes its answer when what is hidden is replaced: it reads what it scores (or "
             "is random: call eval()). Where mask is True, show it a mask token or anything constant."

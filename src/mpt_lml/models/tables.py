@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mpt_lml import masks, spec
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.spec import require, require_values
+from mpt_lml.spec import require, require_enumerable, require_values
 
 
 @final
@@ -40,9 +40,14 @@ class JointTable(TractableModel):
 
     @classmethod
     def random(cls, sizes: tuple[int, ...], *, generator: torch.Generator) -> "JointTable":
-        """A table drawn uniformly from the simplex; ``sizes`` = (V_1, ..., V_D)."""
+        """A table drawn uniformly from the simplex; ``sizes`` = (V_1, ..., V_D).
+
+        Raises ``ValueError`` for a table of more than 2^18 entries.
+        """
         require(locals(), "sizes Sequence, generator")
         require({"sizes": sizes or [0]}, "sizes* 1..")
+        what = f"the entries of a table of sizes {tuple(sizes)}"
+        require_enumerable(what, math.prod(sizes), "a model that is no table, such as HMM")
         weights = torch.empty(*sizes, dtype=torch.float64).exponential_(generator=generator)
         return cls(weights / weights.sum())
 

@@ -12,7 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI, log_likelihood
-from mpt_lml.spec import require, require_answer, require_binary, require_dtype
+from mpt_lml.spec import (
+    require,
+    require_answer,
+    require_binary,
+    require_dtype,
+    require_entries,
+)
 
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
 Decoder = Callable[[Tensor], Tensor]
@@ -46,9 +52,15 @@ class LatentVariableModel(ABC):
         return log_likelihood(x, self._decoded(z), self.noise_variance)
 
     def log_table(self, x: Tensor, nodes: Float[Tensor, "G K"]) -> Float[Tensor, "G N D"]:
-        """log p(x_d | z_g), nats, (G, N, D); every node is decoded once, whatever N."""
+        """log p(x_d | z_g), nats, (G, N, D); every node is decoded once, whatever N.
+
+        Raises ``ValueError`` for a decoder that is not finite at a node.
+        """
         require(locals(), "x N D, nodes G K", finite=False, D=self.num_features)
-        return log_likelihood(x, self._decoded(nodes)[:, None, :], self.noise_variance)
+        output = self._decoded(nodes)
+        bad, remedy = ~output.detach().isfinite(), "Look at its weights."
+        require_entries("the decoder's output at the nodes", output.detach(), bad, "finite", remedy)
+        return log_likelihood(x, output[:, None, :], self.noise_variance)
 
     def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
         """One x ~ p(x | z) for every z (..., K), (..., D)."""

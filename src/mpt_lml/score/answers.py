@@ -18,7 +18,7 @@ from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AnswerScores:
     """Log-scores of up to O options for each of N prompts, nats; nan where a prompt has fewer.
 

@@ -18,7 +18,7 @@ PART_TOKENS = 2**18
 """Tokens that go through the model for a part of a long run, which is kept."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Blocks:
     """All k! orders where these take fewer masks than S = ``num_orders`` drawn ones.
 

@@ -23,7 +23,7 @@ PAPER_UNIT = 0.01 * 512 * 99
 """The paper's area of a curve that is 1 everywhere: 512 · 0.01 · Σ over 1, ..., 99 %."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SentenceCurves:
     """Scores of every sentence, repeat and rate, with a control variate for each.
 

@@ -27,7 +27,7 @@ PART_IMAGES = 256
 """Images of a part of a long run, which is kept."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageScores:
     """Scores of N images of D patches with d pixels each, channels counted; float64.
 

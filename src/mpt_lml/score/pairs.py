@@ -16,7 +16,7 @@ from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PairScores:
     """Log-ratios of N pairs of texts, every Tensor (N,); nan for those that are not comparable.
 

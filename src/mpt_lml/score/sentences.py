@@ -22,7 +22,7 @@ _NATS_TO_BITS = -1.0 / math.log(2.0)
 Unit = Literal["sentence", "token", "character", "byte"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SentenceScores:
     """Scores of N texts in nats, every field (N,): float64, or counts.
 

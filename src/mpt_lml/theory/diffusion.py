@@ -128,12 +128,11 @@ def sample(
     require_reveal(reveal, model.num_features)
     x = torch.zeros_like(reveal)
     total = torch.zeros(len(reveal), dtype=torch.float64)
-    for step in range(int(reveal.max()) + 1):
+    for step in reveal.unique().tolist():
         now = reveal == step
         active = now.any(dim=1)
-        if active.any():
-            values = model.log_values(x[active], reveal[active] >= step)[now[active]]
-            x[now] = torch.multinomial(values.exp(), 1, generator=generator)[:, 0]
-            said = values.gather(1, x[now][:, None])[:, 0].to(total)
-            total.index_add_(0, now.nonzero()[:, 0], said)
+        values = model.log_values(x[active], reveal[active] >= step)[now[active]]
+        x[now] = torch.multinomial(values.exp(), 1, generator=generator)[:, 0]
+        said = values.gather(1, x[now][:, None])[:, 0].to(total)
+        total.index_add_(0, now.nonzero()[:, 0], said)
     return x, total

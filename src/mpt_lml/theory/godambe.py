@@ -22,7 +22,7 @@ __all__ = ["GaussianFamily", "Godambe"]
 MAX_FEATURES = 12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GaussianFamily:
     """A point of a family N(0, Σ(θ)) and its tangent space.
 
@@ -98,7 +98,7 @@ class GaussianFamily:
         return 2.0 * product @ (self.covariance @ other).flatten(-2).mT
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Godambe:
     """Information H J⁻¹ H of masked scores, for S mask sizes and Q parameters, nats per datum.
 
@@ -195,6 +195,7 @@ class Godambe:
 
         The gradient of D·s(A) is multiplied by ``weights`` of its size; left out, by 1/(D ν(M)):
         then the objective is the LML over the sizes of ν, and all D sizes must be there.
+        Raises ``ValueError`` where a size has probability 0 and no weights are given.
         """
         given = vars(self) | {"probabilities": probabilities, "weights": weights}
         require(given, "sensitivity S Q Q, probabilities ... S, weights? ... S")
@@ -203,7 +204,13 @@ class Godambe:
             raise ValueError(f"probabilities must be >= 0 and sum to 1, got {probabilities}.")
         require_count("masks_per_datum", masks_per_datum, 1)
         if weights is None:
-            weights = (1.0 / probabilities).where(probabilities > 0, 0.0) / probabilities.shape[-1]
+            if (probabilities == 0).any():
+                raise ValueError(
+                    "probabilities must be positive where no weights are given, for they are then "
+                    f"1/(D ν(M)), got {probabilities.tolist()}. Give weights, such as "
+                    "torch.ones_like(probabilities)."
+                )
+            weights = 1.0 / (probabilities * probabilities.shape[-1])
         share = probabilities * weights
         sensitivity = torch.einsum("...m,mpq->...pq", share, self.sensitivity)
         variability = torch.einsum("...m,mpq->...pq", share * weights, self.one_mask)

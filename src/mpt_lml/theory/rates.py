@@ -172,7 +172,12 @@ def sizes_and_weights(
 
     The nodes of ``rule`` on [½, D + ½] are rounded to whole sizes (equal ones become one).
     ``midpoint`` has equal weights, the trapezoid straight lines; the other rules sum polynomials of
-    degree below L exactly over M = 1..D. Raises ``ValueError`` for another rule.
+    degree below L exactly over M = 1..D.
+
+    The noise of sampled scores is multiplied by up to Σ|w|/D, which is 1 where all weights are
+    positive. Through nodes that are nearly as close as whole sizes are, a polynomial swings: beyond
+    about 2.8 √D of them, here and there before, weights turn negative, and soon are larger than D.
+    Raises ``ValueError`` there, with a number of sizes that works, and for another rule.
 
     >>> sizes, weights = sizes_and_weights(200, 3)
     >>> sizes.tolist(), round(weights.sum().item(), 9)
@@ -180,6 +185,37 @@ def sizes_and_weights(
     """
     require(locals(), "num_features 1.., rule midpoint|trapezoid|gauss-legendre|clenshaw-curtis")
     require_count("num_sizes", num_sizes, 1, num_features)
+    sizes, weights = _sizes_and_weights(num_features, num_sizes, rule)
+    if _has_negative(weights):
+        fewer = _largest_below(num_features, num_sizes, rule)
+        raise ValueError(
+            f"num_sizes = {num_sizes} of D = {num_features} by {rule} need the weight "
+            f"{weights.min():.3g}: noise would be multiplied by up to "
+            f"{np.abs(weights).sum() / num_features:.3g}. Use num_sizes={fewer}, or rule='trapezoid'."
+        )
+    return torch.from_numpy(sizes), torch.from_numpy(weights)
+
+
+def _has_negative(weights: np.ndarray) -> bool:
+    return bool(weights.min() < -1e-9 * weights.sum())
+
+
+def _largest_below(num_features: int, num_sizes: int, rule: Rule) -> int:
+    """The largest number of sizes below ``num_sizes`` that needs no negative weight.
+
+    Of many sizes none above 2.8 √D is tried: it would take long and hardly ever work. A single size
+    always does.
+    """
+    most = max(30, int(2.8 * num_features**0.5))
+    for fewer in range(min(num_sizes - 1, most), 1, -1):
+        if not _has_negative(_sizes_and_weights(num_features, fewer, rule)[1]):
+            return fewer
+    return 1
+
+
+def _sizes_and_weights(
+    num_features: int, num_sizes: int, rule: Rule
+) -> tuple[np.ndarray, np.ndarray]:
     step = np.linspace(0.0, 1.0, num_sizes) if num_sizes > 1 else np.array([0.5])
     nodes = {
         "midpoint": (2.0 * np.arange(num_sizes) + 1.0) / num_sizes - 1.0,
@@ -199,4 +235,4 @@ def sizes_and_weights(
             for m in (sizes, np.arange(1, num_features + 1))
         )
         weights = np.linalg.solve(few.T, every.sum(axis=0))
-    return torch.from_numpy(sizes), torch.from_numpy(weights)
+    return sizes, weights
