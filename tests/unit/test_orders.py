@@ -168,6 +168,10 @@ class TestLogProbability:
         far = torch.tensor([[10**12, 2, 30, 10**9], [10**15, 7, 10**15, 7]])
         found = orders.log_probability(model, x, far)
         assert torch.equal(found, orders.log_probability(model, x, reveal))
+        hidden = torch.tensor([[True, True, True, True], [True, False, True, False]])
+        first, second = model.log_conditional(x, hidden)
+        together = first[:, [1, 3]].sum(dim=1) + second[:, [0, 2]].sum(dim=1)
+        torch.testing.assert_close(found[1], together)
 
     def test_one_order_at_a_time(self) -> None:
         model, x = inconsistent(), points(4, 3)[[5, 40, 80]]
