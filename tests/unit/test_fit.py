@@ -9,7 +9,7 @@ import pytest
 import torch
 from models import generator, random_ppca
 
-from mpt_lml import fit, masks, objectives
+from mpt_lml import files, fit, masks, objectives
 from mpt_lml.results import History
 
 NOISE = torch.tensor(0.3, dtype=torch.float64)
@@ -161,6 +161,11 @@ def test_settings_of_any_plain_kind_are_equal_to_themselves(tmp_path: Path, sett
     checkpoint = fit.Checkpoint(tmp_path / "run", settings)
     whole = run(checkpoint=checkpoint)
     assert same(run(checkpoint=checkpoint), whole)
+
+
+def test_a_set_has_one_order() -> None:
+    """Of its own it has another one each time a program runs."""
+    assert files.plain("names", {"b", "a", "c"}) == ["a", "b", "c"]
 
 
 def test_a_long_tensor_is_compared_whole(tmp_path: Path) -> None:
