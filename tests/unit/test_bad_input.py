@@ -217,7 +217,7 @@ CASES = {
     "nothing like an experiment": (
         lambda: base.find("zzz"),
         base.UnknownExperimentError,
-        "There are: bert-curve, curve-shape, figure-1-center",
+        "There are: bert-curve, curve-shape, digits-training",
     ),
     "an unknown preset": (
         lambda: base.run("table-1", "fast"),

@@ -79,7 +79,7 @@ bert.sentences = some_lines
 os.environ["MPT_LML_BERT"] = {folder!r}
 show("folder")
 del os.environ["MPT_LML_BERT"]
-urlopen(os.environ["HF_ENDPOINT"] + "/api/models/{name}/tree/{revision}")  # from here on it is asked
+urlopen(os.environ["HF_ENDPOINT"] + "/api/models/{name}/revision/{revision}")  # from here on it is asked
 checkpoints.gpu = lambda: torch.device("cpu")
 show("live")
 """
@@ -141,7 +141,7 @@ def test_a_folder_runs_on_any_device(shown) -> None:
     printed, asked, _ = shown
     assert printed["folder"].count("run again: -") == 1
     assert "not run here" not in printed["folder"]
-    assert asked[0] == f"GET /api/models/{BERT_BASE}/tree/{PINNED[BERT_BASE]}"  # not before that
+    assert asked[0] == f"GET /api/models/{BERT_BASE}/revision/{PINNED[BERT_BASE]}"  # not before that
 
 
 def live(**settings: object) -> dict[str, torch.Tensor]:

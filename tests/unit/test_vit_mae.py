@@ -400,8 +400,6 @@ class TestLoading:
             networks.load_network("somebody/mae")
 
     def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def offline(*args: object, **options: object) -> None:
-            raise OSError("we couldn't connect")
-
-        monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", offline)
+        unreachable = OSError("we couldn't connect")
+        monkeypatch.setattr(checkpoints, "fetch", lambda *_: unreachable)
         self.refused(checkpoints.VIT_MAE_BASE, "we couldn't connect.*save_pretrained.*small_mae")
