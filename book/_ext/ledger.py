@@ -1,9 +1,9 @@
 """Sphinx directives that turn ``book/ledger.json`` and ``book/results/*.json`` into tables.
 
-``{ledger}``             the paper's entries, those of one ``:chapter:`` or ``:verdict:``
+``{ledger}``             the paper's entries, those of one ``:chapter:``, ``:verdict:``, ``:group:``
 ``{ledger-findings}``    what this book states beyond the paper
 ``{ledger-read}``        claims of the paper that no run can judge
-``{ledger-summary}``     how many of the paper's entries have which verdict
+``{ledger-summary}``     how many of the paper's entries have which verdict, and rules of what date
 ``{stored-results}``     the full-scale runs the book carries, with where they came from
 ``{measured}`ID` ``         a measured value in a sentence, ± its standard error; ``ID %`` in percent
 ``{build-environment}``  versions and hardware this build ran on
@@ -33,14 +33,26 @@ from mpt_lml.files import provenance, versions
 
 LEDGER, RESULTS = "book/ledger.json", "book/results"
 SCHEMA = json.loads(Path(__file__).with_name("ledger_schema.json").read_text(encoding="utf-8"))
-KINDS = ("equation", "figure", "table", "claim")
 VERDICTS = {
     "confirmed": "holds as printed, by the rule beside it",
     "corrected": "holds after a repair, which the chapter proves and runs",
     "refuted": "does not hold; the chapter shows where",
     "undecided": "was run, and the error bars leave it open",
+    "illustration": "a theorem settles it; the run shows how large it is",
     "not-reproducible": "settings or code are not published",
     "needs-weights": "needs a model that has to be downloaded first",
+}
+RULE_KNOWN = {
+    "before": "Rule written before the number was known.",
+    "partly": "Rule written before the number was known, but after a related one.",
+    "after": "Rule written after the number, or its outcome, was known.",
+}
+# Entries that are one thing seen several times, or nothing that the published paper prints.
+GROUPS = {
+    "digits": "digits cut instead of rounded",
+    "index": "one slip of an index",
+    "formula": "one formula printed twice",
+    "withdrawn": "withdrawn by the authors",
 }
 
 
@@ -62,12 +74,34 @@ def read_ledger(path: Path) -> SimpleNamespace:
     for name, times in Counter(e.id for e in (*ledger.paper, *ledger.findings)).items():
         if times > 1:
             raise ExtensionError(f"{path}: entry {name!r}: the id stands twice")
-    for entry in (entry for entry in ledger.paper if entry.measured is not None):
+    every = {entry.id: entry for entry in (*ledger.paper, *ledger.findings)}
+    for entry in (entry for entry in ledger.paper if entry.rule is not None):
+        entry.rejected = rejected(entry, every, f"{path}: entry {entry.id!r}")
+    judged = (each for each in ledger.paper if each.rule and each.measured is not None)
+    for entry in judged:
         says = rules.decide(entry.rule, entry.measured, entry.standard_error, entry.published)
         if entry.verdict != says:
             problem = f"verdict is {entry.verdict!r}, and its rule says {says!r}"
             raise ExtensionError(f"{path}: entry {entry.id!r}: {problem}")
     return ledger
+
+
+def rejected(
+    entry: SimpleNamespace, every: dict[str, SimpleNamespace], where: str
+) -> SimpleNamespace:
+    """The outcome that the rule of ``entry`` rejects; an error if the rule does not reject it."""
+    named = entry.would_reject.get("entry")
+    if named is not None and (named not in every or every[named].measured is None):
+        raise ExtensionError(f"{where}: would_reject names {named!r}, which is not measured")
+    if named is None:
+        value, error, unit = entry.would_reject["value"], None, entry.unit
+    else:
+        other = every[named]
+        value, error, unit = other.measured, other.standard_error, other.unit
+    says = rules.decide(entry.rule, value, error, entry.published)
+    if says != entry.rule["otherwise"]:
+        raise ExtensionError(f"{where}: would_reject is {value:g}, of which the rule says {says!r}")
+    return SimpleNamespace(measured=value, standard_error=error, unit=unit)
 
 
 def format_number(value: float | None, digits: str = ".4g") -> str:
@@ -90,6 +124,22 @@ def format_measured(entry: SimpleNamespace) -> str:
         return format_number(entry.measured, ".6g" if printed else ".4g") + unit
     digits = max(0, 1 - math.floor(math.log10(error)))
     return f"{format_number(entry.measured, f'.{digits}f')} ± {error:.{digits}f}{unit}"
+
+
+def describe_rule(entry: SimpleNamespace) -> list[str]:
+    """The rule of an entry of the paper, how tight it is, what it rejects, and when it was written."""
+    if entry.rule is None:
+        return []
+    said = [rules.in_words(entry.rule, entry.published, entry.unit)]
+    if entry.measured is not None:
+        numbers = entry.measured, entry.standard_error, entry.published
+        least = rules.smallest_margin(entry.rule, *numbers)
+        if least is not None:
+            said.append(f"The smallest margin that confirms is {format_number(least, '.3g')}.")
+    rejected = format_measured(entry.rejected)
+    said.append(f"It rejects {entry.would_reject['outcome']}: {rejected}.")
+    said.append(RULE_KNOWN[entry.rule_known])
+    return said
 
 
 def paragraph(child: nodes.Node | str, *classes: str) -> nodes.paragraph:
@@ -149,18 +199,22 @@ class Table(SphinxDirective):
 
 
 class LedgerTable(Table):
-    option_spec: ClassVar[dict[str, Any]] = {"chapter": str.split, "verdict": str.split}
+    option_spec: ClassVar[dict[str, Any]] = {
+        "chapter": str.split,
+        "verdict": str.split,
+        "group": str.split,  # "none": entries of no group
+    }
 
     def rows(self) -> Iterator[dict[str, Any]]:
         entries = self.ledger().paper
         for option, wanted in self.options.items():
-            entries = [entry for entry in entries if getattr(entry, option) in wanted]
+            entries = [each for each in entries if (getattr(each, option) or "none") in wanted]
         if not entries:
             raise self.error(f"no entry of the ledger has {self.options}")
         printed = any(entry.published is not None for entry in entries)
         for entry in entries:
             scripts = f"Scripts: {entry.scripts}" if entry.scripts else ""
-            rule = rules.in_words(entry.rule, entry.published, entry.unit) if entry.rule else ""
+            rule = " ".join(describe_rule(entry))
             yield {
                 "id": entry.id,
                 "In the paper": entry.place,
@@ -193,10 +247,17 @@ class LedgerRead(Table):
 class LedgerSummary(Table):
     def rows(self) -> Iterator[dict[str, Any]]:
         for verdict, meaning in VERDICTS.items():
-            kinds = [entry.kind for entry in self.ledger().paper if entry.verdict == verdict]
-            counts = {f"{kind.capitalize()}s": str(kinds.count(kind)) for kind in KINDS}
-            named = {"Verdict": badge(verdict), "Meaning": meaning}
-            yield {**named, **counts, "All": str(len(kinds))}
+            found = [entry for entry in self.ledger().paper if entry.verdict == verdict]
+            times = Counter(entry.rule_known for entry in found)
+            same = Counter(entry.group for entry in found)
+            apart = [f"{same[group]} {what}" for group, what in GROUPS.items() if same[group]]
+            yield {
+                "Verdict": badge(verdict),
+                "Meaning": meaning,
+                "Entries": str(len(found)),
+                "Of these": ", ".join(apart) or "–",
+                **{f"Rule {known}": str(times[known]) for known in RULE_KNOWN},
+            }
 
 
 class StoredResults(Table):

@@ -77,6 +77,8 @@ def _entry(**changes):
         "says": "One thing equals another.",
         "scripts": "",
         "rule": {"test": "within", "margin": 1e-10, "otherwise": "refuted"},
+        "rule_known": "after",
+        "would_reject": {"outcome": "a table with a slip", "value": 0.5},
         "chapter": "book/01-first",
         "command": "mpt-lml run identity",
         "published": None,
@@ -84,6 +86,7 @@ def _entry(**changes):
         "standard_error": None,
         "unit": "nats",
         "verdict": "confirmed",
+        "group": "",
         "note": "",
     }
     return {**entry, **changes}

@@ -94,8 +94,8 @@ class CurveShape(Experiment, name="curve-shape", cost="about 2 min", gpu=False):
             of = partial(dense_curve, model, num_masks=num_masks)
             return {draw: of(each, generator=seeded(seed)) for draw, each in moments.items()}
 
-        def exponential(score: Tensor) -> Tensor:
-            return torch.stack([exponential_residual(row) for row in score])
+        def exponential(score: Tensor, decaying: bool = False) -> Tensor:
+            return torch.stack([exponential_residual(row, decaying=decaying) for row in score])
 
         def closed(latent_dim: int, score: Tensor) -> Tensor:
             off = score - random_loadings_curve(self.num_features, latent_dim, NOISE_VARIANCE)
@@ -105,8 +105,14 @@ class CurveShape(Experiment, name="curve-shape", cost="about 2 min", gpu=False):
         low, high = (bench.stack(partial(smooth, *of), self.seeds, "truth") for of in self.panels)
         findings = {
             "claim-tail-90": fall_beyond(low["paper"], 0.9),
-            "claim-exponential": exponential(low["paper"]),
+            "tail-90/k50": fall_beyond(high["paper"], 0.9),
+            "tail-85/k50": fall_beyond(high["paper"], 0.85),
+            "claim-exponential": exponential(low["paper"], decaying=True),
+            "exponential-residual": exponential(low["paper"]),
             "claim-decay-50": rate_of_fall(high["paper"], 0.05),
+            "decay-begins/2": rate_of_fall(high["paper"], 0.02),
+            "decay-begins/10": rate_of_fall(high["paper"], 0.10),
+            "decay-begins/20": rate_of_fall(high["paper"], 0.20),
             "steepest-rate-k-50": (high["paper"].diff(dim=1).argmin(dim=1) + 1) / self.num_features,
             "closed-form-residual": closed(few, low["model"]),
             "closed-form-residual-k-50": closed(many, high["model"]),
@@ -130,15 +136,36 @@ def rate_of_fall(score: Float[Tensor, "B D"], share: float) -> Float[Tensor, " B
     return ((fallen >= share).int().argmax(dim=1) + 1).to(score.dtype) / size
 
 
-def exponential_residual(score: Float[Tensor, " D"]) -> Float[Tensor, ""]:
+def unlike(first: Float[Tensor, "*#B R"], second: Float[Tensor, "*#B R"]) -> Float[Tensor, "*#B"]:
+    """How far two curves at the same rates differ in shape, as a share of the fall.
+
+    Each is shifted and scaled so that it falls from 1 at the first rate to 0 at the last; the largest
+    distance counts. Two straight lines have 0, whatever their slopes.
+
+    >>> line, bend = torch.tensor([4.0, 3.0, 2.0]), torch.tensor([1.0, 1.0, 0.0])
+    >>> unlike(line, bend).item()
+    0.5
+    """
+    first, second = (
+        (curve - curve[..., -1:]) / (curve[..., :1] - curve[..., -1:]) for curve in (first, second)
+    )
+    return (first - second).abs().amax(dim=-1)
+
+
+def exponential_residual(
+    score: Float[Tensor, " D"], *, decaying: bool = False
+) -> Float[Tensor, ""]:
     """How far the nearest exponential a + b exp(c M/D) stays from a curve, as a share of its range.
 
     For each of 400 constants c from −100 to 100 (the smallest are nearly straight lines) a and b are
     fitted by least squares. The smallest of their largest residuals counts, for the curve S(M) or
-    for the predictive probability exp S(M), whichever is nearer to an exponential.
+    for the predictive probability exp S(M), whichever is nearer to an exponential. With ``decaying``
+    only negative c count: a curve that falls steeply at first and then levels off.
     """
     rate = torch.arange(1, len(score) + 1, dtype=score.dtype) / len(score)
     power = torch.linspace(-100, 100, 400, dtype=score.dtype)[:, None]
+    if decaying:
+        power = power[power[:, 0] < 0]
     column = (power * (rate - (power > 0).to(rate))).exp()  # at most 1
     column = (column - column.mean(dim=1, keepdim=True)) / column.std(dim=1, keepdim=True)
     nearest = []

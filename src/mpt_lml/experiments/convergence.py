@@ -82,7 +82,7 @@ class Table1(Experiment, name="table-1", cost="about 10 s"):
         blocks = other.view(self.num_features, 4, -1).var(dim=2).sum(dim=0).sqrt()
         findings = found | {
             "table-1-cut-digits": Finding(float(cut_digits(found))),
-            "claim-fast": Finding.over(blocks / abs(truth)),
+            "claim-fast": Finding.over(blocks / self.num_features),  # nats per dimension
         }
         return Outcome(findings, {"estimates": estimates}, bench.checksum([x, model.loadings]))
 
@@ -159,7 +159,9 @@ class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
             areas = values.view(self.rate_replicates, num_masks).mean(dim=1)
             errors.append((areas - truth).square().mean().sqrt())
         error = torch.stack(errors)
-        typical = (arrays["difference"][:, -1] / arrays["truth"]).square().mean().sqrt().item()
+        # Root mean squares over the seeds in nats per dimension, which no unit of x changes.
+        off = arrays["difference"] / self.num_features
+        typical = off.square().mean(dim=0).sqrt()
         # Least squares; a root mean square of R normal errors has relative standard error 1/√(2R).
         position = torch.tensor(self.rate_masks).double().log()
         slope, _ = np.polyfit(position, error.log(), 1)
@@ -167,7 +169,8 @@ class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
         slope_error = (2.0 * self.rate_replicates * square) ** -0.5
         findings = {
             "fig-1-center": mean_of_last(arrays),
-            "claim-very-well": of_spread(typical, len(self.seeds)),
+            "claim-very-well": of_spread(typical[-1].item(), len(self.seeds)),
+            "one-mask-per-size": of_spread(typical[0].item(), len(self.seeds)),
             "convergence-rate": Finding(float(slope), slope_error),
         }
         return Outcome(findings, arrays, used)

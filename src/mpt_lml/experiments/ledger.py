@@ -48,6 +48,26 @@ def decide(
     return "confirmed" if inside else rule["otherwise"] if outside else "undecided"
 
 
+def smallest_margin(
+    rule: Mapping[str, Any],
+    measured: float,
+    standard_error: float | None = None,
+    published: float | None = None,
+) -> float | None:
+    """The smallest margin with which a rule of equivalence would confirm; of other rules None.
+
+    It is the distance of the far end of the 99 % interval from the target, in the measurement's unit.
+
+    >>> smallest_margin({"test": "within", "margin": 22.5, "replicates": 5}, -2.9, 1.7)
+    10.72697...
+    """
+    if rule["test"] != "within":
+        return None
+    target = rule.get("target", published or 0.0)
+    low, high = interval(measured, standard_error, rule.get("replicates"))
+    return max(abs(low - target), abs(high - target))
+
+
 def in_words(rule: Mapping[str, Any] | None, published: float | None = None, unit: str = "") -> str:
     """``rule`` as a sentence for a reader."""
     if rule is None:

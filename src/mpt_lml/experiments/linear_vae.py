@@ -26,7 +26,6 @@ ROWS = (
 
 # Findings that are means over seeds of one row of the arrays minus another, DATA left out.
 ON_FIRST = {  # on the first data
-    "fig-3-upper/estimation": ("coarse/published/1/1", "lml/published/1/1"),
     "fig-3-upper/held-out": ("held/published/1/1", "held/elbo/1/0"),
     "fig-3-upper/repaired": ("lml/block/1/1", "lml/elbo/1/0"),
     "fig-3-upper/small-start": ("lml/fixed/1/10", "lml/elbo-small/1/0"),
@@ -241,9 +240,6 @@ class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resum
             both = [arrays[at] for row in pair if (at := row.replace("/", f"/{of}/", 1)) in arrays]
             if len(both) == 2:
                 found[name] = Finding.over(both[0] - both[1])
-        rise = arrays.get(f"track/{first}/{PRINTED[0]}")
-        if rise is not None:
-            found["fig-3-upper/maximized"] = Finding.over(rise[-1] - rise[0])
         return found
 
 

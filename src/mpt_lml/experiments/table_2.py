@@ -1,6 +1,6 @@
 """Table 2 and Figure 5, right: twelve random BERT-base networks, and the authors' stored curves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -13,6 +13,7 @@ from mpt_lml.data import Tokens, published_curves, sentences
 from mpt_lml.data.texts import bert_vocabulary
 from mpt_lml.data.tokens import train_tokenizer
 from mpt_lml.experiments import ledger
+from mpt_lml.experiments.area import unlike
 from mpt_lml.experiments.base import Bench, Experiment, Finding, Outcome, seeded, setting
 from mpt_lml.experiments.bert import GLUE, OnSentences, pair
 from mpt_lml.score import Design
@@ -146,6 +147,16 @@ class PublishedCurves(Experiment, name="published-curves", cost="seconds", gpu=F
         for rate, over in zip((15, 25, 40), read["bias"].T, strict=True):
             findings[f"bias/bert-base-{rate}"] = Finding.over(over)
         return Outcome(findings, arrays, bench.checksum(found.values()))
+
+
+def unlike_bert(score: Float[Tensor, "*B R"], percents: Sequence[int]) -> Float[Tensor, "*B"]:
+    """How far a curve at these rates differs in shape from that of pre-trained BERT-base.
+
+    The smallest distance, as a share of the fall, to the authors' curves of the four printed sets.
+    """
+    stored, at = published_curves(), [percent - 1 for percent in percents]
+    curves = [stored[f"pretrained/{name}"][at].to(score) for name in SETS[:4]]
+    return torch.stack([unlike(score, curve) for curve in curves]).amin(dim=0)
 
 
 def shape(curve: Float[Tensor, " R"], random: Float[Tensor, " R"]) -> dict[str, Tensor]:
