@@ -135,7 +135,7 @@ def describe_rule(entry: SimpleNamespace) -> list[str]:
         numbers = entry.measured, entry.standard_error, entry.published
         least = rules.smallest_margin(entry.rule, *numbers)
         if least is not None:
-            said.append(f"The smallest margin that confirms is {format_number(least, '.3g')}.")
+            said.append(f"The smallest margin that would confirm: {format_number(least, '.3g')}.")
     rejected = format_measured(entry.rejected)
     said.append(f"It rejects {entry.would_reject['outcome']}: {rejected}.")
     said.append(RULE_KNOWN[entry.rule_known])

@@ -197,6 +197,7 @@ def test_the_file_is_written_as_the_runs_write_it(tmp_path):
 # ------------------------------------------------------------------------------ broken ledgers
 
 PRINTS = {"test": "printed", "margin": 0.005, "otherwise": "corrected"}
+WIDE = {"test": "within", "margin": 0.5, "otherwise": "refuted"}
 BROKEN = {
     "an unknown verdict": ({"verdict": "probably"}, "'probably' is not one of"),
     "an unknown kind": ({"kind": "rumor"}, "'rumor' is not one of"),
@@ -217,6 +218,23 @@ BROKEN = {
     ),
     "a confirmed large error": ({"measured": 1e-3}, "its rule says 'refuted'"),
     "a noisy run that confirms": ({"standard_error": 1.0}, "its rule says 'undecided'"),
+    "an illustration by a rule": ({"verdict": "illustration"}, "is not of type 'null'"),
+    "a rule of an unknown day": ({"rule_known": "perhaps"}, "'perhaps' is not one of"),
+    "a rule of no day": ({"rule_known": None}, "None is not of type 'string'"),
+    "a rule that need not reject": ({"would_reject": None}, "None is not of type 'object'"),
+    "a rule that confirms what it should reject": (
+        {"would_reject": {"outcome": "rounding", "value": 1e-13}},
+        "would_reject is 1e-13, of which the rule says 'confirmed'",
+    ),
+    "a rule that leaves open what it should reject": (
+        {"would_reject": {"outcome": "another entry", "entry": "rate"}, "rule": WIDE},
+        "would_reject is -0.5, of which the rule says 'undecided'",
+    ),
+    "a rejected outcome that nobody measured": (
+        {"would_reject": {"outcome": "another entry", "entry": "eq-99"}},
+        "would_reject names 'eq-99', which is not measured",
+    ),
+    "a group that nobody knows": ({"group": "typos"}, "'typos' is not one of"),
     "an empty statement": ({"says": " "}, "does not match"),
     "a chapter that is no docname": ({"chapter": "05"}, "'05' does not match"),
     "a command that is none": ({"command": "make it so"}, "'make it so' does not match"),
@@ -322,6 +340,7 @@ def test_the_table_shows_numbers_verdicts_and_links(small_site):
     assert "−60.34" in text
     assert "−60.3372 ± 0.0012 nats" in text
     assert "Confirmed within 0.005 of the printed digits, corrected outside." in text
+    assert "It rejects a table with a slip: 0.5 nats. Rule written after the number" in text
     assert "The error falls like one over the root. mpt-lml run identity −0.500 ± 0.010" in text
     assert "abstract It explains. It may." in text
     assert 'class="verdict verdict-confirmed"' in html
@@ -330,6 +349,48 @@ def test_the_table_shows_numbers_verdicts_and_links(small_site):
     assert 'href="01-first.html"' in table
     _write(folder / "book", [entry, _entry(chapter="book/12-nowhere")])
     assert "12-nowhere" in build().stderr
+
+
+def test_the_page_says_how_tight_a_rule_is_and_counts_what_is_one_thing(small_site):
+    folder, build = small_site
+    rule = {"test": "within", "margin": 30, "replicates": 5, "otherwise": "refuted"}
+    similar = {"measured": -2.93046, "standard_error": 1.71929, "rule": rule}
+    fashion = {"would_reject": {"outcome": "other images", "entry": "rate"}}
+    slip = {"measured": 0.5, "rule": WIDE | {"margin": 0.1}, "verdict": "refuted"}
+    nothing = {"rule": None, "rule_known": None, "would_reject": None}
+    entries = [
+        _entry(id="similar", **similar, **fashion, rule_known="partly"),
+        _entry(id="slip", **slip, group="index", rule_known="before"),
+        _entry(id="slip-again", **slip, group="index", rule_known="before"),
+        _entry(id="theorem", verdict="illustration", **nothing),
+    ]
+    finding = _finding(id="other", measured=1.0)
+    path = _write(folder / "book", entries, (finding,))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["findings"][0] |= {"measured": -87.0, "standard_error": 8.6}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    result = build()
+    assert result.returncode == 0, result.stderr
+    text = _text((folder / "_build" / "book" / "map.html").read_text(encoding="utf-8"))
+    # By Student's t with four degrees of freedom: 2.93046 + 4.60409 · 1.71929.
+    assert "The smallest margin that would confirm: 10.8." in text
+    assert "It rejects other images: −87.0 ± 8.6. Rule written before the number was" in text
+    assert "confirmed holds as printed, by the rule beside it 1 – 0 1 0" in text
+    assert "refuted does not hold; the chapter shows where 2 2 one slip of an index 2 0 0" in text
+    assert "illustration a theorem settles it; the run shows how large it is 1 – 0 0 0" in text
+
+
+def test_a_table_of_one_group_leaves_the_others_out(small_site):
+    folder, build = small_site
+    slip = {"measured": 0.5, "rule": WIDE | {"margin": 0.1}, "verdict": "refuted"}
+    _write(folder / "book", [_entry(id="slip", **slip, group="index"), _entry(id="substance")])
+    page = folder / "book" / "map.rst"
+    for group, shown in (("none", "substance"), ("index digits", "slip")):
+        table = f".. ledger::\n   :group: {group}\n"
+        page.write_text(f"Map\n===\n\n.. toctree::\n\n   01-first\n\n{table}")
+        assert build().returncode == 0
+        html = (folder / "_build" / "book" / "map.html").read_text(encoding="utf-8")
+        assert re.findall('id="ledger-([a-z-]+)"', html) == [shown]
 
 
 def test_the_page_follows_the_file_and_a_broken_file_stops_the_build(small_site):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from mpt_lml import PPCA, curves, objectives
@@ -53,3 +54,22 @@ def test_the_exponential_residual_knows_an_exponential() -> None:
     assert area.exponential_residual(exponential.log1p()) < 5e-3  # or the probability is one
     step = (rate > 0.6).to(rate)
     assert area.exponential_residual(-step) > 0.2
+
+
+def test_a_curve_that_falls_ever_faster_is_no_decay() -> None:
+    rate = torch.arange(1, 201, **f64) / 200
+    decay = -1.0 + 0.5 * (-20 * rate).exp()
+    assert area.exponential_residual(decay, decaying=True) < 5e-3
+    mirrored = -0.3 - 0.5 * (20 * (rate - 1)).exp()
+    assert area.exponential_residual(mirrored) < 5e-3  # an exponential, but one that grows
+    assert area.exponential_residual(mirrored, decaying=True) > 0.5
+
+
+def test_the_shape_of_a_curve_has_no_height_and_no_scale() -> None:
+    rate = torch.linspace(0, 1, 11, **f64)
+    one, other = -(rate**2), -(rate**3)
+    assert area.unlike(one, 5.0 + 3.0 * one) < 1e-12
+    # The largest difference of r² and r³ on this grid is at r = 0.7.
+    assert area.unlike(one, 2.0 * other) == pytest.approx(0.7**2 - 0.7**3)
+    both = area.unlike(torch.stack([one, other]), one)
+    assert both.tolist() == pytest.approx([0.0, 0.7**2 - 0.7**3])

@@ -292,9 +292,12 @@ def test_findings_and_few_sizes_have_their_errors_over_draws() -> None:
     assert error.shape == (2, seeds, 5) and outcome.arrays["few/0/bias"].shape == (seeds, 4, 3)
     assert (error[..., 1:4].diff(dim=-1) < 0).all()  # Han: 15, 25 and 85 %
     assert outcome.findings["25-against-15/constraint"].measured > 1.0
-    found = outcome.findings["claim-masking-rate"]
+    found = outcome.findings["fig-4-smaller-rates"]
     assert found.measured == (error[0, :, 1] - error[0, :, 3]).mean()
     assert found.standard_error == (error[0, :, 1] - error[0, :, 3]).std() / seeds**0.5
+    # At one rate two models, which differ in K alone, have two errors.
+    other = outcome.findings["claim-masking-rate"].measured
+    assert other == (error[0, :, 1] - error[1, :, 1]).abs().mean() > 1.0
     bias, variance = (outcome.arrays[f"few/0/{name}"][:, 3, -1] for name in ("bias", "variance"))
     ratio = ((bias**2 + variance) / outcome.arrays["few/0/every_size"]).sqrt()
     assert outcome.findings["few-sizes/k5"].measured == pytest.approx(ratio.mean().item())

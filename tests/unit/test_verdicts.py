@@ -108,6 +108,18 @@ def test_recording_writes_findings_and_nothing_else(tmp_path: Path) -> None:
         ledger.record({"d": Finding(1.0)}, path)
 
 
+def test_the_smallest_margin_is_where_a_rule_begins_to_confirm() -> None:
+    for measured, error, target in ((-2.9, 1.7, 0.0), (0.4465, 0.005, 0.5), (3.0, None, 3.5)):
+        rule = {"test": "within", "target": target, "replicates": 5, "otherwise": "refuted"}
+        least = ledger.smallest_margin(rule, measured, error)
+        assert least is not None
+        for margin, confirms in ((1.001 * least, True), (0.999 * least, False)):
+            verdict = ledger.decide(rule | {"margin": margin}, measured, error)
+            assert (verdict == "confirmed") == confirms
+    assert ledger.smallest_margin(NEAR, -60.3, None, -60.34) == pytest.approx(0.04)
+    assert ledger.smallest_margin(MORE, 1.0, 0.1) is None
+
+
 def test_the_four_verdicts_and_their_interval() -> None:
     reach = stats.t.ppf(0.995, 4)
     assert verdicts.agrees(2.0, 2.01 / reach, 5) and verdicts.apart(2.0, 1.99 / reach, 5)
