@@ -10,7 +10,7 @@ from mpt_lml.experiments.base import Arrays, Bench, Experiment, Finding, Outcome
 from mpt_lml.experiments.recursion import Recursion
 from mpt_lml.experiments.table_2 import unlike_bert
 from mpt_lml.experiments.training import FixedSizes
-from mpt_lml.experiments.vit_mae import PreTrained as FigureSix
+from mpt_lml.experiments.vit_mae import Figure6, farthest_from_bert
 
 MNIST, DIGITS = "track/mnist", "track/digits"
 PUBLISHED, ELBO, MARGINAL = "published/1/1", "elbo/1/0", "marginal/1/0"
@@ -132,9 +132,13 @@ def shapes(ppca: Arrays, images: Arrays) -> dict[str, Finding]:
     curve = ppca["last"]  # at D = 50, where every second percent is a size
     size = curve.shape[1]
     percents = [100 * masked // size for masked in range(1, size)]
+    six = Figure6.preset()
+    assert isinstance(six, Figure6)
+    rates = [round(100 * rate) for rate in six.rates]
+    sets = {name: rates for name, _, _ in six.data_sets}
     return {
         "fig-5-right-similar": Finding.over(unlike_bert(curve[:, :-1], percents)),
-        "fig-6-unlike": FigureSix().unlike_bert(images),
+        "fig-6-unlike": farthest_from_bert(images, sets),
     }
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,6 +98,7 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
                 found = bench.stack(one, self.seeds, f"{name}, {kind}, seed")
                 arrays |= {f"{key}/{name}/{kind}/size": each for key, each in found.items()}
             arrays[f"sizes/{name}"] = torch.tensor(images.sizes)
+            arrays[f"patches/{name}"] = torch.tensor(images.num_patches)
             offset = images.test.double() - images.mean.view(-1, 1, 1)
             arrays[f"baseline/{name}"] = offset.square().mean()
             arrays[f"numbers/{name}"] = torch.tensor(images.test[0].numel())
@@ -200,14 +201,24 @@ class PreTrained(Figure6, name="figure-6-pretrained", cost="GPU advised", resuma
 
     def measure(self, bench: Bench) -> Outcome:
         found = super().measure(bench)
-        return dataclasses.replace(found, findings={"fig-6": self.unlike_bert(found.arrays)})
+        percents = {}
+        for name, _, _ in self.data_sets:
+            rates = found.arrays[f"sizes/{name}"] / found.arrays[f"patches/{name}"]
+            percents[name] = [min(99, round(100 * rate)) for rate in rates.tolist()]
+        distance = farthest_from_bert(found.arrays, percents)
+        return dataclasses.replace(found, findings={"fig-6": distance})
 
-    def unlike_bert(self, arrays: Arrays) -> Finding:
-        """The largest distance of a set's curves from BERT-base's, mean over seeds."""
-        percents = [round(100 * rate) for rate in self.rates]
-        scores = [arrays[f"score/{name}/trained/size"] for name, _, _ in self.data_sets]
-        distances = [Finding.over(unlike_bert(score, percents)) for score in scores]
-        return max(distances, key=lambda each: each.measured)
+
+def farthest_from_bert(arrays: Arrays, percents: Mapping[str, Sequence[int]]) -> Finding:
+    """How far trained curves differ in shape from BERT-base's, mean over seeds, on the worst set.
+
+    ``percents``: of each data set, the masking rates of its curves, which BERT-base's have as well.
+    """
+    distances = [
+        Finding.over(unlike_bert(arrays[f"score/{name}/trained/size"], at))
+        for name, at in percents.items()
+    ]
+    return max(distances, key=lambda each: each.measured)
 
 
 def _sizes(rates: Sequence[float], num_features: int) -> list[int]:
