@@ -54,10 +54,14 @@ def linear_vae(arrays: Arrays) -> dict[str, Finding]:
     """Figure 3, upper: shares, and what the loss and the 4 × 4 nodes report as LML, nats per datum."""
 
     def went(data: str, row: str) -> Tensor:
-        track, direct = arrays[f"{data}/{row}"], arrays[f"{data}/{MARGINAL}"]
-        return share(track[0], track[-1], direct[-1])
+        track = arrays[f"{data}/{row}"]
+        return share(track[0], track[-1], direct_track(data, row)[-1])
 
-    direct = arrays[f"{MNIST}/{MARGINAL}"]
+    def direct_track(data: str, row: str) -> Tensor:
+        """Direct training for as many epochs as ``row`` has: its own record goes on for longer."""
+        return arrays[f"{data}/{MARGINAL}"][: len(arrays[f"{data}/{row}"])]
+
+    direct = direct_track(MNIST, PUBLISHED)
     # The loss of the first half still rises; of the second, every recorded epoch counts.
     loss = arrays[f"loss/mnist/{PUBLISHED}"]
     late = slice(len(loss) // 2, len(loss))
