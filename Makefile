@@ -47,7 +47,7 @@ $(STAMP): constraints.txt pyproject.toml .ci/pins/pip.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/pins/pip.txt
 	@# Most of what is installed is never imported, and Python compiles what is: half of the time less.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
-	  --build-constraint constraints.txt -e ".[book,hub]"
+	  --build-constraint constraints.txt -e ".[book,score]"
 	@touch $(STAMP)
 
 book: $(STAMP) ## execute every chapter, build the HTML into _build/html
@@ -60,7 +60,7 @@ test: book ## the book and its outputs, then unit tests, nbval over the quick no
 
 unit: $(STAMP) ## tests of the package; every shape in a signature is checked where calls are right
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "bad_input or slow or unshaped" tests/unit
-	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not (bad_input or slow or unshaped)" --jaxtyping-packages=mpt_lml,beartype.beartype tests/unit
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not (bad_input or slow or unshaped)" --jaxtyping-packages=mpt_lml,mpt_score,mpt_experiments,beartype.beartype tests/unit
 
 oracles: $(STAMP) ## every model with a closed form against 60 digits, the whole grid, as a table
 	$(ONE_THREAD) nice $(BIN)/python tests/oracles_table.py

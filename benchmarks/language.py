@@ -21,11 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpt_lml import data, masks, networks, score
-from mpt_lml.data import Tokens
-from mpt_lml.experiments import bert
-from mpt_lml.models.masked_lm import MaskedLM
-from mpt_lml.score import Design, curve
+import mpt_score
+from mpt_experiments.paper import bert
+from mpt_lml import masks
+from mpt_score import Design, curve, networks
+from mpt_score import texts as data
+from mpt_score.networks.masked_lm import MaskedLM
+from mpt_score.tokens import Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -161,7 +163,7 @@ def score_sentences(
     what: str, network: PreTrainedModel, tokenizer: Any, texts: list[str]
 ) -> Scores:
     """``score.sentences`` against a loop of D masked copies of each, one random mask of each size."""
-    scorer = score.load(network, tokenizer)
+    scorer = mpt_score.load(network, tokenizer)
     tokens = scorer.encode(texts)
     mask_token, g = tokenizer.mask_token_id, torch.Generator().manual_seed(0)
     areas, singles, seconds = [], [], 0.0
@@ -179,9 +181,9 @@ def score_sentences(
         single[range(count), row.maskable[0].nonzero().flatten()] = True
         singles.append(literal.masked_copies(network, row, single, mask_token).sum())
     start = time.process_time()
-    found = score.sentences(scorer, tokens, num_orders=0, pseudo=False)
+    found = mpt_score.sentences(scorer, tokens, num_orders=0, pseudo=False)
     ours = time.process_time() - start
-    pseudo = score.sentences(scorer, tokens, num_masks=2, num_orders=0).pseudo_log_likelihood
+    pseudo = mpt_score.sentences(scorer, tokens, num_masks=2, num_orders=0).pseudo_log_likelihood
     return Scores(
         what,
         len(tokens),
@@ -230,7 +232,7 @@ def base(num_sentences: int) -> Comparison:
     """BERT-base at random initialization."""
     from transformers import BertConfig, BertForMaskedLM
 
-    tokenizer = networks.load_tokenizer(data.texts.bert_vocabulary())
+    tokenizer = networks.load_tokenizer(data.bert_vocabulary())
     network = networks.at_random(BertForMaskedLM, BertConfig(), seed=4)
     tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences, 512)
     model = MaskedLM.of(network, tokenizer, batch_tokens=2048)

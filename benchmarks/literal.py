@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mpt_lml.data import Tokens
 from mpt_lml.models.base import ConditionalModel
+from mpt_score.tokens import Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -16,9 +16,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mpt_lml import masks, networks, score
-from mpt_lml.score.blocks import Blocks
-from mpt_lml.score.door import afresh
+import mpt_score
+from mpt_lml import masks
+from mpt_score import networks
+from mpt_score.blocks import Blocks
+from mpt_score.keep import afresh
 
 SENTENCES = (
     "She was alone in the house.",
@@ -53,7 +55,7 @@ def rows() -> list[dict[str, float | str]]:
 
     network, tokenizer = networks.load_small_bert()
     theirs = MaskedLMScorer(network, "cpu", tokenizer=tokenizer)
-    scorer = score.load(network, tokenizer)
+    scorer = mpt_score.load(network, tokenizer)
     texts = list(SENTENCES) * COPIES
     tokens, numbers = scorer.encode(texts), torch.arange(len(texts))
 
@@ -64,13 +66,13 @@ def rows() -> list[dict[str, float | str]]:
             found += theirs.compute_stats(theirs.get_masked_tensors(batch))
         return torch.tensor([sum(each) for each in found])
 
-    def pseudo(scorer: score.Scorer = scorer) -> Tensor:
+    def pseudo(scorer: mpt_score.Scorer = scorer) -> Tensor:
         return Blocks(scorer, 0, 0)([tokens], tokens.maskable, numbers, afresh)[0][:, 0]
 
-    half = score.load(network, tokenizer, precision="bfloat16")
+    half = mpt_score.load(network, tokenizer, precision="bfloat16")
 
     def default() -> Tensor:
-        found = score.sentences(scorer, texts, pseudo=False)
+        found = mpt_score.sentences(scorer, texts, pseudo=False)
         return torch.stack([found.standard_error, found.inconsistency])
 
     @torch.no_grad()
@@ -91,7 +93,7 @@ def rows() -> list[dict[str, float | str]]:
         return torch.stack(found)
 
     def ratio() -> Tensor:
-        return score.pairs(scorer, tokens, changed).log_ratio
+        return mpt_score.pairs(scorer, tokens, changed).log_ratio
 
     changed = tokens.ids.clone()
     changed[:, 2] = changed[:, 3]  # one word piece is another's

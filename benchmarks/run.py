@@ -31,6 +31,12 @@ import literal
 import torch
 from torch import Tensor
 
+import mpt_experiments
+from mpt_experiments import bench
+from mpt_experiments.paper import convergence
+from mpt_experiments.paper.convergence import NOISE_VARIANCE
+from mpt_experiments.paper.training import Figure2
+from mpt_experiments.provenance import provenance
 from mpt_lml import (
     HMM,
     PPCA,
@@ -39,15 +45,12 @@ from mpt_lml import (
     curves,
     data,
     estimators,
-    experiments,
     grids,
     masks,
     objectives,
     orders,
 )
-from mpt_lml.experiments.convergence import NOISE_VARIANCE
-from mpt_lml.experiments.training import Figure2
-from mpt_lml.files import provenance, read_json, write_json
+from mpt_lml.files import read_json, write_json
 
 SEEDS = (4, 44, 444, 4444, 44444)
 EPOCHS = 20  # that literal training is timed on
@@ -118,12 +121,12 @@ def figure_1_center() -> Row:
 def table_1() -> Row:
     """Three columns, five seeds, at D = 200, N = 1000."""
     start = time.perf_counter()
-    outcome = experiments.run("table-1", device="cpu")
+    outcome = mpt_experiments.run("table-1", device="cpu")
     seconds = time.perf_counter() - start
     draw = data.paper_gaussian(1000, 200, 5, generator=torch.Generator().manual_seed(1991))
     model = PPCA(draw.loadings, NOISE_VARIANCE)
     generator = torch.Generator().manual_seed(SEEDS[0])
-    mask = experiments.convergence.paper_masks(1, 200, generator=generator)
+    mask = convergence.paper_masks(1, 200, generator=generator)
     start = time.perf_counter()
     once = literal.area(draw.x, model.mean, model.covariance, mask)
     literal_seconds = (time.perf_counter() - start) * len(SEEDS) * (1 + 10 + 100)
@@ -161,11 +164,11 @@ def subset_curve() -> Row:
 def figure_2() -> Row:
     """Two laws on two draws, five starts, a thousand epochs, the exact LML of every epoch."""
     config = Figure2()
-    seconds, outcome = timed(lambda: experiments.run("figure-2", device="cpu"), repeats=2)
+    seconds, outcome = timed(lambda: mpt_experiments.run("figure-2", device="cpu"), repeats=2)
     size, literal_seconds, worst = config.num_features, 0.0, 0.0
     laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(config.fixed_rate)}
     for draw in ("paper", "model"):
-        of = config.problem(draw, experiments.Bench())
+        of = config.problem(draw, bench.Bench())
         for name, law in laws.items():
             loadings, generators = config.starts()
             mask = [
@@ -186,12 +189,12 @@ def figure_2() -> Row:
 def figure_4() -> Row:
     """Three panels at D = 200, on the paper's draw and on data from the model."""
     start = time.perf_counter()
-    outcome = experiments.run("figure-4", device="cpu")
+    outcome = mpt_experiments.run("figure-4", device="cpu")
     seconds = time.perf_counter() - start
     draw = data.paper_gaussian(1000, 200, 5, generator=torch.Generator().manual_seed(1991))
     model = PPCA(draw.loadings, NOISE_VARIANCE)
     generator = torch.Generator().manual_seed(SEEDS[0])
-    mask = experiments.convergence.paper_masks(1, 200, generator=generator)
+    mask = convergence.paper_masks(1, 200, generator=generator)
     start = time.perf_counter()
     area = literal.area(draw.x, model.mean, model.covariance, mask)
     each = time.perf_counter() - start
@@ -366,7 +369,7 @@ def busy_processes(count: int) -> Iterator[None]:
 
 def busy_machine() -> Row:
     """The command `mpt-lml run table-1` beside two busy processes, and alone."""
-    call = "import sys; from mpt_lml.experiments.cli import main; sys.exit(main())"
+    call = "import sys; from mpt_experiments.command import main; sys.exit(main())"
     command = [sys.executable, "-c", call, "run", "table-1", "--json", "-"]
 
     def run() -> None:

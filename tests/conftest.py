@@ -46,13 +46,13 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple]:
 
     Tests of one name are one worker's: ``pytest.mark.xdist_group(name)``.
     """
-    from mpt_lml import experiments
-    from mpt_lml.experiments import base
+    import mpt_experiments
+    from mpt_experiments import bench
 
     @functools.cache
     def done(name: str) -> tuple:
-        folder = tmp_path_factory.mktemp(name) if base.find(name).resumable else None
-        return experiments.run(name, "quick", device="cpu", checkpoints=folder), folder
+        folder = tmp_path_factory.mktemp(name) if bench.find(name).resumable else None
+        return mpt_experiments.run(name, "quick", device="cpu", checkpoints=folder), folder
 
     return done
 

@@ -39,8 +39,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Not mutated: what whole runs judge (experiments), what only looks (plots), and what needs
-# mpt-lml[eval], so that its tests are skipped here (harness).
-LEFT_OUT = ("mpt_lml/experiments/", "mpt_lml/plots", "mpt_lml/harness")
+# mpt-lml[eval], so that its tests are skipped here (lm_eval).
+LEFT_OUT = ("mpt_experiments/paper/", "mpt_experiments/findings/", "mpt_experiments/bench")
+LEFT_OUT += ("mpt_experiments/ledger", "mpt_experiments/recording", "mpt_experiments/command")
+LEFT_OUT += ("mpt_lml/plots", "mpt_score/lm_eval")
 WARM = (
     *("torch._dynamo", "torch.utils.data", "scipy.optimize", "scipy.stats", "sympy"),
     *("sklearn.decomposition", "sklearn.datasets", "matplotlib.pyplot", "jaxtyping", "datasets"),

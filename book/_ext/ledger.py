@@ -28,8 +28,9 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
-from mpt_lml.experiments import ledger as rules
-from mpt_lml.files import provenance, versions
+from mpt_experiments.ledger import decide, in_words, smallest_margin
+from mpt_experiments.provenance import provenance
+from mpt_lml.files import versions
 
 LEDGER, RESULTS = "book/ledger.json", "book/results"
 SCHEMA = json.loads(Path(__file__).with_name("ledger_schema.json").read_text(encoding="utf-8"))
@@ -79,7 +80,7 @@ def read_ledger(path: Path) -> SimpleNamespace:
         entry.rejected = rejected(entry, every, f"{path}: entry {entry.id!r}")
     judged = (each for each in ledger.paper if each.rule and each.measured is not None)
     for entry in judged:
-        says = rules.decide(entry.rule, entry.measured, entry.standard_error, entry.published)
+        says = decide(entry.rule, entry.measured, entry.standard_error, entry.published)
         if entry.verdict != says:
             problem = f"verdict is {entry.verdict!r}, and its rule says {says!r}"
             raise ExtensionError(f"{path}: entry {entry.id!r}: {problem}")
@@ -98,7 +99,7 @@ def rejected(
     else:
         other = every[named]
         value, error, unit = other.measured, other.standard_error, other.unit
-    says = rules.decide(entry.rule, value, error, entry.published)
+    says = decide(entry.rule, value, error, entry.published)
     if says != entry.rule["otherwise"]:
         raise ExtensionError(f"{where}: would_reject is {value:g}, of which the rule says {says!r}")
     return SimpleNamespace(measured=value, standard_error=error, unit=unit)
@@ -130,10 +131,10 @@ def describe_rule(entry: SimpleNamespace) -> list[str]:
     """The rule of an entry of the paper, how tight it is, what it rejects, and when it was written."""
     if entry.rule is None:
         return []
-    said = [rules.in_words(entry.rule, entry.published, entry.unit)]
+    said = [in_words(entry.rule, entry.published, entry.unit)]
     if entry.measured is not None:
         numbers = entry.measured, entry.standard_error, entry.published
-        least = rules.smallest_margin(entry.rule, *numbers)
+        least = smallest_margin(entry.rule, *numbers)
         if least is not None:
             said.append(f"The smallest margin that would confirm: {format_number(least, '.3g')}.")
     rejected = format_measured(entry.rejected)

@@ -19,25 +19,20 @@ from mpt_lml import (
     gaussian,
     grids,
     masks,
-    networks,
     objectives,
     orders,
     page,
-    score,
     scores,
     theory,
     verdicts,
 )
 from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped
 from mpt_lml.models.hmm import HMM
-from mpt_lml.models.masked_lm import MaskedLM
 from mpt_lml.models.mixture import BernoulliPCA, GridConditional
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
-from mpt_lml.models.symbol_bert import SymbolBERT
 from mpt_lml.models.tables import ConditionalTable, JointTable
 from mpt_lml.models.vae import VAE
-from mpt_lml.models.vit_mae import ViTMAE
 from mpt_lml.results import Estimate, MaskCurve
 
 if TYPE_CHECKING:
@@ -57,9 +52,6 @@ __all__ = [
     "Grouped",
     "JointTable",
     "MaskCurve",
-    "MaskedLM",
-    "SymbolBERT",
-    "ViTMAE",
     "bfgs",
     "curves",
     "data",
@@ -68,12 +60,10 @@ __all__ = [
     "gaussian",
     "grids",
     "masks",
-    "networks",
     "objectives",
     "orders",
     "page",
     "plots",
-    "score",
     "scores",
     "symbolic",
     "theory",

@@ -7,15 +7,12 @@ import inspect
 import json
 import math
 import os
-import platform
 import re
 import secrets
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -60,15 +57,12 @@ class Checkpoint:
         plain("settings", self.settings)
 
 
-def checkout() -> Path | None:
-    """Root of the repository this package runs from, ``None`` when it was installed elsewhere."""
-    root = PACKAGE.parents[1]
-    return root if (root / "book" / "ledger.json").is_file() else None
-
-
 def book_file(name: str) -> Path:
     """A file of ``book/`` that the package needs: in the checkout, else the copy it carries."""
-    return (checkout() or PACKAGE) / "book" / name
+    in_checkout = PACKAGE.parents[1] / "book"
+    carried = PACKAGE / "book"
+    folder = in_checkout if (in_checkout / "ledger.json").is_file() else carried
+    return folder / name
 
 
 def require_writable(folder: str | Path) -> Path:
@@ -236,40 +230,6 @@ def digest(said: str, tensors: Mapping[str, Tensor]) -> str:
         found.update(f"\0{name} {value.dtype} {tuple(value.shape)}\0".encode())
         found.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
-
-
-def provenance(command: str, device: str = "cpu") -> dict[str, Any]:
-    """Where a recorded number came from; the commit ends in ``+changes`` where sources differed."""
-    hardware: dict[str, Any] = {"cpu": _cpu_name(), "threads": torch.get_num_threads()}
-    if device == "cuda":
-        hardware["gpu"] = torch.cuda.get_device_name()
-    return {
-        "command": command,
-        "commit": _commit(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "python": platform.python_version(),
-        "versions": versions(),
-        "hardware": hardware,
-    }
-
-
-def _cpu_name() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _commit() -> str:
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(PACKAGE), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--short", ".") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 @functools.cache

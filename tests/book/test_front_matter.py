@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import mpt_experiments
 import mpt_lml
-from mpt_lml import PPCA, curves, data, experiments, networks, score
+import mpt_score
+from mpt_experiments import bench
+from mpt_lml import PPCA, curves, data
+from mpt_lml.data import places
+from mpt_score import networks
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
@@ -35,7 +39,7 @@ def _with_nan() -> torch.Tensor:
 
 
 def _long_sentence():
-    return score.curve(networks.small_bert_folder(), ["the"] * 3 + ["the " * 78])
+    return mpt_score.curve(networks.small_bert_folder(), ["the"] * 3 + ["the " * 78])
 
 
 MISTAKES = [
@@ -47,7 +51,7 @@ MISTAKES = [
     lambda: PPCA(torch.randn(10, 2), -0.2),
     lambda: _model().sample(3, generator=None),
     lambda: curves.exact_curve(_model(50), _data(50)),
-    lambda: experiments.find("table1"),
+    lambda: bench.find("table1"),
     lambda: data.images("mnist"),
     _long_sentence,
 ]
@@ -60,7 +64,7 @@ def _quoted_messages() -> list[str]:
 
 
 def test_the_messages_quoted_are_those_the_package_raises(monkeypatch):
-    monkeypatch.delenv(data.places.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(places.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     raised = []
     for mistake in MISTAKES:
@@ -92,16 +96,13 @@ def _polyline(path: Path) -> list[float]:
     return [float(number) for number in re.findall(r"-?\d+\.?\d*", line)]
 
 
-def test_the_api_page_shows_every_floor_and_every_public_class_and_function(site: Path) -> None:
+def test_the_api_page_shows_every_package_and_every_public_class_and_function(site: Path) -> None:
     html = (site / "book" / "api.html").read_text(encoding="utf-8")
-    floors = runpy.run_path(str(ROOT / "tests" / "unit" / "test_floors.py"))
-    for room in (*floors["FLOORS"], *floors["WINGS"]):
-        assert f'<span class="pre">{room}</span></code>' in html, room
-    owners = [
-        mpt_lml,
-        experiments,
-        *filter(inspect.ismodule, map(vars(mpt_lml).get, mpt_lml.__all__)),
-    ]
+    packages = (mpt_lml, mpt_score, mpt_experiments)
+    for package in packages:
+        assert f'<span class="pre">{package.__name__}</span></code>' in html
+    inside = [getattr(package, name) for package in packages for name in package.__all__]
+    owners = [*packages, *filter(inspect.ismodule, inside)]
     shown = [getattr(owner, name) for owner in owners for name in getattr(owner, "__all__", ())]
     shown = [each for each in shown if inspect.isclass(each) or inspect.isroutine(each)]
     assert len(shown) > 50

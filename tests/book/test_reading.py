@@ -16,6 +16,7 @@ from book_layout import Book, Page
 from form import form
 
 import mpt_lml
+import mpt_score
 
 CALL = re.compile(r"^    `(.+)`$", re.M)
 CHAPTERS = [pytest.param(page, id=page.name) for page in Book().chapters]
@@ -28,8 +29,9 @@ def called(text: str) -> list[tuple[object, inspect.BoundArguments]]:
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             if name.partition(".")[0] not in ("model", "curve"):
-                target = mpt_lml
-                for part in name.split("."):
+                first, _, rest = name.partition(".")
+                target = {"mpt_score": mpt_score}.get(first, mpt_lml)
+                for part in (rest if target is mpt_score else name).split("."):
                     target = getattr(target, part)
                 keywords = {each.arg: each.value for each in node.keywords}
                 found.append((target, inspect.signature(target).bind(*node.args, **keywords)))

@@ -21,7 +21,7 @@ from book_layout import ROOT, Book
 from checks import run
 
 import mpt_lml
-from mpt_lml import experiments
+from mpt_experiments import bench
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -235,7 +235,7 @@ def dist(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reader(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = dist.glob("*.whl")
     folder = tmp_path_factory.mktemp("reader") / "venv"
-    return environment(folder, "-c", ROOT / "constraints.txt", f"{wheel}[hub]")
+    return environment(folder, "-c", ROOT / "constraints.txt", f"{wheel}[score]")
 
 
 def outside() -> dict[str, str]:
@@ -247,12 +247,14 @@ def outside() -> dict[str, str]:
 
 USED = """
 import sys, torch, mpt_lml
-from mpt_lml import PPCA, MaskedLM, data, experiments, networks
+from mpt_lml import PPCA, data
+from mpt_score import MaskedLM, networks
+import mpt_experiments
 assert mpt_lml.__file__.startswith(sys.prefix), mpt_lml.__file__
 assert mpt_lml.__version__ == sys.argv[1]
 x = data.images("digits", "test").pixels
 assert PPCA.fit_closed_form(x, 2).log_marginal(x).isfinite().all()
-assert experiments.load("table-1").findings
+assert mpt_experiments.load("table-1").findings
 network, tokenizer = networks.load_small_bert()
 with torch.no_grad():
     ids = tokenizer("the sea", return_tensors="pt")["input_ids"]
@@ -266,7 +268,7 @@ def test_the_wheel_works_where_there_is_no_checkout(reader: Path, tmp_path: Path
     assert run(reader, "-c", USED, PROJECT["version"], cwd=tmp_path, env=outside()) == "used\n"
     command = reader.parent / "mpt-lml"
     listed = run(command, "list", cwd=tmp_path, env=outside())
-    for name in experiments.names():
+    for name in bench.names():
         assert name in listed
     compared = run(command, "compare", "table-1", cwd=tmp_path, env=outside())
     assert "confirmed" in compared, compared

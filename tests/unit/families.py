@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from mpt_lml import networks
+from mpt_score import networks
 
 LETTERS = tuple("abcdefghijklmno")
 BERTS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -1,12 +1,15 @@
-"""The public names of the package."""
+"""The public names of the packages."""
 
 from __future__ import annotations
 
 import inspect
 import types
 
+import mpt_experiments
 import mpt_lml
-from mpt_lml import experiments
+import mpt_score
+
+PACKAGES = (mpt_lml, mpt_score, mpt_experiments)
 
 
 def exported(owner: types.ModuleType) -> dict[str, object]:
@@ -21,4 +24,6 @@ def exported(owner: types.ModuleType) -> dict[str, object]:
     return found
 
 
-SURFACE = exported(mpt_lml) | {f"experiments.{n}": e for n, e in exported(experiments).items()}
+SURFACE = exported(mpt_lml)
+SURFACE |= {f"score.{name}": each for name, each in exported(mpt_score).items()}
+SURFACE |= {f"experiments.{name}": each for name, each in exported(mpt_experiments).items()}

@@ -12,6 +12,8 @@ import pytest
 import torch
 from models import generator, random_bernoulli, random_hmm, random_ppca, random_table
 
+import mpt_score
+from mpt_experiments import bench, command
 from mpt_lml import (
     HMM,
     PPCA,
@@ -24,12 +26,10 @@ from mpt_lml import (
     gaussian,
     grids,
     masks,
-    score,
-    theory,
 )
-from mpt_lml.experiments import base, cli
 from mpt_lml.page import glue
 from mpt_lml.results import Estimate, MaskCurve
+from mpt_lml.theory import diffusion, godambe
 
 pytestmark = pytest.mark.bad_input
 
@@ -210,21 +210,21 @@ CASES = {
         "some",
     ),
     "an unknown experiment": (
-        lambda: base.find("table1"),
-        base.UnknownExperimentError,
+        lambda: bench.find("table1"),
+        bench.UnknownExperimentError,
         "Did you mean table-1",
     ),
     "nothing like an experiment": (
-        lambda: base.find("zzz"),
-        base.UnknownExperimentError,
+        lambda: bench.find("zzz"),
+        bench.UnknownExperimentError,
         "There are: bert-curve, curve-shape, digits-training",
     ),
     "an unknown preset": (
-        lambda: base.run("table-1", "fast"),
+        lambda: bench.run("table-1", "fast"),
         ValueError,
         "'paper' or 'quick'",
     ),
-    "an unknown device": (lambda: base.run("table-1", device="tpu"), ValueError, "'tpu'"),
+    "an unknown device": (lambda: bench.run("table-1", device="tpu"), ValueError, "'tpu'"),
     "unknown data": (lambda: data.images("imagenet"), ValueError, "digits, mnist, fashion_mnist"),
     "an unknown split": (lambda: data.images("digits", "dev"), ValueError, "'train' or 'test'"),
     "a matrix that is not positive definite": (
@@ -259,7 +259,7 @@ CASES = {
         r"preferred must be a single .*Fraction\(1, 2\)",
     ),
     "NumPy's own bool": (
-        lambda: score.pairs(lambda ids, mask: ids, [[0, 1]], [[0, 2]], pseudo=np.True_),
+        lambda: mpt_score.pairs(lambda ids, mask: ids, [[0, 1]], [[0, 2]], pseudo=np.True_),
         TypeError,
         "pseudo must be of type bool, got np.True_",
     ),
@@ -302,12 +302,12 @@ CASES = {
     ),
     "a noise variance of True": (lambda: PPCA(LOADINGS, True), TypeError, "got True"),
     "a speed after the end": (
-        lambda: theory.diffusion.speed(torch.square, torch.tensor([0.5, 1.5])),
+        lambda: diffusion.speed(torch.square, torch.tensor([0.5, 1.5])),
         ValueError,
         r"time must be in \[0, 1\], but time\[1\] is 1\.5",
     ),
     "a variance with a negative direction": (
-        lambda: theory.godambe.Godambe(-torch.eye(1), *(torch.ones(n * (1,)) for n in (3, 4, 3))),
+        lambda: godambe.Godambe(-torch.eye(1), *(torch.ones(n * (1,)) for n in (3, 4, 3))),
         ValueError,
         "fisher must be positive definite",
     ),
@@ -317,7 +317,7 @@ CASES = {
         r"z\[0\] is nan",
     ),
     "seeds that are one number": (
-        lambda: base.run("table-1", "quick", seeds=4),
+        lambda: bench.run("table-1", "quick", seeds=4),
         TypeError,
         "seeds must be of type Sequence, got 4",
     ),
@@ -357,14 +357,14 @@ SHORT = ["run", "table-1", "--preset", "quick", "--set", "num_data=20"]
     ],
 )
 def test_seeds_are_refused_in_one_line(given, message, tmp_path, capsys) -> None:
-    assert cli.main([*SHORT, *given, "--json", str(tmp_path / "out.json")]) == 2
+    assert command.main([*SHORT, *given, "--json", str(tmp_path / "out.json")]) == 2
     said = capsys.readouterr().err
     assert message in said and len(said.splitlines()) == 1
 
 
 def test_a_folder_is_no_file_before_any_work(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(base.find("table-1"), "run", lambda *_: pytest.fail("it was run"))
-    assert cli.main([*SHORT, "--json", str(tmp_path)]) == 2
+    monkeypatch.setattr(bench.find("table-1"), "run", lambda *_: pytest.fail("it was run"))
+    assert command.main([*SHORT, "--json", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
 
 
@@ -373,11 +373,11 @@ def test_a_pipe_and_a_link_are_written_in_place(tmp_path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
-    assert cli.main([*SHORT, "--json", str(pipe)]) == 0
+    assert command.main([*SHORT, "--json", str(pipe)]) == 0
     assert pipe.is_fifo() and "findings" in json.loads(os.read(reader, 2**16))
     os.close(reader)
     real, link = tmp_path / "real.json", tmp_path / "link.json"
     real.write_text("{}")
     link.symlink_to(real)
-    assert cli.main([*SHORT, "--json", str(link)]) == 0
+    assert command.main([*SHORT, "--json", str(link)]) == 0
     assert link.is_symlink() and "findings" in real.read_text()

@@ -13,20 +13,10 @@ import torch
 from models import generator, random_ppca, random_table
 from tiny_bert import MASK, tiny, tokenizer
 
-from mpt_lml import (
-    HMM,
-    ConditionalTable,
-    MaskedLM,
-    curves,
-    data,
-    estimators,
-    grids,
-    masks,
-    objectives,
-    orders,
-)
-from mpt_lml.experiments import Bench
-from mpt_lml.experiments.training import Figure2
+from mpt_experiments.bench import Bench
+from mpt_experiments.paper.training import Figure2
+from mpt_lml import HMM, ConditionalTable, curves, estimators, grids, masks, objectives, orders
+from mpt_score import MaskedLM, tokens
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import language
@@ -123,7 +113,7 @@ def test_the_step_that_is_timed_is_the_literal_one() -> None:
 
 @pytest.mark.parametrize("kind", ["classic", "modern"])
 def test_an_evaluation_loop_scores_the_same_masks_alike(kind: str) -> None:
-    text = data.encode(tokenizer(), ["the cat sat", "a dog", "the dogs sat.", "cats."])
+    text = tokens.encode(tokenizer(), ["the cat sat", "a dog", "the dogs sat.", "cats."])
     network = tiny(kind)
     mask = torch.stack(
         [language.bernoulli_masks(text, rate, generator=generator(rate)) for rate in (30, 60)]

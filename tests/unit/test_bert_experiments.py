@@ -14,12 +14,14 @@ from models import generator
 from tiny_bert import tiny, tokenizer
 from transformers import BertForMaskedLM
 
-from mpt_lml import MaskedLM, checkpoints, data, experiments, networks
-from mpt_lml.checkpoints import BERT_BASE
-from mpt_lml.experiments import bert, cli, table_2
-from mpt_lml.experiments.base import Bench
+import mpt_experiments
+from mpt_experiments import command
+from mpt_experiments.bench import Bench
+from mpt_experiments.paper import bert, table_2
 from mpt_lml.files import CheckpointMismatchError, read_json
-from mpt_lml.score import Design, SentenceCurves
+from mpt_score import Design, MaskedLM, SentenceCurves, networks, texts, tokens
+from mpt_score.networks import hub
+from mpt_score.networks.hub import BERT_BASE
 
 LINES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "the cat a dog sat"]
 
@@ -53,7 +55,7 @@ def lines(call: list[str]) -> Path:
 
 
 def test_it_writes_the_curve_with_its_settings(call: list[str]) -> None:
-    assert cli.main(call) == 0
+    assert command.main(call) == 0
     found, path = result(call), lines(call)
     assert found["config"]["rates"] == [10, 30, 50, 70, 90]
     # A sentence of one word piece has no curve: "cats." is two, so that all 36 stay.
@@ -66,14 +68,14 @@ def test_it_writes_the_curve_with_its_settings(call: list[str]) -> None:
 
 
 def test_fifteen_percent_is_a_score_and_no_area(call: list[str]) -> None:
-    assert cli.main([*call, "--set", "rates=15"]) == 0
+    assert command.main([*call, "--set", "rates=15"]) == 0
     arrays = result(call)["arrays"]
     assert not any(name.startswith(("area", "mean_rate")) for name in arrays)
     assert len(arrays[f"curve/trained/{lines(call)}"]) == 1
 
 
 def test_it_goes_on_where_it_was_stopped(call: list[str], monkeypatch, capsys) -> None:
-    assert cli.main(call) == 0
+    assert command.main(call) == 0
     wanted = result(call)
     for folder in (call[5], call[7]):
         shutil.rmtree(folder)
@@ -87,43 +89,43 @@ def test_it_goes_on_where_it_was_stopped(call: list[str], monkeypatch, capsys) -
         return straight(*args, **options)
 
     monkeypatch.setattr(MaskedLM, "log_tokens", stops)
-    assert cli.main(call) == 130
+    assert command.main(call) == 130
     assert f"the same command goes on from {call[7]}" in capsys.readouterr().err
     assert list(Path(call[7]).rglob("part-*.safetensors")) and not Path(call[5], "x.json").exists()
     monkeypatch.setattr(MaskedLM, "log_tokens", straight)
-    assert cli.main(call) == 0
+    assert command.main(call) == 0
     assert result(call)["arrays"] == wanted["arrays"]
     # Weights saved in place are other weights, and other sentences are other sentences.
     path = lines(call)
     path.write_text(path.read_text() + "a dog sat\n")
-    assert cli.main(call) == 2
+    assert command.main(call) == 2
     path.write_text("\n".join(LINES * 6))
     tiny("modern").float().save_pretrained(call[3])
-    assert cli.main(call) == 2
+    assert command.main(call) == 2
     assert capsys.readouterr().err.count("belongs to another configuration: its ") == 2
 
 
 def test_long_sentences_are_left_out(call: list[str], capsys) -> None:
-    assert cli.main(call) == 0
+    assert command.main(call) == 0
     wanted = result(call)["arrays"]
     shutil.rmtree(call[7])
     path = lines(call)
     path.write_text(path.read_text() + "the cat " * 10 + "\n")
-    assert cli.main(call) == 0
+    assert command.main(call) == 0
     assert result(call)["arrays"].keys() == wanted.keys()
     path.write_text("the cat " * 10 + "\n")
-    assert cli.main([*call[:6], *call[8:]]) == 2
+    assert command.main([*call[:6], *call[8:]]) == 2
     assert f"all 1 sentences of {path} are longer than 16 tokens" in capsys.readouterr().err
 
 
 def test_a_pinned_revision_is_recorded(call: list[str], tmp_path: Path, monkeypatch) -> None:
     """A hub's cache as it lies on disk, so that a name is resolved without a network."""
-    pinned = checkpoints.PINNED[BERT_BASE]
+    pinned = hub.PINNED[BERT_BASE]
     home = tmp_path / "hub" / "models--google-bert--bert-base-uncased"
     shutil.copytree(call[3], home / "snapshots" / pinned)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert cli.main([*call, "--model", BERT_BASE]) == 0
+    assert command.main([*call, "--model", BERT_BASE]) == 0
     assert result(call)["weights"]["revision"] == pinned
     network = networks.load_network(BERT_BASE)
     assert isinstance(network, BertForMaskedLM)
@@ -131,7 +133,7 @@ def test_a_pinned_revision_is_recorded(call: list[str], tmp_path: Path, monkeypa
 
 def test_the_books_own_network_needs_no_network(monkeypatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    found = experiments.run("bert-curve", "quick", rates=(15, 85)).arrays
+    found = mpt_experiments.run("bert-curve", "quick", rates=(15, 85)).arrays
     # Four sentences: the trained network is two nats a token better, not by chance.
     assert found["curve/trained/written"].mean() > found["curve/random/written"].mean() + 2
 
@@ -144,7 +146,7 @@ def test_the_published_network_is_the_default() -> None:
 @pytest.mark.bad_input
 class TestRefusals:
     def refused(self, call: list[str], capsys) -> str:
-        assert cli.main(call) == 2
+        assert command.main(call) == 2
         return capsys.readouterr().err
 
     @pytest.mark.parametrize("written", ["0:99", "5:101", "50,10", "15%"])
@@ -222,9 +224,9 @@ class TestTextRates:
 
     def test_findings_are_those_of_the_first_set(self, tmp_path: Path) -> None:
         first = tmp_path / "first.txt"
-        first.write_text("\n".join(data.sentences("written").first[:6]))
+        first.write_text("\n".join(texts.sentences("written").first[:6]))
         quick = {"data_sets": (str(first), "written"), "num_groups": 2}
-        found = experiments.run("text-rates", "quick", **quick)
+        found = mpt_experiments.run("text-rates", "quick", **quick)
         where, change = (found.arrays[f"{key}/{first}"] for key in ("crossover", "change"))
         assert found.findings["crossover/small-bert"].measured == where[0]
         assert found.findings["25-against-15/small-bert"].standard_error == change[1]
@@ -258,7 +260,7 @@ def test_what_was_kept_of_other_weights_is_refused(tmp_path: Path) -> None:
 
 
 def test_repetition_of_tokens() -> None:
-    text = data.encode(tokenizer(), ["the the", "a dog"])
+    text = tokens.encode(tokenizer(), ["the the", "a dog"])
     assert math.isclose(table_2.repetition(text), 0.5**2 + 0.25**2 + 0.25**2)
 
 

@@ -14,11 +14,13 @@ import torch
 from hub import local_hub
 from tiny_bert import LINES, MASK, some_lines, tiny, tokenizer
 
-from mpt_lml import checkpoints, data, experiments
-from mpt_lml.checkpoints import BERT_BASE, PINNED
-from mpt_lml.experiments import bert
-from mpt_lml.experiments.small_bert import mean_score
+import mpt_experiments
+from mpt_experiments.findings.small_bert import mean_score
+from mpt_experiments.paper import bert
+from mpt_lml.data import places
 from mpt_lml.files import write_json
+from mpt_score.networks import hub
+from mpt_score.networks.hub import BERT_BASE, PINNED
 
 NOTEBOOK = Path(__file__).parents[2] / "book" / "11-bert.ipynb"
 
@@ -61,8 +63,9 @@ import os
 from pathlib import Path
 from urllib.request import urlopen
 import torch
-from mpt_lml import checkpoints
-from mpt_lml.experiments import base, bert
+from mpt_score.networks import hub as checkpoints
+from mpt_experiments import bench as base
+from mpt_experiments.paper import bert
 from tiny_bert import some_lines
 
 def show(title):
@@ -89,12 +92,12 @@ together = pytest.mark.xdist_group("bert-live")
 @pytest.fixture(scope="module")
 def shown(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, str], list[str], experiments.Outcome]:
+) -> tuple[dict[str, str], list[str], mpt_experiments.Outcome]:
     """What the cells print, in a process of their own and an empty folder; what the hub was asked."""
     place = tmp_path_factory.mktemp("chapter")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(bert, "sentences", some_lines)
-        outcome = experiments.run("table-2-pretrained", model=str(folder), num_sentences=15)
+        outcome = mpt_experiments.run("table-2-pretrained", model=str(folder), num_sentences=15)
     content = {"config": {}, "seconds": 1.0, "provenance": {}, **outcome.as_dict()}
     write_json(place / "table-2-pretrained.json", content)
     revision = PINNED[BERT_BASE]
@@ -141,20 +144,22 @@ def test_a_folder_runs_on_any_device(shown) -> None:
     printed, asked, _ = shown
     assert printed["folder"].count("run again: -") == 1
     assert "not run here" not in printed["folder"]
-    assert asked[0] == f"GET /api/models/{BERT_BASE}/revision/{PINNED[BERT_BASE]}"  # not before that
+    assert (
+        asked[0] == f"GET /api/models/{BERT_BASE}/revision/{PINNED[BERT_BASE]}"
+    )  # not before that
 
 
 def live(**settings: object) -> dict[str, torch.Tensor]:
     otherwise = "with a GPU it would"
-    return experiments.run("table-2-pretrained", otherwise=otherwise, **settings).arrays
+    return mpt_experiments.run("table-2-pretrained", otherwise=otherwise, **settings).arrays
 
 
 def test_without_a_gpu_nothing_is_asked(monkeypatch, capsys) -> None:
     def fails(*_: object, **__: object) -> None:
         raise AssertionError("the hub was asked")
 
-    monkeypatch.setattr(checkpoints, "urlopen", fails)
-    monkeypatch.setattr(checkpoints, "gpu", lambda: None)
+    monkeypatch.setattr(hub, "urlopen", fails)
+    monkeypatch.setattr(hub, "gpu", lambda: None)
     assert live() == {}
     assert capsys.readouterr().out == "not run here (no GPU): with a GPU it would\n"
 
@@ -164,8 +169,8 @@ def test_without_a_network_it_goes_on_at_once(monkeypatch, capsys, answers: bool
     """Nobody there, or somebody who takes the call and says nothing."""
     import socket
 
-    monkeypatch.setattr(checkpoints, "gpu", lambda: torch.device("cpu"))
-    monkeypatch.setattr(checkpoints, "HUB_SECONDS", 0.3)
+    monkeypatch.setattr(hub, "gpu", lambda: torch.device("cpu"))
+    monkeypatch.setattr(hub, "HUB_SECONDS", 0.3)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
@@ -188,7 +193,7 @@ def test_a_folder_is_run_and_what_is_none_says_so(folder: Path, tmp_path, capsys
 
 
 def test_sentences_that_are_not_there_are_one_line(folder: Path, monkeypatch, capsys) -> None:
-    monkeypatch.delenv(data.places.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(places.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert live(model=str(folder)) == {}
     assert "glue/ax is not on this machine" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from any_model import PAGE
 from models import generator
 from torch import Tensor, nn
 
-from mpt_lml import score
+import mpt_score
 
 V, MASK, BOS, EOS = 13, 12, 0, 2
 TEXTS = [[5, 6, 7, 8], [3, 9, 9], [4, 11, 5, 6, 7, 3, 8]]
@@ -95,7 +95,7 @@ def published(name: str, x: Tensor, hidden: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", ADAPTED)
 def test_a_function_scores_what_the_published_code_reads_off(name: str) -> None:
-    scorer = score.load(ADAPTED[name])
+    scorer = mpt_score.load(ADAPTED[name])
     for text in TEXTS:
         ids = torch.tensor([text])
         for draw in range(4):
@@ -121,13 +121,13 @@ def test_probabilities_add_up_and_hidden_ids_do_not_matter(name: str) -> None:
 
 @pytest.mark.parametrize("name", ADAPTED)
 def test_a_curve_of_it(name: str) -> None:
-    found = score.curve(ADAPTED[name], TEXTS, score.Design((25, 50, 75)))
+    found = mpt_score.curve(ADAPTED[name], TEXTS, mpt_score.Design((25, 50, 75)))
     assert found.score.shape == (3,) and (found.score < 0).all()
 
 
 def test_a_place_too_far_is_another_model() -> None:
     """Without the shift Dream's stand-in is scored at the wrong place, and nothing complains."""
     ids, mask = torch.tensor([[5, 6, 7]]), torch.tensor([[False, True, False]])
-    right = score.load(ADAPTED["dream"]).log_tokens(ids, mask)
-    wrong = score.load(PAGE["llada"](NETS["dream"], mask_id=MASK)).log_tokens(ids, mask)
+    right = mpt_score.load(ADAPTED["dream"]).log_tokens(ids, mask)
+    wrong = mpt_score.load(PAGE["llada"](NETS["dream"], mask_id=MASK)).log_tokens(ids, mask)
     assert (right - wrong).abs().max() > 0.01

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mpt_experiments.paper import area
 from mpt_lml import PPCA, curves, objectives
-from mpt_lml.experiments import area
 
 f64 = {"dtype": torch.float64}
 

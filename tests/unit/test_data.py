@@ -17,7 +17,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from mpt_lml import data
-from mpt_lml.data import image_sets
+from mpt_lml.data import image_sets, places
 
 TEST_FILE = image_sets._SETS["mnist"]["test"]["file"]
 
@@ -30,7 +30,7 @@ def idx_bytes(array: np.ndarray) -> bytes:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small stand-in for the published MNIST files, with its own checksums."""
-    monkeypatch.setenv(data.places.DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(places.DATA_VARIABLE, str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     home = tmp_path / "mnist"
     home.mkdir()
@@ -74,25 +74,25 @@ def test_a_missing_file_in_a_folder_that_is_there(folder: Path) -> None:
 
 
 def test_data_that_are_nowhere_name_the_three_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(data.places.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(places.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(data.DataNotFoundError) as caught:
         data.images("fashion_mnist")
     message = str(caught.value)
     assert "MPT_LML_DATA" in message
-    assert "mpt-lml[hub]" in message
+    assert "mpt-lml[score]" in message
     assert "images('digits')" in message
 
 
 def test_the_variable_names_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(data.places.DATA_VARIABLE, "nowhere/at/all")
+    monkeypatch.setenv(places.DATA_VARIABLE, "nowhere/at/all")
     with pytest.raises(data.DataNotFoundError, match="nowhere/at/all"):
         data.images("mnist")
 
 
 def test_the_hub_is_asked_when_no_folder_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
-    monkeypatch.delenv(data.places.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(places.DATA_VARIABLE, raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     asked = []
 
@@ -108,7 +108,7 @@ def test_the_hub_is_asked_when_no_folder_has_them(monkeypatch: pytest.MonkeyPatc
 
 def color_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
     """Ten images of one color each, pixel value 20 n in the first channel, as the set's file."""
-    monkeypatch.setenv(data.places.DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(places.DATA_VARIABLE, str(tmp_path))
     monkeypatch.setitem(image_sets._SETS[name], "num_images", 10)
     home = tmp_path / name
     home.mkdir()
@@ -153,7 +153,7 @@ def test_a_color_set_with_fewer_images(
 ) -> None:
     color_folder(tmp_path, monkeypatch, name)
     monkeypatch.undo()
-    monkeypatch.setenv(data.places.DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(places.DATA_VARIABLE, str(tmp_path))
     with pytest.raises(data.CorruptDataError, match=r"of shape \(10, .*expected .*\(10000, "):
         data.images(name)
 
@@ -189,13 +189,13 @@ def test_a_color_set_of_the_wrong_form(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", ["cifar100", "tiny_imagenet"])
 def test_color_sets_that_are_nowhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.delenv(data.places.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(places.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(data.DataNotFoundError) as caught:
         data.images(name)
     message = str(caught.value)
     assert all(
-        way in message for way in (image_sets._SETS[name]["file"], "mpt-lml[hub]", "'digits'")
+        way in message for way in (image_sets._SETS[name]["file"], "mpt-lml[score]", "'digits'")
     )
 
 
@@ -221,7 +221,7 @@ def test_the_published_files(name: str) -> None:
     for split, count in (("train", 60_000), ("test", 10_000)):
         images = data.images(name, split)
         assert images.pixels.shape == (count, 784)
-    assert os.environ[data.places.DATA_VARIABLE]
+    assert os.environ[places.DATA_VARIABLE]
 
 
 def test_the_papers_draw_shares_one_noise_value_a_datum() -> None:

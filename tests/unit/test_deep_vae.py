@@ -10,10 +10,11 @@ import torch
 from models import generator
 from torch.distributions import Normal, kl_divergence
 
+from mpt_experiments.bench import Bench
+from mpt_experiments.findings import recursion
+from mpt_experiments.paper import deep_vae
+from mpt_experiments.paper.deep_vae import Masked
 from mpt_lml import GridConditional, grids, masks, objectives, scores
-from mpt_lml.experiments import deep_vae, recursion
-from mpt_lml.experiments.base import Bench
-from mpt_lml.experiments.deep_vae import Masked
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from mpt_lml import experiments
-from mpt_lml.experiments import derived
-from mpt_lml.experiments.base import Bench, Outcome, seeded
-from mpt_lml.experiments.deep_vae import Figure3Lower, elbo
+import mpt_experiments
+from mpt_experiments.bench import Bench, Outcome, seeded
+from mpt_experiments.findings import derived
+from mpt_experiments.paper.deep_vae import Figure3Lower, elbo
 
 f64 = {"dtype": torch.float64}
 
@@ -51,8 +51,8 @@ def test_the_start_that_is_drawn_again_is_the_one_of_the_training() -> None:
 
 def test_at_twenty_percent_a_share_is_near_that_of_figure_2() -> None:
     """The same problem, with other starts and truths beside its own: 0.985 there."""
-    found = derived.fixed_sizes(experiments.load("fixed-sizes").arrays)
-    judged = experiments.load("figure-2").findings["claim-lml-still-maximized"]
+    found = derived.fixed_sizes(mpt_experiments.load("fixed-sizes").arrays)
+    judged = mpt_experiments.load("figure-2").findings["claim-lml-still-maximized"]
     assert abs(found["claim-fixed-rate-maximizes"].measured - judged.measured) < 0.01
     assert found["fixed-rate-share/90"].measured < found["fixed-rate-share/80"].measured < 0.9
 

@@ -11,17 +11,21 @@ from unittest import mock
 import pytest
 import torch
 
-from mpt_lml import PPCA, curves, data, estimators, experiments, fit, networks
-from mpt_lml.experiments import base, cli, identity, ledger
-from mpt_lml.experiments.base import Bench, Finding
+import mpt_experiments
+from mpt_experiments import bench as base
+from mpt_experiments import command, ledger, recording
+from mpt_experiments.bench import Bench, Finding
+from mpt_experiments.paper import identity
+from mpt_lml import PPCA, curves, data, estimators, fit
 from mpt_lml.files import read_json
+from mpt_score import networks
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def table_1() -> experiments.Outcome:
-    return experiments.run("table-1")
+def table_1() -> mpt_experiments.Outcome:
+    return mpt_experiments.run("table-1")
 
 
 @pytest.mark.slow
@@ -39,7 +43,7 @@ def table_1() -> experiments.Outcome:
     ],
 )
 def test_table_1_to_every_printed_digit(
-    table_1: experiments.Outcome, name: str, printed: str
+    table_1: mpt_experiments.Outcome, name: str, printed: str
 ) -> None:
     measured = table_1.findings[f"table-1/{name}"].measured
     # The paper cuts, it does not round: 0.1299 -> 0.12. 5e-6: float32 data may differ in a last bit
@@ -50,7 +54,7 @@ def test_table_1_to_every_printed_digit(
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("table-1")
-def test_stored_table_1_is_what_a_run_gives(table_1: experiments.Outcome) -> None:
+def test_stored_table_1_is_what_a_run_gives(table_1: mpt_experiments.Outcome) -> None:
     stored = read_json(ROOT / "book" / "results" / "table-1.json")
     again = torch.tensor(stored["arrays"]["estimates"], dtype=torch.float64)
     torch.testing.assert_close(table_1.arrays["estimates"], again, rtol=1e-7, atol=0)
@@ -58,7 +62,7 @@ def test_stored_table_1_is_what_a_run_gives(table_1: experiments.Outcome) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in experiments.names()]
+    "name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in base.names()]
 )
 def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str, quick) -> None:
     outcome, _ = quick(name)
@@ -113,12 +117,12 @@ def test_eq_7_loses_what_two_variances_differ_by() -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("table-1")
-def test_one_entry_of_table_1_tells_cutting_from_rounding(table_1: experiments.Outcome) -> None:
+def test_one_entry_of_table_1_tells_cutting_from_rounding(table_1: mpt_experiments.Outcome) -> None:
     assert table_1.findings["table-1-cut-digits"].measured == 1.0
 
 
 def test_every_choice_of_one_mask_per_size() -> None:
-    outcome = experiments.run("figure-1-left", seeds=(4,), num_masks=2000, device="cpu")
+    outcome = mpt_experiments.run("figure-1-left", seeds=(4,), num_masks=2000, device="cpu")
     assert outcome.findings["claim-subset-biased"].measured < 1e-12
     # The standard error that Figure 1 goes by is that of one replicate over the root of P.
     draw = data.paper_gaussian(100, 5, 2, generator=torch.Generator().manual_seed(4))
@@ -128,7 +132,7 @@ def test_every_choice_of_one_mask_per_size() -> None:
 
 def test_a_point_of_the_fixed_size_panel_stands_on_one_mask_per_term() -> None:
     settings = {"num_features": 64, "num_masked": 10, "num_masks": 60}
-    found = experiments.run("figure-1-right", **settings).findings["fig-1-right-masks"]
+    found = mpt_experiments.run("figure-1-right", **settings).findings["fig-1-right-masks"]
     assert abs(found.measured - 8.0) < 4 * found.standard_error < 2.0
 
 
@@ -141,7 +145,7 @@ def test_a_point_of_the_fixed_size_panel_stands_on_one_mask_per_term() -> None:
     ],
 )
 def test_what_a_reader_turns_has_an_effect(name: str, setting: dict) -> None:
-    one, other = (experiments.run(name, "quick", **more).arrays for more in ({}, setting))
+    one, other = (mpt_experiments.run(name, "quick", **more).arrays for more in ({}, setting))
     same = {
         key: torch.allclose(one[key], other[key], rtol=0, atol=0, equal_nan=True) for key in one
     }
@@ -150,7 +154,7 @@ def test_what_a_reader_turns_has_an_effect(name: str, setting: dict) -> None:
 
 def test_fixed_size_settles_at_d_times_its_score() -> None:
     settings = {"num_features": 6, "num_masked": 2, "num_masks": 500}
-    outcome = experiments.run("figure-1-right", **settings)
+    outcome = mpt_experiments.run("figure-1-right", **settings)
     draw = data.paper_gaussian(100, 6, 2, generator=torch.Generator().manual_seed(111))
     model = PPCA(draw.loadings, 0.2)
     expected = estimators.exact(model, draw.x) - 6 * curves.exact_curve(model, draw.x).score[1]
@@ -173,7 +177,7 @@ def test_the_rule_of_the_fixed_size_panel_sees_how_many_masks_there_are() -> Non
 
 
 def test_a_random_size_is_scaled_by_the_number_of_sizes() -> None:
-    for found in experiments.run("unbiased", "quick").findings.values():
+    for found in mpt_experiments.run("unbiased", "quick").findings.values():
         assert abs(found.measured) < 4 * found.standard_error < 4.0
 
 
@@ -198,7 +202,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         def measure(self, bench: Bench) -> base.Outcome:
             for step in range(self.num_steps):
                 assert bench.keep(f"{step}", lambda step=step: work(step))["step"] == step
-            return experiments.Outcome({"fig-3-upper": Finding(1.0)})
+            return mpt_experiments.Outcome({"fig-3-upper": Finding(1.0)})
 
     return done
 
@@ -208,19 +212,19 @@ class TestResumableRuns:
         self, counting: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         call = ["run", "counting", "--preset", "quick"]
-        assert cli.main(call) == 130
+        assert command.main(call) == 130
         state = Path("mpt-lml-results", "checkpoints", "counting-quick")
         assert f"goes on from {state}" in capsys.readouterr().err
         assert not Path("mpt-lml-results", "counting.json").exists()
-        assert cli.main(call) == 0
+        assert command.main(call) == 0
         assert counting == [0, -1, 1]
         assert read_json(Path("mpt-lml-results", "counting.json"))["seconds"] >= 0
         assert not state.exists()
 
     def test_a_named_folder_stays(self, counting: list[int], tmp_path: Path) -> None:
         call = ["run", "counting", "--preset", "quick", "--checkpoints", str(tmp_path / "mine")]
-        assert cli.main(call) == 130
-        assert cli.main(call) == 0
+        assert command.main(call) == 130
+        assert command.main(call) == 0
         zero, one, seconds = sorted(path.name for path in (tmp_path / "mine").iterdir())
         assert (zero, one, seconds[:8]) == ("0.safetensors", "1.safetensors", "seconds-")
 
@@ -228,9 +232,9 @@ class TestResumableRuns:
         self, counting: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         call = ["run", "counting", "--preset", "quick", "--checkpoints", str(tmp_path / "mine")]
-        assert [cli.main(call), cli.main(call)] == [130, 0]
+        assert [command.main(call), command.main(call)] == [130, 0]
         for change in (["--seed", "1"], ["--model", "other"], ["--set", "num_steps=3"]):
-            assert cli.main([*call, *change]) == 2
+            assert command.main([*call, *change]) == 2
             assert "belongs to another configuration: its" in capsys.readouterr().err
 
     def test_so_is_what_another_device_or_precision_left(self, tmp_path: Path) -> None:
@@ -253,18 +257,18 @@ class TestResumableRuns:
         self, counting: list[int], tmp_path: Path
     ) -> None:
         call = ["run", "counting", "--preset", "quick", "--checkpoints", str(tmp_path / "mine")]
-        assert cli.main(call) == 130
+        assert command.main(call) == 130
         (note,) = (tmp_path / "mine").glob("seconds-*")
         assert read_json(note) < 60.0
         note.write_text("1000.0")
-        assert cli.main([*call, "--json", "out.json"]) == 0
+        assert command.main([*call, "--json", "out.json"]) == 0
         assert 1000.0 <= read_json("out.json")["seconds"] < 1060.0
 
     def test_an_experiment_of_seconds_refuses_the_folder(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         call = ["run", "table-1", "--json", "-", "--checkpoints", str(tmp_path)]
-        assert cli.main(call) == 2
+        assert command.main(call) == 2
         assert "table-1 keeps no state to go on from" in capsys.readouterr().err
 
 
@@ -275,23 +279,23 @@ class TestOtherNetworks:
         monkeypatch.chdir(tmp_path)
         folder = str(networks.small_bert_folder())
         call = ["run", "table-2-pretrained", "--preset", "quick"]
-        assert cli.main([*call, "--model", folder]) == 0
+        assert command.main([*call, "--model", folder]) == 0
         named = read_json(Path("mpt-lml-results", "table-2-pretrained.json"))
         assert named["weights"] == {"name": folder, "revision": None, "sha256": mock.ANY}
-        assert cli.main(call) == 0
+        assert command.main(call) == 0
         own = read_json(Path("mpt-lml-results", "table-2-pretrained-2.json"))
         assert "weights" not in own
         assert own["arrays"]["curve/written"] == named["arrays"]["curve/written"]
 
     def test_an_experiment_without_one_refuses_it(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert cli.main(["run", "table-1", "--json", "-", "--model", "here"]) == 2
+        assert command.main(["run", "table-1", "--json", "-", "--model", "here"]) == 2
         said = capsys.readouterr().err
         assert "table-1 has no setting 'model'" in said and "table-2-pretrained" in said
 
     def test_a_name_that_is_not_pinned(self, capsys: pytest.CaptureFixture[str]) -> None:
         for name in ("table-2-pretrained", "figure-6-pretrained"):
             call = ["run", name, "--preset", "quick", "--json", "-", "--model", "some/body"]
-            assert cli.main(call) == 2
+            assert command.main(call) == 2
             assert "there is no folder some/body here" in capsys.readouterr().err
 
 
@@ -299,14 +303,14 @@ class TestCommand:
     def test_list_and_help_name_every_experiment_and_its_cost(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert cli.main(["list"]) == 0
+        assert command.main(["list"]) == 0
         listed = capsys.readouterr().out
         with pytest.raises(SystemExit):
-            cli.main(["--help"])
+            command.main(["--help"])
         helped = capsys.readouterr().out
-        for name in experiments.names():
+        for name in base.names():
             assert name in listed
-            assert experiments.find(name).cost in listed
+            assert base.find(name).cost in listed
             assert name in helped
 
     @pytest.mark.parametrize("call", [["list"], ["compare", "table-1"], ["--help"]])
@@ -317,12 +321,12 @@ class TestCommand:
         terminal = io.TextIOWrapper(written, encoding="ascii")
         monkeypatch.setattr(sys, "stdout", terminal)
         with contextlib.suppress(SystemExit):  # of --help
-            assert cli.main(call) == 0
+            assert command.main(call) == 0
         terminal.flush()
         assert b"table-1" in written.getvalue() and b"?" in written.getvalue()
 
     def test_run_to_standard_output_is_json_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert cli.main(["run", "figure-1-left", "--preset", "quick", "--json", "-"]) == 0
+        assert command.main(["run", "figure-1-left", "--preset", "quick", "--json", "-"]) == 0
         captured = capsys.readouterr()
         content = json.loads(captured.out)
         assert captured.err == ""
@@ -332,7 +336,7 @@ class TestCommand:
 
     def test_seeds_replace_the_presets(self, tmp_path: Path) -> None:
         call = ["run", "figure-1-left", "--preset", "quick", "--seed", "1", "2", "3"]
-        assert cli.main([*call, "--out", str(tmp_path)]) == 0
+        assert command.main([*call, "--out", str(tmp_path)]) == 0
         content = read_json(tmp_path / "figure-1-left.json")
         assert content["config"]["seeds"] == [1, 2, 3]
         assert len(content["arrays"]["difference"]) == 3
@@ -341,13 +345,13 @@ class TestCommand:
         path = ROOT / "book" / "ledger.json"
         before = path.read_bytes()
         call = ["run", "figure-1-left", "--preset", "quick", "--out", str(tmp_path)]
-        assert cli.main(call) == 0
+        assert command.main(call) == 0
         assert path.read_bytes() == before
 
     def test_so_does_a_run_that_is_written_elsewhere(self, tmp_path: Path) -> None:
         path = ROOT / "book" / "ledger.json"
         before, touched = path.read_bytes(), path.stat().st_mtime_ns
-        assert cli.main(["run", "figure-1-left", "--out", str(tmp_path)]) == 0
+        assert command.main(["run", "figure-1-left", "--out", str(tmp_path)]) == 0
         assert (path.read_bytes(), path.stat().st_mtime_ns) == (before, touched)
 
     def test_an_unwritable_folder_stops_before_the_run(
@@ -359,38 +363,38 @@ class TestCommand:
             raise AssertionError("the run was started")
 
         monkeypatch.setattr(base.find("table-1"), "run", fail)
-        assert cli.main(["run", "table-1", "--out", str(tmp_path / "file" / "x")]) == 2
+        assert command.main(["run", "table-1", "--out", str(tmp_path / "file" / "x")]) == 2
         assert "cannot write to the output folder" in capsys.readouterr().err
 
     def test_unknown_names_suggest_the_nearest(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert cli.main(["run", "figure-1-centre"]) == 2
+        assert command.main(["run", "figure-1-centre"]) == 2
         assert "figure-1-center" in capsys.readouterr().err
-        assert cli.main(["compare", "tabel-1"]) == 2
+        assert command.main(["compare", "tabel-1"]) == 2
         assert "table-1" in capsys.readouterr().err
 
     def test_compare_shows_published_measured_and_verdict(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert cli.main(["compare", "table-1"]) == 0
+        assert command.main(["compare", "table-1"]) == 0
         lines = capsys.readouterr().out.splitlines()
         row = next(line for line in lines if line.startswith("table-1/p10-sd"))
         numbers = ["0.12", "0.129928", "0.0459365", "nats", "corrected"]
         assert row.split() == ["table-1/p10-sd", *numbers]
 
     def test_compare_all_prints_both_ledgers(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert cli.main(["compare", "--all"]) == 0
+        assert command.main(["compare", "--all"]) == 0
         judged, found = capsys.readouterr().out.split("\n\n")
         content = read_json(ROOT / "book" / "ledger.json")
         for part, printed in (("paper", judged), ("findings", found)):
             names = [line.split()[0] for line in printed.splitlines()[1:]]
             assert names == [entry["id"] for entry in content[part]]
         with pytest.raises(SystemExit):
-            cli.main(["compare"])
+            command.main(["compare"])
 
     def test_a_gpu_that_is_not_there(self, capsys: pytest.CaptureFixture[str]) -> None:
         if torch.cuda.is_available():
             pytest.skip("this machine has a GPU")
-        assert cli.main(["run", "table-1", "--device", "cuda", "--json", "-"]) == 2
+        assert command.main(["run", "table-1", "--device", "cuda", "--json", "-"]) == 2
         assert "torch sees no GPU" in capsys.readouterr().err
 
     def test_one_that_computes_on_the_cpu_only_refuses_a_gpu(
@@ -405,14 +409,14 @@ class TestCommand:
             base.bench_for(chosen, "cuda")
 
 
-@pytest.mark.parametrize("name", experiments.names())
+@pytest.mark.parametrize("name", base.names())
 def test_a_recorded_run_comes_back_as_it_was(name: str) -> None:
     path = ROOT / "book" / "results" / f"{name}.json"
     if not path.exists():
         with pytest.raises(FileNotFoundError, match=f"mpt-lml run {name}"):
-            experiments.load(name)
+            mpt_experiments.load(name)
         return
-    stored, loaded = read_json(path), experiments.load(name)
+    stored, loaded = read_json(path), mpt_experiments.load(name)
     again = loaded.as_dict()
     assert again["arrays"] == stored["arrays"]
     assert again["findings"] == stored["findings"]
@@ -429,7 +433,7 @@ def test_a_recorded_run_comes_back_as_it_was(name: str) -> None:
 )
 def test_settings_from_the_command_line(field: str, text: str, value: object) -> None:
     call = ["run", "table-1", "--set", f"{field}={text}"]
-    assert getattr(cli._settings(cli.parser().parse_args(call)), field) == value
+    assert getattr(recording._settings(command.parser().parse_args(call)), field) == value
 
 
 @pytest.mark.parametrize(
@@ -439,5 +443,5 @@ def test_settings_from_the_command_line(field: str, text: str, value: object) ->
 def test_other_settings_are_refused(
     change: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["run", "table-1", "--json", "-", "--set", change]) == 2
+    assert command.main(["run", "table-1", "--json", "-", "--set", change]) == 2
     assert message in capsys.readouterr().err

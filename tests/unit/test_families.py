@@ -13,7 +13,7 @@ from any_model import PAGE
 from families import FAMILIES, LETTERS
 from models import generator
 
-from mpt_lml import MaskedLM, data, networks
+from mpt_score import MaskedLM, networks, tokens
 
 ESMS = [name for name in FAMILIES if name.startswith("ESM")]
 
@@ -56,7 +56,7 @@ def test_longest_row_is_scored_and_a_longer_one_refused(name: str, folders) -> N
     longest = FAMILIES[name].longest
     model, tokenizer = loaded(folders[name])
     assert model.max_length == longest
-    rows = data.encode(tokenizer, [text(longest)])
+    rows = tokens.encode(tokenizer, [text(longest)])
     assert rows.ids.shape == (1, longest) and int(rows.num_features) == longest - 2
     mask = rows.maskable & (torch.rand(5, longest, generator=generator(1)) < 0.5)
     mask[0] = rows.maskable  # everything
@@ -74,7 +74,7 @@ def test_longest_row_is_scored_and_a_longer_one_refused(name: str, folders) -> N
 
 def test_hidden_tokens_do_not_matter_and_rows_stand_alone(name: str, folders) -> None:
     model, tokenizer = loaded(folders[name], batch_tokens=20)
-    rows = data.encode(tokenizer, [text(8, seed) for seed in range(3)])
+    rows = tokens.encode(tokenizer, [text(8, seed) for seed in range(3)])
     mask = rows.maskable & (torch.rand(3, 8, generator=generator(2)) < 0.5)
     mask[:, 1], mask[:, 2] = True, False
     found = model.log_tokens(rows.ids, mask)
@@ -94,7 +94,7 @@ def test_hidden_tokens_do_not_matter_and_rows_stand_alone(name: str, folders) ->
 
 def test_the_frame_is_the_tokenizers(name: str, folders) -> None:
     model, tokenizer = loaded(folders[name], num_features=5)
-    rows = data.encode(tokenizer, [text(7)])
+    rows = tokens.encode(tokenizer, [text(7)])
     mask = torch.tensor([[False, True, False, True, True]])
     whole = torch.nn.functional.pad(mask, (1, 1))
     found = model.log_each(rows.ids[:, 1:-1], mask)
@@ -104,7 +104,7 @@ def test_the_frame_is_the_tokenizers(name: str, folders) -> None:
 def test_pairs_of_sentences(name: str, folders) -> None:
     """A network that takes no types, or knows one only, gets none."""
     model, tokenizer = loaded(folders[name])
-    rows = data.encode(tokenizer, ["a b"], ["c d"])
+    rows = tokens.encode(tokenizer, ["a b"], ["c d"])
     takes = "token_type_ids" in inspect.signature(model.network.forward).parameters
     kinds = getattr(model.network.config, "type_vocab_size", 0) if takes else 0
     seen = []
@@ -173,7 +173,7 @@ def test_precision_of_the_products(folders) -> None:
     error = {}
     for precision in ("float32", "float16", "bfloat16"):
         model, tokenizer = loaded(folders["RoBERTa"], precision=precision)
-        rows = data.encode(tokenizer, [text(10, seed) for seed in range(8)])
+        rows = tokens.encode(tokenizer, [text(10, seed) for seed in range(8)])
         exact = literal(model.network, tokenizer, rows.ids, rows.maskable)
         error[precision] = float((model.log_tokens(rows.ids, rows.maskable) - exact).abs().mean())
     # 24, 11 and 8 bits: errors grow by about 2^13 and 2^3.

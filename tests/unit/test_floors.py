@@ -1,55 +1,31 @@
-"""Dependencies point down: a module imports only from floors below its own."""
+"""Arrows point one way: experiments → score → lml, and so they do between rooms and modules."""
 
 from __future__ import annotations
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "src" / "mpt_lml"
-FLOORS = {
-    "checkpoints": 0,
-    "spec": 0,
-    "numerics": 0,
-    "results": 0,
-    "files": 0,
-    "verdicts": 0,
-    "gaussian": 1,
-    "masks": 1,
-    "grids": 1,
-    "scores": 1,
-    "models": 2,
-    "curves": 3,
-    "objectives": 3,
-    "estimators": 4,
-    "orders": 4,
-    "score": 4,
-    "theory": 4,
-    "commands": 5,
-    "probes": 5,
-    "harness": 5,
-    "experiments": 6,
-}
-WINGS = {"bfgs", "data", "fit", "networks", "page", "plots", "symbolic"}
-# Scores of texts take their tokens and the networks that are loaded by name, and r* of a curve.
-LEANS = {("score", "data"), ("score", "networks"), ("score", "theory"), ("commands", "networks")}
-# Probes train small networks and read the classes of images.
-LEANS |= {("probes", "fit"), ("probes", "data")}
-# The checks at the door are under everything.
-LEANS |= {(room, "spec") for room in ("results", "verdicts", "files")}
-# Rooms of several modules: all of them may import these, which import none of the others.
-BASES = {
-    "data": "mpt_lml.data.places",
-    "models": ("mpt_lml.models.base", "mpt_lml.models.vae"),
-    "score": tuple(f"mpt_lml.score.{name}" for name in ("door", "design", "estimate", "blocks")),
-    "estimators": "mpt_lml.estimators.latent",
-    "commands": ("mpt_lml.commands.lines", "mpt_lml.commands.team"),
+SRC = Path(__file__).parents[2] / "src"
+# A package may import those that stand after it.
+PACKAGES = ("mpt_experiments", "mpt_score", "mpt_lml")
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(SRC).with_suffix("").parts)
+
+
+SOURCES = {
+    module_of(path): path.read_text(encoding="utf-8")
+    for package in PACKAGES
+    for path in sorted((SRC / package).rglob("*.py"))
 }
 
 
 def imported(source: str) -> list[str]:
-    """Full names of what ``source`` imports from the package."""
+    """Full names of what ``source`` imports from our packages, wherever it does so."""
     names = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -58,84 +34,110 @@ def imported(source: str) -> list[str]:
             names += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names.append("a relative import")
-    return [name for name in names if name.startswith(("mpt_lml", "a relative"))]
+    return [name for name in names if name.split(".")[0] in (*PACKAGES, "a relative import")]
 
 
-def room(name: str) -> str:
-    return name.split(".")[1] if "." in name else name
-
-
-def forbidden(module: str, source: str, *, door: bool = False) -> list[str]:
-    """One sentence for every import in ``source`` that crosses a floor; ``module`` is its room.
-
-    A room's ``__init__`` is its ``door``: it may name what stands inside.
-    """
+def upward(module: str, source: str) -> list[str]:
+    """One sentence for every import in ``source`` that points against the order of the packages."""
     faults = []
+    own = PACKAGES.index(module.split(".")[0])
     for name in imported(source):
-        other = room(name)
-        if other not in FLOORS and other not in WINGS:
-            faults.append(f"{module} imports {name}, which stands on no floor")
-        elif module == other and (door or name.startswith(BASES.get(module, "nothing"))):
-            continue
-        elif module in WINGS and FLOORS.get(other, 1) != 0:
-            faults.append(f"the wing {module} imports {name}; wings rest on floor 0 only")
-        elif module in FLOORS and not _allowed(module, other):
-            faults.append(
-                f"{module} (floor {FLOORS[module]}) imports {name} "
-                f"(floor {FLOORS.get(other, 'wing')})"
-            )
+        package = name.split(".")[0]
+        if package not in PACKAGES:
+            faults.append(f"{module} has {name}: write the full name")
+        elif PACKAGES.index(package) < own:
+            faults.append(f"{module} imports {name}: {PACKAGES[own]} may not import {package}")
     return faults
 
 
-def _allowed(module: str, other: str) -> bool:
-    if module == "experiments":
-        return True  # may import anything public
-    return (module, other) in LEANS or (other in FLOORS and FLOORS[other] < FLOORS[module])
+def target(name: str, modules: dict[str, str]) -> str:
+    """The module that the import of ``name`` reads: itself, what defines it, or a package's door."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        module = ".".join(parts[:length])
+        if module in modules:
+            return module
+        if f"{module}.__init__" in modules:
+            return f"{module}.__init__"
+    return name
 
 
-def modules() -> list[Path]:
-    return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
+def arrows(modules: dict[str, str]) -> dict[str, set[str]]:
+    """For every module those of ``modules`` that it imports."""
+    return {
+        module: {target(name, modules) for name in imported(source)} - {module}
+        for module, source in modules.items()
+    }
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_point_down(path: Path) -> None:
-    module = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    assert module in FLOORS or module in WINGS, f"{module} has no floor; give it one here"
-    source = path.read_text(encoding="utf-8")
-    assert forbidden(module, source, door=path.name == "__init__.py") == []
+def room_of(module: str) -> str:
+    """A package's folder, or a module that stands in none."""
+    return ".".join(module.split(".")[:2])
+
+
+def between_rooms(modules: dict[str, str]) -> dict[str, set[str]]:
+    rooms: dict[str, set[str]] = {}
+    for module, targets in arrows(modules).items():
+        room = rooms.setdefault(room_of(module), set())
+        room |= {room_of(each) for each in targets} - {room_of(module)}
+    return rooms
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules or rooms of a circle in ``graph``; none where all arrows point one way."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_packages_import_one_way(module: str) -> None:
+    assert upward(module, SOURCES[module]) == []
+
+
+def test_rooms_import_one_way() -> None:
+    assert circle(between_rooms(SOURCES)) == []
+
+
+def test_modules_import_one_way() -> None:
+    assert circle(arrows(SOURCES)) == []
 
 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("masks", "from mpt_lml import curves"),
-        ("masks", "from mpt_lml.scores import mask_score"),
-        ("curves", "import mpt_lml.estimators"),
-        ("models", "from mpt_lml.models.ppca import PPCA"),
-        ("data", "from mpt_lml.masks import subsets"),
-        ("data", "from mpt_lml.data.image_sets import images"),
-        ("curves", "from mpt_lml import plots"),
-        ("gaussian", "from .numerics import cholesky"),
-        ("curves", "def late():\n    from mpt_lml.experiments import run"),
-        ("scores", "from mpt_lml.helpers import anything"),
+        ("mpt_lml.masks", "from mpt_score import MaskedLM"),
+        ("mpt_lml.masks", "import mpt_experiments"),
+        ("mpt_lml.curves", "def late():\n    from mpt_experiments.bench import run"),
+        ("mpt_score.scorer", "import mpt_experiments.ledger"),
+        ("mpt_lml.gaussian", "from .numerics import cholesky"),
     ],
 )
 def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
-    assert len(forbidden(module, source)) == 1
+    assert len(upward(module, source)) == 1
 
 
-def test_a_door_opens_its_own_room_only() -> None:
-    source = "from mpt_lml.objectives import ppca"
-    assert len(forbidden("objectives", source)) == 1
-    assert forbidden("objectives", source, door=True) == []
-    assert len(forbidden("objectives", "from mpt_lml import estimators", door=True)) == 1
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("mpt_lml.masks", "from mpt_lml import curves"),
+        ("mpt_lml.gaussian", "from mpt_lml.models.ppca import PPCA"),
+        ("mpt_lml.spec", "from mpt_lml.theory.rates import jackknife"),
+        ("mpt_score.keep", "def late():\n    import mpt_score"),
+        ("mpt_experiments.bench", "from mpt_experiments.paper import convergence"),
+    ],
+)
+def test_a_circle_of_rooms_is_seen(module: str, line: str) -> None:
+    changed = SOURCES | {module: SOURCES[module] + "\n" + line}
+    assert len(circle(between_rooms(changed))) > 1
 
 
-def test_an_allowed_import_is_not() -> None:
-    source = (
-        "from mpt_lml import masks\nfrom mpt_lml.models.base import ConditionalModel\nimport torch"
-    )
-    assert forbidden("curves", source) == []
+def test_a_circle_of_modules_in_one_room_is_seen() -> None:
+    name = "mpt_lml.models.base"
+    changed = SOURCES | {name: SOURCES[name] + "\nfrom mpt_lml.models.ppca import PPCA"}
+    assert len(circle(arrows(changed))) > 1
 
 
 def test_tests_import_helpers_and_no_tests() -> None:

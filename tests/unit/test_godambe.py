@@ -5,8 +5,9 @@ import itertools
 import pytest
 import torch
 
-from mpt_lml import experiments, masks, objectives
-from mpt_lml.experiments.efficiency import information
+import mpt_experiments
+from mpt_experiments.findings.efficiency import information
+from mpt_lml import masks, objectives
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
 
 f64 = {"dtype": torch.float64}
@@ -284,7 +285,9 @@ class TestLowRank:
     @pytest.mark.parametrize(("size", "latent_dim"), [(10, 1), (9, 2)])
     def test_random_masks_agree_with_the_enumeration(self, size: int, latent_dim: int) -> None:
         given = {"seeds": tuple(range(100)), "models": ((size, latent_dim),), "num_masks": 32}
-        found = experiments.run("ppca-efficiency", rates=(3 / size,), **given).arrays["efficiency"]
+        found = mpt_experiments.run("ppca-efficiency", rates=(3 / size,), **given).arrays[
+            "efficiency"
+        ]
         exact = []
         for seed in given["seeds"]:
             g = torch.Generator().manual_seed(seed)
@@ -298,7 +301,7 @@ class TestLowRank:
     def test_long_data_have_the_efficiency_of_the_limit(self) -> None:
         """ρ / (1 + a (1 − ρ)): what is missing goes like 1 / ((1 − ρ) D)."""
         given = {"seeds": (4, 44), "num_masks": 64, "rates": (0.5,)}
-        arrays = experiments.run("ppca-efficiency", models=((24, 1), (96, 1)), **given).arrays
+        arrays = mpt_experiments.run("ppca-efficiency", models=((24, 1), (96, 1)), **given).arrays
         limit = 0.5 / (1.0 + 0.5 * arrays["pull"])
         off = (arrays["efficiency"][..., 0] / limit - 1.0).mean(dim=1).abs()
         assert off[1] < 0.06 and off[1] < off[0]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tiny_bert import tiny, tokenizer
 
-from mpt_lml import score
+import mpt_score
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs mpt-lml[eval]")
-from mpt_lml.harness import MaskedHarness  # noqa: E402
+from mpt_score.lm_eval import MaskedHarness  # noqa: E402
 
 QUESTIONS = [
     {"context": "the cat", "choices": ["sat", "dog"], "gold": 0},
@@ -67,7 +67,7 @@ class TestModel:
         model = MaskedHarness(tiny(), tokenizer())
         asked = [("the cat", " sat"), ("the cat", " dog"), ("a dog", " sat."), ("a dog", " a cat")]
         found = model.loglikelihood(requests("loglikelihood", *asked))
-        wanted = score.answers(
+        wanted = mpt_score.answers(
             model.scorer, ["the cat", "a dog"], [[" sat", " dog"], [" sat.", " a cat"]]
         )
         assert [value for value, _ in found] == wanted.log_score.flatten().tolist()
@@ -77,7 +77,9 @@ class TestModel:
         model = MaskedHarness(tiny(), tokenizer())
         texts = [("the cat sat",), ("the cat sat " * 10,)]  # the network has places for 14 pieces
         found = model.loglikelihood_rolling(requests("loglikelihood_rolling", *texts))
-        wanted = score.answers(model.scorer, [""], [["the cat sat"]]).log_score  # 7 masks have all
+        wanted = mpt_score.answers(
+            model.scorer, [""], [["the cat sat"]]
+        ).log_score  # 7 masks have all
         assert found[0] == pytest.approx(wanted.item(), abs=1e-10)
         assert found[1] < 5 * found[0] < 0
 
@@ -96,7 +98,7 @@ class TestModel:
 
 def test_a_local_task_by_the_command_line(folder: Path, tmp_path: Path) -> None:
     command = [
-        *(sys.executable, "-m", "mpt_lml.harness", "run", "--model", "mpt-lml"),
+        *(sys.executable, "-m", "mpt_score.lm_eval", "run", "--model", "mpt-lml"),
         *("--model_args", f"pretrained={folder / 'network'}", "--include_path", str(folder)),
         *("--tasks", "tiny_choice,tiny_rolling", "--output_path", str(tmp_path), "--device", "cpu"),
     ]
@@ -109,11 +111,11 @@ def test_a_local_task_by_the_command_line(folder: Path, tmp_path: Path) -> None:
     results = json.loads(path.read_text())["results"]
     model = MaskedHarness(str(folder / "network"), device="cpu")
     options = [[f" {choice}" for choice in each["choices"]] for each in QUESTIONS]
-    best = score.answers(model.scorer, [each["context"] for each in QUESTIONS], options).best
+    best = mpt_score.answers(model.scorer, [each["context"] for each in QUESTIONS], options).best
     right = [int(b) == each["gold"] for b, each in zip(best, QUESTIONS, strict=True)]
     assert results["tiny_choice"]["acc,none"] == sum(right) / 2
     texts = [each["context"] for each in QUESTIONS]
-    total = score.answers(model.scorer, [""] * 2, [[text] for text in texts]).log_score.sum()
+    total = mpt_score.answers(model.scorer, [""] * 2, [[text] for text in texts]).log_score.sum()
     words = sum(len(text.split()) for text in texts)
     found = results["tiny_rolling"]["word_perplexity,none"]
     assert found == pytest.approx((-total / words).exp().item(), rel=1e-6)

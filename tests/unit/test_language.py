@@ -11,12 +11,13 @@ import torch
 from models import generator, random_hmm
 from safetensors.torch import load_file, save_file
 
-from mpt_lml import HMM, SymbolBERT, masks
-from mpt_lml.checkpoints import CheckpointError
-from mpt_lml.experiments import known_language
-from mpt_lml.experiments.base import Bench
-from mpt_lml.experiments.known_language import LAWS, KnownLanguage, Problem
+from mpt_experiments.bench import Bench
+from mpt_experiments.findings import known_language
+from mpt_experiments.findings.known_language import LAWS, KnownLanguage, Problem
+from mpt_lml import HMM, masks
 from mpt_lml.files import CheckpointMismatchError, book_file
+from mpt_score import SymbolBERT
+from mpt_score.networks.hub import CheckpointError
 
 pytest.importorskip("transformers")
 SOURCE = random_hmm(2, 3, 4, seed=8)

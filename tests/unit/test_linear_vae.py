@@ -11,9 +11,10 @@ import pytest
 import torch
 from models import generator
 
+from mpt_experiments import ledger
+from mpt_experiments.bench import Bench
+from mpt_experiments.paper.linear_vae import Figure3Upper
 from mpt_lml import BernoulliPCA, data, estimators, fit, grids, objectives
-from mpt_lml.experiments import Bench, ledger
-from mpt_lml.experiments.linear_vae import Figure3Upper
 from mpt_lml.results import History
 
 Item = TypeVar("Item")

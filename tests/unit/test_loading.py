@@ -20,7 +20,9 @@ from hub import local_hub
 from safetensors.torch import load_file, save_file
 from transformers import BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
 
-from mpt_lml import MaskedLM, checkpoints, networks
+from mpt_lml.data import remote
+from mpt_score import MaskedLM, networks
+from mpt_score.networks import hub
 
 pytestmark = pytest.mark.bad_input
 NAME, COMMIT = "someone/some-bert", "1" * 40
@@ -55,7 +57,7 @@ def point_to(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)  # it keeps its own
 
 
-def refused(call: Any, error: type[Exception] = checkpoints.CheckpointError) -> str:
+def refused(call: Any, error: type[Exception] = hub.CheckpointError) -> str:
     with pytest.raises(error) as caught:
         call()
     message = str(caught.value)
@@ -150,7 +152,7 @@ class TestHub:
         assert tokenizer("a b")["input_ids"] == [2, 5, 6, 3]
         own = networks.load_network(saved).state_dict()
         assert all(torch.equal(value, own[key]) for key, value in network.state_dict().items())
-        assert checkpoints.resolved_revision(NAME, COMMIT) == COMMIT
+        assert hub.resolved_revision(NAME, COMMIT) == COMMIT
         # Once it is here, a hub that is gone does not matter.
         again = networks.load_network(NAME, revision=COMMIT)
         assert torch.equal(again.cls.predictions.bias, network.cls.predictions.bias)
@@ -232,8 +234,8 @@ def deaf(cache: Path, monkeypatch) -> Iterator[list[bytes]]:
 class TestADeafHub:
     def test_it_is_asked_once(self, deaf: list[bytes], monkeypatch) -> None:
         """408 s with the client's own patience, which its settings shorten to 400 s."""
-        assert checkpoints.PATIENCE <= 12
-        monkeypatch.setattr(checkpoints, "PATIENCE", 0.5)
+        assert remote.PATIENCE <= 12
+        monkeypatch.setattr(remote, "PATIENCE", 0.5)
         for load in (networks.load_network, networks.load_tokenizer):
             deaf.clear()
             start = time.perf_counter()
@@ -245,7 +247,7 @@ class TestADeafHub:
     def test_what_is_in_the_cache_is_loaded(
         self, deaf: list[bytes], saved: Path, cache: Path, monkeypatch
     ) -> None:
-        monkeypatch.setattr(checkpoints, "PATIENCE", 0.5)
+        monkeypatch.setattr(remote, "PATIENCE", 0.5)
         home = cache / f"models--{NAME.replace('/', '--')}"
         shutil.copytree(saved, home / "snapshots" / COMMIT)
         (home / "refs").mkdir()
@@ -259,7 +261,7 @@ class TestADeafHub:
 
     def test_deaf_in_the_middle(self, saved: Path, cache: Path, monkeypatch) -> None:
         """It names the files and hands out the small one."""
-        monkeypatch.setattr(checkpoints, "PATIENCE", 0.5)
+        monkeypatch.setattr(remote, "PATIENCE", 0.5)
         with local_hub(NAME, COMMIT, saved) as (address, asked):
             point_to(address, monkeypatch)
             monkeypatch.setattr("hub.BEFORE", {"model.safetensors": lambda _: time.sleep(2)})
@@ -270,7 +272,7 @@ class TestADeafHub:
     def test_the_hub_can_be_asked_again(self, deaf: list[bytes], monkeypatch) -> None:
         from huggingface_hub import constants
 
-        monkeypatch.setattr(checkpoints, "PATIENCE", 0.2)
+        monkeypatch.setattr(remote, "PATIENCE", 0.2)
         refused(lambda: networks.load_network(NAME, revision=COMMIT))
         assert not constants.HF_HUB_OFFLINE
 
@@ -283,7 +285,7 @@ class TestADeafHub:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         for name in ("MPT_LML_DATA", "HF_HUB_OFFLINE"):
             monkeypatch.delenv(name, raising=False)
-        code = "import mpt_lml.checkpoints as c; c.PATIENCE = 0.5; from mpt_lml import data; "
+        code = "import mpt_score.networks.hub as c; c.PATIENCE = 0.5; from mpt_lml import data; "
         code += "data.images('mnist', 'test')"
         call = [sys.executable, "-c", code]
         found = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
@@ -296,7 +298,7 @@ class TestASlowHub:
 
     @pytest.mark.parametrize("part", ["head", "content"])
     def test_a_trickle_is_given_up(self, saved: Path, cache: Path, monkeypatch, part: str) -> None:
-        monkeypatch.setattr(checkpoints, "PATIENCE", 0.5)
+        monkeypatch.setattr(remote, "PATIENCE", 0.5)
         with local_hub(NAME, COMMIT, saved) as (address, _):
             point_to(address, monkeypatch)
             monkeypatch.setattr("hub.TRICKLE", {part: 0.1})
@@ -312,7 +314,7 @@ class TestASlowHub:
         self, saved: Path, cache: Path, monkeypatch
     ) -> None:
         """Each answer takes less than the patience, all together many times as long."""
-        monkeypatch.setattr(checkpoints, "PATIENCE", 1.0)
+        monkeypatch.setattr(remote, "PATIENCE", 1.0)
         delayed = {path.name: lambda _: time.sleep(0.6) for path in saved.iterdir()}
         with local_hub(NAME, COMMIT, saved) as (address, asked):
             point_to(address, monkeypatch)
@@ -320,13 +322,13 @@ class TestASlowHub:
             start = time.perf_counter()
             assert networks.load_tokenizer(NAME, revision=COMMIT).mask_token_id == 4
             assert isinstance(networks.load_network(NAME, revision=COMMIT), BertForMaskedLM)
-            assert time.perf_counter() - start > 2 * checkpoints.PATIENCE
+            assert time.perf_counter() - start > 2 * remote.PATIENCE
         assert any("model.safetensors" in each for each in asked)
 
     def test_pieces_of_a_big_file_are_signs_of_life(self, monkeypatch) -> None:
-        monkeypatch.setattr(checkpoints, "PATIENCE", 0.2)
-        monkeypatch.setattr(checkpoints, "SLOWEST", checkpoints.PIECE / 0.2)
-        watch = checkpoints.Watch(0.2)
+        monkeypatch.setattr(remote, "PATIENCE", 0.2)
+        monkeypatch.setattr(remote, "SLOWEST", remote.PIECE / 0.2)
+        watch = remote.Watch(0.2)
 
         def download() -> str:
             with watch.bars()(total=10, disable=True) as bar:
@@ -335,6 +337,6 @@ class TestASlowHub:
                     bar.update(1)
             return "whole"
 
-        assert checkpoints.in_time(download, watch) == "whole"
+        assert remote.in_time(download, watch) == "whole"
         with pytest.raises(TimeoutError, match="did not answer in time"):
-            checkpoints.in_time(lambda: time.sleep(5), checkpoints.Watch(0.2))
+            remote.in_time(lambda: time.sleep(5), remote.Watch(0.2))

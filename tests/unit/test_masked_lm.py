@@ -19,10 +19,12 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from mpt_lml import MaskedLM, curves, data, estimators, masks, networks, score
-from mpt_lml.checkpoints import BERT_BASE, CheckpointError
+import mpt_score
+from mpt_lml import curves, estimators, masks
 from mpt_lml.files import read_json
-from mpt_lml.models.masked_lm import masked_logits
+from mpt_score import MaskedLM, networks, texts, tokens
+from mpt_score.networks.hub import BERT_BASE, CheckpointError
+from mpt_score.networks.masked_lm import masked_logits
 
 
 def model(network: torch.nn.Module, num_features: int = 3) -> MaskedLM:
@@ -108,7 +110,7 @@ def test_fast_linear_is_used_for_plain_float32_layers_without_gradients_only(mon
         return real(x, *weights)
 
     real = torch.nn.functional.linear
-    monkeypatch.setattr(networks.functional, "linear", counted)
+    monkeypatch.setattr(torch.nn.functional, "linear", counted)
 
     def used(layer: torch.nn.Module, dtype: torch.dtype = torch.float32) -> bool:
         plain.clear()
@@ -218,7 +220,7 @@ def test_training_mode_comes_back() -> None:
 
 
 def test_tokens_of_pairs_and_their_masks() -> None:
-    found = data.encode(tokenizer(), ["the cat sat.", "a dog"], ["the dogs", "the cat sat"])
+    found = tokens.encode(tokenizer(), ["the cat sat.", "a dog"], ["the dogs", "the cat sat"])
     assert found.ids[0, : found.lengths[0]].tolist() == [2, 5, 6, 7, 9, 3, 5, 11, 8, 3]
     assert found.types[0, : found.lengths[0]].tolist() == [0] * 6 + [1] * 4
     assert found.num_features.tolist() == [7, 5]
@@ -232,17 +234,17 @@ def test_tokens_of_pairs_and_their_masks() -> None:
 
 
 def test_unknown_tokens_are_shown_and_not_scored() -> None:
-    found = data.encode(tokenizer(), ["the zebra sat"])
+    found = tokens.encode(tokenizer(), ["the zebra sat"])
     assert found.ids[0].tolist() == [CLS, 5, 1, 7, 3]
     assert found.maskable[0].tolist() == [False, True, False, True, False]
     with pytest.raises(ValueError, match="sentence 0 has no word pieces: 'zebra'"):
-        data.encode(tokenizer(), ["zebra"])
+        tokens.encode(tokenizer(), ["zebra"])
 
 
 def test_sizes_at_rates() -> None:
     maskable = torch.arange(20) < torch.tensor([20, 7])[:, None]
-    rows = data.Tokens(maskable.long(), maskable.long(), maskable, maskable.sum(dim=1))
-    design = score.Design(tuple(range(1, 101)))
+    rows = tokens.Tokens(maskable.long(), maskable.long(), maskable, maskable.sum(dim=1))
+    design = mpt_score.Design(tuple(range(1, 101)))
     one, two = (design.masks(rows.rows(torch.tensor([n])), n)[:-1].sum(dim=1) for n in (0, 1))
     assert one.bincount().tolist() == [0] + [5] * 20  # each size has the same share
     assert two[[0, 13, 14, 28, 99]].tolist() == [1, 1, 2, 3, 7]
@@ -272,8 +274,8 @@ def test_vocabulary_file(tmp_path: Path) -> None:
 
 
 def test_trained_vocabulary_covers_its_text() -> None:
-    sentences = list(data.sentences().first)
-    found = data.tokens.train_tokenizer(sentences, 120)
+    sentences = list(texts.sentences().first)
+    found = tokens.train_tokenizer(sentences, 120)
     assert 100 < len(found) <= 120
     assert found.convert_tokens_to_ids("[MASK]") == MASK
     assert all(found.unk_token_id not in row for row in found(sentences)["input_ids"])
@@ -302,13 +304,13 @@ class TestRefusals:
     @pytest.mark.parametrize("sentence", ["", "  \n"])
     def test_empty_text(self, sentence: str) -> None:
         with pytest.raises(ValueError, match="sentence 1 is empty"):
-            data.encode(tokenizer(), ["a", sentence])
+            tokens.encode(tokenizer(), ["a", sentence])
         with pytest.raises(ValueError, match="at least one text"):
-            data.encode(tokenizer(), [])
+            tokens.encode(tokenizer(), [])
 
     def test_halves_of_other_number(self) -> None:
         with pytest.raises(ValueError, match="2 first sentences came with 1 second"):
-            data.encode(tokenizer(), ["a", "a"], ["a"])
+            tokens.encode(tokenizer(), ["a", "a"], ["a"])
 
     def test_special_tokens_are_not_masked(self) -> None:
         ids = torch.tensor([[CLS, 5, SEP]])
@@ -439,7 +441,7 @@ class TestTheBooksOwn:
         conditionals = MaskedLM(
             network, MASK, special_token_ids=reader.all_special_ids, precision="float32"
         )
-        found = data.encode(reader, ["He sat down by the fire.", "He sat down by fire the."])
+        found = tokens.encode(reader, ["He sat down by the fire.", "He sat down by fire the."])
         hidden = found.maskable & (found.ids == reader.convert_tokens_to_ids("the"))
         right, wrong = conditionals.log_tokens(found.ids, hidden).sum(dim=1)
         assert right > -1 and right > wrong + 2
@@ -453,10 +455,10 @@ class TestTheBooksOwn:
 
     def test_vocabularies_do_not_depend_on_the_run(self) -> None:
         """The trainer numbers equally frequent pieces as it likes; the pieces are the same."""
-        once, again = (data.tokens.train_tokenizer(data.sentences().first, 150) for _ in range(2))
+        once, again = (tokens.train_tokenizer(texts.sentences().first, 150) for _ in range(2))
         assert once.get_vocab() == again.get_vocab()
         pieces = sorted(once.get_vocab(), key=once.get_vocab().get)
-        assert pieces[:5] == list(data.tokens.SPECIAL_TOKENS)
+        assert pieces[:5] == list(tokens.SPECIAL_TOKENS)
         assert pieces[5:] == sorted(pieces[5:])
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_bert import LINES, tiny, tokenizer
 
-from mpt_lml import score
+import mpt_score
 
 scorer = pytest.importorskip("minicons.scorer", reason="needs mpt-lml[eval]")
 # A logit of size 10 has 1e-6 in float32; a line sums at most nine.
@@ -23,10 +23,10 @@ def test_pseudo_log_likelihoods_are_those_of_minicons(tmp_path: Path) -> None:
     encoded = words(list(LINES), padding=True)
     batch = theirs.get_masked_tensors(encoded)
     wanted = torch.tensor([sum(each) for each in theirs.compute_stats(batch)])
-    said = score.sentences(str(tmp_path), LINES).pseudo_log_likelihood
+    said = mpt_score.sentences(str(tmp_path), LINES).pseudo_log_likelihood
     assert (said - wanted).abs().max() < AGREE
     others = [line.replace("the", "a", 1) for line in LINES]
-    found = score.pairs(str(tmp_path), LINES, others, pseudo=True)
+    found = mpt_score.pairs(str(tmp_path), LINES, others, pseudo=True)
     batch = theirs.get_masked_tensors(words(others, padding=True))
     second = torch.tensor([sum(each) for each in theirs.compute_stats(batch)])
     assert (found.pseudo_difference - (wanted - second)).abs().max() < AGREE

@@ -9,7 +9,7 @@ import pytest
 import torch
 from models import generator
 
-from mpt_lml.experiments.siblings import KneserNey
+from mpt_experiments.findings.siblings import KneserNey
 
 TEXTS = [[0, 1, 2, 0, 1, 3], [1, 2, 0], [2, 2, 1, 0, 1], [3]]
 START = 4  # one more than the words 0..3

@@ -13,16 +13,17 @@ import torch
 from models import generator
 from scipy import stats
 
-from mpt_lml import PPCA, data, masks, probes
+from mpt_experiments import autoencoders
+from mpt_experiments.autoencoders import LAWS, Labeled, rank_correlation, scores_of
+from mpt_experiments.bench import Bench, Finding
+from mpt_experiments.findings.probes import Probes
+from mpt_experiments.paper import vit_mae
+from mpt_lml import PPCA, data, masks
 from mpt_lml.bfgs import climb
 from mpt_lml.data import image_sets
-from mpt_lml.experiments import vit_mae
-from mpt_lml.experiments.base import Bench, Finding
-from mpt_lml.experiments.probe import Probes
 from mpt_lml.files import CheckpointMismatchError
-from mpt_lml.models.vit_mae import ViTMAE
-from mpt_lml.networks import small_mae
-from mpt_lml.probes import LAWS, Labeled, rank_correlation, scores_of
+from mpt_score.networks import small_mae
+from mpt_score.networks.vit_mae import ViTMAE
 
 pytest.importorskip("transformers")
 QUICK = Probes.preset("quick")
@@ -43,7 +44,7 @@ def test_a_probe_of_two_normal_classes_has_the_accuracy_of_bayes() -> None:
     best = stats.norm.cdf(1.0)
     # Balanced over 3000 and 1000 test rows; fitted weights lose less than a tenth of this error.
     error = 0.5 * math.sqrt(best * (1 - best) * (1 / 3000 + 1 / 1000))
-    assert abs(probes.probe(of.x, of) - best) < 4 * error
+    assert abs(autoencoders.probe(of.x, of) - best) < 4 * error
 
 
 def test_a_probe_is_the_maximum_of_the_penalized_likelihood() -> None:
@@ -75,7 +76,7 @@ def test_a_probe_is_the_maximum_of_the_penalized_likelihood() -> None:
     own = accuracy(fitted(best, torch.ones(len(x), dtype=torch.bool)), asked, of.y[of.test])
     # The two optimizers may differ on one point at a border.
     rows = int(of.y[of.test].bincount().min())
-    assert abs(probes.probe(of.x, of) - own) < 1.01 / (3 * rows)
+    assert abs(autoencoders.probe(of.x, of) - own) < 1.01 / (3 * rows)
 
 
 def test_the_area_of_a_known_model() -> None:
@@ -105,10 +106,10 @@ def test_features_see_all_patches_whatever_was_hidden_before() -> None:
     x = torch.rand(3, 1, 8, 8, generator=generator(1))
     with torch.no_grad():
         network.vit.embeddings.config.mask_ratio = 0.9
-        found = probes.features(network, x)
+        found = autoencoders.features(network, x)
         changed = x.clone()
         changed[:, :, 6:, 6:] = 0.0  # the last patch
-        assert (probes.features(network, changed) != found).all(dim=1).all()
+        assert (autoencoders.features(network, changed) != found).all(dim=1).all()
         turned = network.vit(x, noise=torch.rand(3, 16, generator=generator(2)))
     torch.testing.assert_close(found, turned.last_hidden_state[:, 1:].mean(dim=1))
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_lml import data, experiments
-from mpt_lml.experiments import ledger
-from mpt_lml.experiments.table_2 import SETS, shape
+import mpt_experiments
+from mpt_experiments import ledger
+from mpt_experiments.paper.table_2 import SETS, shape
+from mpt_lml import data
 from mpt_lml.files import read_json
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +49,7 @@ def test_the_file_travels_with_the_package() -> None:
 
 def test_table_2_prints_the_stored_areas_cut_in_four_of_five_cases_that_can_tell() -> None:
     cut_printed, rounded_printed = [], []
-    outcome = experiments.run("published-curves")
+    outcome = mpt_experiments.run("published-curves")
     for kind in ("random", "pretrained"):
         for name in SETS[:4]:  # SST-2 is in the files and not in the table
             key, (value,) = f"{kind}/{name}", ledger.published([f"table-2/{kind}-{name}"])
@@ -79,7 +80,7 @@ def test_shapes_on_curves_that_are_known() -> None:
 
 
 def test_findings_are_the_least_favorable_of_the_four_printed_sets() -> None:
-    outcome = experiments.run("published-curves")
+    outcome = mpt_experiments.run("published-curves")
     arrays, found = outcome.arrays, outcome.findings
     four = ("ax", "cola", "qnli", "mrpc")
     assert found["fig-5-right-tail"].measured == min(arrays[f"tail/{name}"] for name in four)

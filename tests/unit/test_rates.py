@@ -5,9 +5,14 @@ import math
 import pytest
 import torch
 
+from mpt_experiments.bench import Bench
+from mpt_experiments.findings.rates import (
+    RULES,
+    MaskingRates,
+    expected_log_marginal,
+    expected_scores,
+)
 from mpt_lml import PPCA, curves, gaussian, masks, objectives
-from mpt_lml.experiments import Bench
-from mpt_lml.experiments import rates as experiment
 from mpt_lml.theory import rates
 
 f64 = {"dtype": torch.float64}
@@ -199,7 +204,7 @@ class TestFewSizes:
             few = weights @ (sizes.double() / 50) ** power
             assert abs(few - (every**power).sum()) < 1e-9
 
-    @pytest.mark.parametrize("rule", experiment.RULES)
+    @pytest.mark.parametrize("rule", RULES)
     def test_every_rule_has_the_total_weight(self, rule: rates.Rule) -> None:
         for count in (1, 2, 5, 12):
             sizes, weights = rates.sizes_and_weights(200, count, rule)
@@ -257,8 +262,8 @@ class TestRandomLoadings:
         for seed in range(3):
             g = torch.Generator().manual_seed(seed)
             model = PPCA(torch.randn(200, latent_dim, generator=g, **f64), 0.2)
-            score = experiment.expected_scores(model, 3, generator=g, balanced=True).mean(dim=1)
-            truth = experiment.expected_log_marginal(model) / 200
+            score = expected_scores(model, 3, generator=g, balanced=True).mean(dim=1)
+            truth = expected_log_marginal(model) / 200
             found.append(rates.crossover(score, height=truth))
         found = torch.stack([torch.as_tensor(each) for each in found])
         # Draws of W scatter by a few thousandths; what the limit neglects is of order 1/D.
@@ -270,23 +275,20 @@ class TestRandomLoadings:
         model = PPCA(torch.randn(6, 2, generator=g, **f64), 0.3)
         rows = 6**0.5 * torch.linalg.cholesky(model.covariance).T  # second moment = covariance
         exact = curves.subset_curve(model, rows)
-        sampled = experiment.expected_scores(model, 4000, generator=g)
+        sampled = expected_scores(model, 4000, generator=g)
         error = sampled.std(dim=1) / 4000**0.5
         assert ((sampled.mean(dim=1) - exact.score).abs() < 4 * error + 1e-12).all()
         balanced = torch.stack(
-            [
-                experiment.expected_scores(model, 3, generator=g, balanced=True).mean(dim=1)
-                for _ in range(400)
-            ]
+            [expected_scores(model, 3, generator=g, balanced=True).mean(dim=1) for _ in range(400)]
         )
         spread = balanced.std(dim=0)
         assert ((balanced.mean(dim=0) - exact.score).abs() < 4 * spread / 20 + 1e-12).all()
         assert (spread < sampled.std(dim=1) / 3**0.5 + 1e-12).all()  # than three independent masks
-        assert abs(experiment.expected_log_marginal(model) - exact.area()) < 1e-10
+        assert abs(expected_log_marginal(model) - exact.area()) < 1e-10
 
 
 def test_findings_and_few_sizes_have_their_errors_over_draws() -> None:
-    config = experiment.MaskingRates.preset("quick")
+    config = MaskingRates.preset("quick")
     outcome = config.run(Bench())
     error, seeds = outcome.arrays["error"], len(config.seeds)
     assert error.shape == (2, seeds, 5) and outcome.arrays["few/0/bias"].shape == (seeds, 4, 3)
@@ -305,7 +307,7 @@ def test_findings_and_few_sizes_have_their_errors_over_draws() -> None:
 
 
 def test_gradients_of_both_laws_are_unbiased() -> None:
-    config = experiment.MaskingRates(num_runs=4000)
+    config = MaskingRates(num_runs=4000)
     truth = PPCA(torch.randn(10, 2, generator=torch.Generator().manual_seed(4), **f64), 0.2)
     start = (0.4 * truth.loadings).requires_grad_()
     value = objectives.log_marginal(start, truth.noise_variance, truth.covariance)
@@ -322,7 +324,7 @@ def test_gradients_of_both_laws_are_unbiased() -> None:
 
 def test_learning_rate_and_the_excess_of_sgd() -> None:
     """The stationary divergence of plain SGD is η tr(J)/4: both laws, three standard errors."""
-    config = experiment.MaskingRates(num_steps=1200, num_runs=48)
+    config = MaskingRates(num_steps=1200, num_runs=48)
     excess, predicted = config._descend(Bench())
     error = excess.std(dim=1) / 48**0.5
     # Second order in η and the last of the transient: 10 %.

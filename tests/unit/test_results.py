@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mpt_experiments import provenance
 from mpt_lml import files, page
 from mpt_lml.results import Estimate, MaskCurve
 
@@ -65,7 +66,7 @@ def test_an_unwritable_folder_is_named_before_the_work(tmp_path: Path) -> None:
 
 
 def test_provenance_names_no_path(tmp_path: Path) -> None:
-    origin = files.provenance("mpt-lml run table-1")
+    origin = provenance.provenance("mpt-lml run table-1")
     assert origin["versions"]["torch"].startswith(torch.__version__.split("+")[0])
     assert len(origin["commit"].split("+")[0]) in (7, 40)
     assert str(Path.home()) not in json.dumps(origin)

@@ -10,7 +10,8 @@ from models import generator, points, random_table
 from tiny_bert import PIECES, tiny, tokenizer
 from transformers import BertTokenizer
 
-from mpt_lml import HMM, ConditionalTable, orders, score
+import mpt_score
+from mpt_lml import HMM, ConditionalTable, orders
 from mpt_lml.models.base import FromFunction
 
 PROMPTS = ("the cat", "a dog sat", "")
@@ -36,7 +37,7 @@ class TestExactConditionals:
     @pytest.mark.parametrize("num_orders", [8, 2], ids=["all orders", "drawn orders"])
     def test_log_scores_are_log_conditionals(self, num_orders: int) -> None:
         language, whole, prompts, options = language_task()
-        found = score.answers(language.log_values, prompts, options, num_orders=num_orders)
+        found = mpt_score.answers(language.log_values, prompts, options, num_orders=num_orders)
         observed = torch.arange(16)[None] < 12
         joint = language.log_marginal(whole.flatten(0, 1)).view(5, 4)
         head = language.log_subset_marginal(whole[:, 0], observed)[0]
@@ -51,14 +52,14 @@ class TestExactConditionals:
 
     def test_fewer_options_are_compared_as_well(self) -> None:
         language, _, prompts, options = language_task()
-        found = score.answers(language.log_values, prompts[:2], [options[0][:2], options[1]])
+        found = mpt_score.answers(language.log_values, prompts[:2], [options[0][:2], options[1]])
         assert found.num_tokens.tolist() == [[4, 4, 0, 0], [4, 4, 4, 4]]
         assert found.comparable.tolist() == [True, True]
 
     def test_an_empty_prompt_leaves_the_whole_text(self) -> None:
         language = HMM.cyclic(num_features=5)
         x = language.sample(3, generator=generator(0))
-        found = score.answers(language.log_values, [[]], [x.tolist()])
+        found = mpt_score.answers(language.log_values, [[]], [x.tolist()])
         assert (found.log_score[0] - language.log_marginal(x)).abs().max() < 1e-10
 
 
@@ -69,7 +70,7 @@ class TestInconsistentConditionals:
 
     def test_the_log_score_is_the_mean_over_all_orders(self) -> None:
         model, x = self.model(), points(5, 2)[:16]  # all begin with 0
-        found = score.answers(model.log_values, [[0]], [x[:, 1:].tolist()])
+        found = mpt_score.answers(model.log_values, [[0]], [x[:, 1:].tolist()])
 
         def given_zero(rest: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             whole = torch.nn.functional.pad(rest, (1, 0))
@@ -81,8 +82,8 @@ class TestInconsistentConditionals:
 
     def test_drawn_orders_have_the_mean_of_all_and_say_their_error(self) -> None:
         model, options = self.model(), [[1, 0, 1, 1], [0, 1, 1, 0]]
-        exact = score.answers(model.log_values, [[1]], [options])
-        found = score.answers(model.log_values, [[1]] * 400, [options] * 400, num_orders=3)
+        exact = mpt_score.answers(model.log_values, [[1]], [options])
+        found = mpt_score.answers(model.log_values, [[1]] * 400, [options] * 400, num_orders=3)
         assert found.num_passes.tolist() == [2 * 3 * 4] * 400
         for name in ("log_score", "difference"):
             values = getattr(found, name)
@@ -107,10 +108,10 @@ class TestMasks:
                 seen.setdefault(tuple(row), []).append(hidden)
             return language.log_values(ids, mask)
 
-        model = score.load(conditionals)
-        score.answers(model, prompts[:1], [options[0][:1]])  # the door's test of a function
+        model = mpt_score.load(conditionals)
+        mpt_score.answers(model, prompts[:1], [options[0][:1]])  # the door's test of a function
         seen.clear()
-        score.answers(model, prompts, options, num_orders=5)
+        mpt_score.answers(model, prompts, options, num_orders=5)
         for head, tails in zip(prompts, options, strict=True):
             first, *others = (seen[(*head, *tail)] for tail in tails)
             assert others == [first] * 3
@@ -123,7 +124,9 @@ class TestMasks:
     def test_exchanging_options_changes_nothing(self, num_orders: int, dtype: torch.dtype) -> None:
         network, turned = tiny().to(dtype), [each[::-1] for each in OPTIONS]
         one, other = (
-            score.answers(network, PROMPTS, options, tokenizer=tokenizer(), num_orders=num_orders)
+            mpt_score.answers(
+                network, PROMPTS, options, tokenizer=tokenizer(), num_orders=num_orders
+            )
             for options in (OPTIONS, turned)
         )
         for n, options in enumerate(OPTIONS):
@@ -137,8 +140,8 @@ class TestMasks:
 
 
 class TestBoundary:
-    def found(self, prompt: str, *options: str) -> score.AnswerScores:
-        return score.answers(tiny(), [prompt], [options], tokenizer=tokenizer())
+    def found(self, prompt: str, *options: str) -> mpt_score.AnswerScores:
+        return mpt_score.answers(tiny(), [prompt], [options], tokenizer=tokenizer())
 
     def test_options_of_other_lengths_are_not_comparable(self) -> None:
         found = self.found("the cat", " sat", " sat a dog", " sat.")
@@ -158,7 +161,7 @@ class TestBoundary:
         pieces = [*PIECES[:9], "cats", *PIECES[10:]]
         words = BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)})
         for options in (["s sat", " sat"], [" sat", "s sat"]):
-            found = score.answers(tiny(), ["the cat"], [options], tokenizer=words)
+            found = mpt_score.answers(tiny(), ["the cat"], [options], tokenizer=words)
             assert found.num_tokens.tolist() == [[2, 2]] and found.merged.all()
 
 
@@ -181,7 +184,7 @@ class TestBoundary:
 )
 def test_refusals(prompts: list, options: list, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        score.answers(tiny(), prompts, options, tokenizer=tokenizer())
+        mpt_score.answers(tiny(), prompts, options, tokenizer=tokenizer())
 
 
 def test_what_was_kept_is_not_asked_again() -> None:
@@ -195,7 +198,7 @@ def test_what_was_kept_is_not_asked_again() -> None:
     def never(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         raise AssertionError("asked again")
 
-    found = score.answers(language.log_values, prompts, options, run=run)
-    again = score.answers(never, prompts, options, run=run)
+    found = mpt_score.answers(language.log_values, prompts, options, run=run)
+    again = mpt_score.answers(never, prompts, options, run=run)
     assert kept and torch.equal(found.log_score, again.log_score)
     assert math.isfinite(found.log_score.sum())

@@ -1,4 +1,4 @@
-"""``mpt-lml score``: files in, rows out, one line for every mistake, parts kept and shared."""
+"""``mpt-score``: files in, rows out, one line for every mistake, parts kept and shared."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import torch
 from PIL import Image
 from tiny_bert import tiny, tokenizer
 
-from mpt_lml import ViTMAE, networks, score
-from mpt_lml.commands import lines, scoring
-from mpt_lml.commands.team import Team
-from mpt_lml.experiments import cli
-from mpt_lml.score import door
+import mpt_score
+from mpt_score import ViTMAE, lines, networks, score_file
+from mpt_score.command import main
+from mpt_score.processes import Team
+from mpt_score.scorer import Scorer
 
 TEXTS = ["the cat sat", "a dog sat the cat.", "the dog", "the cats sat a dog", "a cat"]
 
@@ -41,7 +41,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def call(folder: Path, kind: str, file: object, *more: object) -> int:
-    return cli.main(["score", kind, str(file), "--model", str(folder), *map(str, more)])
+    return main([kind, str(file), "--model", str(folder), *map(str, more)])
 
 
 def rows(printed: str) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def rows(printed: str) -> list[dict[str, Any]]:
 def test_sentences_are_those_of_the_library(folder, texts, capsys) -> None:
     assert call(folder, "sentences", texts, "--masks", 4, "--orders", 3, "--seed", 7) == 0
     out, said = capsys.readouterr()
-    found = score.sentences(folder, TEXTS, num_masks=4, num_orders=3, seed=7)
+    found = mpt_score.sentences(folder, TEXTS, num_masks=4, num_orders=3, seed=7)
     for own, wanted, number in zip(rows(out), found.rows(), range(1, 6), strict=True):
         assert own == wanted | {"line": number}
     assert f"mean: {found.mean('byte')}" in said
@@ -74,7 +74,9 @@ def test_pairs(folder, tmp_path, capsys) -> None:
     path.write_text("the cat sat\tthe dog sat\na cat\ta dog\n")
     assert call(folder, "pairs", path, "--pseudo") == 0
     found = rows(capsys.readouterr().out)
-    wanted = score.pairs(folder, ["the cat sat", "a cat"], ["the dog sat", "a dog"], pseudo=True)
+    wanted = mpt_score.pairs(
+        folder, ["the cat sat", "a cat"], ["the dog sat", "a dog"], pseudo=True
+    )
     assert [row["log_ratio"] for row in found] == wanted.log_ratio.tolist()
     assert [row["pseudo_difference"] for row in found] == wanted.pseudo_difference.tolist()
 
@@ -95,7 +97,7 @@ def test_answers(folder, tmp_path, capsys) -> None:
     path.write_text(json.dumps({"prompt": "the cat", "options": [" sat", " dog sat"]}) + "\n")
     assert call(folder, "answers", path) == 0
     out, said = capsys.readouterr()
-    wanted = score.answers(folder, ["the cat"], [[" sat", " dog sat"]])
+    wanted = mpt_score.answers(folder, ["the cat"], [[" sat", " dog sat"]])
     assert [row["log_score"] for row in rows(out)] == wanted.log_score[0].tolist()
     assert sum(row["best"] for row in rows(out)) == 1
     assert "prompt 0: its options have different numbers of tokens" in said
@@ -114,7 +116,7 @@ def test_a_curve_says_area_only_where_it_is_one(folder, texts, tmp_path, capsys)
     assert picture.read_text().startswith("<?xml")
     with table.open() as stored:
         found = list(csv.DictReader(stored))
-    wanted = score.curve(folder, TEXTS, score.Design(tuple(range(5, 96, 10)), seed=0))
+    wanted = mpt_score.curve(folder, TEXTS, mpt_score.Design(tuple(range(5, 96, 10)), seed=0))
     assert [float(row["score"]) for row in found] == wanted.score.tolist()
 
 
@@ -122,9 +124,9 @@ def summary_of(*curves: list[float]) -> str:
     """What the command says of texts of ten tokens with these scores at 10, 30, 50, 70 and 90 %."""
     raw = torch.tensor(curves, dtype=torch.float64)[:, None]
     sizes = torch.full((len(curves),), 10)
-    design = score.Design((10, 30, 50, 70, 90))
-    found = score.SentenceCurves(design, raw, torch.zeros_like(raw), raw[:, 0, -1], sizes)
-    return "\n".join(scoring._summary(found))
+    design = mpt_score.Design((10, 30, 50, 70, 90))
+    found = mpt_score.SentenceCurves(design, raw, torch.zeros_like(raw), raw[:, 0, -1], sizes)
+    return "\n".join(score_file._summary(found))
 
 
 def test_the_rate_that_reads_a_curve_is_said_where_the_curve_tells_it() -> None:
@@ -217,13 +219,13 @@ def test_a_missing_file_and_a_missing_model_are_one_line(folder, texts, tmp_path
 
 
 def test_a_revision_is_the_one_that_is_loaded(folder, texts, capsys, monkeypatch) -> None:
-    seen, load = [], score.load
+    seen, load = [], mpt_score.load
 
-    def watched(model: Any, **given: Any) -> score.Scorer:
+    def watched(model: Any, **given: Any) -> mpt_score.Scorer:
         seen.append(given.get("revision"))
         return load(model, **given)
 
-    monkeypatch.setattr(score, "load", watched)
+    monkeypatch.setattr(mpt_score, "load", watched)
     assert call(folder, "sentences", texts, "--masks", 2, "--revision", "v2") == 0
     assert seen == ["v2"]
 
@@ -238,7 +240,7 @@ def test_each_of_several_processes_has_a_gpu_of_its_own(monkeypatch) -> None:
 
 def test_lines_are_read_in_batches_of_any_size(folder) -> None:
     """One by one only where a batch fails: as many lines come back, in their order."""
-    scorer = score.load(folder)
+    scorer = mpt_score.load(folder)
     path = folder / "many.txt"
     path.write_text("the cat\n" * 300 + "???\n" + "a dog\n" * 300)
     found, faults = lines.readable(str(path), "sentences", scorer, skip=True)
@@ -259,7 +261,7 @@ def test_the_same_command_goes_on(folder, texts, tmp_path, capsys, monkeypatch) 
     def broken(*_: object, **__: object) -> None:
         raise AssertionError("it was kept")
 
-    monkeypatch.setattr(door.Scorer, "log_tokens", broken)
+    monkeypatch.setattr(Scorer, "log_tokens", broken)
     assert call(folder, "curve", texts, *more) == 0
     assert capsys.readouterr().out == whole
     with pytest.raises(AssertionError, match="it was kept"):  # other settings are other parts
@@ -267,7 +269,7 @@ def test_the_same_command_goes_on(folder, texts, tmp_path, capsys, monkeypatch) 
 
 
 def test_images_go_on_by_their_pixels(tmp_path, capsys, monkeypatch) -> None:
-    module = importlib.import_module("mpt_lml.score.images")  # the name is the function's
+    module = importlib.import_module("mpt_score.image_scores")  # the name is the function's
     monkeypatch.setattr(module, "PART_IMAGES", 2)
     pictures, state = tmp_path / "pictures", tmp_path / "state"
     pictures.mkdir()
@@ -303,7 +305,7 @@ def test_interrupted_it_says_where_it_goes_on(folder, texts, tmp_path, capsys, m
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(door.Scorer, "log_tokens", stop)
+    monkeypatch.setattr(Scorer, "log_tokens", stop)
     assert call(folder, "curve", texts, "--checkpoints", tmp_path / "state") == 130
     assert f"goes on from {tmp_path / 'state'}" in capsys.readouterr().err
 
@@ -318,7 +320,7 @@ import mpt_lml
 def one(command):
     sys.argv[1:] = command
     try:
-        runpy.run_module("mpt_lml.experiments.cli", run_name="__main__")
+        runpy.run_module("mpt_score.command", run_name="__main__")
     except SystemExit as stopped:
         return stopped.code
 
@@ -338,7 +340,7 @@ def test_two_processes_say_what_one_says(folder, texts, tmp_path, capsys) -> Non
     for kind, own in more.items():
         assert call(folder, kind, texts, "--masks", 2, *own) == 0
         alone += rows(capsys.readouterr().out)
-        command = ["score", kind, texts, "--model", folder, "--masks", 2, *own]
+        command = [kind, texts, "--model", folder, "--masks", 2, *own]
         commands.append([*map(str, command), "--checkpoints", str(tmp_path / kind)])
     done = subprocess.run(
         [sys.executable, "-c", LAUNCHED.format(commands=commands)],

@@ -10,9 +10,10 @@ import torch
 from models import generator
 from tiny_bert import CLS, MASK, tiny, tokenizer
 
-from mpt_lml import MaskedLM, curves, data, masks, score
-from mpt_lml.networks import at_random
-from mpt_lml.score import Design, SentenceCurves
+import mpt_score
+from mpt_lml import curves, masks
+from mpt_score import Design, MaskedLM, SentenceCurves, tokens
+from mpt_score.networks import at_random
 
 SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "dog the cat a dog"]
 
@@ -21,11 +22,11 @@ def model(kind: str = "classic") -> MaskedLM:
     return MaskedLM(tiny(kind), MASK, special_token_ids=(0, 1, 2, 3), batch_tokens=200)
 
 
-def encoded() -> data.Tokens:
-    return data.encode(tokenizer(), SENTENCES)
+def encoded() -> tokens.Tokens:
+    return tokens.encode(tokenizer(), SENTENCES)
 
 
-def exact_area(row: data.Tokens) -> float:
+def exact_area(row: tokens.Tokens) -> float:
     """Σ_M S(M) of one sentence, from all masks of the package's own curve."""
     size = int(row.num_features[0])
     one = MaskedLM(tiny(), MASK, size, prefix=(CLS,), suffix=(3,), special_token_ids=(0, 1, 2, 3))
@@ -57,7 +58,7 @@ class TestDesign:
 
     def test_a_sentences_masks_do_not_depend_on_its_neighbors(self) -> None:
         together = encoded()
-        alone = data.encode(tokenizer(), SENTENCES[1:2])
+        alone = tokens.encode(tokenizer(), SENTENCES[1:2])
         design = Design(rates=(10, 90))
         found = design.masks(together.rows(torch.tensor([1])), 1)
         assert torch.equal(found, design.masks(alone, 1))
@@ -82,7 +83,7 @@ class TestDesign:
 
 def test_scores_are_those_of_the_masks_one_by_one() -> None:
     text, design = encoded(), Design(rates=(30, 60), num_masks=2)
-    found = score.curve(model(), text, design, part_size=2)
+    found = mpt_score.curve(model(), text, design, part_size=2)
     for n in range(len(text)):
         row = text.rows(torch.tensor([n]))
         hidden = design.masks(row, n)
@@ -98,7 +99,7 @@ def test_scores_are_those_of_the_masks_one_by_one() -> None:
 
 def test_strata_estimate_the_exact_area_without_bias() -> None:
     text = encoded()
-    found = score.curve(model(), text, Design(strata=2, num_masks=600))
+    found = mpt_score.curve(model(), text, Design(strata=2, num_masks=600))
     for n in range(len(text)):
         wanted = exact_area(text.rows(torch.tensor([n]))) / int(text.num_features[n])
         for values in (found.raw[n], found.values[n]):
@@ -112,8 +113,8 @@ def test_strata_estimate_the_exact_area_without_bias() -> None:
 
 
 def test_all_rates_give_the_curve_of_the_sizes() -> None:
-    text = data.encode(tokenizer(), ["the cat sat the"] * 4)  # D = 4 = 25 % a step
-    found = score.curve(model(), text, Design(rates=(25, 50, 75, 100), num_masks=400))
+    text = tokens.encode(tokenizer(), ["the cat sat the"] * 4)  # D = 4 = 25 % a step
+    found = mpt_score.curve(model(), text, Design(rates=(25, 50, 75, 100), num_masks=400))
     one = MaskedLM(tiny(), MASK, 4, prefix=(CLS,), suffix=(3,), special_token_ids=(0, 1, 2, 3))
     exact = curves.exact_curve(one, text.ids[:1, 1:5]).score
     error = found.raw.flatten(0, 1).std(dim=0) / math.sqrt(1600)
@@ -213,7 +214,7 @@ def test_parts_that_were_kept_are_not_computed_again(replacement: str) -> None:
         kept.update({name: work() for name, work in parts.items() if name not in kept})
         return [kept[name] for name in parts]
 
-    whole = score.curve(model(), encoded(), design, run=run, part_size=2)
+    whole = mpt_score.curve(model(), encoded(), design, run=run, part_size=2)
     assert sorted(kept) == ["part-00000", "part-00001", "part-00002"]
 
     def fails(*args: object, **options: object) -> None:
@@ -221,12 +222,12 @@ def test_parts_that_were_kept_are_not_computed_again(replacement: str) -> None:
 
     broken = model()
     broken.log_tokens = fails  # type: ignore[method-assign, assignment]
-    again = score.curve(broken, encoded(), design, run=run, part_size=2)
+    again = mpt_score.curve(broken, encoded(), design, run=run, part_size=2)
     assert torch.equal(whole.raw, again.raw) and torch.equal(whole.control, again.control)
     del kept["part-00001"]
     with pytest.raises(AssertionError, match="computed again"):
-        score.curve(broken, encoded(), design, run=run, part_size=2)
-    resumed = score.curve(model(), encoded(), design, run=run, part_size=2)
+        mpt_score.curve(broken, encoded(), design, run=run, part_size=2)
+    resumed = mpt_score.curve(model(), encoded(), design, run=run, part_size=2)
     assert torch.equal(whole.raw, resumed.raw)
 
 
@@ -331,4 +332,4 @@ def test_one_text_has_no_jackknife_and_a_control_is_taken_or_not() -> None:
 def test_a_text_that_is_too_long_is_named_before_any_work() -> None:
     texts = ["a dog", "the cat " * 8]
     with pytest.raises(ValueError, match="text 1 has 18 tokens, the model takes 16"):
-        score.curve(tiny(), texts, Design((50,)), tokenizer=tokenizer(), run=lambda *_: [])
+        mpt_score.curve(tiny(), texts, Design((50,)), tokenizer=tokenizer(), run=lambda *_: [])

@@ -10,11 +10,13 @@ import torch
 from models import generator
 from tiny_bert import CLS, SEP, tiny, tokenizer
 
-from mpt_lml import HMM, MaskedLM, ViTMAE, data, networks, score
-from mpt_lml.checkpoints import CheckpointError
-from mpt_lml.data import encode
+import mpt_score
+from mpt_lml import HMM
 from mpt_lml.files import CheckpointMismatchError
-from mpt_lml.score import door
+from mpt_score import MaskedLM, ViTMAE, keep, networks, tokens
+from mpt_score import scorer as scorer_module
+from mpt_score.networks.hub import CheckpointError
+from mpt_score.tokens import encode
 
 IDS = torch.tensor([[CLS, 5, 6, 7, SEP], [CLS, 10, 11, 7, SEP]])
 HIDDEN = torch.tensor([[False, True, True, False, False], [False, False, True, True, False]])
@@ -30,7 +32,7 @@ def chain() -> HMM:
 
 
 def test_a_loaded_network_is_scored_as_a_masked_lm() -> None:
-    found = score.load(tiny(), tokenizer()).log_tokens(IDS, HIDDEN)
+    found = mpt_score.load(tiny(), tokenizer()).log_tokens(IDS, HIDDEN)
     wanted = MaskedLM.of(tiny(), tokenizer()).log_tokens(IDS, HIDDEN)
     # The same products in float64, in other batches.
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
@@ -40,21 +42,21 @@ def test_a_loaded_network_is_scored_as_a_masked_lm() -> None:
 def test_a_folder_and_its_network_are_the_same(tmp_path: Path) -> None:
     network().save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
-    one, other = score.load(tmp_path), score.load(network(), tokenizer())
+    one, other = mpt_score.load(tmp_path), mpt_score.load(network(), tokenizer())
     found, wanted = one.log_tokens(IDS, HIDDEN), other.log_tokens(IDS, HIDDEN)
     # In float32, the loaded one with another kernel of attention: seven digits of up to 10.
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
-    assert one.identity == score.load(tmp_path).identity
-    assert one.max_length == 16 and score.load(tmp_path, max_length=9).max_length == 9
+    assert one.identity == mpt_score.load(tmp_path).identity
+    assert one.max_length == 16 and mpt_score.load(tmp_path, max_length=9).max_length == 9
     texts = ["the cat sat", "a dog"]
     assert torch.equal(one.encode(texts).ids, encode(tokenizer(), texts).ids)
 
 
 def test_a_masked_lm_and_a_scorer_are_taken_as_they_are() -> None:
     model = MaskedLM.of(tiny(), tokenizer(), batch_tokens=5)
-    scorer = score.load(model)
+    scorer = mpt_score.load(model)
     assert torch.equal(scorer.log_tokens(IDS, HIDDEN), model.log_tokens(IDS, HIDDEN))
-    assert score.load(scorer) is scorer
+    assert mpt_score.load(scorer) is scorer
 
 
 def test_a_function_answers_as_the_model_behind_it() -> None:
@@ -62,16 +64,18 @@ def test_a_function_answers_as_the_model_behind_it() -> None:
     x = model.sample(6, generator=generator(1))
     mask = torch.rand(6, 4, generator=generator(2)) < 0.6
     mask[:, 0] = True
-    assert torch.equal(score.load(model.log_values).log_tokens(x, mask), model.log_each(x, mask))
+    assert torch.equal(
+        mpt_score.load(model.log_values).log_tokens(x, mask), model.log_each(x, mask)
+    )
 
 
 def test_token_ids_have_no_special_tokens_unless_the_tokenizer_says_so() -> None:
-    free = score.load(chain().log_values).encode([[1, 2, 0], [3]])
+    free = mpt_score.load(chain().log_values).encode([[1, 2, 0], [3]])
     assert free.maskable.tolist() == [[True, True, True], [True, False, False]]
     assert free.lengths.tolist() == [3, 1]
-    rows = score.load(tiny(), tokenizer()).encode(IDS)
+    rows = mpt_score.load(tiny(), tokenizer()).encode(IDS)
     assert rows.maskable[0].tolist() == [False, True, True, True, False]
-    assert score.load(lambda i, m: i, tokenizer()).encode(IDS).num_features.tolist() == [3, 3]
+    assert mpt_score.load(lambda i, m: i, tokenizer()).encode(IDS).num_features.tolist() == [3, 3]
 
 
 @pytest.mark.bad_input
@@ -80,9 +84,9 @@ def test_a_function_that_reads_what_it_scores_is_refused() -> None:
         return (torch.nn.functional.one_hot(ids, 12) * 0.01).log_softmax(dim=-1)
 
     with pytest.raises(ValueError, match="it reads what it scores"):
-        score.load(leak).log_tokens(IDS, HIDDEN)
+        mpt_score.load(leak).log_tokens(IDS, HIDDEN)
     # With a mask token in their place, there is nothing to read.
-    found = score.load(leak, tokenizer()).log_tokens(IDS, HIDDEN)
+    found = mpt_score.load(leak, tokenizer()).log_tokens(IDS, HIDDEN)
     assert math.isclose(found[0, 1], -math.log(11 + math.exp(0.01)), abs_tol=1e-7)
 
 
@@ -92,20 +96,20 @@ def test_refusals(tmp_path: Path) -> None:
         return torch.ones(*ids.shape, 12)
 
     with pytest.raises(ValueError, match=r"add up to 32\.62, not to 1"):
-        score.load(logits).log_tokens(IDS, HIDDEN)
+        mpt_score.load(logits).log_tokens(IDS, HIDDEN)
     with pytest.raises(ValueError, match=r"log-probabilities \(B, L, V\).*got \(1, 5\)"):
-        score.load(lambda ids, _: ids).log_tokens(IDS, HIDDEN)
+        mpt_score.load(lambda ids, _: ids).log_tokens(IDS, HIDDEN)
     with pytest.raises(ValueError, match="needs its tokenizer="):
-        score.load(tiny())
+        mpt_score.load(tiny())
     with pytest.raises(TypeError, match="got int"):
-        score.load(3)
+        mpt_score.load(3)
     with pytest.raises(ValueError, match="precision must be .float32. or .*got .half"):
-        score.load(tiny(), tokenizer(), precision="half")  # type: ignore[arg-type]
+        mpt_score.load(tiny(), tokenizer(), precision="half")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_length 17 is more than the network's 16"):
-        score.load(tiny(), tokenizer(), max_length=17)
+        mpt_score.load(tiny(), tokenizer(), max_length=17)
     with pytest.raises(CheckpointError, match="not a folder"):
-        score.load(tmp_path / "absent")
-    scorer = score.load(chain().log_values)
+        mpt_score.load(tmp_path / "absent")
+    scorer = mpt_score.load(chain().log_values)
     with pytest.raises(ValueError, match="give a tokenizer="):
         scorer.encode(["words"])
     with pytest.raises(ValueError, match="at least one text, got 'words'"):
@@ -123,7 +127,7 @@ def test_an_answer_that_is_no_number_names_its_text() -> None:
         lambda _, ids, out: out.masked_fill(ids[0][..., None] == 10, math.nan)
     )
     with pytest.raises(ValueError, match="says nan of token 2 of text 41: no"):
-        score.load(broken, tokenizer()).log_tokens(IDS, HIDDEN, numbers=torch.tensor([40, 41]))
+        mpt_score.load(broken, tokenizer()).log_tokens(IDS, HIDDEN, numbers=torch.tensor([40, 41]))
 
 
 @pytest.mark.parametrize("bound", [5, 14, 10_000])
@@ -137,32 +141,32 @@ def test_batches_keep_within_the_bound(bound: int) -> None:
     one.bert.register_forward_pre_hook(
         lambda _, __, named: seen.append(named["input_ids"].numel()), with_kwargs=True
     )
-    found = score.load(one, tokenizer(), max_tokens=bound).log_tokens(rows, mask)
+    found = mpt_score.load(one, tokenizer(), max_tokens=bound).log_tokens(rows, mask)
     assert sum(seen) == 90 and max(seen) <= max(bound, 5)
-    torch.testing.assert_close(found, score.load(tiny(), tokenizer()).log_tokens(rows, mask))
+    torch.testing.assert_close(found, mpt_score.load(tiny(), tokenizer()).log_tokens(rows, mask))
 
 
 def test_many_logits_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    scorer = score.load(tiny(), tokenizer())
+    scorer = mpt_score.load(tiny(), tokenizer())
     mask = HIDDEN.repeat(8, 1)
     assert scorer._batches(mask) == [16]
-    assert score.load(tiny(), tokenizer(), max_tokens=20)._batches(mask) == [4, 4, 4, 4]
+    assert mpt_score.load(tiny(), tokenizer(), max_tokens=20)._batches(mask) == [4, 4, 4, 4]
     each = 8 * 12 * 2 + 12 * 1 * 25  # two hidden tokens of 12 values, one head
-    monkeypatch.setattr(door, "BATCH_BYTES", 4 * each)
+    monkeypatch.setattr(scorer_module, "BATCH_BYTES", 4 * each)
     assert scorer._batches(mask) == [4, 4, 4, 4]
-    monkeypatch.setattr(door, "BATCH_BYTES", each // 3)
+    monkeypatch.setattr(scorer_module, "BATCH_BYTES", each // 3)
     assert scorer._batches(mask) == [1] * 16
 
 
 def test_what_is_kept_belongs_to_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = score.load(tiny(), tokenizer()), score.load(tiny(seed=1), tokenizer())
+    first, second = mpt_score.load(tiny(), tokenizer()), mpt_score.load(tiny(seed=1), tokenizer())
     calls = []
 
     def work() -> dict[str, torch.Tensor]:
         calls.append(1)
         return {"value": torch.tensor(float(len(calls)))}
 
-    def once(run: door.Run) -> float:
+    def once(run: keep.Run) -> float:
         (found,) = run("a part", {"part": work})
         return found["value"].item()
 
@@ -172,25 +176,29 @@ def test_what_is_kept_belongs_to_its_model(tmp_path: Path, monkeypatch: pytest.M
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointMismatchError, match="damaged"):
         once(first.keep(tmp_path, seed=0))
-    named = score.load(chain().log_values, identity="the chain")
+    named = mpt_score.load(chain().log_values, identity="the chain")
     assert once(named.keep(tmp_path)) == 4
-    monkeypatch.setattr(door, "versions", lambda: {"mpt-lml": "0.0.1"})  # with other defaults
+    monkeypatch.setattr(keep, "versions", lambda: {"mpt-lml": "0.0.1"})  # with other defaults
     assert once(named.keep(tmp_path)) == 5
 
 
 A, B = ["the cat sat", "a cat sat the dog"], ["the dog sat", "a cat sat a cat sat"]
 CALLS = {
-    "sentences": lambda s, x, **o: score.sentences(s, x, **o).log_score,
-    "curve": lambda s, x, seed=0, **o: score.curve(s, x, score.Design((50,), seed=seed), **o).raw,
-    "pairs": lambda s, x, **o: score.pairs(s, x, [f"{t[:-3]}cat" for t in x], **o).log_ratio,
-    "answers": lambda s, x, **o: score.answers(s, x[:1], [[" the cat", " a dog"]], **o).log_score,
+    "sentences": lambda s, x, **o: mpt_score.sentences(s, x, **o).log_score,
+    "curve": lambda s, x, seed=0, **o: (
+        mpt_score.curve(s, x, mpt_score.Design((50,), seed=seed), **o).raw
+    ),
+    "pairs": lambda s, x, **o: mpt_score.pairs(s, x, [f"{t[:-3]}cat" for t in x], **o).log_ratio,
+    "answers": lambda s, x, **o: (
+        mpt_score.answers(s, x[:1], [[" the cat", " a dog"]], **o).log_score
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", CALLS)
 def test_what_is_kept_belongs_to_its_texts_and_settings(tmp_path: Path, kind: str) -> None:
     """One folder, one scorer, nothing said of the texts: nothing comes back that is of others."""
-    scorer, call = score.load(network(), tokenizer()), CALLS[kind]
+    scorer, call = mpt_score.load(network(), tokenizer()), CALLS[kind]
     whole = call(scorer, A, run=scorer.keep(tmp_path))
     before = sorted(tmp_path.iterdir())
     assert torch.equal(call(scorer, A, run=scorer.keep(tmp_path)), whole)
@@ -206,15 +214,15 @@ def test_what_is_kept_belongs_to_its_texts_and_settings(tmp_path: Path, kind: st
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_is_near(precision: str) -> None:
-    exact = score.load(network(), tokenizer()).log_tokens(IDS, HIDDEN)
-    scorer = score.load(network(), tokenizer(), precision=precision)
+    exact = mpt_score.load(network(), tokenizer()).log_tokens(IDS, HIDDEN)
+    scorer = mpt_score.load(network(), tokenizer(), precision=precision)
     # Three digits of logits of about 10, through three layers.
     assert 0 < (scorer.log_tokens(IDS, HIDDEN) - exact).abs().max() < 0.5
-    assert scorer.identity != score.load(network(), tokenizer()).identity
+    assert scorer.identity != mpt_score.load(network(), tokenizer()).identity
 
 
 def test_the_books_network_is_found_by_its_folder() -> None:
-    scorer = score.load(networks.small_bert_folder())
+    scorer = mpt_score.load(networks.small_bert_folder())
     rows = scorer.encode(["She was alone in the house."])
     found = scorer.log_tokens(rows.ids, rows.maskable, rows.types)
     assert found.sum() < -20
@@ -232,27 +240,33 @@ def uneven() -> torch.Tensor:
 ONE = torch.ones(1, 2).long()
 WRONG = {
     "an area of no kind": (
-        lambda: score.curve(coin, [[0, 1]], score.Design(strata=2)).area("sentences"),
+        lambda: mpt_score.curve(coin, [[0, 1]], mpt_score.Design(strata=2)).area("sentences"),
         "per must be 'token' or 'sentence' or 'paper', got 'sentences'",
     ),
     "bits of windows": (
-        lambda: score.sentences(coin, [[0, 1]]).bits_per("window"),
+        lambda: mpt_score.sentences(coin, [[0, 1]]).bits_per("window"),
         "unit must be 'token' or 'character' or 'byte', got 'window'",
     ),
     "images with unequal masks": (uneven, "mask must hide equally many patches"),
-    "tokens below 0": (lambda: score.sentences(coin, [[0, -1]]), "texts must be in >= 0, got -1"),
-    "halves of tokens": (lambda: score.pairs(coin, [[0, 0.5]], [[0, 1]]), "integer.*got 0.5"),
+    "tokens below 0": (
+        lambda: mpt_score.sentences(coin, [[0, -1]]),
+        "texts must be in >= 0, got -1",
+    ),
+    "halves of tokens": (lambda: mpt_score.pairs(coin, [[0, 0.5]], [[0, 1]]), "integer.*got 0.5"),
     "tokens that the function has not": (
-        lambda: score.sentences(coin, [[0, 1, 2]]),
+        lambda: mpt_score.sentences(coin, [[0, 1, 2]]),
         r"ids must be 0\.\.1, but ids\[\d, 0\] is 2",
     ),
     "ids that are none": (
-        lambda: score.load(coin).is_frame(torch.tensor([0.5])),
+        lambda: mpt_score.load(coin).is_frame(torch.tensor([0.5])),
         "ids must be a torch.int64 tensor",
     ),
-    "no token at a time": (lambda: score.load(coin, max_tokens=0), "max_tokens must be in >= 1"),
+    "no token at a time": (
+        lambda: mpt_score.load(coin, max_tokens=0),
+        "max_tokens must be in >= 1",
+    ),
     "a device that is none": (
-        lambda: score.load(coin, device="tpu"),
+        lambda: mpt_score.load(coin, device="tpu"),
         "device 'tpu' cannot be used",
     ),
     "a vocabulary that is none": (
@@ -260,16 +274,19 @@ WRONG = {
         r"test_score_door\.py is no vocabulary of BERT: no line is \[CLS\]",
     ),
     "rows longer than they are": (
-        lambda: data.Tokens(ONE, ONE, ONE > 0, torch.tensor([3])),
+        lambda: tokens.Tokens(ONE, ONE, ONE > 0, torch.tensor([3])),
         "lengths from 1 to L",
     ),
     "a row that is not there": (
-        lambda: data.Tokens(ONE, ONE, ONE > 0, torch.tensor([2])).rows(torch.tensor([-1])),
+        lambda: tokens.Tokens(ONE, ONE, ONE > 0, torch.tensor([2])).rows(torch.tensor([-1])),
         r"chosen must be 0\.\.0, but chosen\[0\] is -1",
     ),
-    "rates in a list": (lambda: score.Design(rates=[10, 50, 90]), "rates must be of type tuple"),
+    "rates in a list": (
+        lambda: mpt_score.Design(rates=[10, 50, 90]),
+        "rates must be of type tuple",
+    ),
     "masks of two rows": (
-        lambda: score.Design().masks(encode(tokenizer(), ["a dog", "a cat"]), 0),
+        lambda: mpt_score.Design().masks(encode(tokenizer(), ["a dog", "a cat"]), 0),
         "row must be one sentence, got 2",
     ),
     "types that the network has not": (
@@ -277,11 +294,11 @@ WRONG = {
         r"each of prefix must be in 0\.\.11, got 12",
     ),
     "answers of two kinds": (
-        lambda: score.answers(coin, [[0]], [["a"]]),
+        lambda: mpt_score.answers(coin, [[0]], [["a"]]),
         "a list of options of the same kind",
     ),
     "images that are nowhere": (
-        lambda: score.images(networks.small_mae(4, 1, 2, width=8, seed=4), "nowhere"),
+        lambda: mpt_score.images(networks.small_mae(4, 1, 2, width=8, seed=4), "nowhere"),
         "there is no folder nowhere",
     ),
 }

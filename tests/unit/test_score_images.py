@@ -13,7 +13,9 @@ import torch
 from models import generator
 from PIL import Image
 
-from mpt_lml import ViTMAE, curves, networks, score
+import mpt_score
+from mpt_lml import curves
+from mpt_score import ViTMAE, networks
 
 X = torch.rand(6, 1, 8, 8, generator=generator(1))
 
@@ -25,7 +27,7 @@ def network() -> torch.nn.Module:
 def test_the_estimate_is_that_of_all_masks() -> None:
     model = ViTMAE(network(), 0.3)
     exact = float(curves.exact_curve(model, X).area())
-    found = score.images(model, X, variance=0.3, num_masks=8, num_replicates=60)
+    found = mpt_score.images(model, X, variance=0.3, num_masks=8, num_replicates=60)
     error = found.standard_error.square().sum().sqrt() / len(X)  # images have masks of their own
     assert abs(found.log_score.mean() - exact) < 5 * error < 0.05 * abs(exact)
     assert found.per_patch[0] == found.log_score[0] / 4
@@ -35,14 +37,14 @@ def test_the_estimate_is_that_of_all_masks() -> None:
 
 def test_parts_are_whole_images_with_masks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer a part: the first has the masks it had, and each part the images it is about."""
-    whole = score.images(network(), X, variance=0.1)
-    module = importlib.import_module("mpt_lml.score.images")  # the name is the function's
+    whole = mpt_score.images(network(), X, variance=0.1)
+    module = importlib.import_module("mpt_score.image_scores")  # the name is the function's
     monkeypatch.setattr(module, "PART_IMAGES", 4)
-    parts = score.images(network(), X, variance=0.1)
-    alone = score.images(network(), X[:4], variance=0.1)
+    parts = mpt_score.images(network(), X, variance=0.1)
+    alone = mpt_score.images(network(), X[:4], variance=0.1)
     assert torch.equal(parts.log_score[:4], alone.log_score)
     assert not torch.equal(parts.log_score[4:], whole.log_score[4:])
-    same = score.images(network(), X[:1].expand(8, -1, -1, -1), variance=0.1).log_score
+    same = mpt_score.images(network(), X[:1].expand(8, -1, -1, -1), variance=0.1).log_score
     assert same[4] != same[0]  # the second part's masks are not the first's
     gap = (parts.log_score - whole.log_score).abs()
     both = torch.hypot(parts.standard_error, whole.standard_error)
@@ -50,18 +52,18 @@ def test_parts_are_whole_images_with_masks_of_their_own(monkeypatch: pytest.Monk
 
 
 def test_the_variance_is_that_of_the_other_half() -> None:
-    found = score.images(network(), X)
+    found = mpt_score.images(network(), X)
     assert found.variance[::2].unique().numel() == 1 and found.variance[0] != found.variance[1]
     changed = X.clone()
     changed[::2] = 1 - changed[::2]
-    other = score.images(network(), changed)
+    other = mpt_score.images(network(), changed)
     assert other.variance[0] == pytest.approx(found.variance[0].item(), rel=1e-6)
     assert other.variance[1] != found.variance[1]
     changed = X.clone()
     changed[1::2] = 1 - changed[1::2]
-    other = score.images(network(), changed)
+    other = mpt_score.images(network(), changed)
     assert other.variance[1] == pytest.approx(found.variance[1].item(), rel=1e-6)
-    same = score.images(network(), X, variance=found.variance[0].item())
+    same = mpt_score.images(network(), X, variance=found.variance[0].item())
     assert same.log_score[0] == found.log_score[0] and same.log_score[1] != found.log_score[1]
 
 
@@ -75,10 +77,10 @@ def test_a_checkpoint_and_a_folder_of_pictures(tmp_path: Path) -> None:
     levels = (255 * X[:3, 0]).round().byte()
     for name, pixels in zip("bac", levels, strict=True):
         Image.fromarray(pixels.numpy()).save(pictures / f"{name}.png")
-    found = score.images(tmp_path / "mae", pictures, variance=0.1)
+    found = mpt_score.images(tmp_path / "mae", pictures, variance=0.1)
     assert found.names == ("a.png", "b.png", "c.png")
     model = ViTMAE(network(), 1.0, pixel_mean=0.4, pixel_scale=0.2)
-    wanted = score.images(model, levels[[1, 0, 2], None].float() / 255, variance=0.1)
+    wanted = mpt_score.images(model, levels[[1, 0, 2], None].float() / 255, variance=0.1)
     # float32 through two kernels of attention
     torch.testing.assert_close(found.log_score, wanted.log_score, rtol=1e-4, atol=1e-3)
     rows = found.rows()
@@ -89,20 +91,20 @@ def test_a_checkpoint_and_a_folder_of_pictures(tmp_path: Path) -> None:
 @pytest.mark.bad_input
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"give variance="):
-        score.images(network(), X[:1])
+        mpt_score.images(network(), X[:1])
     with pytest.raises(ValueError, match="has no pictures"):
-        score.images(network(), tmp_path)
+        mpt_score.images(network(), tmp_path)
     with pytest.raises(ValueError, match=r"pixels must lie in \[0, 1\]"):
-        score.images(network(), 255 * X)
+        mpt_score.images(network(), 255 * X)
     with pytest.raises(ValueError, match="num_replicates must be in >= 2"):
-        score.images(network(), X, num_replicates=1)
+        mpt_score.images(network(), X, num_replicates=1)
     with pytest.raises(TypeError, match="x must"):
-        score.images(network(), X.numpy())
+        mpt_score.images(network(), X.numpy())
 
 
 def test_a_network_goes_where_it_is_asked_to(tmp_path: Path, monkeypatch) -> None:
     network().save_pretrained(tmp_path)
-    module, asked = importlib.import_module("mpt_lml.score.images"), []
+    module, asked = importlib.import_module("mpt_score.image_scores"), []
     monkeypatch.setattr(module, "gpu", lambda: "cuda:3")
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, device: asked.append(device))
     for device in ("auto", "cpu"):

@@ -10,9 +10,10 @@ import torch
 from models import generator, points, random_table
 from tiny_bert import tiny, tokenizer
 
-from mpt_lml import HMM, ConditionalTable, masks, score
-from mpt_lml.score.blocks import Blocks
+import mpt_score
+from mpt_lml import HMM, ConditionalTable, masks
 from mpt_lml.scores import over_orders
+from mpt_score.blocks import Blocks
 
 SUMS = 1e-12  # sums of a few hundred float64 numbers of size 10
 
@@ -52,7 +53,7 @@ class TestExactConditionals:
         language = HMM.cyclic()
         x = language.sample(40, generator=generator(1))
         y = changed(x, [n % 6 for n in range(40)], language.num_values)
-        found = score.pairs(language.log_values, x, y, num_orders=num_orders)
+        found = mpt_score.pairs(language.log_values, x, y, num_orders=num_orders)
         truth = language.log_marginal(x) - language.log_marginal(y)
         assert (found.log_ratio - truth).abs().max() < 1e-10
         assert found.inconsistency.max() < 1e-10
@@ -62,7 +63,7 @@ class TestExactConditionals:
         language = HMM.cyclic()
         x = language.sample(6, generator=generator(1))
         y = changed(x, [0, 1, 1, 2, 2, 3], language.num_values)
-        found = score.pairs(language.log_values, x, y, pseudo=True)
+        found = mpt_score.pairs(language.log_values, x, y, pseudo=True)
         alone = torch.eye(16).bool()
         wanted = [language.log_conditional(each, alone).sum(dim=(0, 2)) for each in (x, y)]
         torch.testing.assert_close(
@@ -77,7 +78,7 @@ class TestInconsistentConditionals:
         model = inconsistent()
         x = points(5, 2)[[3, 8, 17, 20, 30]]
         y = changed(x, [1, 2, 3, 4, 5], 2)
-        found = score.pairs(model.log_values, x, y)
+        found = mpt_score.pairs(model.log_values, x, y)
         for n in range(5):
             every = over_every_order(model, x[n], y[n])
             assert math.isclose(found.log_ratio[n], every.mean(), abs_tol=SUMS)
@@ -98,8 +99,8 @@ class TestInconsistentConditionals:
         model = inconsistent()
         x = points(5, 2)[[3, 8]]
         y = changed(x, [5, 4], 2)
-        found = score.pairs(model.log_values, x, y, num_orders=3, seed=7)
-        blocks = Blocks(score.load(model.log_values), 3, 7)
+        found = mpt_score.pairs(model.log_values, x, y, num_orders=3, seed=7)
+        blocks = Blocks(mpt_score.load(model.log_values), 3, 7)
         for n in range(2):  # 31 > 3 · 5, 15 > 3 · 4
             places = (x[n] != y[n]).nonzero().flatten()
             hidden = blocks.hidden(len(places), n).unflatten(0, (3, -1))
@@ -116,8 +117,8 @@ class TestInconsistentConditionals:
         model = inconsistent()
         x = points(5, 2)[[9]].expand(400, -1)
         y = changed(x[:1], [5], 2).expand(400, -1)
-        exact = score.pairs(model.log_values, x[:1], y[:1]).log_ratio
-        found = score.pairs(
+        exact = mpt_score.pairs(model.log_values, x[:1], y[:1]).log_ratio
+        found = mpt_score.pairs(
             model.log_values, x, y, num_orders=4
         )  # pairs differ by their number only
         error = found.log_ratio.std() / math.sqrt(400)
@@ -137,10 +138,12 @@ class TestPasses:
             return language.log_values(ids, mask)
 
         x = language.sample(4, generator=generator(0))
-        model = score.load(conditionals)
-        score.pairs(model, x[:1], (x[:1] + 1) % 12)  # the door tests a function at its first call
+        model = mpt_score.load(conditionals)
+        mpt_score.pairs(
+            model, x[:1], (x[:1] + 1) % 12
+        )  # the door tests a function at its first call
         rows.clear()
-        found = score.pairs(model, x, changed(x, [0, 1, 2, 3], 12), num_orders=num_orders)
+        found = mpt_score.pairs(model, x, changed(x, [0, 1, 2, 3], 12), num_orders=num_orders)
         assert found.num_passes.tolist() == [2 * count for count in per_text]
         assert sum(rows) == 2 * sum(per_text)
 
@@ -156,8 +159,8 @@ class TestPasses:
         def never(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             raise AssertionError("asked again")
 
-        found = score.pairs(language.log_values, x, y, run=run)
-        again = score.pairs(never, x, y, run=run)
+        found = mpt_score.pairs(language.log_values, x, y, run=run)
+        again = mpt_score.pairs(never, x, y, run=run)
         assert len(kept) == 2 and torch.equal(found.log_ratio, again.log_ratio)
 
 
@@ -170,7 +173,7 @@ class TestNetwork:
         network = tiny().to(dtype)
         for num_orders in (32, 2):
             one, other = (
-                score.pairs(
+                mpt_score.pairs(
                     network, *texts, tokenizer=tokenizer(), num_orders=num_orders, pseudo=True
                 )
                 for texts in ((self.FIRST, self.SECOND), (self.SECOND, self.FIRST))
@@ -182,10 +185,10 @@ class TestNetwork:
         assert one.num_changed.tolist() == [1, 2, 4, 0, 2]
 
     def test_batches_change_nothing(self) -> None:
-        together = score.pairs(tiny(), self.FIRST, self.SECOND, tokenizer=tokenizer())
-        few = score.load(tiny(), tokenizer(), max_tokens=1)
+        together = mpt_score.pairs(tiny(), self.FIRST, self.SECOND, tokenizer=tokenizer())
+        few = mpt_score.load(tiny(), tokenizer(), max_tokens=1)
         for n, pair in enumerate(zip(self.FIRST, self.SECOND, strict=True)):
-            alone = score.pairs(few, pair[:1], pair[1:])
+            alone = mpt_score.pairs(few, pair[:1], pair[1:])
             assert math.isclose(alone.log_ratio[0], together.log_ratio[n], abs_tol=1e-10)
             assert math.isclose(alone.inconsistency[0], together.inconsistency[n], abs_tol=1e-10)
 
@@ -205,23 +208,23 @@ class TestIncomparable:
     def test_they_are_named_and_listed(self, first: str, second: str, message: str) -> None:
         pair = (["a cat", first, "a cat"], ["a dog", second, "the cat"])
         with pytest.raises(ValueError, match=message + ".*skip=True"):
-            score.pairs(tiny(), *pair, tokenizer=tokenizer())
-        found = score.pairs(tiny(), *pair, tokenizer=tokenizer(), skip=True, pseudo=True)
+            mpt_score.pairs(tiny(), *pair, tokenizer=tokenizer())
+        found = mpt_score.pairs(tiny(), *pair, tokenizer=tokenizer(), skip=True, pseudo=True)
         assert list(found.incomparable) == [1]
         for values in (found.log_ratio, found.standard_error, found.pseudo_difference):
             assert values.isnan().tolist() == [False, True, False]
         assert found.num_passes.tolist() == [2, 0, 2]
 
     def test_nothing_comparable_is_no_failure(self) -> None:
-        found = score.pairs(tiny(), ["cat"], ["cats"], tokenizer=tokenizer(), skip=True)
+        found = mpt_score.pairs(tiny(), ["cat"], ["cats"], tokenizer=tokenizer(), skip=True)
         assert found.log_ratio.isnan().all()
 
     def test_special_tokens_have_no_probability(self) -> None:
         with pytest.raises(ValueError, match="pair 0 differs in a special token"):
-            score.pairs(tiny(), [[2, 5, 3]], [[3, 5, 3]], tokenizer=tokenizer())
+            mpt_score.pairs(tiny(), [[2, 5, 3]], [[3, 5, 3]], tokenizer=tokenizer())
 
     def test_refusals(self) -> None:
         with pytest.raises(ValueError, match="2 first texts came with 1 second"):
-            score.pairs(tiny(), ["a", "a"], ["a"], tokenizer=tokenizer())
+            mpt_score.pairs(tiny(), ["a", "a"], ["a"], tokenizer=tokenizer())
         with pytest.raises(ValueError, match="num_orders"):
-            score.pairs(tiny(), ["a"], ["a"], tokenizer=tokenizer(), num_orders=1)
+            mpt_score.pairs(tiny(), ["a"], ["a"], tokenizer=tokenizer(), num_orders=1)

@@ -12,10 +12,11 @@ import torch
 from models import generator
 from tiny_bert import CLS, SEP, tiny, tokenizer
 
-from mpt_lml import HMM, MaskedLM, curves, orders, score
+import mpt_score
+from mpt_lml import HMM, curves, orders
 from mpt_lml.models.base import FromFunction
-from mpt_lml.score import estimate
 from mpt_lml.verdicts import mean_and_error
+from mpt_score import MaskedLM, estimate
 
 COUNT = 8
 TEXT = [0, 1, 1, 0, 1, 0, 0, 1]
@@ -40,7 +41,7 @@ def exact_area() -> float:
 def test_a_joint_distribution_is_scored_exactly_by_all_masks() -> None:
     model = HMM.cyclic(num_features=5)
     x = model.sample(4, generator=generator(1))
-    found = score.sentences(model.log_values, x)
+    found = mpt_score.sentences(model.log_values, x)
     torch.testing.assert_close(found.log_score, model.log_marginal(x), rtol=0, atol=1e-10)
     assert not found.standard_error.any() and found.degrees.isinf().all()
     assert found.num_windows.tolist() == [1] * 4
@@ -53,33 +54,33 @@ def test_a_joint_distribution_is_scored_exactly_by_all_masks() -> None:
 
 def test_inconsistency_is_the_spread_over_orders() -> None:
     exact = orders.exact(FromFunction(by_table, COUNT), torch.tensor([TEXT]))
-    every = score.sentences(by_table, [TEXT], num_masks=255, num_orders=0, pseudo=False)
+    every = mpt_score.sentences(by_table, [TEXT], num_masks=255, num_orders=0, pseudo=False)
     assert every.log_score[0] == pytest.approx(exact.mean[0].item(), abs=1e-10)
     assert every.inconsistency[0] == pytest.approx(exact.variance[0].sqrt().item(), abs=1e-10)
     # 4,000 orders: a standard deviation is known to 1.1 % (normal), or 2 % with heavy tails.
-    drawn = score.sentences(by_table, [TEXT], num_masks=254, num_orders=4000, pseudo=False)
+    drawn = mpt_score.sentences(by_table, [TEXT], num_masks=254, num_orders=4000, pseudo=False)
     assert drawn.inconsistency[0] == pytest.approx(exact.variance[0].sqrt().item(), rel=0.08)
-    none = score.sentences(by_table, [TEXT], num_masks=16, num_orders=1, pseudo=False)
+    none = mpt_score.sentences(by_table, [TEXT], num_masks=16, num_orders=1, pseudo=False)
     assert none.inconsistency.isnan().all() and none.pseudo_log_likelihood.isnan().all()
 
 
 def test_whole_orders_where_four_fit() -> None:
     """Of masks and orders together; beside strata, orders are for the inconsistency only."""
     settings = {"num_masks": 2 * COUNT, "pseudo": False}
-    four = score.sentences(by_table, [TEXT], num_orders=2, **settings)
+    four = mpt_score.sentences(by_table, [TEXT], num_orders=2, **settings)
     assert four.degrees.tolist() == [3] and four.num_passes[0] <= 4 * (COUNT - 1) + 1
     assert four.standard_error[0] == pytest.approx(four.inconsistency[0].item() / 2)
-    fewer = score.sentences(by_table, [TEXT], num_orders=1, **settings)
+    fewer = mpt_score.sentences(by_table, [TEXT], num_orders=1, **settings)
     assert fewer.degrees[0] != 2 and fewer.inconsistency.isnan()
-    one = score.sentences(by_table, [TEXT], num_orders=1, num_masks=3 * COUNT, pseudo=False)
+    one = mpt_score.sentences(by_table, [TEXT], num_orders=1, num_masks=3 * COUNT, pseudo=False)
     assert one.degrees.tolist() == [3]
-    single = score.sentences(by_table, [TEXT], num_orders=2, num_masks=2 * COUNT)
+    single = mpt_score.sentences(by_table, [TEXT], num_orders=2, num_masks=2 * COUNT)
     assert single.num_passes[0] <= four.num_passes[0] + COUNT - 1
     assert single.log_score == four.log_score
 
 
 def test_two_orders_have_a_spread_and_one_stratum_a_masks_degrees() -> None:
-    found = score.sentences(by_table, [TEXT], num_masks=8, num_orders=2, pseudo=False)
+    found = mpt_score.sentences(by_table, [TEXT], num_masks=8, num_orders=2, pseudo=False)
     assert found.degrees[0] != 3 and found.inconsistency[0] > 0  # these two, beside the strata
     # In one stratum the error is that of a mean of R numbers: R − 1 degrees, V²/(R − 1) = V²/4.
     values = torch.randn(5, COUNT, generator=generator(), dtype=torch.float64)
@@ -95,9 +96,9 @@ def test_estimates_are_unbiased_and_their_errors_honest(num_orders: int) -> None
     """600 draws: bias within five errors; the mean variance within five of its errors of the true one;
 
     95 % intervals cover 95 % ± 4 · 0.9 % (binomial) and 1 % for values that are not normal."""
-    scorer, exact = score.load(by_table), exact_area()
+    scorer, exact = mpt_score.load(by_table), exact_area()
     settings = {"num_masks": 12, "num_orders": num_orders, "pseudo": False}
-    rounds = [score.sentences(scorer, [TEXT], seed=seed, **settings) for seed in range(600)]
+    rounds = [mpt_score.sentences(scorer, [TEXT], seed=seed, **settings) for seed in range(600)]
     value = torch.cat([each.log_score for each in rounds])
     variance = torch.cat([each.standard_error for each in rounds]).square()
     assert abs(value.mean() - exact) < 5 * value.std() / math.sqrt(600)
@@ -111,24 +112,24 @@ def test_the_control_variate_takes_variance_away() -> None:
     """Tokens that do not depend on each other are scored without any error."""
     own = torch.randn(40, 6, generator=generator(3), dtype=torch.float64).log_softmax(dim=1)
     text = torch.randint(6, (1, 40), generator=generator(4))
-    found = score.sentences(lambda ids, _: own.expand(len(ids), -1, -1), text, num_orders=0)
+    found = mpt_score.sentences(lambda ids, _: own.expand(len(ids), -1, -1), text, num_orders=0)
     assert found.log_score[0] == pytest.approx(own.gather(1, text.T).sum().item(), abs=1e-9)
     assert found.standard_error[0] < 1e-9
 
 
 def test_a_score_depends_on_its_text_and_the_seed_only() -> None:
     texts = [TEXT, TEXT[::-1], [1] * COUNT, TEXT]
-    whole = score.sentences(by_table, texts, num_masks=20)
-    turned = score.sentences(by_table, texts[::-1], num_masks=20)
-    alone = score.sentences(by_table, texts[1:2], num_masks=20)
+    whole = mpt_score.sentences(by_table, texts, num_masks=20)
+    turned = mpt_score.sentences(by_table, texts[::-1], num_masks=20)
+    alone = mpt_score.sentences(by_table, texts[1:2], num_masks=20)
     assert torch.equal(whole.log_score, turned.log_score.flip(0))
     assert whole.log_score[1] == alone.log_score[0] and whole.log_score[0] == whole.log_score[3]
-    other = score.sentences(by_table, texts, num_masks=20, seed=1)
+    other = mpt_score.sentences(by_table, texts, num_masks=20, seed=1)
     assert (other.log_score != whole.log_score).all()
 
 
 def test_what_was_kept_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["mpt_lml.score.sentences"], "PART_PASSES", 2 * 8 * 60)
+    monkeypatch.setattr(sys.modules["mpt_score.sentence_scores"], "PART_PASSES", 2 * 8 * 60)
     texts, kept, seen = [TEXT, TEXT[::-1], [1] * COUNT, [0] * COUNT], {}, []
 
     def run(label: str, parts):  # type: ignore[no-untyped-def]
@@ -137,22 +138,22 @@ def test_what_was_kept_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) ->
         kept.update({name: work() for name, work in parts.items() if name not in kept})
         return [kept[name] for name in parts]
 
-    whole = score.sentences(by_table, texts, run=run)
+    whole = mpt_score.sentences(by_table, texts, run=run)
     assert sorted(kept) == ["part-00000", "part-00001"] and seen == [(2, "texts")]
     kept["part-00001"]["scores"][:, 3] = 7.0
-    again = score.sentences(by_table, texts, run=run)
+    again = mpt_score.sentences(by_table, texts, run=run)
     assert torch.equal(again.log_score[:2], whole.log_score[:2])
     assert again.log_score[2:].tolist() == [7.0, 7.0]
     del kept["part-00001"]
-    assert torch.equal(score.sentences(by_table, texts, run=run).log_score, whole.log_score)
+    assert torch.equal(mpt_score.sentences(by_table, texts, run=run).log_score, whole.log_score)
 
 
 def test_a_network_is_scored_as_by_its_own_curve() -> None:
     texts = ["the cat sat", "a dog", "the dogs sat."]
-    found = score.sentences(tiny(), texts, tokenizer=tokenizer(), num_masks=32)
+    found = mpt_score.sentences(tiny(), texts, tokenizer=tokenizer(), num_masks=32)
     assert found.num_tokens.tolist() == [3, 2, 5] and not found.standard_error.any()
     for n, text in enumerate(texts):
-        ids = score.load(tiny(), tokenizer()).encode([text]).ids[:, 1:-1]
+        ids = mpt_score.load(tiny(), tokenizer()).encode([text]).ids[:, 1:-1]
         one = MaskedLM.of(tiny(), tokenizer(), ids.shape[1])
         exact = float(curves.exact_curve(one, ids).area())
         # float64 in batches of other sizes
@@ -162,10 +163,10 @@ def test_a_network_is_scored_as_by_its_own_curve() -> None:
 
 def test_long_texts_go_in_windows_that_are_counted() -> None:
     words = ("the cat sat a dog . " * 5).split()[:28]  # two windows of 14 between [CLS] and [SEP]
-    scorer = score.load(tiny(), tokenizer(), max_length=16)
+    scorer = mpt_score.load(tiny(), tokenizer(), max_length=16)
     settings = {"num_masks": 40, "num_orders": 2}
-    found = score.sentences(scorer, [" ".join(words)], **settings)
-    halves = score.sentences(scorer, [" ".join(words[:14]), " ".join(words[14:])], **settings)
+    found = mpt_score.sentences(scorer, [" ".join(words)], **settings)
+    halves = mpt_score.sentences(scorer, [" ".join(words[:14]), " ".join(words[14:])], **settings)
     assert found.num_windows.tolist() == [2] and halves.num_windows.tolist() == [1, 1]
     for name in ("log_score", "pseudo_log_likelihood", "num_passes", "num_tokens"):
         total = getattr(halves, name).double().sum()
@@ -181,17 +182,19 @@ def test_long_texts_go_in_windows_that_are_counted() -> None:
 
 
 def test_masks_are_added_until_the_error_is_small_enough() -> None:
-    few = score.sentences(by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False)
+    few = mpt_score.sentences(by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False)
     target = 0.4 * few.standard_error[0].item() / COUNT
-    more = score.sentences(by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False, error=target)
+    more = mpt_score.sentences(
+        by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False, error=target
+    )
     assert more.standard_error[0] / COUNT <= target
     assert few.num_passes[0] < more.num_passes[0] < 1 + 8 * estimate.MOST_ROUNDS
     assert abs(more.log_score[0] - exact_area()) < 5 * target * COUNT
     orders_ = {"num_masks": 8, "num_orders": 3, "pseudo": False}
-    along = score.sentences(by_table, [TEXT], error=target / 2, **orders_)
+    along = mpt_score.sentences(by_table, [TEXT], error=target / 2, **orders_)
     assert along.standard_error[0] / COUNT <= target / 2 and along.degrees[0] > 7
     assert abs(along.log_score[0] - exact_area()) < 5 * target / 2 * COUNT
-    end = score.sentences(by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False, error=1e-9)
+    end = mpt_score.sentences(by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False, error=1e-9)
     strata = min(COUNT - 1, 8 // 2)
     assert end.num_passes[0] == 1 + strata * (8 * estimate.MOST_ROUNDS // strata)
 
@@ -221,20 +224,22 @@ def test_texts_have_masks_of_their_own_and_rounds_are_few() -> None:
 
     settings = {"num_masks": 8, "num_orders": 0, "pseudo": False}
     for text in (TEXT, TEXT[::-1]):
-        score.sentences(score.load(watched), [text], **settings)
+        mpt_score.sentences(mpt_score.load(watched), [text], **settings)
     assert not torch.equal(seen[2], seen[5])  # each after the door's two questions
     seen.clear()
-    score.sentences(watched, [TEXT], error=0.02, **settings)
+    mpt_score.sentences(watched, [TEXT], error=0.02, **settings)
     assert 2 < len(seen) <= 2 + 6 and sum(map(len, seen)) > 100
 
 
-def made_up() -> score.SentenceScores:
+def made_up() -> mpt_score.SentenceScores:
     value = torch.tensor([-4.0, -6.0, -2.0], dtype=torch.float64)
     size, zero = torch.tensor([2, 4, 2]), torch.zeros(3, dtype=torch.float64)
     counts = {"num_tokens": size, "num_characters": 0 * size, "num_bytes": 0 * size}
     counts |= {"num_windows": size, "num_passes": size, "documents": torch.tensor([0, 0, 2])}
     rest = {"standard_error": zero, "degrees": zero, "inconsistency": zero / 0}
-    return score.SentenceScores(**counts, **rest, log_score=value, pseudo_log_likelihood=zero / 0)
+    return mpt_score.SentenceScores(
+        **counts, **rest, log_score=value, pseudo_log_likelihood=zero / 0
+    )
 
 
 def test_errors_over_sentences_and_over_documents() -> None:
@@ -256,7 +261,7 @@ def test_errors_over_sentences_and_over_documents() -> None:
 
 
 def test_documents_are_named() -> None:
-    found = score.sentences(by_table, [TEXT] * 3, documents=["b", "a", "b"], num_orders=0)
+    found = mpt_score.sentences(by_table, [TEXT] * 3, documents=["b", "a", "b"], num_orders=0)
     assert found.documents.tolist() == [0, 1, 0]
 
 
@@ -264,20 +269,20 @@ def test_documents_are_named() -> None:
 def test_refusals() -> None:
     network, words = tiny(), tokenizer()
     with pytest.raises(ValueError, match="sentence 2 is empty"):
-        score.sentences(network, ["the cat", "a dog sat", " "], tokenizer=words)
+        mpt_score.sentences(network, ["the cat", "a dog sat", " "], tokenizer=words)
     with pytest.raises(ValueError, match="sentence 1 has no word pieces: 'zebra'"):
-        score.sentences(network, ["the cat sat the", "zebra"], tokenizer=words)
+        mpt_score.sentences(network, ["the cat sat the", "zebra"], tokenizer=words)
     for texts, said in (([], "at least one text"), ("the cat", "at least one text, got 'the cat'")):
         with pytest.raises(ValueError, match=said):
-            score.sentences(network, texts, tokenizer=words)
+            mpt_score.sentences(network, texts, tokenizer=words)
     with pytest.raises(ValueError, match="2 texts came with 1 documents"):
-        score.sentences(by_table, [TEXT, TEXT], documents=["a"])
+        mpt_score.sentences(by_table, [TEXT, TEXT], documents=["a"])
     with pytest.raises(ValueError, match="have no bytes"):
         made_up().bits_per("byte")
     with pytest.raises(ValueError, match="num_masks must be in >= 2, got 1"):
-        score.sentences(by_table, [TEXT], num_masks=1)
+        mpt_score.sentences(by_table, [TEXT], num_masks=1)
     with pytest.raises(ValueError, match="it reads what it scores"):
-        score.sentences(lambda i, _: (2.0 * torch.eye(2)[i]).log_softmax(-1), [TEXT])
+        mpt_score.sentences(lambda i, _: (2.0 * torch.eye(2)[i]).log_softmax(-1), [TEXT])
 
 
 @pytest.mark.bad_input
@@ -287,13 +292,13 @@ def test_an_answer_that_is_no_number_names_its_text() -> None:
         lambda _, ids, out: out.masked_fill(ids[0][..., None] == 10, math.nan)
     )
     with pytest.raises(ValueError, match="of text 1: no log-probability"):
-        score.sentences(network, ["the cat sat", "a dog"], tokenizer=tokenizer())
+        mpt_score.sentences(network, ["the cat sat", "a dog"], tokenizer=tokenizer())
 
 
 LONG = """
 import resource, torch
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer
-from mpt_lml import score
+import mpt_score
 sizes = {"hidden_size": 48, "num_attention_heads": 12, "intermediate_size": 48}
 sizes |= {"max_position_embeddings": 2048, "num_hidden_layers": 1}
 network = BertForMaskedLM(BertConfig(vocab_size=30_522, **sizes)).eval()
@@ -302,7 +307,7 @@ reader = BertTokenizer(vocab={word: n for n, word in enumerate(words)})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 texts = torch.randint(5, 30_522, (1, 2000))
 few = {"num_masks": 8, "num_orders": 0, "pseudo": False}
-print(score.sentences(network, texts, tokenizer=reader, **few).num_passes.item())
+print(mpt_score.sentences(network, texts, tokenizer=reader, **few).num_passes.item())
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
 """
 
@@ -319,7 +324,7 @@ def test_intervals_cover_the_truth_of_two_thousand_sequences() -> None:
     source = HMM.cyclic()
     x = source.sample(2000, generator=torch.Generator().manual_seed(2018))
     log_p = source.log_marginal(x)
-    found = score.sentences(source.log_values, x, num_orders=0, pseudo=False)
+    found = mpt_score.sentences(source.log_values, x, num_orders=0, pseudo=False)
     low, high = found.interval().T
     assert 0.93 < ((low < log_p) & (log_p < high)).double().mean() < 0.97
     mean, error = mean_and_error(found.log_score - log_p)

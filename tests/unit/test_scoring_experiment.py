@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mpt_experiments.findings import scoring
 from mpt_lml import HMM, ConditionalTable, FromFunction, JointTable, orders, scores
-from mpt_lml.experiments import scoring
 from mpt_lml.masks import subsets
 from mpt_lml.models.base import ConditionalModel
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import os
 import pkgutil
 import subprocess
@@ -15,7 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import mpt_experiments
 import mpt_lml
+import mpt_score
 from mpt_lml import gaussian
 
 CHECKED = ["--jaxtyping-packages=mpt_lml,beartype.beartype"]
@@ -58,8 +61,10 @@ def test_a_wrong_shape_is_caught_by_the_checked_run_only(
 
 
 def functions() -> Iterator[types.FunctionType]:
-    for info in pkgutil.walk_packages(mpt_lml.__path__, "mpt_lml."):
-        if info.name == "mpt_lml.harness":
+    packages = (mpt_lml, mpt_score, mpt_experiments)
+    walks = (pkgutil.walk_packages(each.__path__, f"{each.__name__}.") for each in packages)
+    for info in itertools.chain.from_iterable(walks):
+        if info.name == "mpt_score.lm_eval":
             continue  # needs lm-eval, and has no shapes
         module = importlib.import_module(info.name)
         for each in vars(module).values():

@@ -8,9 +8,10 @@ import pytest
 import torch
 from models import generator
 
-from mpt_lml import data, experiments, networks
-from mpt_lml.experiments.siblings import Siblings, log_probability
-from mpt_lml.experiments.small_bert import next_scores, training_masks
+import mpt_experiments
+from mpt_experiments.findings.siblings import Siblings, log_probability
+from mpt_experiments.findings.small_bert import next_scores, training_masks
+from mpt_score import networks, tokens
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_a_sentence_leaves_out_what_is_not_scored_and_what_pads_it(causal) -> No
     places = torch.arange(9)
     maskable = (places > 0) & (places < lengths[:, None] - 1)
     maskable[0, 2] = False  # an unknown word, shown
-    found = log_probability(causal, data.Tokens(ids, ids * 0, maskable, lengths))
+    found = log_probability(causal, tokens.Tokens(ids, ids * 0, maskable, lengths))
     with torch.no_grad():
         for n, length in enumerate(lengths.tolist()):
             values = next_scores(causal, ids[n : n + 1, :length])[0].double()
@@ -61,7 +62,7 @@ def test_fifteen_percent_is_one_size() -> None:
 
 
 def test_what_is_read_off_each_on_the_same_sentences() -> None:
-    found = experiments.run("siblings", "quick", num_orders=8)
+    found = mpt_experiments.run("siblings", "quick", num_orders=8)
     arrays, text = found.arrays, "written"
     assert "area/small-bert/written" not in arrays  # the book's own has other word pieces
     count = arrays["tokens/written"].double()

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_lml import networks
-from mpt_lml.experiments import small_bert
-from mpt_lml.experiments.base import Bench
-from mpt_lml.experiments.small_bert import SmallBert
+from mpt_experiments.bench import Bench
+from mpt_experiments.findings import small_bert
+from mpt_experiments.findings.small_bert import SmallBert
 from mpt_lml.files import CheckpointMismatchError, read_json
+from mpt_score import networks
 
 
 def stopping(after: int):

@@ -18,14 +18,17 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny_bert import tiny, tokenizer
 
-from mpt_lml import experiments, fit, networks
-from mpt_lml.data import image_sets, texts
-from mpt_lml.experiments import base, cli, training
-from mpt_lml.experiments.base import Outcome
+import mpt_experiments
+from mpt_experiments import bench, command, recording
+from mpt_experiments.bench import Outcome
+from mpt_experiments.paper import training
+from mpt_lml import fit
+from mpt_lml.data import image_sets
 from mpt_lml.files import CheckpointMismatchError, load_tensors, read_json, save_tensors
 from mpt_lml.models.hmm import HMM
+from mpt_score import networks, texts
 
-RESUMABLE = [name for name in experiments.names() if base.find(name).resumable]
+RESUMABLE = [name for name in bench.names() if bench.find(name).resumable]
 WITH_A_NETWORK = ["bert-curve", "table-2-pretrained", "figure-6", "figure-6-pretrained"]
 every = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in RESUMABLE]
@@ -34,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:images .* become")
 
 
 def run(name: str, folder: Path, **settings: object) -> Outcome:
-    return experiments.run(name, "quick", device="cpu", checkpoints=folder, **settings)
+    return mpt_experiments.run(name, "quick", device="cpu", checkpoints=folder, **settings)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -68,7 +71,7 @@ def test_the_same_inputs_go_on(name: str, quick: Callable[[str], Done]) -> None:
 @every
 def test_other_seeds_are_refused(name: str, quick: Callable[[str], Done], tmp_path: Path) -> None:
     _, folder = quick(name)
-    seeds = base.find(name).preset("quick").seeds
+    seeds = bench.find(name).preset("quick").seeds
     other = tuple(seed + 1 for seed in seeds)
     if name == "known-language":  # a file for each seed, so that others are computed
         own = shutil.copytree(folder, tmp_path / "own")
@@ -81,7 +84,7 @@ def test_other_seeds_are_refused(name: str, quick: Callable[[str], Done], tmp_pa
 @every
 def test_every_file_says_all_that_it_depends_on(name: str, quick: Callable[[str], Done]) -> None:
     _, folder = quick(name)
-    settings = {each.name for each in dataclasses.fields(base.find(name))}
+    settings = {each.name for each in dataclasses.fields(bench.find(name))}
     wanted = settings | {"experiment", "device", "precision", "data", "version of mpt-lml"}
     wanted |= {"version of torch"}
     for path in contents(folder):
@@ -279,7 +282,7 @@ def test_the_command_says_so_in_one_line(
     for path in contents(tmp_path):
         damage(tmp_path / path)
     call = ["run", "figure-6", "--preset", "quick", "--json", "-", "--checkpoints", str(tmp_path)]
-    assert cli.main(call) == 2
+    assert command.main(call) == 2
     said = capsys.readouterr().err
     assert say(said, tmp_path) and said.count("\n") == 1
 
@@ -333,13 +336,17 @@ class TestCommand:
         monkeypatch.chdir(tmp_path)
         found = {}
         for name in ("a/net", "b/net", "a-net"):
-            options = cli.parser().parse_args([*SMALL, "--model", name])
-            found[name] = cli._folder(options, cli._settings(options))
+            options = command.parser().parse_args([*SMALL, "--model", name])
+            found[name] = recording._folder(options, recording._settings(options))
         assert len(set(found.values())) == 3
-        other = cli.parser().parse_args([*SMALL, "--set", "num_sentences=3", "--model", "a/net"])
-        assert cli._folder(other, cli._settings(other)) not in found.values()
-        options = cli.parser().parse_args([*SMALL, "--set", f"data_sets={'x' * 300}"])
-        assert cli._folder(options, cli._settings(options)).is_dir()  # however long the settings
+        other = command.parser().parse_args(
+            [*SMALL, "--set", "num_sentences=3", "--model", "a/net"]
+        )
+        assert recording._folder(other, recording._settings(other)) not in found.values()
+        options = command.parser().parse_args([*SMALL, "--set", f"data_sets={'x' * 300}"])
+        assert recording._folder(
+            options, recording._settings(options)
+        ).is_dir()  # however long the settings
 
     def test_no_result_replaces_one_of_other_inputs(self, tmp_path: Path, capsys) -> None:
         a_network(tmp_path / "net", "bert-curve")
@@ -350,7 +357,7 @@ class TestCommand:
         call += ["--set", texts_of]
 
         def wrote() -> str:
-            assert cli.main(call) == 0
+            assert command.main(call) == 0
             return Path(capsys.readouterr().out.split()[1]).name
 
         assert wrote() == "bert-curve.json"
@@ -373,6 +380,6 @@ class TestCommand:
     def test_a_path_of_no_letters_is_none(self, tmp_path: Path, monkeypatch, capsys) -> None:
         """As of a variable of the shell that is not set."""
         monkeypatch.chdir(tmp_path)
-        assert cli.main(["run", "table-1", "--preset", "quick", "--json", ""]) == 2
+        assert command.main(["run", "table-1", "--preset", "quick", "--json", ""]) == 2
         assert "is a folder: name a file in it" in capsys.readouterr().err
         assert not list(tmp_path.iterdir())

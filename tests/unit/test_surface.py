@@ -17,9 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from jupytext.myst import myst_to_notebook
-from surface import SURFACE
-
-import mpt_lml
+from surface import PACKAGES, SURFACE
 
 BOOK = Path(__file__).parents[2] / "book"
 # What the docstring of a name that takes or gives tensors says of them.
@@ -38,7 +36,11 @@ def show(faults: list[str]) -> None:
     print(f"{len(faults)} of {len(SURFACE)} public names:", *faults, sep="\n  ")
 
 
-def modules(owner: types.ModuleType = mpt_lml) -> Iterator[types.ModuleType]:
+def modules(owner: types.ModuleType | None = None) -> Iterator[types.ModuleType]:
+    if owner is None:
+        for package in PACKAGES:
+            yield from modules(package)
+        return
     yield owner
     for name in getattr(owner, "__all__", ()):
         if inspect.ismodule(getattr(owner, name)):
@@ -65,7 +67,8 @@ def test_every_public_name_says_units_or_shapes_and_has_an_example() -> None:
 
 
 # What an example may use without importing it.
-GIVEN = {"torch": torch, **{name: getattr(mpt_lml, name) for name in mpt_lml.__all__}}
+GIVEN = {name: getattr(owner, name) for owner in PACKAGES for name in owner.__all__}
+GIVEN |= {"torch": torch} | {owner.__name__: owner for owner in PACKAGES}
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
@@ -83,8 +86,6 @@ def test_the_examples_run(name: str) -> None:
 
 # -- what chapters import -----------------------------------------------------------------------
 
-RUNS = {"Outcome", "load", "run"}
-
 
 def code_of(chapter: Path) -> str:
     notebook = myst_to_notebook(chapter.read_text(encoding="utf-8"))
@@ -95,16 +96,15 @@ def back_doors(code: str) -> list[str]:
     """Imports of the package in ``code`` that are not of its public surface."""
     faults, lines = [], [line for line in code.splitlines() if not line.lstrip().startswith("%")]
     public = {module.__name__: set(getattr(module, "__all__", ())) for module in modules()}
-    public["mpt_lml"].add("experiments")
-    public["mpt_lml.experiments"] = RUNS
     for node in ast.walk(ast.parse("\n".join(lines))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mpt_lml"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mpt_"):
             allowed = public.get(node.module, set())
             faults += [f"{node.module}: {a.name}" for a in node.names if a.name not in allowed]
         elif isinstance(node, ast.Import):
-            faults += [a.name for a in node.names if a.name.startswith("mpt_lml.")]
-        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "experiments":
-            faults += [f"experiments.{node.attr}"] if node.attr not in RUNS else []
+            faults += [a.name for a in node.names if re.match(r"mpt_\w+\.", a.name)]
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in public:
+            owner = ast.unparse(node.value)
+            faults += [] if node.attr in public[owner] else [f"{owner}.{node.attr}"]
     return sorted(set(faults))
 
 
@@ -119,10 +119,10 @@ def test_chapters_import_the_public_surface_only() -> None:
     ("code", "faults"),
     [
         ("from mpt_lml import PPCA, masks\nimport mpt_lml", 0),
-        ("from mpt_lml import experiments\nexperiments.load('a'); experiments.run('a')", 0),
-        ("from mpt_lml import experiments\nexperiments.find('a')", 1),
+        ("import mpt_experiments\nmpt_experiments.load('a'); mpt_experiments.run('a')", 0),
+        ("import mpt_experiments\nmpt_experiments.find('a')", 1),
         ("from mpt_lml import numerics", 1),
-        ("from mpt_lml.experiments import cli", 1),
+        ("from mpt_experiments import command as cli", 1),
         ("def late():\n    import mpt_lml.spec", 1),
         ("%matplotlib inline\nfrom mpt_lml.masks import _rank", 1),
     ],

@@ -16,47 +16,44 @@ from torch import Tensor
 from transformers import BertTokenizer
 
 import mpt_lml
+import mpt_score
+from mpt_experiments import autoencoders, provenance
 from mpt_lml import (
     PPCA,
     VAE,
     BernoulliPCA,
     ConditionalTable,
     JointTable,
-    SymbolBERT,
-    ViTMAE,
     bfgs,
-    checkpoints,
     curves,
-    data,
     estimators,
     files,
     fit,
     gaussian,
     grids,
     masks,
-    networks,
     numerics,
     objectives,
     orders,
-    probes,
     results,
-    score,
     scores,
     spec,
     symbolic,
     verdicts,
 )
-from mpt_lml.checkpoints import CheckpointError
-from mpt_lml.data import image_sets, texts, tokens
+from mpt_lml.data import image_sets
 from mpt_lml.data.places import DataNotFoundError
 from mpt_lml.estimators import annealing, latent
 from mpt_lml.estimators.latent import GaussianProposal
-from mpt_lml.models import masked_lm, vae
+from mpt_lml.models import vae
 from mpt_lml.models.base import FromFunction, Grouped
 from mpt_lml.results import Estimate, MaskCurve
-from mpt_lml.score import door
 from mpt_lml.theory import diffusion, rates
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
+from mpt_score import SymbolBERT, ViTMAE, networks, texts, tokens
+from mpt_score.networks import hub, masked_lm
+from mpt_score.networks.hub import CheckpointError
+from mpt_score.scorer import BATCH_BYTES
 
 BERNOULLI = random_bernoulli(6, 2, 12)
 POINTS = BERNOULLI.sample(3, generator=generator(1))
@@ -234,7 +231,7 @@ def test_chunks_cover_all_within_the_budget(total: int, size: int, budget: int) 
 def test_the_processor_is_named_as_the_system_names_it(monkeypatch) -> None:
     content = "processor\t: 0\nmodel name\t: Some: Thing 9\nmodel name\t: Other\n"
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: content)
-    assert files._cpu_name() == "Some: Thing 9"
+    assert provenance._cpu_name() == "Some: Thing 9"
 
 
 def test_what_is_written_is_readable_and_there_at_once(tmp_path: Path) -> None:
@@ -408,7 +405,7 @@ def test_pickles_stay_closed_where_no_folder_can_be_looked_at(tmp_path: Path, mo
     network = bert("classic")
     network.config.save_pretrained(tmp_path)
     torch.save(network.state_dict(), tmp_path / "pytorch_model.bin")
-    monkeypatch.setattr(checkpoints, "require_folder", lambda *_: None)
+    monkeypatch.setattr(hub, "require_folder", lambda *_: None)
     with pytest.raises(CheckpointError, match="could not be loaded.*model.safetensors"):
         networks.load_network(str(tmp_path))
 
@@ -613,9 +610,9 @@ def test_a_kept_file_does_not_depend_on_the_order_of_what_it_belongs_to(tmp_path
 
 
 def test_a_package_outside_a_checkout_has_an_unknown_commit(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(files, "PACKAGE", tmp_path)
+    monkeypatch.setattr(provenance, "PACKAGE", tmp_path / "package")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert files.provenance("none")["commit"] == "unknown"
+    assert provenance.provenance("none")["commit"] == "unknown"
 
 
 def test_four_words_in_a_row_are_four() -> None:
@@ -640,7 +637,7 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
     ids = torch.tensor([[0, 1]])
     length = torch.tensor([2])
     small = networks.small_masked_lm(9, "classic", width=32, num_layers=1, seed=1)
-    letters = mpt_lml.MaskedLM(small, 4, 1)
+    letters = mpt_score.MaskedLM(small, 4, 1)
     wrong: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (ValueError, r"such as \(2, 2, 1, 2\)", lambda: ConditionalTable(torch.zeros(3))),
         (TypeError, "logits", lambda: ConditionalTable(torch.zeros(2, 2, 1, 2).long())),
@@ -662,7 +659,7 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (ValueError, "from 1 to L", lambda: tokens.Tokens(ids, ids, ones, length - 2)),
         (ValueError, "shape must be", lambda: image_sets.Images(torch.ones(1, 8), (2, 2, 2))),
         (ValueError, r"in \[0, 1\]", lambda: image_sets.Images(torch.tensor([[0.5, 1.5]]), (1, 2))),
-        (TypeError, "second must", lambda: data.encode(networks.load_small_bert()[1], ["a"], 3)),
+        (TypeError, "second must", lambda: tokens.encode(networks.load_small_bert()[1], ["a"], 3)),
         (
             ValueError,
             r"track\['sum'\]",
@@ -812,7 +809,7 @@ def test_a_probes_penalty_is_chosen_on_rows_it_was_not_fitted_to(monkeypatch) ->
     )
     y = torch.arange(24) % 2
     x = torch.randn(24, 1, generator=generator()) + y[:, None]
-    probes.probe(x, probes.Labeled(x, y, torch.arange(24) >= 16))
+    autoencoders.probe(x, autoencoders.Labeled(x, y, torch.arange(24) >= 16))
     ((fitted, held),) = seen
     assert sorted([*fitted, *held]) == list(range(16)) and list(held) == [4, 9, 14]
 
@@ -821,7 +818,7 @@ def test_ranks_of_many_rows_correlate_one_by_one() -> None:
     from scipy import stats
 
     a, b = torch.rand(2, 5, 3, 5, generator=generator())
-    found = probes.rank_correlation(a, b)
+    found = autoencoders.rank_correlation(a, b)
     assert found.shape == (5, 3)
     for k in range(5):
         for j in range(3):
@@ -841,10 +838,12 @@ def test_a_supervised_network_learns_what_it_did_not_see() -> None:
     y = torch.arange(200) % 2
     x = torch.randn(200, 2, generator=generator())
     x[:, 0] += 6.0 * y
-    of = probes.Labeled(x, y, torch.arange(200) >= 100)
+    of = autoencoders.Labeled(x, y, torch.arange(200) >= 100)
     # Of 100 test rows at chance 0.65 is three errors away; seen, the classes are six apart: 0.998.
-    assert probes.probe(network(x).detach(), of) < 0.65
-    assert probes.supervised(network, of, 200, seed=1, features=lambda own, at: own(at)) > 0.95
+    assert autoencoders.probe(network(x).detach(), of) < 0.65
+    assert (
+        autoencoders.supervised(network, of, 200, seed=1, features=lambda own, at: own(at)) > 0.95
+    )
 
 
 def test_labels_are_learned_by_their_cross_entropy(monkeypatch) -> None:
@@ -853,8 +852,8 @@ def test_labels_are_learned_by_their_cross_entropy(monkeypatch) -> None:
 
     told = []
     monkeypatch.setattr(fit, "descend", lambda _, loss, *__, **___: told.append(loss(0).item()))
-    of = probes.Labeled(torch.rand(40, 1), torch.arange(40) % 2, torch.arange(40) >= 20)
-    probes.supervised(Seen(1, 1), of, 4, seed=1, features=lambda own, x: own(x).detach())
+    of = autoencoders.Labeled(torch.rand(40, 1), torch.arange(40) % 2, torch.arange(40) >= 20)
+    autoencoders.supervised(Seen(1, 1), of, 4, seed=1, features=lambda own, x: own(x).detach())
     assert told == pytest.approx([math.log(2.0)])  # the layer starts at zero
 
 
@@ -873,13 +872,13 @@ def test_matrices_move_with_the_momentum_they_were_given(monkeypatch) -> None:
             second.extend(group["betas"][1] for group in self.param_groups)
             return super().step(closure)
 
-    monkeypatch.setattr(probes, "Muon", Watched)
-    monkeypatch.setattr(probes, "AdamW", Rest)
+    monkeypatch.setattr(autoencoders, "Muon", Watched)
+    monkeypatch.setattr(autoencoders, "AdamW", Rest)
     model = ViTMAE(networks.small_mae(8, 1, 4, width=16, seed=0), 0.1)
     before = {n: w.detach().clone() for n, w in model.network.named_parameters()}
     x = torch.rand(4, 1, 8, 8, generator=generator())
     given = {"batch_size": 2, "learning_rate": 1e-3, "matrix_rate": 0.02}
-    probes.train(model, x, 4, generator(1), **given)
+    autoencoders.train(model, x, 4, generator(1), **given)
     assert (seen, second) == ([0.95] * 4, [0.95] * 4)
     moved = {n for n, w in model.network.named_parameters() if not torch.equal(w, before[n])}
     assert {n for n, w in before.items() if w.ndim == 2 and "layer" in n} <= moved
@@ -919,18 +918,18 @@ def test_a_file_is_written_at_every_fifth_epoch_and_at_the_end(tmp_path: Path, m
 )
 def test_an_unknown_word_is_no_frame(unknown: int | None, frame: list[bool]) -> None:
     own = SimpleNamespace(all_special_ids=[0, 1, 2], unk_token_id=unknown)
-    scorer = score.Scorer(FromFunction(lambda ids, mask: ids * 0.0, 4), tokenizer=own)
+    scorer = mpt_score.Scorer(FromFunction(lambda ids, mask: ids * 0.0, 4), tokenizer=own)
     assert scorer.is_frame(torch.tensor([0, 1, 2, 3])).tolist() == frame
 
 
 def test_held_out_images_begin_where_training_ends() -> None:
-    found = probes.labeled("digits", 10, 4)
+    found = autoencoders.labeled("digits", 10, 4)
     assert found.test.tolist() == [False] * 10 + [True] * 4
     assert torch.equal(found.x[10:], image_sets.images("digits", "test").grid[:4].float())
 
 
 def test_rates_of_the_probes_are_berts_the_half_and_maes() -> None:
-    assert probes.sizes_of(20) == [3, 10, 15]
+    assert autoencoders.sizes_of(20) == [3, 10, 15]
 
 
 def test_a_mean_of_what_is_no_number_is_none() -> None:
@@ -955,9 +954,9 @@ def test_values_left_out_in_one_context_only_are_missed() -> None:
 def test_attention_counts_in_what_goes_together(heads: int, batches: list[int]) -> None:
     config = SimpleNamespace(vocab_size=1, num_attention_heads=heads)
     source = SimpleNamespace(network=SimpleNamespace(config=config))
-    length = round((door.BATCH_BYTES / (12 * 8)) ** 0.5)  # where one row of eight heads fills it
+    length = round((BATCH_BYTES / (12 * 8)) ** 0.5)  # where one row of eight heads fills it
     mask = torch.zeros(8, length, dtype=torch.bool)
-    assert score.Scorer(source, max_tokens=10**9)._batches(mask) == batches
+    assert mpt_score.Scorer(source, max_tokens=10**9)._batches(mask) == batches
 
 
 def test_a_module_without_a_configuration_is_a_function() -> None:
@@ -965,7 +964,9 @@ def test_a_module_without_a_configuration_is_a_function() -> None:
         def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
             return torch.full((*ids.shape, 2), -math.log(2.0))
 
-    assert score.sentences(Coin(), [[0, 1, 1]]).log_score.item() == pytest.approx(-3 * math.log(2))
+    assert mpt_score.sentences(Coin(), [[0, 1, 1]]).log_score.item() == pytest.approx(
+        -3 * math.log(2)
+    )
 
 
 def test_attention_of_the_modern_network_is_local_and_global_in_turn() -> None:
@@ -986,10 +987,10 @@ def test_a_curve_is_exact_unless_masks_were_drawn() -> None:
 @pytest.mark.parametrize(
     ("call", "passes"),
     [
-        (score.sentences, {"num_masks": 32, "num_orders": 2}),
-        (score.images, {"num_masks": 16, "num_replicates": 2}),
-        (score.pairs, {"num_orders": 32}),
-        (score.answers, {"num_orders": 8}),
+        (mpt_score.sentences, {"num_masks": 32, "num_orders": 2}),
+        (mpt_score.images, {"num_masks": 16, "num_replicates": 2}),
+        (mpt_score.pairs, {"num_orders": 32}),
+        (mpt_score.answers, {"num_orders": 8}),
     ],
 )
 def test_what_a_score_costs_unasked(call: Callable[..., object], passes: dict[str, int]) -> None:

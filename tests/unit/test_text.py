@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mpt_lml.data import CorruptDataError, DataNotFoundError, places, sentences, texts
+from mpt_lml.data import CorruptDataError, DataNotFoundError, places
 from mpt_lml.data.places import DATA_VARIABLE
+from mpt_score import texts
+from mpt_score.texts import sentences
 
 FOLDER = Path(__file__).parents[2] / "book" / "results" / "small_bert"
 

@@ -12,10 +12,12 @@ import torch
 from models import generator
 from scipy import stats
 
-from mpt_lml import experiments, masks, networks
-from mpt_lml.data import DataNotFoundError, texts, tokens
-from mpt_lml.experiments import probe
-from mpt_lml.experiments.small_bert import FIXED, training_masks
+import mpt_experiments
+from mpt_experiments.findings import probes
+from mpt_experiments.findings.small_bert import FIXED, training_masks
+from mpt_lml import masks
+from mpt_lml.data import DataNotFoundError
+from mpt_score import networks, texts, tokens
 
 pytest.importorskip("transformers")
 
@@ -38,7 +40,7 @@ def padded_rows() -> torch.Tensor:
 def test_features_are_the_mean_over_the_pieces_of_a_sentence_alone(network) -> None:
     ids = padded_rows()
     with torch.no_grad():
-        found = probe.text_features(network, ids)
+        found = probes.text_features(network, ids)
         for own, row in zip(found, ids, strict=True):
             layer = network.model(input_ids=row[None, row > 0]).last_hidden_state[0]
             by_hand = layer[row[row > 0] > 4].mean(dim=0)
@@ -51,7 +53,7 @@ def test_areas_by_hand(network) -> None:
     sizes = masks.UniformSize().stratified(16, 40, generator=g)
     ranks = masks.sample_ranks(16, 40, generator=g)
     with torch.no_grad():
-        area, error, *shares = probe.text_areas(network, rows, 4).tolist()
+        area, error, *shares = probes.text_areas(network, rows, 4).tolist()
         for size, found in ((sizes[:, None], area), *zip((6, 20, 30), shares, strict=True)):
             hidden = torch.nn.functional.pad(ranks < size, (1, 1))
             logits = network(input_ids=rows.where(~hidden, 4)).logits
@@ -74,7 +76,7 @@ def test_each_row_is_tested_once() -> None:
     assert all(
         ("the" in s.lower().split()) == bool(c) for s, c in zip(sentences, classes, strict=True)
     )
-    folds = probe.labeled_text("written", tokens.train_tokenizer(sentences, 200))
+    folds = probes.labeled_text("written", tokens.train_tokenizer(sentences, 200))
     assert (torch.stack([of.test for of in folds]).sum(dim=0) == 1).all()
     assert folds[0].y.sum() == sum(classes) and len(folds[0].y) == len(sentences)
     assert ((folds[0].x > 0).sum(dim=1).diff() >= 0).all()
@@ -119,7 +121,7 @@ def test_cola_is_tested_on_its_own_test_sentences() -> None:
     sentences = [
         each for split in ("train", "test") for each in texts.labeled("glue/cola", split)[0]
     ]
-    (of,) = probe.labeled_text("glue/cola", tokens.train_tokenizer(sentences, 2000))
+    (of,) = probes.labeled_text("glue/cola", tokens.train_tokenizer(sentences, 2000))
     assert of.test.sum() == 1043 and of.y[of.test].sum() == 721
 
 
@@ -141,7 +143,7 @@ def test_what_is_found(quick) -> None:
 
 
 def test_each_set_has_accuracies_of_its_own(monkeypatch) -> None:
-    read = probe.labeled_text
+    read = probes.labeled_text
 
     def other_classes(name: str, tokenizer: object) -> list:
         every = read("written", tokenizer)
@@ -149,8 +151,8 @@ def test_each_set_has_accuracies_of_its_own(monkeypatch) -> None:
             return every
         return [of._replace(y=(of.x > 0).sum(dim=1) % 2) for of in every]
 
-    monkeypatch.setattr(probe, "labeled_text", other_classes)
+    monkeypatch.setattr(probes, "labeled_text", other_classes)
     few = {"seeds": (4,), "num_steps": 2, "sets": ("written", "odd")}
-    found = experiments.run("text-probes", "quick", **few).arrays
+    found = mpt_experiments.run("text-probes", "quick", **few).arrays
     one, other = found["found/cola"], found["found/odd"]
     assert torch.equal(one[..., :5], other[..., :5]) and not torch.equal(one, other)

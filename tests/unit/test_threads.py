@@ -28,8 +28,12 @@ def turns(program: str, **own: str) -> int:
     pytest.skip("this torch brings another OpenMP library than GNU's")
 
 
-def test_threads_that_wait_soon_sleep() -> None:
-    assert turns("import mpt_lml") == 1000
+@pytest.mark.parametrize(
+    "program",
+    ["import mpt_lml", "from mpt_score import tokens", "from mpt_experiments import bench"],
+)
+def test_threads_that_wait_soon_sleep(program: str) -> None:
+    assert turns(program) == 1000
 
 
 @pytest.mark.parametrize("own", [{"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "54321"}])

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from mpt_experiments import Outcome
+from mpt_experiments.bench import Bench
+from mpt_experiments.paper import training
+from mpt_experiments.paper.training import NOISE, Figure2, FixedSizes
 from mpt_lml import files, masks
 from mpt_lml.bfgs import climb
-from mpt_lml.experiments import Bench, Outcome, training
-from mpt_lml.experiments.training import NOISE, Figure2, FixedSizes
 
 CONFIG = Figure2(num_data=200, num_features=5, num_epochs=20, seeds=(4, 44, 444))
 OF = CONFIG.problem("model", Bench())

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
+from mpt_experiments import ledger
+from mpt_experiments.bench import Finding
 from mpt_lml import verdicts
-from mpt_lml.experiments import ledger
-from mpt_lml.experiments.base import Finding
 from mpt_lml.files import read_json, write_json
 
 NEAR = {"test": "within", "margin": 1.0, "otherwise": "refuted"}

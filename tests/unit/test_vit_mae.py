@@ -9,8 +9,10 @@ import pytest
 import torch
 from models import generator
 
-from mpt_lml import ViTMAE, checkpoints, curves, masks, networks
-from mpt_lml.models.vit_mae import _masking_noise
+from mpt_lml import curves, masks
+from mpt_score import ViTMAE, networks
+from mpt_score.networks import hub
+from mpt_score.networks.vit_mae import _masking_noise
 
 transformers = pytest.importorskip("transformers")
 
@@ -249,8 +251,8 @@ def test_the_name_on_the_hub_means_one_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hub's cache as it lies on disk, so that a name is resolved without a network."""
-    name = checkpoints.VIT_MAE_BASE
-    pinned = checkpoints.PINNED[name]
+    name = hub.VIT_MAE_BASE
+    pinned = hub.PINNED[name]
     home = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
     net = network(3, 8, 4)
     net.save_pretrained(home / "snapshots" / pinned)
@@ -259,7 +261,7 @@ def test_the_name_on_the_hub_means_one_commit(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     loaded = networks.load_network(name).state_dict()
     assert all(torch.equal(value, loaded[key]) for key, value in net.state_dict().items())
-    assert checkpoints.resolved_revision(name) == pinned
+    assert hub.resolved_revision(name) == pinned
 
 
 def with_pixel(value: float) -> torch.Tensor:
@@ -364,7 +366,7 @@ def test_refused_with_a_reason(call, error, message) -> None:
 @pytest.mark.bad_input
 class TestLoading:
     def refused(self, source: object, message: str) -> None:
-        with pytest.raises(checkpoints.CheckpointError, match=message):
+        with pytest.raises(hub.CheckpointError, match=message):
             networks.load_network(source)
 
     def test_a_folder_that_is_no_checkpoint(self, tmp_path: Path) -> None:
@@ -401,5 +403,5 @@ class TestLoading:
 
     def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
         unreachable = OSError("we couldn't connect")
-        monkeypatch.setattr(checkpoints, "fetch", lambda *_: unreachable)
-        self.refused(checkpoints.VIT_MAE_BASE, "we couldn't connect.*save_pretrained.*small_mae")
+        monkeypatch.setattr(hub, "fetch", lambda *_: unreachable)
+        self.refused(hub.VIT_MAE_BASE, "we couldn't connect.*save_pretrained.*small_mae")

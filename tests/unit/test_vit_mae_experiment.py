@@ -16,12 +16,15 @@ import torch
 from models import generator
 from safetensors.torch import load_file
 
-from mpt_lml import PPCA, ViTMAE, checkpoints, data, experiments, masks
-from mpt_lml.experiments import base, cli, ledger, vit_mae
-from mpt_lml.experiments.base import Bench
+import mpt_experiments
+from mpt_experiments import bench, command, ledger
+from mpt_experiments.bench import Bench
+from mpt_experiments.paper import vit_mae
+from mpt_lml import PPCA, data, masks
 from mpt_lml.files import CheckpointMismatchError, book_file, read_json
 from mpt_lml.models.base import Grouped
-from mpt_lml.networks import small_mae
+from mpt_score import ViTMAE
+from mpt_score.networks import hub, small_mae
 
 pytest.importorskip("transformers")
 QUICK = vit_mae.Figure6.preset("quick")
@@ -124,13 +127,13 @@ def test_one_command_runs_the_pretrained_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As with facebook/vit-mae-base, whose name the paper preset has; the ledger is not touched."""
-    assert vit_mae.PreTrained().model == checkpoints.VIT_MAE_BASE
+    assert vit_mae.PreTrained().model == hub.VIT_MAE_BASE
     monkeypatch.chdir(tmp_path)
     small_mae(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1).save_pretrained("mae")
     before = ledger.location().read_bytes()
     call = ["run", "figure-6-pretrained", "--preset", "quick", "--seed", "4", "--model", "mae"]
     with pytest.warns(UserWarning, match="enlarged"):
-        assert cli.main(call) == 0
+        assert command.main(call) == 0
     found = read_json("mpt-lml-results/figure-6-pretrained.json")
     assert found["weights"] == {"name": "mae", "revision": None, "sha256": mock.ANY}
     assert found["provenance"]["command"].endswith("--seed 4 --model mae")
@@ -148,11 +151,11 @@ def test_a_stored_run_of_the_pretrained_network_is_shown(
     tiny_network().save_pretrained("mae")
     call = ["run", "figure-6-pretrained", "--preset", "quick", "--seed", "4", "--model", "mae"]
     with pytest.warns(UserWarning, match="enlarged"):
-        assert cli.main(call) == 0
+        assert command.main(call) == 0
     path = tmp_path / "mpt-lml-results" / "figure-6-pretrained.json"
-    real = base.book_file
-    monkeypatch.setattr(base, "book_file", lambda n: path if "pretrained" in n else real(n))
-    stored = experiments.load("figure-6-pretrained")
+    real = bench.book_file
+    monkeypatch.setattr(bench, "book_file", lambda n: path if "pretrained" in n else real(n))
+    stored = mpt_experiments.load("figure-6-pretrained")
     assert stored.weights == {"name": "mae", "revision": None, "sha256": mock.ANY}
     printed, _ = run_cells("pretrained")
     for kind in ("random", "trained"):
@@ -181,19 +184,19 @@ def tiny_network():
 FEW = {"seeds": (4,), "data_sets": QUICK.data_sets, "num_variance": 32, "num_test": 32}
 
 
-def live() -> experiments.Outcome:
-    return experiments.run("figure-6-pretrained", otherwise="it would be run.", **FEW)
+def live() -> mpt_experiments.Outcome:
+    return mpt_experiments.run("figure-6-pretrained", otherwise="it would be run.", **FEW)
 
 
 def test_the_pretrained_network_runs_live_from_a_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hub's cache as on disk, with a stand-in of the same class under the pinned commit."""
-    name = checkpoints.VIT_MAE_BASE
-    pinned = checkpoints.PINNED[name]
+    name = hub.VIT_MAE_BASE
+    pinned = hub.PINNED[name]
     home = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
     tiny_network().save_pretrained(home / "snapshots" / pinned)
-    monkeypatch.setattr(checkpoints, "gpu", lambda: torch.device("cpu"))
+    monkeypatch.setattr(hub, "gpu", lambda: torch.device("cpu"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.warns(UserWarning, match="enlarged"):
@@ -217,7 +220,7 @@ def test_without_a_gpu_nothing_is_tried(monkeypatch: pytest.MonkeyPatch, capsys)
 
 
 def test_without_a_network_the_line_says_so(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(checkpoints, "gpu", lambda: torch.device("cpu"))
+    monkeypatch.setattr(hub, "gpu", lambda: torch.device("cpu"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert live().arrays == {}
@@ -249,7 +252,7 @@ def test_linear_models_are_those_of_the_package() -> None:
 
 
 def test_proposition_1_holds_for_patches() -> None:
-    found = experiments.run("patches").findings
+    found = mpt_experiments.run("patches").findings
     assert found["patches-jointly"].measured < 1e-10
     loss = found["claim-patches"]  # pixels scored one by one
     assert loss.measured > 10 * loss.standard_error

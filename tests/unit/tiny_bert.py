@@ -6,8 +6,8 @@ import torch
 from models import generator
 from transformers import BertTokenizer, DistilBertConfig, DistilBertForMaskedLM
 
-from mpt_lml import networks
-from mpt_lml.data.texts import Sentences
+from mpt_score import networks
+from mpt_score.texts import Sentences
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", ".", "a", "dog"]
 CLS, SEP, MASK = 2, 3, 4

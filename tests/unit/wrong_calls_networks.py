@@ -31,9 +31,12 @@ from wrong_calls import (
     text,
 )
 
-from mpt_lml import MaskedLM, ViTMAE, data, experiments, networks, score
-from mpt_lml.experiments.base import Finding
-from mpt_lml.score.curve import SentenceCurves
+import mpt_experiments
+import mpt_score
+from mpt_experiments import bench
+from mpt_experiments.bench import Finding
+from mpt_score import MaskedLM, ViTMAE, keep, networks, tokens
+from mpt_score.sentence_curves import SentenceCurves
 
 NET, READER = tiny(), tokenizer()
 LM = MaskedLM.of(NET, READER, 3)
@@ -46,7 +49,7 @@ SOME = torch.tensor(
     [[True, False, True, False], [False, True, True, False], [True] * 2 + [False] * 2]
 )
 TEXTS = [[0, 1, 3], [2, 2]]
-TOKENS = data.encode(READER, list(LINES[:2]))
+TOKENS = tokens.encode(READER, list(LINES[:2]))
 SEEDS = count(0, 0, 9 * 10**12)
 
 
@@ -60,7 +63,7 @@ FALSE = (
     lambda ids, mask: coin(ids, mask) * math.nan,
     lambda ids, mask: ids,
 )
-SCORER = score.load(coin)
+SCORER = mpt_score.load(coin)
 
 
 # -- kinds ----------------------------------------------------------------------------------------
@@ -109,7 +112,7 @@ def is_text(v: Any, most: int = 4) -> bool:
 
 
 def are_texts(v: Any, most: int = 4) -> bool:
-    if isinstance(v, data.Tokens):
+    if isinstance(v, tokens.Tokens):
         return True
     if isinstance(v, Tensor):
         return v.ndim == 2 and v.numel() > 0 and all(is_text(i, most) for i in v)
@@ -148,7 +151,7 @@ def reader(value: Any = READER) -> Kind:
 def scoring(**more: Kind) -> dict[str, Kind]:
     """What functions of ``score`` have in common."""
     own = {"model": function(coin, *FALSE)}
-    own |= {"tokenizer": optional(reader(None)), "run": function(score.door.afresh)}
+    own |= {"tokenizer": optional(reader(None)), "run": function(keep.afresh)}
     return {**own, "seed": SEEDS, **more}
 
 
@@ -162,15 +165,15 @@ def _networks() -> dict[str, Case]:
     folder = networks.small_bert_folder()
     four = lambda v: integer(v) and v > 0 and v % 4 == 0  # noqa: E731
     return {
-        "networks.at_random": case(
+        "score.networks.at_random": case(
             lambda build, seed: networks.at_random(build, config, seed=seed),
             build=function(BertForMaskedLM),
             seed=seed(),
         ),
-        "networks.random_twin": case(
+        "score.networks.random_twin": case(
             networks.random_twin, network=a_network(MAE, PreTrainedModel), seed=seed()
         ),
-        "networks.small_mae": case(
+        "score.networks.small_mae": case(
             networks.small_mae,
             image_size=count(4).but(legal=lambda v: integer(v) and v > 0 and v % 2 == 0),
             num_channels=count(1),
@@ -180,13 +183,13 @@ def _networks() -> dict[str, Case]:
             decoder_layers=count(1),
             seed=seed(),
         ),
-        "networks.load_network": case(
+        "score.networks.load_network": case(
             networks.load_network, source=place(folder, str(folder)), revision=optional(text())
         ),
-        "networks.load_tokenizer": case(
+        "score.networks.load_tokenizer": case(
             networks.load_tokenizer, source=place(folder, str(folder)), revision=optional(text())
         ),
-        "networks.load_small_bert": case(networks.load_small_bert),
+        "score.networks.load_small_bert": case(networks.load_small_bert),
     }
 
 
@@ -210,7 +213,7 @@ def _masked_lm() -> dict[str, Case]:
     every = {"x": own.but(legal=lambda v: free(v) and _plain(v)), "mask": hidden(few)}
     rows = token_ids(ROWS, 0, 11, "").but(legal=lambda v: _same(ROWS, v) and _allowed(v, HIDDEN))
     return {
-        "MaskedLM": case(
+        "score.MaskedLM": case(
             lambda **kw: MaskedLM(**kw).log_each(x[:1], few[:1]),
             network=a_network(NET, BertForMaskedLM),
             mask_token_id=count(4, 0, 11).but(
@@ -219,31 +222,31 @@ def _masked_lm() -> dict[str, Case]:
             num_features=count(3, 3, 3),
             **options,
         ),
-        "MaskedLM.of": case(
+        "score.MaskedLM.of": case(
             MaskedLM.of,
             network=a_network(NET, BertForMaskedLM),
             tokenizer=reader(),
             num_features=count(3),
             batch_tokens=count(7),
         ),
-        "MaskedLM.require_data": case(LM.require_data, x=own),
-        "MaskedLM.log_each": case(LM.log_each, **each),
-        "MaskedLM.log_conditional": case(LM.log_conditional, **every),
-        "MaskedLM.mean_log_conditional": case(LM.mean_log_conditional, **every),
-        "MaskedLM.log_tokens": case(
+        "score.MaskedLM.require_data": case(LM.require_data, x=own),
+        "score.MaskedLM.log_each": case(LM.log_each, **each),
+        "score.MaskedLM.log_conditional": case(LM.log_conditional, **every),
+        "score.MaskedLM.mean_log_conditional": case(LM.mean_log_conditional, **every),
+        "score.MaskedLM.log_tokens": case(
             LM.log_tokens,
             ids=rows,
             mask=tensor(HIDDEN, also=lambda v: _allowed(ROWS, v)),
             types=optional(token_ids(0 * ROWS, -(10**9), 10**9, "")),
             generator=optional(generator()),
         ),
-        "MaskedLM.log_tokens of two kinds": case(
+        "score.MaskedLM.log_tokens of two kinds": case(
             MaskedLM.of(_of_types(), READER).log_tokens,
             ids=rows,
             mask=tensor(HIDDEN, also=lambda v: _allowed(ROWS, v)),
             types=optional(token_ids(0 * ROWS, 0, 1, "")),
         ),
-        "MaskedLM.log_tokens as in training": case(
+        "score.MaskedLM.log_tokens as in training": case(
             MaskedLM.of(NET, READER, replacement="bert").log_tokens,
             ids=rows,
             mask=tensor(HIDDEN, also=lambda v: _allowed(ROWS, v)),
@@ -311,27 +314,27 @@ def _vit_mae() -> dict[str, Case]:
 
     units = {"pixel_mean": channel(False), "pixel_scale": channel(True)}
     return {
-        "ViTMAE": case(ViTMAE, network=a_network(MAE, type(MAE)), variance=sigma, **units),
-        "ViTMAE.require_data": case(IMAGES.require_data, x=x),
-        "ViTMAE.patches": case(IMAGES.patches, x=x),
-        "ViTMAE.images": case(IMAGES.images, patches=tensor(cut, "0")),
-        "ViTMAE.predict": case(IMAGES.predict, x=same, mask=few),
-        "ViTMAE.loss": case(
+        "score.ViTMAE": case(ViTMAE, network=a_network(MAE, type(MAE)), variance=sigma, **units),
+        "score.ViTMAE.require_data": case(IMAGES.require_data, x=x),
+        "score.ViTMAE.patches": case(IMAGES.patches, x=x),
+        "score.ViTMAE.images": case(IMAGES.images, patches=tensor(cut, "0")),
+        "score.ViTMAE.predict": case(IMAGES.predict, x=same, mask=few),
+        "score.ViTMAE.loss": case(
             IMAGES.loss,
             x=same,
             mask=few.but(legal=lambda v: few.legal(v) and len(v.sum(1).unique()) == 1),
         ),
-        "ViTMAE.residuals": case(IMAGES.residuals, x=x, **draws),
-        "ViTMAE.squared_error": case(IMAGES.squared_error, x=x, **draws),
-        "ViTMAE.image_scores": case(IMAGES.image_scores, x=x, **draws),
-        "ViTMAE.with_variance": case(IMAGES.with_variance, variance=sigma),
-        "ViTMAE.fit_variance": case(
+        "score.ViTMAE.residuals": case(IMAGES.residuals, x=x, **draws),
+        "score.ViTMAE.squared_error": case(IMAGES.squared_error, x=x, **draws),
+        "score.ViTMAE.image_scores": case(IMAGES.image_scores, x=x, **draws),
+        "score.ViTMAE.with_variance": case(IMAGES.with_variance, variance=sigma),
+        "score.ViTMAE.fit_variance": case(
             ViTMAE.fit_variance, network=a_network(MAE, type(MAE)), x=x, generator=generator(),
             per=choice("all", "size"), **units,
         ),
-        "ViTMAE.log_each": case(IMAGES.log_each, x=same, mask=few),
-        "ViTMAE.log_conditional": case(IMAGES.log_conditional, x=x, mask=every),
-        "ViTMAE.mean_log_conditional": case(IMAGES.mean_log_conditional, x=x, mask=every),
+        "score.ViTMAE.log_each": case(IMAGES.log_each, x=same, mask=few),
+        "score.ViTMAE.log_conditional": case(IMAGES.log_conditional, x=x, mask=every),
+        "score.ViTMAE.mean_log_conditional": case(IMAGES.mean_log_conditional, x=x, mask=every),
     }  # fmt: skip
 
 
@@ -344,21 +347,21 @@ def _tokens() -> dict[str, Case]:
     longest = TOKENS.ids.shape[1]
     two = list(LINES[:2])
     return {
-        "data.Tokens": case(
-            data.Tokens,
+        "score.tokens.Tokens": case(
+            tokens.Tokens,
             ids=token_ids(fields["ids"], 0, 2**62, ""),
             types=token_ids(fields["types"], 0, 2**62, ""),
             maskable=tensor(fields["maskable"]),
             lengths=token_ids(fields["lengths"], 1, longest, ""),
         ),
-        "data.Tokens.rows": case(
+        "score.tokens.Tokens.rows": case(
             TOKENS.rows, chosen=token_ids(torch.tensor([1, 0]), 0, 1).but(
                 legal=lambda v: isinstance(v, Tensor) and v.ndim == 1 and v.dtype == torch.int64
                 and v.numel() > 0 and v.layout == torch.strided and bool(((v >= 0) & (v < 2)).all()))
         ),
-        "data.Tokens.sample_ranks": case(TOKENS.sample_ranks, generator=generator()),
-        "data.encode": case(
-            data.encode,
+        "score.tokens.Tokens.sample_ranks": case(TOKENS.sample_ranks, generator=generator()),
+        "score.tokens.encode": case(
+            tokens.encode,
             tokenizer=reader(),
             first=strings(two),
             second=optional(strings(two)),
@@ -378,7 +381,7 @@ def _door() -> dict[str, Case]:
     }
     return {
         "score.load": case(
-            score.load,
+            mpt_score.load,
             model=Kind(lambda: coin, lambda v: callable(v), lambda draw: ["no/where", NET]),
             tokenizer=optional(reader(None)).but(
                 odd=lambda draw: [READER, NET, 3, "nowhere at all", [], True]
@@ -389,7 +392,7 @@ def _door() -> dict[str, Case]:
             **settings,
         ),
         "score.load of a folder": case(
-            score.load, model=place(folder, str(folder)), device=choice("auto", "cpu"),
+            mpt_score.load, model=place(folder, str(folder)), device=choice("auto", "cpu"),
             max_length=optional(count(9, 1, 64)), **settings,
         ),
         "score.Scorer.encode": case(SCORER.encode, texts=texts_or.but(legal=lambda v: are_texts(v, 10))),
@@ -401,7 +404,7 @@ def _door() -> dict[str, Case]:
         "score.Scorer.keep": case(SCORER_NAMED.keep, folder=Kind(
             lambda: Path("nowhere"), lambda v: isinstance(v, str | Path))),
         "score.Scorer.require_length": case(
-            SCORER.require_length, tokens=instance(lambda: TOKENS, data.Tokens)
+            SCORER.require_length, tokens=instance(lambda: TOKENS, tokens.Tokens)
         ),
         "score.Scorer.log_tokens": case(
             SCORER.log_tokens,
@@ -416,16 +419,16 @@ def _door() -> dict[str, Case]:
     }  # fmt: skip
 
 
-SCORER_NAMED = score.load(coin, identity="a coin")
+SCORER_NAMED = mpt_score.load(coin, identity="a coin")
 
 
 def _scores() -> dict[str, Case]:
     few = {"num_masks": count(4, 2), "num_orders": count(2, 0), "pseudo": flag(True)}
-    found = score.sentences(coin, TEXTS)
+    found = mpt_score.sentences(coin, TEXTS)
     per = choice("sentence", "token")
     two = choice("token")
-    strange = score.Design(rates=(20, 50, 80))
-    curves = score.curve(coin, [[0, 1, 2, 3]] * 4, score.Design(strata=3, num_masks=2))
+    strange = mpt_score.Design(rates=(20, 50, 80))
+    curves = mpt_score.curve(coin, [[0, 1, 2, 3]] * 4, mpt_score.Design(strata=3, num_masks=2))
     pairs = {"num_orders": count(2, 2), "pseudo": flag(), "skip": flag()}
     answers = [[[0, 1], [1, 1]], [[3]]]
     three = torch.zeros(4, 2, 3).double()
@@ -449,7 +452,7 @@ def _scores() -> dict[str, Case]:
     ]  # fmt: skip
     return {
         "score.sentences": case(
-            score.sentences,
+            mpt_score.sentences,
             **{**scoring(texts=texts(), **few), "seed": count(0, 0)},
             error=optional(number(0.5, 0.0)),
             documents=optional(several(["a", "b"], Kind(lambda: "b", _hashable))).but(
@@ -461,29 +464,29 @@ def _scores() -> dict[str, Case]:
         "score.SentenceScores.mean": case(found.mean, per=per),
         "score.SentenceScores.rows": case(found.rows),
         "score.pairs": case(
-            lambda texts, second, **kw: score.pairs(first=texts, second=second, **kw),
+            lambda texts, second, **kw: mpt_score.pairs(first=texts, second=second, **kw),
             **scoring(texts=texts([[0, 1, 3], [2, 2]], 2).but(legal=lambda v: _like(v)),
                       second=texts([[0, 2, 3], [2, 1]], 2).but(legal=lambda v: _like(v)), **pairs),
         ),
-        "score.PairScores.rows": case(score.pairs(coin, TEXTS, TEXTS).rows),
+        "score.PairScores.rows": case(mpt_score.pairs(coin, TEXTS, TEXTS).rows),
         "score.answers": case(
-            score.answers,
+            mpt_score.answers,
             **scoring(
                 prompts=texts([[0], [1, 2]], 2).but(legal=lambda v: _two(v) and all(map(is_text, v))),
                 options=Kind(lambda: answers, options, lambda draw: odd),
                 num_orders=count(2, 2),
             ),
         ),
-        "score.AnswerScores.rows": case(score.answers(coin, [[0]], [[[1]]]).rows),
+        "score.AnswerScores.rows": case(mpt_score.answers(coin, [[0]], [[[1]]]).rows),
         "score.curve": case(
-            score.curve,
+            mpt_score.curve,
             **{k: v for k, v in scoring(texts=texts()).items() if k != "seed"},
-            design=optional(instance(lambda: strange, score.Design)),
+            design=optional(instance(lambda: strange, mpt_score.Design)),
             part_size=count(1),
         ),
         "score.SentenceCurves": case(
             SentenceCurves,
-            design=instance(lambda: score.Design(strata=3), score.Design),
+            design=instance(lambda: mpt_score.Design(strata=3), mpt_score.Design),
             raw=tensor(three, "01"),
             control=tensor(three),
             hidden=tensor(three[:, 0, 0]),
@@ -500,7 +503,7 @@ def _scores() -> dict[str, Case]:
         ),
         "score.SentenceCurves.rows": case(curves.rows),
         "score.Design": case(
-            score.Design,
+            mpt_score.Design,
             rates=several([15, 50], count(50, 1, 100), also=lambda v: v == sorted(set(v))).but(
                 value=lambda: (15, 50),
                 legal=lambda v: isinstance(v, tuple) and len(v) > 0 and all(map(_percent, v))
@@ -513,13 +516,13 @@ def _scores() -> dict[str, Case]:
         "score.Design.generator": case(strange.generator, sentence=count(0, 0)),
         "score.Design.masks": case(
             strange.masks,
-            row=instance(lambda: TOKENS.rows(torch.tensor([0])), data.Tokens, wrong=[TOKENS]).but(
-                legal=lambda v: isinstance(v, data.Tokens) and len(v) == 1
+            row=instance(lambda: TOKENS.rows(torch.tensor([0])), tokens.Tokens, wrong=[TOKENS]).but(
+                legal=lambda v: isinstance(v, tokens.Tokens) and len(v) == 1
             ),
             sentence=count(0, 0),
         ),
         "score.images": case(
-            lambda model, x, **more: score.images(model, x, **more),
+            lambda model, x, **more: mpt_score.images(model, x, **more),
             **{**own, "model": a_network(MAE, type(MAE), ViTMAE)},
             x=tensor(PIXELS, "0", also=lambda v: bool(((v >= 0) & (v <= 1)).all())).but(
                 odd=lambda draw: ["nowhere", Path("nowhere"), Path(__file__), 3, None, [], "", True],
@@ -527,18 +530,20 @@ def _scores() -> dict[str, Case]:
             variance=optional(number(0.1, 0.0)),
             revision=optional(text()),
         ),
-        "score.ImageScores.mean": case(score.images(MAE, PIXELS, variance=0.1).mean),
-        "score.ImageScores.rows": case(score.images(MAE, PIXELS, variance=0.1).rows),
+        "score.ImageScores.mean": case(mpt_score.images(MAE, PIXELS, variance=0.1).mean),
+        "score.ImageScores.rows": case(mpt_score.images(MAE, PIXELS, variance=0.1).rows),
     }  # fmt: skip
 
 
 def crossing() -> SentenceCurves:
     raw = -torch.arange(1.0, 4.0).expand(4, 2, 3).double()
-    return SentenceCurves(score.Design(strata=3), raw, 0 * raw, raw[:, 0, 2], torch.tensor([4] * 4))
+    return SentenceCurves(
+        mpt_score.Design(strata=3), raw, 0 * raw, raw[:, 0, 2], torch.tensor([4] * 4)
+    )
 
 
 def _like(v: Any) -> bool:
-    return are_texts(v) and not isinstance(v, data.Tokens) and [len(t) for t in v] == [3, 2]
+    return are_texts(v) and not isinstance(v, tokens.Tokens) and [len(t) for t in v] == [3, 2]
 
 
 def _two(v: Any) -> bool:
@@ -562,18 +567,18 @@ def _experiments() -> dict[str, Case]:
     pair = several([4, 5], count(5, 0, 2**63 - 1), least=2, also=lambda v: len(set(v)) == len(v))
     return {
         "experiments.run": case(
-            experiments.run,
+            mpt_experiments.run,
             name=choice("table-1"),
             preset=choice("quick"),
             device=choice("cpu", "auto"),
-            progress=function(experiments.base.silent),
+            progress=function(bench.silent),
             checkpoints=optional(Kind(lambda: None, lambda v: v is None)),
             otherwise=optional(text()).but(value=lambda: None),
             seeds=pair,
             **quick,
         ),
         "experiments.Outcome": case(
-            lambda **kw: experiments.Outcome(**kw).as_dict(),
+            lambda **kw: mpt_experiments.Outcome(**kw).as_dict(),
             findings=_mapping({"gap": Finding(0.5)}, Finding, {"gap": 0.5}),
             arrays=_mapping({"x": torch.ones(2)}, Tensor, {"x": [1.0]}),
             data_sha256=optional(text("0")),

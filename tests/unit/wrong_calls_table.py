@@ -34,13 +34,15 @@ from wrong_calls import (
     text,
 )
 
+import mpt_experiments
 import mpt_lml
+import mpt_score
+from mpt_experiments.command import main
 from mpt_lml import (
     bfgs,
     curves,
     data,
     estimators,
-    experiments,
     fit,
     gaussian,
     grids,
@@ -54,11 +56,11 @@ from mpt_lml import (
     verdicts,
 )
 from mpt_lml.estimators.conditionals import GibbsConditional, ImportanceConditional
-from mpt_lml.experiments import cli
 from mpt_lml.models import vae as vaes
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.models.vae import LatentVariableModel
 from mpt_lml.theory import diffusion, godambe, rates
+from mpt_score.texts import sentences
 
 matplotlib.use("Agg")
 
@@ -379,14 +381,14 @@ def _models() -> dict[str, Case]:
             latent_dim=count(1, 1, 1),
             noise_variance=optional(number(0.5, 0.0)),
         ),
-        "SymbolBERT": case(
-            mpt_lml.SymbolBERT,
+        "score.SymbolBERT": case(
+            mpt_score.SymbolBERT,
             num_symbols=count(3, 2),
             num_features=count(4),
             width=count(8).but(legal=lambda v: integer(v) and v > 0 and v % 4 == 0),
             seed=seed(),
         ),
-        "SymbolBERT.load": case(mpt_lml.SymbolBERT.load, path=optional(_no_file())),
+        "score.SymbolBERT.load": case(mpt_score.SymbolBERT.load, path=optional(_no_file())),
     }
 
 
@@ -1197,8 +1199,8 @@ def _results() -> dict[str, Case]:
             generator=generator(),
         ),
         "data.published_curves": case(data.published_curves),
-        "data.sentences": case(
-            data.sentences, name=choice("written"), split=choice("test", "train")
+        "score.texts.sentences": case(
+            sentences, name=choice("written"), split=choice("test", "train")
         ),
         "verdicts.mean_and_error": case(
             verdicts.mean_and_error,
@@ -1294,7 +1296,7 @@ def command(*arguments: str) -> int:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = cli.main(arguments)
+            status = main(arguments)
         except SystemExit as ended:
             status = ended.code
     if status == 2 and "mpt-lml" in err.getvalue():
@@ -1402,10 +1404,10 @@ class OnlyTexts(Kind):
 def _experiments() -> dict[str, Case]:
 
     def run(name: Any, preset: Any, **settings: Any) -> Any:
-        return experiments.run(name, preset, **{**QUICK, **settings})
+        return mpt_experiments.run(name, preset, **{**QUICK, **settings})
 
     return {
-        "experiments.load": case(experiments.load, name=choice("table-1")),
+        "experiments.load": case(mpt_experiments.load, name=choice("table-1")),
     }
 
 

@@ -6,17 +6,12 @@ The folder is the one that the environment variable ``MPT_LML_DATA`` names.
 from mpt_lml.data.image_sets import Images, images
 from mpt_lml.data.paper import paper_gaussian, published_curves
 from mpt_lml.data.places import CorruptDataError, DataNotFoundError
-from mpt_lml.data.texts import sentences
-from mpt_lml.data.tokens import Tokens, encode
 
 __all__ = [
     "CorruptDataError",
     "DataNotFoundError",
     "Images",
-    "Tokens",
-    "encode",
     "images",
     "paper_gaussian",
     "published_curves",
-    "sentences",
 ]

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
-from mpt_lml.checkpoints import DATA_SECONDS, Watch, answers_about_data, in_time, offline
+from mpt_lml.data.remote import DATA_SECONDS, Watch, answers_about_data, in_time, offline
 
 DATA_VARIABLE = "MPT_LML_DATA"
 PUBLISHED = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def from_hub(missing: DataNotFoundError, *names: str, split: str) -> Any:
 def not_found(name: str, files: str, hub: str, default: str) -> DataNotFoundError:
     """What to do without ``name``; ``hub`` is its name there, or a sentence without one."""
     if "/" in hub and " " not in hub:
-        hub = f"with a network: pip install 'mpt-lml[hub]', which loads {hub} from the hub"
+        hub = f"with a network: pip install 'mpt-lml[score]', which loads {hub} from the hub"
         hub += " (and unset HF_HUB_OFFLINE)"
     return DataNotFoundError(
         f"{name} is not on this machine. Three ways to get it:\n"

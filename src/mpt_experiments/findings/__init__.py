@@ -1,0 +1,1 @@
+"""What this book finds beyond the paper."""

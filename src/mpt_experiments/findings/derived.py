@@ -1,0 +1,154 @@
+"""What recorded runs say once more: how far training went, and which curves have one shape."""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mpt_experiments.bench import Arrays, Bench, Experiment, Finding, Outcome, load, seeded
+from mpt_experiments.findings.recursion import Recursion
+from mpt_experiments.paper.table_2 import unlike_bert
+from mpt_experiments.paper.training import FixedSizes
+from mpt_experiments.paper.vit_mae import Figure6, farthest_from_bert
+
+MNIST, DIGITS = "track/mnist", "track/digits"
+PUBLISHED, ELBO, MARGINAL = "published/1/1", "elbo/1/0", "marginal/1/0"
+
+
+class Derived(Experiment, name="derived", cost="about 10 s", gpu=False):
+    """Shares of the way to direct training, and other numbers that recorded runs hold.
+
+    It trains nothing: it reads recorded runs, and draws again the starts that two of them did not
+    store. A share is the LML's rise during a training over its rise during direct training: ascent of
+    log p(x) itself, from the same start, for as many steps. In PPCA that ends at the closed-form
+    maximum. In chapter 9, where no recorded run ascends log p(x) itself, the ELBO's training stands in.
+    """
+
+    seeds: tuple[int, ...] = ()  # nothing is drawn
+
+    def measure(self, bench: Bench) -> Outcome:
+        findings = {
+            **linear_vae(load("figure-3-upper").arrays),
+            **deep_vae(load("figure-3-lower").arrays),
+            **recursion(load("recursion").arrays),
+            **fixed_sizes(load("fixed-sizes").arrays),
+            **shapes(load("figure-5-left").arrays, load("figure-6").arrays),
+            "epochs-law/worst": worst_of_epochs_law(load("training-efficiency")),
+        }
+        return Outcome(findings)
+
+
+def share(
+    start: Float[Tensor, " seeds"], end: Float[Tensor, " seeds"], direct: Float[Tensor, " seeds"]
+) -> Float[Tensor, " seeds"]:
+    """Of the way from ``start`` to the end of ``direct`` training: what a training went.
+
+    >>> share(torch.tensor([-10.0]), torch.tensor([-1.0]), torch.tensor([0.0]))
+    tensor([0.9000])
+    """
+    return (end - start) / (direct - start)
+
+
+def linear_vae(arrays: Arrays) -> dict[str, Finding]:
+    """Figure 3, upper: shares, and what the loss and the 4 × 4 nodes report as LML, nats per datum."""
+
+    def went(data: str, row: str) -> Tensor:
+        track = arrays[f"{data}/{row}"]
+        return share(track[0], track[-1], direct_track(data, row)[-1])
+
+    def direct_track(data: str, row: str) -> Tensor:
+        """Direct training for as many epochs as ``row`` has: its own record goes on for longer."""
+        return arrays[f"{data}/{MARGINAL}"][: len(arrays[f"{data}/{row}"])]
+
+    direct = direct_track(MNIST, PUBLISHED)
+    # The loss of the first half still rises; of the second, every recorded epoch counts.
+    loss = arrays[f"loss/mnist/{PUBLISHED}"]
+    late = slice(len(loss) // 2, len(loss))
+    off = (loss - arrays[f"{MNIST}/{PUBLISHED}"][: len(loss)])[late].mean(dim=0)
+    coarse, lml = (arrays[f"{name}/mnist/{PUBLISHED}"] for name in ("coarse", "lml"))
+    values = {
+        "direct-way": direct[-1] - direct[0],
+        "fig-3-upper/maximized": went(MNIST, PUBLISHED),
+        "direct-share/elbo": went(MNIST, ELBO),
+        "direct-share/fine-grid": went(MNIST, "block/1/1"),
+        "direct-share/ten-masks": went(MNIST, "block/1/10"),
+        "direct-share/digits": went(DIGITS, PUBLISHED),
+        "fig-3-upper/estimation": off,
+        "grid-4-by-4/published": coarse - lml,
+    }
+    return {name: Finding.over(value) for name, value in values.items()}
+
+
+def deep_vae(arrays: Arrays) -> dict[str, Finding]:
+    """Figure 3, lower: the share of the recursion, with the ELBO's end as the reference."""
+    masked, elbo = arrays["track/fixed"], arrays["track/elbo"]
+    return {"claim-deep-vae-maximizes": Finding.over(share(masked[0], masked[-1], elbo[-1]))}
+
+
+def recursion(arrays: Arrays) -> dict[str, Finding]:
+    """The same on the digits with K = 2, from starts that are drawn again."""
+    of = Recursion.preset()
+    assert isinstance(of, Recursion)
+    x = of.images()
+    start = of.log_likelihood(of.start(x, [*map(seeded, of.seeds)]), x[: of.examined].double())
+    rows = {
+        "claim-approximate-maximization": "baseline",
+        "direct-share/recursion-uniform": "uniform",
+        "direct-share/exact-conditionals": "exact",
+    }
+    return {
+        name: Finding.over(share(start, arrays[f"lml/{row}"], arrays["lml/elbo"]))
+        for name, row in rows.items()
+    }
+
+
+def fixed_sizes(arrays: Arrays) -> dict[str, Finding]:
+    """Figure 2's problem at one size, five truths: shares of the way, mean over twenty starts.
+
+    A truth's share is of the mean way: one start may be next to its truth.
+    """
+    of = FixedSizes.preset()
+    assert isinstance(of, FixedSizes)
+    start, ways = of.starts()[0], []
+    for truth in of.truths:
+        problem = replace(of, data_seed=truth).problem("paper", Bench())
+        best = problem.log_marginal(problem.best)
+        ways.append((best - problem.log_marginal(start)).mean())
+    way = torch.stack(ways)
+
+    def went(size: int) -> Finding:
+        short = arrays["short/paper"][:, of.sizes.index(size), of.scales.index(1.0)]
+        return Finding.over(1.0 - short.mean(dim=1) / way)
+
+    ends = arrays["below/paper"][:, of.sizes.index(9), of.scales.index(1.0)]
+    return {
+        "claim-fixed-rate-maximizes": went(2),
+        "fixed-rate-share/80": went(8),
+        "fixed-rate-share/90": went(9),
+        "fixed-rate-maximum": Finding.over(arrays["lost/paper"][:, of.sizes.index(2)]),
+        "same-value/90": Finding.over(ends.amax(dim=1) - ends.amin(dim=1)),
+    }
+
+
+def shapes(ppca: Arrays, images: Arrays) -> dict[str, Finding]:
+    """Distances in shape from BERT-base's curves: trained PPCA's, and this book's small ViT-MAEs'."""
+    curve = ppca["last"]  # at D = 50, where every second percent is a size
+    size = curve.shape[1]
+    percents = [100 * masked // size for masked in range(1, size)]
+    six = Figure6.preset()
+    assert isinstance(six, Figure6)
+    rates = [round(100 * rate) for rate in six.rates]
+    sets = {name: rates for name, _, _ in six.data_sets}
+    return {
+        "fig-5-right-similar": Finding.over(unlike_bert(curve[:, :-1], percents)),
+        "fig-6-unlike": farthest_from_bert(images, sets),
+    }
+
+
+def worst_of_epochs_law(run: Outcome) -> Finding:
+    """Efficiency over that of the epochs law, minus one, at the passes where it is farthest off."""
+    passes = torch.tensor(run.settings["passes"], dtype=torch.float64)
+    law = 1.0 / (1.0 + (1.0 / run.arrays["epochs/one"][:, None] - 1.0) / passes)
+    off = run.arrays["epochs"] / law - 1.0
+    return Finding.over(off[:, off.mean(dim=0).abs().argmax()])

@@ -1,0 +1,198 @@
+"""Which masking rate: crossovers of PPCA, few sizes for all, and what a better law of sizes gains."""
+
+import itertools
+import math
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.paper.convergence import NOISE, NOISE_VARIANCE
+from mpt_lml import masks, objectives
+from mpt_lml.gaussian import LowRankPosterior, divergence
+from mpt_lml.models.ppca import PPCA
+from mpt_lml.numerics import LOG_2PI, chunks
+from mpt_lml.scores import mask_score
+from mpt_lml.theory import rates
+from mpt_lml.theory.godambe import GaussianFamily, Godambe
+
+RULES: tuple[rates.Rule, ...] = ("midpoint", "trapezoid", "clenshaw-curtis", "gauss-legendre")
+
+Setting = tuple[int, int, float]  # D, K and σ²
+
+
+class MaskingRates(Experiment, name="masking-rates", cost="about 80 s", gpu=False):
+    """Which masking rate: crossovers, few sizes, laws of sizes.
+
+    PPCA with N(0, 1) loadings: first D, K and σ² of Figure 4, then each of them varied. Findings are
+    of the first setting unless the name says otherwise; errors over the draws. Arrays: ``crossover``
+    (L, seeds), ρ*; ``error`` (L, seeds, 5), D·S(M) − LML in nats at M = 1, 15, 25, 85 % and D;
+    ``few/I/bias`` and ``few/I/variance`` (seeds, rules, counts), of the area from few sizes with D
+    masks in all; ``few/I/every_size`` (seeds,), the variance of one mask of every size; ``excess``
+    (laws, runs), the mean divergence along SGD with uniform sizes and those of the gradient, and
+    ``excess_predicted`` (laws,), nats.
+    """
+
+    settings: tuple[Setting, ...] = setting(
+        (
+            *((200, latent_dim, NOISE_VARIANCE) for latent_dim in (5, 1, 2, 20, 50, 100)),
+            *((num_features, 5, NOISE_VARIANCE) for num_features in (20, 50, 500)),
+            *((200, 5, noise_variance) for noise_variance in (0.02, 1.0, 5.0)),
+        ),
+        quick=((20, 2, NOISE_VARIANCE), (20, 5, NOISE_VARIANCE)),
+    )
+    num_masks: int = setting(30, quick=5)
+    few_masks: int = setting(400, quick=20)  # a size, where few sizes stand for all
+    few_settings: tuple[int, ...] = setting((0, 4), quick=(0,))
+    num_sizes: tuple[int, ...] = setting((1, 2, 3, 4, 6, 8, 12, 16), quick=(1, 2, 4))
+    num_steps: int = setting(4000, quick=20)
+    num_runs: int = setting(64, quick=4)
+    learning_rate: float = 1e-3
+    batch: int = 4
+
+    def measure(self, bench: Bench) -> Outcome:
+        quiet = Bench()
+
+        def of(setting: Setting) -> dict[str, Tensor]:
+            return quiet.stack(partial(self._errors, setting), self.seeds, "")
+
+        arrays = bench.stack(of, self.settings, "setting")
+        for index in self.few_settings:
+            few = quiet.stack(partial(self._few, self.settings[index]), self.seeds, "")
+            arrays |= {f"few/{index}/{name}": values for name, values in few.items()}
+        arrays["excess"], arrays["excess_predicted"] = self._descend(bench)
+        every = itertools.product(self.settings, self.seeds)
+        used = [normal_ppca(seed, *setting)[0].loadings for setting, seed in every]
+        return Outcome(self._findings(arrays), arrays, bench.checksum(used))
+
+    def _errors(self, setting: Setting, seed: int) -> dict[str, Tensor]:
+        """The crossover, and D·S(M) − LML at M = 1, 15, 25, 85 % and D."""
+        model, generator = normal_ppca(seed, *setting)
+        scores = expected_scores(model, self.num_masks, generator=generator, balanced=True)
+        score, size = scores.mean(dim=1), setting[0]
+        truth = expected_log_marginal(model)
+        at = [1, *(masks.FixedRate(rate).num_masked(size) for rate in (0.15, 0.25, 0.85)), size]
+        found = rates.crossover(score, height=truth / size)
+        return {"crossover": found, "error": size * score[torch.tensor(at) - 1] - truth}
+
+    def _few(self, setting: Setting, seed: int) -> dict[str, Tensor]:
+        """Bias and variance of Σ w Ŝ with D masks in all, (rules, counts), and of one mask per size."""
+        model, generator = normal_ppca(seed, *setting)
+        scores = expected_scores(model, self.few_masks, generator=generator)
+        mean, spread = scores.mean(dim=1), scores.var(dim=1)
+        truth = expected_log_marginal(model)
+        found = torch.zeros(2, len(RULES), len(self.num_sizes), dtype=torch.float64)
+        for i, rule in enumerate(RULES):
+            for j, count in enumerate(self.num_sizes):
+                sizes, weights = rates.sizes_and_weights(setting[0], count, rule)
+                each = setting[0] / len(sizes)  # masks per size
+                found[0, i, j] = weights @ mean[sizes - 1] - truth
+                found[1, i, j] = weights.square() @ spread[sizes - 1] / each
+        return {"bias": found[0], "variance": found[1], "every_size": spread.sum()}
+
+    def _descend(self, bench: Bench) -> tuple[Tensor, Tensor]:
+        """Plain SGD from the true loadings, one mask per datum, sizes from two laws: mean divergence.
+
+        The stationary excess is η tr(J)/4 to first order in η, J the variance of the gradient used.
+        """
+        truth, generator = normal_ppca(self.seeds[0], 10, 2)[0], seeded(self.seeds[0])
+        family = GaussianFamily.ppca(truth.loadings, NOISE_VARIANCE)
+        rms = Godambe.of(family).gradient_rms()
+        laws = torch.stack([torch.full_like(rms, 1.0 / len(rms)), rms / rms.sum()])
+        second = (rms.square() / laws).sum(dim=1) / self.batch  # mean square of the gradient
+        loadings = truth.loadings.repeat(len(laws), self.num_runs, 1, 1)
+        total = torch.zeros(len(laws), self.num_runs, dtype=torch.float64)
+        noise = NOISE * torch.eye(len(rms), dtype=torch.float64)
+        warm = self.num_steps // 4
+        for step in bench.progress(range(self.num_steps), "SGD step"):
+            gradient = self._gradient(loadings, family.covariance, laws, generator)
+            loadings = loadings + self.learning_rate * gradient
+            if step >= warm:
+                total += divergence(family.covariance, loadings @ loadings.mT + noise)
+        return total / (self.num_steps - warm), self.learning_rate * second / 4.0
+
+    def _gradient(
+        self, loadings: Tensor, covariance: Tensor, laws: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Of s(A)/ν(M), one mask per datum, mean over a batch: both laws share data and shifts."""
+        num_laws, runs, num_features, _ = loadings.shape
+        noise = torch.randn(runs, self.batch, num_features, generator=generator, dtype=laws.dtype)
+        x = noise @ torch.linalg.cholesky(covariance).mT
+        level = torch.rand(runs * self.batch, generator=generator, dtype=laws.dtype)
+        edges = laws.cumsum(dim=1)[:, :-1].contiguous()
+        sizes = torch.searchsorted(edges, level.repeat(num_laws, 1), right=True)
+        ranks = masks.sample_ranks(runs * self.batch, num_features, generator=generator)
+        mask = masks.from_ranks(ranks, sizes + 1).view(num_laws, runs, self.batch, 1, num_features)
+        weight = 1.0 / laws.gather(1, sizes).view(num_laws, runs, self.batch)
+        moment = (x[..., :, None] * x[..., None, :]).expand(num_laws, -1, -1, -1, -1)
+        free = loadings.detach().requires_grad_()
+        each = free[:, :, None].expand(-1, -1, self.batch, -1, -1)
+        score = objectives.mask_scores(each, NOISE, moment, mask)[..., 0]
+        (gradient,) = torch.autograd.grad((weight * score).mean(dim=-1).sum(), free)
+        return gradient
+
+    def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
+        error = arrays["error"]
+        low, high = error[..., 0], error[..., -1]
+        # Positive where D·S lies above the LML at the lowest rate and below it at the highest.
+        sided = torch.minimum(low, -high)
+        # Settings that differ from the first in K alone.
+        size, _, noise_variance = self.settings[0]
+        alike = [i for i, (D, _, v) in enumerate(self.settings) if (D, v) == (size, noise_variance)]
+        at_15 = error[alike, :, 1]
+        values = {
+            "claim-masking-rate": at_15.amax(dim=0) - at_15.amin(dim=0),
+            "fig-4-smaller-rates": error[0, :, 1] - error[0, :, 3],
+            "claim-bound-by-rate": sided[sided.mean(dim=1).argmin()],
+            "25-against-15": error[0, :, 2].abs() - error[0, :, 1].abs(),
+            "crossover": arrays["crossover"][0],
+        }
+        count = self.num_sizes.index(12) if 12 in self.num_sizes else -1
+        for name, i in zip(("few-sizes/k5", "few-sizes/k50"), self.few_settings, strict=False):
+            # Root mean square error with D masks in all, over that of one mask of every size.
+            square = arrays[f"few/{i}/bias"].square() + arrays[f"few/{i}/variance"]
+            values[name] = (square[:, -1, count] / arrays[f"few/{i}/every_size"]).sqrt()
+        # One constraint that ties 100 coordinates turns 25 against 15 % around; exact.
+        correlation, rank = -(1.0 - 1e-3) / 99, torch.arange(101, dtype=torch.float64) - 1.0
+        log_det = rank * math.log1p(-correlation) + torch.log1p(rank * correlation)
+        score = -0.5 * (LOG_2PI + 1.0 + log_det.diff()).flip(0)
+        tied = (100 * score - score.sum())[[14, 24]].abs().diff().item()
+        found = {name: Finding.over(each) for name, each in values.items()}
+        return found | {"25-against-15/constraint": Finding(tied)}
+
+
+def normal_ppca(
+    seed: int, num_features: int, latent_dim: int, noise_variance: float = NOISE_VARIANCE
+) -> tuple[PPCA, torch.Generator]:
+    """PPCA with N(0, 1) loadings, and the generator that goes on to draw the masks."""
+    generator = seeded(seed)
+    loadings = torch.randn(num_features, latent_dim, generator=generator, dtype=torch.float64)
+    return PPCA(loadings, noise_variance), generator
+
+
+def expected_log_marginal(model: PPCA) -> float:
+    """E log p(x) under the model itself, nats."""
+    return objectives.log_marginal(model.loadings, model.noise_variance, model.covariance).item()
+
+
+def expected_scores(
+    model: PPCA, num_masks: int, *, generator: torch.Generator, balanced: bool = False
+) -> Float[Tensor, "D P"]:
+    """E s(A) under the model for P random masks of every size: no data are drawn, (D, P).
+
+    ``balanced``: the P masks of a size are windows of one random order read as a circle, which hide
+    every coordinate equally often (up to one). Each is uniform; together they are less noisy.
+    """
+    size, latent_dim = model.loadings.shape
+    orders = 1 if balanced else num_masks
+    ranks = masks.sample_ranks(size * orders, size, generator=generator).view(size, orders, size)
+    if balanced:
+        ranks = (ranks - (torch.arange(num_masks) * size // num_masks)[:, None]) % size
+    mask = masks.from_ranks(ranks, torch.arange(1, size + 1)[:, None]).flatten(0, 1)
+    values = []
+    for rows in chunks(len(mask), 8 * (3 * latent_dim**2 + 4 * size), 2**24):
+        posterior = LowRankPosterior.of(model.loadings, model.noise_variance, ~mask[rows])
+        values.append(mask_score(-0.5 * (LOG_2PI + 1.0 + posterior.variance().log()), mask[rows]))
+    return torch.cat(values).view(size, num_masks)

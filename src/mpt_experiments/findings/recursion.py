@@ -1,0 +1,185 @@
+"""Which choice of the recursion makes its encoder collapse, and what an encoder of x_R does instead."""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mpt_experiments.bench import Bench, Finding, Outcome, seeded, setting
+from mpt_experiments.paper.deep_vae import Masked, Objective, Training, elbo, exact, on_grid
+from mpt_lml import estimators, masks, scores
+from mpt_lml.masks import UniformSize
+from mpt_lml.models import vae
+from mpt_lml.models.base import ConditionalModel
+from mpt_lml.results import trapezoid_weights
+from mpt_lml.verdicts import mean_and_error
+
+VARIANTS: dict[str, Masked] = {
+    "baseline": Masked(),
+    "1 round": Masked(rounds=1),
+    "10 rounds": Masked(rounds=10),
+    "start from decoder": Masked(from_decoder=True),
+    "draws, from decoder": Masked(from_decoder=True, draws=True),
+    "gradient through all": Masked(gradient="all"),
+    "5 draws of z": Masked(samples=5),
+    "20 draws of z": Masked(samples=20),
+    "encoder by the ELBO": Masked(gradient="decoder"),
+    "partial, by score": Masked(partial="score"),
+    "partial, weighted, 20": Masked(partial="bound", samples=20),
+}
+REFERENCES: dict[str, Objective] = {
+    "elbo": elbo,
+    "uniform": Masked(law=UniformSize()),
+    "partial_uniform": Masked(partial="bound", samples=20, law=UniformSize()),
+    "exact": exact,
+}
+SIZES = (1, 8, 16, 24, 32, 40, 48, 56, 64)
+"""Mask sizes at which the area's error is measured, of digits with 64 pixels."""
+
+
+def approximations(model: vae.VAE, num_draws: int) -> list[ConditionalModel]:
+    """Pseudo-Gibbs, Metropolis-within-Gibbs, importance sampling around the mode.
+
+    With ``num_draws`` weights or kept steps per mask; the chains run ten at a time.
+    """
+    gibbs = partial(estimators.GibbsConditional, model, num_draws // 5, num_chains=10)
+    chains = [gibbs(generator=seeded(0), corrected=corrected) for corrected in (False, True)]
+    return [*chains, estimators.ImportanceConditional(model, num_draws, generator=seeded(0))]
+
+
+def compare(model: vae.VAE, x: Float[Tensor, "N D"]) -> Tensor:
+    """Every approximation against the grid, at two masks of 33 %: (methods, 3).
+
+    Root-mean-square error of log p(x_j | x_R), bias of D·S, its standard error over data, nats.
+    """
+    mask = masks.sample_masks(2, x.shape[1], Masked.law, generator=seeded(1))
+    truth, rows = on_grid(model).log_conditional(x, mask), []
+    for method in approximations(model, 200):
+        error = method.log_conditional(x, mask) - truth
+        score = x.shape[1] * scores.mask_score(error, mask).mean(dim=0)
+        rms = error[mask[:, None, :].expand_as(error)].square().mean().sqrt()
+        rows.append(torch.stack([rms, *mean_and_error(score)]))
+    return torch.stack(rows)
+
+
+def area_error(model: vae.VAE, method: ConditionalModel, x: Tensor) -> Float[Tensor, " N"]:
+    """What Σ_M S(x; M) through ``method`` misses of log p(x), nats: linear between ``SIZES``."""
+    table, errors, g = on_grid(model), [], seeded(2)
+    for size in SIZES:
+        mask = masks.sample_masks(2, x.shape[1], size, generator=g)
+        off = method.log_conditional(x, mask) - table.log_conditional(x, mask)
+        errors.append(scores.mask_score(off, mask).mean(dim=0))
+    return trapezoid_weights(SIZES, x.shape[1]).to(x) @ torch.stack(errors)
+
+
+def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
+    """Mean standard deviations of encoder and posterior."""
+    grid = on_grid(model).grid.to(x)
+    factors = model.log_table(x, grid.nodes).sum(dim=-1)
+    omega = (grid.log_weights[:, None] + factors).softmax(dim=0).T
+    first, second = omega @ grid.nodes, omega @ grid.nodes.square()
+    return {
+        "encoder": model.encode(x)[1].sqrt().mean().item(),
+        "posterior": (second - first.square()).clamp(min=0).sqrt().mean().item(),
+    }
+
+
+class Recursion(Training, name="recursion", cost="about 40 min", resumable=True, gpu=False):
+    """The recursion of Figure 3, lower, choice by choice, and an encoder of x_R.
+
+    Digits, K = 2, 33 %: every choice changed by itself; all exact values from a grid. Arrays
+    (seeds,) for each of ``VARIANTS`` and ``REFERENCES``: ``lml/NAME`` log p(x); for those with an
+    encoder ``encoder/NAME`` and ``posterior/NAME`` of :func:`codes`; for the variants ``bias/NAME``
+    of the training score. For NAME in (elbo, baseline): ``conditionals/NAME/fixed`` (seeds,
+    methods, 3) of :func:`compare`; ``area/NAME`` (seeds,), what Σ_M S(M) through pseudo-Gibbs
+    misses of log p(x), ``area_model/NAME`` on images drawn from each model. ``judged/lml`` and
+    ``judged/area`` of the judged runs.
+    """
+
+    dataset: str = "digits"
+    num_data: int = 1198
+    hidden: tuple[int, ...] = (64,)
+    latent_dim: int = 2
+    num_steps: int = setting(1500, quick=4)
+    learning_rate: float = 3e-3
+    track_every: int = 1500  # both ends
+    track_data: int = setting(50, quick=6)
+    judged_seeds: int = setting(20, quick=2)  # five would leave an interval wider than the margin
+    examined: int = setting(200, quick=6)  # images
+    num_masks: int = setting(4, quick=1)  # at 33 %, for the bias of the score
+    repeats: int = setting(10, quick=2)
+    chain_data: int = setting(30, quick=3)
+    area_data: int = setting(40, quick=2)
+    area_draws: int = setting(100, quick=5)
+
+    def measure(self, bench: Bench) -> Outcome:
+        x, arrays = self.images(), dict[str, Tensor]()
+        few = x[: self.examined].double()
+        trained: dict[str, Objective] = {**VARIANTS, **REFERENCES}
+        for number, name in enumerate(bench.progress(list(trained), "variant")):
+            parameters = self.train(x, trained[name], bench, str(number)).parameters
+            arrays[f"lml/{name}"] = self.log_likelihood(parameters, few)
+            if name != "exact":
+                arrays |= self.examine(name, parameters, few)
+        judged = replace(self, seeds=tuple(range(1000, 1000 + self.judged_seeds)))
+        parameters = judged.train(x, VARIANTS["baseline"], bench, "judged").parameters
+        arrays["judged/lml"] = judged.log_likelihood(parameters, few)
+        arrays["judged/area"] = self.areas(judged.models(parameters), few)
+
+        def gap(first: str, second: str) -> Tensor:
+            return arrays[f"lml/{first}"] - arrays[f"lml/{second}"]
+
+        values = {
+            "claim-approximate-estimation": arrays["judged/area"],
+            "recursion-encoder-width": arrays["encoder/baseline"] / arrays["posterior/baseline"],
+            "recursion-many-draws": gap("20 draws of z", "baseline"),
+            "recursion-encoder-by-elbo": gap("encoder by the ELBO", "baseline"),
+            "recursion-uniform-size": gap("uniform", "baseline"),
+            "recursion-against-exact": gap("baseline", "exact"),
+            "partial-against-exact": gap("partial, weighted, 20", "exact"),
+            "partial-uniform-against-elbo": gap("partial_uniform", "elbo"),
+            "pseudo-gibbs-bias": arrays["conditionals/elbo/fixed"][:, 0, 1],
+            "pseudo-gibbs-area": arrays["area/elbo"],
+        }
+        findings = {name: Finding.over(value) for name, value in values.items()}
+        return Outcome(findings, arrays, bench.checksum([x]))
+
+    def examine(self, name: str, parameters: vae.Parameters, x: Tensor) -> dict[str, Tensor]:
+        """Widths of encoder and posterior, bias of the training score, errors of the chains."""
+        models = self.models(parameters)
+        found = [codes(model, x) for model in models]
+        arrays = {f"{part}/{name}": torch.tensor([f[part] for f in found]) for part in found[0]}
+        if name in VARIANTS:
+            arrays[f"bias/{name}"] = self.score_bias(VARIANTS[name], parameters, x)
+        if name in ("elbo", "baseline"):
+            tables = [compare(model, x[: self.chain_data]) for model in models]
+            arrays[f"conditionals/{name}/fixed"] = torch.stack(tables)
+            arrays[f"area/{name}"] = self.areas(models, x)
+            arrays[f"area_model/{name}"] = self.areas(models)
+        return arrays
+
+    def score_bias(
+        self, variant: Masked, parameters: vae.Parameters, x: Tensor
+    ) -> Float[Tensor, " seeds"]:
+        """Expected training score minus D·S of the model's own conditionals, same masks, nats."""
+        mask = masks.sample_masks(self.num_masks, x.shape[1], Masked.law, generator=seeded(1))
+        runs = [seeded(100 + run) for run in range(len(self.seeds))]
+        every = x.repeat(self.num_masks, 1).expand(len(runs), -1, -1)
+        hidden = mask.repeat_interleave(len(x), dim=0).expand_as(every)
+        double = {name: value.double() for name, value in parameters.items()}
+        drawn = [variant.score(double, every, hidden, runs, self) for _ in range(self.repeats)]
+        tables = [on_grid(model).log_conditional(x, mask) for model in self.models(parameters)]
+        own = torch.stack([scores.mask_score(table, mask).mean() for table in tables])
+        return torch.stack(drawn).mean(dim=0) - x.shape[1] * own
+
+    def areas(self, models: list[vae.VAE], x: Tensor | None = None) -> Float[Tensor, " seeds"]:
+        """Error of the area through pseudo-Gibbs on ``x``, or on as many draws of each model."""
+        values = []
+        for run, model in enumerate(models):
+            g = seeded(run)
+            some = on_grid(model).sample(self.area_data, generator=g) if x is None else x
+            method = approximations(model, self.area_draws)[0]
+            values.append(area_error(model, method, some[: self.area_data]).mean())
+        return torch.stack(values)

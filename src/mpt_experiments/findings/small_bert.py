@@ -1,0 +1,213 @@
+"""The book's own masked language model: vocabulary, training, and what it was compared with."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import OneCycleLR
+
+from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_lml import fit, masks
+from mpt_score import networks
+from mpt_score.networks.masked_lm import masked_logits
+from mpt_score.texts import sentences
+from mpt_score.tokens import train_tokenizer
+
+How = tuple[str, int]  # the law of the sizes, and the seed
+Look = Callable[[], Tensor] | None
+LENGTH = 64
+"""Tokens of a full row, [CLS] and [SEP] counted."""
+FIXED = {"fifteen": 0.15, "fifty": 0.5, "seventy-five": 0.75}
+"""Laws with one size a row: what share of its pieces is hidden."""
+
+
+class Training(Experiment):
+    """A network of the small BERT's size, trained on its text in its word pieces."""
+
+    seeds: tuple[int, ...] = (4,)
+    vocab_size: int = setting(6000, quick=200)
+    width: int = setting(160, quick=32)
+    num_layers: int = setting(6, quick=2)
+    num_steps: int = setting(6000, quick=4)
+    batch_tokens: int = setting(4096, quick=256)
+    num_held_out: int = setting(256, quick=8)
+    every: int = setting(250, quick=2)
+    source: str = setting("books", quick="written")
+
+    def read(self) -> "Batches":
+        """The training text in word pieces of its own, and held-out rows."""
+        text = sentences(self.source, "train").first
+        batches = Batches(text, train_tokenizer(text, self.vocab_size), self.batch_tokens)
+        batches.held_out = self.held_out(batches.tokenizer)
+        return batches
+
+    def held_out(self, tokenizer: Any) -> Int[Tensor, "N L"]:
+        """Windows of the held-out text, the same ones every time."""
+        text = sentences(self.source, "test").first
+        batches = Batches(text, tokenizer, self.num_held_out * LENGTH)
+        return batches.rows(batches.starts, LENGTH - 2, seeded(0))
+
+    def network(self, text: "Batches", architecture: networks.Architecture, seed: int) -> Any:
+        """A new one."""
+        size: Any = {"width": self.width, "num_layers": self.num_layers}
+        return networks.small_masked_lm(len(text.tokenizer), architecture, seed=seed, **size)
+
+    def train(
+        self, bench: Bench, name: str, network: Any, text: "Batches", how: How, look: Look = None
+    ) -> Tensor:
+        """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4).
+
+        Or each step with what ``look()`` gave after it. The law ``next`` is for a causal network: the
+        score of each piece given those before it.
+        """
+        law, seed = how
+        steps, generator = self.num_steps, seeded(seed)
+        optimizer = AdamW(network.to(bench.device).parameters(), lr=3e-3, weight_decay=0.01)
+        schedule = OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps, pct_start=0.1)
+        token = None if law == "next" else text.mask_token
+
+        def loss(step: int) -> Tensor:
+            batch = text.draw(step, generator=generator)
+            shape = len(batch), batch.shape[1] - 2
+            mask = None if token is None else training_masks(law, *shape, generator=generator)
+            network.train()
+            with torch.autocast(network.device.type, torch.bfloat16):
+                if mask is None:
+                    return -next_scores(network, batch).mean()
+                return -mean_score(network, batch, mask, text.mask_token)
+
+        data = bench.checksum([text.stream, text.held_out])
+        watched = sorted({*range(0, steps, self.every), steps})
+        _, scores = fit.descend(
+            network,
+            loss,
+            [schedule],
+            num_steps=steps,
+            generators=[generator],
+            max_norm=1.0,
+            watch=look or (lambda: watch(network, text.held_out, token)),
+            watched=watched,
+            checkpoint=bench.checkpoint(name, every=self.every, data=data),
+            progress=bench.progress,
+            label=f"{network.config.model_type}, {law}, step",
+        )
+        return torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
+
+
+class SmallBert(Training, name="small-bert", cost="about 45 min", resumable=True):
+    """The book's own BERT on classic books.
+
+    Train it; masks and rows are drawn on the CPU. With a folder the trained network is left in its
+    folder ``model``. Arrays: ``watched/full`` (W, 4), the step and the scores of held-out rows at 15,
+    50 and 98 %, nats per token; ``unigram`` (), the mean log frequency of held-out tokens (counts of
+    the training text plus one), what a network that ignores its input can reach.
+    """
+
+    def measure(self, bench: Bench) -> Outcome:
+        text, seed = self.read(), self.seeds[0]
+        pieces = text.held_out[:, 1:-1]
+        counts = text.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0
+        network = self.network(text, "modern", seed)
+        watched = self.train(bench, "full", network, text, ("mixture", seed))
+        if bench.folder is not None:
+            network.half().save_pretrained(bench.folder / "model")
+            text.tokenizer.save_pretrained(bench.folder / "model")
+        unigram = (counts[pieces].log() - counts.sum().log()).mean()
+        arrays = {"unigram": unigram, "watched/full": watched}
+        gain = Finding((watched[-1, 1:] - watched[0, 1:]).min().item())  # the smallest of the rates
+        data = bench.checksum([text.stream, text.held_out])
+        return Outcome({"small-bert-gain": gain}, arrays, data)
+
+
+class Batches:
+    """Rows of token ids without padding: in turn full windows, and whole sentences of one length.
+
+    A window starts where a sentence starts and is cut after 62 word pieces; a batch of whole
+    sentences takes sentences with equally many pieces, lengths in proportion to their tokens.
+    """
+
+    held_out: Int[Tensor, "N L"]
+
+    def __init__(self, text: Sequence[str], tokenizer: Any, size: int) -> None:
+        pieces = tokenizer(list(text), add_special_tokens=False, verbose=False)["input_ids"]
+        self.tokenizer, self.size = tokenizer, size
+        self.mask_token = int(tokenizer.mask_token_id)
+        self.ends = tokenizer.cls_token_id, tokenizer.sep_token_id
+        self.lengths = lengths = torch.tensor([len(each) for each in pieces])
+        self.stream = torch.tensor([piece for each in pieces for piece in each])
+        starts = lengths.cumsum(0) - lengths
+        fits = (lengths >= 4) & (lengths <= LENGTH - 2)
+        self.by_length = {int(k): starts[fits & (lengths == k)] for k in lengths[fits].unique()}
+        self.shares = torch.tensor([float(k * len(v)) for k, v in self.by_length.items()])
+        self.starts = starts[starts <= len(self.stream) - (LENGTH - 2)]
+
+    def draw(self, step: int, *, generator: torch.Generator) -> Int[Tensor, "N L"]:
+        """The rows of one step."""
+        if step % 2 == 0:
+            return self.rows(self.starts, LENGTH - 2, generator)
+        bucket = int(torch.multinomial(self.shares, 1, generator=generator))
+        length = list(self.by_length)[bucket]
+        return self.rows(self.by_length[length], length, generator)
+
+    def rows(self, starts: Tensor, length: int, generator: torch.Generator) -> Int[Tensor, "N L"]:
+        """Rows of ``length`` pieces from random ``starts``, as many as fill a batch."""
+        count = min(len(starts), max(1, self.size // (length + 2)))
+        chosen = starts[torch.randperm(len(starts), generator=generator)[:count]]
+        body = self.stream[chosen[:, None] + torch.arange(length)]
+        first, last = (torch.full((count, 1), end) for end in self.ends)
+        return torch.cat([first, body, last], dim=1)
+
+
+def training_masks(
+    law: str, num_rows: int, num_features: int, *, generator: torch.Generator
+) -> Bool[Tensor, "N D"]:
+    """One mask a row, sizes spread evenly over the batch.
+
+    ``uniform``: sizes 1..D. ``mixture``: half of the rows so, half with sizes up to 30 % of D. A name
+    in ``FIXED``: one share of D.
+    """
+    most = max(1, round(FIXED.get(law, 0.3) * num_features))
+    sizes = torch.tensor(most)
+    if law not in FIXED:
+        low = {"mixture": num_rows // 2, "uniform": 0}[law]
+        parts = [each for each in ((low, most), (num_rows - low, num_features)) if each[0]]
+        spread = partial(masks.UniformSize().stratified, generator=generator)
+        sizes = torch.cat([spread(*each) for each in parts])
+    ranks = masks.sample_ranks(num_rows, num_features, generator=generator)
+    return masks.from_ranks(ranks, sizes)
+
+
+def mean_score(network: Any, rows: Tensor, mask: Tensor, mask_token: int) -> Tensor:
+    """Mean over rows of (1/M) Σ_{j∈A} log p(x_j | x_R), nats per token; ends are never masked."""
+    rows, mask = rows.to(network.device), mask.to(network.device)
+    hidden = functional.pad(mask, (1, 1))
+    logits = masked_logits(network, rows.masked_fill(hidden, mask_token), hidden)
+    loss = functional.cross_entropy(logits.float(), rows[hidden], reduction="none")
+    weight = mask.float() / mask.sum(dim=1, keepdim=True)
+    return -(loss * weight[mask]).sum() / len(rows)  # in this order: training magnifies rounding
+
+
+def next_scores(network: Any, rows: Tensor) -> Float[Tensor, "N D"]:
+    """log p of each piece given those before it, nats; the ends of a row are shown, not scored."""
+    rows = rows.to(network.device)
+    logits = network(input_ids=rows[:, :-2]).logits.float()
+    pieces = rows[:, 1:-1]
+    loss = functional.cross_entropy(logits.flatten(0, 1), pieces.flatten(), reduction="none")
+    return -loss.view(pieces.shape)
+
+
+@torch.no_grad()
+def watch(network: Any, rows: Tensor, mask_token: int | None) -> Tensor:
+    """Score of held-out rows at 15, 50 and 98 %, the same masks every time, (3,); or of the next."""
+    network.eval()
+    if mask_token is None:
+        return next_scores(network, rows).mean().expand(3).cpu()
+    features = rows.shape[1] - 2
+    ranks = masks.sample_ranks(len(rows), features, generator=seeded(0))
+    hidden = [masks.from_ranks(ranks, round(rate * features)) for rate in (0.15, 0.5, 0.98)]
+    return torch.stack([mean_score(network, rows, mask, mask_token) for mask in hidden]).cpu()

@@ -1,0 +1,210 @@
+"""Curves of BERTs with weights, the book's own or any other: areas, and which masking rate is right."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting, weights_of
+from mpt_lml.files import digest
+from mpt_lml.results import Estimate
+from mpt_lml.theory import rates
+from mpt_lml.verdicts import mean_and_error
+from mpt_score import Design, SentenceCurves, curve, load, networks
+from mpt_score.keep import Run
+from mpt_score.networks.hub import BERT_BASE
+from mpt_score.networks.masked_lm import MaskedLM
+from mpt_score.scorer import Scorer
+from mpt_score.texts import sentences
+from mpt_score.tokens import Tokens, encode
+
+GLUE = ("glue/ax", "glue/cola", "glue/qnli", "glue/mrpc", "glue/sst-2")
+
+
+def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = None) -> Tokens:
+    """``count`` sentences, the same ones every time, of those that fit the network whole."""
+    found = sentences(name)
+    tokens = encode(tokenizer, found.first, found.second)
+    fits = (tokens.lengths <= (longest or tokens.lengths.max())) & (tokens.num_features >= 2)
+    if not fits.any():
+        raise ValueError(f"all {len(tokens)} sentences of {name} are longer than {longest} tokens.")
+    order = torch.randperm(int(fits.sum()), generator=seeded(0))
+    return tokens.rows(fits.nonzero().flatten()[order[:count]])
+
+
+def kept(bench: Bench, prefix: str, scorer: Scorer, tokens: Tokens) -> Run:
+    """For ``run=`` of :mod:`mpt_score`: parts of what this ``scorer`` says of these ``tokens``."""
+    same = {**(scorer.identity or {}), "data": digest("", vars(tokens))}
+    inside = f"./{prefix}".replace("..", "_")  # a set of sentences may be a path
+    return lambda label, parts: [
+        bench.keep(inside + name.partition("@")[0], work, **same)
+        for name, work in bench.progress(list(parts.items()), label)
+    ]
+
+
+class OnSentences(Experiment):
+    """Curves on sets of sentences, each a name of ``texts.sentences`` or a file with one a line."""
+
+    seeds: tuple[int, ...] = (4,)
+    data_sets: tuple[str, ...] = setting(GLUE, quick=("written",))
+    num_sentences: int = setting(1000, quick=4)
+
+    part_size: ClassVar[int] = 16
+
+    def curves(
+        self,
+        bench: Bench,
+        network: Any,
+        tokenizer: Any,
+        design: Design,
+        label: str = "",
+        **how: Any,
+    ) -> dict[str, tuple[Tokens, SentenceCurves]]:
+        """The sentences of each set and their curve, or what ``bench`` kept for these weights."""
+        scorer = load(MaskedLM.of(network.to(bench.device), tokenizer, **how), tokenizer)
+
+        def one(name: str) -> tuple[Tokens, SentenceCurves]:
+            tokens = some_tokens(name, tokenizer, self.num_sentences, scorer.max_length)
+            run = kept(bench, f"{label}{name}/", scorer, tokens)
+            return tokens, curve(scorer, tokens, design, part_size=self.part_size, run=run)
+
+        with networks.fast_linear(network):
+            return {name: one(name) for name in self.data_sets}
+
+
+def network_of(model: str | Path | None) -> tuple[Any, Any]:
+    """The book's own BERT (``None``), or that of a folder or a name on the hub, and its tokenizer."""
+    if model is None:
+        return networks.load_small_bert()
+    return networks.load_network(model), networks.load_tokenizer(model)
+
+
+class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", resumable=True):
+    """Table 2, second row, and Figure 5, right: needs the weights of bert-base-uncased.
+
+    Arrays: ``area/SET`` (2,) in the paper's unit with its error over sentences, ``curve/SET`` and
+    ``error/SET`` (R,), nats per token, ``mean_rate/SET`` (2,), r* in percent, its error.
+    """
+
+    model: str | Path | None = setting(BERT_BASE, quick=None)  # or a folder; None: the small one
+    rates: tuple[int, ...] = setting(tuple(range(1, 100)), quick=(25, 50, 75))
+
+    def measure(self, bench: Bench) -> Outcome:
+        design = Design(self.rates, seed=self.seeds[0])
+        design.require_area()
+        network, tokenizer = network_of(self.model)
+        found = self.curves(bench, network, tokenizer, design, batch_tokens=16384)
+        arrays: dict[str, Tensor] = {}
+        findings: dict[str, Finding] = {}
+        for name, (_, result) in found.items():
+            area = result.area("paper")
+            arrays |= {
+                f"area/{name}": pair(area).float(),
+                f"curve/{name}": result.score,
+                f"error/{name}": result.standard_error,
+                f"mean_rate/{name}": pair(result.mean_rate()),
+            }
+            short = "ax" if self.model is None else name.removeprefix("glue/")
+            if short != "sst-2":
+                key = f"table-2/rerun-pretrained-{short}"
+                findings[key] = Finding(float(area), area.standard_error)
+        data = bench.checksum(tokens.ids for tokens, _ in found.values())
+        return Outcome(findings, arrays, data, weights_of(self.model, network))
+
+
+def pair(estimate: Estimate) -> Float[Tensor, " two"]:
+    """A value and its standard error, float64."""
+    return torch.tensor([estimate, estimate.standard_error], dtype=torch.float64)
+
+
+class BertCurve(OnSentences, name="bert-curve", cost="about 10 min", resumable=True):
+    """Figure 5, right, in small: the book's BERT before and after training on eight texts.
+
+    Arrays, for KIND in (trained, random) and each set: ``curve/KIND/SET`` and ``error/KIND/SET``
+    (R,), nats per token; ``hidden/KIND/SET`` (): the score with everything hidden;
+    ``num_features/SET`` (): mean D. Where the rates have an area ``area/KIND/SET`` (3, 2): per token,
+    per sentence and in the paper's unit, each with its error; and ``mean_rate/SET`` (2,): the rate in
+    percent at which the trained curve has its mean height.
+    """
+
+    data_sets: tuple[str, ...] = setting(
+        ("written", "books", "wikitext-2", *GLUE), quick=("written",)
+    )
+    num_sentences: int = setting(300, quick=4)
+    rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
+    model: str | Path | None = None  # the book's small one; or a folder, or a name on the hub
+
+    def measure(self, bench: Bench) -> Outcome:
+        trained, tokenizer = network_of(self.model)
+        random = networks.random_twin(trained, seed=self.seeds[0])
+        design, falls = Design(self.rates, seed=self.seeds[0]), []
+        arrays: dict[str, Tensor] = {}
+        for kind, network in (("trained", trained), ("random", random)):
+            found = self.curves(bench, network, tokenizer, design, f"{kind}/", precision="bfloat16")
+            for name, (tokens, result) in found.items():
+                arrays |= {
+                    f"curve/{kind}/{name}": result.score,
+                    f"error/{kind}/{name}": result.standard_error,
+                    f"hidden/{kind}/{name}": result.hidden.mean(),
+                    f"num_features/{name}": tokens.num_features.double().mean(),
+                }
+                if design.has_area:
+                    areas = [pair(result.area(per)) for per in ("token", "sentence", "paper")]
+                    arrays[f"area/{kind}/{name}"] = torch.stack(areas).float()
+                if design.has_area and kind == "trained":
+                    arrays[f"mean_rate/{name}"] = pair(result.mean_rate())
+                if kind == "trained":  # how far it falls from its first rate to its last
+                    fall, error = result.score[0] - result.score[-1], result.standard_error
+                    falls.append((fall.item(), torch.hypot(error[0], error[-1]).item()))
+        data = bench.checksum(tokens.ids for tokens, _ in found.values())
+        weights = weights_of(self.model, trained)
+        return Outcome({"small-bert-falls": Finding(*min(falls))}, arrays, data, weights)
+
+
+class TextRates(OnSentences, name="text-rates", cost="about 6 min", resumable=True):
+    """Which masking rate? The book's small BERT on held-out books and Wikipedia.
+
+    Arrays, for each set: ``groups/SET`` (G, R), mean curves of groups of sentences, nats per token;
+    ``crossover/SET`` (2,), ρ* with its jackknife error over groups; ``bias/SET`` (R, 2), the mean
+    over sentences of D·S(rate) − area with its error, nats per sentence; ``change/SET`` (2,), the
+    same for D·S(25 %) − D·S(15 %); ``num_features/SET`` (), mean D.
+    """
+
+    data_sets: tuple[str, ...] = setting(("books", "wikitext-2"), quick=("written",))
+    num_sentences: int = setting(1000, quick=12)
+    rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=tuple(range(5, 100, 10)))
+    num_groups: int = setting(50, quick=4)
+
+    def measure(self, bench: Bench) -> Outcome:
+        design = Design(self.rates, seed=self.seeds[0])
+        found = self.curves(bench, *network_of(None), design, precision="bfloat16")
+        arrays = {
+            f"{key}/{name}": value
+            for name, (_, result) in found.items()
+            for key, value in self.summary(result).items()
+        }
+        first = self.data_sets[0]
+        findings = {
+            "crossover/small-bert": Finding(*arrays[f"crossover/{first}"].tolist()),
+            "25-against-15/small-bert": Finding(*arrays[f"change/{first}"].tolist()),
+        }
+        data = bench.checksum(tokens.ids for tokens, _ in found.values())
+        return Outcome(findings, arrays, data)
+
+    def summary(self, result: SentenceCurves) -> dict[str, Tensor]:
+        """The arrays of one set."""
+        rate, each = torch.tensor(self.rates).double() / 100, result.each
+        groups = torch.stack([part.mean(dim=0) for part in each.tensor_split(self.num_groups)])
+        size = result.num_features.double()
+        bias = size[:, None] * (each - each.mean(dim=1, keepdim=True))
+        low, high = self.rates.index(15), self.rates.index(25)
+        where = rates.jackknife(lambda curve: rates.crossover(curve, rate), groups)
+        return {
+            "groups": groups,
+            "crossover": torch.tensor(where, dtype=torch.float64),
+            "bias": torch.stack(mean_and_error(bias), dim=1),
+            "change": torch.stack(mean_and_error(bias[:, high] - bias[:, low])),
+            "num_features": size.mean(),
+        }

@@ -1,0 +1,75 @@
+"""Score any masked model of tokens, or of images: the right quantity, with an honest error."""
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# As mpt_lml does it, before torch is loaded: waiting threads soon sleep.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+if TYPE_CHECKING:
+    from mpt_score import networks, texts, tokens
+    from mpt_score.answer_scores import AnswerScores, answers
+    from mpt_score.design import Design
+    from mpt_score.image_scores import ImageScores, images
+    from mpt_score.networks.masked_lm import MaskedLM
+    from mpt_score.networks.symbol_bert import SymbolBERT
+    from mpt_score.networks.vit_mae import ViTMAE
+    from mpt_score.pair_scores import PairScores, pairs
+    from mpt_score.scorer import Scorer, load
+    from mpt_score.sentence_curves import SentenceCurves, curve
+    from mpt_score.sentence_scores import SentenceScores, sentences
+
+__all__ = [
+    "AnswerScores",
+    "Design",
+    "ImageScores",
+    "MaskedLM",
+    "PairScores",
+    "Scorer",
+    "SentenceCurves",
+    "SentenceScores",
+    "SymbolBERT",
+    "ViTMAE",
+    "answers",
+    "curve",
+    "images",
+    "load",
+    "networks",
+    "pairs",
+    "sentences",
+    "texts",
+    "tokens",
+]
+
+# No name here is also a module's, so that what is brought late cannot be shadowed by its module.
+_HOMES = {
+    "AnswerScores": "answer_scores",
+    "Design": "design",
+    "ImageScores": "image_scores",
+    "MaskedLM": "networks.masked_lm",
+    "PairScores": "pair_scores",
+    "Scorer": "scorer",
+    "SentenceCurves": "sentence_curves",
+    "SentenceScores": "sentence_scores",
+    "SymbolBERT": "networks.symbol_bert",
+    "ViTMAE": "networks.vit_mae",
+    "answers": "answer_scores",
+    "curve": "sentence_curves",
+    "images": "image_scores",
+    "load": "scorer",
+    "pairs": "pair_scores",
+    "sentences": "sentence_scores",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Bring a public name when it is used: ``mpt-score --help`` needs no torch."""
+    if name in ("networks", "texts", "tokens"):
+        return import_module(f"mpt_score.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mpt_score' has no attribute {name!r}")
+    value = getattr(import_module(f"mpt_score.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

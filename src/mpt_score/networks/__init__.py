@@ -1,0 +1,27 @@
+"""Networks of ``transformers``: built here at random, or loaded with care."""
+
+from mpt_score.networks.build import (  # noqa: F401
+    FIXED,
+    Architecture,
+    at_random,
+    random_twin,
+    small_mae,
+    small_masked_lm,
+)
+from mpt_score.networks.load import (  # noqa: F401
+    fast_linear,
+    fingerprint,
+    load_network,
+    load_small_bert,
+    load_tokenizer,
+    small_bert_folder,
+)
+
+__all__ = [
+    "at_random",
+    "load_network",
+    "load_small_bert",
+    "load_tokenizer",
+    "random_twin",
+    "small_mae",
+]

@@ -1,0 +1,78 @@
+"""The commands start at once: names and help are read without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpt_experiments import bench, registry
+
+HEAVY = ("torch", "numpy", "scipy", "transformers", "matplotlib")
+ABSENT = "import sys; sys.modules.update(dict.fromkeys(('transformers', 'tokenizers')))"
+
+
+def python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("mpt_experiments", ["list"]),
+        ("mpt_experiments", ["--help"]),
+        ("mpt_experiments", ["run", "--help"]),
+        ("mpt_score", ["--help"]),
+    ],
+)
+def test_names_and_help_bring_nothing_heavy(module: str, words: list[str]) -> None:
+    program = f"""
+import sys
+from {module}.command import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print("brought:", sorted(set({HEAVY}) & set(sys.modules)))
+"""
+    found = python(program, *words)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.endswith("brought: []\n")
+
+
+def test_what_is_read_from_the_sources_is_what_the_classes_say() -> None:
+    for name, entry in registry.catalogue().items():
+        chosen = bench.find(name)
+        assert (entry.name, entry.cost) == (chosen.name, chosen.cost)
+        assert entry.title == (chosen.__doc__ or "").partition("\n")[0]
+        assert (entry.module, entry.class_name) == (chosen.__module__, chosen.__name__)
+    known = {each.name for each in bench._REGISTRY.values() if "mpt_experiments" in each.__module__}
+    assert known == set(registry.catalogue())
+
+
+def test_a_class_without_a_name_is_none_of_the_experiments() -> None:
+    source = """
+class Training(Experiment):
+    '''Shared by others.'''
+
+class Second(Training, name="second", cost="2 s", gpu=False):
+    '''Its title.
+
+    More.
+    '''
+"""
+    (entry,) = registry.entries_of(source, "some.module")
+    assert entry == ("second", "Its title.", "2 s", "some.module", "Second")
+
+
+def test_the_command_says_in_one_sentence_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("the sea\n")
+    program = f"{ABSENT}\nfrom mpt_score.command import main\nsys.exit(main(sys.argv[1:]))"
+    found = python(program, "sentences", path)
+    assert found.returncode == 2
+    assert found.stderr.startswith("mpt-score: ") and found.stderr.count("\n") == 1
+    assert "pip install 'mpt-lml[score]'" in found.stderr
