@@ -217,7 +217,7 @@ CASES = {
     "nothing like an experiment": (
         lambda: bench.find("zzz"),
         bench.UnknownExperimentError,
-        "There are: bert-curve, curve-shape, digits-training",
+        "There are: bert-curve, curve-shape, derived, digits-training",
     ),
     "an unknown preset": (
         lambda: bench.run("table-1", "fast"),

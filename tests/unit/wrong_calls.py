@@ -20,7 +20,7 @@ import mpt_lml
 
 Wrong = Callable[[random.Random], list[Any]]
 Legal = Callable[[Any], bool]
-SOURCES = str(Path(mpt_lml.__file__).parent)
+SOURCES = str(Path(mpt_lml.__file__).parents[1])  # of all three packages
 
 
 class RefusedError(ValueError):
