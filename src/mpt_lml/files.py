@@ -49,7 +49,7 @@ class Checkpoint:
     """
 
     path: Path
-    settings: Mapping[str, Any]
+    settings: Mapping[Any, Any]
     every: int = 100
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ def read_json(path: str | Path) -> Any:
     return json.loads(Path(path).read_text(encoding="utf-8"))
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], identity: Mapping[str, Any]) -> None:
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], identity: Mapping[Any, Any]) -> None:
     """Write ``tensors`` (safetensors) with what they belong to and a checksum of both."""
     own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     said = _as_json(identity)
@@ -142,7 +142,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], identity: Mapping[st
         save_file(own, partial, metadata={"mpt-lml": f"{digest(said, own)} {said}"})
 
 
-def load_tensors(path: Path, identity: Mapping[str, Any]) -> dict[str, Tensor]:
+def load_tensors(path: Path, identity: Mapping[Any, Any]) -> dict[str, Tensor]:
     """What :func:`save_tensors` wrote for this very ``identity``.
 
     Raises :class:`CheckpointMismatchError` with the first difference where the file is of another,
@@ -168,7 +168,7 @@ def load_tensors(path: Path, identity: Mapping[str, Any]) -> dict[str, Tensor]:
     return tensors
 
 
-def _as_json(identity: Mapping[str, Any]) -> str:
+def _as_json(identity: Mapping[Any, Any]) -> str:
     return json.dumps(plain("identity", identity), sort_keys=True)
 
 

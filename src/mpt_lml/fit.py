@@ -214,7 +214,7 @@ class _State:
     generators: Sequence[torch.Generator]
     rows: dict[str, Tensor]
     checkpoint: Checkpoint | None
-    settings: Mapping[str, Any]  # of the training; those of the checkpoint are its user's
+    settings: Mapping[Any, Any]  # of the training; those of the checkpoint are its user's
     first: dict[str, Tensor] = field(default_factory=dict)  # hashes of what the run began with
     kept: dict[str, Tensor] = field(default_factory=dict)
     done: int = 0
@@ -319,7 +319,7 @@ class _State:
                 for _ in range(self.done):
                     schedule.step()
 
-    def identity(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def identity(self, settings: Mapping[Any, Any]) -> dict[str, Any]:
         """What a file has to be of, but for what the run began with."""
         device = next(iter(self.parameters.values())).device.type
         return {
