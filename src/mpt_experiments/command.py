@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -47,27 +48,38 @@ def _costs() -> str:
     )
 
 
+def _act(options: argparse.Namespace) -> None:
+    if options.action == "list":
+        print(_costs())
+        return
+    # It brings torch, which a list of names does not need.
+    from mpt_experiments import recording
+
+    if options.action == "compare":
+        print(recording.compared(None if options.all else options.name))
+    else:
+        recording.run_and_store(options)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (2 for a mistake in the call)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that knows only ASCII shows "?" for "±" and "–". Standard error does so already.
         sys.stdout.reconfigure(errors="replace")
     options = parser().parse_args(arguments)
-    if options.action == "list":
-        print(_costs())
-        return 0
-    # It brings torch, which a list of names does not need.
-    from mpt_experiments import recording
-
     try:
-        if options.action == "compare":
-            print(recording.compared(None if options.all else options.name))
-        else:
-            recording.run_and_store(options)
+        _act(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the lines has had enough, as in `mpt-lml list | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (TypeError, ValueError, OSError, ImportError) as error:
         print(f"mpt-lml: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        from mpt_experiments import recording
+
         print(f"mpt-lml: stopped; {recording.left_behind(options)}", file=sys.stderr)
         return 130
     return 0

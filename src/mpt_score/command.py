@@ -1,6 +1,8 @@
 """``mpt-score``: texts, pairs, answers or a curve from a file, with errors."""
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -51,12 +53,20 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (2 for a mistake in the call)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that knows only ASCII shows "?" for "±" and "–". Standard error does so already.
+        sys.stdout.reconfigure(errors="replace")
     options = parser().parse_args(arguments)
     # It brings torch, which --help does not need.
     from mpt_score import score_file
 
     try:
         score_file.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the lines has had enough, as in `mpt-score ... | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (TypeError, ValueError, OSError, ImportError) as error:
         print(f"mpt-score: {error}", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,19 @@ def test_the_command_says_in_one_sentence_what_is_missing(tmp_path: Path) -> Non
     assert found.returncode == 2
     assert found.stderr.startswith("mpt-score: ") and found.stderr.count("\n") == 1
     assert "pip install 'mpt-lml[score]'" in found.stderr
+
+
+def test_a_reader_who_has_had_enough_ends_a_list_in_silence() -> None:
+    """As in ``mpt-lml list | head -n 1``: no traceback, and a status that says so."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    program = "from mpt_experiments.command import main; raise SystemExit(main(['list']))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writes)
+    assert (ended.returncode, ended.stderr) == (1, "")
