@@ -39,6 +39,20 @@ def without_inference(value: Tensor) -> Tensor:
     return value.clone() if value.is_inference() else value
 
 
+def double(values: Tensor) -> Tensor:
+    """``values`` in double precision, in which log-probabilities are computed and then rounded.
+
+    Raises ``TypeError`` on a device that has no double precision, such as Apple's "mps".
+    """
+    try:
+        return values.double()
+    except (TypeError, RuntimeError, NotImplementedError) as reason:
+        raise TypeError(
+            f"the device {values.device} has no double precision, in which closed forms are computed. "
+            "Move model and data to the CPU with .cpu() first."
+        ) from reason
+
+
 def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
     """Log-density of ``residual`` under N(0, ``variance``), elementwise, in nats."""
     return residual.square() * (-0.5 / variance) - 0.5 * (LOG_2PI + variance.log())
@@ -67,7 +81,7 @@ def log_gamma_ratio(a: Tensor, step: float | Tensor) -> Tensor:
     A difference of two logarithms of 1e9 for a of 1e8 would keep nine digits fewer than each of
     them has. There Stirling's series is subtracted term by term (Abramowitz & Stegun, 6.1.40).
     """
-    a, step = torch.broadcast_tensors(a.double(), torch.as_tensor(step).to(a.device).double())
+    a, step = torch.broadcast_tensors(double(a), double(torch.as_tensor(step).to(a.device)))
     plain = torch.lgamma(a + step) - torch.lgamma(a)
     wide = a.clamp(min=16.0)
     series = (wide - 0.5) * torch.log1p(step / wide) + step * (wide + step).log() - step

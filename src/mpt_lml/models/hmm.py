@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.models.base import TractableModel
+from mpt_lml.numerics import double
 from mpt_lml.spec import require, require_values
 
 _SAFE = 1e-80
@@ -111,12 +112,11 @@ class HMM(TractableModel):
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         factors = self._factors(x, mask)
         # p(x_j | z_j), of which ``factors`` has only what is seen.
-        emission = self.emission.double().T[x.T]
+        emission = double(self.emission).T[x.T]
         # With z_j's own factor left out: p(x_j | x_R) for a masked j, since x_j is not in R.
         if self._keeps_every_state():
-            states = self._forward(factors)[0] * self._backward(factors)
-            emitted = (states * emission).sum(dim=2)
-            log_conditional = (emitted / states.sum(dim=2)).log()
+            before, _ = self._forward(factors)
+            log_conditional = self._log_emitted(before, factors, emission)
         else:
             before = self._forward_extended(factors)[0]
             after = self._backward_extended(factors)
@@ -129,7 +129,7 @@ class HMM(TractableModel):
         """p(x_j | z_j) where x_j is seen and 1 where it is masked, (D, B, Q), float64."""
         seen = torch.where(mask, self.num_values, x).T.contiguous()
         ones = torch.ones(1, self.num_states, dtype=torch.float64, device=x.device)
-        return torch.cat([self.emission.double().T, ones])[seen]
+        return torch.cat([double(self.emission).T, ones])[seen]
 
     def _keeps_every_state(self) -> bool:
         """Whether messages that sum to 1 keep all that they know of every state.
@@ -141,35 +141,43 @@ class HMM(TractableModel):
         smallest = min(self.transition.min().item(), self.emission.min().item())
         return smallest >= _SAFE  # as Python's numbers: in single precision _SAFE is 0
 
-    def _forward(self, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """p(z_j | x_R before j), (D, B, Q), and log p(x_R), (B,)."""
+    def _forward(self, factors: Tensor) -> tuple[list[Tensor], Tensor]:
+        """p(z_j | x_R before j), (B, Q), of every j, and log p(x_R), (B,)."""
         beliefs = []
         totals = []
-        belief = self.initial.double().expand(factors.shape[1:])
-        transition = self.transition.double()
+        belief = double(self.initial).expand(factors.shape[1:])
+        transition = double(self.transition)
         for factor in factors:
             beliefs.append(belief)
             weighted = belief * factor
             totals.append(weighted.sum(dim=1))
             belief = (weighted / totals[-1][:, None]) @ transition
-        return torch.stack(beliefs), torch.stack(totals).log().sum(dim=0)
+        return beliefs, torch.stack(totals).log().sum(dim=0)
 
-    def _backward(self, factors: Tensor) -> Tensor:
-        """p(x_R after j | z_j), scaled to sum to 1 over z_j, (D, B, Q)."""
-        messages = []
+    def _log_emitted(self, before: list[Tensor], factors: Tensor, emission: Tensor) -> Tensor:
+        """log p(x_j | x_R), (D, B), from p(z_j | x_R before j) and p(x_j | z_j).
+
+        What comes after, p(x_R after j | z_j), is scaled to sum to 1 over z_j and needed only once:
+        step by step, what is small enough stays in a cache.
+        """
+        ratios = []
         message = torch.ones_like(factors[0])
-        back = self.transition.double().T.contiguous()
-        for factor in factors.flip(0):
+        back = double(self.transition).T.contiguous()
+        backwards = zip(
+            reversed(before), reversed(factors.unbind()), reversed(emission.unbind()), strict=True
+        )
+        for belief, factor, emitted in backwards:
             scaled = message / message.sum(dim=1, keepdim=True)
-            messages.append(scaled)
+            states = belief * scaled
+            ratios.append((states * emitted).sum(dim=1) / states.sum(dim=1))
             message = (scaled * factor) @ back
-        return torch.stack(messages[::-1])
+        return torch.stack(ratios[::-1]).log()
 
     def _forward_extended(self, factors: Tensor) -> tuple["_Extended", Tensor]:
         """p(x_R before j, z_j), (D, B, Q), and log p(x_R), (B,)."""
         messages: list[_Extended] = []
-        message = _Extended.of(self.initial.double().expand(factors.shape[1:]))
-        transition = _Extended.of(self.transition.double())
+        message = _Extended.of(double(self.initial).expand(factors.shape[1:]))
+        transition = _Extended.of(double(self.transition))
         for factor in _Extended.of(factors).unbind():
             messages.append(message)
             joint = message.times(factor)
@@ -181,7 +189,7 @@ class HMM(TractableModel):
         """p(x_R after j | z_j), (D, B, Q)."""
         messages: list[_Extended] = []
         message = _Extended.of(torch.ones_like(factors[0]))
-        transition = _Extended.of(self.transition.double())
+        transition = _Extended.of(double(self.transition))
         for factor in _Extended.of(factors.flip(0)).unbind():
             messages.append(message)
             joint = message.times(factor)

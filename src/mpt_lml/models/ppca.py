@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.gaussian import NATS, LowRankPosterior
+from mpt_lml.gaussian import NATS, Centered, LowRankPosterior
 from mpt_lml.models.base import TractableModel
-from mpt_lml.numerics import chunks
+from mpt_lml.numerics import chunks, double
 from mpt_lml.spec import require, require_number
 
 
@@ -46,8 +46,8 @@ class PPCA(TractableModel):
     @property
     def covariance(self) -> Float[Tensor, "D D"]:
         """Σ = W Wᵀ + σ² I, shape (D, D)."""
-        loadings = self.loadings.double()
-        noise = self.noise_variance.double() * torch.eye(self.num_features).to(loadings)
+        loadings = double(self.loadings)
+        noise = double(self.noise_variance) * torch.eye(self.num_features).to(loadings)
         return (loadings @ loadings.T + noise).to(self.loadings)
 
     def posterior(
@@ -56,7 +56,7 @@ class PPCA(TractableModel):
         """Mean (N, K) and covariance (K, K) of p(z | x)."""
         self.require_data(x)
         given = self._given(torch.ones_like(self.mean, dtype=torch.bool)[None])
-        latent, _ = given.explain(self._centered(x))
+        latent, _ = given.explain(Centered.of(x, self.mean))
         covariance = given.noise_variance * torch.cholesky_inverse(given.factor[0])
         return latent[0], covariance.to(x)
 
@@ -106,18 +106,17 @@ class PPCA(TractableModel):
     def _given(self, observed: Tensor) -> LowRankPosterior:
         return LowRankPosterior.of(self.loadings, self.noise_variance, observed)
 
-    def _centered(self, x: Tensor) -> Tensor:
-        """x − μ in double precision, as all that follows: single would round once more."""
-        return x.double() - self.mean.double()
-
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        return self._given(observed).log_marginal(self._centered(x))
+        return self._given(observed).log_marginal(Centered.of(x, self.mean))
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self._given(~mask).log_conditional(self._centered(x))
+        centered = Centered.of(x, self.mean)
+        rows = chunks(len(mask), 8 * 2 * x.numel(), 2**22)  # fits a cache
+        return torch.cat([self._given(~mask[some]).log_conditional(centered) for some in rows])
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self._given(~mask).log_conditional(self._centered(x)[:, None])[:, 0]
+        centered = Centered.of(x[:, None], self.mean)
+        return self._given(~mask).log_conditional(centered)[:, 0]
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         return self._mean("marginal", x, observed)
@@ -129,15 +128,16 @@ class PPCA(TractableModel):
         self, name: Literal["marginal", "conditional"], x: Tensor, observed: Tensor
     ) -> Tensor:
         """The data enter through their second moment, O(D² K) a mask, where that has the digits."""
-        size, centered = self.num_features, self._centered(x)
+        size = self.num_features
+        centered = Centered.of(x, self.mean).rounded
         rows = chunks(len(observed), 8 * size * (4 * self.latent_dim + 6), 2**23)  # fits a cache
         moment = centered.T @ centered / len(x)
-        found = []
+        means = []
         for some in rows:
-            values, lost = self._given(observed[some]).averaged(name, moment)
-            if lost > 0.1 * NATS and name == "marginal":
+            values, nats = self._given(observed[some]).averaged(name, moment)
+            if nats > 0.1 * NATS and name == "marginal":
                 values = super()._mean_log_subset_marginal(x, observed[some])
-            elif lost > 0.1 * NATS:
+            elif nats > 0.1 * NATS:
                 values = super()._mean_log_conditional(x, ~observed[some])
-            found.append(values.to(self.loadings))
-        return torch.cat(found)
+            means.append(values.to(self.loadings))
+        return torch.cat(means)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
-from mpt_lml.numerics import LOG_2PI, log_gamma_ratio
+from mpt_lml.numerics import LOG_2PI, double, log_gamma_ratio
 from mpt_lml.spec import require
 
 
@@ -54,12 +54,12 @@ class ConjugateRegression(TractableModel):
 
     def _posterior(self, observed: Bool[Tensor, "P D"]) -> LowRankPosterior:
         """The Gaussian of y/s given the noise variance s²."""
-        scaled, one = self.prior_scale * self.inputs.double(), self.inputs.new_ones(()).double()
-        return LowRankPosterior.of(scaled, one, observed)
+        scaled = self.prior_scale * double(self.inputs)
+        return LowRankPosterior.of(scaled, scaled.new_ones(()), observed)
 
     def _scaled(self, x: Tensor) -> Tensor:
         """y in units of the prior noise √(b/a): what follows is the same in all units."""
-        return x.double() * math.sqrt(self.shape / self.rate)
+        return double(x) * math.sqrt(self.shape / self.rate)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         given = self._posterior(observed)
