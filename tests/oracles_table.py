@@ -60,10 +60,14 @@ def main() -> int:
     parser.add_argument("families", nargs="*", default=oracles.FAMILIES, metavar="FAMILY")
     parser.add_argument("--sample", action="store_true", help="what the unit tests take")
     options = parser.parse_args()
-    oracles.FAMILIES = tuple(options.families)
     rows: dict[tuple[str, str], Row] = defaultdict(Row)
-    for point in oracles.points(whole=not options.sample):
-        measured_row(rows, point)
+    for family in options.families:
+        oracles.FAMILIES = (family,)
+        start = time.process_time()
+        for total, point in enumerate(oracles.points(whole=not options.sample), start=1):
+            measured_row(rows, point)
+            if total % 50 == 0:
+                print(f"{family}: {total} points, {time.process_time() - start:.0f} s", flush=True)
     print("| family | precision | largest D | points | worst nats a coordinate | refused | wrong |")
     print("|--|--|--|--|--|--|--|")
     for (family, precision), row in rows.items():

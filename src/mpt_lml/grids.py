@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.numerics import LOG_2PI, chunks, differentiable, softplus
+from mpt_lml.numerics import LOG_2PI, chunks, differentiable, double, softplus
 from mpt_lml.spec import (
     require,
     require_answer,
@@ -110,25 +110,37 @@ def gauss_hermite(latent_dim: int, nodes_per_axis: int) -> Grid:
     return _product(torch.from_numpy(nodes), log_weights, latent_dim, name)
 
 
+def log_normalizers(grid: Grid, loadings: Tensor, offset: Tensor) -> Float[Tensor, "G D"]:
+    """log(1 + exp(w_d·z_g + b_d)) of every node and coordinate, nats, in double precision."""
+    return softplus(double(grid.nodes) @ double(loadings).mT + double(offset))
+
+
 def log_weights(
-    grid: Grid, loadings: Tensor, offset: Tensor, x: Tensor, observed: Bool[Tensor, " D"]
+    grid: Grid,
+    loadings: Tensor,
+    offset: Tensor,
+    x: Tensor,
+    observed: Bool[Tensor, " D"],
+    normalizers: Float[Tensor, "G D"] | None = None,
 ) -> Float[Tensor, "N G"]:
     """log w_g + log p(x_R | z_g) for Bernoulli logits W z + b, nats; R is what is ``observed``.
 
     In double precision, whatever that of the arguments: sums over thousands of coordinates are large
     numbers, and only their differences between nodes count. Nothing is tiled to (N, D, G): the data
-    enter through K + 1 numbers each.
+    enter through K + 1 numbers each. ``normalizers`` are those of :func:`log_normalizers`, which
+    many sets R share.
     """
     rows = observed.nonzero().flatten()  # searched once; the gradient of index_select sorts nothing
-    w = loadings.index_select(0, rows).double()
-    b = offset.index_select(0, rows).double()
-    seen = x[:, rows].double()
-    nodes = grid.nodes.double()
-    price = softplus(nodes @ w.T + b).sum(dim=-1)
+    w = loadings.index_select(0, rows)
+    b = offset.index_select(0, rows)
+    if normalizers is None:
+        normalizer = log_normalizers(grid, w, b).sum(dim=-1)
+    else:
+        normalizer = normalizers @ observed.to(normalizers)
     # One pass over (N, G): the offset's share travels as one more coordinate of z, always 1.
-    short = seen @ torch.cat([w, b[:, None]], dim=1)
-    log_prior = grid.log_weights.double()
-    return torch.addmm(log_prior - price, short, F.pad(nodes, (0, 1), value=1.0).T)
+    short = double(x[:, rows]) @ double(torch.cat([w, b[:, None]], dim=1))
+    nodes = F.pad(double(grid.nodes), (0, 1), value=1.0)
+    return torch.addmm(double(grid.log_weights) - normalizer, short, nodes.T)
 
 
 def log_total(log_weights: Float[Tensor, "N G"]) -> Float[Tensor, " N"]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mpt_lml import HMM, masks
 
-SIZES = (1, 2, 3, 5, 16, 90, 400, 2000)
+SIZES = (2000, 400, 90, 16, 5, 3, 2, 1)
 SAMPLE = {
     4: None,  # every model
     90: (

@@ -13,7 +13,7 @@ from torch import Tensor
 from mpt_lml import VAE, BernoulliPCA, GridConditional, grids, masks, objectives
 from mpt_lml.grids import Grid
 
-SIZES = (1, 2, 4, 16, 100, 784, 2000)
+SIZES = (2000, 784, 100, 16, 4, 2, 1)
 SAMPLE_SIZES = (3, 100)
 LONG_IN_THE_SAMPLE = (
     "rare ones",

@@ -601,7 +601,9 @@ def _small(dtype: torch.dtype, whole: bool) -> Iterator[Point]:
     for name, w in kinds(5, 3).items():
         for exponent in ratios:
             beyond = exponent < least
-            for where in wheres if whole else ("drawn", "100 sd"):
+            # The edges of the floors with data everywhere, what lies between with some.
+            edge = whole and exponent in (-12, least, 0)
+            for where in wheres if edge else ("drawn", "100 sd"):
                 out = beyond or where.startswith("1e4")
                 label = f"{name}, 1e{exponent}"
                 yield small(w, 10.0**exponent, where, label, dtype, out)
@@ -616,24 +618,45 @@ def _small(dtype: torch.dtype, whole: bool) -> Iterator[Point]:
 def _large(dtype: torch.dtype, whole: bool) -> Iterator[Point]:
     """D to 2,000 and K to 50, in the units that users have."""
     least = LEAST[dtype]
-    sizes = [(50, 2), (200, 5), (784, 10), (2000, 50)] if whole else [(60, 4)]
     wheres = ("drawn", "100 sd", "100 sd along W", "100 sd of noise", "1e4 sd", "1e4 sd along W")
-    for size, dim in sizes:
-        few = size > 200
-        names = ("generic", "columns scaled") if few else tuple(kinds(size, dim))
-        for name in names if whole else ("generic", "two columns alike"):
-            w = kinds(size, dim)[name]
-            for exponent in (least - 2, least, -3, 0, 8) if not few else (least, -3):
-                for where in wheres if not few else wheres[:3]:
-                    out = exponent < least or where.startswith("1e4")
-                    units = (-10, -6, 0, 6, 10) if whole and not few else (0,)
-                    units = (-6, 0, 6) if not whole and where == "100 sd" else units
-                    for unit in units:
-                        label = f"{name}, 1e{exponent}, units 1e{unit}"
-                        scaled, noise = 10.0**unit * w, 10.0 ** (exponent + 2 * unit)
-                        # 1e4 sd beside so little noise, x − μ is rounded before anything else.
-                        shift = 0.0 if unit or where.startswith("1e4") else 10.0
-                        yield point(scaled, noise, where, label, dtype, out or abs(unit) > 6, shift)
-                lost = exponent < least
-                if not few or size < 1000:
-                    yield trained(w, 10.0**exponent, "drawn", f"{name}, 1e{exponent}", dtype, lost)
+    if not whole:
+        for name in ("generic", "two columns alike"):
+            for exponent in (least - 2, least, -3, 0, 8):
+                yield from _scaled(name, (60, 4), exponent, wheres, (-6, 0, 6), dtype)
+        return
+    for name in ("generic", "columns scaled"):
+        yield from _scaled(name, (2000, 50), least, wheres[:3], (0,), dtype)
+        for exponent in (least, -3):
+            yield from _scaled(name, (784, 10), exponent, wheres[:3], (0,), dtype)
+    for name in ("generic", "two columns alike", "of rank one", "columns scaled"):
+        for exponent in (least - 2, least, 0):
+            yield from _scaled(name, (200, 5), exponent, wheres, (-6, 0, 6), dtype)
+    for name in kinds(50, 2):
+        for exponent in (least - 2, least, -3, 0, 8):
+            yield from _scaled(name, (50, 2), exponent, wheres, (-10, -6, 0, 6, 10), dtype)
+
+
+def _scaled(
+    name: str,
+    shape: tuple[int, int],
+    exponent: int,
+    wheres: Sequence[str],
+    units: Sequence[int],
+    dtype: torch.dtype,
+) -> Iterator[Point]:
+    """One kind of loadings and noise with data everywhere, and in other units 100 sd out.
+
+    With a mean where there are no other units: there data and mean round differently.
+    """
+    w = kinds(*shape)[name]
+    beyond = exponent < LEAST[dtype]
+    for where in wheres:
+        out = beyond or where.startswith("1e4")
+        for unit in units if where == "100 sd" else (0,):
+            label = f"{name}, 1e{exponent}, units 1e{unit}"
+            noise = 10.0 ** (exponent + 2 * unit)
+            shift = 0.0 if unit else 10.0
+            scaled = 10.0**unit * w
+            yield point(scaled, noise, where, label, dtype, out or abs(unit) > 6, shift)
+    if shape[0] < 1000:
+        yield trained(w, 10.0**exponent, "drawn", f"{name}, 1e{exponent}", dtype, beyond)

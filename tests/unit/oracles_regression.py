@@ -6,7 +6,8 @@ deviations out, in units of any size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 import mpmath
 import torch
@@ -137,23 +138,45 @@ def point(
 def points(whole: bool) -> Iterator[Point]:
     """A sample of every kind of point, or the whole grid."""
     shapes = (0.01, 0.5, 2.0, 15.9, 16.1, 100.1, 12345.678, 1e6 + 0.3, 1e8)
-    if not whole:
-        shapes = (0.5, 100.1, 1e8)
+    few = (0.5, 100.1, 1e8)
     for dtype in (WIDE, SINGLE):
         least = LEAST[dtype]
-        for size, dim in ((5, 3), (200, 5), (2000, 50)) if whole else ((5, 3), (40, 4)):
-            large = size > 1000
-            names = ("generic", "two columns alike", "columns scaled")
-            for name in names if whole and not large else names[:1]:
-                inputs = kinds(size, dim)[name]
-                for shape in (100.1, 1e8) if large else shapes:
-                    rates = {1.0, shape, 1e8} if large else {1e-14, 1e-6, 1.0, shape, 1e8, 1e14}
-                    for rate in sorted(rates if whole else {1e-14, shape}):
-                        for exponent in (least - 2, least, 0, 8) if whole else (least, 0):
-                            for far in (1.0, 100.0, 1e4) if whole and not large else (100.0,):
-                                tau = 10.0 ** (-exponent / 2)
-                                prior = {"prior_scale": tau, "shape": shape, "rate": rate}
-                                beyond = exponent < least or far > 100.0
-                                label = f"{name}, a = {shape:g}, b = {rate:g}, tau = {tau:.0e}"
-                                label += f", {far:g} sd"
-                                yield point(inputs, prior, far, label, dtype, beyond)
+        if not whole:
+            for size, dim in ((5, 3), (40, 4)):
+                for shape in few:
+                    rates = sorted({1e-14, shape})
+                    yield from _priors(
+                        "generic", (size, dim), shape, rates, (least, 0), (100.0,), dtype
+                    )
+            continue
+        for shape in (100.1, 1e8):
+            rates = (1.0, shape)
+            yield from _priors("generic", (2000, 50), shape, rates, (least, 0), (100.0,), dtype)
+        exponents = (least - 2, least, 0, 8)
+        for name in ("generic", "columns scaled"):
+            for shape in few:
+                rates = (1e-14, shape)
+                yield from _priors(name, (200, 5), shape, rates, exponents, (100.0, 1e4), dtype)
+        for name in ("generic", "two columns alike", "columns scaled"):
+            for shape in shapes if name == "generic" else few:
+                rates = sorted({1e-14, 1.0, shape, 1e14})
+                yield from _priors(name, (5, 3), shape, rates, exponents, (1.0, 100.0, 1e4), dtype)
+
+
+def _priors(
+    name: str,
+    size: tuple[int, int],
+    shape: float,
+    rates: Sequence[float],
+    exponents: Sequence[int],
+    fars: Sequence[float],
+    dtype: torch.dtype,
+) -> Iterator[Point]:
+    """Inputs of one kind with one shape: every rate, 1/τ² and distance of the data."""
+    inputs = kinds(*size)[name]
+    for rate, exponent, far in itertools.product(rates, exponents, fars):
+        tau = 10.0 ** (-exponent / 2)
+        prior = {"prior_scale": tau, "shape": shape, "rate": rate}
+        beyond = exponent < LEAST[dtype] or far > 100.0
+        label = f"{name}, a = {shape:g}, b = {rate:g}, tau = {tau:.0e}, {far:g} sd"
+        yield point(inputs, prior, far, label, dtype, beyond)

@@ -118,9 +118,8 @@ class HMM(TractableModel):
             before, _ = self._forward(factors)
             log_conditional = self._log_emitted(before, factors, emission)
         else:
-            before = self._forward_extended(factors)[0]
-            after = self._backward_extended(factors)
-            weights = before.times(after)
+            ahead, _ = self._forward_extended(factors)
+            weights = ahead.times(self._backward_extended(factors))
             emitted_extended = weights.times(_Extended.of(emission)).sum(dim=2)
             log_conditional = emitted_extended.log_ratio(weights.sum(dim=2))
         return log_conditional.T.to(self.emission)

@@ -12,7 +12,7 @@ from mpt_lml import grids
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.vae import LatentVariableModel
-from mpt_lml.numerics import chunks
+from mpt_lml.numerics import chunks, double
 from mpt_lml.spec import require, require_binary, require_entries
 
 _CACHE_BYTES = 2**24  # larger chunks leave the cache, and the kernel clears pages all the time
@@ -62,7 +62,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         """ω_g(x_R), the probability of every node given x_R, (P, N, G); the prior's for empty R."""
         self.require_data(x)
         require(locals(), "bool observed P D", D=self.num_features)
-        rows = [self._log_weights(x, row).softmax(dim=-1).to(x) for row in observed]
+        rows = [weights.softmax(dim=-1).to(x) for weights in self._log_weights(x, observed)]
         return _numbers(torch.stack(rows))
 
     def adaptive_log_marginal(
@@ -88,18 +88,25 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         require(vars(self) | {"x": x}, "loadings D K, x N D")
         require_binary(x)
 
-    def _log_weights(self, x: Tensor, observed: Tensor) -> Tensor:
-        return grids.log_weights(self.grid, self.loadings, self.offset, x, observed)
+    def _log_weights(
+        self, x: Tensor, observed: Bool[Tensor, "P D"]
+    ) -> Iterator[Float[Tensor, "N G"]]:
+        """``grids.log_weights`` of one set after the other."""
+        model = self.grid, self.loadings, self.offset
+        # One set asks for its own coordinates only, two for as many as all that there are.
+        normalizers = grids.log_normalizers(*model) if len(observed) > 1 else None
+        for row in observed:
+            yield grids.log_weights(*model, x, row, normalizers)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        rows = [self._log_weights(x, row).logsumexp(dim=-1).to(x) for row in observed]
+        rows = [weights.logsumexp(dim=-1).to(x) for weights in self._log_weights(x, observed)]
         return _numbers(torch.stack(rows))
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        logits, values = self._decoded(self.grid.nodes), []
-        for row in mask:
+        logits = self._decoded(self.grid.nodes)
+        values = []
+        for row, weights in zip(mask, self._log_weights(x, ~mask), strict=True):
             hidden = row.nonzero().flatten()
-            weights = self._log_weights(x, ~row)
             mixed = grids.log_mixture(weights, logits[:, hidden], x[:, hidden])
             values.append(torch.zeros_like(x).index_copy(1, hidden, mixed))
         return _numbers(torch.stack(values))
@@ -160,15 +167,16 @@ class GridConditional(TractableModel):
         nodes, each = self.grid.nodes.to(x), x.element_size() * len(self.grid) * self.num_features
         for rows in chunks(len(x), 2 * each, _CACHE_BYTES):  # it makes about four such arrays
             factors = self.model.log_table(x[rows], nodes)
-            remedy = "Look at what the decoder answers at the grid's nodes."
-            require_entries("log p(x_d | z_g)", factors, ~factors.isfinite(), "finite", remedy)
+            if not factors.detach().sum().isfinite():  # one pass, where all is well
+                remedy = "Look at what the decoder answers at the grid's nodes."
+                require_entries("log p(x_d | z_g)", factors, ~factors.isfinite(), "finite", remedy)
             yield factors
 
     def _log_weights(self, factors: Float[Tensor, "G N D"], observed: Tensor) -> Tensor:
         """In double precision, as in ``grids.log_weights`` and for its reason."""
         # einsum would copy the factors
-        seen = (factors.double() @ observed.double().mT).permute(2, 1, 0)
-        return seen + self.grid.log_weights.double()
+        seen = (double(factors) @ double(observed).mT).permute(2, 1, 0)
+        return seen + double(self.grid.log_weights)
 
 
 def _numbers(values: Tensor) -> Tensor:
