@@ -81,6 +81,9 @@ def parameters(num_features: int) -> Iterator[tuple[str, Grid, Tensor, Tensor]]:
     one = normal(num_features, 1, seed=1)
     few = torch.tensor([-20.0, -50.0, -90.0, -150.0], dtype=torch.float64)
     yield "never ones", line, one, 10 * few.repeat(num_features)[:num_features]
+    # The last numbers before zero in single and in double precision, of which few digits are left.
+    edge = torch.tensor([-100.0, -740.0], dtype=torch.float64)
+    yield "nearly underflowing", line, 1e-3 * one, edge.repeat(num_features)[:num_features]
     yield "rare ones", line, one, few.repeat(num_features)[:num_features]
     yield "certain in either way", line, 30 * one.sign(), 50 * steps
     signs = 1.0 - 2.0 * (torch.arange(num_features) % 2)[:, None].double()
