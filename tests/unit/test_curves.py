@@ -7,7 +7,7 @@ import pytest
 import torch
 from models import generator, random_ppca, random_table
 
-from mpt_lml import curves, estimators, masks
+from mpt_lml import PPCA, curves, estimators, masks
 from mpt_lml.models.base import TractableModel
 from mpt_lml.results import MaskCurve, trapezoid_weights
 
@@ -121,3 +121,17 @@ def test_trapezoid_is_exact_for_a_straight_line_and_says_which_rule() -> None:
 def test_area_outside_the_grid_is_constant() -> None:
     curve = MaskCurve(torch.tensor([3]), torch.tensor([-2.0]), torch.zeros(1), 8)
     assert curve.area() == pytest.approx(-16.0)
+
+
+def test_marginals_too_large_for_their_differences_are_refused() -> None:
+    model = PPCA(torch.ones(4, 1), torch.tensor(0.1))
+    near = torch.tensor([[1.0, -1.0, 2.0, 0.5]])
+    difference = curves.subset_curve(model, near).score - curves.exact_curve(model, near).score
+    assert difference.abs().max() < 1e-5
+    with pytest.raises(ValueError, match="nats of rounding in their differences. Use exact_curve"):
+        curves.subset_curve(model, 1e4 * near)
+    wide = PPCA(model.loadings.double(), model.noise_variance.double())
+    far = 1e4 * near.double()
+    assert torch.allclose(
+        curves.subset_curve(wide, far).score, curves.exact_curve(wide, far).score, rtol=1e-9
+    )
