@@ -115,7 +115,9 @@ def _reading_rate(found: mpt_score.SentenceCurves) -> list[str]:
     """Where one rate reads the area, if the curve tells: nothing for one text or a one-sided curve.
 
     A curve of few texts zigzags through its mean height, and :meth:`mean_rate` is the first of
-    its crossings. So the rate is given only where all of them lie within its error.
+    its crossings. The rate is given where the last crossing is at most one standard error above the
+    first. A zigzag can also widen that error, which is a jackknife over texts. Then the rate is
+    given although the curve crosses more than once, and its wide error says how little it tells.
     """
     try:
         first = found.mean_rate()
@@ -125,8 +127,10 @@ def _reading_rate(found: mpt_score.SentenceCurves) -> list[str]:
     # The last crossing is the first one from the right.
     last = 100 - crossover(found.score.flip(0), 100 - percent.flip(0)).item()
     if last - first > first.standard_error:
-        where = f"{first:.1f} to {last:.1f} %"
-        return [f"the rate that reads it: not told, the curve crosses its mean from {where}"]
+        return [
+            "the rate that reads it: unclear: the curve crosses its mean height more than once, "
+            f"between {first:.1f} and {last:.1f} %"
+        ]
     return [f"the rate that reads it: {first}"]
 
 

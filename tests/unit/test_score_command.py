@@ -136,7 +136,9 @@ def test_the_rate_that_reads_a_curve_is_said_where_the_curve_tells_it() -> None:
     # Down through the mean height, -3, at 30 %, up again at 50 %, and down at last before 70 %.
     zigzag = [-1.0, -4.0, -2.0, -4.0, -4.0]
     said = summary_of(zigzag, [v - 0.1 for v in zigzag])
-    assert "not told, the curve crosses its mean from 23.3 to 60.0 %" in said
+    assert (
+        "unclear: the curve crosses its mean height more than once, between 23.3 and 60.0 %" in said
+    )
     assert "the rate that reads it" not in summary_of([-3.0] * 5, [-3.0] * 5)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -70,6 +72,37 @@ def test_random_rates_begin_at_a_thousandth(
     grid = 1e-3 + 0.999 * torch.arange(8).double() / 8
     assert abs(error["random t, coins"] + area - everything / 1e-3) < 1e-4
     assert abs(error["shifted grid of t, coins"] + area - (everything / grid).mean()) < 1e-4
+
+
+def test_mean_squares_at_random_rates_are_those_of_many_draws(
+    family: ConditionalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Rates from 0.2 on have light tails, so that draws tell their mean square.
+    monkeypatch.setattr(scoring, "SMALLEST_RATE", 0.2)
+    drawn = found(family, 8)
+    for name, expected in scoring.exact_squares(scoring.table(family, X, 16), 8).items():
+        square = drawn[name].square()
+        assert abs(square.mean() - expected) < 5 * square.std() / REPEATS**0.5, name
+        assert square.std() / REPEATS**0.5 < 0.02 * expected, name
+
+
+def test_mean_square_at_random_rates_by_a_fine_grid_of_rates(family: ConditionalModel) -> None:
+    values = scoring.table(family, X, 16)
+    size, total = subsets(4).sum(dim=1), values.sum(dim=1)
+    # Midpoints of equal steps in ln t; the mean over t weighs each with t.
+    steps = 100_000
+    t = (math.log(1e-3) * (torch.arange(steps).double() + 0.5) / steps).exp()[:, None]
+    weight = t[:, 0] / t.sum()
+    chance = t**size * (1 - t) ** (4 - size)
+    mean, square = ((weight @ (chance * (total / t) ** n).sum(dim=1)) for n in (1, 2))
+    area = scores.mean_by_size(total / size, size, 4)[1:].sum()
+    expected = (square - mean**2) / 8 + (mean - area) ** 2
+    assert abs(scoring.exact_squares(values, 8)["random t, coins"] / expected - 1) < 1e-6
+
+
+def test_a_grid_of_one_rate_is_a_random_rate(family: ConditionalModel) -> None:
+    random, grid = scoring.exact_squares(scoring.table(family, X, 16), 1).values()
+    assert abs(grid / random - 1) < 1e-12
 
 
 def test_complete_orders_of_one_joint_are_exact() -> None:

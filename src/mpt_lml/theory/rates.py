@@ -94,7 +94,8 @@ def chain_crossover(gap_entropy: Float[Tensor, " G"]) -> float:
     """ρ* of a stationary Markov chain of infinite length, at least 1/2 (ours).
 
     The maximum over q of (1 − q) Σ_g δ_g q^g, δ_g = h(g+1) − h(g), for h(g) = ``gap_entropy`` (G,) in
-    nats, g = 1..G. Raises ``ValueError`` for what is no chain's, has δ_1 = 0 or is too short.
+    nats, g = 1..G. Where δ_1 = 0 the curve of infinite length is flat, and nothing crosses. Raises
+    ``ValueError`` there, for what is no chain's and for what is too short.
 
     >>> logarithm = torch.arange(1.0, 200.0, dtype=torch.float64).log()
     >>> round(chain_crossover(logarithm), 6)
@@ -106,7 +107,8 @@ def chain_crossover(gap_entropy: Float[Tensor, " G"]) -> float:
     step = h.diff()
     if step[0] <= slack:
         raise ValueError(
-            "no crossover: gap_entropy: gaps of 1 and 2 have one entropy, all rates one score."
+            "no crossover: gap_entropy begins with two equal values, so that the curve of a long "
+            "chain is flat. Give a chain in which two steps are less certain than one."
         )
     order, low, high = torch.arange(2, len(gap_entropy)).to(step), 0.5, 1.0
     while high - low > 1e-15:
