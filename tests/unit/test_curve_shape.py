@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from scipy.optimize import linprog
 
 from mpt_experiments.paper import area
 from mpt_lml import PPCA, curves, objectives
@@ -62,7 +63,31 @@ def test_a_curve_that_falls_ever_faster_is_no_decay() -> None:
     assert area.exponential_residual(decay, decaying=True) < 5e-3
     mirrored = -0.3 - 0.5 * (20 * (rate - 1)).exp()
     assert area.exponential_residual(mirrored) < 5e-3  # an exponential, but one that grows
-    assert area.exponential_residual(mirrored, decaying=True) > 0.5
+    assert area.exponential_residual(mirrored, decaying=True) > 0.3
+
+
+def test_the_nearest_fit_is_that_of_a_linear_program() -> None:
+    """Minimize t subject to |values − a − b column| ≤ t."""
+    values = torch.randn(30, generator=generator(3), **f64)
+    columns = torch.randn(3, 30, generator=generator(4), **f64).exp()
+    found = area.smallest_largest_error(values, columns)
+    for column, share in zip(columns, found, strict=True):
+        one = torch.ones_like(column)
+        above = torch.stack([one, column, -one], dim=1)
+        below = torch.stack([-one, -column, -one], dim=1)
+        program = linprog(
+            [0.0, 0.0, 1.0],
+            A_ub=torch.cat([above, below]).numpy(),
+            b_ub=torch.cat([values, -values]).numpy(),
+            bounds=(None, None),
+        )
+        assert share == pytest.approx(program.fun / (values.max() - values.min()).item(), rel=1e-6)
+
+
+def test_no_curve_is_farther_from_an_exponential_than_from_a_constant() -> None:
+    for seed in range(5):
+        curve = torch.randn(50, generator=generator(seed), **f64)
+        assert area.exponential_residual(curve, decaying=True) <= 0.5 + 1e-12
 
 
 def test_the_shape_of_a_curve_has_no_height_and_no_scale() -> None:

@@ -157,20 +157,44 @@ def exponential_residual(
 ) -> Float[Tensor, ""]:
     """How far the nearest exponential a + b exp(c M/D) stays from a curve, as a share of its range.
 
-    For each of 400 constants c from −100 to 100 (the smallest are nearly straight lines) a and b are
-    fitted by least squares. The smallest of their largest residuals counts, for the curve S(M) or
-    for the predictive probability exp S(M), whichever is nearer to an exponential. With ``decaying``
-    only negative c count: a curve that falls steeply at first and then levels off.
+    *Nearest* is the one whose largest error over M is smallest: a, b and one of 400 constants c from
+    −100 to 100 (the smallest are nearly straight lines) are chosen for that. It counts for the curve
+    S(M) or for the predictive probability exp S(M), whichever is nearer to an exponential. With
+    ``decaying`` only negative c count: a curve that falls steeply at first and then levels off.
+    A constant alone, b = 0, misses by half of the range, so no residual is larger than 0.5.
     """
     rate = torch.arange(1, len(score) + 1, dtype=score.dtype) / len(score)
     power = torch.linspace(-100, 100, 400, dtype=score.dtype)[:, None]
     if decaying:
         power = power[power[:, 0] < 0]
     column = (power * (rate - (power > 0).to(rate))).exp()  # at most 1
-    column = (column - column.mean(dim=1, keepdim=True)) / column.std(dim=1, keepdim=True)
-    nearest = []
-    for values in (score, score.exp()):
-        fitted = values.mean() + (column @ values / (len(rate) - 1))[:, None] * column
-        largest = (values - fitted).abs().amax(dim=1).min()
-        nearest.append(largest / (values.max() - values.min()))
+    nearest = [smallest_largest_error(values, column).min() for values in (score, score.exp())]
     return torch.stack(nearest).min()
+
+
+def smallest_largest_error(
+    values: Float[Tensor, " D"], column: Float[Tensor, "C D"]
+) -> Float[Tensor, " C"]:
+    """For each ``column``: min over a, b of max |values − a − b column|, as a share of the range.
+
+    For a given b the best a is the middle of what is left, so that the largest error is half of the
+    range of values − b column. That is convex in b: a ternary search finds the best b.
+    """
+    values = (values - values.min()) / (values.max() - values.min())
+    lowest, highest = column.amin(dim=1, keepdim=True), column.amax(dim=1, keepdim=True)
+    column = (column - lowest) / (highest - lowest)
+
+    def largest_error(slope: Float[Tensor, "C 1"]) -> Float[Tensor, "C 1"]:
+        left = values - slope * column
+        return (left.amax(dim=1, keepdim=True) - left.amin(dim=1, keepdim=True)) / 2
+
+    # Between the smallest and the largest entry of a column the values differ by at most 1, and what
+    # is left of the best fit also: so |b| is at most 2.
+    low, high = torch.full_like(lowest, -2.0), torch.full_like(lowest, 2.0)
+    for _ in range(60):  # each step leaves two thirds of the interval
+        first = low + (high - low) / 3
+        second = high - (high - low) / 3
+        left_is_better = largest_error(first) < largest_error(second)
+        low = torch.where(left_is_better, low, first)
+        high = torch.where(left_is_better, second, high)
+    return largest_error((low + high) / 2)[:, 0]
