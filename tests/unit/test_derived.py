@@ -1,5 +1,7 @@
 """Shares of the way to direct training, and what else is read off recorded runs."""
 
+import math
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ import mpt_experiments
 from mpt_experiments.bench import Bench, Outcome, seeded
 from mpt_experiments.findings import derived
 from mpt_experiments.paper.deep_vae import Figure3Lower, elbo
+from mpt_lml import BernoulliPCA
 
 f64 = {"dtype": torch.float64}
 
@@ -32,6 +35,26 @@ def test_the_linear_vae_is_measured_against_training_on_log_p() -> None:
     # Of the recorded losses the second half, and each against the LML of the same epoch.
     assert found["fig-3-upper/estimation"].measured == -3.0
     assert found["grid-4-by-4/published"].measured == 1.5
+
+
+def test_a_model_without_z_is_the_best_without_loadings() -> None:
+    x = (torch.rand(50, 6, generator=seeded(1), **f64) > torch.linspace(0.2, 0.8, 6)).double()
+    x[:, 0] = 1.0  # a pixel that never changes costs nothing
+    offset = torch.zeros(6, **f64)
+    offset[0], offset[1:] = 40.0, x[:, 1:].mean(dim=0).logit()
+    flat = BernoulliPCA(torch.zeros(6, 2, **f64), offset)
+    best = flat.log_marginal(x).mean().item()
+    assert derived.independent_pixels(x) == pytest.approx(best, abs=1e-9)
+
+
+def test_the_share_of_a_model_without_z() -> None:
+    half = torch.tensor([[0.0], [1.0]], **f64)  # one coin: −ln 2
+    published, direct = f"track/mnist/{derived.PUBLISHED}", f"track/mnist/{derived.MARGINAL}"
+    arrays = {published: track([-2.0], [-1.0]), direct: track([-2 * math.log(2)], [0.0], [1.0])}
+    found = derived.without_z(arrays, {"mnist": half, "fashion_mnist": half.repeat(1, 3)})
+    assert found["direct-share/without-z"].measured == pytest.approx(0.5)
+    assert found["without-z/mnist"].measured == pytest.approx(-math.log(2))
+    assert found["without-z/fashion-mnist"].measured == pytest.approx(-3 * math.log(2))
 
 
 def test_the_deep_vae_is_measured_against_the_elbo() -> None:
