@@ -211,7 +211,7 @@ def load(
     ``mask`` is True; without one it must not read ``ids`` there, which is tested once. ``identity``
     names it where results are kept.
 
-    Raises ``OSError`` and ``ValueError`` as :func:`mpt_score.networks.load_network`, ``TypeError`` for
+    Raises ``OSError`` and ``ValueError`` as ``networks.load_network``, ``TypeError`` for
     anything else and for a network without a masked-LM head.
 
     >>> load(networks.small_bert_folder()).max_length
