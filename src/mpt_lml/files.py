@@ -74,7 +74,8 @@ def require_writable(folder: str | Path) -> Path:
             return folder
     except OSError as error:
         said = f"cannot write to the output folder {folder}: {error.strerror}"
-        raise PermissionError(f"{said}. Name another one with --out DIR.") from error
+        hint = "Name another one (of a command: with --out)."
+        raise PermissionError(f"{said}. {hint}") from error
 
 
 def require_target(path: Path) -> None:
@@ -201,6 +202,11 @@ def plain(name: str, value: Any) -> Any:
         fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
         return {"type": type(value).__qualname__, **plain(name, fields)}
     if isinstance(value, type) or inspect.isroutine(value):
+        if "<" in value.__qualname__:  # <lambda>, <locals>: several have the same name
+            raise TypeError(
+                f"{name} must be told apart by a name, got {value.__qualname__}: define it at the top of "
+                "a module, or give its parameters as numbers and texts."
+            )
         return f"{value.__module__}.{value.__qualname__}"
     if re.search(r" at 0x[0-9a-fA-F]+", text := str(value)):
         raise TypeError(

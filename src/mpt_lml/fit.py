@@ -17,7 +17,7 @@ from mpt_lml.files import (
     CheckpointMismatchError,
     digest,
     load_tensors,
-    require_writable,
+    require_target,
     save_tensors,
     surroundings,
 )
@@ -80,8 +80,9 @@ def maximize(
     require(locals(), "parameters Mapping, objective Callable, num_epochs 1.., track? Mapping")
     require(locals(), f"learning_rate (0,inf), track_every 1.., snapshots* 0..{num_epochs}, {_RUN}")
     require({"track": (track or {}).values()}, "track* Callable")
-    spec = ", ".join(f"{name} B ..." for name in parameters) or "parameters B"
-    require(parameters or locals(), spec, finite=False)
+    if "objective" in (track or {}):
+        raise ValueError("track must not name 'objective', which is recorded anyway: rename it.")
+    _require_parameters(parameters)
     own = {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
     first, track = next(iter(own.values())), track or {}
     empty = torch.full((num_epochs + 1, len(first)), torch.nan, dtype=first.dtype)
@@ -155,7 +156,8 @@ def descend(
     require({"schedules": schedules or [None]}, "schedules* LRScheduler")
     if watched and watch is None:
         raise ValueError(f"watched = {watched} needs a function watch().")
-    weights = [weight for weight in network.parameters() if weight.requires_grad]
+    weights = {name: each for name, each in network.named_parameters() if each.requires_grad}
+    _require_own_weights(schedules, network)
     losses = torch.full((num_steps,), torch.nan)
     own = network.state_dict(keep_vars=True)
     optimizers = [schedule.optimizer for schedule in schedules]
@@ -168,16 +170,58 @@ def descend(
         _require_finite("loss", value.detach()[None], step)
         network.zero_grad()
         value.backward()
+        _require_gradients(weights, step)
         if max_norm is not None:
-            nn.utils.clip_grad_norm_(weights, max_norm)
+            nn.utils.clip_grad_norm_(weights.values(), max_norm)
         losses[step] = value.detach()
 
     def look(step: int) -> None:
         if watch is not None and step in watched:
-            state.kept[f"{step}"] = watch()
+            value = watch()
+            if not isinstance(value, Tensor):
+                raise TypeError(f"watch() must return a tensor, got {value!r}.")
+            state.kept[f"{step}"] = value
 
     state.run(num_steps, gradient, look, progress, label, schedules, watched)
     return losses, [state.kept[f"{step}"] for step in sorted(watched)]
+
+
+def _require_parameters(parameters: Parameters) -> None:
+    """Check that parameters are tensors (B, ...) of one dtype, whatever texts name them."""
+    if not parameters:
+        raise ValueError("parameters must be at least one tensor, by name, got none.")
+    first = next(iter(parameters.values()))
+    for name, value in parameters.items():
+        if not isinstance(name, str):
+            raise TypeError(f"parameters must be named by texts, got the name {name!r}.")
+        try:
+            require({"first": first, "value": value}, "first B ..., value B ...", finite=False)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"parameters[{name!r}]: {error}") from None
+
+
+def _require_own_weights(schedules: Sequence[Schedule], network: nn.Module) -> None:
+    """Check that the optimizers move nothing but weights of ``network``, which a file holds."""
+    own = {id(weight) for weight in network.parameters()}
+    for number, schedule in enumerate(schedules):
+        moved = [each for group in schedule.optimizer.param_groups for each in group["params"]]
+        foreign = [each for each in moved if id(each) not in own]
+        if foreign:
+            raise ValueError(
+                f"schedules[{number}] must be of an optimizer of network.parameters(), but "
+                f"{len(foreign)} of its {len(moved)} weights are not of this network."
+            )
+
+
+def _require_gradients(weights: Mapping[str, Tensor], step: int) -> None:
+    """Check after a backward pass that the loss has reached the weights, with finite gradients."""
+    slopes = {name: each.grad for name, each in weights.items() if each.grad is not None}
+    if not slopes:
+        raise ValueError("loss(step) must depend on weights of network that require a gradient.")
+    for name, slope in slopes.items():
+        if not slope.isfinite().all():
+            bad = slope[~slope.isfinite()][:1]
+            _require_finite(f"gradient of {name}", bad, step)
 
 
 def _require_finite(what: str, value: Tensor, epoch: int) -> None:
@@ -237,6 +281,8 @@ class _State:
         try:
             self.see(look)
             for _ in progress(range(self.done, num_steps), label):
+                if self.done == num_steps:
+                    break
                 # Nothing is updated yet: with the generators put back, a failed step never began.
                 before = [generator.get_state() for generator in self.generators]
                 try:
@@ -256,6 +302,11 @@ class _State:
         finally:
             if whole:
                 self.save()
+        if self.done < num_steps:
+            raise ValueError(
+                f"progress must pass on every {label} that it is given, but it ended after "
+                f"{self.done} of {num_steps}."
+            )
 
     @torch.no_grad()
     def see(self, look: Callable[[int], None]) -> None:
@@ -284,9 +335,14 @@ class _State:
         path = self.checkpoint.path
         self.checkpoint = replace(self.checkpoint, settings=self.identity(self.checkpoint.settings))
         self.first = self.hashes()
-        require_writable(path.parent)
+        require_target(path)
         if not path.exists():
             return
+        if not path.is_file():
+            raise ValueError(
+                f"the checkpoint {path} must be a file that can be read again, and is a device or a "
+                "pipe: name another one."
+            )
         stored = load_tensors(path, self.checkpoint.settings)
         self.require_beginning(stored, path)
         self.done, self.seen = stored["counts"].tolist()
@@ -320,17 +376,21 @@ class _State:
                     schedule.step()
 
     def identity(self, settings: Mapping[Any, Any]) -> dict[str, Any]:
-        """What a file has to be of, but for what the run began with."""
+        """What a file has to be of, but for what the run began with.
+
+        A setting of the user's that is named as one of ours stands beside it.
+        """
         device = next(iter(self.parameters.values())).device.type
-        return {
+        own = {
             **surroundings(device),
-            **settings,
             **self.settings,
             "streams": len(self.generators),
             "rows": [*self.rows],
             "shapes": {name: value.shape for name, value in self.parameters.items()},
             "dtypes": {name: value.dtype for name, value in self.parameters.items()},
         }
+        users = {f"settings[{k!r}]" if k in own else k: value for k, value in settings.items()}
+        return users | own
 
     def hashes(self) -> dict[str, Tensor]:
         """Hashes of the parameters and of the generators' states, as they are now."""
