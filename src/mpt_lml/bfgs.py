@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml.numerics import differentiable
-from mpt_lml.spec import require, require_answer, require_finite
+from mpt_lml.spec import require, require_answer, require_finite, require_slope
 
 __all__ = ["climb"]
 
@@ -30,7 +30,9 @@ def climb(
         point = flat.detach().requires_grad_()
         value = objective(point.unflatten(1, start.shape[1:]))
         require_answer("objective(start)", value, point.shape[:1])
-        return value.detach(), torch.autograd.grad(value.sum(), point)[0]
+        (slope,) = torch.autograd.grad(value.sum(), point, allow_unused=True)
+        require_slope("objective(start)", slope)
+        return value.detach(), slope
 
     require(locals(), "start B N ..., objective Callable, max_steps 1..")
     x = start.detach().flatten(1)

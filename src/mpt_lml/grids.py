@@ -22,12 +22,14 @@ from mpt_lml.spec import (
     require_dtype,
     require_enumerable,
     require_finite,
+    require_slope,
 )
 
 __all__ = ["Grid", "find_modes", "gauss_hermite", "trapezoid"]
 
 MAX_LATENT_DIM = 3  # 20 nodes an axis are 160,000 at K = 4
 _MASS_TOLERANCE = 1e-3
+_WIDEST_SPACING = 2.5  # of adaptive nodes: the rule is off by 2 exp(−2π²/2.5²) = 0.085 of the mass
 _MAX_GAUSS_HERMITE = 370  # the outer weight is 3e-308; beyond, NumPy's are NaN
 
 _LogJoint = Callable[[Float[Tensor, "*S N K"]], Float[Tensor, "*S N"]]
@@ -200,10 +202,17 @@ def log_integral(
 
     Nodes z = mode + L ξ with L Lᵀ the inverse of the negative Hessian at the mode, which is searched
     from ``start``, and ξ equally spaced on [−extent, extent]^K: the trapezoidal rule. It warns where
-    posterior mass lies at the edge of a grid, and raises ``RuntimeError`` where no mode is found.
+    posterior mass lies at the edge of a grid, and raises ``RuntimeError`` where no mode is found,
+    and ``ValueError`` for nodes so far apart that a normal posterior is off by a tenth of a nat.
     """
     latent_dim = start.shape[-1]
     _require_axes(latent_dim, nodes_per_axis)
+    spacing = 2 * extent / (nodes_per_axis - 1)
+    if spacing > _WIDEST_SPACING * (1 + 1e-9):
+        raise ValueError(
+            f"nodes_per_axis = {nodes_per_axis} on extent = {extent:g} lie {spacing:.3g} posterior "
+            f"standard deviations apart, more than {_WIDEST_SPACING:g}: raise nodes_per_axis with extent."
+        )
     mode, precision = find_modes(log_joint, start)
     axis = torch.linspace(-extent, extent, nodes_per_axis, dtype=mode.dtype, device=mode.device)
     unit = torch.cartesian_prod(*[axis] * latent_dim).reshape(-1, latent_dim)
@@ -214,7 +223,7 @@ def log_integral(
     lost = values.softmax(dim=0)[edge].sum(dim=0).max().item()
     if lost > _MASS_TOLERANCE:
         _warn(f"the adaptive grid's edge holds {lost:.2g} of a posterior's mass. Raise extent.")
-    log_cell = latent_dim * math.log(2 * extent / (nodes_per_axis - 1))
+    log_cell = latent_dim * math.log(spacing)
     return values.logsumexp(dim=0) + log_cell - factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
 
 
@@ -259,9 +268,12 @@ def _newton(log_joint: _LogJoint, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
         value = log_joint(z)
         require_answer("log_joint(z)", value, z.shape[:1])
         require_finite("log_joint(z)", value)
-        (gradient,) = torch.autograd.grad(value.sum(), z, create_graph=True)
+        (gradient,) = torch.autograd.grad(value.sum(), z, create_graph=True, allow_unused=True)
+        require_slope("log_joint(z)", gradient)
         axes = torch.eye(z.shape[1]).to(z)[:, None].expand(-1, len(z), -1)
-        (rows,) = torch.autograd.grad(gradient, z, axes, is_grads_batched=True)
+        rows = torch.zeros_like(axes)
+        if gradient.requires_grad:  # the gradient of a linear function does not
+            (rows,) = torch.autograd.grad(gradient, z, axes, is_grads_batched=True)
     gradient, hessian = gradient.detach(), rows.transpose(0, 1)
     eigenvalues, vectors = torch.linalg.eigh(-0.5 * (hessian + hessian.mT))
     precision = (vectors * eigenvalues.clamp(min=1.0)[:, None, :]) @ vectors.mT
@@ -288,6 +300,11 @@ def _product(axis: Tensor, log_weights: Tensor, latent_dim: int, name: str) -> G
     nodes = torch.cartesian_prod(*[axis] * latent_dim).reshape(-1, latent_dim)
     total = torch.cartesian_prod(*[log_weights] * latent_dim).reshape(-1, latent_dim).sum(dim=1)
     mass = total.exp().sum().item()
+    if mass == 0.0:
+        raise ValueError(
+            f"the grid {name} sees nothing of a standard normal prior: lower extent, or raise "
+            "nodes_per_axis."
+        )
     if abs(mass - 1.0) > _MASS_TOLERANCE:
         _warn(
             f"the grid {name} sees a mass of {mass:.4f} of a standard normal prior instead of 1; "

@@ -165,6 +165,10 @@ class BernoulliRate(_Rate):
         require_count("num_features", num_features, 1)
         sizes = torch.arange(1, num_features + 1)
         weights = torch.from_numpy(binom.pmf(sizes.numpy(), num_features, float(self.rate)))
+        if not weights.sum() > 0 or weights.isnan().any():
+            raise ValueError(
+                f"rate must be a number that floating point can use, got {self.rate!r}."
+            )
         return weights / weights.sum()
 
 

@@ -71,7 +71,8 @@ def log_probability(
         order = torch.arange(len(some)).repeat_interleave(len(steps))[used]
         mask, which = hidden.unique(dim=0, return_inverse=True)
         values = model.log_conditional(x, mask.to(x.device))[which.to(x.device)]
-        terms = (values * now[:, None].to(values)).sum(dim=-1)
+        # What is shown at another step counts 0, also where its log-probability is −inf.
+        terms = values.where(now[:, None].to(values.device), 0.0).sum(dim=-1)
         total = terms.new_zeros(len(some), x.shape[0])
         parts.append(total.index_add(0, order.to(x.device), terms))
     return torch.cat(parts)
@@ -98,7 +99,8 @@ def exact(model: ConditionalModel, x: Tensor) -> _OverOrders:
 
     ``mean`` = E_σ log p_σ(x) = Σ_M S(x; M); ``variance`` = Var_σ log p_σ(x), 0 for conditionals of
     one joint; ``log_mix`` = log p_mix(x) = log E_σ p_σ(x), at least ``mean``; ``lowest`` and
-    ``highest``: the worst and the best order.
+    ``highest``: the worst and the best order. Where an order has probability 0, ``mean`` and
+    ``lowest`` are −inf, and ``variance`` is NaN: there is none.
 
     Raises ``ValueError`` for D > 18.
 

@@ -132,6 +132,12 @@ def require_answer(name: str, value: Any, shape: Sequence[int], *, slope: bool =
         raise ValueError(f"{name} must depend on its argument, got a constant {value}.")
 
 
+def require_slope(name: str, slope: Tensor | None) -> None:
+    """Check what ``torch.autograd.grad`` has found with ``allow_unused``: a derivative."""
+    if slope is None:
+        raise ValueError(f"{name} must depend on its argument, and does on other tensors only.")
+
+
 def require_dtype(
     name: str, value: object, dtype: torch.dtype | None = None, *, hint: str = ""
 ) -> None:

@@ -53,7 +53,8 @@ def run(options: argparse.Namespace) -> None:
         kept = keep_in(team.folder, about) if team.folder else afresh
         found = mpt_score.images(mae, options.file, run=team.together(kept), **given)
     else:
-        loading = {name: getattr(options, name) or value for name, value in TEXT.items()}
+        given_loading = {name: getattr(options, name) for name in TEXT}
+        loading = TEXT | {k: value for k, value in given_loading.items() if value is not None}
         scorer = mpt_score.load(model, device=device, revision=options.revision, **loading)
         lines, faults = readable(options.file, options.kind, scorer, skip=options.skip)
         work = _work(options, lines, given)

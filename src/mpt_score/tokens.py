@@ -42,6 +42,16 @@ class Tokens:
         low = min(self.ids.min(), self.types.min(), self.lengths.min() - 1)
         if low < 0 or self.lengths.max() > self.ids.shape[1]:
             raise ValueError("ids and types must count from 0, lengths from 1 to L.")
+        behind = torch.arange(self.ids.shape[1]) >= self.lengths.cpu()[:, None]
+        wrong = (self.maskable.cpu() & behind).any(dim=1)
+        if wrong.any():
+            row = int(wrong.long().argmax())
+            raise ValueError(
+                f"maskable[{row}] must be False behind the row's end, lengths[{row}] = "
+                f"{int(self.lengths[row])}: what lies there is padding."
+            )
+        if not self.maskable.any():
+            raise ValueError("maskable must be True somewhere: nothing is there to score.")
 
     def __len__(self) -> int:
         return len(self.ids)

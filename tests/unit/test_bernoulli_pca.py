@@ -11,7 +11,7 @@ import torch
 from cases import TractableModelCase
 from models import generator, random_bernoulli
 
-from mpt_lml import VAE, BernoulliPCA, GridConditional, curves, grids, masks, objectives
+from mpt_lml import VAE, BernoulliPCA, GridConditional, bfgs, curves, grids, masks, objectives
 from mpt_lml.numerics import softplus
 from mpt_lml.spec import require_binary
 
@@ -320,6 +320,26 @@ BAD = {
         r"nodes_per_axis must be in 2\.\.370 .* got 371.* grids\.trapezoid",
     ),
     "empty grid": (lambda: grids.trapezoid(2, 1), ValueError, "nodes_per_axis"),
+    "an adaptive grid too wide for its nodes": (
+        lambda: BernoulliPCA(W).adaptive_log_marginal(X, extent=20.0),
+        ValueError,
+        r"nodes_per_axis = 11 on extent = 20 lie 4 posterior .* raise nodes_per_axis with extent",
+    ),
+    "a grid that sees nothing": (
+        lambda: grids.trapezoid(1, 2, extent=50.0),
+        ValueError,
+        r"the grid 2 on ±50 sees nothing of a standard normal prior: lower extent",
+    ),
+    "a mode of what does not depend on z": (
+        lambda: grids.find_modes(lambda z: W.clone().requires_grad_()[:1].sum(1), X[:1, :2]),
+        ValueError,
+        r"log_joint\(z\) must depend on its argument",
+    ),
+    "a maximum of what does not depend on its argument": (
+        lambda: bfgs.climb(X[:1], lambda w: W.clone().requires_grad_()[:1].sum(1)),
+        ValueError,
+        r"objective\(start\) must depend on its argument",
+    ),
     "no extent": (
         lambda: grids.trapezoid(2, 20, 0.0),
         ValueError,

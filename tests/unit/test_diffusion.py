@@ -6,7 +6,7 @@ import pytest
 import torch
 from models import generator, points, random_ppca, random_table
 
-from mpt_lml import curves, masks, orders
+from mpt_lml import FromFunction, curves, masks, orders
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.tables import ConditionalTable
 from mpt_lml.theory import diffusion
@@ -189,6 +189,25 @@ class TestSample:
             "num_steps must be in >= 1, got 0",
         ),
         (lambda: diffusion.block_elbo(torch.zeros(3), 4), ValueError, r"1\.\.3, got 4"),
+        (
+            lambda: diffusion.step_elbo(torch.zeros(3), lambda t: t + 0.5 * (6.2832 * t).sin(), 4),
+            ValueError,
+            r"schedule must increase with time, but it falls by 0\.25 after time 0\.",
+        ),
+        (
+            lambda: diffusion.speed(lambda t: t.detach(), torch.tensor([0.5])),
+            ValueError,
+            r"schedule\(time\) must depend on its argument",
+        ),
+        (
+            lambda: diffusion.sample(
+                FromFunction(lambda x, mask: torch.full((*x.shape, 3), math.nan), 2),
+                orders.every(2),
+                generator=generator(),
+            ),
+            ValueError,
+            r"model\.log_values must answer log-probabilities.* at step 0 of reveal",
+        ),
         (
             lambda: diffusion.sample(inconsistent(), orders.every(4), generator=None),
             TypeError,

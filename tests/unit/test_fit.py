@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -211,6 +212,25 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(tmp_path: Path) -> 
     assert same(run(checkpoint=checkpoint), run())
 
 
+@pytest.mark.parametrize("name", ["my loadings", "a, b", "bool", "a?", "", "encoder.0"])
+def test_a_parameter_may_have_any_name(name: str, tmp_path: Path) -> None:
+    def trained(name: str, checkpoint: fit.Checkpoint | None) -> torch.Tensor:
+        history = fit.maximize(
+            {name: torch.zeros(2)},
+            lambda parameters, generators: -(parameters[name] - 1).square(),
+            num_epochs=3,
+            learning_rate=0.1,
+            snapshots=(1,),
+            checkpoint=checkpoint,
+        )
+        assert [*history.parameters] == [*history.snapshots[1]] == [name]
+        return history.parameters[name]
+
+    checkpoint = fit.Checkpoint(tmp_path / "run", {})
+    for _ in range(2):
+        assert torch.equal(trained(name, checkpoint), trained("level", None))
+
+
 def test_one_number_a_run_is_a_parameter_too() -> None:
     target = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     history = fit.maximize(
@@ -245,6 +265,58 @@ class TestRefused:
         other = {**SETTINGS, "law": "fixed"}
         with pytest.raises(fit.CheckpointMismatchError, match="law is 'uniform', wanted 'fixed'"):
             run(checkpoint=fit.Checkpoint(path, other))
+
+    def test_a_setting_does_not_hide_one_of_the_training(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.safetensors"
+        names = ("learning_rate", "rows", "streams", "shapes", "dtypes", "precision", "device")
+        settings = dict.fromkeys(names, 5)
+        whole = run(checkpoint=fit.Checkpoint(path, settings))
+        for name in names:
+            with pytest.raises(
+                fit.CheckpointMismatchError, match=rf"its settings\['{name}'\] is 5, wanted 6"
+            ):
+                run(checkpoint=fit.Checkpoint(path, settings | {name: 6}))
+        with pytest.raises(fit.CheckpointMismatchError, match="its learning_rate is 0.05"):
+            run(checkpoint=fit.Checkpoint(path, settings), learning_rate=0.1)
+        assert same(run(checkpoint=fit.Checkpoint(path, settings)), whole)
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"track": {"objective": len}}, ValueError, "track must not name 'objective'"),
+            (
+                {"progress": lambda items, _: []},
+                ValueError,
+                "progress must pass on every epoch .* ended after 0 of 30",
+            ),
+        ],
+    )
+    def test_what_would_answer_silently(self, options: dict, error: type, message: str) -> None:
+        with pytest.raises(error, match=message):
+            run(**options)
+
+    def test_parameters_that_do_not_fit_each_other(self) -> None:
+        shortly = {"num_epochs": 1, "learning_rate": 0.1}
+        for parameters, error, message in (
+            ({}, ValueError, "parameters must be at least one tensor"),
+            ({0: torch.zeros(2)}, TypeError, "parameters must be named by texts, got the name 0"),
+            ({"my w": torch.zeros(2).long()}, TypeError, r"parameters\['my w'\]: .*int64"),
+            (
+                {"a": torch.zeros(2, 3), "b": torch.zeros(3)},
+                ValueError,
+                r"parameters\['b'\]: .*shape \(2, ...\), got \(3,\)",
+            ),
+        ):
+            with pytest.raises(error, match=message):
+                fit.maximize(parameters, lambda p, _: None, **shortly)
+
+    def test_a_checkpoint_that_is_no_file(self, tmp_path: Path) -> None:
+        with pytest.raises(IsADirectoryError, match="is a folder: name a file in it"):
+            run(checkpoint=fit.Checkpoint(tmp_path, SETTINGS))
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        with pytest.raises(ValueError, match="pipe must be a file that can be read again"):
+            run(checkpoint=fit.Checkpoint(pipe, SETTINGS))
 
     def test_a_checkpoint_of_another_training(self, tmp_path: Path) -> None:
         """Under the same settings: what the trainer knows, its user need not write down."""
@@ -281,6 +353,9 @@ class TestRefused:
             TypeError, match=r"settings\['a'\]\[1\] must be .* object at 0x.*address"
         ):
             fit.Checkpoint(tmp_path / "run", {"a": [1, object()]})
+        for nameless in (lambda x: x, stop_before(1)):
+            with pytest.raises(TypeError, match="rule'] must be told apart by a name, got .*<l"):
+                fit.Checkpoint(tmp_path / "run", {"rule": nameless})
         with pytest.raises(ValueError, match="settings has keys that are equal as texts"):
             fit.Checkpoint(tmp_path / "run", {1: "a", "1": "b"})
 
@@ -292,7 +367,7 @@ class TestRefused:
 
     def test_a_folder_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with pytest.raises(PermissionError, match="cannot write"):
+        with pytest.raises(PermissionError, match="cannot write .* Name another one .of a command"):
             run(checkpoint=fit.Checkpoint(tmp_path / "file" / "run.safetensors", SETTINGS))
 
 
@@ -443,3 +518,30 @@ class TestNetworks:
         flat = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), lr=0.1))
         with pytest.raises(FloatingPointError, match="loss is nan at epoch 0"):
             fit.descend(network, lambda _: network.weight.sum() * math.nan, [flat], num_steps=3)
+
+    @pytest.mark.bad_input
+    def test_wrong_calls_say_what_to_do(self, tmp_path: Path) -> None:
+        network, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+
+        def schedule(of: torch.nn.Module) -> torch.optim.lr_scheduler.LRScheduler:
+            sgd = torch.optim.SGD(of.parameters(), lr=0.1)
+            return torch.optim.lr_scheduler.ConstantLR(sgd)
+
+        def good(step: int) -> torch.Tensor:
+            return network.weight.square().sum()
+
+        def kinked(step: int) -> torch.Tensor:
+            return (network.weight * 0).abs().sqrt().sum()
+
+        before = network.weight.detach().clone()
+        kept = fit.Checkpoint(tmp_path / "run", {})
+        watching = {"watch": lambda: 1.5, "watched": [0], "checkpoint": kept}
+        for loss, of, options, error, message in (
+            (kinked, network, {}, FloatingPointError, "gradient of weight is nan at epoch 0"),
+            (lambda _: other.weight.sum(), network, {}, ValueError, "must depend on weights"),
+            (good, other, {}, ValueError, r"schedules\[0\] must be of an optimizer of network"),
+            (good, network, watching, TypeError, r"watch\(\) must return a tensor, got 1.5"),
+        ):
+            with pytest.raises(error, match=message):
+                fit.descend(network, loss, [schedule(of)], num_steps=2, **options)
+            assert torch.equal(network.weight, before)

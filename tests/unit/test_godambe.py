@@ -375,6 +375,19 @@ class TestBestLaw:
             lambda: Godambe.of(FAMILIES["ar1"]).efficiency(0),
             r"masks_per_datum must be in >= 1, got 0",
         ),
+        (
+            lambda: FAMILIES["ar1"].products(torch.ones(6, 6, **f64)),
+            r"forms must have shape \(\.\.\., P, 6, 6\), got \(6, 6\)",
+        ),
+        *(
+            (
+                lambda weight=weight: Godambe.of(FAMILIES["ar1"]).law_efficiency(
+                    torch.full((6,), 1 / 6, **f64), torch.full((6,), weight, **f64)
+                ),
+                "weights must be >= 0, and not all 0",
+            )
+            for weight in (0.0, -1.0)
+        ),
     ],
 )
 def test_wrong_calls_say_what_to_do(call, message: str) -> None:

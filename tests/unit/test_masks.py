@@ -91,6 +91,12 @@ def test_score_divides_by_the_number_of_masked_coordinates() -> None:
 
 
 @pytest.mark.bad_input
+def test_a_rate_too_small_for_floating_point() -> None:
+    with pytest.raises(ValueError, match="rate must be a number that floating point can use"):
+        masks.BernoulliRate(5e-324).probabilities(4)
+
+
+@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("mask", "place"),
     [

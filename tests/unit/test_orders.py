@@ -303,3 +303,17 @@ class TestMixtureBound:
 def test_refuses(call, error, message) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_an_order_with_a_step_of_probability_zero_has_probability_zero() -> None:
+    """And no more than that one: the steps beside it are unchanged."""
+
+    def first_is_never_one(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        values = torch.full((*x.shape, 2), 0.5, **f64)
+        values[:, 0] = torch.tensor([1.0, 0.0], **f64)
+        return values.log()
+
+    model, x = FromFunction(first_is_never_one, 2), torch.tensor([[0, 0], [1, 0]])
+    found = orders.log_probability(model, x, orders.every(2))
+    expected = torch.tensor([math.log(0.5), -math.inf], **f64)
+    torch.testing.assert_close(found, expected.expand(2, 2))

@@ -349,8 +349,24 @@ def test_learning_rate_and_the_excess_of_sgd() -> None:
             "rule must be 'midpoint' or .*'simpson'",
         ),
         (lambda: rates.crossover(torch.ones(5)), r"no crossover.*Widen the rates"),
+        (
+            lambda: rates.crossover(torch.rand(2, 5), height=torch.zeros(3)),
+            r"height must have the shape of score without its last axis, \(2,\), got \(3,\)",
+        ),
+        (
+            lambda: rates.crossover(torch.rand(2, 5), height=torch.zeros(2, 2)),
+            r"height must have the shape of score without its last axis, \(2,\), got \(2, 2\)",
+        ),
     ],
 )
 def test_wrong_calls_say_what_to_do(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_bend_of_random_loadings_is_exact_at_any_noise() -> None:
+    """Far above it v(r) is σ² r/(r − K) to first order in σ², however small that is."""
+    noise, observed = 1e-17, torch.arange(19, 1, -1, **f64)
+    expected = -0.5 * (math.log(2 * math.pi) + 1 + (noise * observed / (observed - 1)).log())
+    found = rates.random_loadings_curve(20, 1, noise)[:18]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)

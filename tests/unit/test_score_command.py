@@ -367,3 +367,9 @@ def test_a_curve_that_stays_on_one_side_is_a_result(folder, tmp_path, capsys) ->
     out, said = capsys.readouterr()
     assert len(rows(out)) == 99 and picture.is_file()
     assert "area: " in said and "the rate that reads it" not in said
+
+
+@pytest.mark.bad_input
+def test_no_token_at_a_time_is_refused(folder, texts, capsys) -> None:
+    assert call(folder, "sentences", texts, "--max-tokens", 0) == 2
+    assert "max_tokens must be in >= 1, got 0" in capsys.readouterr().err

@@ -277,6 +277,14 @@ WRONG = {
         lambda: tokens.Tokens(ONE, ONE, ONE > 0, torch.tensor([3])),
         "lengths from 1 to L",
     ),
+    "a token to mask behind the end": (
+        lambda: tokens.Tokens(ONE, ONE, ONE > -1, torch.tensor([1])),
+        r"maskable\[0\] must be False behind the row's end, lengths\[0\] = 1",
+    ),
+    "no token to mask": (
+        lambda: tokens.Tokens(ONE, ONE, ONE < 0, torch.tensor([2])),
+        "maskable must be True somewhere",
+    ),
     "a row that is not there": (
         lambda: tokens.Tokens(ONE, ONE, ONE > 0, torch.tensor([2])).rows(torch.tensor([-1])),
         r"chosen must be 0\.\.0, but chosen\[0\] is -1",

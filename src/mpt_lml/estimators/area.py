@@ -67,7 +67,8 @@ def exact_variance(
     """Variance over masks of one replicate of an estimator, nats², by visiting every outcome.
 
     With P replicates the variance is this over P. Raises ``ValueError`` for an unknown scheme and
-    where there are too many subsets, or for ``nested`` orders, to visit.
+    where there are too many subsets, or for ``nested`` orders, to visit. NaN where a conditional has
+    probability 0: its logarithm has no variance.
 
     >>> exact_variance(PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2))
     0.0

@@ -12,7 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.spec import require, require_answer, require_count, require_entries, require_reveal
+from mpt_lml.spec import (
+    require,
+    require_answer,
+    require_count,
+    require_entries,
+    require_reveal,
+    require_slope,
+)
 
 __all__ = ["bernstein", "block_elbo", "nelbo", "sample", "speed", "step_elbo"]
 
@@ -47,7 +54,11 @@ def speed(schedule: Schedule, time: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
     require(locals(), "time ...")
     require_entries("time", time, (time < 0) | (time > 1), "in [0, 1]", "Divide by the last one.")
     at = time.clone().requires_grad_()
-    return torch.autograd.grad(_level(schedule, at).sum(), at)[0]
+    level = _level(schedule, at)
+    require_answer("schedule(time)", level, time.shape)
+    (slope,) = torch.autograd.grad(level.sum(), at, allow_unused=True)
+    require_slope("schedule(time)", slope)
+    return slope
 
 
 def _level(schedule: Schedule, time: Tensor) -> Tensor:
@@ -57,6 +68,14 @@ def _level(schedule: Schedule, time: Tensor) -> Tensor:
     require_answer("schedule([0, 1])", ends, (2,), slope=False)
     if not (abs(ends[0]) < 1e-3 and abs(ends[1] - 1.0) < 1e-3):
         raise ValueError(f"schedule must lead from 0 at 0 to 1 at 1, got {ends.tolist()}.")
+    order = time.detach().flatten().argsort()
+    rise = level.detach().flatten()[order].diff()
+    if not (rise >= -1e-6).all():
+        at = time.flatten()[order][int(rise.argmin())].item()
+        raise ValueError(
+            f"schedule must increase with time, but it falls by {-rise.min().item():.3g} after time "
+            f"{at:.3g}."
+        )
     return level
 
 
@@ -132,6 +151,11 @@ def sample(
         now = reveal == step
         active = now.any(dim=1)
         values = model.log_values(x[active], reveal[active] >= step)[now[active]]
+        if values.isnan().any() or (values == torch.inf).any():
+            raise ValueError(
+                "model.log_values must answer log-probabilities, which are at most 0, and gave NaN or "
+                f"infinity at step {step} of reveal: look at the model."
+            )
         x[now] = torch.multinomial(values.exp(), 1, generator=generator)[:, 0]
         said = values.gather(1, x[now][:, None])[:, 0].to(total)
         total.index_add_(0, now.nonzero()[:, 0], said)

@@ -93,6 +93,9 @@ class GaussianFamily:
         self, forms: Float[Tensor, "... Q D D"], others: Float[Tensor, "... Q D D"] | None = None
     ) -> Float[Tensor, "... Q Q"]:
         """2 tr(F Σ F' Σ) of all pairs: the covariance of the forms under N(0, Σ)."""
+        given = vars(self) | {"forms": forms, "others": others}
+        spec = "covariance D D, forms ... P D D, others? ... Q D D"
+        require(given, spec, finite=False)
         product = (forms @ self.covariance).flatten(-2)
         other = forms if others is None else others
         return 2.0 * product @ (self.covariance @ other).flatten(-2).mT
@@ -212,6 +215,11 @@ class Godambe:
                 )
             weights = 1.0 / (probabilities * probabilities.shape[-1])
         share = probabilities * weights
+        if (weights < 0).any() or not (share.sum(dim=-1) > 0).all():
+            raise ValueError(
+                "weights must be >= 0, and not all 0 where probabilities are positive, got "
+                f"{weights.tolist()}."
+            )
         sensitivity = torch.einsum("...m,mpq->...pq", share, self.sensitivity)
         variability = torch.einsum("...m,mpq->...pq", share * weights, self.one_mask)
         if masks_per_datum > 1:

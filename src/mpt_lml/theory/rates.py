@@ -46,7 +46,9 @@ def crossover(
     require({"score": score}, "score ... L")
     require({"rate": rate}, "rate? L", L=score.shape[-1])
     require(locals(), "height? ..." if isinstance(height, Tensor) else "height? (-inf,inf)")
-    count = score.shape[-1]
+    count, curves = score.shape[-1], score.shape[:-1]
+    if isinstance(height, Tensor):
+        require_height(height, curves)
     require_count("the number of rates", count, 2)
     rate = torch.arange(1, count + 1).to(score) / count if rate is None else rate
     if (rate.diff() <= 0).any():
@@ -62,6 +64,19 @@ def crossover(
     share = (left / (left - right))[..., 0]
     start, end = rate[first[..., 0]], rate[first[..., 0] + 1]
     return start + share * (end - start)
+
+
+def require_height(height: Tensor, curves: torch.Size) -> None:
+    """Check that there is one height for each of the ``curves``, or one for all."""
+    try:
+        fits = torch.broadcast_shapes(height.shape, curves) == curves
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"height must have the shape of score without its last axis, {tuple(curves)}, got "
+            f"{tuple(height.shape)}."
+        )
 
 
 def chain_curve(gap_entropy: Float[Tensor, " G"], marginal_entropy: float) -> Float[Tensor, " D"]:
@@ -163,7 +178,11 @@ def random_loadings_curve(
     require(locals(), "num_features 1.., latent_dim 0.., noise_variance (0,inf)")
     observed = torch.arange(num_features - 1, -1, -1, dtype=torch.float64)
     gap = noise_variance + latent_dim - observed
-    variance = 0.5 * (gap + (gap.square() + 4.0 * noise_variance * observed).sqrt())
+    root = (gap.square() + 4.0 * noise_variance * observed).sqrt()
+    # Both are the same number: a sum that cancels is replaced by one that does not.
+    variance = torch.where(
+        gap < 0, 2.0 * noise_variance * observed / (root - gap), 0.5 * (gap + root)
+    )
     return -0.5 * (LOG_2PI + 1.0 + variance.log())
 
 
