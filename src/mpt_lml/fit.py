@@ -375,7 +375,7 @@ class _State:
                 for _ in range(self.done):
                     schedule.step()
 
-    def identity(self, settings: Mapping[Any, Any]) -> dict[str, Any]:
+    def identity(self, settings: Mapping[Any, Any]) -> dict[Any, Any]:
         """What a file has to be of, but for what the run began with.
 
         A setting of the user's that is named as one of ours stands beside it.
