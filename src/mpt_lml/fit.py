@@ -3,6 +3,7 @@
 In :func:`maximize` the runs are a batch axis: Adam works entry by entry, so they never meet.
 """
 
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -197,7 +198,8 @@ def _require_parameters(parameters: Parameters) -> None:
         try:
             require({"first": first, "value": value}, "first B ..., value B ...", finite=False)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"parameters[{name!r}]: {error}") from None
+            said = re.sub("^(value|first)", f"the parameter {name}".replace("\\", "/"), str(error))
+            raise type(error)(said) from None
 
 
 def _require_own_weights(schedules: Sequence[Schedule], network: nn.Module) -> None:
