@@ -308,6 +308,7 @@ class LowRankPosterior:
                 farthest = _farthest(values.amin(dim=-2, keepdim=True), variance)
                 fit = self._squares(latent, residual).max().sqrt()
                 nats = (4.0 * _EPSILON * self.scale) ** 2 * (1.0 + fit) * (1.0 + farthest)
+                self._require_squares(nats.item(), centered.rounded)
                 require_nats(nats.item(), self.dtype)
             elif self._is_lost(centered.rounded, latent, values, variance):
                 return self._carefully()._conditionals(centered)
@@ -328,10 +329,10 @@ class LowRankPosterior:
         # The least of all values beside the least variance: no residual is further out than that,
         # and it takes one pass over memory as it lies. Only where that is too far are they paired.
         square = -2.0 * least_value - LOG_2PI - math.log(least_variance)
-        if not _EPSILON * growth * (1.0 + math.sqrt(max(square, 0.0))) > NATS:
+        if _EPSILON * growth * (1.0 + math.sqrt(max(square, 0.0))) <= NATS:
             return False
         farthest = _farthest(values.amin(dim=-2, keepdim=True), variance)
-        return bool(_EPSILON * growth * (1.0 + farthest) > NATS)
+        return not _EPSILON * growth * (1.0 + farthest.item()) <= NATS  # NaN is lost, too
 
     def _explain(self, centered: Centered) -> tuple[Tensor, Tensor]:
         seen = centered.rounded @ self.seen.mT
@@ -351,12 +352,14 @@ class LowRankPosterior:
     def averaged(self, name: str, moment: Tensor) -> tuple[Tensor, float]:
         """``mean_log_`` and ``name`` in double precision, and nats that rounding may have changed."""
         values, nats = getattr(self, f"_mean_{name}")(moment)
-        if nats > NATS and not self.careful:
+        if not nats <= NATS and not self.careful:
             return self._carefully().averaged(name, moment)
         return values, nats.item()
 
     def _mean(self, name: str, moment: Tensor) -> Tensor:
-        values, nats = self.averaged(name, self._wide("moment ... D D", moment))
+        wide = self._wide("moment ... D D", moment)
+        values, nats = self.averaged(name, wide)
+        self._require_squares(nats, wide)
         require_nats(nats, self.dtype)
         return values.to(self.dtype)
 
@@ -408,16 +411,32 @@ class LowRankPosterior:
     def _quadratic(self, centered: Centered) -> Tensor:
         """x_Rᵀ Σ_RR⁻¹ x_R, (..., P, N)."""
         if self.careful:
-            return self._squares(*self._explain(centered))
+            squares = self._squares(*self._explain(centered))
+            self._require_squares(squares.detach().sum().item(), centered.rounded)
+            return squares
         noise = self.noise_variance[..., None, None]
         total = self.keep @ centered.rounded.square().mT / noise
         left = total - (centered.rounded @ self.seen.mT).square().sum(dim=-1) / noise
         with torch.no_grad():  # left is a difference of two that may be nearly equal
             count = self.keep.sum(dim=-1).clamp(min=1.0)
             worst = total.amax(dim=-1) + self.scale**2 * left.amax(dim=-1)
-            if (_EPSILON * worst / count).max() > NATS:
+            if not (_EPSILON * worst / count).max() <= NATS:
                 return self._carefully()._quadratic(centered)
         return left
+
+    def _require_squares(self, value: float, data: Tensor) -> None:
+        """Refuse finite ``data`` whose squares, of which ``value`` is made, overflow.
+
+        What is not finite itself is passed on, as everywhere here.
+        """
+        if abs(value) <= torch.finfo(self.dtype).max:
+            return
+        if math.isfinite(self.scale) and data.isfinite().all():
+            raise ValueError(
+                f"the data (x, centered or moment) are up to {data.detach().abs().max().item():.3g} from "
+                f"the mean: their log-densities overflow {self.dtype}. Use data nearer to the model, in "
+                "another unit for example."
+            )
 
     def _squares(self, latent: Tensor, residual: Tensor) -> Tensor:
         """|x_R − W_R z|²/σ² + |z|²: at the best z, the quadratic form."""
@@ -458,7 +477,7 @@ def require_nats(nats: float | Tensor, dtype: torch.dtype, matrix: str = "") -> 
 
     ``matrix`` is the name of the covariance that is to blame; without one, σ² is.
     """
-    if not nats > NATS:
+    if nats <= NATS or (not matrix and nats != nats):  # NaN parameters are passed on
         return
     remedy = "Use larger noise, data nearer to the model"
     if matrix:

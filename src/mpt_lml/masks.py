@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from mpt_lml.spec import require, require_count, require_enumerable, require_number
+from mpt_lml.spec import require, require_count, require_log_enumerable, require_number
 
 __all__ = [
     "BernoulliRate",
@@ -39,9 +39,11 @@ def all_masks(num_features: int, num_masked: int) -> Bool[Tensor, "P D"]:
     """
     require(locals(), "num_features 1..")
     require_count("num_masked", num_masked, 1, num_features)
-    number = math.comb(num_features, num_masked)
     what = f"the masks that hide {num_masked} of {num_features} coordinates"
-    require_enumerable(what, number, "masks.sample_masks")
+    terms = (num_features + 1, num_masked + 1, num_features - num_masked + 1)
+    whole, hidden, shown = map(math.lgamma, terms)
+    require_log_enumerable(what, whole - hidden - shown, "masks.sample_masks")
+    number = math.comb(num_features, num_masked)
     chosen = torch.tensor(list(itertools.combinations(range(num_features), num_masked)))
     return torch.zeros(number, num_features, dtype=torch.bool).scatter_(1, chosen, True)
 
@@ -56,7 +58,8 @@ def subsets(num_features: int, *, instead: str = "masks.sample_masks") -> Bool[T
     [[0, 0], [1, 0], [0, 1], [1, 1]]
     """
     require(locals(), "num_features 1.., instead str")
-    require_enumerable(f"the subsets of D = {num_features} coordinates", 2**num_features, instead)
+    what = f"the subsets of D = {num_features} coordinates"
+    require_log_enumerable(what, num_features * math.log(2.0), instead)
     rows = torch.arange(2**num_features)
     return (rows[:, None] >> torch.arange(num_features)) & 1 == 1
 
@@ -71,6 +74,7 @@ class SizeLaw(ABC):
     def sample(self, num_masks: int, num_features: int, *, generator: Generator) -> Tensor:
         """``num_masks`` independent sizes in 1..D, (P,) int64."""
         require(locals(), "num_masks 1.., generator")
+        require_count("num_features", num_features, 1, 2**24)  # torch.multinomial takes no more
         weights = self.probabilities(num_features)
         return 1 + torch.multinomial(weights, num_masks, replacement=True, generator=generator)
 
@@ -165,9 +169,10 @@ class BernoulliRate(_Rate):
         require_count("num_features", num_features, 1)
         sizes = torch.arange(1, num_features + 1)
         weights = torch.from_numpy(binom.pmf(sizes.numpy(), num_features, float(self.rate)))
-        if not weights.sum() > 0 or weights.isnan().any():
+        if not weights.sum() > 0:
             raise ValueError(
-                f"rate must be a number that floating point can use, got {self.rate!r}."
+                f"rate = {self.rate} is so small that no probability of D = {num_features} coordinates "
+                "is above 0 in double precision. Use FixedSize(1), which is its limit."
             )
         return weights / weights.sum()
 

@@ -72,7 +72,18 @@ def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> T
     """log p(x_d | decoder output), elementwise, in nats: Bernoulli logits where there is no variance."""
     if noise_variance is None:
         return x * output - softplus(output)
+    require_variance("noise_variance", float(noise_variance), x.dtype)
     return log_normal(x - output, torch.tensor(noise_variance, dtype=x.dtype, device=x.device))
+
+
+def require_variance(name: str, value: float, dtype: torch.dtype) -> None:
+    """Check that ``value`` and its inverse are finite and above 0 in the precision of the data."""
+    limits = torch.finfo(dtype)
+    if not limits.tiny <= value <= limits.max:
+        raise ValueError(
+            f"{name} must be a variance > 0 within {limits.tiny:.3g}..{limits.max:.3g}, the range of "
+            f"{dtype}, got {value}. Use data in float64, or in another unit."
+        )
 
 
 def log_gamma_ratio(a: Tensor, step: float | Tensor) -> Tensor:

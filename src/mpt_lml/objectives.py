@@ -298,6 +298,7 @@ def partial(
 
 def _require_likelihood(x: Tensor, noise_variance: float | None) -> None:
     """Check that a Bernoulli likelihood, the one without a variance, is asked for zeros and ones."""
+    require(locals(), "x ... N D, noise_variance? (0,inf)", finite=False)
     if noise_variance is None:
         require_binary(x)
 

@@ -18,7 +18,7 @@ from mpt_lml import masks
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import chunks
 from mpt_lml.scores import over_orders
-from mpt_lml.spec import require, require_count, require_enumerable, require_reveal
+from mpt_lml.spec import require, require_count, require_log_enumerable, require_reveal
 
 __all__ = ["draw", "every", "exact", "log_probability", "mixture_bound"]
 
@@ -31,7 +31,7 @@ def every(num_features: int) -> Int[Tensor, "S D"]:
     """
     require_count("num_features", num_features, 1)
     what = f"all orders of D = {num_features} coordinates"
-    require_enumerable(what, math.factorial(num_features), "orders.exact or orders.draw")
+    require_log_enumerable(what, math.lgamma(num_features + 1), "orders.exact or orders.draw")
     return torch.tensor(list(itertools.permutations(range(num_features))))
 
 

@@ -5,7 +5,9 @@ mask is boolean and **True means masked**; its complement is ``observed``.
 """
 
 import functools
+import math
 import os
+import sys
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
@@ -148,6 +150,9 @@ def require_dtype(
             f"{name} is inside torch.vmap, which hides the numbers that are checked here. Leave vmap "
             "out and give the batch as a leading axis, where a shape in the documentation has one."
         )
+    if isinstance(value, Tensor) and (value.is_meta or value.is_nested):
+        kind = "meta tensor, which has no numbers" if value.is_meta else "nested tensor"
+        raise TypeError(f"{name} must be a dense tensor with numbers, got a {kind}.")
     if isinstance(value, Tensor):
         got = str(value.dtype) if value.layout == torch.strided else str(value.layout)
     if got not in map(str, (torch.float32, torch.float64) if dtype is None else (dtype,)):
@@ -212,6 +217,10 @@ def require_ids(
 def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str = "") -> None:
     """Check that ``value`` is a single number, no bool, in "(0,inf)", "[0,1)~" (or NaN), ..."""
     low, high = map(float, legal.rstrip("~")[1:-1].split(","))
+    if isinstance(value, Tensor) and (value.is_meta or value.is_nested):
+        raise TypeError(f"{name} must be a single number, got a meta or nested tensor.{hint}")
+    if type(value) is int and abs(value) > sys.float_info.max:
+        raise ValueError(f"{name} must be a number that a float holds, below 1.8e308.{hint}")
     number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
     one = isinstance(number, int | float | Real) and not isinstance(number, bool | Fraction)
     ends = [low] * ("[" in legal) + [high] * ("]" in legal)
@@ -245,10 +254,20 @@ MAX_ENUMERATED = 2**18
 
 def require_enumerable(what: str, number: int, instead: str) -> None:
     """Refuse to visit ``number`` of ``what`` where that would never end; say what to do instead."""
-    if number > MAX_ENUMERATED:
-        raise ValueError(
-            f"{what} are {number:.3e}, more than the {MAX_ENUMERATED} that are enumerated: use {instead}."
-        )
+    require_log_enumerable(what, math.log(number), instead)
+
+
+def require_log_enumerable(what: str, log_number: float, instead: str) -> None:
+    """The same from the number's logarithm, where the number itself may have millions of digits."""
+    if log_number <= math.log(MAX_ENUMERATED) + 1e-6:  # less than one more would add
+        return
+    if log_number < 700.0:  # what a float holds
+        number = f"{math.exp(log_number):.3e}"
+    else:
+        number = f"about 10^{log_number / math.log(10.0):.0f}"
+    raise ValueError(
+        f"{what} are {number}, more than the {MAX_ENUMERATED} that are enumerated: use {instead}."
+    )
 
 
 def require_generator(generator: torch.Generator | None) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mpt_lml import masks
 from mpt_lml.files import digest
-from mpt_lml.numerics import log_normal
+from mpt_lml.numerics import log_normal, require_variance
 from mpt_lml.results import Estimate, as_rows
 from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
@@ -103,6 +103,8 @@ def images(
     mae = model if isinstance(model, ViTMAE) else load_mae(model, revision)
     x, names = _pixels(images, mae) if isinstance(images, str | Path) else (images, ())
     mae.require_data(x)
+    if variance is not None:
+        require_variance("variance", float(variance), torch.float64)
     if variance is None and len(x) < 2:
         raise ValueError("a single image has no others to fit the variance to: give variance=.")
 
@@ -158,6 +160,8 @@ def _pixels(folder: str | Path, mae: ViTMAE) -> tuple[Tensor, tuple[str, ...]]:
                 plain = picture.convert("L" if channels == 1 else "RGB").resize((width, height))
         except UnidentifiedImageError:
             continue
+        except OSError as error:
+            raise ValueError(f"images: {path} cannot be read: {error}. Remove or replace it.") from error
         pixels = torch.tensor(np.array(plain)).view(height, width, -1).movedim(-1, 0)
         found[path.name] = pixels.float() / 255
     if not found:

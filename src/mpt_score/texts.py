@@ -1,5 +1,6 @@
 """Sentences: what is always there, what a local folder has, what a hub has."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,13 +45,13 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
     'It was late in the evening when the ship came into the harbor.'
     """
     require(locals(), "name str, split train|test")
-    if name not in NAMES and Path(name).is_file():
+    if name not in NAMES and os.path.isfile(name):  # False, too, for what is too long for a path
         lines = tuple(filter(str.strip, _text(Path(name)).splitlines()))
         if not lines:
             raise CorruptDataError(f"{name} is empty: it has no line of text.")
         return Sentences(lines)
     if name not in NAMES:
-        said = f"unknown sentences {name!r}; there are {', '.join(NAMES)}, or name a file of lines."
+        said = f"unknown sentences {name!r:.80}; there are {', '.join(NAMES)}, or name a file of lines."
         raise ValueError(said)
     if name == "written":
         return Sentences(_WRITTEN)

@@ -42,16 +42,16 @@ class Tokens:
         low = min(self.ids.min(), self.types.min(), self.lengths.min() - 1)
         if low < 0 or self.lengths.max() > self.ids.shape[1]:
             raise ValueError("ids and types must count from 0, lengths from 1 to L.")
-        behind = torch.arange(self.ids.shape[1]) >= self.lengths.cpu()[:, None]
-        wrong = (self.maskable.cpu() & behind).any(dim=1)
-        if wrong.any():
-            row = int(wrong.long().argmax())
-            raise ValueError(
-                f"maskable[{row}] must be False behind the row's end, lengths[{row}] = "
-                f"{int(self.lengths[row])}: what lies there is padding."
-            )
-        if not self.maskable.any():
-            raise ValueError("maskable must be True somewhere: nothing is there to score.")
+        places = torch.arange(self.ids.shape[1], device=self.ids.device)
+        outside = (self.maskable & (places >= self.lengths[:, None])).any(dim=1)
+        if outside.any():
+            row = int(outside.long().argmax())
+            said = f"maskable[{row}] is True behind the {int(self.lengths[row])} tokens of its row"
+            raise ValueError(f"{said}, where there is only padding. Set it to False there.")
+        bare = ~self.maskable.any(dim=1)
+        if bare.any():
+            row = int(bare.long().argmax())
+            raise ValueError(f"maskable[{row}] is False everywhere: no token to score. Leave it out.")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -146,3 +146,9 @@ def require_texts(texts: Any, name: str = "texts") -> None:
     for each in [texts] if isinstance(texts[0], str) else texts:
         one = each.tolist() if isinstance(each, Tensor) else each
         require({name: one}, f"{name}* " + ("str" if each is texts else "0.."))
+    for number, text in enumerate(texts if isinstance(texts[0], str) else ()):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            said = f"{name}: text {number} is {text!r:.60}, which is no Unicode text"
+            raise ValueError(f"{said} ({error.reason}). Read the file as UTF-8.") from error

@@ -92,7 +92,7 @@ def test_score_divides_by_the_number_of_masked_coordinates() -> None:
 
 @pytest.mark.bad_input
 def test_a_rate_too_small_for_floating_point() -> None:
-    with pytest.raises(ValueError, match="rate must be a number that floating point can use"):
+    with pytest.raises(ValueError, match="is so small that no probability of D"):
         masks.BernoulliRate(5e-324).probabilities(4)
 
 

@@ -279,7 +279,7 @@ WRONG = {
     ),
     "a token to mask behind the end": (
         lambda: tokens.Tokens(ONE, ONE, ONE > -1, torch.tensor([1])),
-        r"maskable\[0\] must be False behind the row's end, lengths\[0\] = 1",
+        r"maskable\[0\] is True behind the 1 tokens of its row",
     ),
     "no token to mask": (
         lambda: tokens.Tokens(ONE, ONE, ONE < 0, torch.tensor([2])),

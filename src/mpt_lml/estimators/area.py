@@ -14,7 +14,7 @@ from mpt_lml import curves, masks, scores
 from mpt_lml.curves import Targets
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import Estimate
-from mpt_lml.spec import require, require_enumerable
+from mpt_lml.spec import require, require_log_enumerable
 
 
 def exact(model: TractableModel, x: Tensor) -> Estimate:
@@ -81,7 +81,7 @@ def exact_variance(
     mean = scores.mask_score(values, subset)
     if scheme == "nested":
         what = f"the orders of D = {num_features} coordinates"
-        require_enumerable(what, math.factorial(num_features), instead)
+        require_log_enumerable(what, math.lgamma(num_features + 1), instead)
         orders = torch.tensor(list(itertools.permutations(range(num_features))))
         row = (1 << orders).cumsum(dim=1) - 1  # row of ``subset`` that masks order[:M]
         along = mean[row] if targets == "all" else values[row, orders]

@@ -135,9 +135,10 @@ class PPCA(TractableModel):
         means = []
         for some in rows:
             values, nats = self._given(observed[some]).averaged(name, moment)
-            if nats > 0.1 * NATS and name == "marginal":
+            is_exact_enough = nats <= 0.1 * NATS  # NaN is not
+            if not is_exact_enough and name == "marginal":
                 values = super()._mean_log_subset_marginal(x, observed[some])
-            elif nats > 0.1 * NATS:
+            elif not is_exact_enough:
                 values = super()._mean_log_conditional(x, ~observed[some])
             means.append(values.to(self.loadings))
         return torch.cat(means)

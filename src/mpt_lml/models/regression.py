@@ -4,6 +4,7 @@ Masking them is cross-validation (Fong & Holmes 2020). Known noise: ``PPCA(tau *
 """
 
 import math
+import sys
 from typing import final
 
 import torch
@@ -42,7 +43,12 @@ class ConjugateRegression(TractableModel):
     ) -> None:
         require(locals(), "inputs D k, prior_scale (0,inf), shape (0,inf), rate (0,inf)")
         self.inputs, self.num_features = inputs, len(inputs)
-        self.prior_scale, self.shape, self.rate = prior_scale, shape, rate
+        self.prior_scale, self.shape, self.rate = prior_scale, float(shape), float(rate)
+        if not sys.float_info.min <= self.shape / self.rate <= sys.float_info.max:
+            raise ValueError(
+                f"shape / rate must be within the range of a float, got shape = {self.shape} and "
+                f"rate = {self.rate}. Measure y in another unit: rate is in its square."
+            )
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         dtype = self.inputs.dtype
