@@ -9,7 +9,7 @@ with E[z | x_R] = Λ_R⁻¹ W_Rᵀ (x_R − μ_R) / σ²: never a D×D inverse (
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -278,9 +278,8 @@ class LowRankPosterior:
         return double(given)
 
     def _carefully(self) -> "LowRankPosterior":
-        return LowRankPosterior.of(
-            self.loadings, self.noise_variance, self.keep.bool(), careful=True
-        )
+        matrices = self.loadings, self.noise_variance, self.keep.bool()
+        return replace(LowRankPosterior.of(*matrices, careful=True), dtype=self.dtype)
 
     def _variance(self) -> Tensor:
         explained = self.white.square().sum(dim=-2)
@@ -325,6 +324,8 @@ class LowRankPosterior:
         # All in one copy to the host.
         numbers = torch.stack([largest_latent, largest, values.min(), variance.min()])
         size, data, least_value, least_variance = numbers.tolist()
+        if math.isnan(data) or math.isnan(self.scale):
+            return False  # what is not a number is passed on
         growth = self.scale**2 * (1.0 + size) + data / math.sqrt(self.smallest_noise)
         # The least of all values beside the least variance: no residual is further out than that,
         # and it takes one pass over memory as it lies. Only where that is too far are they paired.

@@ -46,7 +46,11 @@ def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
     [[1.0, 0.0], [0.0, 1.0]]
     """
     require(locals(), "x N D")
-    return x.mT @ x / len(x)
+    moment = x.mT @ x / len(x)
+    if not moment.isfinite().all():
+        largest = f"{x.detach().abs().max().item():.3g}"
+        raise ValueError(f"x of up to {largest} has squares beyond {x.dtype}. Use another unit.")
+    return moment
 
 
 @full_precision()
@@ -315,6 +319,9 @@ def _score(values: Tensor, mask: Tensor) -> Tensor:
 
 def _encode(parameters: Parameters, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     mean, log_variance = dense(parameters, "encoder", x).chunk(2, dim=-1)
+    if noise.shape[-1] != mean.shape[-1]:
+        latent_dim = mean.shape[-1]
+        raise ValueError(f"noise must have K = {latent_dim} numbers, got {tuple(noise.shape)}.")
     return mean + (0.5 * log_variance).exp() * noise, mean, log_variance
 
 

@@ -270,6 +270,17 @@ def require_log_enumerable(what: str, log_number: float, instead: str) -> None:
     )
 
 
+MOST_BYTES = 2**38
+"""256 GiB: no single tensor of this package's users is larger."""
+
+
+def require_memory(what: str, bytes_needed: int, instead: str) -> None:
+    """Refuse ``what`` no machine has the memory for, before torch's allocator does; say what to do."""
+    if bytes_needed > MOST_BYTES:
+        gigabytes = bytes_needed // 2**30
+        raise ValueError(f"{what} would take {gigabytes} GiB of memory: use {instead}.")
+
+
 def require_generator(generator: torch.Generator | None) -> None:
     """Check that randomness was passed in, not left to a global state."""
     if not isinstance(generator, torch.Generator):

@@ -55,6 +55,9 @@ class _SymbolicModel(ABC):
         """Σ_{M=1}^{D} term(M) − log p(x) in normal form: 0 for :meth:`score` (Proposition 1)."""
         require(locals(), "term Callable")
         terms = [term(m) for m in range(1, self.num_features + 1)]
+        for each in terms:
+            if not isinstance(each, sp.Expr):
+                raise TypeError(f"term must return an expression of sympy, got {each!r}.")
         return self.normal_form(sp.Add(*terms) - self.log_marginal())
 
     @abstractmethod

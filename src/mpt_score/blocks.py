@@ -11,7 +11,7 @@ from torch import Tensor
 from mpt_lml import masks
 from mpt_lml.scores import over_orders
 from mpt_score.estimate import over_steps
-from mpt_score.keep import Part, Run, named
+from mpt_score.keep import Part, Run, named, parts_of
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Tokens
 
@@ -70,7 +70,9 @@ class Blocks:
         name = "orders" if self.num_orders else "pseudo"
         at, own = {"places": places, "numbers": numbers}, (self.num_orders, self.seed)
         works = (partial(self._part, texts, places, numbers, rows) for rows in parts)
-        for rows, found in zip(parts, run(name, named(name, own, texts, works, **at)), strict=True):
+        work = named(name, own, texts, works, **at)
+        answers = parts_of(run, name, work, "totals", "spread")
+        for rows, found in zip(parts, answers, strict=True):
             totals[rows], spread[rows] = found["totals"], found["spread"]
         return totals, spread
 

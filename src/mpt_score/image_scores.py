@@ -20,7 +20,7 @@ from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 from mpt_score import networks
 from mpt_score.design import SEED
-from mpt_score.keep import Part, Run, afresh
+from mpt_score.keep import Part, Run, afresh, parts_of
 from mpt_score.networks.hub import gpu
 from mpt_score.networks.vit_mae import ViTMAE
 
@@ -120,7 +120,7 @@ def images(
     # Mean squared residuals of hidden pixels, (R, N): a score is linear in them.
     shown = [digest("", {"x": some})[:12] for some in blocks for _ in range(num_replicates)]
     named = {f"images-{each}-{n:05d}": partial(part, n) for n, each in enumerate(shown)}
-    found = [each["error"].cpu() for each in run("images", named)]
+    found = [each["error"].cpu() for each in parts_of(run, "images", named, "error")]
     errors = torch.stack([torch.cat(found[r::num_replicates]) for r in range(num_replicates)])
     used = torch.full((len(x),), math.nan if variance is None else variance, dtype=torch.float64)
     if variance is None:

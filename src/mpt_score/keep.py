@@ -14,6 +14,19 @@ Parts = Mapping[str, Callable[[], Part]]
 Run = Callable[[str, Parts], list[Part]]
 
 
+def parts_of(run: Run, kind: str, parts: Parts, *wanted: str) -> list[Part]:
+    """What ``run`` answers: for each of ``parts`` a mapping that has the ``wanted`` names."""
+    found = run(kind, parts)
+    if not isinstance(found, list | tuple) or len(found) != len(parts):
+        got = f"{len(found)}" if isinstance(found, list | tuple) else repr(found)
+        raise ValueError(f"run must return a list of its {len(parts)} parts, got {got}.")
+    for part in found:
+        if not isinstance(part, Mapping) or not {*wanted} <= {*part}:
+            got = sorted(part) if isinstance(part, Mapping) else repr(part)
+            raise ValueError(f"run must return what each part gives, {wanted}, got {got}.")
+    return found
+
+
 def afresh(_: str, parts: Parts) -> list[Part]:
     """For ``run``: what each part gives, in their order; nothing is shown or kept."""
     return [work() for work in parts.values()]

@@ -47,6 +47,9 @@ class _Function:
             got, wanted = tuple(getattr(found, "shape", ())) or found, tuple(ids.shape)
             said = f"log-probabilities (B, L, V) for ids (B, L) = {wanted}, got {got!r}"
             raise ValueError(f"the function must return {said}.")
+        if found.layout != torch.strided or found.is_meta or not found.is_floating_point():
+            got = "a meta tensor" if found.is_meta else f"{found.layout}, {found.dtype}"
+            raise TypeError(f"the function must return a dense floating-point tensor, got {got}.")
         return found[mask.to(found.device)].double().cpu()
 
     def test(self, ids: Tensor, mask: Tensor) -> None:
@@ -73,6 +76,11 @@ class Scorer:
     max_length: int | None = None
     max_tokens: int | None = None
     named: str | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.source, "log_tokens", None)):
+            got = type(self.source).__name__
+            raise TypeError(f"source must have log_tokens, got {got}: score.load makes a Scorer.")
 
     @property
     def network(self) -> Any:

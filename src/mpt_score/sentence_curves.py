@@ -16,7 +16,7 @@ from mpt_lml.spec import require, require_count
 from mpt_lml.theory.rates import crossover, jackknife
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.design import Design
-from mpt_score.keep import Part, Run, afresh, named
+from mpt_score.keep import Part, Run, afresh, named, parts_of
 from mpt_score.scorer import Scorer, Texts, load
 from mpt_score.tokens import Tokens
 
@@ -190,10 +190,10 @@ def curve(
     scorer.require_length(tokens)
     order = tokens.lengths.argsort(stable=True)
     works = (partial(_part, scorer, tokens, some, design) for some in order.split(part_size))
-    found = run("sentences", named("part", (design, part_size), [tokens], works))
+    work, names = named("part", (design, part_size), [tokens], works), ("raw", "control", "hidden")
+    found = parts_of(run, "sentences", work, *names)
     raw, control, hidden = (
-        torch.cat([part[name] for part in found])[order.argsort()]
-        for name in ("raw", "control", "hidden")
+        torch.cat([part[name] for part in found])[order.argsort()] for name in names
     )
     return SentenceCurves(design, raw, control, hidden, tokens.num_features)
 

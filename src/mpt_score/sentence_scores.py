@@ -13,7 +13,7 @@ from torch import Tensor
 from mpt_lml.results import Estimate, as_rows
 from mpt_lml.spec import require
 from mpt_score.estimate import FIELDS, Plan, one_row, windows
-from mpt_score.keep import Part, Run, afresh, named
+from mpt_score.keep import Part, Run, afresh, named, parts_of
 from mpt_score.scorer import Scorer, Texts, load
 from mpt_score.tokens import Tokens, require_texts
 
@@ -146,7 +146,8 @@ def sentences(
     plan = Plan(num_masks, num_orders, pseudo, error, seed)
     parts = list(_parts(scorer, texts, plan))
     works = (partial(_part, scorer, *part, plan) for part in parts)
-    found = run("texts", named("part", plan, [tokens for _, tokens in parts], works))
+    work = named("part", plan, [tokens for _, tokens in parts], works)
+    found = parts_of(run, "texts", work, "scores")
     order = torch.tensor([number for numbers, _ in parts for number in numbers])
     total = torch.cat([each["scores"] for each in found])[order.argsort()]
     field = dict(zip(FIELDS, total.T, strict=True))

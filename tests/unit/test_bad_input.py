@@ -17,7 +17,9 @@ from mpt_experiments import bench, command
 from mpt_lml import (
     HMM,
     PPCA,
+    VAE,
     ConditionalTable,
+    ConjugateRegression,
     JointTable,
     curves,
     data,
@@ -26,10 +28,18 @@ from mpt_lml import (
     gaussian,
     grids,
     masks,
+    objectives,
+    orders,
+    symbolic,
+    verdicts,
 )
+from mpt_lml.models import vae
 from mpt_lml.page import glue
 from mpt_lml.results import Estimate, MaskCurve
-from mpt_lml.theory import diffusion, godambe
+from mpt_lml.theory import diffusion, godambe, rates
+from mpt_score import networks
+from mpt_score.texts import sentences
+from mpt_score.tokens import Tokens, require_texts
 
 pytestmark = pytest.mark.bad_input
 
@@ -42,6 +52,12 @@ X = MODEL.sample(3, generator=generator())
 FLAT = torch.zeros(1, 2)
 MASK = masks.all_masks(4, 2)
 LOADINGS = torch.ones(4, 2, dtype=torch.float64)
+DENSE = vae.dense_parameters(3, [4], 1, generators=[generator()])
+
+
+def tokens_with(maskable: list[list[bool]], lengths: list[int]) -> Tokens:
+    ids = torch.zeros(2, 2).long()
+    return Tokens(ids, ids, torch.tensor(maskable), torch.tensor(lengths))
 
 
 def with_entry(value: float) -> torch.Tensor:
@@ -335,6 +351,261 @@ CASES = {
         lambda: setattr(Estimate(1.0), "unit", "bits"),
         AttributeError,
         "immutable",
+    ),
+    "more subsets than a float holds": (
+        lambda: masks.subsets(1024),
+        ValueError,
+        r"about 10\^308, more than the 262144.*sample_masks",
+    ),
+    "subsets that would not fit into memory as a number": (
+        lambda: masks.subsets(10**12),
+        ValueError,
+        r"about 10\^301029995664",
+    ),
+    "masks in a number of six hundred digits": (
+        lambda: masks.all_masks(2000, 1000),
+        ValueError,
+        r"about 10\^600.*sample_masks",
+    ),
+    "orders in a number of three hundred digits": (
+        lambda: orders.every(171),
+        ValueError,
+        r"about 10\^309.*orders\.draw",
+    ),
+    "a table in a number of six hundred digits": (
+        lambda: JointTable.random((10**6,) * 100, generator=generator()),
+        ValueError,
+        r"about 10\^600",
+    ),
+    "a table of coordinates with a single value": (
+        lambda: JointTable(torch.ones([1] * 30)).log_marginal(torch.zeros(1, 30).long()),
+        ValueError,
+        r"the subsets of D = 30 coordinates are 1\.074e\+09",
+    ),
+    "conditionals that no machine holds": (
+        lambda: ConditionalTable.of(JointTable(torch.full([2] * 18, 2.0**-18)), 2),
+        ValueError,
+        "GiB of memory: use fewer coordinates",
+    ),
+    "data whose squares overflow": (
+        lambda: MODEL.log_marginal(X * 1e160),
+        ValueError,
+        "the data .* are up to .*overflow torch.float64",
+    ),
+    "data whose squares overflow in a conditional": (
+        lambda: MODEL.log_conditional(X * 1e160, MASK),
+        ValueError,
+        "overflow torch.float64",
+    ),
+    "data whose squares overflow in a mean": (
+        lambda: MODEL.mean_log_conditional(X * 1e160, MASK),
+        ValueError,
+        "overflow torch.float64",
+    ),
+    "a density that overflows single precision": (
+        lambda: PPCA(LOADINGS.float(), 0.2).log_marginal(X.float() * 1e25),
+        ValueError,
+        "overflow torch.float32",
+    ),
+    "a regression on data whose squares overflow": (
+        lambda: ConjugateRegression(LOADINGS).log_marginal(X * 1e160),
+        ValueError,
+        "overflow torch.float64",
+    ),
+    "a quadratic form that overflows": (
+        lambda: gaussian.LowRankPosterior.of(LOADINGS, LOADINGS.new_tensor(0.2), MASK).quadratic(
+            X * 1e200
+        ),
+        ValueError,
+        "overflow torch.float64",
+    ),
+    "a covariance of the smallest numbers": (
+        lambda: gaussian.log_density(X, X[0], 1e-320 * torch.eye(4).double()),
+        ValueError,
+        "covariance has directions so narrow",
+    ),
+    "covariances that are too far apart": (
+        lambda: gaussian.divergence(1e300 * torch.eye(2).double(), 1e-300 * torch.eye(2).double()),
+        ValueError,
+        "q has directions so narrow",
+    ),
+    "a second moment that overflows": (
+        lambda: objectives.second_moment(X * 1e200),
+        ValueError,
+        "squares beyond torch.float64",
+    ),
+    "a prior noise that overflows": (
+        lambda: ConjugateRegression(LOADINGS, shape=1e300, rate=1e-300),
+        ValueError,
+        "shape / rate .*shape = 1e\\+300",
+    ),
+    "a prior noise below what has an inverse": (
+        lambda: ConjugateRegression(LOADINGS, rate=1e-320),
+        ValueError,
+        "rate = 1e-320",
+    ),
+    "a noise variance that single precision rounds to 0": (
+        lambda: vae.dense_model(DENSE, 0, 1e-60).log_joint(torch.ones(2, 3), torch.zeros(2, 1)),
+        ValueError,
+        "noise_variance must be .*torch.float32, got 1e-60",
+    ),
+    "an objective with a negative noise variance": (
+        lambda: objectives.elbo(DENSE, torch.ones(2, 3), torch.zeros(1, 2, 1), -1.0),
+        ValueError,
+        r"noise_variance must be .*got -1\.0",
+    ),
+    "an objective with other noise": (
+        lambda: objectives.elbo(DENSE, torch.ones(2, 3), torch.zeros(1, 2, 2), 0.5),
+        ValueError,
+        "noise must have K = 1",
+    ),
+    "an objective without parameters": (
+        lambda: objectives.elbo({}, torch.ones(2, 3), torch.zeros(1, 2, 1), 0.5),
+        ValueError,
+        "no weights of the encoder",
+    ),
+    "bytes for a Bernoulli model": (
+        lambda: BERNOULLI.log_factors(PIXELS * 255 + 1, torch.zeros(2, 1).double()),
+        ValueError,
+        "0 or 1 for a Bernoulli likelihood",
+    ),
+    "NaN beside a latent": (
+        lambda: BERNOULLI.log_joint(PIXELS * math.nan, torch.zeros(2, 1).double()),
+        ValueError,
+        r"x\[0, 0\] is nan",
+    ),
+    "observed sets of other rows": (
+        lambda: BERNOULLI.log_joint(PIXELS, torch.zeros(2, 1).double(), torch.ones(3, 3).bool()),
+        ValueError,
+        r"observed must have shape \(2, 3\).*got \(3, 3\)",
+    ),
+    "a decoder of other K": (
+        lambda: VAE(
+            lambda x: (x[:, :2], x[:, :2]), torch.nn.Linear(3, 2), num_features=2, latent_dim=2
+        ).decode(torch.zeros(1, 2)),
+        ValueError,
+        "the decoder does not take z of K = 2",
+    ),
+    "networks of no run": (
+        lambda: vae.dense_parameters(3, [4], 1, generators=[]),
+        ValueError,
+        "generators must be one for each run",
+    ),
+    "networks of a negative width": (
+        lambda: vae.dense_parameters(-4, [4], 1, generators=[generator()]),
+        ValueError,
+        "num_features must be in >= 1, got -4",
+    ),
+    "a width that is no list": (
+        lambda: vae.dense_parameters(4, 3, 1, generators=[generator()]),
+        TypeError,
+        "hidden must be of type Sequence, got 3",
+    ),
+    "a model without parameters": (
+        lambda: vae.dense_model({}, 0),
+        ValueError,
+        "no weights of the encoder",
+    ),
+    "a model of a run that is not there": (
+        lambda: vae.dense_model(DENSE, 5),
+        ValueError,
+        r"run must be in 0\.\.0, got 5",
+    ),
+    "loadings without numbers": (
+        lambda: PPCA(LOADINGS.to("meta"), 0.2),
+        TypeError,
+        "loadings must be a dense tensor .*meta",
+    ),
+    "a mask without numbers": (
+        lambda: MODEL.log_conditional(X, MASK.to("meta")),
+        TypeError,
+        "mask must be a dense tensor .*meta",
+    ),
+    "a value without a number": (
+        lambda: verdicts.interval(torch.ones((), device="meta"), 0.1),
+        TypeError,
+        "value must be a single number, got a meta",
+    ),
+    "an integer beyond all floats": (
+        lambda: Estimate(10**400),
+        ValueError,
+        "value must be a number that a float holds",
+    ),
+    "more sizes than can be drawn": (
+        lambda: masks.UniformSize().sample(5, 2**25, generator=generator()),
+        ValueError,
+        r"num_features must be in 1\.\.16777216",
+    ),
+    "a rate next to 0": (
+        lambda: masks.BernoulliRate(5e-324).probabilities(4),
+        ValueError,
+        "rate = 5e-324 is so small",
+    ),
+    "a term that is no expression": (
+        lambda: symbolic.SymbolicTable(2).residual(lambda k: None),
+        TypeError,
+        "term must return an expression",
+    ),
+    "a polynomial through a million sizes": (
+        lambda: rates.sizes_and_weights(10**6, 10**6),
+        ValueError,
+        r"num_sizes must be in 1\.\.4096, got 1000000",
+    ),
+    "far more nodes than are needed": (
+        lambda: diffusion.nelbo(X[0], torch.square, 20_000),
+        ValueError,
+        r"num_nodes must be in 1\.\.4096, got 20000",
+    ),
+    "weights that are all 0": (
+        lambda: estimators.iwae(
+            vae.dense_model(DENSE, 0, 0.5),
+            torch.full((1, 3), 1e30),
+            5,
+            generator=generator(),
+            proposal=estimators.from_prior,
+        ),
+        ValueError,
+        "all weights of row 0 of x are 0",
+    ),
+    "a tensor in prose that is no number": (
+        lambda: glue("x", torch.tensor(math.nan)),
+        ValueError,
+        "nan",
+    ),
+    "a number of NumPy in prose that is none": (
+        lambda: glue("x", np.float32(math.nan)),
+        ValueError,
+        "nan",
+    ),
+    "a text of half a character": (
+        lambda: require_texts(["fine", "\ud800 abc"]),
+        ValueError,
+        "text 1 is .*no Unicode",
+    ),
+    "a scorer of a number": (
+        lambda: mpt_score.Scorer(3),
+        TypeError,
+        "source must have log_tokens, got int",
+    ),
+    "sentences of a very long name": (
+        lambda: sentences("x" * 5000),
+        ValueError,
+        "unknown sentences 'xxx",
+    ),
+    "a builder that builds nothing": (
+        lambda: networks.at_random(lambda config: None, None, seed=4),
+        TypeError,
+        "must return a network, got NoneType",
+    ),
+    "nothing to mask in a row": (
+        lambda: tokens_with([[True, True], [False, False]], [2, 2]),
+        ValueError,
+        r"maskable\[1\] is False everywhere",
+    ),
+    "a padding that is masked": (
+        lambda: tokens_with([[True, True], [True, True]], [2, 1]),
+        ValueError,
+        r"maskable\[1\] is True behind the 1 tokens",
     ),
 }
 

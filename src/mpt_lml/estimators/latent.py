@@ -185,6 +185,12 @@ def log_mean_weight(log_weight: Float[Tensor, "S B"]) -> tuple[Tensor, Tensor]:
 def mean_over_data(log_weight: Float[Tensor, "S N"]) -> Estimate:
     """Mean of log mean_s w_s; its error adds up those of the data, which are independent."""
     value, error = log_mean_weight(log_weight)
+    if (value == -math.inf).any():
+        row = int((value == -math.inf).long().argmax())
+        raise ValueError(
+            f"all weights of row {row} of x are 0 in {value.dtype}: log p(x, z) overflows at every draw. "
+            "Use float64, data nearer to the model, or another proposal."
+        )
     total = error.square().sum().sqrt().item() / len(error)
     return Estimate(value.mean().item(), total, len(log_weight))
 

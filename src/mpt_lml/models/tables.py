@@ -1,6 +1,7 @@
 """Discrete models given as full tables: a joint distribution, and conditionals that need not fit."""
 
 import math
+from collections.abc import Iterator
 from typing import final
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from mpt_lml import masks, spec
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.spec import require, require_enumerable, require_values
+from mpt_lml.numerics import chunks
+from mpt_lml.spec import require, require_log_enumerable, require_values
 
 
 @final
@@ -47,7 +49,8 @@ class JointTable(TractableModel):
         require(locals(), "sizes Sequence, generator")
         require({"sizes": sizes or [0]}, "sizes* 1..")
         what = f"the entries of a table of sizes {tuple(sizes)}"
-        require_enumerable(what, math.prod(sizes), "a model that is no table, such as HMM")
+        log_number = sum(map(math.log, sizes))
+        require_log_enumerable(what, log_number, "a model that is no table, such as HMM")
         weights = torch.empty(*sizes, dtype=torch.float64).exponential_(generator=generator)
         return cls(weights / weights.sum())
 
@@ -60,13 +63,30 @@ class JointTable(TractableModel):
         return torch.stack(torch.unravel_index(cells, self.log_table.shape), dim=1)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        return self._subset_table(x).T[_row_number(observed)]
+        rows = self._few_rows(x)
+        return torch.cat([self._subset_table(some).T[_row_number(observed)] for some in rows], dim=1)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        return _ratios(self._subset_table(x), mask).transpose(0, 1)
+        rows = self._few_rows(x)
+        values = torch.cat([_ratios(self._subset_table(some), mask) for some in rows])
+        return values.transpose(0, 1)
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        return _ratios(self._subset_table(x).mean(dim=0), mask)
+        rows = list(self._few_rows(x))
+        if len(rows) == 1:
+            return _ratios(self._subset_table(x).mean(dim=0), mask)
+        total = sum(self._subset_table(some).sum(dim=0) for some in rows)
+        return _ratios(torch.as_tensor(total) / len(x), mask)
+
+    def _few_rows(self, x: Tensor) -> Iterator[Tensor]:
+        """``x`` in parts whose :meth:`_subset_table` fits the memory; one part as a rule."""
+        # Coordinates of a single value cost no cells, but each of them doubles the subsets.
+        what = f"the subsets of D = {self.num_features} coordinates"
+        if 2**self.num_features > self.log_table.numel():
+            instead = "a table without coordinates of a single value"
+            require_log_enumerable(what, self.num_features * math.log(2.0), instead)
+        largest = max(2**self.num_features, self.log_table.numel())
+        return (x[some] for some in chunks(len(x), 8 * 3 * largest, 2**30))
 
     def _subset_table(self, x: Int[Tensor, "N D"]) -> Float[Tensor, "N subsets"]:
         """log p(x_R) for all 2^D sets R; bit j of the index says whether j is in R.
@@ -144,8 +164,11 @@ class ConditionalTable(ConditionalModel):
         require(locals(), "model ConditionalModel, num_values 1.., noise [0,inf)")
         num_features, most = model.num_features, getattr(model, "num_values", None) or num_values
         require(locals(), f"num_values 1..{most}")
-        number, what = num_values**num_features, f"the values of D = {num_features} coordinates"
-        spec.require_enumerable(what, number, "fewer coordinates or values")
+        what, fewer = f"the values of D = {num_features} coordinates", "fewer coordinates or values"
+        require_log_enumerable(what, num_features * math.log(num_values), fewer)
+        number = num_values**num_features
+        entries = 2**num_features * number * num_features * num_values
+        spec.require_memory(f"a table of {entries} conditional probabilities", 8 * entries, fewer)
         x = torch.cartesian_prod(*num_features * [torch.arange(num_values)]).view(number, -1)
         logits = torch.zeros(2**num_features, *x.shape, num_values, dtype=torch.float64)
         for row, mask in enumerate(masks.subsets(num_features)[1:], start=1):

@@ -16,6 +16,7 @@ from mpt_lml.spec import (
     require,
     require_answer,
     require_binary,
+    require_count,
     require_dtype,
     require_entries,
 )
@@ -48,6 +49,7 @@ class LatentVariableModel(ABC):
 
     def log_factors(self, x: Tensor, z: Float[Tensor, "*S N K"]) -> Float[Tensor, "*S N D"]:
         """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
+        self.require_data(x)
         require(locals(), "x N D, z ... N K", finite=False, D=self.num_features)
         return log_likelihood(x, self._decoded(z), self.noise_variance)
 
@@ -89,6 +91,16 @@ class LatentVariableModel(ABC):
         """log p(x_R, z), nats, (..., N); R is everything unless ``observed`` says otherwise."""
         factors = self.log_factors(x, z)
         require(locals(), "x N D, bool observed? ... D", finite=False)
+        if observed is not None and any(
+            size not in (1, wanted)
+            for size, wanted in itertools.zip_longest(
+                observed.shape[::-1], factors.shape[::-1], fillvalue=1
+            )
+        ):
+            raise ValueError(
+                f"observed must have shape {tuple(factors.shape)}, or 1 in some axes, got "
+                f"{tuple(observed.shape)}."
+            )
         seen = factors if observed is None else factors.where(observed, 0.0)
         return self.log_prior(z) + seen.sum(dim=-1)
 
@@ -146,6 +158,9 @@ class VAE(LatentVariableModel):
         try:
             output = self.decoder(z)
         except RuntimeError as error:
+            if "shapes cannot be multiplied" in str(error):
+                said = f"the decoder does not take z of K = {self.latent_dim} numbers"
+                raise ValueError(f"{said}: {error}. Check latent_dim.") from error
             if "dtype" not in str(error):
                 raise
             raise TypeError(f"the decoder is of another precision than z, {z.dtype}.") from error
@@ -167,6 +182,10 @@ def dense_parameters(
     A ``partial`` encoder q(z | x_R) has 2D inputs: x with zeros in the holes, and the mask. Weights
     (B, in, out) are uniform on ±1/√in as in ``torch.nn.Linear``, biases (B, 1, out) zero.
     """
+    require(locals(), "num_features 1.., hidden Sequence, hidden* 1.., latent_dim 1.., partial bool")
+    require(locals(), "generators Sequence, generators* Generator")
+    if not generators:
+        raise ValueError("generators must be one for each run, got none.")
     encoder = [(1 + partial) * num_features, *hidden, 2 * latent_dim]
     decoder, parameters = [latent_dim, *hidden[::-1], num_features], {}
     for part, widths in (("encoder", encoder), ("decoder", decoder)):
@@ -180,6 +199,12 @@ def dense_parameters(
 def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "B N O"]:
     """The network ``part`` of every run applied to its own inputs."""
     layers = sum(name.startswith(part) for name in parameters) // 2
+    if not layers:
+        said = f"parameters have no weights of the {part}, but {sorted(parameters)}"
+        raise ValueError(f"{said}. vae.dense_parameters makes them.")
+    width = parameters[f"{part}/0/weight"].shape[1]
+    if inputs.shape[-1] != width:
+        raise ValueError(f"the {part} takes {width} numbers a datum, got {tuple(inputs.shape)}.")
     for layer in range(layers):
         require_dtype(f"what the {part} sees", inputs, parameters[f"{part}/{layer}/weight"].dtype)
         weight, bias = (parameters[f"{part}/{layer}/{kind}"] for kind in ("weight", "bias"))
@@ -191,6 +216,12 @@ def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "
 
 def dense_model(parameters: Parameters, run: int, noise_variance: float | None = None) -> VAE:
     """The VAE of one run of :func:`dense_parameters`; a partial encoder is told that all is seen."""
+    require(locals(), "parameters Mapping, noise_variance? (0,inf)")
+    for part in ("encoder", "decoder"):
+        if f"{part}/0/weight" not in parameters:
+            said = f"parameters have no weights of the {part}, but {sorted(parameters)}"
+            raise ValueError(f"{said}. vae.dense_parameters makes them.")
+    require_count("run", run, 0, len(parameters["encoder/0/weight"]) - 1)
     own = {name: value[run : run + 1] for name, value in parameters.items()}
     latent_dim = own["decoder/0/weight"].shape[1]
     last = [value for name, value in own.items() if name.startswith("decoder")][-1]

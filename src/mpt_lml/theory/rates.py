@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mpt_lml.numerics import LOG_2PI
 from mpt_lml.results import trapezoid_weights
-from mpt_lml.spec import require, require_count
+from mpt_lml.spec import require, require_count, require_memory
 
 __all__ = [
     "chain_crossover",
@@ -26,6 +26,9 @@ __all__ = [
 ]
 
 Rule = Literal["midpoint", "trapezoid", "gauss-legendre", "clenshaw-curtis"]
+
+MOST_POLYNOMIAL = 4096
+"""Most sizes through which a polynomial is laid; long before, its weights turn negative."""
 
 
 def crossover(
@@ -206,6 +209,12 @@ def sizes_and_weights(
     """
     require(locals(), "num_features 1.., rule midpoint|trapezoid|gauss-legendre|clenshaw-curtis")
     require_count("num_sizes", num_sizes, 1, num_features)
+    if rule == "trapezoid":
+        require_memory(f"weights of {num_sizes} sizes", 8 * num_sizes**2, "fewer num_sizes")
+    if rule in ("gauss-legendre", "clenshaw-curtis"):
+        require_count("num_sizes", num_sizes, 1, MOST_POLYNOMIAL)
+        bytes_needed = 8 * num_features * num_sizes
+        require_memory(f"polynomials at {num_features} sizes", bytes_needed, "fewer num_sizes")
     sizes, weights = _sizes_and_weights(num_features, num_sizes, rule)
     if _has_negative(weights):
         fewer = _largest_below(num_features, num_sizes, rule)
@@ -238,13 +247,15 @@ def _sizes_and_weights(
     num_features: int, num_sizes: int, rule: Rule
 ) -> tuple[np.ndarray, np.ndarray]:
     step = np.linspace(0.0, 1.0, num_sizes) if num_sizes > 1 else np.array([0.5])
-    nodes = {
-        "midpoint": (2.0 * np.arange(num_sizes) + 1.0) / num_sizes - 1.0,
-        "trapezoid": 2.0 * step - 1.0,
-        "gauss-legendre": np.polynomial.legendre.leggauss(num_sizes)[0],
-        "clenshaw-curtis": -np.cos(np.pi * step),
-    }
-    rounded = np.rint(0.5 + num_features * (nodes[rule] + 1.0) / 2.0)
+    if rule == "midpoint":
+        nodes = (2.0 * np.arange(num_sizes) + 1.0) / num_sizes - 1.0
+    elif rule == "trapezoid":
+        nodes = 2.0 * step - 1.0
+    elif rule == "gauss-legendre":
+        nodes = np.polynomial.legendre.leggauss(num_sizes)[0]
+    else:
+        nodes = -np.cos(np.pi * step)
+    rounded = np.rint(0.5 + num_features * (nodes + 1.0) / 2.0)
     sizes = np.unique(np.clip(rounded, 1, num_features).astype(np.int64))
     if rule == "midpoint":
         weights = np.full(len(sizes), num_features / len(sizes))

@@ -28,7 +28,10 @@ def at_random(build: Any, config: Any, *, seed: int) -> Any:
     require(locals(), "build Callable, seed 0..")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build(config).eval()
+        network = build(config)
+    if not isinstance(network, torch.nn.Module):
+        raise TypeError(f"build(config) must return a network, got {type(network).__name__}.")
+    return network.eval()
 
 
 def random_twin(network: Any, *, seed: int) -> Any:

@@ -104,6 +104,9 @@ class MaskedLM(ConditionalModel):
         last = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
         ends = {"prefix": tokenizer.cls_token_id, "suffix": last}
         frame = {name: () if token is None else (token,) for name, token in ends.items()}
+        unknown = set(options) - set(signature(cls).parameters)
+        if unknown:
+            raise TypeError(f"MaskedLM has no option {', '.join(sorted(unknown))}. See its keywords.")
         options = {**frame, "special_token_ids": tokenizer.all_special_ids, **options}
         return cls(network, tokenizer.mask_token_id, num_features, **options)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.numerics import log_normal
+from mpt_lml.numerics import log_normal, require_variance
 from mpt_lml.spec import require, require_dtype, require_number, require_sizes
 from mpt_score.networks.hub import require_transformers
 
@@ -226,6 +226,9 @@ class ViTMAE(ConditionalModel):
             hint = "Estimate it from residuals: ViTMAE.fit_variance(network, x, generator=g)."
             hint *= name == "variance"
             raise ValueError(f"{name} must be > 0, got {found.min().item()}. {hint}")
+        if name != "pixel_mean":  # pixels may be of single precision
+            for extreme in (found.min().item(), found.max().item()):
+                require_variance(name, extreme, torch.float32)
         return found
 
 
