@@ -14,7 +14,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from mpt_lml.spec import require, require_count, require_log_enumerable, require_number
+from mpt_lml.spec import (
+    require,
+    require_count,
+    require_log_enumerable,
+    require_memory,
+    require_number,
+)
 
 __all__ = [
     "BernoulliRate",
@@ -84,6 +90,7 @@ class SizeLaw(ABC):
         Each is unbiased for the law, and all are as even as can be: uniform, P = D, every size once.
         """
         require(locals(), "num_masks 1.., generator")
+        require_memory(f"{num_masks} masks", 8 * num_masks, "fewer at a time")
         shift = torch.rand(1, generator=generator, dtype=torch.float64)
         return self._at(_quantiles(num_masks, shift), num_features)
 
@@ -113,6 +120,7 @@ class FixedSize(SizeLaw):
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
         require(locals(), "num_features 1..")
         require_count("num_masked", self.num_masked, 1, num_features)
+        require_memory(f"probabilities of {num_features} sizes", 8 * num_features, "a smaller D")
         return (torch.arange(1, num_features + 1) == self.num_masked).double()
 
 
@@ -152,6 +160,7 @@ class UniformSize(SizeLaw):
 
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
         require_count("num_features", num_features, 1)
+        require_memory(f"probabilities of {num_features} sizes", 8 * num_features, "a smaller D")
         return torch.full((num_features,), 1.0 / num_features, dtype=torch.float64)
 
 
@@ -167,6 +176,7 @@ class BernoulliRate(_Rate):
         from scipy.stats import binom
 
         require_count("num_features", num_features, 1)
+        require_memory(f"probabilities of {num_features} sizes", 8 * num_features, "a smaller D")
         sizes = torch.arange(1, num_features + 1)
         weights = torch.from_numpy(binom.pmf(sizes.numpy(), num_features, float(self.rate)))
         if not weights.sum() > 0:
@@ -187,6 +197,8 @@ def from_ranks(
 def sample_ranks(num_masks: int, num_features: int, *, generator: Generator) -> Int[Tensor, "P D"]:
     """Ranks 0..D−1 of the coordinates in P uniformly random orders, (P, D), for :func:`from_ranks`."""
     require(locals(), "num_masks 1.., num_features 1.., generator")
+    what = f"{num_masks} orders of {num_features} coordinates"
+    require_memory(what, 8 * num_masks * num_features, "fewer at a time")
     where: Any = {"dtype": torch.float64, "device": generator.device}
     return torch.rand(num_masks, num_features, generator=generator, **where).argsort(dim=1)
 

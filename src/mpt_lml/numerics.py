@@ -81,7 +81,7 @@ def require_variance(name: str, value: float, dtype: torch.dtype) -> None:
     limits = torch.finfo(dtype)
     if not limits.tiny <= value <= limits.max:
         raise ValueError(
-            f"{name} must be a variance > 0 within {limits.tiny:.3g}..{limits.max:.3g}, the range of "
+            f"{name} must be > 0 and within {limits.tiny:.3g}..{limits.max:.3g}, the range of "
             f"{dtype}, got {value}. Use data in float64, or in another unit."
         )
 

@@ -18,7 +18,9 @@ def glue(name: str, value: object) -> None:
     """
     if not isinstance(name, str):
         raise TypeError(f"glue takes a name first, a str, got {name!r}")
-    number = value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+    number = (
+        value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+    )
     if isinstance(number, float) and not math.isfinite(number):
         raise ValueError(f"glue({name!r}): {value} is not a number to print in prose")
     from IPython.display import display

@@ -151,8 +151,8 @@ def require_dtype(
             "out and give the batch as a leading axis, where a shape in the documentation has one."
         )
     if isinstance(value, Tensor) and (value.is_meta or value.is_nested):
-        kind = "meta tensor, which has no numbers" if value.is_meta else "nested tensor"
-        raise TypeError(f"{name} must be a dense tensor with numbers, got a {kind}.")
+        odd = "meta tensor, which has no numbers" if value.is_meta else "nested tensor"
+        raise TypeError(f"{name} must be a dense tensor with numbers, got a {odd}.")
     if isinstance(value, Tensor):
         got = str(value.dtype) if value.layout == torch.strided else str(value.layout)
     if got not in map(str, (torch.float32, torch.float64) if dtype is None else (dtype,)):

@@ -161,7 +161,9 @@ def _pixels(folder: str | Path, mae: ViTMAE) -> tuple[Tensor, tuple[str, ...]]:
         except UnidentifiedImageError:
             continue
         except OSError as error:
-            raise ValueError(f"images: {path} cannot be read: {error}. Remove or replace it.") from error
+            raise ValueError(
+                f"images: {path} cannot be read: {error}. Remove or replace it."
+            ) from error
         pixels = torch.tensor(np.array(plain)).view(height, width, -1).movedim(-1, 0)
         found[path.name] = pixels.float() / 255
     if not found:

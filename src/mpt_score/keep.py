@@ -22,7 +22,7 @@ def parts_of(run: Run, kind: str, parts: Parts, *wanted: str) -> list[Part]:
         raise ValueError(f"run must return a list of its {len(parts)} parts, got {got}.")
     for part in found:
         if not isinstance(part, Mapping) or not {*wanted} <= {*part}:
-            got = sorted(part) if isinstance(part, Mapping) else repr(part)
+            got = repr(sorted(part) if isinstance(part, Mapping) else part)
             raise ValueError(f"run must return what each part gives, {wanted}, got {got}.")
     return found
 

@@ -51,7 +51,9 @@ class Tokens:
         bare = ~self.maskable.any(dim=1)
         if bare.any():
             row = int(bare.long().argmax())
-            raise ValueError(f"maskable[{row}] is False everywhere: no token to score. Leave it out.")
+            raise ValueError(
+                f"maskable[{row}] is False everywhere: no token to score. Leave it out."
+            )
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -20,6 +20,7 @@ from mpt_lml import (
     VAE,
     ConditionalTable,
     ConjugateRegression,
+    Grouped,
     JointTable,
     curves,
     data,
@@ -601,6 +602,31 @@ CASES = {
         lambda: tokens_with([[True, True], [False, False]], [2, 2]),
         ValueError,
         r"maskable\[1\] is False everywhere",
+    ),
+    "more draws than a memory holds": (
+        lambda: MODEL.sample(10**15, generator=generator()),
+        ValueError,
+        "n = 1000000000000000 draws would take .* GiB of memory: use a smaller n",
+    ),
+    "more masks than a memory holds": (
+        lambda: masks.sample_masks(10**15, 4, 2, generator=generator()),
+        ValueError,
+        "GiB of memory: use fewer at a time",
+    ),
+    "more orders than a memory holds": (
+        lambda: orders.draw(10**15, 4, generator=generator()),
+        ValueError,
+        "GiB of memory: use fewer at a time",
+    ),
+    "an image larger than a memory": (
+        lambda: Grouped.patches(10**8, 10**8, 2),
+        ValueError,
+        "an image of 100000000 by 100000000 pixels would take",
+    ),
+    "probabilities of more sizes than a memory holds": (
+        lambda: masks.UniformSize().probabilities(10**15),
+        ValueError,
+        "probabilities of 1000000000000000 sizes would take",
     ),
     "a padding that is masked": (
         lambda: tokens_with([[True, True], [True, True]], [2, 1]),

@@ -317,3 +317,40 @@ WRONG = {
 def test_a_wrong_call_is_named(call, message: str) -> None:
     with pytest.raises((TypeError, ValueError, CheckpointError), match=message):
         call()
+
+
+@pytest.mark.parametrize("answer", [None, [], [{}]])
+def test_a_run_that_does_not_give_its_parts_is_named(answer) -> None:
+    model = mpt_score.load(lambda ids, mask: torch.zeros(*ids.shape, 9).log_softmax(-1))
+    for score in (mpt_score.sentences, mpt_score.curve):
+        with pytest.raises(ValueError, match="run must return"):
+            score(model, [[1, 2, 3]], run=lambda name, parts: answer)
+    with pytest.raises(ValueError, match="run must return"):
+        mpt_score.pairs(model, [[1, 2]], [[1, 3]], run=lambda name, parts: answer)
+    mae = networks.small_mae(8, 1, 2, width=16, seed=4)
+    with pytest.raises(ValueError, match="run must return"):
+        mpt_score.images(mae, torch.zeros(3, 1, 8, 8), run=lambda name, parts: answer)
+
+
+@pytest.mark.parametrize(
+    "change", [torch.Tensor.to_sparse, lambda v: v.to("meta"), torch.Tensor.cfloat]
+)
+def test_a_function_that_answers_no_plain_numbers_is_named(change) -> None:
+    model = mpt_score.load(lambda ids, mask: change(torch.zeros(*ids.shape, 9).log_softmax(-1)))
+    with pytest.raises(TypeError, match="must return a dense floating-point tensor"):
+        model.log_tokens(IDS, HIDDEN)
+
+
+def test_an_unknown_option_of_a_masked_lm_is_named() -> None:
+    with pytest.raises(TypeError, match="MaskedLM has no option foo"):
+        MaskedLM.of(tiny(), tokenizer(), foo=3)
+
+
+def test_a_variance_of_pixels_has_an_inverse() -> None:
+    mae = networks.small_mae(8, 1, 2, width=16, seed=4)
+    with pytest.raises(ValueError, match="variance must be > 0 and within"):
+        ViTMAE(mae, 1e-60)
+    with pytest.raises(ValueError, match="pixel_scale must be > 0 and within"):
+        ViTMAE(mae, 1.0, pixel_scale=1e-60)
+    with pytest.raises(ValueError, match="variance must be > 0 and within"):
+        mpt_score.images(mae, torch.zeros(3, 1, 8, 8), variance=1e-320)

@@ -110,3 +110,12 @@ def test_a_network_goes_where_it_is_asked_to(tmp_path: Path, monkeypatch) -> Non
     for device in ("auto", "cpu"):
         module.load_mae(tmp_path, device=device)
     assert asked == ["cuda:3", "cpu"]
+
+
+def test_a_picture_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.png"
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
+    Image.fromarray(noise).save(whole)
+    (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"cut\.png cannot be read"):
+        mpt_score.images(network(), tmp_path, variance=0.1)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision
-from mpt_lml.spec import require, require_mask, require_values
+from mpt_lml.spec import require, require_mask, require_memory, require_values
 
 _Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -147,6 +147,7 @@ class TractableModel(ConditionalModel):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws from p(x), (n, D)."""
         require(locals(), "n 1.., generator")
+        require_memory(f"n = {n} draws", 8 * n * self.num_features, "a smaller n")
         with self._precision():
             return self._sample(n, generator)
 
@@ -278,6 +279,9 @@ class Grouped(ConditionalModel):
         require(locals(), "height 1.., width 1.., patch 1..")
         if height % patch or width % patch:
             raise ValueError(f"patches of side {patch} do not cover an image {height} by {width}.")
+        require_memory(
+            f"an image of {height} by {width} pixels", 8 * height * width, "a smaller one"
+        )
         rows = torch.arange(height)[:, None] // patch
         return (rows * (width // patch) + torch.arange(width) // patch).flatten()
 

@@ -64,7 +64,9 @@ class JointTable(TractableModel):
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         rows = self._few_rows(x)
-        return torch.cat([self._subset_table(some).T[_row_number(observed)] for some in rows], dim=1)
+        return torch.cat(
+            [self._subset_table(some).T[_row_number(observed)] for some in rows], dim=1
+        )
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         rows = self._few_rows(x)

@@ -182,7 +182,9 @@ def dense_parameters(
     A ``partial`` encoder q(z | x_R) has 2D inputs: x with zeros in the holes, and the mask. Weights
     (B, in, out) are uniform on ±1/√in as in ``torch.nn.Linear``, biases (B, 1, out) zero.
     """
-    require(locals(), "num_features 1.., hidden Sequence, hidden* 1.., latent_dim 1.., partial bool")
+    require(
+        locals(), "num_features 1.., hidden Sequence, hidden* 1.., latent_dim 1.., partial bool"
+    )
     require(locals(), "generators Sequence, generators* Generator")
     if not generators:
         raise ValueError("generators must be one for each run, got none.")

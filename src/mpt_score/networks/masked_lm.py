@@ -106,7 +106,9 @@ class MaskedLM(ConditionalModel):
         frame = {name: () if token is None else (token,) for name, token in ends.items()}
         unknown = set(options) - set(signature(cls).parameters)
         if unknown:
-            raise TypeError(f"MaskedLM has no option {', '.join(sorted(unknown))}. See its keywords.")
+            raise TypeError(
+                f"MaskedLM has no option {', '.join(sorted(unknown))}. See its keywords."
+            )
         options = {**frame, "special_token_ids": tokenizer.all_special_ids, **options}
         return cls(network, tokenizer.mask_token_id, num_features, **options)
 
