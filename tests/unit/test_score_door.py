@@ -283,7 +283,7 @@ WRONG = {
     ),
     "no token to mask": (
         lambda: tokens.Tokens(ONE, ONE, ONE < 0, torch.tensor([2])),
-        "maskable must be True somewhere",
+        r"maskable\[0\] is False everywhere",
     ),
     "a row that is not there": (
         lambda: tokens.Tokens(ONE, ONE, ONE > 0, torch.tensor([2])).rows(torch.tensor([-1])),
