@@ -918,7 +918,8 @@ def test_a_file_is_written_at_every_fifth_epoch_and_at_the_end(tmp_path: Path, m
 )
 def test_an_unknown_word_is_no_frame(unknown: int | None, frame: list[bool]) -> None:
     own = SimpleNamespace(all_special_ids=[0, 1, 2], unk_token_id=unknown)
-    scorer = mpt_score.Scorer(FromFunction(lambda ids, mask: ids * 0.0, 4), tokenizer=own)
+    source = SimpleNamespace(log_tokens=torch.zeros_like)
+    scorer = mpt_score.Scorer(source, tokenizer=own)
     assert scorer.is_frame(torch.tensor([0, 1, 2, 3])).tolist() == frame
 
 
@@ -953,7 +954,8 @@ def test_values_left_out_in_one_context_only_are_missed() -> None:
 @pytest.mark.parametrize(("heads", "batches"), [(4, [2, 2, 2, 2]), (8, [1] * 8)])
 def test_attention_counts_in_what_goes_together(heads: int, batches: list[int]) -> None:
     config = SimpleNamespace(vocab_size=1, num_attention_heads=heads)
-    source = SimpleNamespace(network=SimpleNamespace(config=config))
+    network = SimpleNamespace(config=config)
+    source = SimpleNamespace(network=network, log_tokens=torch.zeros_like)
     length = round((BATCH_BYTES / (12 * 8)) ** 0.5)  # where one row of eight heads fills it
     mask = torch.zeros(8, length, dtype=torch.bool)
     assert mpt_score.Scorer(source, max_tokens=10**9)._batches(mask) == batches
