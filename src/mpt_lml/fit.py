@@ -24,7 +24,7 @@ from mpt_lml.files import (
 )
 from mpt_lml.numerics import differentiable
 from mpt_lml.results import History
-from mpt_lml.spec import require, require_answer
+from mpt_lml.spec import require, require_answer, require_memory
 
 __all__ = ["Checkpoint", "descend", "maximize"]
 
@@ -86,6 +86,8 @@ def maximize(
     _require_parameters(parameters)
     own = {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
     first, track = next(iter(own.values())), track or {}
+    records = 8 * (num_epochs + 1) * len(first) * (1 + len(track))
+    require_memory(f"records of {num_epochs} epochs", records, "fewer num_epochs")
     empty = torch.full((num_epochs + 1, len(first)), torch.nan, dtype=first.dtype)
     values = {name: empty.clone() for name in ("objective", *track)}
     adam = torch.optim.Adam(list(own.values()), lr=learning_rate)
@@ -159,6 +161,7 @@ def descend(
         raise ValueError(f"watched = {watched} needs a function watch().")
     weights = {name: each for name, each in network.named_parameters() if each.requires_grad}
     _require_own_weights(schedules, network)
+    require_memory(f"losses of {num_steps} steps", 8 * num_steps, "fewer num_steps")
     losses = torch.full((num_steps,), torch.nan)
     own = network.state_dict(keep_vars=True)
     optimizers = [schedule.optimizer for schedule in schedules]

@@ -10,7 +10,7 @@ from itertools import combinations, permutations, product
 
 import sympy as sp
 
-from mpt_lml.spec import require, require_count
+from mpt_lml.spec import require, require_count, require_enumerable
 
 __all__ = ["SymbolicGaussian", "SymbolicTable"]
 
@@ -94,6 +94,8 @@ class SymbolicTable(_SymbolicModel):
 
     def __init__(self, num_features: int) -> None:
         super().__init__(num_features)
+        cells = 2 ** min(num_features, 64)
+        require_enumerable(f"the cells of a table of D = {num_features}", cells, "a smaller D")
         self.entries: dict[tuple[int, ...], sp.Symbol] = {
             cell: sp.Symbol("p_" + "".join(map(str, cell)), positive=True)
             for cell in product((0, 1), repeat=num_features)

@@ -618,6 +618,43 @@ CASES = {
         ValueError,
         "GiB of memory: use fewer at a time",
     ),
+    "more epochs than a memory holds": (
+        lambda: fit.maximize(
+            {"level": torch.zeros(1)},
+            lambda parameters, _: -parameters["level"].square(),
+            num_epochs=10**13,
+            learning_rate=0.1,
+        ),
+        ValueError,
+        "records of 10000000000000 epochs would take .* GiB of memory: use fewer num_epochs",
+    ),
+    "more states than a memory holds": (
+        lambda: HMM.cyclic(num_states=10**6, num_symbols=10**6),
+        ValueError,
+        "GiB of memory: use fewer states or symbols",
+    ),
+    "more of the paper's data than a memory holds": (
+        lambda: data.paper_gaussian(10**12, 9, 2, generator=generator()),
+        ValueError,
+        "1000000000000 data would take .* GiB of memory",
+    ),
+    "more steps than a memory holds": (
+        lambda: diffusion.step_elbo(-torch.ones(2).double(), torch.square, 10**12),
+        ValueError,
+        "1000000000000 steps would take .* GiB of memory",
+    ),
+    "more chains than a memory holds": (
+        lambda: estimators.ais(
+            random_bernoulli(4, 1, 9), torch.ones(1, 4).double(), 10**12, 5, generator=generator()
+        ),
+        ValueError,
+        "1000000000000 chains a datum would take .* GiB of memory",
+    ),
+    "a symbolic table with too many cells": (
+        lambda: symbolic.SymbolicTable(40),
+        ValueError,
+        "the cells of a table of D = 40 are",
+    ),
     "an image larger than a memory": (
         lambda: Grouped.patches(10**8, 10**8, 2),
         ValueError,

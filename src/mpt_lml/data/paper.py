@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mpt_lml.data.places import checked
 from mpt_lml.files import book_file
-from mpt_lml.spec import require
+from mpt_lml.spec import require, require_memory
 
 # Of its lines, whatever ends them.
 _SHA256 = "d23dfb0ea9c8a57a807a2099186b11351d777c80912b4fc27ba63c974bee0ad6"
@@ -36,6 +36,7 @@ def paper_gaussian(
     (torch.Size([100, 6]), torch.Size([6, 2]))
     """
     require(locals(), "num_data 1.., num_features 1.., latent_dim 0.., generator")
+    require_memory(f"{num_data} data", 8 * num_data * num_features, "a smaller num_data")
     single = torch.float32  # named: the numbers must not follow torch's default dtype
     loadings = torch.randn(num_features, latent_dim, generator=generator, dtype=single)
     latent = torch.randn(num_data, latent_dim, generator=generator, dtype=single)

@@ -18,7 +18,7 @@ from mpt_lml.estimators.latent import (
 from mpt_lml.models.vae import LatentVariableModel
 from mpt_lml.numerics import differentiable, without_inference
 from mpt_lml.results import Estimate
-from mpt_lml.spec import require, require_second_moment
+from mpt_lml.spec import require, require_memory, require_second_moment
 
 _Chains = tuple[Tensor, Tensor, Tensor]  # where they are, the log-likelihood there and its slope
 
@@ -45,6 +45,8 @@ def ais(
     """
     require(locals(), "model LatentVariableModel, x data, generator")
     require(locals(), "num_chains 2.., num_temperatures 2..")
+    states = 8 * num_chains * len(x) * model.latent_dim
+    require_memory(f"{num_chains} chains a datum", states, "fewer num_chains")
 
     x = without_inference(x)
 

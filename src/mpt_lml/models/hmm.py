@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import double
-from mpt_lml.spec import require, require_values
+from mpt_lml.spec import require, require_memory, require_values
 
 _SAFE = 1e-80
 """Where every transition and emission is at least this, no product of scaled messages underflows."""
@@ -74,6 +74,8 @@ class HMM(TractableModel):
         emissions. The first state is uniform, the chain's stationary law.
         """
         require(locals(), "num_states 3.., num_symbols 3.., preferred (0,1)")
+        entries = num_states * (num_states + num_symbols)
+        require_memory(f"tables of {entries} probabilities", 8 * entries, "fewer states or symbols")
         if num_symbols % num_states:
             raise ValueError(f"num_symbols must be a multiple of {num_states}, got {num_symbols}.")
         circle = torch.eye(num_states, dtype=torch.float64)

@@ -17,6 +17,7 @@ from mpt_lml.spec import (
     require_answer,
     require_count,
     require_entries,
+    require_memory,
     require_reveal,
     require_slope,
 )
@@ -108,6 +109,7 @@ def step_elbo(
     tensor(-4., dtype=torch.float64)
     """
     require(locals(), "score ... D, num_steps 1..", finite=False)
+    require_memory(f"{num_steps} steps", 8 * num_steps, "fewer num_steps")
     level = _level(schedule, torch.arange(num_steps + 1, dtype=torch.float64) / num_steps)
     return score.shape[-1] * (level.diff() * bernstein(score, level[1:])).sum(dim=-1)
 
