@@ -268,7 +268,7 @@ CASES = {
     "a count beyond 64 bits": (
         lambda: masks.sample_masks(2**63, 4, 2, generator=generator()),
         ValueError,
-        f"num_masks must be in >= 1, got {2**63}",
+        "num_masks must be below 2.63, got 9223372036854775808",
     ),
     "a fraction that no tensor takes": (
         lambda: HMM.cyclic(preferred=Fraction(1, 2)),
@@ -495,7 +495,7 @@ CASES = {
     "networks of a negative width": (
         lambda: vae.dense_parameters(-4, [4], 1, generators=[generator()]),
         ValueError,
-        "num_features must be in >= 1, got -4",
+        "num_features must be >= 1, got -4",
     ),
     "a width that is no list": (
         lambda: vae.dense_parameters(4, 3, 1, generators=[generator()]),
@@ -685,7 +685,7 @@ SHORT = ["run", "table-1", "--preset", "quick", "--set", "num_data=20"]
 @pytest.mark.parametrize(
     "given, message",
     [
-        (["--seed", "4"], "seeds, which spread, must be in >= 2, got 1"),
+        (["--seed", "4"], "seeds, which spread, must be >= 2, got 1"),
         (["--seed", "4", "4"], "seeds must differ, got (4, 4)"),
         (["--seed", "-1", "4"], "a seed must be in"),
     ],

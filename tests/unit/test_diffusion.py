@@ -186,7 +186,7 @@ class TestSample:
         (
             lambda: diffusion.step_elbo(torch.zeros(3), cosine, 0),
             ValueError,
-            "num_steps must be in >= 1, got 0",
+            "num_steps must be >= 1, got 0",
         ),
         (lambda: diffusion.block_elbo(torch.zeros(3), 4), ValueError, r"1\.\.3, got 4"),
         (

@@ -373,7 +373,7 @@ class TestBestLaw:
         ),
         (
             lambda: Godambe.of(FAMILIES["ar1"]).efficiency(0),
-            r"masks_per_datum must be in >= 1, got 0",
+            r"masks_per_datum must be >= 1, got 0",
         ),
         (
             lambda: FAMILIES["ar1"].products(torch.ones(6, 6, **f64)),

@@ -372,4 +372,4 @@ def test_a_curve_that_stays_on_one_side_is_a_result(folder, tmp_path, capsys) ->
 @pytest.mark.bad_input
 def test_no_token_at_a_time_is_refused(folder, texts, capsys) -> None:
     assert call(folder, "sentences", texts, "--max-tokens", 0) == 2
-    assert "max_tokens must be in >= 1, got 0" in capsys.readouterr().err
+    assert "max_tokens must be >= 1, got 0" in capsys.readouterr().err

@@ -250,7 +250,7 @@ WRONG = {
     "images with unequal masks": (uneven, "mask must hide equally many patches"),
     "tokens below 0": (
         lambda: mpt_score.sentences(coin, [[0, -1]]),
-        "texts must be in >= 0, got -1",
+        "texts must be >= 0, got -1",
     ),
     "halves of tokens": (lambda: mpt_score.pairs(coin, [[0, 0.5]], [[0, 1]]), "integer.*got 0.5"),
     "tokens that the function has not": (
@@ -263,7 +263,7 @@ WRONG = {
     ),
     "no token at a time": (
         lambda: mpt_score.load(coin, max_tokens=0),
-        "max_tokens must be in >= 1",
+        "max_tokens must be >= 1",
     ),
     "a device that is none": (
         lambda: mpt_score.load(coin, device="tpu"),

@@ -96,7 +96,7 @@ def test_refusals(tmp_path: Path) -> None:
         mpt_score.images(network(), tmp_path)
     with pytest.raises(ValueError, match=r"pixels must lie in \[0, 1\]"):
         mpt_score.images(network(), 255 * X)
-    with pytest.raises(ValueError, match="num_replicates must be in >= 2"):
+    with pytest.raises(ValueError, match="num_replicates must be >= 2"):
         mpt_score.images(network(), X, num_replicates=1)
     with pytest.raises(TypeError, match="x must"):
         mpt_score.images(network(), X.numpy())

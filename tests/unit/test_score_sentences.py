@@ -279,7 +279,7 @@ def test_refusals() -> None:
         mpt_score.sentences(by_table, [TEXT, TEXT], documents=["a"])
     with pytest.raises(ValueError, match="have no bytes"):
         made_up().bits_per("byte")
-    with pytest.raises(ValueError, match="num_masks must be in >= 2, got 1"):
+    with pytest.raises(ValueError, match="num_masks must be >= 2, got 1"):
         mpt_score.sentences(by_table, [TEXT], num_masks=1)
     with pytest.raises(ValueError, match="it reads what it scores"):
         mpt_score.sentences(lambda i, _: (2.0 * torch.eye(2)[i]).log_softmax(-1), [TEXT])

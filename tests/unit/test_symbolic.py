@@ -190,8 +190,8 @@ def test_no_floating_point_number_anywhere(model):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: symbolic.SymbolicTable(0), "must be in >= 1, got 0"),
-        (lambda: symbolic.SymbolicGaussian(0), "must be in >= 1, got 0"),
+        (lambda: symbolic.SymbolicTable(0), "must be >= 1, got 0"),
+        (lambda: symbolic.SymbolicGaussian(0), "must be >= 1, got 0"),
         (
             lambda: symbolic.SymbolicTable(2).log_marginal((0, 0)),
             r"distinct numbers in 0..1. Got \[0, 0\]",

@@ -3,23 +3,35 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import final
+from typing import Annotated, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mpt_lml.checks import (
+    Count,
+    Data,
+    check,
+    checked,
+    each_masks_something,
+    require_memory,
+    require_values,
+)
 from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision
-from mpt_lml.spec import require, require_mask, require_memory, require_values
 
-_Function = Callable[[Tensor, Tensor], Tensor]
+LogValues = Callable[[Tensor, Tensor], Tensor]
+MaskOfEachDatum = Annotated[Bool[Tensor, "B D"], each_masks_something]
+Masks = Annotated[Bool[Tensor, "P D"], each_masks_something]
 
 
 class ConditionalModel(ABC):
     """Given the observed coordinates of x, what is log p(x_j | x_R) for each masked one?
 
-    A subclass writes ``_log_each``, or ``_log_conditional`` where a batch of masks is cheaper than its
-    pairs, for checked arguments; what they say of coordinates that are not masked is not read.
+    The four public methods check their arguments, choose the precision, cut the work into chunks
+    that fit into memory, and put zeros where nothing is masked. A subclass writes mathematics only:
+    ``_log_each`` (one mask a datum), or ``_log_conditional`` (every mask with every datum) where that
+    is cheaper than its pairs. What these say of coordinates that are not masked is not read.
 
     >>> model = FromFunction(lambda x, mask: torch.zeros(*x.shape, 4).log_softmax(-1), 3)
     >>> x, mask = torch.zeros(5, 3).long(), torch.ones(2, 3).bool()
@@ -27,45 +39,87 @@ class ConditionalModel(ABC):
     (torch.Size([2, 5, 3]), torch.Size([2, 3]))
     """
 
-    num_features: int  # D
+    num_features: int
+    """D, the number of coordinates."""
 
-    def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` is something the model can have made: (N, D), finite."""
-        require(locals(), "x N D", D=self.num_features)
+    num_values: int | None = None
+    """V, where every coordinate takes one of the values 0..V−1."""
 
-    def log_each(self, x: Tensor, mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        """log p(x_j | x_R) of every datum under its own mask, nats, (B, D); 0 where not masked.
+    # Most pairs of a datum and a mask in one call of _log_each, where memory is not the limit.
+    _pairs_at_once: int | None = None
 
-        Raises ``TypeError`` or ``ValueError`` for an impossible ``x`` or a mask not boolean (B, D).
+    @checked
+    def log_each(self, x: Data, mask: MaskOfEachDatum) -> Float[Tensor, "B D"]:
+        """log p(x_j | x_R) of every datum under its own mask.
+
+        Args:
+            x: data, (B, D).
+            mask: one mask a datum, (B, D), boolean; True means masked.
+
+        Returns:
+            Nats, (B, D); 0 where not masked.
+
+        Raises:
+            TypeError: for a mask that is not boolean, or data of another type than the model's.
+            ValueError: for data that the model cannot have made, a mask that hides nothing, or
+                another number of masks than of data.
         """
-        self._require(x, mask, pairs=True)
+        require_pairs(x, mask)
         with self._precision():
-            return _keep(self._in_batches(self._log_each, x, mask), mask)
+            return _zero_where_observed(self._in_batches(self._log_each, x, mask), mask)
 
-    def log_values(self, x: Tensor, mask: Bool[Tensor, "B D"]) -> Float[Tensor, "B D V"]:
-        """log p(x_j = v | x_R) of every value v, one mask a datum, nats, (B, D, V).
+    @checked
+    def log_values(self, x: Data, mask: MaskOfEachDatum) -> Float[Tensor, "B D V"]:
+        """log p(x_j = v | x_R) of every value v, one mask a datum.
 
-        What ``x`` holds at masked coordinates is not read. Raises as :meth:`log_each`, and
-        ``TypeError`` where coordinates are not discrete.
+        Args:
+            x: data, (B, D). What it holds at masked coordinates is not read.
+            mask: one mask a datum, (B, D), boolean; True means masked.
+
+        Returns:
+            Nats, (B, D, V).
+
+        Raises:
+            TypeError: where coordinates are not discrete, and as :meth:`log_each`.
+            ValueError: as :meth:`log_each`.
         """
-        self._require(x, mask, pairs=True)
+        require_pairs(x, mask)
         with self._precision():
             return self._log_values(x, mask)
 
-    def log_conditional(self, x: Tensor, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P N D"]:
-        """:meth:`log_each` of every mask with every datum, nats, (P, N, D)."""
-        self._require(x, mask)
-        with self._precision():
-            return _keep(self._log_conditional(x, mask), mask[:, None])
+    @checked
+    def log_conditional(self, x: Data, mask: Masks) -> Float[Tensor, "P N D"]:
+        """:meth:`log_each` of every mask with every datum.
 
-    def mean_log_conditional(self, x: Tensor, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P D"]:
-        """:meth:`log_conditional` averaged over the data, nats, (P, D), in bounded memory."""
-        self._require(x, mask)
-        with self._precision():
-            return _keep(self._mean_log_conditional(x, mask), mask)
+        Args:
+            x: data, (N, D).
+            mask: masks, (P, D), boolean; True means masked.
 
-    num_values: int | None = None  # V, where every coordinate takes the values 0..V−1
-    _pairs_at_once: int | None = None  # for _log_each, where memory is not the limit
+        Returns:
+            Nats, (P, N, D); 0 where not masked.
+        """
+        with self._precision():
+            return _zero_where_observed(self._log_conditional(x, mask), mask[:, None])
+
+    @checked
+    def mean_log_conditional(self, x: Data, mask: Masks) -> Float[Tensor, "P D"]:
+        """:meth:`log_conditional` averaged over the data, in bounded memory.
+
+        Args:
+            x: data, (N, D).
+            mask: masks, (P, D), boolean; True means masked.
+
+        Returns:
+            Nats, (P, D); 0 where not masked.
+        """
+        with self._precision():
+            return _zero_where_observed(self._mean_log_conditional(x, mask), mask)
+
+    def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` is something the model can have made: (N, D), finite."""
+        check(("x", x, Float[Tensor, "N D"]), D=self.num_features)
+
+    # -- for subclasses -------------------------------------------------------------------------
 
     def _precision(self) -> AbstractContextManager[None]:
         """A network runs in the precision that its user has chosen by ``torch.autocast``."""
@@ -79,35 +133,41 @@ class ConditionalModel(ABC):
         if self.num_values is None:
             raise TypeError(f"{type(self).__name__} has no list of values a coordinate can take.")
         # A conditional does not see what is masked: every masked coordinate is set to v at once.
-        every = [self.log_each(x.masked_fill(mask, v), mask) for v in range(self.num_values)]
-        return torch.stack(every, dim=-1)
+        log_probabilities = [
+            self.log_each(x.masked_fill(mask, v), mask) for v in range(self.num_values)
+        ]
+        return torch.stack(log_probabilities, dim=-1)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         return self._every_pair(self._log_each, x, mask)
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        rows = chunks(len(mask), 32 * len(x) * self.num_features)
-        return torch.cat([self.log_conditional(x, mask[some]).mean(dim=1) for some in rows])
+        means = []
+        for rows in chunks(len(mask), 32 * len(x) * self.num_features):
+            means.append(self.log_conditional(x, mask[rows]).mean(dim=1))
+        return torch.cat(means)
 
-    def _every_pair(self, function: _Function, x: Tensor, mask: Tensor) -> Tensor:
-        repeated = x.repeat(len(mask), *[1] * (x.ndim - 1))
-        values = self._in_batches(function, repeated, mask.repeat_interleave(len(x), dim=0))
+    def _every_pair(self, function: LogValues, x: Tensor, mask: Tensor) -> Tensor:
+        """``function``, which takes one mask a datum, of every mask with every datum."""
+        data_of_pairs = x.repeat(len(mask), *[1] * (x.ndim - 1))
+        masks_of_pairs = mask.repeat_interleave(len(x), dim=0)
+        values = self._in_batches(function, data_of_pairs, masks_of_pairs)
         return values.unflatten(0, (len(mask), len(x)))
 
-    def _in_batches(self, function: _Function, x: Tensor, mask: Tensor) -> Tensor:
-        rows = chunks(len(x), 1, self._pairs_at_once or WORKING_BYTES // (32 * self.num_features))
-        return torch.cat([function(x[some], mask[some]) for some in rows])
-
-    def _require(self, x: Tensor, mask: Tensor, *, pairs: bool = False) -> None:
-        self.require_data(x)
-        require(locals(), "bool mask P D", D=self.num_features)
-        require_mask(mask)
-        if pairs and len(mask) != len(x):
-            rows = f"{len(x)} and {len(mask)}: for every pair use log_conditional"
-            raise ValueError(f"x and mask must have the same number of rows, got {rows}.")
+    def _in_batches(self, function: LogValues, x: Tensor, mask: Tensor) -> Tensor:
+        most = self._pairs_at_once or WORKING_BYTES // (32 * self.num_features)
+        batches = chunks(len(x), 1, most)
+        return torch.cat([function(x[rows], mask[rows]) for rows in batches])
 
 
-def _keep(values: Tensor, mask: Tensor) -> Tensor:
+def require_pairs(x: Tensor, mask: Tensor) -> None:
+    """Check that there is one mask for each datum."""
+    if len(mask) != len(x):
+        rows = f"{len(x)} and {len(mask)}: for every pair use log_conditional"
+        raise ValueError(f"x and mask must have the same number of rows, got {rows}.")
+
+
+def _zero_where_observed(values: Tensor, mask: Tensor) -> Tensor:
     return values.where(mask.to(values.device), 0.0)
 
 
@@ -120,33 +180,51 @@ class TractableModel(ConditionalModel):
     def _precision(self) -> AbstractContextManager[None]:
         return full_precision()
 
-    def log_marginal(self, x: Tensor) -> Float[Tensor, " N"]:
-        """log p(x), exact, nats, (N,). Raises for an ``x`` that the model cannot have made."""
+    @checked
+    def log_marginal(self, x: Data) -> Float[Tensor, " N"]:
+        """log p(x), exact.
+
+        Args:
+            x: data, (N, D).
+
+        Returns:
+            Nats, (N,).
+
+        Raises:
+            ValueError: for data that the model cannot have made.
+        """
         everything = torch.ones(1, self.num_features, dtype=torch.bool)
-        self.require_data(x)
         return self.log_subset_marginal(x, everything.to(x.device))[0]
 
-    def log_subset_marginal(self, x: Tensor, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
-        """log p(x_R) for every row R of ``observed`` (True = in R), nats, (P, N); 0 for none."""
-        self.require_data(x)
-        require(locals(), "bool observed P D", D=self.num_features)
-        rows = chunks(len(observed), 16 * len(x) * self.num_features)
-        with self._precision():
-            values = torch.cat([self._log_subset_marginal(x, observed[some]) for some in rows])
-        return _keep(values, observed.any(dim=1, keepdim=True))
+    @checked
+    def log_subset_marginal(self, x: Data, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
+        """log p(x_R) for every row R of ``observed``.
 
+        Args:
+            x: data, (N, D).
+            observed: subsets, (P, D), boolean; True means in R.
+
+        Returns:
+            Nats, (P, N); 0 for the empty subset.
+        """
+        values = []
+        with self._precision():
+            for rows in chunks(len(observed), 16 * len(x) * self.num_features):
+                values.append(self._log_subset_marginal(x, observed[rows]))
+        is_nonempty = observed.any(dim=1, keepdim=True)
+        return _zero_where_observed(torch.cat(values), is_nonempty)
+
+    @checked
     def mean_log_subset_marginal(
-        self, x: Tensor, observed: Bool[Tensor, "P D"]
+        self, x: Data, observed: Bool[Tensor, "P D"]
     ) -> Float[Tensor, " P"]:
         """:meth:`log_subset_marginal` averaged over the data, nats, (P,)."""
-        self.require_data(x)
-        require(locals(), "bool observed P D", D=self.num_features)
         with self._precision():
             return self._mean_log_subset_marginal(x, observed)
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+    @checked
+    def sample(self, n: Count, *, generator: torch.Generator) -> Tensor:
         """``n`` draws from p(x), (n, D)."""
-        require(locals(), "n 1.., generator")
         require_memory(f"n = {n} draws", 8 * n * self.num_features, "a smaller n")
         with self._precision():
             return self._sample(n, generator)
@@ -161,14 +239,22 @@ class TractableModel(ConditionalModel):
         return self.log_subset_marginal(x, observed).mean(dim=1)
 
 
-def require_log_probabilities(name: str, function: _Function, x: Tensor, mask: Tensor) -> int:
-    """Test the answers of ``function``, which is called ``name`` in messages; return V.
+def require_log_probabilities(name: str, function: LogValues, x: Tensor, mask: Tensor) -> int:
+    """Try a function that says what its hidden coordinates are, and refuse one that cannot be right.
 
-    ``function`` takes integers ``x`` and ``mask``, both (B, D), and gives log q(x_j = v | x_R) of the
-    hidden coordinates only, nats, (M, V). NaN is let through: who uses it can say where it is.
+    Args:
+        name: of the function, in messages.
+        function: takes integers ``x`` and ``mask``, both (B, D), and gives log q(x_j = v | x_R) of
+            the hidden coordinates only, nats, (M, V). NaN is let through: who uses it can say where.
+        x: data to try it on, (B, D).
+        mask: one mask a datum, (B, D).
 
-    Raises ``ValueError`` where the probabilities of all values do not add up to 1, and where the
-    answer changes with what is hidden: it knows what it scores.
+    Returns:
+        V, the number of values.
+
+    Raises:
+        ValueError: where the probabilities of all values do not add up to 1, and where the answer
+            changes with what is hidden: the function knows what it scores.
     """
     values = function(x, mask).double()
     log_total = values.logsumexp(dim=-1)
@@ -182,10 +268,9 @@ def require_log_probabilities(name: str, function: _Function, x: Tensor, mask: T
             f"{worst:.4g}, not to 1: return {remedy}."
         )
     num_values = values.shape[-1]
-    others = torch.where(mask, (x + 1) % num_values, x)
-    if not torch.allclose(
-        function(others, mask).double(), values, rtol=0, atol=1e-4, equal_nan=True
-    ):
+    other_data = torch.where(mask, (x + 1) % num_values, x)
+    other_values = function(other_data, mask).double()
+    if not torch.allclose(other_values, values, rtol=0, atol=1e-4, equal_nan=True):
         raise ValueError(
             f"{name} changes its answer when what is hidden is replaced: it reads what it scores (or "
             "is random: call eval()). Where mask is True, show it a mask token or anything constant."
@@ -197,40 +282,49 @@ def require_log_probabilities(name: str, function: _Function, x: Tensor, mask: T
 class FromFunction(ConditionalModel):
     """The conditionals of a function that answers one mask a datum, such as a network.
 
-    ``log_values`` takes (x, mask), both (B, D), and returns log q(x_j = v | x_R) for every value v,
-    nats, (B, D, V); it must not read x where ``mask`` is True. Both are tested once, at its first
-    answer, for the datum of which most is hidden. ``rows`` pairs of a datum and a mask are asked for
-    at a time: what fits a cache.
+    The function is tested once, at its first answer, on the datum of which most is hidden.
 
-    Raises ``ValueError`` for logits, for probabilities, and for answers that change when what is
-    hidden is replaced.
+    Args:
+        log_values: takes (x, mask), both (B, D), and returns log q(x_j = v | x_R) for every value v,
+            nats, (B, D, V); it must not read x where ``mask`` is True.
+        num_features: D.
+        rows: pairs of a datum and a mask that are asked for at a time: what fits a cache.
+
+    Raises:
+        ValueError: (when it is used) for logits, for probabilities, and for answers that change when
+            what is hidden is replaced.
 
     >>> coins = FromFunction(lambda x, mask: torch.zeros(*x.shape, 2).log_softmax(-1), 3)
     >>> coins.log_each(torch.zeros(1, 3).long(), torch.tensor([[True, False, False]])).exp()
     tensor([[0.5000, 1.0000, 1.0000]])
     """
 
-    def __init__(self, log_values: _Function, num_features: int, rows: int = 512) -> None:
-        require(locals(), "log_values Callable, num_features 1.., rows 1..")
+    @checked
+    def __init__(self, log_values: LogValues, num_features: Count, rows: Count = 512) -> None:
         self.function = log_values
-        self.num_features, self._pairs_at_once = num_features, rows
+        self.num_features = num_features
+        self._pairs_at_once = rows
         self._is_tested = False
 
     def require_data(self, x: Tensor) -> None:
-        require(locals(), "int x N D", D=self.num_features)
+        check(("x", x, Int[Tensor, "N D"]), D=self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         values = self._answer(x, mask)
         if not self._is_tested:
-            most = int(mask.sum(dim=1).argmax())
-            one = slice(most, most + 1)
+            most_hidden = int(mask.sum(dim=1).argmax())
+            one = slice(most_hidden, most_hidden + 1)
             require_log_probabilities("log_values", self._answer_hidden, x[one], mask[one])
             self._is_tested = True
         return values
 
     def _answer(self, x: Tensor, mask: Tensor) -> Tensor:
         values = self.function(x, mask)
-        require({"x": x, "log_values()": values}, "int x B D, log_values() B D V", finite=False)
+        check(
+            ("x", x, Int[Tensor, "B D"]),
+            ("log_values()", values, Float[Tensor, "B D V"]),
+            finite=False,
+        )
         return values
 
     @torch.no_grad()
@@ -240,10 +334,10 @@ class FromFunction(ConditionalModel):
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         values = self._log_values(x, mask)
         require_values(x, [values.shape[2]] * self.num_features)
-        values = values.gather(2, x[..., None])[..., 0]
-        if values.isnan().any():
+        log_probability = values.gather(2, x[..., None])[..., 0]
+        if log_probability.isnan().any():
             raise ValueError("log_values must return logarithms of probabilities, got NaN.")
-        return values
+        return log_probability
 
 
 @final
@@ -253,8 +347,11 @@ class Grouped(ConditionalModel):
     If the members of a group depend on each other given x_R, the area under the curve is smaller
     than log p(x) on average, by their total correlations (as in the paper's Equation 1).
 
-    ``group`` (d,) names the group 0..D−1 of each of the model's d coordinates. ``jointly`` scores a
-    group by its joint density log p(x_{R ∪ j}) − log p(x_R), which takes a model with marginals.
+    Args:
+        model: with d coordinates.
+        group: the group 0..D−1 of each of them, (d,).
+        jointly: score a group by its joint density log p(x_{R ∪ j}) − log p(x_R) instead, which takes
+            a model with marginals.
 
     >>> coins = FromFunction(lambda x, mask: torch.zeros(*x.shape, 2).log_softmax(-1), 4)
     >>> pairs = Grouped(coins, torch.tensor([0, 0, 1, 1]))
@@ -262,56 +359,63 @@ class Grouped(ConditionalModel):
     tensor([[0.2500, 1.0000]])
     """
 
+    @checked
     def __init__(
         self, model: ConditionalModel, group: Int[Tensor, " d"], *, jointly: bool = False
     ) -> None:
-        kind = "TractableModel" if jointly is True else "ConditionalModel"  # needs marginals
-        require(locals(), f"jointly bool, model {kind}")
-        require(locals(), "int group d", d=model.num_features)
-        if (present := group.unique().tolist()) != list(range(len(present))):
+        if jointly:
+            check(("model", model, TractableModel))
+        check(("group", group, Int[Tensor, " d"]), d=model.num_features)
+        present = group.unique().tolist()
+        if present != list(range(len(present))):
             raise ValueError(f"group must be numbered 0, 1, ... without a gap, got {present}.")
-        self.model, self.group, self.jointly = model, group, jointly
+        self.model = model
+        self.group = group
+        self.jointly = jointly
         self.num_features = len(present)
 
     @staticmethod
-    def patches(height: int, width: int, patch: int) -> Int[Tensor, " d"]:
+    @checked
+    def patches(height: Count, width: Count, patch: Count) -> Int[Tensor, " d"]:
         """The ``group`` that makes each square patch of an image one: row by row, (H·W,)."""
-        require(locals(), "height 1.., width 1.., patch 1..")
         if height % patch or width % patch:
             raise ValueError(f"patches of side {patch} do not cover an image {height} by {width}.")
         require_memory(
             f"an image of {height} by {width} pixels", 8 * height * width, "a smaller one"
         )
-        rows = torch.arange(height)[:, None] // patch
-        return (rows * (width // patch) + torch.arange(width) // patch).flatten()
+        patch_row = torch.arange(height)[:, None] // patch
+        patch_column = torch.arange(width) // patch
+        return (patch_row * (width // patch) + patch_column).flatten()
 
     def require_data(self, x: Tensor) -> None:
         self.model.require_data(x)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.jointly:
-            return torch.stack([self._joint(x, row) for row in mask])
-        return self._sum(self.model.log_conditional(x, self._members(mask)))
+            return torch.stack([self._log_joint_of_groups(x, row) for row in mask])
+        return self._sum_of_members(self.model.log_conditional(x, self._members(mask)))
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.jointly:
             return self._log_conditional(x, mask).mean(dim=1)
-        return self._sum(self.model.mean_log_conditional(x, self._members(mask)))
+        return self._sum_of_members(self.model.mean_log_conditional(x, self._members(mask)))
 
-    def _joint(self, x: Tensor, mask: Tensor) -> Tensor:
-        """log p(x_{R ∪ j}) − log p(x_R) for every j in one ``mask``, (N, D)."""
+    def _log_joint_of_groups(self, x: Tensor, mask: Tensor) -> Tensor:
+        """log p(x_{R ∪ j}) − log p(x_R) for every group j in one ``mask``, (N, D)."""
         assert isinstance(self.model, TractableModel)
-        hidden = mask.nonzero().flatten()
-        seen = ~self._members(mask[None])
-        more = seen | (self.group == hidden[:, None])
-        values = self.model.log_subset_marginal(x, torch.cat([seen, more]))
+        hidden_groups = mask.nonzero().flatten()
+        observed = ~self._members(mask[None])
+        observed_and_group = observed | (self.group == hidden_groups[:, None])
+        subsets = torch.cat([observed, observed_and_group])
+        values = self.model.log_subset_marginal(x, subsets)
         result = values.new_zeros(values.shape[1], self.num_features)
-        result[:, hidden] = (values[1:] - values[0]).T
+        result[:, hidden_groups] = (values[1:] - values[0]).T
         return result
 
     def _members(self, mask: Tensor) -> Tensor:
+        """The mask of the model's coordinates, from one of groups."""
         return mask[:, self.group.to(mask.device)]
 
-    def _sum(self, values: Tensor) -> Tensor:
-        empty = values.new_zeros(*values.shape[:-1], self.num_features)
-        return empty.index_add(-1, self.group.to(values.device), values)
+    def _sum_of_members(self, values: Tensor) -> Tensor:
+        sums = values.new_zeros(*values.shape[:-1], self.num_features)
+        return sums.index_add(-1, self.group.to(values.device), values)

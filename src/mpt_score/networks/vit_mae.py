@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import masks, scores
-from mpt_lml.models.base import ConditionalModel
+from mpt_lml.checks import Data, checked
+from mpt_lml.models.base import ConditionalModel, MaskOfEachDatum, require_pairs
 from mpt_lml.numerics import log_normal, require_variance
 from mpt_lml.spec import require, require_dtype, require_number, require_sizes
 from mpt_score.networks.hub import require_transformers
@@ -94,23 +95,23 @@ class ViTMAE(ConditionalModel):
         require(locals(), "patches N D d", D=self.num_features, d=self.pixels_per_patch)
         return self.network.unpatchify(patches)
 
-    def predict(
-        self, x: Float[Tensor, "N C H W"], mask: Bool[Tensor, "N D"]
-    ) -> Float[Tensor, "N D d"]:
+    @checked
+    def predict(self, x: Data, mask: MaskOfEachDatum) -> Float[Tensor, "N D d"]:
         """What the network says of all patches when image n shows only those not in ``mask[n]``.
 
         In units of pixels. The network runs in evaluation mode and in its own precision.
         """
-        self._require(x, mask, pairs=True)
+        require_pairs(x, mask)
         return self._in_batches(self._predict, x, mask)
 
-    def loss(self, x: Tensor, mask: Bool[Tensor, "N D"]) -> Float[Tensor, ""]:
+    @checked
+    def loss(self, x: Data, mask: MaskOfEachDatum) -> Float[Tensor, ""]:
         """Mean squared error of hidden pixels in units of the network, which He et al. minimize.
 
         Equally many patches are hidden in every image. With a constant variance and sizes spread
         evenly over 1..D its gradient is, up to constants, an unbiased one of the area.
         """
-        self._require(x, mask, pairs=True)
+        require_pairs(x, mask)
         if len(mask.sum(dim=1).unique()) > 1:
             raise ValueError("mask must hide equally many patches in every image: split the batch.")
         noise = _masking_noise(self.network, mask.to(self.device))

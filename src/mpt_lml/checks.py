@@ -1,0 +1,689 @@
+"""Checks of arguments at the public edge, read from the annotations of a function.
+
+:func:`checked` is the decorator. What it reads, and what it then asks for:
+
+====================================  ==============================================================
+``Float[Tensor, "N D"]``              float32 or float64, two axes, no NaN or infinity
+``Int[Tensor, "N D"]``                int64
+``Bool[Tensor, "P D"]``               bool; a mask, in which **True means masked**
+``Data``                              data that ``self``, or the argument ``model``, can have made
+``int``, ``Count``, ``Index``         an integer, from 1, from 0 (``Annotated[int, Within(2, 9)]``)
+``float``, ``Positive``, ``Rate``     a finite number, above 0, in (0, 1] (``Annotated[float,
+                                      Interval("[0,1)")]``)
+``Literal["one", "all"]``             one of these words
+``Sequence[Count]``, ``list[str]``    a sequence, and what each of its items is
+``Callable``, ``PPCA``, ``str``, ...  an object of that type
+``... | None``                        the same, or None
+====================================  ==============================================================
+
+Letters are axes: N data, D coordinates, K latent dimensions, P masks, M masked coordinates, L sizes on
+a curve. Equal letters of one call are equal sizes, at least 1 (small letters: at least 0); D is the
+``num_features`` and K the ``latent_dim`` of ``self`` or of the argument ``model``. Axes before the
+others (``...``, ``*batch``) broadcast. Floating-point tensors of one call share a dtype. Whatever
+else stands in ``Annotated`` and can be called is called with the name and the value.
+
+What is left to say by hand is mathematics, and the answers of functions that a user passes in: for
+those there are :func:`check` and the ``require_...`` functions below.
+"""
+
+import collections.abc
+import dataclasses
+import functools
+import inspect
+import math
+import os
+import sys
+import threading
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Real
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, overload
+
+import torch
+from jaxtyping import AbstractArray, Int
+from torch import Tensor
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_C = TypeVar("_C", bound=type)
+
+
+# -- what can stand in an annotation ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Within:
+    """An integer from ``low`` to ``high``, both included: ``Annotated[int, Within(1)]``."""
+
+    low: int
+    high: int | None = None
+
+    def __call__(self, name: str, value: Any) -> None:
+        require_count(name, value, self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number in "(0,1]"; "[0,1)~" lets NaN pass. ``hint`` ends the sentence of a refusal."""
+
+    legal: str
+    hint: str = ""
+
+    def __call__(self, name: str, value: Any) -> None:
+        require_number(name, value, self.legal, hint=self.hint)
+
+
+class _OfModel:
+    """Marks data that a model can have made."""
+
+
+Count = Annotated[int, Within(1)]
+Index = Annotated[int, Within(0)]
+Seed = Annotated[int, Within(0, 2**63 - 1)]
+Positive = Annotated[float, Interval("(0,inf)")]
+NonNegative = Annotated[float, Interval("[0,inf)")]
+Rate = Annotated[float, Interval("(0,1]", " 15 % is rate=0.15.")]
+Data = Annotated[Tensor, _OfModel()]
+FilePath = str | os.PathLike[str]
+
+
+# -- the decorator ------------------------------------------------------------------------------------
+
+_PACKAGES = frozenset({"mpt_lml", "mpt_score"})
+_stack = threading.local()
+_stack.inside = False
+
+
+def _is_inner_call(caller: types.FrameType) -> bool:
+    """Whether a call has been checked already: by the public function that it comes from.
+
+    It has where a checked function is running *and* the caller is one of our own modules. A user's
+    objective, network or subclass that is called in between is the user's code: its calls are checked.
+    """
+    if not getattr(_stack, "inside", False):
+        return False
+    return caller.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES
+
+
+@overload
+def checked(function: _C, *, finite: bool = True) -> _C: ...
+@overload
+def checked(function: Callable[_P, _R], *, finite: bool = True) -> Callable[_P, _R]: ...
+@overload
+def checked(function: None = None, *, finite: bool = True) -> Callable[[_C], _C]: ...
+
+
+def checked(function: Any = None, *, finite: bool = True) -> Any:
+    """Refuse arguments that do not fit the annotations of a public function, in one clear sentence.
+
+    A dataclass is checked when it is made. Calls from one public function to another are not checked
+    again.
+
+    Args:
+        function: a function, a method, or a dataclass.
+        finite: False where NaN and infinities pass on to a result that someone looks at.
+
+    Returns:
+        The function (or class), with the same signature. It raises ``TypeError`` for a wrong type or
+        dtype and ``ValueError`` for a wrong shape, number or word.
+
+    >>> from jaxtyping import Float
+    >>> @checked
+    ... def halves(x: Float[Tensor, "N D"], num_masks: Count) -> Tensor:
+    ...     return x / 2
+    >>> halves(torch.ones(3), 1)
+    Traceback (most recent call last):
+    ValueError: x must have shape (N, D), got (3,). A single one is passed as x[None, :].
+    >>> halves(torch.ones(1, 3), 0)
+    Traceback (most recent call last):
+    ValueError: num_masks must be >= 1, got 0.
+    """
+    if function is None:
+        return functools.partial(checked, finite=finite)
+    if isinstance(function, type):
+        function.__init__ = _checked_function(function.__init__, finite, function)  # type: ignore[misc]
+        return function
+    return _checked_function(function, finite, None)
+
+
+def _checked_function(function: Callable, finite: bool, owner: type | None) -> Callable:
+    names = list(inspect.signature(function).parameters)
+
+    @functools.cache
+    def rules() -> dict[str, "_Rule"]:
+        # At the first call: annotations may name classes that are defined further down.
+        return _rules_of(function, owner)
+
+    @functools.wraps(function)
+    def at_the_edge(*args: Any, **kwargs: Any) -> Any:
+        if _is_inner_call(sys._getframe(1)):
+            return function(*args, **kwargs)
+        given = dict(zip(names, args, strict=False))
+        given.update(kwargs)
+        _check_arguments(given, rules(), finite)
+        outer = getattr(_stack, "inside", False)
+        _stack.inside = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _stack.inside = outer
+
+    return at_the_edge
+
+
+def _rules_of(function: Callable, owner: type | None) -> dict[str, "_Rule"]:
+    source: Any = inspect.unwrap(function)
+    hints = typing.get_type_hints(source, include_extras=True)
+    if owner is not None and dataclasses.is_dataclass(owner):
+        hints = typing.get_type_hints(owner, include_extras=True)
+    rules = {}
+    for name, parameter in inspect.signature(source).parameters.items():
+        if name in hints and parameter.kind is not parameter.VAR_KEYWORD:
+            rule = _rule(hints[name])
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                continue  # the names of positional arguments end before it
+            if rule is not None:
+                rules[name] = rule
+    return rules
+
+
+class _Call:
+    """One call: the sizes of its letters, and the tensors that are to fit each other."""
+
+    def __init__(self, given: Mapping[str, Any], finite: bool) -> None:
+        self.finite = finite
+        self.model = given.get("model", given.get("self"))
+        self.sizes: dict[str, int] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.leading: list[torch.Size] = []
+        for letter, attribute in (("D", "num_features"), ("K", "latent_dim")):
+            size = getattr(self.model, attribute, None)
+            if type(size) is int:
+                self.sizes[letter] = size
+
+    def compare(self) -> None:
+        """The tensors of a call share a dtype, and their leading axes can be broadcast."""
+        if len(self.tensors) < 2:
+            return
+        dtypes = {
+            name: tensor.dtype
+            for name, tensor in self.tensors.items()
+            if tensor.is_floating_point()
+        }
+        if len(set(dtypes.values())) > 1:
+            raise TypeError(f"tensors must share one dtype, got {dtypes}: convert with .to(dtype).")
+        if len({*self.leading, torch.Size()}) <= 2:
+            return  # one shape needs no look
+        try:
+            torch.broadcast_shapes(*self.leading)
+        except RuntimeError:
+            shapes = _shapes(self.tensors)
+            raise ValueError(f"leading axes must be equal or 1, got {shapes}.") from None
+
+
+_Rule = Callable[[str, Any, _Call], None]
+
+
+def _check_arguments(given: Mapping[str, Any], rules: Mapping[str, _Rule], finite: bool) -> None:
+    call = _Call(given, finite)
+    for name, rule in rules.items():
+        if name in given:
+            rule(name, given[name], call)
+    call.compare()
+
+
+def check(*arguments: tuple[str, Any, Any], finite: bool = True, **sizes: int) -> None:
+    """Check values that are no arguments, such as the answers of a function, in the same words.
+
+    Args:
+        arguments: of each, its name in messages, the value, and the annotation that it has to fit.
+        finite: as for :func:`checked`.
+        sizes: of letters that are known.
+
+    >>> from jaxtyping import Float
+    >>> check(("scores()", torch.ones(3), Float[Tensor, " N"]), N=2)
+    Traceback (most recent call last):
+    ValueError: scores() must have shape (2,), got (3,).
+    """
+    call = _Call({}, finite)
+    call.sizes.update(sizes)
+    for name, value, annotation in arguments:
+        rule = _rule(annotation)
+        if rule is not None:
+            rule(name, value, call)
+    call.compare()
+
+
+# -- from an annotation to a rule -----------------------------------------------------------------------
+
+
+@functools.cache
+def _rule(annotation: Any) -> _Rule | None:
+    """The check that an annotation asks for; None where it asks for none."""
+    origin = typing.get_origin(annotation)
+    arguments = typing.get_args(annotation)
+    if annotation is Any or isinstance(annotation, TypeVar | ParamSpec | str):
+        return None
+    if origin is Annotated:
+        return _annotated_rule(arguments[0], arguments[1:])
+    if origin in (Union, types.UnionType):
+        return _union_rule(arguments)
+    if origin is Literal:
+        return functools.partial(_check_choice, choices=arguments)
+    if isinstance(annotation, type) and issubclass(annotation, AbstractArray):
+        return _tensor_rule(annotation)
+    if annotation is int:
+        return _without_call(_require_integer)
+    if annotation is float:
+        return _without_call(Interval("(-inf,inf)"))
+    if annotation is Tensor:
+        return _without_call(_require_tensor)
+    if annotation is torch.Generator:
+        return _without_call(lambda name, value: require_generator(value, name))
+    kind = origin or annotation
+    if not isinstance(kind, type) or kind in (object, type):
+        return None
+    if issubclass(kind, tuple | list | collections.abc.Iterable) and arguments:
+        return _collection_rule(kind, arguments)
+    return functools.partial(_check_kind, kind=kind)
+
+
+def _without_call(require: Callable[[str, Any], None]) -> _Rule:
+    return lambda name, value, call: require(name, value)
+
+
+def _annotated_rule(annotation: Any, remarks: tuple[Any, ...]) -> _Rule:
+    if any(isinstance(remark, _OfModel) for remark in remarks):
+        return _check_data
+    checks = [remark for remark in remarks if callable(remark)]
+    # Within and Interval say what an integer or a number is themselves.
+    says_it_all = any(isinstance(remark, Within | Interval) for remark in checks)
+    rule = None if says_it_all else _rule(annotation)
+
+    def check_annotated(name: str, value: Any, call: _Call) -> None:
+        if rule is not None:
+            rule(name, value, call)
+        for remark in checks:
+            remark(name, value)
+
+    return check_annotated
+
+
+def _union_rule(choices: tuple[Any, ...]) -> _Rule | None:
+    others = tuple(choice for choice in choices if choice is not types.NoneType)
+    is_optional = len(others) < len(choices)
+    rules = [_rule(choice) for choice in others]
+    if None in rules:
+        return None
+
+    def check_union(name: str, value: Any, call: _Call) -> None:
+        if value is None and is_optional:
+            return
+        if len(rules) == 1:
+            rules[0](name, value, call)  # type: ignore[misc]
+            return
+        errors = []
+        for rule in rules:
+            try:
+                rule(name, value, call)  # type: ignore[misc]
+                return
+            except TypeError:
+                continue
+            except ValueError as error:
+                errors.append(error)  # the right type: this is the sentence to show
+        if errors:
+            raise errors[0]
+        raise TypeError(f"{name} must be of type {_names_of(others)}, got {value!r}.")
+
+    return check_union
+
+
+def _names_of(annotations: tuple[Any, ...]) -> str:
+    names = []
+    for annotation in annotations:
+        kind = typing.get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
+        names.append(getattr(kind, "__name__", str(kind)))
+    return " or ".join(dict.fromkeys(names))
+
+
+_PLAIN_COLLECTIONS = (
+    collections.abc.Sequence,
+    collections.abc.Collection,
+    collections.abc.Iterable,
+    list,
+)
+
+
+def _collection_rule(kind: type, arguments: tuple[Any, ...]) -> _Rule:
+    """A sequence (a tuple where tuples of any length are meant) or a mapping, and what is in it."""
+    if issubclass(kind, collections.abc.Mapping):
+        item = _rule(arguments[-1])
+        accepted: type = kind
+    elif kind is tuple and (len(arguments) != 2 or arguments[1] is not Ellipsis):
+        return functools.partial(_check_kind, kind=tuple)
+    elif kind is tuple or kind in _PLAIN_COLLECTIONS:
+        item = _rule(arguments[0])
+        accepted = collections.abc.Sequence if kind is tuple else kind
+    else:
+        return functools.partial(_check_kind, kind=kind)
+    if issubclass(accepted, Iterator):  # looking at its items would use them up
+        item = None
+
+    def check_collection(name: str, value: Any, call: _Call) -> None:
+        _check_kind(name, value, call, kind=accepted)
+        if item is None:
+            return
+        items = value.values() if isinstance(value, collections.abc.Mapping) else value
+        for one in items:
+            item(f"each of {name}", one, call)
+
+    return check_collection
+
+
+def _check_data(name: str, value: Any, call: _Call) -> None:
+    if hasattr(call.model, "require_data"):  # a wrong model has been refused by its own annotation
+        call.model.require_data(value)
+
+
+def _check_choice(name: str, value: Any, call: _Call, *, choices: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}.")
+
+
+def _check_kind(name: str, value: Any, call: _Call, *, kind: type) -> None:
+    # A word is a sequence of letters, and an array has a length: neither is what was meant.
+    is_word_or_array = isinstance(value, str | bytes | Tensor) or hasattr(value, "__array__")
+    if not isinstance(value, kind) or (kind in _PLAIN_COLLECTIONS and is_word_or_array):
+        raise TypeError(f"{name} must be of type {kind.__name__}, got {value!r}.")
+
+
+def _require_integer(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+
+
+def _require_tensor(name: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
+
+
+_DTYPES_OF_BOOL = ("bool", "bool_")
+
+
+def _tensor_rule(annotation: Any) -> _Rule:
+    axes = annotation.dim_str.replace("#", "").split()
+    is_floating = "float32" in annotation.dtypes
+    dtype = None
+    if not is_floating:
+        dtype = torch.bool if "bool" in annotation.dtypes else torch.int64
+
+    def check_tensor(name: str, value: Any, call: _Call) -> None:
+        require_dtype(name, value, dtype)
+        _check_shape(name, value, axes, call)
+        if is_floating and call.finite:
+            require_finite(name, value.detach())
+
+    return check_tensor
+
+
+def _is_variadic(axis: str) -> bool:
+    return axis == "..." or axis.startswith("*")
+
+
+def _check_shape(name: str, value: Tensor, axes: list[str], call: _Call) -> None:
+    """Compare a shape with its letters, and learn the sizes of those that are new."""
+    shape = value.shape
+    fixed = [axis for axis in axes if not _is_variadic(axis)]
+    num_more = len(shape) - len(fixed)
+    variadic = [axis for axis in axes if _is_variadic(axis)]
+    leads = bool(variadic) and axes[0] == variadic[0]
+    start = max(num_more, 0) if leads else 0
+    sizes = dict(call.sizes)
+    fits = num_more == 0 or (num_more > 0 and bool(variadic) and 0 not in shape[:start])
+    if fits:
+        for axis, size in zip(fixed, shape[start:], strict=False):
+            wanted = int(axis) if axis.isdigit() else sizes.setdefault(axis, size)
+            may_be_empty = axis.islower() and len(axis) == 1
+            if size != wanted or (size == 0 and not may_be_empty):
+                fits = False
+    if not fits:
+        raise ValueError(_shape_error(name, shape, axes, call, one_axis_short=num_more == -1))
+    call.sizes = sizes
+    call.tensors[name] = value
+    call.leading.append(shape[:start])
+
+
+def _shape_error(
+    name: str, shape: torch.Size, axes: list[str], call: _Call, *, one_axis_short: bool
+) -> str:
+    words = []
+    for axis in axes:
+        words.append("..." if _is_variadic(axis) else str(call.sizes.get(axis, axis.upper())))
+    wanted = ", ".join(words)
+    if len(axes) == 1:
+        wanted += ","
+    message = f"{name} must have shape ({wanted}), got {tuple(shape)}"
+    if call.tensors:
+        message += f" beside {_shapes(call.tensors)}"
+    message += "."
+    if one_axis_short:
+        message += f" A single one is passed as {name}[None, :]."
+    return message
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> str:
+    return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+
+
+# -- checks that are called by name -----------------------------------------------------------------
+
+
+def each_masks_something(name: str, mask: Tensor) -> None:
+    """Check that each row of ``mask`` (..., D) hides something; for ``Annotated``."""
+    empty = (~mask.any(dim=-1)).nonzero()
+    if len(empty):
+        place = empty[0].tolist() or ""  # a single mask has no row number
+        raise ValueError(f"{name}{place} masks nothing: one True at least is needed.")
+
+
+def require_mask(mask: Tensor) -> None:
+    """:func:`each_masks_something` of the argument ``mask``."""
+    each_masks_something("mask", mask)
+
+
+def require_answer(name: str, value: Any, shape: Sequence[int], *, slope: bool = True) -> None:
+    """Check what a function has answered: a tensor of this shape that can be differentiated."""
+    require_dtype(name, value)
+    if value.shape != tuple(shape):
+        raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(value.shape)}.")
+    if slope and not value.requires_grad:
+        raise ValueError(f"{name} must depend on its argument, got a constant {value}.")
+
+
+def require_slope(name: str, slope: Tensor | None) -> None:
+    """Check what ``torch.autograd.grad`` has found with ``allow_unused``: a derivative."""
+    if slope is None:
+        raise ValueError(f"{name} must depend on its argument, and does on other tensors only.")
+
+
+def require_dtype(
+    name: str, value: object, dtype: torch.dtype | None = None, *, hint: str = ""
+) -> None:
+    """Check that ``value`` is a dense tensor of this dtype, by default float32 or float64."""
+    got = type(value).__name__
+    if isinstance(value, Tensor) and torch._C._functorch.is_batchedtensor(value):
+        raise TypeError(
+            f"{name} is inside torch.vmap, which hides the numbers that are checked here. Leave vmap "
+            "out and give the batch as a leading axis, where a shape in the documentation has one."
+        )
+    if isinstance(value, Tensor) and (value.is_meta or value.is_nested):
+        odd = "meta tensor, which has no numbers" if value.is_meta else "nested tensor"
+        raise TypeError(f"{name} must be a dense tensor with numbers, got a {odd}.")
+    if isinstance(value, Tensor):
+        got = str(value.dtype) if value.layout == torch.strided else str(value.layout)
+    if got not in map(str, (torch.float32, torch.float64) if dtype is None else (dtype,)):
+        kind = dtype or "floating-point (float32 or float64)"
+        if dtype == torch.bool:
+            hint = f" Convert with {name}.bool(); in a mask True = masked."
+        raise TypeError(f"{name} must be a {kind} tensor, got {got}.{hint}")
+
+
+def require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: str) -> None:
+    if bad.any():
+        where = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"{name} must be {legal}, but {name}{list(where)} is {value[where].item():.4g} "
+            f"({int(bad.sum())} such entries). {remedy}"
+        )
+
+
+def require_finite(name: str, value: Tensor) -> None:
+    require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
+
+
+def require_second_moment(name: str, moment: Tensor) -> None:
+    """Check that ``moment`` (..., D, D) can be the mean of x xᵀ: symmetric, no negative eigenvalue.
+
+    Both hold up to a millionth of the trace, so that moments rounded to single precision pass.
+    """
+    moment = moment.detach()
+    require_finite(name, moment)
+    trace = moment.diagonal(dim1=-2, dim2=-1).sum(dim=-1)[..., None, None]
+    wanted = f"{name} must be a second moment XᵀX/N, symmetric without negative eigenvalues"
+    skew = (moment - moment.mT).abs()
+    if (skew > 1e-6 * trace.abs()).any():
+        raise ValueError(
+            f"{wanted}, but {name} and its transpose differ by {skew.max():.4g}. "
+            "objectives.second_moment(x) makes one."
+        )
+    identity = torch.eye(moment.shape[-1]).to(moment)
+    least_pivot = torch.finfo(moment.dtype).tiny  # where all data are 0
+    shifted = moment + (1e-6 * trace + least_pivot) * identity
+    if torch.linalg.cholesky_ex(shifted).info.any():  # far cheaper than eigenvalues, if D is large
+        raise ValueError(
+            f"{wanted}, but {name} has the eigenvalue {torch.linalg.eigvalsh(moment).min():.4g}. "
+            "objectives.second_moment(x) makes one."
+        )
+
+
+def require_binary(x: Tensor) -> None:
+    remedy = (
+        "Binarize with (pixels >= 0.5).to(pixels), or use a Gaussian likelihood (a noise_variance)."
+    )
+    if (x * (x - 1)).any():  # faster than two comparisons: this runs at every training step
+        require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
+
+
+def require_ids(
+    name: str, ids: Tensor, count: int, hint: str = "It comes from another tokenizer."
+) -> None:
+    require_entries(name, ids, (ids < 0) | (ids >= count), f"0..{count - 1}", hint)
+
+
+def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str = "") -> None:
+    """Check that ``value`` is a single number, no bool, in "(0,inf)", "[0,1)~" (or NaN), ..."""
+    low, high = map(float, legal.rstrip("~")[1:-1].split(","))
+    if isinstance(value, Tensor) and (value.is_meta or value.is_nested):
+        raise TypeError(f"{name} must be a single number, got a meta or nested tensor.{hint}")
+    if type(value) is int and abs(value) > sys.float_info.max:
+        raise ValueError(f"{name} must be a number that a float holds, below 1.8e308.{hint}")
+    number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
+    one = isinstance(number, int | float | Real) and not isinstance(number, bool | Fraction)
+    ends = [low] * ("[" in legal) + [high] * ("]" in legal)
+    nan = "~" in legal and one and number != number
+    if not one or not (low < number < high or number in ends or nan):
+        kind = "number in " + legal.rstrip("~").replace(",", ", ")
+        kind = "finite number > 0" if legal == "(0,inf)" else kind
+        error = ValueError if one or isinstance(value, Tensor) else TypeError
+        raise error(f"{name} must be a single {kind}, got {value!r}.{hint}")
+
+
+def require_count(name: str, value: int, low: int, high: int | None = None) -> None:
+    """Check that ``value`` is an integer from ``low`` to ``high``, which an int64 can hold."""
+    legal = f">= {low}" if high is None else f"in {low}..{high}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer ({legal.removeprefix('in ')}), got {value!r}.")
+    if high is None and value >= 2**63:
+        raise ValueError(f"{name} must be below 2^63, got {value}.")
+    if value < low or (high is not None and value > high):
+        raise ValueError(f"{name} must be {legal}, got {value}.")
+
+
+MAX_ENUMERATED = 2**18
+"""Most masks, subsets, points or orders that are visited one by one."""
+
+
+def require_enumerable(what: str, number: int, instead: str) -> None:
+    """Refuse to visit ``number`` of ``what`` where that would never end; say what to do instead."""
+    require_log_enumerable(what, math.log(number), instead)
+
+
+def require_log_enumerable(what: str, log_number: float, instead: str) -> None:
+    """The same from the number's logarithm, where the number itself may have millions of digits."""
+    if log_number <= math.log(MAX_ENUMERATED) + 1e-6:  # less than one more would add
+        return
+    if log_number < 700.0:  # what a float holds
+        number = f"{math.exp(log_number):.3e}"
+    else:
+        number = f"about 10^{log_number / math.log(10.0):.0f}"
+    raise ValueError(
+        f"{what} are {number}, more than the {MAX_ENUMERATED} that are enumerated: use {instead}."
+    )
+
+
+MOST_BYTES = 2**38
+"""256 GiB: no single tensor of this package's users is larger."""
+
+
+def require_memory(what: str, bytes_needed: int, instead: str) -> None:
+    """Refuse ``what`` no machine has the memory for, before torch's allocator does; say what to do."""
+    if bytes_needed > MOST_BYTES:
+        gigabytes = bytes_needed // 2**30
+        raise ValueError(f"{what} would take {gigabytes} GiB of memory: use {instead}.")
+
+
+def require_generator(generator: torch.Generator | None, name: str = "generator") -> None:
+    """Check that randomness was passed in, not left to a global state."""
+    if not isinstance(generator, torch.Generator):
+        hint = f"Pass for example {name}=torch.Generator().manual_seed(0)."
+        raise TypeError(f"{name} must be a torch.Generator, got {generator!r}. {hint}")
+
+
+def require_sizes(sizes: Any, num_features: int, *, increase: bool = True) -> list[int]:
+    """``sizes`` as a list, checked: mask sizes within 1..``num_features`` that ``increase``."""
+    sizes = sizes.tolist() if hasattr(sizes, "tolist") else sizes
+    check(("sizes", sizes, Sequence))
+    for size in sizes:
+        require_count("a mask size in sizes", size, 1, num_features)
+    if not sizes or (increase and list(sizes) != sorted(set(sizes))):
+        raise ValueError(f"sizes must be at least one mask size, and increase, got {sizes!r}.")
+    return list(sizes)
+
+
+def require_values(x: Tensor, sizes: Sequence[int]) -> None:
+    """Check that ``x`` is (N, D) int64 and coordinate j one of 0..V_j − 1, V_j = ``sizes[j]``."""
+    check(("x", x, Int[Tensor, "N D"]), D=len(sizes))
+    bad = (x < 0) | (x >= torch.tensor(sizes, device=x.device))
+    if bad.any():
+        column = int(bad.nonzero()[0, 1])
+        legal = f"0..{sizes[column] - 1} in column {column}"
+        require_entries("x", x, bad, legal, "Values are counted from 0.")
+
+
+def require_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    check(("seeds", seeds, Sequence))
+    for seed in seeds:
+        require_count("a seed", seed, 0, 2**63 - 1)
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must differ, got {tuple(seeds)}: one twice is no replicate.")
+    return tuple(seeds)
+
+
+def require_reveal(reveal: Tensor, num_features: int) -> None:
+    """Check that ``reveal`` (S, D) counts the steps at which coordinates are shown from 0."""
+    check(("reveal", reveal, Int[Tensor, "S D"]), D=num_features)
+    if reveal.min() < 0:
+        raise ValueError(f"reveal must count steps from 0, got {int(reveal.min())}.")
