@@ -20,7 +20,8 @@ Letters are axes: N data, D coordinates, K latent dimensions, P masks, M masked 
 a curve. Equal letters of one call are equal sizes, at least 1 (small letters: at least 0); D is the
 ``num_features`` and K the ``latent_dim`` of ``self`` or of the argument ``model``. Axes before the
 others (``...``, ``*batch``) broadcast. Floating-point tensors of one call share a dtype. Whatever
-else stands in ``Annotated`` and can be called is called with the name and the value.
+else stands in ``Annotated`` and can be called is called with the name and the value; a string there
+ends the sentence of a refusal.
 
 What is left to say by hand is mathematics, and the answers of functions that a user passes in: for
 those there are :func:`check` and the ``require_...`` functions below.
@@ -46,9 +47,7 @@ import torch
 from jaxtyping import AbstractArray, Int
 from torch import Tensor
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-_C = TypeVar("_C", bound=type)
+_T = TypeVar("_T")
 
 
 # -- what can stand in an annotation ----------------------------------------------------------------
@@ -109,11 +108,9 @@ def _is_inner_call(caller: types.FrameType) -> bool:
 
 
 @overload
-def checked(function: _C, *, finite: bool = True) -> _C: ...
+def checked(function: _T, *, finite: bool = True) -> _T: ...
 @overload
-def checked(function: Callable[_P, _R], *, finite: bool = True) -> Callable[_P, _R]: ...
-@overload
-def checked(function: None = None, *, finite: bool = True) -> Callable[[_C], _C]: ...
+def checked(function: None = None, *, finite: bool = True) -> Callable[[_T], _T]: ...
 
 
 def checked(function: Any = None, *, finite: bool = True) -> Any:
@@ -303,11 +300,18 @@ def _annotated_rule(annotation: Any, remarks: tuple[Any, ...]) -> _Rule:
     says_it_all = any(isinstance(remark, Within | Interval) for remark in checks)
     rule = None if says_it_all else _rule(annotation)
 
+    hints = [remark for remark in remarks if isinstance(remark, str)]
+
     def check_annotated(name: str, value: Any, call: _Call) -> None:
-        if rule is not None:
-            rule(name, value, call)
-        for remark in checks:
-            remark(name, value)
+        try:
+            if rule is not None:
+                rule(name, value, call)
+            for remark in checks:
+                remark(name, value)
+        except (TypeError, ValueError) as error:
+            if not hints:
+                raise
+            raise type(error)(" ".join([str(error), *hints])) from None
 
     return check_annotated
 
@@ -416,6 +420,8 @@ _DTYPES_OF_BOOL = ("bool", "bool_")
 def _tensor_rule(annotation: Any) -> _Rule:
     axes = annotation.dim_str.replace("#", "").split()
     is_floating = "float32" in annotation.dtypes
+    if any(_is_variadic(axis) for axis in axes[1:-1]):
+        raise TypeError(f"{annotation}: axes of any number stand first or last.")
     dtype = None
     if not is_floating:
         dtype = torch.bool if "bool" in annotation.dtypes else torch.int64

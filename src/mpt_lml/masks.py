@@ -8,18 +8,20 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from mpt_lml.spec import (
-    require,
+from mpt_lml.checks import (
+    Count,
+    Rate,
+    Within,
+    checked,
     require_count,
     require_log_enumerable,
     require_memory,
-    require_number,
 )
 
 __all__ = [
@@ -29,45 +31,86 @@ __all__ = [
     "UniformSize",
     "all_masks",
     "nested_masks",
+    "row_of",
     "sample_masks",
     "stratified_masks",
     "subsets",
 ]
 
 
-def all_masks(num_features: int, num_masked: int) -> Bool[Tensor, "P D"]:
-    """Every mask of size M, shape (C(D, M), D).
+@checked
+def all_masks(num_features: Count, num_masked: int) -> Bool[Tensor, "P D"]:
+    """Every mask of size M.
 
-    Raises ``ValueError`` when M is outside 1..D or there are too many masks to enumerate.
+    Args:
+        num_features: D.
+        num_masked: M, within 1..D.
+
+    Returns:
+        Boolean, (C(D, M), D).
+
+    Raises:
+        ValueError: when M is outside 1..D, or there are too many masks to enumerate.
 
     >>> all_masks(3, 2).int().tolist()
     [[1, 1, 0], [1, 0, 1], [0, 1, 1]]
     """
-    require(locals(), "num_features 1..")
     require_count("num_masked", num_masked, 1, num_features)
+    # C(D, M) itself may have millions of digits: its logarithm, by ln n! = lgamma(n + 1).
+    log_number = (
+        math.lgamma(num_features + 1)
+        - math.lgamma(num_masked + 1)
+        - math.lgamma(num_features - num_masked + 1)
+    )
     what = f"the masks that hide {num_masked} of {num_features} coordinates"
-    terms = (num_features + 1, num_masked + 1, num_features - num_masked + 1)
-    whole, hidden, shown = map(math.lgamma, terms)
-    require_log_enumerable(what, whole - hidden - shown, "masks.sample_masks")
-    number = math.comb(num_features, num_masked)
-    chosen = torch.tensor(list(itertools.combinations(range(num_features), num_masked)))
-    return torch.zeros(number, num_features, dtype=torch.bool).scatter_(1, chosen, True)
+    require_log_enumerable(what, log_number, "masks.sample_masks")
+    hidden = torch.tensor(list(itertools.combinations(range(num_features), num_masked)))
+    mask = torch.zeros(len(hidden), num_features, dtype=torch.bool)
+    return mask.scatter_(1, hidden, True)
 
 
-def subsets(num_features: int, *, instead: str = "masks.sample_masks") -> Bool[Tensor, "P D"]:
-    """All 2^D subsets, shape (2^D, D); coordinate j is in row i where bit j of i is set.
+@checked
+def subsets(num_features: Count, *, instead: str = "masks.sample_masks") -> Bool[Tensor, "P D"]:
+    """All 2^D subsets; coordinate j is in row i where bit j of i is set, and row 0 is empty.
 
-    Row 0 is the empty set. Raises ``ValueError``, which says what to use ``instead``, when there are
-    too many to enumerate.
+    Args:
+        num_features: D.
+        instead: what the error names as the way out.
+
+    Returns:
+        Boolean, (2^D, D). :func:`row_of` is the inverse.
+
+    Raises:
+        ValueError: when there are too many to enumerate.
 
     >>> subsets(2).int().tolist()
     [[0, 0], [1, 0], [0, 1], [1, 1]]
     """
-    require(locals(), "num_features 1.., instead str")
     what = f"the subsets of D = {num_features} coordinates"
     require_log_enumerable(what, num_features * math.log(2.0), instead)
-    rows = torch.arange(2**num_features)
-    return (rows[:, None] >> torch.arange(num_features)) & 1 == 1
+    row = torch.arange(2**num_features)
+    bit = torch.arange(num_features)
+    return (row[:, None] >> bit) & 1 == 1
+
+
+@checked
+def row_of(subset: Bool[Tensor, "... D"]) -> Int[Tensor, "..."]:
+    """The row of :func:`subsets` in which each ``subset`` (..., D) stands: Σ_j 2^j over its members.
+
+    Raises:
+        ValueError: for D > 62, where the number does not fit into an integer.
+
+    >>> row_of(torch.tensor([[False, True], [True, True]]))
+    tensor([2, 3])
+    """
+    num_features = subset.shape[-1]
+    require_count("num_features", num_features, 1, 62)
+    bit = torch.arange(num_features, device=subset.device)
+    return (subset.long() << bit).sum(dim=-1)
+
+
+MOST_CATEGORIES = 2**24
+"""What torch.multinomial can choose from."""
 
 
 class SizeLaw(ABC):
@@ -77,19 +120,26 @@ class SizeLaw(ABC):
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
         """Probability of M = 1, ..., D (float64, sums to 1)."""
 
-    def sample(self, num_masks: int, num_features: int, *, generator: Generator) -> Tensor:
-        """``num_masks`` independent sizes in 1..D, (P,) int64."""
-        require(locals(), "num_masks 1.., generator")
-        require_count("num_features", num_features, 1, 2**24)  # torch.multinomial takes no more
+    @checked
+    def sample(
+        self,
+        num_masks: Count,
+        num_features: Annotated[int, Within(1, MOST_CATEGORIES)],
+        *,
+        generator: Generator,
+    ) -> Int[Tensor, " P"]:
+        """``num_masks`` independent sizes in 1..D, (P,)."""
         weights = self.probabilities(num_features)
         return 1 + torch.multinomial(weights, num_masks, replacement=True, generator=generator)
 
-    def stratified(self, num_masks: int, num_features: int, *, generator: Generator) -> Tensor:
-        """``num_masks`` sizes at evenly spaced quantiles with one random shift, (P,) int64.
+    @checked
+    def stratified(
+        self, num_masks: Count, num_features: Count, *, generator: Generator
+    ) -> Int[Tensor, " P"]:
+        """``num_masks`` sizes at evenly spaced quantiles with one random shift, (P,).
 
         Each is unbiased for the law, and all are as even as can be: uniform, P = D, every size once.
         """
-        require(locals(), "num_masks 1.., generator")
         require_memory(f"{num_masks} masks", 8 * num_masks, "fewer at a time")
         shift = torch.rand(1, generator=generator, dtype=torch.float64)
         return self._at(_quantiles(num_masks, shift), num_features)
@@ -104,6 +154,14 @@ def _quantiles(num_masks: int, shift: Float[Tensor, "*B 1"]) -> Float[Tensor, "*
     return (torch.arange(num_masks, dtype=torch.float64) + shift) / num_masks
 
 
+SizeOrLaw = Annotated[int | SizeLaw, "A law is such as FixedRate(0.15) or UniformSize()."]
+
+
+def _require_sizes_fit(num_features: int) -> None:
+    require_memory(f"probabilities of {num_features} sizes", 8 * num_features, "a smaller D")
+
+
+@checked
 @dataclass(frozen=True)
 class FixedSize(SizeLaw):
     """Always M = ``num_masked``.
@@ -112,41 +170,34 @@ class FixedSize(SizeLaw):
     [0.0, 1.0, 0.0, 0.0]
     """
 
-    num_masked: int
+    num_masked: Count
 
-    def __post_init__(self) -> None:
-        require_count("num_masked", self.num_masked, 1)
-
-    def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
-        require(locals(), "num_features 1..")
+    @checked
+    def probabilities(self, num_features: Count) -> Float[Tensor, " D"]:
         require_count("num_masked", self.num_masked, 1, num_features)
-        require_memory(f"probabilities of {num_features} sizes", 8 * num_features, "a smaller D")
+        _require_sizes_fit(num_features)
         return (torch.arange(1, num_features + 1) == self.num_masked).double()
 
 
+@checked
 @dataclass(frozen=True)
-class _Rate(SizeLaw):
-    rate: float
-
-    def __post_init__(self) -> None:
-        require_number("rate", self.rate, "(0,1]", hint=" 15 % is rate=0.15.")
-
-
-@dataclass(frozen=True)
-class FixedRate(_Rate):
+class FixedRate(SizeLaw):
     """Always M = max(1, ⌊rate · D⌋): 15 % of 512 coordinates are the paper's 76.
 
     >>> FixedRate(0.15).num_masked(512)
     76
     """
 
-    def num_masked(self, num_features: int) -> int:
+    rate: Rate
+
+    @checked
+    def num_masked(self, num_features: Count) -> int:
         """M for this D."""
-        require(locals(), "num_features 1..")
         # 1e-9: 0.29 * 100 is 28.999999999999996 in floating point and has to give 29.
         return max(1, math.floor(self.rate * num_features + 1e-9))
 
-    def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
+    @checked
+    def probabilities(self, num_features: Count) -> Float[Tensor, " D"]:
         return FixedSize(self.num_masked(num_features)).probabilities(num_features)
 
 
@@ -158,25 +209,28 @@ class UniformSize(SizeLaw):
     [0.25, 0.25, 0.25, 0.25]
     """
 
-    def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
-        require_count("num_features", num_features, 1)
-        require_memory(f"probabilities of {num_features} sizes", 8 * num_features, "a smaller D")
+    @checked
+    def probabilities(self, num_features: Count) -> Float[Tensor, " D"]:
+        _require_sizes_fit(num_features)
         return torch.full((num_features,), 1.0 / num_features, dtype=torch.float64)
 
 
+@checked
 @dataclass(frozen=True)
-class BernoulliRate(_Rate):
+class BernoulliRate(SizeLaw):
     """Every coordinate masked with probability ``rate`` on its own, given that at least one is.
 
     >>> BernoulliRate(0.5).probabilities(2)
     tensor([0.6667, 0.3333], dtype=torch.float64)
     """
 
-    def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
+    rate: Rate
+
+    @checked
+    def probabilities(self, num_features: Count) -> Float[Tensor, " D"]:
         from scipy.stats import binom
 
-        require_count("num_features", num_features, 1)
-        require_memory(f"probabilities of {num_features} sizes", 8 * num_features, "a smaller D")
+        _require_sizes_fit(num_features)
         sizes = torch.arange(1, num_features + 1)
         weights = torch.from_numpy(binom.pmf(sizes.numpy(), num_features, float(self.rate)))
         if not weights.sum() > 0:
@@ -194,38 +248,52 @@ def from_ranks(
     return ranks < torch.as_tensor(sizes, device=ranks.device)[..., None]
 
 
-def sample_ranks(num_masks: int, num_features: int, *, generator: Generator) -> Int[Tensor, "P D"]:
+@checked
+def sample_ranks(
+    num_masks: Count, num_features: Count, *, generator: Generator
+) -> Int[Tensor, "P D"]:
     """Ranks 0..D−1 of the coordinates in P uniformly random orders, (P, D), for :func:`from_ranks`."""
-    require(locals(), "num_masks 1.., num_features 1.., generator")
     what = f"{num_masks} orders of {num_features} coordinates"
     require_memory(what, 8 * num_masks * num_features, "fewer at a time")
-    where: Any = {"dtype": torch.float64, "device": generator.device}
-    return torch.rand(num_masks, num_features, generator=generator, **where).argsort(dim=1)
+    uniform = torch.rand(
+        num_masks,
+        num_features,
+        generator=generator,
+        dtype=torch.float64,
+        device=generator.device,
+    )
+    return uniform.argsort(dim=1)
 
 
+@checked
 def sample_masks(
-    num_masks: int, num_features: int, size: int | SizeLaw, *, generator: Generator
+    num_masks: Count, num_features: Count, size: SizeOrLaw, *, generator: Generator
 ) -> Bool[Tensor, "P D"]:
-    """P random masks, shape (P, D): sizes from ``size``, coordinates uniform given the size.
+    """Random masks: sizes from ``size``, coordinates uniform given the size.
 
-    ``size`` is an integer or a law: ``FixedRate(0.15)``, ``UniformSize()``, ``BernoulliRate(0.15)``.
+    Args:
+        num_masks: P.
+        num_features: D.
+        size: an integer, or a law: ``FixedRate(0.15)``, ``UniformSize()``, ``BernoulliRate(0.15)``.
+        generator: source of randomness.
+
+    Returns:
+        Boolean, (P, D).
 
     >>> g = torch.Generator().manual_seed(0)
     >>> sample_masks(4, 10, FixedRate(0.3), generator=g).sum(dim=1).tolist()
     [3, 3, 3, 3]
     """
-    require_count("num_features", num_features, 1)
-    law: Any = FixedSize(size) if type(size) is int else size
-    if not isinstance(law, SizeLaw):
-        raise TypeError(f"size must be an integer or a size law such as FixedRate(.15): {size!r}.")
+    law = size if isinstance(size, SizeLaw) else FixedSize(size)
     law.probabilities(num_features)  # refuses a size that this D does not have, before drawing
     ranks = sample_ranks(num_masks, num_features, generator=generator)
     return from_ranks(ranks, law.sample(num_masks, num_features, generator=generator))
 
 
+@checked
 def stratified_masks(
-    num_masks: int,
-    num_features: int,
+    num_masks: Count,
+    num_features: Count,
     law: SizeLaw | Sequence[SizeLaw],
     *,
     generator: Generator | Sequence[Generator],
@@ -233,38 +301,65 @@ def stratified_masks(
     """Masks for one training step: sizes spread evenly over the law, coordinates uniform.
 
     With ``num_masks`` = D and the uniform law that is one fresh mask of every size, the paper's
-    training. Shape (P, D), with an axis in front for a sequence of generators and one before that for
-    a sequence of laws, which share random numbers.
+    training.
+
+    Args:
+        num_masks: P.
+        num_features: D.
+        law: of the sizes; several share random numbers.
+        generator: source of randomness; several are as many runs.
+
+    Returns:
+        Boolean, (P, D), with an axis in front for a sequence of generators and one before that for a
+        sequence of laws.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> stratified_masks(5, 5, UniformSize(), generator=g).sum(dim=1).tolist()
     [1, 2, 3, 4, 5]
     """
-    generators: Any = generator if isinstance(generator, list | tuple) else [generator]
-    laws: Any = law if isinstance(law, list | tuple) else [law]
-    require({"law": laws or [None]}, "law* SizeLaw")
-    rows = []
-    for g in generators or [None]:
-        require(locals() | {"generator": g}, "num_masks 1.., num_features 1.., generator")
-        rows.append(torch.rand(1 + num_masks * num_features, generator=g, dtype=torch.float64))
-    shift, values = torch.stack(rows).tensor_split([1], dim=1)
-    levels, ranks = _quantiles(num_masks, shift), values.view(len(rows), num_masks, -1).argsort()
-    mask = from_ranks(ranks, torch.stack([each._at(levels, num_features) for each in laws]))
-    mask = mask[0] if isinstance(law, SizeLaw) else mask
-    return mask[..., 0, :, :] if isinstance(generator, Generator) else mask
+    generators = [generator] if isinstance(generator, Generator) else list(generator)
+    laws = [law] if isinstance(law, SizeLaw) else list(law)
+    if not generators:
+        raise ValueError(f"generator must be one or several torch.Generator, got {generator!r}.")
+    if not laws:
+        raise ValueError(f"law must be one or several size laws, got {law!r}.")
+    what = f"{num_masks} masks of {num_features} coordinates"
+    require_memory(what, 8 * num_masks * num_features, "fewer at a time")
+    num_draws = 1 + num_masks * num_features
+    draws = [torch.rand(num_draws, generator=g, dtype=torch.float64) for g in generators]
+    shift, values = torch.stack(draws).tensor_split([1], dim=1)
+    quantiles = _quantiles(num_masks, shift)
+    ranks = values.view(len(generators), num_masks, num_features).argsort()
+    sizes = torch.stack([law._at(quantiles, num_features) for law in laws])
+    mask = from_ranks(ranks, sizes)
+    if isinstance(generator, Generator):
+        mask = mask.squeeze(1)
+    if isinstance(law, SizeLaw):
+        mask = mask.squeeze(0)
+    return mask
 
 
+@checked
 def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
-    """One order of the coordinates -> masks of sizes 1..D, (D, D); row M − 1 masks ``order[:M]``.
+    """One order of the coordinates -> masks of sizes 1..D; row M − 1 masks ``order[:M]``.
 
-    The coordinates are revealed from the last of ``order`` to the first. From (..., D) to (..., D, D).
+    The coordinates are revealed from the last of ``order`` to the first.
+
+    Args:
+        order: permutations of 0..D−1, (..., D).
+
+    Returns:
+        Boolean, (..., D, D).
 
     >>> nested_masks(torch.tensor([2, 0, 1])).int().tolist()
     [[0, 0, 1], [1, 0, 1], [1, 1, 1]]
     """
-    require(locals(), "int order ... D")
     num_features = order.shape[-1]
+    require_memory(
+        f"nested masks of {order.numel()} ranks", order.numel() * num_features, "fewer orders"
+    )
     if not torch.equal(order.sort(dim=-1).values, torch.arange(num_features).expand_as(order)):
         legal = f"0..{num_features - 1}, got {order.tolist()}"
         raise ValueError(f"order must be a permutation of {legal}.")
-    return from_ranks(order.argsort(dim=-1)[..., None, :], torch.arange(1, num_features + 1))
+    ranks = order.argsort(dim=-1)
+    return from_ranks(ranks[..., None, :], torch.arange(1, num_features + 1))

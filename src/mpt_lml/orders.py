@@ -8,7 +8,6 @@ mixture p_mix = E_σ p_σ is a distribution (Uria et al. 2014; Hoogeboom et al. 
 
 import itertools
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +16,7 @@ from torch import Tensor
 from mpt_lml import masks
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import chunks
-from mpt_lml.scores import over_orders
+from mpt_lml.scores import OverOrders, over_orders
 from mpt_lml.spec import require, require_count, require_log_enumerable, require_reveal
 
 __all__ = ["draw", "every", "exact", "log_probability", "mixture_bound"]
@@ -85,16 +84,7 @@ def _without_gaps(reveal: Int[Tensor, "S D"]) -> Int[Tensor, "S D"]:
     return torch.zeros_like(reveal).scatter(1, coordinate, is_new.cumsum(dim=1))
 
 
-@dataclass(frozen=True, eq=False)
-class _OverOrders:
-    mean: Float[Tensor, " N"]
-    variance: Float[Tensor, " N"]
-    log_mix: Float[Tensor, " N"]
-    lowest: Float[Tensor, " N"]
-    highest: Float[Tensor, " N"]
-
-
-def exact(model: ConditionalModel, x: Tensor) -> _OverOrders:
+def exact(model: ConditionalModel, x: Tensor) -> OverOrders:
     """log p_σ(x) over all D! orders σ from 2^D masks; every field (N,), nats (variance: nats²).
 
     ``mean`` = E_σ log p_σ(x) = Σ_M S(x; M); ``variance`` = Var_σ log p_σ(x), 0 for conditionals of
@@ -115,7 +105,7 @@ def exact(model: ConditionalModel, x: Tensor) -> _OverOrders:
         some = chunks(len(mask) - 1, 8 * 4 * x[rows].shape[0] * model.num_features)
         values = [model.log_conditional(x[rows], mask[1:][m].to(x.device)).cpu() for m in some]
         parts.append(over_orders(torch.cat(values).to(torch.float64), mask))
-    return _OverOrders(*torch.cat(parts, dim=1))
+    return OverOrders(*(torch.cat(statistic) for statistic in zip(*parts, strict=True)))
 
 
 def mixture_bound(log_probability: Float[Tensor, "S N"], num_orders: int) -> Float[Tensor, "G N"]:

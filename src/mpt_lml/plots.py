@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import is_color_like
 
+from mpt_lml.checks import checked
 from mpt_lml.results import MaskCurve
-from mpt_lml.spec import require
 
 __all__ = ["mask_curve", "use_style"]
 
@@ -23,26 +23,31 @@ def use_style() -> None:
         plt.style.use(path)
 
 
+@checked
 def mask_curve(curve: MaskCurve, *, ax: Axes, color: Any = None, area: bool = False) -> None:
-    """Draw S(x; M), nats, against M on ``ax``, two standard errors shaded where there are any.
+    """Draw S(x; M), nats, against M, with two standard errors shaded where there are any.
 
-    ``area=True`` shades the area between curve and zero, which is log p(x) by Proposition 1.
+    Args:
+        curve: what to draw.
+        ax: the axes to draw on.
+        color: as matplotlib takes it; by default the next of its cycle.
+        area: shade the area between curve and zero, which is log p(x) by Proposition 1.
 
     >>> import torch
     >>> sizes = torch.arange(1, 4)
     >>> mask_curve(MaskCurve(sizes, -1.0 * sizes, 0.0 * sizes, 3), ax=plt.figure().subplots())
     """
-    require(locals(), "curve MaskCurve, ax Axes, area bool")
     if color is not None and not is_color_like(color):
         raise ValueError(f"color must be one that matplotlib knows, got {color!r}.")
     position = curve.num_masked.numpy()
-    score, error = curve.score.numpy(), 2 * np.nan_to_num(curve.standard_error.numpy())
+    score = curve.score.numpy()
+    two_errors = 2 * np.nan_to_num(curve.standard_error.numpy())
     marker = "o" if len(score) <= 30 else ""
     (line,) = ax.plot(position, score, marker=marker, color=color)
-    if error.any():
-        ends = score - error, score + error
-        ax.fill_between(position, *ends, color=line.get_color(), alpha=0.25, lw=0)
+    shade: dict[str, Any] = {"color": line.get_color(), "lw": 0}
+    if two_errors.any():
+        ax.fill_between(position, score - two_errors, score + two_errors, alpha=0.25, **shade)
     if area:
-        ax.fill_between(position, 0.0, score, color=line.get_color(), alpha=0.15, lw=0)
+        ax.fill_between(position, 0.0, score, alpha=0.15, **shade)
     ax.set_xlabel("masked coordinates M")
     ax.set_ylabel("S(x; M)  [nats / coordinate]")

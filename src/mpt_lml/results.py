@@ -3,22 +3,28 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from mpt_lml.spec import require, require_finite, require_number
+from mpt_lml.checks import Count, Index, Interval, check, checked, require_finite, require_number
+
+AnyNumber = Annotated[float, Interval("[-inf,inf]~")]
+ErrorOrNan = Annotated[float, Interval("[0,inf]~")]
 
 
 class Estimate(float):
     """A number that knows its error. It *is* a float: subtract it, format it, compare it.
 
-    ``value`` is a plain float; ``standard_error`` is over the random choices of the estimator (masks,
-    orders), with the data held fixed: 0 for an exact computation, NaN where a single sample gives
-    none. ``num_samples`` are the independent replicates behind it, 0 for an exact computation;
-    ``unit`` is nats as a rule.
+    Args:
+        value: the number, kept as a plain float, too.
+        standard_error: over the random choices of the estimator (masks, orders), with the data held
+            fixed: 0 for an exact computation, NaN where a single sample gives none.
+        num_samples: the independent replicates behind it, 0 for an exact computation.
+        unit: nats as a rule.
 
     >>> Estimate(-60.3, 0.02, 100) + 0.3
     -60.0
@@ -29,14 +35,20 @@ class Estimate(float):
     num_samples: int
     unit: str
 
+    @checked
     def __new__(
-        cls, value: float, standard_error: float = 0.0, num_samples: int = 0, unit: str = "nats"
+        cls,
+        value: AnyNumber,
+        standard_error: ErrorOrNan = 0.0,
+        num_samples: Index = 0,
+        unit: str = "nats",
     ) -> "Estimate":
-        spec = "value [-inf,inf]~, standard_error [0,inf]~, num_samples 0.., unit str"
-        require(locals(), spec)
         self = super().__new__(cls, value)
-        fields = {"standard_error": float(standard_error), "num_samples": int(num_samples)}
-        self.__dict__.update(fields, value=float(value), unit=unit)
+        # Past __setattr__, which refuses: an estimate does not change.
+        self.__dict__["value"] = float(value)
+        self.__dict__["standard_error"] = float(standard_error)
+        self.__dict__["num_samples"] = int(num_samples)
+        self.__dict__["unit"] = unit
         return self
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -55,37 +67,47 @@ def trapezoid_weights(sizes: Any, num_features: int) -> Tensor:
 
     All are 1 where every size is there.
     """
-    every = np.arange(1, num_features + 1)
-    return torch.tensor([np.interp(every, sizes, row).sum() for row in np.eye(len(sizes))]).double()
+    every_size = np.arange(1, num_features + 1)
+    # The sum is linear in the scores: the weight of one is the sum where it alone is 1.
+    weights = [np.interp(every_size, sizes, one).sum() for one in np.eye(len(sizes))]
+    return torch.tensor(weights).double()
 
 
+@checked(finite=False)
 @dataclass(frozen=True, eq=False)
 class MaskCurve:
     """The mask-rate curve S(x; M) of a model, averaged over the data.
 
-    ``score`` (L,) is S(x; M) in nats per masked coordinate at the increasing sizes ``num_masked``.
-    ``standard_error`` (L,) is over masks, data held fixed: 0 for an exact curve, NaN where one mask a
-    size was drawn. ``num_features`` is D, ``num_masks`` the masks a size (0: every mask);
-    ``area_standard_error`` that of :meth:`area` where sizes are not independent (nested masks);
-    ``each`` (L, P) the score of every mask that was drawn.
-    Raises ``ValueError`` for other shapes and for sizes that do not increase within 1..D.
+    Args:
+        num_masked: the sizes M, increasing within 1..D, (L,).
+        score: S(x; M) at them, nats a masked coordinate, (L,).
+        standard_error: over masks, data held fixed, (L,): 0 for an exact curve, NaN where one mask a
+            size was drawn.
+        num_features: D.
+        num_masks: masks a size; 0 for every mask.
+        area_standard_error: of :meth:`area`, where sizes are not independent (nested masks).
+        each: the score of every mask that was drawn, (L, P).
+
+    Raises:
+        ValueError: for other shapes, and for sizes that do not increase within 1..D.
 
     >>> sizes = torch.arange(1, 4)
     >>> MaskCurve(sizes, -1.0 * sizes, 0.1 * sizes, num_features=3, num_masks=9).area()
     -6.0000 ± 0.3742 nats
     """
 
-    num_masked: Tensor
-    score: Tensor
-    standard_error: Tensor
-    num_features: int
-    num_masks: int = 0
-    area_standard_error: float | None = None
-    each: Any = None
+    num_masked: Int[Tensor, " L"]
+    score: Float[Tensor, " L"]
+    standard_error: Float[Tensor, " L"]
+    num_features: Count
+    num_masks: Index = 0
+    area_standard_error: ErrorOrNan | None = None
+    each: Any = None  # Float[Tensor, "L P"], which most callers know to be there
 
     def __post_init__(self) -> None:
-        require(vars(self), "int num_masked L, score L, standard_error L, each? L P", finite=False)
-        require(vars(self), "num_features 1.., num_masks 0.., area_standard_error? [0,inf]~")
+        if self.each is not None:
+            num_sizes = len(self.num_masked)
+            check(("each", self.each, Float[Tensor, "L P"]), finite=False, L=num_sizes)
         require_finite("score", self.score)
         require_number("standard_error", self.standard_error.nan_to_num().min(), "[0,inf]")
         sizes = self.num_masked
@@ -110,10 +132,11 @@ class MaskCurve:
         them. The standard error covers the masks, not the error of the trapezoid.
         """
         weights = trapezoid_weights(self.num_masked, self.num_features).to(self.score)
+        area = (weights * self.score).sum().item()
         error = self.area_standard_error
-        if error is None:
+        if error is None:  # sizes are independent
             error = (weights * self.standard_error).square().sum().sqrt().item()
-        return Estimate((weights * self.score).sum().item(), error, self.num_masks)
+        return Estimate(area, error, self.num_masks)
 
     def partial_sums(self) -> Tensor:
         """Cumulative sums over sizes (D,): log p(x) − ℓ_{D−M}, the mean log-probability of a block.
@@ -127,7 +150,9 @@ class MaskCurve:
 
 def as_rows(columns: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
     """One dictionary for each entry of columns of equal length, for a table."""
-    lists = [each.tolist() if isinstance(each, Tensor) else each for each in columns.values()]
+    lists = []
+    for values in columns.values():
+        lists.append(values.tolist() if isinstance(values, Tensor) else values)
     return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
 
 

@@ -1,72 +1,120 @@
 """Reductions over masked positions: the one place that divides by M, and means over orders."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.spec import require, require_mask
+from mpt_lml.checks import Count, check, checked, require_mask
 
 __all__ = ["mask_score", "mean_by_size"]
 
 
+@checked(finite=False)
 def mask_score(
-    log_conditional: Float[Tensor, "... D"], mask: Bool[Tensor, "... D"]
-) -> Float[Tensor, "..."]:
-    """(1/M) Σ_{j∈A} log p(x_j | x_R), the score of a mask A, in nats a coordinate.
+    log_conditional: Float[Tensor, "P ..."], mask: Bool[Tensor, "P ..."]
+) -> Float[Tensor, "P ..."]:
+    """(1/M) Σ_{j∈A} log p(x_j | x_R), the score of a mask A.
 
-    With as many axes as ``mask``, such as (P, D) averaged over the data or (B, D) with one mask a
-    datum, every row has its own mask. With one axis more, (P, N, D), every mask meets all data: (P, N).
-    Raises ``ValueError`` for a mask that hides nothing: it has no score.
+    Args:
+        log_conditional: nats. With as many axes as ``mask``, such as (P, D) averaged over the data or
+            (B, D) with one mask a datum, every row has its own mask. With one axis more, (P, N, D),
+            every mask meets all data.
+        mask: boolean, (P, D); True means masked.
+
+    Returns:
+        Nats a coordinate, (P,) or (P, N).
+
+    Raises:
+        ValueError: for a mask that hides nothing: it has no score.
 
     >>> mask_score(torch.tensor([[-1.0, -3.0, 0.0]]), torch.tensor([[True, True, False]]))
     tensor([-2.])
     """
-    require(locals(), "log_conditional D ..., bool mask P ...", finite=False)
     require_mask(mask)
     if log_conditional.ndim > mask.ndim:
         mask = mask[..., None, :]
-    require(locals(), "log_conditional ... D, bool mask ... D", finite=False)
-    return log_conditional.where(mask, 0.0).sum(dim=-1) / mask.sum(dim=-1)
+    check(
+        ("log_conditional", log_conditional, Float[Tensor, "... D"]),
+        ("mask", mask, Bool[Tensor, "... D"]),
+        finite=False,
+    )
+    total = log_conditional.where(mask, 0.0).sum(dim=-1)
+    return total / mask.sum(dim=-1)
 
 
+@checked(finite=False)
 def mean_by_size(
-    values: Float[Tensor, "P *rest"], sizes: Int[Tensor, " P"], num_features: int
+    values: Float[Tensor, "P *rest"], sizes: Int[Tensor, " P"], num_features: Count
 ) -> Float[Tensor, "L *rest"]:
-    """Mean of ``values`` over all masks of size 0, ..., D, shape (D + 1, ...); NaN where none is.
+    """Mean of ``values`` over all masks of each size.
+
+    Args:
+        values: one row a mask, (P, ...).
+        sizes: how many coordinates each mask hides, within 0..D, (P,).
+        num_features: D.
+
+    Returns:
+        Of the sizes 0, ..., D, (D + 1, ...); NaN where there is no mask.
 
     >>> mean_by_size(torch.tensor([5.0, 1.0, 3.0]), torch.tensor([0, 1, 1]), 1)
     tensor([5., 2.])
     """
-    require(locals(), "values P ..., int sizes P, num_features 1..", finite=False)
     if sizes.min() < 0 or sizes.max() > num_features:
         raise ValueError(f"sizes must lie in 0..{num_features}, got {sizes.tolist()}.")
-    empty = values.new_zeros(num_features + 1, *values.shape[1:])
-    number = torch.bincount(sizes, minlength=num_features + 1)
-    rows = sizes.view(-1, *[1] * (values.ndim - 1)).expand_as(values)
-    return empty.scatter_add(0, rows, values) / number.view(-1, *[1] * (values.ndim - 1))
+    one_column = (-1, *[1] * (values.ndim - 1))
+    zeros = values.new_zeros(num_features + 1, *values.shape[1:])
+    totals = zeros.scatter_add(0, sizes.view(one_column).expand_as(values), values)
+    counts = torch.bincount(sizes, minlength=num_features + 1)
+    return totals / counts.view(one_column)
 
 
-def over_orders(
-    values: Float[Tensor, "subsets N D"], mask: Bool[Tensor, "P D"]
-) -> Float[Tensor, "5 N"]:
-    """Mean, variance, log of the mean exponential, least and greatest of Σ_j v over all D! orders.
+class OverOrders(NamedTuple):
+    """Log-probabilities of N data under all D! orders: their mean, variance, log of the mean
+    probability, lowest and highest; each (N,), in nats."""
 
-    ``mask`` are the 2^D subsets as :func:`mpt_lml.masks.subsets` numbers them; ``values`` say of every j
-    in each but the empty one what an order adds that shows j next. The first of a mask's coordinates
-    to show is any of the M: each statistic follows from those of its M subsets of size M − 1.
+    mean: Tensor
+    variance: Tensor
+    log_mix: Tensor
+    lowest: Tensor
+    highest: Tensor
+
+
+def over_orders(values: Float[Tensor, "subsets N D"], mask: Bool[Tensor, "P D"]) -> OverOrders:
+    """Statistics of Σ_j v over all D! orders, from the 2^D subsets that they pass through.
+
+    The first coordinate of a mask to be shown is any of its M, and what follows is an order of the
+    M − 1 that are left. So each statistic of a mask follows from those of its M subsets of size
+    M − 1: one pass over the sizes, where a sum over orders would have D! terms.
+
+    Args:
+        values: of every subset but the empty one and of every j in it, what an order adds that shows
+            j next, (2^D − 1, N, D).
+        mask: the subsets as :func:`mpt_lml.masks.subsets` numbers them, (2^D, D).
+
+    Returns:
+        The statistics, each (N,).
     """
-    sizes = mask.sum(dim=1)
-    state = values.new_zeros(5, len(mask), values.shape[1])
-    for size in range(1, mask.shape[1] + 1):
-        rows = (sizes == size).nonzero().flatten()
-        member = mask[rows].nonzero()[:, 1].view(-1, size)
-        term = values[(rows - 1)[:, None], :, member]  # (C(D, M), M, N)
-        rest = state[:, rows[:, None] - (1 << member)]
-        mean, _, log_mix, lowest, highest = term + rest
-        variance = rest[1].mean(dim=1) + mean.var(dim=1, correction=0)
-        mixed = log_mix.logsumexp(dim=1) - math.log(size)
-        found = (mean.mean(dim=1), variance, mixed, lowest.amin(dim=1), highest.amax(dim=1))
-        state[:, rows] = torch.stack(found)
-    return state[:, -1]
+    num_subsets, num_features = mask.shape
+    size_of_subset = mask.sum(dim=1)
+    # Of the orders of each subset; the empty one, row 0, has one order, which adds 0.
+    statistics = OverOrders(*values.new_zeros(5, num_subsets, values.shape[1]))
+    for size in range(1, num_features + 1):
+        subsets = (size_of_subset == size).nonzero().flatten()
+        shown_first = mask[subsets].nonzero()[:, 1].view(-1, size)
+        # C(D, M) subsets, of each the M coordinates that may be shown first, and N data.
+        term = values[(subsets - 1)[:, None], :, shown_first]
+        without_first = subsets[:, None] - (1 << shown_first)
+        after = OverOrders(*(statistic[without_first] for statistic in statistics))
+        mean = term + after.mean
+        log_mix = term + after.log_mix
+        statistics.mean[subsets] = mean.mean(dim=1)
+        # The law of total variance: within and between the choices of the first.
+        between = mean.var(dim=1, correction=0)
+        statistics.variance[subsets] = after.variance.mean(dim=1) + between
+        statistics.log_mix[subsets] = log_mix.logsumexp(dim=1) - math.log(size)
+        statistics.lowest[subsets] = (term + after.lowest).amin(dim=1)
+        statistics.highest[subsets] = (term + after.highest).amax(dim=1)
+    return OverOrders(*(statistic[-1] for statistic in statistics))

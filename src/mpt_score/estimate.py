@@ -84,7 +84,8 @@ def one_row(row: Tokens, plan: Plan) -> Generator[Tensor, Tensor, list[float]]:
     alone, found, totals, each = values.split([len(mask) for mask in together])
     pseudo = each.sum().item() if plan.pseudo else math.nan
     if exact:
-        area, spread, *_ = over_orders(found[:, None], subsets(count))[:, 0].tolist()
+        statistics = over_orders(found[:, None], subsets(count))
+        area, spread = statistics.mean.item(), statistics.variance.item()
         return [count, 1, passes, area, 0.0, 0.0, spread, pseudo]
     totals = over_steps(totals, orders)
     target, most = (plan.error or math.inf) * count, MOST_ROUNDS * plan.num_masks // size

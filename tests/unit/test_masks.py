@@ -114,3 +114,12 @@ def test_a_mask_of_nothing_has_no_score(mask: list, place: str) -> None:
 def test_mean_by_size() -> None:
     values = torch.tensor([1.0, 3.0, 10.0])
     assert scores.mean_by_size(values, torch.tensor([1, 1, 3]), 3)[[1, 3]].tolist() == [2.0, 10.0]
+
+
+def test_the_row_of_a_subset_is_where_it_stands() -> None:
+    assert torch.equal(masks.row_of(masks.subsets(5)), torch.arange(32))
+    last = torch.zeros(2, 62, dtype=torch.bool)
+    last[1, 61] = True
+    assert masks.row_of(last).tolist() == [0, 2**61]
+    with pytest.raises(ValueError, match=r"num_features must be in 1\.\.62, got 63"):
+        masks.row_of(torch.ones(1, 63, dtype=torch.bool))

@@ -421,6 +421,7 @@ def _masks() -> dict[str, Case]:
             masks.all_masks, num_features=count(3, 2), num_masked=count(2, 1, 3)
         ),
         "masks.subsets": case(masks.subsets, num_features=count(3), instead=text("other")),
+        "masks.row_of": case(masks.row_of, subset=tensor(HIDDEN, "01", lead=True)),
         "masks.sample_masks": case(
             masks.sample_masks,
             num_masks=count(2),
