@@ -96,17 +96,6 @@ _stack = threading.local()
 _stack.inside = False
 
 
-def _is_inner_call(caller: types.FrameType) -> bool:
-    """Whether a call has been checked already: by the public function that it comes from.
-
-    It has where a checked function is running *and* the caller is one of our own modules. A user's
-    objective, network or subclass that is called in between is the user's code: its calls are checked.
-    """
-    if not getattr(_stack, "inside", False):
-        return False
-    return caller.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES
-
-
 @overload
 def checked(function: _T, *, finite: bool = True) -> _T: ...
 @overload
@@ -156,17 +145,22 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
 
     @functools.wraps(function)
     def at_the_edge(*args: Any, **kwargs: Any) -> Any:
-        if _is_inner_call(sys._getframe(1)):
-            return function(*args, **kwargs)
+        # A call is inner, and has been checked by the public function it comes from, where one is
+        # running *and* the caller is one of our own modules. A user's objective, network or subclass
+        # that is called in between is the user's code: its calls are checked.
+        is_inside = getattr(_stack, "inside", False)
+        if is_inside:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if caller.partition(".")[0] in _PACKAGES:
+                return function(*args, **kwargs)
         given = dict(zip(names, args, strict=False))
         given.update(kwargs)
         _check_arguments(given, rules(), finite)
-        outer = getattr(_stack, "inside", False)
         _stack.inside = True
         try:
             return function(*args, **kwargs)
         finally:
-            _stack.inside = outer
+            _stack.inside = is_inside
 
     return at_the_edge
 
@@ -418,66 +412,75 @@ _DTYPES_OF_BOOL = ("bool", "bool_")
 
 
 def _tensor_rule(annotation: Any) -> _Rule:
-    axes = annotation.dim_str.replace("#", "").split()
     is_floating = "float32" in annotation.dtypes
-    if any(_is_variadic(axis) for axis in axes[1:-1]):
-        raise TypeError(f"{annotation}: axes of any number stand first or last.")
     dtype = None
     if not is_floating:
         dtype = torch.bool if "bool" in annotation.dtypes else torch.int64
+    axes = _Axes.of(annotation)
 
     def check_tensor(name: str, value: Any, call: _Call) -> None:
         require_dtype(name, value, dtype)
-        _check_shape(name, value, axes, call)
+        axes.check(name, value, call)
         if is_floating and call.finite:
             require_finite(name, value.detach())
 
     return check_tensor
 
 
-def _is_variadic(axis: str) -> bool:
-    return axis == "..." or axis.startswith("*")
+@dataclass(frozen=True)
+class _Axes:
+    """The letters of a shape, such as "... N D"."""
 
+    words: tuple[str, ...]
+    letters: tuple[str, ...]
+    any_first: bool
+    any_last: bool
 
-def _check_shape(name: str, value: Tensor, axes: list[str], call: _Call) -> None:
-    """Compare a shape with its letters, and learn the sizes of those that are new."""
-    shape = value.shape
-    fixed = [axis for axis in axes if not _is_variadic(axis)]
-    num_more = len(shape) - len(fixed)
-    variadic = [axis for axis in axes if _is_variadic(axis)]
-    leads = bool(variadic) and axes[0] == variadic[0]
-    start = max(num_more, 0) if leads else 0
-    sizes = dict(call.sizes)
-    fits = num_more == 0 or (num_more > 0 and bool(variadic) and 0 not in shape[:start])
-    if fits:
-        for axis, size in zip(fixed, shape[start:], strict=False):
-            wanted = int(axis) if axis.isdigit() else sizes.setdefault(axis, size)
-            may_be_empty = axis.islower() and len(axis) == 1
-            if size != wanted or (size == 0 and not may_be_empty):
-                fits = False
-    if not fits:
-        raise ValueError(_shape_error(name, shape, axes, call, one_axis_short=num_more == -1))
-    call.sizes = sizes
-    call.tensors[name] = value
-    call.leading.append(shape[:start])
+    @classmethod
+    def of(cls, annotation: Any) -> "_Axes":
+        words = tuple(annotation.dim_str.replace("#", "").split())
+        is_any = [word == "..." or word.startswith("*") for word in words]
+        if any(is_any[1:-1]):
+            raise TypeError(f"{annotation}: axes of any number stand first or last.")
+        letters = tuple(w for w, any_number in zip(words, is_any, strict=True) if not any_number)
+        any_last = len(words) > 1 and is_any[-1]
+        return cls(words, letters, bool(words) and is_any[0], any_last)
 
+    def check(self, name: str, value: Tensor, call: _Call) -> None:
+        """Compare a shape with the letters, and learn the sizes of those that are new."""
+        shape = value.shape
+        num_more = len(shape) - len(self.letters)
+        start = max(num_more, 0) if self.any_first else 0
+        sizes = dict(call.sizes)
+        fits = num_more == 0
+        if num_more > 0:
+            fits = (self.any_first or self.any_last) and 0 not in shape[:start]
+        if fits:
+            for letter, size in zip(self.letters, shape[start:], strict=False):
+                wanted = int(letter) if letter.isdigit() else sizes.setdefault(letter, size)
+                may_be_empty = len(letter) == 1 and letter.islower()
+                if size != wanted or (size == 0 and not may_be_empty):
+                    fits = False
+        if not fits:
+            raise ValueError(self.error(name, shape, call))
+        call.sizes = sizes
+        call.tensors[name] = value
+        call.leading.append(shape[:start])
 
-def _shape_error(
-    name: str, shape: torch.Size, axes: list[str], call: _Call, *, one_axis_short: bool
-) -> str:
-    words = []
-    for axis in axes:
-        words.append("..." if _is_variadic(axis) else str(call.sizes.get(axis, axis.upper())))
-    wanted = ", ".join(words)
-    if len(axes) == 1:
-        wanted += ","
-    message = f"{name} must have shape ({wanted}), got {tuple(shape)}"
-    if call.tensors:
-        message += f" beside {_shapes(call.tensors)}"
-    message += "."
-    if one_axis_short:
-        message += f" A single one is passed as {name}[None, :]."
-    return message
+    def error(self, name: str, shape: torch.Size, call: _Call) -> str:
+        sizes = []
+        for word in self.words:
+            sizes.append(str(call.sizes.get(word, word.upper())) if word in self.letters else "...")
+        wanted = ", ".join(sizes)
+        if len(sizes) == 1:
+            wanted += ","
+        message = f"{name} must have shape ({wanted}), got {tuple(shape)}"
+        if call.tensors:
+            message += f" beside {_shapes(call.tensors)}"
+        message += "."
+        if len(shape) == len(self.letters) - 1:
+            message += f" A single one is passed as {name}[None, :]."
+        return message
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> str:
@@ -500,6 +503,9 @@ def require_mask(mask: Tensor) -> None:
     each_masks_something("mask", mask)
 
 
+_FLOATS = (torch.float32, torch.float64)
+
+
 def require_answer(name: str, value: Any, shape: Sequence[int], *, slope: bool = True) -> None:
     """Check what a function has answered: a tensor of this shape that can be differentiated."""
     require_dtype(name, value)
@@ -519,6 +525,10 @@ def require_dtype(
     name: str, value: object, dtype: torch.dtype | None = None, *, hint: str = ""
 ) -> None:
     """Check that ``value`` is a dense tensor of this dtype, by default float32 or float64."""
+    if isinstance(value, Tensor) and value.dtype in (_FLOATS if dtype is None else (dtype,)):
+        is_plain = value.layout is torch.strided and not value.is_meta and not value.is_nested
+        if is_plain and not torch._C._functorch.is_batchedtensor(value):
+            return
     got = type(value).__name__
     if isinstance(value, Tensor) and torch._C._functorch.is_batchedtensor(value):
         raise TypeError(
@@ -547,7 +557,9 @@ def require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: s
 
 
 def require_finite(name: str, value: Tensor) -> None:
-    require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
+    is_finite = value.isfinite()
+    if not is_finite.all():
+        require_entries(name, value, ~is_finite, "finite", "Remove or impute them first.")
 
 
 def require_second_moment(name: str, moment: Tensor) -> None:
