@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chromium import SITE
-from visits import ALONE, Visit, barriers
+from visits import ALONE, Visit, barriers, beside_the_window, change
 
 pytestmark = pytest.mark.browser
 
 STATIC = Path(__file__).resolve().parents[2] / "book" / "_static"
 CHAPTER = "book/03-mask-rate-curve.html"
-THEME = "name => { document.documentElement.dataset.theme = name }"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 
 
@@ -209,11 +208,9 @@ def test_no_serious_accessibility_fault_and_no_overflow(visit):
     press(page, "All 24 orders")
     page.locator(".order-explorer").evaluate(ALONE)
     for theme, viewport in itertools.product(("light", "dark"), (DESKTOP, PHONE)):
-        page.evaluate(THEME, theme)
-        page.set_viewport_size(viewport)
+        change(page, theme=theme, viewport=viewport)
         assert barriers(page, ".order-explorer") == []
-        box = page.locator(".order-explorer").bounding_box()
-        assert box["x"] >= 0 and box["x"] + box["width"] <= viewport["width"]
+        assert beside_the_window(page, ".order-explorer") == 0
         inner = page.locator(".order-explorer").evaluate("n => n.scrollWidth - n.clientWidth")
         assert inner <= 0, f"content is {inner} px wider than the explorer"
         for number in page.locator(".oe-sums dd").all():  # no sum is broken over two lines

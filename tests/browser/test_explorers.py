@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from visits import ALONE, Visit, barriers
+from visits import ALONE, Visit, barriers, beside_the_window, change
 
 pytestmark = pytest.mark.browser
 
@@ -20,7 +20,6 @@ CHAPTERS = {"rate": "07-area-under-the-curve", "order": "15-orders"}
 CHAPTERS["schedule"] = "16-masked-diffusion"
 KINDS = list(CHAPTERS)
 LARGEST = 40_000  # bytes of scripts and numbers of one explorer
-THEME = "name => { document.documentElement.dataset.theme = name }"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Explorer</title>
 <meta name="viewport" content="width=device-width"><style>{css}
@@ -176,11 +175,9 @@ def test_no_serious_accessibility_fault_and_no_overflow(visit, kind: str) -> Non
     page = visit(kind)
     page.locator(f".{kind}-explorer").evaluate(ALONE)
     for theme, viewport in itertools.product(("light", "dark"), (DESKTOP, PHONE)):
-        page.evaluate(THEME, theme)
-        page.set_viewport_size(viewport)
+        change(page, theme=theme, viewport=viewport)
         assert barriers(page, f".{kind}-explorer") == []
-        box = page.locator(f".{kind}-explorer").bounding_box()
-        assert box["x"] >= 0 and box["x"] + box["width"] <= viewport["width"]
+        assert beside_the_window(page, f".{kind}-explorer") == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -190,7 +187,7 @@ def test_without_javascript_and_on_paper_the_table_stays(visit, kind: str) -> No
     assert fixed.is_visible() and fixed.locator("tr").count() >= 4
     page = visit(kind)
     assert page.locator(f".{kind}-explorer .explorer-static").is_hidden()
-    page.emulate_media(media="print")
+    change(page, media="print")
     assert page.locator(f".{kind}-explorer .explorer-static").is_visible()
     assert page.locator(f".{kind}-explorer .oe-title").is_hidden()
 

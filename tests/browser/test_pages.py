@@ -9,7 +9,8 @@ import pytest
 from book_layout import Book
 from chromium import SITE, served
 from plain_markdown import number_book
-from visits import AXE, Visit, barriers
+from playwright.sync_api import Error
+from visits import AXE, Visit, barriers, beside_the_window, change, stand_still
 
 pytestmark = pytest.mark.browser
 
@@ -105,8 +106,7 @@ def test_a_page_is_typeset_offline_fits_a_phone_and_has_no_barrier(
     assert page.evaluate(UNTYPESET) == []
     assert page.evaluate(OVERFLOW) <= 1, page.evaluate(TOO_WIDE)
     assert page.evaluate(CUT) == []
-    page.set_viewport_size(DESKTOP)
-    page.wait_for_timeout(500)
+    change(page, viewport=DESKTOP)
     page.wait_for_function(REACHED)
     assert serious(page) == []
     visit.close()
@@ -215,7 +215,7 @@ def test_a_link_to_an_equation_shows_a_preview(browser, address: str) -> None:
     page = visit.settle()
     link = page.query_selector("article a.reference[href*='#equation-']")
     link.scroll_into_view_if_needed()
-    page.wait_for_timeout(300)
+    stand_still(page)
     link.hover()
     page.wait_for_selector(".hover-preview mjx-container", timeout=5000)
     assert visit.errors == []
@@ -232,7 +232,7 @@ def test_a_folded_solution_opens(browser, address: str) -> None:
     content = solution.query_selector("section")
     hidden = content.bounding_box() is None or not content.is_visible()
     button.click()
-    page.wait_for_timeout(300)
+    stand_still(page)
     assert hidden
     assert content.is_visible()
     visit.close()
@@ -274,3 +274,45 @@ def test_a_broken_page_is_seen_to_be_broken(browser, tmp_path: Path) -> None:
         # of two words that look alike in sight one is measured
         assert page.locator("pre [data-look]").all_inner_texts() == ["if"]
         visit.close()
+
+
+# A side bar as the theme's: out of the way on a phone, and back in the layout, sliding, on a desk.
+SLIDING = """<!doctype html><html lang="en"><head><title>x</title><style>
+body { display: flex; margin: 0 } main { flex: 1; min-width: 0 }
+nav { width: 256px; transition: margin-left 250ms }
+@media (max-width: 700px) { nav { position: fixed; margin-left: -900px } }
+@keyframes turning { to { rotate: 1turn } } i { animation: turning 1s infinite }
+</style></head><body><nav>aside</nav><main><i>*</i><p>text</p></main></body></html>"""
+
+
+def test_a_side_bar_that_slides_is_waited_for(browser, tmp_path: Path) -> None:
+    (tmp_path / "sliding.html").write_text(SLIDING)
+    visit = Visit(browser, (tmp_path / "sliding.html").as_uri(), viewport=PHONE)
+    page = visit.page
+    for _ in range(3):
+        change(page, viewport=PHONE)
+        change(page, viewport=DESKTOP)
+        assert beside_the_window(page, "main") == 0
+    visit.close()
+
+
+def test_an_element_that_stays_beside_the_window_is_seen(browser, tmp_path: Path) -> None:
+    shifted = SLIDING.replace("min-width: 0", "position: relative; left: -300px")
+    (tmp_path / "shifted.html").write_text(shifted)
+    visit = Visit(browser, (tmp_path / "shifted.html").as_uri(), viewport=PHONE)
+    change(visit.page, viewport=DESKTOP)
+    assert beside_the_window(visit.page, "main") == 44  # 300 less the 256 of the side bar
+    change(visit.page, viewport=PHONE)
+    assert beside_the_window(visit.page, "main") == 300
+    visit.close()
+
+
+def test_a_page_that_never_stands_still_is_named(browser, tmp_path: Path) -> None:
+    (tmp_path / "restless.html").write_text(SLIDING)
+    visit = Visit(browser, (tmp_path / "restless.html").as_uri(), viewport=DESKTOP)
+    page = visit.page
+    page.evaluate("() => setInterval(() => document.querySelector('main').prepend('.\\n'), 5)")
+    page.add_style_tag(content="main { white-space: pre }")
+    with pytest.raises(Error, match=r"does not stand still after 0\.5 s"):
+        stand_still(page, seconds=0.5)
+    visit.close()

@@ -6,13 +6,40 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, ViewportSize
 
 # The article beside it goes: 10,000 elements would be laid out at each change of width.
 ALONE = """shown => {
   for (let at = shown; at.closest("article > *"); at = at.parentElement)
     for (const beside of [...at.parentElement.children]) if (beside !== at) beside.remove();
 }"""
+
+# Waits until nothing moves any more. The theme's side bar slides in and out for a quarter of a second
+# when the width changes. On the way from a phone's width to a desk's it has a place in the layout
+# again, far to the left, and pulls the article out of sight with it until it has arrived; colours
+# fade after a change of scheme in the same way. The first frame starts the transitions, the second
+# has them in the list. An animation without an end is not waited for.
+STANDSTILL = """async seconds => {
+  const frame = () => new Promise(requestAnimationFrame);
+  const moving = () => document.getAnimations().filter(each =>
+    each.playState === "running" && each.effect.getComputedTiming().endTime !== Infinity);
+  const boxes = () => JSON.stringify([...document.querySelectorAll("main, article, .explorer")]
+    .map(each => each.getBoundingClientRect()));
+  const end = performance.now() + 1000 * seconds;
+  await document.fonts.ready;
+  await frame();
+  await frame();
+  for (let before = "", equal = 0; equal < 3; await frame()) {
+    const now = boxes();
+    equal = now === before && !moving().length ? equal + 1 : 0;
+    before = now;
+    if (performance.now() > end) {
+      const names = moving().map(each => each.effect.target.className + " " + each.transitionProperty);
+      throw new Error(`the page does not stand still after ${seconds} s: ${names.join(", ") || now}`);
+    }
+  }
+}"""
+THEME = "scheme => { document.documentElement.dataset.theme = scheme }"
 
 AXE = Axe().axe_script
 BARRIERS = """([within, options]) => axe.run(within, options).then(found => found.violations
@@ -26,6 +53,50 @@ def barriers(page: Page, within: str) -> list[str]:
         page.evaluate(AXE)
     # It would fetch the style sheets again, for two rules: one that is off, one that is moderate.
     return page.evaluate(BARRIERS, [within, {"resultTypes": ["violations"], "preload": False}])
+
+
+def change(
+    page: Page,
+    *,
+    viewport: ViewportSize | None = None,
+    theme: str | None = None,
+    media: str | None = None,
+) -> None:
+    """Change the window's size, the theme's colours or the medium, and wait for the new layout.
+
+    Args:
+        page: The page in Chromium.
+        viewport: Width and height of the window, in CSS pixels.
+        theme: "light" or "dark".
+        media: "screen" or "print".
+    """
+    if viewport is not None:
+        page.set_viewport_size(viewport)
+    if theme is not None:
+        page.evaluate(THEME, theme)
+    if media is not None:
+        page.emulate_media(media=media)
+    stand_still(page)
+
+
+def stand_still(page: Page, seconds: float = 60) -> None:
+    """Wait until no animation runs and the boxes of three frames are equal.
+
+    Raises:
+        playwright.sync_api.Error: when something still moves after ``seconds``; it says what.
+    """
+    page.evaluate(STANDSTILL, seconds)
+
+
+BESIDE = """element => {
+  const box = element.getBoundingClientRect();
+  return Math.max(0, -box.left) + Math.max(0, box.right - document.documentElement.clientWidth);
+}"""
+
+
+def beside_the_window(page: Page, selector: str) -> float:
+    """How many pixels of an element's width lie left or right of the window."""
+    return page.locator(selector).evaluate(BESIDE)
 
 
 class Visit:
@@ -42,7 +113,7 @@ class Visit:
         browser: Browser,
         address: str,
         *,
-        viewport: dict[str, int],
+        viewport: ViewportSize,
         color_scheme: str = "light",
         reduced_motion: str = "no-preference",
         **context: object,
@@ -87,7 +158,7 @@ class Visit:
             "() => !window.MathJax || (MathJax.startup && MathJax.startup.promise)"
         )
         self.page.evaluate("() => window.MathJax ? MathJax.startup.promise : null")
-        self.page.wait_for_timeout(150)
+        stand_still(self.page)
         return self.page
 
     def close(self) -> None:
