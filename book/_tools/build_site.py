@@ -1,10 +1,11 @@
 """Build the HTML book, `_build/html`: every chapter executed, every warning an error.
 
-The cache of executed chapters looks only at a notebook's cells. It is therefore emptied here
-whenever something that a cell imports or reads has changed.
+The cache of executed chapters looks only at a notebook's cells. A chapter is therefore taken out of
+it here when something has changed that its cells import or read (`chapter_sources.py`).
 """
 
 import hashlib
+import json
 import multiprocessing
 import os
 import shutil
@@ -13,19 +14,21 @@ import sys
 from pathlib import Path
 
 from book_layout import ROOT, Book
+from chapter_sources import ChapterSources, changes
 from jupyter_cache import get_cache
 from jupyter_cache.executors import load_executor
 from jupyter_cache.executors.base import ExecutorRunResult
 from jupyter_cache.executors.basic import ExecutionWorkerLocalMProc, ProcessData
 
-CACHE, HOME_PAGE = Path("_build", ".jupyter_cache"), Path("_build", "html", "index.html")
+CACHE = Path("_build", ".jupyter_cache")
+HOME_PAGE = Path("_build", "html", "index.html")
 # One thread, as for the stored notebooks: two that share their cores with another busy process
 # wait for each other, and a chapter of a minute has been seen to take more than five.
 KERNEL_SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": ""}
 # Figures are drawn as vectors here; the committed notebooks keep pictures, which all viewers show.
 VECTORS = 'c = get_config()\nc.InlineBackend.figure_formats = ["svg"]\n'
 OFFLINE = Path(__file__).with_name("offline")
-READ_BY_CELLS = ("src", "constraints.txt", "book/results", "book/ledger.json")
+# What the pages are made of: as long as none of it changes, nothing is built again.
 READ = ("book", "src", "constraints.txt", "_config.yml", "_toc.yml", ".git/logs/HEAD")
 
 
@@ -42,26 +45,43 @@ def forget(root: Path, *names: str) -> None:
         shutil.rmtree(root / "_build" / name, ignore_errors=True)
 
 
-def fingerprint(root: Path, names: tuple[str, ...] = READ_BY_CELLS) -> str:
-    """Hash of these files and folders: of all outside the chapters that their cells depend on."""
+def fingerprint(root: Path) -> str:
+    """Hash of all files that the pages are made of."""
     digest = hashlib.sha256(sys.version.encode())
-    for name in names:
+    for name in READ:
         for file in sorted([root / name, *(root / name).rglob("*")]):
             if file.is_file() and "__pycache__" not in file.parts:
                 digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 
 
-def refresh_cache(root: Path) -> bool:
-    """Empty the cache of executed chapters if it is out of date; say whether it was."""
-    stamp, now = root / CACHE / "fingerprint", fingerprint(root)
-    if stamp.is_file() and stamp.read_text() == now:
-        return False
-    # Sphinx keeps its own pickle of each read page, outputs included.
-    forget(root, CACHE.name, ".doctrees")
-    stamp.parent.mkdir(parents=True)
-    stamp.write_text(now)
-    return True
+def refresh_cache(root: Path) -> dict[str, list[str]]:
+    """Take the chapters that are out of date out of the cache.
+
+    Returns:
+        Their names, each with the files that have changed since it was executed.
+    """
+    sources, book = ChapterSources(root), Book(root)
+    stamp = root / CACHE / "sources.json"
+    now = {page.docname: sources.hashes(page) for page in book.pages if page.path.is_file()}
+    if not stamp.is_file():  # nothing is known of what may be there
+        forget(root, CACHE.name, ".doctrees")
+        stamp.parent.mkdir(parents=True)
+    before = json.loads(stamp.read_text()) if stamp.is_file() else {}
+    stale = {}
+    for page in book.pages:
+        changed = changes(before.get(page.docname, {}), now.get(page.docname, {}))
+        if changed:
+            stale[page.name] = changed
+            # Sphinx keeps its own pickle of each page that was read, outputs included.
+            (root / "_build" / ".doctrees" / f"{page.docname}.doctree").unlink(missing_ok=True)
+    cache = get_cache(str(root / CACHE))
+    for record in cache.list_cache_records():
+        if Path(record.uri).stem in stale:
+            cache.remove_cache(record.pk)
+    stamp.write_text(json.dumps(now, indent=1))
+    chapters = {page.name for page in book.chapters}
+    return {name: changed for name, changed in stale.items() if before and name in chapters}
 
 
 def execute_ahead(root: Path) -> ExecutorRunResult:
@@ -69,8 +89,8 @@ def execute_ahead(root: Path) -> ExecutorRunResult:
 
     jupyter-book would take one after the other. It executes what failed again and says where.
     """
-    own = {"IPYTHONDIR": str(draw_vectors(root)), "PYTHONPATH": str(OFFLINE)}
-    os.environ.update(KERNEL_SETTINGS | os.environ | own)  # for jupyter-book, too
+    paths = {"IPYTHONDIR": str(draw_vectors(root)), "PYTHONPATH": str(OFFLINE)}
+    os.environ.update(KERNEL_SETTINGS | os.environ | paths)  # for jupyter-book, too
     book, cache = Book(root), get_cache(str(root / CACHE))
     for page in book.chapters:
         cache.add_nb_to_project(str(page.path), read_data={"name": "myst_nb_md", "type": "plugin"})
@@ -86,12 +106,14 @@ def execute_ahead(root: Path) -> ExecutorRunResult:
 
 
 def main(root: Path = ROOT) -> int:
-    stamp, now = root / HOME_PAGE.with_name(".built-from"), fingerprint(root, READ)
+    stamp = root / HOME_PAGE.with_name(".built-from")
+    now = fingerprint(root)
     if stamp.is_file() and stamp.read_text() == now:
         print(f"build: nothing has changed; see {HOME_PAGE} (make clean builds it anew)")
         return 0
-    if refresh_cache(root):
-        print("build: package, pins or results changed, so every chapter is executed", flush=True)
+    for chapter, changed in refresh_cache(root).items():
+        more = ", …" if len(changed) > 3 else ""
+        print(f"build: {chapter} is out of date: {', '.join(changed[:3])}{more}", flush=True)
     execute_ahead(root)
     # No page of an earlier build may stay, and the hover previews need every page written at once.
     forget(root, "html")
