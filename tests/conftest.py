@@ -37,7 +37,7 @@ jaxtyping.jaxtyped = jaxtyped
 
 
 # They count lines, start processes or compute in 60 digits: no call that others do not make.
-UNSHAPED = ("benchmarks", "oracles", "floors", "lean", "shape_checks", "threads")
+UNSHAPED = ("benchmarks", "oracles", "floors", "packages", "shape_checks")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Closed forms keep their digits under ``torch.autocast``; a user's network keeps its autocast."""
+"""Precision: what autocast may not touch, devices without double precision, the last digits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from mpt_lml import HMM, PPCA, BernoulliPCA, masks, objectives
 from mpt_lml.models.base import FromFunction, TractableModel
 from mpt_lml.models.regression import ConjugateRegression
+from mpt_lml.numerics import double
 
 MASK = masks.sample_masks(4, 6, masks.UniformSize(), generator=generator(1))
 
@@ -82,3 +83,41 @@ def test_a_network_keeps_what_its_user_has_chosen() -> None:
         value = FromFunction(log_values, 6).log_each(x, MASK)
     assert set(seen) == {torch.bfloat16}
     assert value.dtype == torch.float32
+
+
+class WithoutDouble(torch.Tensor):
+    """A tensor on a device that refuses as torch does on "mps"."""
+
+    def double(self) -> torch.Tensor:  # type: ignore[override]
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+
+
+def stand_in(values: torch.Tensor) -> torch.Tensor:
+    return values.float().as_subclass(WithoutDouble)
+
+
+def test_the_sentence_names_the_device_and_the_remedy() -> None:
+    with pytest.raises(TypeError, match=r"the device cpu has no double precision.*\.cpu\(\)"):
+        double(stand_in(torch.ones(2)))
+
+
+def models_without_double() -> dict[str, TractableModel]:
+    hmm = random_hmm(3, 4, 6)
+    tables = (stand_in(table) for table in (hmm.initial, hmm.transition, hmm.emission))
+    bernoulli = random_bernoulli(6, 1, 9)
+    loadings = torch.randn(6, 2, generator=generator(2))
+    return {
+        "PPCA": PPCA(stand_in(loadings), 0.2),
+        "HMM": HMM(*tables, 6),
+        "BernoulliPCA": BernoulliPCA(stand_in(bernoulli.loadings)),
+        "ConjugateRegression": ConjugateRegression(stand_in(loadings)),
+    }
+
+
+@pytest.mark.parametrize("name", models_without_double())
+def test_every_closed_form_says_it(name: str) -> None:
+    model = models_without_double()[name]
+    x = torch.zeros(2, 6)
+    x = x.long() if name == "HMM" else stand_in(x)
+    with pytest.raises(TypeError, match=r"\.cpu\(\)"):
+        model.log_marginal(x)

@@ -1,7 +1,9 @@
-"""Without transformers, datasets and accelerate the package is imported and PPCA works."""
+"""What importing the packages brings, what they work without, and how their threads wait."""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 
@@ -42,13 +44,6 @@ def test_ppca_needs_no_transformers() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ABSENT)
-def test_they_are_absent_there(name: str) -> None:
-    """The meta-test: where the package is imported so, an import of them does fail."""
-    found = run(f"import {name}")
-    assert found.returncode == 1 and f"import of {name} halted" in found.stderr
-
-
 def test_figures_and_symbols_are_brought_when_used() -> None:
     program = "import sys, mpt_lml; heavy = {'matplotlib', 'sympy', 'transformers', 'sklearn'}"
     program += "; print(sorted(heavy & set(sys.modules)))"
@@ -56,3 +51,34 @@ def test_figures_and_symbols_are_brought_when_used() -> None:
     command = [sys.executable, "-c", program]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert found == "[]\nmpt_lml.plots mpt_lml.symbolic\n"
+
+
+def turns(program: str, **own: str) -> int:
+    """How often a waiting thread looks again before it sleeps: what libgomp says when loaded."""
+    settings = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    rest = {name: value for name, value in os.environ.items() if name not in settings}
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=rest | own | {"OMP_DISPLAY_ENV": "verbose"},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        for line in process.stderr:  # it need not go on once that is said
+            if said := re.search(r"GOMP_SPINCOUNT = '(\d+)'", line):
+                process.kill()
+                return int(said[1])
+    assert process.returncode == 0
+    pytest.skip("this torch brings another OpenMP library than GNU's")
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["import mpt_lml", "from mpt_score import tokens", "from mpt_experiments import bench"],
+)
+def test_threads_that_wait_soon_sleep(program: str) -> None:
+    assert turns(program) == 1000
+
+
+@pytest.mark.parametrize("own", [{"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "54321"}])
+def test_a_setting_of_the_users_wins(own: dict[str, str]) -> None:
+    assert turns("import mpt_lml", **own) > 50_000

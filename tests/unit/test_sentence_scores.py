@@ -6,11 +6,12 @@ import dataclasses
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from models import generator
-from tiny_bert import CLS, SEP, tiny, tokenizer
+from tiny_bert import CLS, LINES, SEP, tiny, tokenizer
 
 import mpt_score
 from mpt_lml import HMM, curves, orders
@@ -329,3 +330,26 @@ def test_intervals_cover_the_truth_of_two_thousand_sequences() -> None:
     assert 0.93 < ((low < log_p) & (log_p < high)).double().mean() < 0.97
     mean, error = mean_and_error(found.log_score - log_p)
     assert abs(mean) < 4 * error
+
+
+# A logit of size 10 has 1e-6 in float32; a line sums at most nine.
+AGREE = 1e-5
+
+
+def test_pseudo_log_likelihoods_are_those_of_minicons(tmp_path: Path) -> None:
+    scorer = pytest.importorskip("minicons.scorer", reason="needs mpt-lml[eval]")
+    tiny().float().save_pretrained(tmp_path)
+    words = tokenizer()
+    words.save_pretrained(tmp_path)
+    theirs = scorer.MaskedLMScorer(str(tmp_path), "cpu")
+    encoded = words(list(LINES), padding=True)
+    batch = theirs.get_masked_tensors(encoded)
+    wanted = torch.tensor([sum(each) for each in theirs.compute_stats(batch)])
+    said = mpt_score.sentences(str(tmp_path), LINES).pseudo_log_likelihood
+    assert (said - wanted).abs().max() < AGREE
+    others = [line.replace("the", "a", 1) for line in LINES]
+    found = mpt_score.pairs(str(tmp_path), LINES, others, pseudo=True)
+    batch = theirs.get_masked_tensors(words(others, padding=True))
+    second = torch.tensor([sum(each) for each in theirs.compute_stats(batch)])
+    assert (found.pseudo_difference - (wanted - second)).abs().max() < AGREE
+    assert found.pseudo_difference.abs().max() > 0.1
