@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from models import generator
+from models import generator, random_bernoulli
 
-from mpt_lml import PPCA, estimators, objectives
-from mpt_lml.estimators import annealing
+from mpt_lml import PPCA, BernoulliPCA, estimators, objectives
+from mpt_lml.estimators import annealing, latent
 
 F64 = {"dtype": torch.float64}
 
@@ -145,3 +145,42 @@ def test_wrong_calls(change: dict, message: str) -> None:
     call |= {"noise_variance": 0.5, "num_chains": 4, "num_steps": 4} | change
     with pytest.raises(ValueError, match=message):
         estimators.annealed_evidence(**call, generator=generator())
+
+
+BERNOULLI = random_bernoulli(6, 2, 12)
+
+
+POINTS = BERNOULLI.sample(3, generator=generator(1))
+
+
+def test_with_two_temperatures_annealing_is_importance_sampling_from_the_prior() -> None:
+    """β = 0 and 1: the move comes after the only weight."""
+    found = estimators.ais(BERNOULLI, POINTS, 50, 2, generator=generator(4))
+    z = latent.from_prior(BERNOULLI, POINTS, None).sample(50, generator=generator(4))
+    log_likelihood = BERNOULLI.log_factors(POINTS, z).sum(dim=-1)
+    expected = (log_likelihood.logsumexp(dim=0) - math.log(50)).mean()
+    assert found == pytest.approx(expected.item(), abs=1e-10)
+
+
+def test_annealing_ends_at_the_posterior_and_begins_at_the_prior() -> None:
+    """With three temperatures β has to be 0, 1/2, 1: shifted, another ratio is estimated."""
+    found = estimators.ais(BERNOULLI, POINTS, 4000, 3, generator=generator(4))
+    exact = BERNOULLI.adaptive_log_marginal(POINTS, nodes_per_axis=41, extent=8.0).mean().item()
+    assert abs(found - exact) <= 5 * found.standard_error
+    assert found.standard_error < 0.05
+
+
+@pytest.mark.parametrize(("likelihood", "factor"), [(0.0, 1.05), (math.nan, 0.95)])
+def test_steps_grow_where_moves_are_taken_and_shrink_where_not(
+    monkeypatch, likelihood: float, factor: float
+) -> None:
+    """Short ones on a constant likelihood nearly all are; into what is no number, none is."""
+    steps, move = [], annealing._hamiltonian_move
+
+    def watched(chains, log_likelihood, beta, step, *rest):
+        steps.append(step.flatten()[0].item())
+        return move(chains, lambda z: log_likelihood(z) + likelihood, beta, step, *rest)
+
+    monkeypatch.setattr(annealing, "_hamiltonian_move", watched)
+    estimators.ais(BernoulliPCA(torch.zeros(3, 1)), torch.ones(1, 3), 50, 4, generator=generator())
+    assert steps == pytest.approx([0.2 * factor**k for k in range(3)])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from models import generator, random_bernoulli, random_hmm, random_ppca, random_table
+from torch import Tensor
 
 import mpt_score
 from mpt_experiments import bench, command
@@ -31,14 +34,21 @@ from mpt_lml import (
     masks,
     objectives,
     orders,
+    scores,
+    spec,
     symbolic,
     verdicts,
 )
+from mpt_lml.data import image_sets
+from mpt_lml.data.places import DataNotFoundError
+from mpt_lml.estimators import latent
+from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import vae
 from mpt_lml.page import glue
 from mpt_lml.results import Estimate, MaskCurve
 from mpt_lml.theory import diffusion, godambe, rates
-from mpt_score import networks
+from mpt_lml.theory.godambe import GaussianFamily, Godambe
+from mpt_score import networks, tokens
 from mpt_score.texts import sentences
 from mpt_score.tokens import Tokens, require_texts
 
@@ -715,3 +725,204 @@ def test_a_pipe_and_a_link_are_written_in_place(tmp_path) -> None:
     link.symlink_to(real)
     assert command.main([*SHORT, "--json", str(link)]) == 0
     assert link.is_symlink() and "findings" in real.read_text()
+
+
+def climb(epochs: int = 12, path: Path | None = None, **options: object) -> fit.History:
+    """Two runs of a noisy parabola."""
+
+    def objective(parameters: fit.Parameters, generators: list[torch.Generator]) -> Tensor:
+        noise = torch.randn(2, generator=generators[0], dtype=torch.float64)
+        return -(parameters["level"] - 1.0 - noise).square()
+
+    checkpoint = None if path is None else fit.Checkpoint(path, {"of": "test"}, every=5)
+    start = {"level": torch.zeros(2, dtype=torch.float64)}
+    settings = {"learning_rate": 0.1, "generators": [generator(3)], **options}
+    return fit.maximize(start, objective, num_epochs=epochs, checkpoint=checkpoint, **settings)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: masks.FixedSize(True),
+        lambda: masks.sample_masks(1, 3, True, generator=generator()),
+        lambda: masks.all_masks(3, True),
+        lambda: estimators.iwae(BERNOULLI, PIXELS, True, generator=generator()),
+    ],
+)
+def test_true_is_no_number(call: Callable[[], object]) -> None:
+    with pytest.raises(TypeError, match="must be an integer"):
+        call()
+
+
+@pytest.mark.bad_input
+def test_a_wrong_call_is_refused_by_its_name() -> None:
+    """Where going on would give another error, or a number."""
+    x, ones = torch.rand(2, 3, dtype=torch.float64), torch.ones(1, 2).bool()
+    loadings = torch.ones(3, 1).double()
+    posterior = gaussian.LowRankPosterior.of(loadings, torch.tensor(1.0).double(), masks.subsets(3))
+    ids = torch.tensor([[0, 1]])
+    length = torch.tensor([2])
+    small = networks.small_masked_lm(9, "classic", width=32, num_layers=1, seed=1)
+    letters = mpt_score.MaskedLM(small, 4, 1)
+    wrong: list[tuple[type[Exception], str, Callable[[], object]]] = [
+        (ValueError, r"such as \(2, 2, 1, 2\)", lambda: ConditionalTable(torch.zeros(3))),
+        (TypeError, "logits", lambda: ConditionalTable(torch.zeros(2, 2, 1, 2).long())),
+        (ValueError, "observed", lambda: symbolic.SymbolicTable(2).log_marginal([2])),
+        (TypeError, "model must", lambda: orders.exact("model", x)),
+        (TypeError, "like must", lambda: grids.gauss_hermite(1, 3).to(ids)),
+        (ValueError, "moment must", lambda: posterior.mean_log_conditional(torch.eye(2).double())),
+        (ValueError, "must increase", lambda: rates.crossover(x[0], torch.tensor([0.2, 0.1, 1.0]))),
+        (ValueError, r"in 0\.333\.\.1:", lambda: rates.crossover(x[0], height=2.0)),
+        (
+            ValueError,
+            r"schedule\(time\) must",
+            lambda: diffusion.speed(
+                lambda t: t if len(t) == 2 else t.sum(), torch.tensor([0.1, 0.5, 0.9])
+            ),
+        ),
+        (ValueError, "count from 0", lambda: tokens.Tokens(ids - 1, ids, ones, length)),
+        (ValueError, "count from 0", lambda: tokens.Tokens(ids, ids - 1, ones, length)),
+        (ValueError, "from 1 to L", lambda: tokens.Tokens(ids, ids, ones, length - 2)),
+        (ValueError, "shape must be", lambda: image_sets.Images(torch.ones(1, 8), (2, 2, 2))),
+        (ValueError, r"in \[0, 1\]", lambda: image_sets.Images(torch.tensor([[0.5, 1.5]]), (1, 2))),
+        (TypeError, "second must", lambda: tokens.encode(networks.load_small_bert()[1], ["a"], 3)),
+        (
+            ValueError,
+            r"track\['sum'\]",
+            lambda: climb(track={"sum": lambda own: own["level"].sum()}),
+        ),
+        (
+            ValueError,
+            "x must be 0..8",
+            lambda: letters.log_each(torch.tensor([[9]]), ones[:, :1]),
+        ),
+        (ValueError, "num_features must", lambda: orders.every(0)),
+        (
+            TypeError,
+            "each of law must",
+            lambda: masks.stratified_masks(2, 3, "u", generator=generator()),
+        ),
+        (TypeError, "source must", lambda: networks.load_network(3)),
+        (TypeError, "model must", lambda: latent.at_mode("model", x, None)),
+        (
+            ValueError,
+            "leading axes must be equal or 1",
+            lambda: spec.require({"a": x, "b": torch.rand(3, 3).double()}, "a ... D, b ... D"),
+        ),
+        (ValueError, "mask must", lambda: scores.mask_score(x, ones)),
+        (
+            ValueError,
+            "standard_error must",
+            lambda: MaskCurve(torch.tensor([1, 2]), x[0, :2], -x[0, :2], num_features=2),
+        ),
+        (
+            RuntimeError,
+            "no mode after 1 Newton",
+            lambda: grids.find_modes(
+                lambda z: -z.square().square().sum(dim=1),
+                torch.tensor([[0.0], [2.0]]).double(),
+                max_steps=1,
+            ),
+        ),
+        (
+            ValueError,
+            "masks_per_datum must",
+            lambda: Godambe.of(GaussianFamily.ppca(torch.ones(3, 1).double(), 0.3)).law_efficiency(
+                torch.ones(3).double() / 3, masks_per_datum=0
+            ),
+        ),
+        (
+            ValueError,
+            "which leaves no noise",
+            lambda: PPCA.fit_closed_form(torch.ones(5, 3).double(), latent_dim=1),
+        ),
+        (
+            ValueError,
+            r"log_joint\(z\)\[0\] is nan",
+            lambda: grids.find_modes(lambda z: z.sum(dim=1) * math.nan, torch.zeros(2, 1).double()),
+        ),
+        (ValueError, "num_orders must", lambda: orders.draw(0, 3, generator=generator())),
+        (TypeError, "score must", lambda: diffusion.block_elbo([-1.0, -2.0], 2)),
+        (TypeError, "samples must", lambda: verdicts.mean_and_error([1.0, 2.0])),
+        (DataNotFoundError, "labels of mnist", lambda: image_sets.labels("mnist", "test")),
+        (ValueError, "num_features must", lambda: masks.subsets(0)),
+        (ValueError, "num_features must", lambda: masks.all_masks(0, 1)),
+        (
+            ValueError,
+            "num_features must",
+            lambda: masks.sample_masks(2, 0, masks.UniformSize(), generator=generator()),
+        ),
+        (
+            ValueError,
+            "num_masks must",
+            lambda: masks.UniformSize().sample(0, 3, generator=generator()),
+        ),
+        (
+            TypeError,
+            "order must be a torch.int64",
+            lambda: masks.nested_masks(torch.tensor([0.0, 1.0])),
+        ),
+        (
+            TypeError,
+            "a mean and a log-variance",
+            lambda: VAE(lambda x: (x, x, x), lambda z: z, num_features=1, latent_dim=1).encode(
+                x[:, :1]
+            ),
+        ),
+        (TypeError, "model must", lambda: estimators.exact_variance("model", x)),
+        (
+            TypeError,
+            "model must",
+            lambda: estimators.ImportanceConditional("model", 4, generator=generator()),
+        ),
+        (
+            ValueError,
+            "does not depend on the parameter 'b'",
+            lambda: fit.maximize(
+                {"a": torch.ones(2), "b": torch.ones(2)},
+                lambda own, _: own["a"].clone(),
+                num_epochs=1,
+                learning_rate=0.1,
+            ),
+        ),
+        (
+            ValueError,
+            "b must",
+            lambda: fit.maximize(
+                {"a": torch.ones(2), "b": torch.ones(3)},
+                lambda own, _: own["a"] + own["b"].sum(),
+                num_epochs=1,
+                learning_rate=0.1,
+            ),
+        ),
+    ]
+    for kind, message, call in wrong:
+        with pytest.raises(kind, match=message):
+            call()
+
+
+def test_data_that_diverge_are_for_the_fit_to_name() -> None:
+    """The posterior's doors let NaN through: a climb says at which epoch, and keeps what was before."""
+    loadings = torch.ones(3, 1).double()
+    posterior = gaussian.LowRankPosterior.of(loadings, torch.tensor(1.0).double(), masks.subsets(3))
+    lost = torch.full((1, 3), math.nan).double()
+    assert posterior.log_conditional(lost).isnan().any()
+    assert posterior.mean_log_conditional(lost.T @ lost).isnan().any()
+    grid, x = grids.gauss_hermite(1, 3), torch.ones(1, 3).double()
+    assert objectives.mixture(lost[..., None], 0 * x, x, None, grid).isnan()
+    assert diffusion.block_elbo(lost, 1).isnan()
+    assert scores.mask_score(lost, torch.ones(1, 3).bool()).isnan()
+    assert (
+        GaussianProposal(lost, torch.eye(3).double()[None])
+        .sample(2, generator=generator())
+        .isnan()
+        .all()
+    )
+    plain = VAE(lambda x: (x, x), lambda z: z, num_features=1, latent_dim=1)
+    assert plain.decode(lost[:, :1].float()).isnan().all()
+    moment = torch.eye(3).double()
+    assert objectives.exact(lost.T, x.new_tensor(1.0), moment, masks.UniformSize()).isnan()
+
+
+def test_the_last_seed_of_all_is_one() -> None:
+    assert spec.require_seeds([0, 2**63 - 1]) == (0, 2**63 - 1)

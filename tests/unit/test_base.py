@@ -1,4 +1,4 @@
-"""Coordinates in groups: sums of the model's conditionals, and what scoring one by one costs."""
+"""What every model inherits, functions as models, and coordinates in groups."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 
 import pytest
 import torch
-from models import generator, random_ppca, random_table
+from models import generator, points, random_ppca, random_table
 
 from mpt_lml import curves, masks
-from mpt_lml.models.base import Grouped
+from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped, TractableModel
+from mpt_lml.models.tables import ConditionalTable
 
 MODEL = random_ppca(6, 2)
 GROUP = torch.tensor([0, 1, 0, 2, 2, 1])
@@ -103,3 +104,93 @@ def test_joint_densities_take_marginals() -> None:
 def test_refused_with_a_reason(call, message) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_an_image_is_covered_by_patches_both_ways() -> None:
+    for height, width in ((4, 6), (6, 4)):
+        with pytest.raises(ValueError, match="do not cover"):
+            Grouped.patches(height, width, 4)
+    group = Grouped.patches(2, 6, 2).view(2, 6)
+    assert group.tolist() == [[0, 0, 1, 1, 2, 2]] * 2
+
+
+def test_one_coordinate_is_enough_for_a_function() -> None:
+    weights = torch.tensor([[[0.25, 0.75]]])
+    coin = FromFunction(lambda x, mask: weights.log().expand(len(x), 1, 2), 1)
+    x = torch.tensor([[0], [1]])
+    assert torch.equal(coin.log_each(x, torch.ones(2, 1).bool()).exp().T, weights[0])
+
+
+def inconsistent(num_features: int = 4, num_values: int = 3, noise: float = 0.7, seed: int = 0):
+    joint = random_table(*[num_values] * num_features, seed=seed)
+    return ConditionalTable.of(joint, num_values, noise=noise, generator=generator(seed + 1))
+
+
+class TestFromFunction:
+    @pytest.mark.parametrize("rows", [1, 7, 4096])
+    def test_is_what_it_wraps(self, rows: int) -> None:
+        model, x = inconsistent(), points(4, 3)[::7]
+        mask = masks.subsets(4)[1:]
+        found = FromFunction(model.log_values, 4, rows).log_conditional(x, mask)
+        assert torch.equal(found, model.log_conditional(x, mask))
+
+    @pytest.mark.bad_input
+    def test_refuses(self) -> None:
+        model = FromFunction(inconsistent().log_values, 4)
+        with pytest.raises(ValueError, match=r"x must have shape \(N, 4\).*got \(3, 5\)"):
+            model.log_conditional(torch.zeros(3, 5).long(), masks.all_masks(4, 1))
+        with pytest.raises(ValueError, match="masks nothing"):
+            model.log_conditional(points(4, 3), torch.zeros(1, 4).bool())
+
+    @pytest.mark.bad_input
+    @pytest.mark.parametrize(
+        ("answer", "message"),
+        [
+            (5.0, r"add up to 445\.2, not to 1: return logits\.log_softmax"),
+            (1 / 3, r"add up to 4\.187, not to 1: return values\.log\(\)"),
+        ],
+    )
+    def test_refuses_what_is_no_log_probability(self, answer: float, message: str) -> None:
+        model = FromFunction(lambda x, mask: torch.full((*x.shape, 3), answer), 4)
+        with pytest.raises(ValueError, match=f"log_values must return logarithms .*{message}"):
+            model.log_each(points(4, 3), torch.ones(81, 4).bool())
+        with pytest.raises(ValueError, match=message):  # it is asked again, as nothing was let in
+            model.log_values(points(4, 3)[:1], torch.ones(1, 4).bool())
+
+    @pytest.mark.bad_input
+    def test_refuses_an_answer_that_has_seen_what_it_scores(self) -> None:
+        def leak(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return (0.01 * torch.nn.functional.one_hot(x, 3)).log_softmax(dim=-1)
+
+        model = FromFunction(leak, 4)
+        with pytest.raises(
+            ValueError, match="log_values changes its answer .* reads what it scores"
+        ):
+            model.log_conditional(points(4, 3), masks.all_masks(4, 1))
+        shown = FromFunction(lambda x, mask: leak(x.masked_fill(mask, 0), mask), 4)
+        assert shown.log_conditional(points(4, 3), masks.all_masks(4, 1)).isfinite().all()
+
+    def test_is_tested_once(self) -> None:
+        asked = []
+
+        def coins(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            asked.append(len(x))
+            return torch.zeros(*x.shape, 3).log_softmax(dim=-1)
+
+        model = FromFunction(coins, 4)
+        for _ in range(2):
+            model.log_each(points(4, 3), torch.ones(81, 4).bool())
+        assert asked == [81, 1, 1, 81]
+
+
+def every_model(base: type = ConditionalModel) -> list[type]:
+    return [base, *(below for child in base.__subclasses__() for below in every_model(child))]
+
+
+@pytest.mark.parametrize("model", every_model(), ids=lambda model: model.__name__)
+def test_what_is_concrete_is_not_overridden(model: type) -> None:
+    """A model brings mathematics; checks, batches and zeros are those of the base classes."""
+    doors = {"log_each", "log_values", "log_conditional", "mean_log_conditional", "log_marginal"}
+    doors |= {"log_subset_marginal", "mean_log_subset_marginal", "sample"}
+    bases = (ConditionalModel, TractableModel)
+    assert model in bases or not doors & vars(model).keys()

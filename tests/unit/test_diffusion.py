@@ -226,3 +226,21 @@ def test_a_gaussian_has_the_same_bound() -> None:
     score = curves.exact_curve(model, x).score
     exact = model.log_marginal(x).mean()
     assert abs(diffusion.nelbo(score, cosine) + exact) < 1e-9
+
+
+def test_one_block_is_everything_at_once() -> None:
+    assert diffusion.block_elbo(torch.tensor([-1.0, -3.0]), 1).item() == -6.0  # D S(D)
+
+
+def test_curves_side_by_side_are_bounded_one_by_one() -> None:
+    score = -torch.rand(3, 5, generator=generator(), dtype=torch.float64)
+    for bound in (
+        lambda s: diffusion.nelbo(s, torch.square),
+        lambda s: diffusion.step_elbo(s, torch.square, 4),
+        lambda s: diffusion.block_elbo(s, 3),
+    ):
+        alone = torch.stack([bound(row) for row in score])
+        torch.testing.assert_close(bound(score), alone, atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        diffusion.nelbo(score, torch.square), -score.sum(dim=1), atol=1e-9, rtol=0
+    )

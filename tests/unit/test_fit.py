@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from models import generator, random_ppca
+from torch import Tensor
 
 from mpt_lml import files, fit, masks, objectives
 from mpt_lml.results import History
@@ -545,3 +546,119 @@ class TestNetworks:
             with pytest.raises(error, match=message):
                 fit.descend(network, loss, [schedule(of)], num_steps=2, **options)
             assert torch.equal(network.weight, before)
+
+
+def climb(epochs: int = 12, path: Path | None = None, **options: object) -> fit.History:
+    """Two runs of a noisy parabola."""
+
+    def objective(parameters: fit.Parameters, generators: list[torch.Generator]) -> Tensor:
+        noise = torch.randn(2, generator=generators[0], dtype=torch.float64)
+        return -(parameters["level"] - 1.0 - noise).square()
+
+    checkpoint = None if path is None else fit.Checkpoint(path, {"of": "test"}, every=5)
+    start = {"level": torch.zeros(2, dtype=torch.float64)}
+    settings = {"learning_rate": 0.1, "generators": [generator(3)], **options}
+    return fit.maximize(start, objective, num_epochs=epochs, checkpoint=checkpoint, **settings)
+
+
+def test_a_state_between_two_epochs_is_not_kept(tmp_path: Path, monkeypatch) -> None:
+    """Stopped when the parameters have moved and the count has not: the file before is the state."""
+    whole, path, step = climb(), tmp_path / "run.safetensors", torch.optim.Adam.step
+    calls = 0
+
+    def interrupted(self, closure=None):
+        nonlocal calls
+        calls += 1
+        step(self)
+        if calls == 8:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.optim.Adam, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            climb(path=path)
+    again = climb(path=path)
+    assert torch.equal(again.parameters["level"], whole.parameters["level"])
+    assert torch.equal(again.values["objective"][:-1], whole.values["objective"][:-1])
+
+
+def test_a_finished_run_is_its_own_result_and_one_epoch_less_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    first = climb(path=path)
+    assert torch.equal(climb(path=path).parameters["level"], first.parameters["level"])
+    with pytest.raises(fit.CheckpointMismatchError, match="already at epoch 12, beyond the 11"):
+        climb(epochs=11, path=path)
+
+
+def test_snapshots_end_with_the_last_epoch() -> None:
+    assert set(climb(snapshots=(0, 12)).snapshots) == {0, 12}
+    with pytest.raises(ValueError, match=r"0\.\.12, got 13"):
+        climb(snapshots=(13,))
+
+
+def test_a_watched_run_looks_once(tmp_path: Path) -> None:
+    """Also where it goes on at a watched step, and where the look itself draws."""
+
+    def run(stop: int | None = None) -> tuple[list[Tensor], Tensor, int]:
+        torch.manual_seed(0)
+        network, g, looks = torch.nn.Linear(1, 1), generator(3), 0
+
+        def watch() -> Tensor:
+            nonlocal looks
+            looks += 1
+            return torch.rand(2, generator=g)
+
+        def loss(step: int) -> Tensor:
+            if step == stop:
+                raise KeyboardInterrupt
+            return (network(torch.randn(4, 1, generator=g)) - 1.0).square().mean()
+
+        schedule = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), 0.1))
+        kept = None if whole is None else fit.Checkpoint(tmp_path / "run", {}, every=2)
+        try:
+            losses, seen = fit.descend(
+                network,
+                loss,
+                [schedule],
+                num_steps=6,
+                generators=[g],
+                watch=watch,
+                watched=(0, 4, 6),
+                checkpoint=kept,
+            )
+        except KeyboardInterrupt:
+            return [], torch.empty(0), looks
+        return seen, losses, looks
+
+    whole = None
+    whole = run()
+    assert whole[2] == 3
+    assert run(stop=4)[2] == 2
+    seen, losses, looks = run()
+    assert looks == 1  # after 6; those after 0 and 4 were kept
+    assert torch.equal(losses, whole[1])
+    assert all(torch.equal(a, b) for a, b in zip(seen, whole[0], strict=True))
+
+
+def test_a_history_counts_epochs_and_keeps_the_precision() -> None:
+    history = climb(epochs=3)
+    assert history.values["objective"].shape == (4, 2)
+    assert history.values["objective"].dtype == torch.float64
+    assert history.values["objective"][-1].isnan().all()
+    assert not history.values["objective"][:-1].isnan().any()
+
+
+def test_a_gradient_that_is_no_number_is_of_the_run_that_is_named() -> None:
+    """√0 has a value and no slope: in the last of three runs, with as many numbers or with two."""
+    start = {"level": torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]])}
+    with pytest.raises(FloatingPointError, match="gradient of level is -?inf.* in run 2 of 3"):
+        fit.maximize(
+            start, lambda own, _: own["level"].sqrt().sum(1), num_epochs=1, learning_rate=0.1
+        )
+
+
+def test_a_file_is_written_at_every_fifth_epoch_and_at_the_end(tmp_path: Path, monkeypatch) -> None:
+    kept, save = [], fit._State.save
+    monkeypatch.setattr(fit._State, "save", lambda self: (kept.append(self.done), save(self)))
+    climb(path=tmp_path / "run")
+    assert kept == [5, 10, 12]

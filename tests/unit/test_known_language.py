@@ -9,15 +9,12 @@ from dataclasses import replace
 import pytest
 import torch
 from models import generator, random_hmm
-from safetensors.torch import load_file, save_file
 
 from mpt_experiments.bench import Bench
-from mpt_experiments.findings import known_language
 from mpt_experiments.findings.known_language import LAWS, KnownLanguage, Problem
 from mpt_lml import HMM, masks
-from mpt_lml.files import CheckpointMismatchError, book_file
+from mpt_lml.files import CheckpointMismatchError
 from mpt_score import SymbolBERT
-from mpt_score.networks.hub import CheckpointError
 
 pytest.importorskip("transformers")
 SOURCE = random_hmm(2, 3, 4, seed=8)
@@ -25,44 +22,6 @@ SOURCE = random_hmm(2, 3, 4, seed=8)
 
 def small(seed: int = 1) -> SymbolBERT:
     return SymbolBERT(3, 4, 16, seed=seed)
-
-
-def log_q(net, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """From the network's probabilities over all symbols, one position after the other."""
-    values = torch.zeros(x.shape, dtype=torch.float64)
-    for n, row in enumerate(mask):
-        seen = x[n].clone()
-        seen[row] = 3
-        with torch.no_grad():
-            probabilities = net.network(input_ids=seen[None]).logits[0].double().softmax(dim=1)
-        for j in row.nonzero().flatten().tolist():
-            values[n, j] = probabilities[j, x[n, j]].log()
-    return values
-
-
-def test_conditionals_are_the_networks_own() -> None:
-    net, x = small(), SOURCE.sample(7, generator=generator(1))
-    mask = masks.sample_masks(7, 4, masks.UniformSize(), generator=generator(2))
-    values, expected = net.log_each(x, mask), log_q(net, x, mask)
-    torch.testing.assert_close(values, expected, atol=1e-5, rtol=0)  # float32 logits
-    every = net.log_conditional(x, mask)
-    torch.testing.assert_close(every.diagonal().T, expected, atol=1e-5, rtol=0)
-    scores = known_language.masked_scores(net, x, mask, half_precision=False)
-    by_hand = torch.stack([v[m].mean() for v, m in zip(expected, mask, strict=True)]).float()
-    torch.testing.assert_close(scores, by_hand, atol=1e-5, rtol=0)
-
-
-def test_a_masked_symbol_is_not_seen() -> None:
-    net, x = small(), SOURCE.sample(5, generator=generator(3))
-    mask = torch.tensor([[True, False, True, False]]).expand(5, 4)
-    other = x.clone()
-    other[:, 2] = (x[:, 2] + 1) % 3
-    before = net.log_each(x, mask)
-    after = net.log_each(other, mask)
-    assert torch.equal(before[:, 0], after[:, 0])
-    assert (before[:, 2] != after[:, 2]).all()
-    other[:, 1] = (x[:, 1] + 1) % 3
-    assert (net.log_each(other, mask)[:, 0] != after[:, 0]).all()
 
 
 def test_the_gap_is_the_mean_divergence_over_orders() -> None:
@@ -155,31 +114,6 @@ def test_the_books_network_is_close_to_the_source() -> None:
     assert not any(each.requires_grad for each in net.network.parameters())
     found = Problem(HMM.cyclic(), 200, 2, generator=generator(9)).compare(net)
     assert 2 * found["gap_error"] < found["gap"] < 0.4
-
-
-@pytest.mark.bad_input
-def test_weights_are_loaded_from_a_file_only(tmp_path) -> None:
-    for path in (tmp_path, tmp_path / "nothing.safetensors", 7):
-        with pytest.raises(FileNotFoundError, match="path must be a file of safetensors, got"):
-            SymbolBERT.load(path)
-
-
-def test_weights_that_are_not_whole_are_refused(tmp_path) -> None:
-    """Whatever the file lacks would stay as it was drawn."""
-    whole, path = book_file("results/known_language.safetensors"), tmp_path / "net.safetensors"
-    weights = load_file(whole)
-    path.write_bytes(whole.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=f"{path} is damaged"):
-        SymbolBERT.load(path)
-    for name in list(weights)[::7]:
-        save_file({key: value for key, value in weights.items() if key != name}, path)
-        with pytest.raises(CheckpointError, match=f"{path} is .*of another network"):
-            SymbolBERT.load(path)
-    save_file(
-        {k: value[:1].clone() if "encoder" in k else value for k, value in weights.items()}, path
-    )
-    with pytest.raises(CheckpointError, match=f"{path} is damaged"):
-        SymbolBERT.load(path)
 
 
 def test_the_experiment_goes_on_from_its_files(tmp_path, monkeypatch) -> None:

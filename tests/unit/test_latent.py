@@ -1,4 +1,4 @@
-"""VAEs and the estimators for them, against PPCA (exact) and fine grids."""
+"""Proposals for z and importance weights, against PPCA (exact) and fine grids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from models import generator, random_bernoulli, random_ppca
 
-from mpt_lml import PPCA, VAE, GridConditional, curves, estimators, grids, masks, objectives
+from mpt_lml import PPCA, VAE, GridConditional, curves, estimators, grids, masks
 from mpt_lml.models import vae
 from mpt_lml.models.vae import LatentVariableModel
 
@@ -282,111 +282,6 @@ class TestAgainstTheGrid:
         assert rms[2] < 0.05
 
 
-@pytest.mark.unshaped
-def test_corrected_gibbs_reaches_the_grid_where_pseudo_gibbs_does_not() -> None:
-    """A random encoder has nothing to do with the posterior."""
-    model = NONLINEAR["bernoulli"]
-    x = data_of(model, 6)
-    mask = masks.sample_masks(2, 8, 4, generator=generator(2))
-    exact = GridConditional(model, FINE).log_conditional(x, mask)
-    error = {}
-    for corrected in (False, True):
-        steps = 3000 if corrected else 600  # rejections: it mixes slowly
-        gibbs = estimators.GibbsConditional(
-            model, steps, generator=generator(4), corrected=corrected, num_chains=40
-        )
-        error[corrected] = (every_pair(gibbs, x, mask) - exact).abs().max().item()
-    assert error[True] < 0.1
-    assert error[False] > 3 * error[True]
-
-
-@pytest.mark.parametrize("kind", ["importance", "gibbs"])
-def test_one_mask_a_datum(kind: str) -> None:
-    """The same mask for all gives the same draws as that mask with every datum; others do not mix."""
-    model = NONLINEAR["bernoulli"]
-    x, mask = data_of(model, 4), masks.sample_masks(4, 8, 3, generator=generator(1))
-
-    def sampler() -> estimators.ImportanceConditional | estimators.GibbsConditional:
-        g = generator(2)
-        if kind == "importance":
-            return estimators.ImportanceConditional(model, 2000, generator=g)
-        return estimators.GibbsConditional(model, 600, generator=g, corrected=True, num_chains=30)
-
-    same = sampler().log_each(x, mask[:1].expand(4, -1))
-    assert torch.equal(same, sampler().log_conditional(x, mask[:1])[0])
-    exact = GridConditional(model, FINE).log_each(x, mask)
-    assert (sampler().log_each(x, mask) - exact).abs().max() < 0.25
-
-
-def test_batched_networks_are_torchs() -> None:
-    drawn = vae.dense_parameters(5, [7, 6], 2, generators=[generator(1), generator(2)])
-    x = torch.randn(2, 3, 5, generator=generator(3))
-    for run in range(2):
-        layers: list[torch.nn.Module] = []
-        for layer in range(3):
-            weight = drawn[f"encoder/{layer}/weight"][run]
-            linear = torch.nn.Linear(*weight.shape)
-            linear.weight.data, linear.bias.data = weight.T, drawn[f"encoder/{layer}/bias"][run, 0]
-            layers += [linear, torch.nn.Tanh()]
-        theirs = torch.nn.Sequential(*layers[:-1])(x[run])
-        torch.testing.assert_close(vae.dense(drawn, "encoder", x)[run], theirs)
-
-
-def test_vae_gradients_agree_with_finite_differences() -> None:
-    drawn = vae.dense_parameters(4, [3], 2, generators=[generator(1), generator(2)])
-    names = list(drawn)
-    x = (torch.rand(3, 4, generator=generator(3)) < 0.5).double()
-    noise = torch.randn(2, 3, 2, generator=generator(4), dtype=torch.float64)
-    mask = masks.sample_masks(3, 4, 2, generator=generator(5))[None].expand(2, -1, -1)
-    start = [drawn[name].double().requires_grad_() for name in names]
-
-    def elbo(*values: torch.Tensor) -> torch.Tensor:
-        return objectives.elbo(dict(zip(names, values, strict=True)), x, noise, None)
-
-    def recursive(*values: torch.Tensor) -> torch.Tensor:
-        parameters = dict(zip(names, values, strict=True))
-        return objectives.recursive(parameters, x, mask, noise[None], 0.3)
-
-    assert torch.autograd.gradcheck(elbo, start)
-    assert torch.autograd.gradcheck(recursive, start)
-
-
-def test_the_recursion_by_hand() -> None:
-    """Two rounds: the value, and a gradient that goes through the last one only."""
-    drawn = vae.dense_parameters(4, [3], 2, generators=[generator(1), generator(2)])
-    parameters = {name: value.double().requires_grad_() for name, value in drawn.items()}
-    x = torch.rand(5, 4, generator=generator(3), dtype=torch.float64)
-    noise = torch.randn(2, 2, 5, 2, generator=generator(4), dtype=torch.float64)
-    mask = masks.sample_masks(10, 4, masks.UniformSize(), generator=generator(5)).view(2, 5, 4)
-    ours = objectives.recursive(parameters, x, mask, noise, 0.3)
-    expected = []
-    for run in range(2):
-        model, hidden = vae.dense_model(parameters, run, 0.3), mask[run]
-        mean, variance = model.encode(x.masked_fill(hidden, 0.0))
-        guess = model.decode(mean + variance.sqrt() * noise[0, run]).detach()
-        mean, variance = model.encode(torch.where(hidden, guess, x))
-        log_p = model.log_factors(x, mean + variance.sqrt() * noise[1, run])
-        rows = [4 * values[row].mean() for values, row in zip(log_p, hidden, strict=True)]
-        expected.append(torch.stack(rows).mean())
-    torch.testing.assert_close(ours, torch.stack(expected), atol=1e-12, rtol=0)
-    names = list(parameters.values())
-    theirs = torch.autograd.grad(torch.stack(expected).sum(), names)
-    for mine, wanted in zip(torch.autograd.grad(ours.sum(), names), theirs, strict=True):
-        torch.testing.assert_close(mine, wanted, atol=1e-12, rtol=0)
-
-
-def test_the_batched_elbo_is_the_models() -> None:
-    drawn = vae.dense_parameters(4, [3], 2, generators=[generator(1), generator(2)])
-    parameters = {name: value.double() for name, value in drawn.items()}
-    x = torch.rand(6, 4, generator=generator(3), dtype=torch.float64)
-    noise = torch.randn(2, 6, 2, generator=generator(4), dtype=torch.float64)
-    together = objectives.elbo(parameters, x, noise, 0.3)
-    for run in range(2):
-        model = vae.dense_model(parameters, run, 0.3)
-        one = elbo(model, x, noise[run : run + 1]).mean()
-        torch.testing.assert_close(together[run], one, atol=1e-12, rtol=0)
-
-
 X = torch.zeros(2, 8, dtype=torch.float64)
 BAD = {
     "gray pixels, importance weights": (
@@ -574,3 +469,21 @@ class TestInferenceMode:
                 ValueError, match=r"made inside torch\.inference_mode\(\) do not have"
             ):
                 estimators.iwae(model, torch.ones(1, 4).double(), 9, generator=generator())
+
+
+BERNOULLI = random_bernoulli(6, 2, 12)
+
+
+POINTS = BERNOULLI.sample(3, generator=generator(1))
+
+
+def test_a_proposal_is_as_wide_as_it_was_asked_to_be() -> None:
+    plain = estimators.at_mode(BERNOULLI, POINTS, None)
+    assert plain.prior_share == 0.1
+    precision = torch.linalg.inv(plain.factor @ plain.factor.mT) * 1.2**2
+    here = plain.mean.clone().requires_grad_()
+    hessian = torch.autograd.functional.hessian(
+        lambda z: BERNOULLI.log_joint(POINTS, z).sum(), here
+    )
+    own = -torch.stack([hessian[n, :, n] for n in range(3)])
+    torch.testing.assert_close(precision, own, atol=1e-3, rtol=0)  # the search's tolerance, 1e-4

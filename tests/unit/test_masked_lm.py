@@ -21,13 +21,14 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertModel,
+    BertTokenizer,
     PreTrainedTokenizerFast,
 )
 
-import mpt_score
 from mpt_lml import curves, estimators, masks
 from mpt_lml.files import read_json
 from mpt_score import MaskedLM, networks, texts, tokens
+from mpt_score.networks import masked_lm
 from mpt_score.networks.hub import BERT_BASE, CheckpointError
 from mpt_score.networks.masked_lm import masked_logits
 
@@ -89,60 +90,6 @@ def test_a_failed_pass_leaves_no_hook() -> None:
             masked_logits(network, torch.full((2, 4), 999), torch.ones(2, 4).bool())
         counts = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in network.modules()]
         assert sum(counts) == 0
-
-
-@pytest.mark.parametrize("kind", ["classic", "modern"])
-def test_fast_linear_layers_give_the_same_float32_values(kind: str) -> None:
-    network = tiny(kind).float().eval()
-    ids = torch.randint(5, 12, (4, 6), generator=generator(1))
-    where = torch.rand(4, 6, generator=generator(2)) < 0.4
-    with torch.no_grad():
-        plain = masked_logits(network, ids, where)
-        with networks.fast_linear(network):
-            fast = masked_logits(network, ids, where)
-            # No hidden place at all: oneDNN knows no empty product.
-            assert masked_logits(network, ids, where & False).shape == (0, len(PIECES))
-    # Logits of order 10 after a few sums of 64 terms in float32.
-    torch.testing.assert_close(fast, plain, rtol=1e-5, atol=1e-4)
-    assert all("forward" not in vars(each) for each in network.modules())
-
-
-def test_fast_linear_is_used_for_plain_float32_layers_without_gradients_only(monkeypatch) -> None:
-    plain: list[object] = []
-
-    def counted(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        plain.append(None)
-        return real(x, *weights)
-
-    real = torch.nn.functional.linear
-    monkeypatch.setattr(torch.nn.functional, "linear", counted)
-
-    def used(layer: torch.nn.Module, dtype: torch.dtype = torch.float32) -> bool:
-        plain.clear()
-        with networks.fast_linear(layer):
-            layer(torch.ones(1, 3, dtype=dtype))
-        return not plain
-
-    class Other(torch.nn.Linear):
-        pass
-
-    available = torch.backends.mkldnn.is_available()
-    layer = torch.nn.Linear(3, 2)
-    assert not used(layer)
-    with torch.no_grad():
-        assert used(layer) == available
-        assert not used(torch.nn.Linear(3, 2).double(), torch.float64)
-        assert not used(Other(3, 2))
-        with torch.autocast("cpu", torch.bfloat16):
-            assert not used(layer)
-        wrapped = torch.nn.Linear(3, 2)
-        wrapped.forward = lambda x: -x
-        with networks.fast_linear(wrapped):
-            assert torch.equal(wrapped(torch.ones(3)), torch.full((3,), -1.0))
-        assert "forward" in vars(wrapped)
-    with pytest.raises(RuntimeError), torch.no_grad(), networks.fast_linear(layer):
-        layer(torch.ones(5))
-    assert "forward" not in vars(layer)
 
 
 @pytest.mark.parametrize("kind", ["classic", "modern"])
@@ -222,68 +169,6 @@ def test_training_mode_comes_back() -> None:
     network = tiny().train()
     model(network).log_conditional(X, masks.all_masks(3, 1))
     assert network.training
-
-
-def test_tokens_of_pairs_and_their_masks() -> None:
-    found = tokens.encode(tokenizer(), ["the cat sat.", "a dog"], ["the dogs", "the cat sat"])
-    assert found.ids[0, : found.lengths[0]].tolist() == [2, 5, 6, 7, 9, 3, 5, 11, 8, 3]
-    assert found.types[0, : found.lengths[0]].tolist() == [0] * 6 + [1] * 4
-    assert found.num_features.tolist() == [7, 5]
-    assert found.lengths.tolist() == [10, 8]
-    ranks = found.sample_ranks(generator=generator())
-    for size in range(1, 8):
-        mask = ranks < torch.minimum(torch.tensor(size), found.num_features)[:, None]
-        assert mask.sum(dim=1).tolist() == [size, min(size, 5)]
-        assert not (mask & ~found.maskable).any()
-    assert found.rows(torch.tensor([1])).ids.shape == (1, 8)
-
-
-def test_unknown_tokens_are_shown_and_not_scored() -> None:
-    found = tokens.encode(tokenizer(), ["the zebra sat"])
-    assert found.ids[0].tolist() == [CLS, 5, 1, 7, 3]
-    assert found.maskable[0].tolist() == [False, True, False, True, False]
-    with pytest.raises(ValueError, match="sentence 0 has no word pieces: 'zebra'"):
-        tokens.encode(tokenizer(), ["zebra"])
-
-
-def test_sizes_at_rates() -> None:
-    maskable = torch.arange(20) < torch.tensor([20, 7])[:, None]
-    rows = tokens.Tokens(maskable.long(), maskable.long(), maskable, maskable.sum(dim=1))
-    design = mpt_score.Design(tuple(range(1, 101)))
-    one, two = (design.masks(rows.rows(torch.tensor([n])), n)[:-1].sum(dim=1) for n in (0, 1))
-    assert one.bincount().tolist() == [0] + [5] * 20  # each size has the same share
-    assert two[[0, 13, 14, 28, 99]].tolist() == [1, 1, 2, 3, 7]
-
-
-def test_a_saved_bert_comes_back_the_same(tmp_path: Path) -> None:
-    network = tiny().float()
-    network.save_pretrained(tmp_path)
-    tokenizer().save_pretrained(tmp_path)
-    again = networks.load_network(tmp_path)
-    reader = networks.load_tokenizer(tmp_path)
-    assert MaskedLM.of(again, reader).mask_token_id == MASK
-    mask = masks.all_masks(3, 2)
-    # The stored network may choose another attention kernel: float32 sums in another order.
-    torch.testing.assert_close(
-        model(again).log_conditional(X, mask),
-        model(network).log_conditional(X, mask),
-        rtol=1e-5,
-        atol=1e-5,
-    )
-
-
-def test_vocabulary_file(tmp_path: Path) -> None:
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
-    assert networks.load_tokenizer(path)("The dogs")["input_ids"] == [2, 5, 11, 8, 3]
-
-
-def test_trained_vocabulary_covers_its_text() -> None:
-    sentences = list(texts.sentences().first)
-    found = tokens.train_tokenizer(sentences, 120)
-    assert 100 < len(found) <= 120
-    assert found.convert_tokens_to_ids("[MASK]") == MASK
-    assert all(found.unk_token_id not in row for row in found(sentences)["input_ids"])
 
 
 class TestRefusals:
@@ -653,3 +538,21 @@ def test_precision_of_the_products(folders) -> None:
         error[precision] = float((model.log_tokens(rows.ids, rows.maskable) - exact).abs().mean())
     # 24, 11 and 8 bits: errors grow by about 2^13 and 2^3.
     assert error["float32"] < 1e-5 < error["float16"] < error["bfloat16"] / 3 < 0.2
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_only_the_last_of_any_number_of_layers_is_spared(layers: int) -> None:
+    for architecture in ("modern", "classic"):
+        network = networks.small_masked_lm(12, architecture, width=32, num_layers=layers, seed=1)
+        ids = torch.randint(5, 12, (3, 8), generator=generator())
+        where = torch.rand(3, 8, generator=generator(1)) < 0.4
+        with torch.no_grad():
+            found = masked_lm.masked_logits(network.eval(), ids, where)
+            torch.testing.assert_close(found, network(ids).logits[where], atol=1e-5, rtol=1e-5)
+
+
+def test_a_masked_lm_has_one_coordinate_unless_more_are_named() -> None:
+    tokenizer = BertTokenizer(vocab={p: n for n, p in enumerate(["[UNK]", "[CLS]", "[SEP]", "a"])})
+    tokenizer.add_special_tokens({"mask_token": "[MASK]", "pad_token": "[PAD]"})
+    network = networks.small_masked_lm(len(tokenizer), width=32, num_layers=1, seed=0)
+    assert masked_lm.MaskedLM.of(network, tokenizer).num_features == 1

@@ -123,3 +123,9 @@ def test_the_row_of_a_subset_is_where_it_stands() -> None:
     assert masks.row_of(last).tolist() == [0, 2**61]
     with pytest.raises(ValueError, match=r"num_features must be in 1\.\.62, got 63"):
         masks.row_of(torch.ones(1, 63, dtype=torch.bool))
+
+
+def test_what_is_enumerated_ends_at_a_quarter_million() -> None:
+    assert len(masks.subsets(18)) == 2**18
+    with pytest.raises(ValueError, match="262144 that are enumerated"):
+        masks.subsets(19)

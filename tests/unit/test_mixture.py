@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from cases import TractableModelCase
 from models import generator, random_bernoulli
 
 from mpt_lml import VAE, BernoulliPCA, GridConditional, bfgs, curves, grids, masks, objectives
-from mpt_lml.numerics import softplus
 from mpt_lml.spec import require_binary
 
 MODELS = {
@@ -141,18 +139,6 @@ def test_a_flat_posterior_needs_patience_or_tolerance() -> None:
     assert exact.abs().max() < 1e-5
 
 
-def test_modes_have_no_gradient_left() -> None:
-    model = random_bernoulli(30, 2, 20, seed=8)
-    x = model.sample(50, generator=generator(9))
-    mode, precision = grids.find_modes(lambda z: model.log_joint(x, z), torch.zeros(50, 2).double())
-    p = model.decode(mode)
-    gradient = (x - p) @ model.loadings - mode
-    assert gradient.abs().max() < 1e-6
-    hessian = torch.einsum("nd,dk,dl->nkl", p * (1 - p), model.loadings, model.loadings)
-    expected = hessian + torch.eye(2, dtype=torch.float64)
-    torch.testing.assert_close(precision, expected, atol=1e-6, rtol=0)
-
-
 def test_gradients_agree_with_finite_differences() -> None:
     grid = grids.trapezoid(2, 14)
     normal = {"generator": generator(1), "dtype": torch.float64}
@@ -195,42 +181,6 @@ def test_the_elbo_is_a_bound_and_tight_where_the_posterior_is_the_prior() -> Non
     assert bound + 5 * error < exact
 
 
-class TestGrids:
-    @pytest.mark.parametrize("latent_dim", [1, 2, 3])
-    def test_moments_of_the_normal(self, latent_dim: int) -> None:
-        for grid in (
-            grids.trapezoid(latent_dim, 24, 6.0),
-            grids.gauss_hermite(latent_dim, 8),
-        ):
-            weights = grid.log_weights.exp()
-            assert weights.sum().item() == pytest.approx(1, abs=1e-12)
-            second = torch.einsum("g,gk,gl->kl", weights, grid.nodes, grid.nodes)
-            identity = torch.eye(latent_dim, dtype=torch.float64)
-            torch.testing.assert_close(second, identity, atol=1e-6, rtol=0)
-            fourth = (weights[:, None] * grid.nodes**4).sum(dim=0)
-            torch.testing.assert_close(fourth, torch.full_like(fourth, 3.0), atol=1e-5, rtol=0)
-
-    def test_a_coarse_grid_says_what_mass_it_sees(self) -> None:
-        axis = torch.linspace(-5, 5, 4).double()
-        mass = (torch.distributions.Normal(0.0, 1.0).log_prob(axis).exp().sum() * 10 / 3) ** 2
-        with pytest.warns(RuntimeWarning, match=f"4 × 4 on ±5 sees a mass of {mass:.4f} "):
-            grid = grids.trapezoid(2, 4)
-        assert grid.log_weights.exp().sum().item() == pytest.approx(1, abs=1e-12)
-
-    def test_an_adaptive_grid_that_is_too_narrow_warns(self) -> None:
-        model = random_bernoulli(5, 2, 40)
-        x = model.sample(4, generator=generator())
-        with pytest.warns(RuntimeWarning, match="edge holds"):
-            model.adaptive_log_marginal(x, extent=1.0)
-
-    def test_fine_grids_are_silent(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            grids.trapezoid(2, 20)
-            grids.gauss_hermite(3, 5)
-            random_bernoulli(5, 2, 20).adaptive_log_marginal(every_datum(5))
-
-
 def test_rare_events_have_no_floor() -> None:
     """An area that says "exact" is log p, also where single precision has no such probability."""
     loadings = torch.randn(4, 1, generator=generator(0))
@@ -240,14 +190,6 @@ def test_rare_events_have_no_floor() -> None:
     assert total < -300
     for each in (model, grids_own(model)):
         assert curves.exact_curve(each, x).area() == pytest.approx(total, abs=1e-3)
-
-
-def test_a_softplus_keeps_its_last_digit() -> None:
-    logits = torch.linspace(-45, 45, 91, dtype=torch.float64)
-    exact = [math.log1p(math.exp(-abs(logit))) + max(logit, 0.0) for logit in logits.tolist()]
-    torch.testing.assert_close(
-        softplus(logits), torch.tensor(exact, dtype=torch.float64), atol=1e-14, rtol=0
-    )
 
 
 def grids_own(model: BernoulliPCA) -> GridConditional:
@@ -383,3 +325,16 @@ BAD = {
 def test_bad_input(call, error, message) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+BERNOULLI = random_bernoulli(6, 2, 12)
+
+
+POINTS = BERNOULLI.sample(3, generator=generator(1))
+
+
+def test_the_adaptive_grid_has_eleven_nodes_an_axis_on_five_standard_deviations() -> None:
+    assert torch.equal(
+        BERNOULLI.adaptive_log_marginal(POINTS),
+        BERNOULLI.adaptive_log_marginal(POINTS, nodes_per_axis=11, extent=5.0),
+    )

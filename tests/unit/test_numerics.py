@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from models import generator, random_bernoulli, random_hmm
 from torch import Tensor
 
-from mpt_lml import HMM, PPCA, BernoulliPCA, masks, objectives
+from mpt_lml import HMM, PPCA, BernoulliPCA, masks, numerics, objectives
 from mpt_lml.models.base import FromFunction, TractableModel
 from mpt_lml.models.regression import ConjugateRegression
-from mpt_lml.numerics import double
+from mpt_lml.numerics import double, softplus
 
 MASK = masks.sample_masks(4, 6, masks.UniformSize(), generator=generator(1))
 
@@ -121,3 +123,20 @@ def test_every_closed_form_says_it(name: str) -> None:
     x = x.long() if name == "HMM" else stand_in(x)
     with pytest.raises(TypeError, match=r"\.cpu\(\)"):
         model.log_marginal(x)
+
+
+@pytest.mark.parametrize(("total", "size", "budget"), [(5, 1, 2), (5, 3, 2), (0, 1, 9), (7, 2, 9)])
+def test_chunks_cover_all_within_the_budget(total: int, size: int, budget: int) -> None:
+    slices = list(numerics.chunks(total, size, budget))
+    assert [i for some in slices for i in range(total)[some]] == list(range(total))
+    sizes = [some.stop - some.start for some in slices]
+    assert all(one == max(1, budget // size) for one in sizes[:-1])
+    assert all(one * size <= max(budget, size) for one in sizes)
+
+
+def test_a_softplus_keeps_its_last_digit() -> None:
+    logits = torch.linspace(-45, 45, 91, dtype=torch.float64)
+    exact = [math.log1p(math.exp(-abs(logit))) + max(logit, 0.0) for logit in logits.tolist()]
+    torch.testing.assert_close(
+        softplus(logits), torch.tensor(exact, dtype=torch.float64), atol=1e-14, rtol=0
+    )

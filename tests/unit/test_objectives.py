@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 from models import generator, random_ppca
+from torch import Tensor
 
-from mpt_lml import PPCA, curves, grids, masks, objectives
+from mpt_lml import PPCA, VAE, curves, grids, masks, objectives
 from mpt_lml.models import vae
 
 EXACT = 1e-10
@@ -191,3 +192,84 @@ class TestRefused:
         value = torch.vmap(lambda w: objectives.log_marginal(w, NOISE, torch.eye(6).double()))
         with pytest.raises(TypeError, match=r"loadings is inside torch\.vmap.* leading axis"):
             value(batch())
+
+
+@pytest.mark.bad_input
+def test_every_model_is_given_its_own_masks() -> None:
+    grid, x = grids.gauss_hermite(1, 3), torch.ones(2, 2).double()
+    loadings, offset = torch.zeros(2, 2, 1).double(), torch.zeros(2, 2).double()
+    mask = torch.tensor([[[True, False]]])
+    with pytest.raises(ValueError):
+        objectives.mixture(loadings, offset, x, mask, grid)
+    with pytest.raises(ValueError):
+        objectives.mixture(loadings, offset[:1], x, None, grid)
+
+
+@pytest.mark.parametrize("from_decoder", [False, True])
+def test_a_bernoulli_recursion_fills_with_probabilities(from_decoder: bool) -> None:
+    """Two rounds by hand, with weights large enough for logits and probabilities to differ."""
+    first = vae.dense_parameters(4, [3], 2, generators=[generator(1)])
+    parameters = {name: 3.0 * value.double() + 0.1 for name, value in first.items()}
+    x = torch.tensor([[1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
+    mask = torch.tensor([[[True, True, False, False], [False, True, True, True]]])
+    noise = torch.randn(2, 1, 2, 2, generator=generator(2), dtype=torch.float64)
+
+    def decoded(z: Tensor) -> Tensor:
+        return 1 / (1 + (-vae.dense(parameters, "decoder", z)).exp())
+
+    filled = x * ~mask
+    if from_decoder:
+        filled = torch.where(mask, decoded(torch.zeros(1, 1, 2).double()), x)
+    for each in noise:
+        mean, log_variance = vae.dense(parameters, "encoder", filled).split(2, dim=-1)
+        probability = decoded(mean + (log_variance / 2).exp() * each)
+        filled = torch.where(mask, probability, x)
+    log_factors = torch.where(x == 1, probability, 1 - probability).log() * mask
+    expected = 4 * (log_factors.sum(dim=-1) / mask.sum(dim=-1)).mean(dim=-1)
+    found = objectives.recursive(parameters, x, mask, noise, None, from_decoder=from_decoder)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+
+
+def elbo(model: VAE, x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Mean over draws of log p(x|z) less the divergence that PyTorch knows."""
+    mean, variance = model.encode(x)
+    fit = model.log_factors(x, mean + variance.sqrt() * noise).sum(dim=-1).mean(dim=0)
+    q = torch.distributions.Normal(mean, variance.sqrt())
+    prior = torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
+    return fit - torch.distributions.kl_divergence(q, prior).sum(dim=-1)
+
+
+def test_the_recursion_by_hand() -> None:
+    """Two rounds: the value, and a gradient that goes through the last one only."""
+    drawn = vae.dense_parameters(4, [3], 2, generators=[generator(1), generator(2)])
+    parameters = {name: value.double().requires_grad_() for name, value in drawn.items()}
+    x = torch.rand(5, 4, generator=generator(3), dtype=torch.float64)
+    noise = torch.randn(2, 2, 5, 2, generator=generator(4), dtype=torch.float64)
+    mask = masks.sample_masks(10, 4, masks.UniformSize(), generator=generator(5)).view(2, 5, 4)
+    ours = objectives.recursive(parameters, x, mask, noise, 0.3)
+    expected = []
+    for run in range(2):
+        model, hidden = vae.dense_model(parameters, run, 0.3), mask[run]
+        mean, variance = model.encode(x.masked_fill(hidden, 0.0))
+        guess = model.decode(mean + variance.sqrt() * noise[0, run]).detach()
+        mean, variance = model.encode(torch.where(hidden, guess, x))
+        log_p = model.log_factors(x, mean + variance.sqrt() * noise[1, run])
+        rows = [4 * values[row].mean() for values, row in zip(log_p, hidden, strict=True)]
+        expected.append(torch.stack(rows).mean())
+    torch.testing.assert_close(ours, torch.stack(expected), atol=1e-12, rtol=0)
+    names = list(parameters.values())
+    theirs = torch.autograd.grad(torch.stack(expected).sum(), names)
+    for mine, wanted in zip(torch.autograd.grad(ours.sum(), names), theirs, strict=True):
+        torch.testing.assert_close(mine, wanted, atol=1e-12, rtol=0)
+
+
+def test_the_batched_elbo_is_the_models() -> None:
+    drawn = vae.dense_parameters(4, [3], 2, generators=[generator(1), generator(2)])
+    parameters = {name: value.double() for name, value in drawn.items()}
+    x = torch.rand(6, 4, generator=generator(3), dtype=torch.float64)
+    noise = torch.randn(2, 6, 2, generator=generator(4), dtype=torch.float64)
+    together = objectives.elbo(parameters, x, noise, 0.3)
+    for run in range(2):
+        model = vae.dense_model(parameters, run, 0.3)
+        one = elbo(model, x, noise[run : run + 1]).mean()
+        torch.testing.assert_close(together[run], one, atol=1e-12, rtol=0)

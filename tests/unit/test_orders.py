@@ -7,7 +7,7 @@ import pytest
 import torch
 from models import generator, points, random_ppca, random_table
 
-from mpt_lml import curves, masks, orders
+from mpt_lml import curves, orders
 from mpt_lml.models.base import FromFunction
 from mpt_lml.models.tables import ConditionalTable
 
@@ -27,137 +27,6 @@ def by_hand(model: ConditionalTable, x: torch.Tensor, reveal: list[int]) -> floa
         hidden = torch.tensor([other >= when for other in reveal])
         total += model.log_conditional(x[None], hidden[None])[0, 0, j].item()
     return total
-
-
-class TestConditionalTable:
-    def test_without_noise_it_is_the_joint(self) -> None:
-        joint = random_table(3, 3, 3, seed=2)
-        model, x = ConditionalTable.of(joint, 3), points(3, 3)
-        mask = masks.subsets(3)[1:]
-        values = model.log_conditional(x, mask)
-        torch.testing.assert_close(values, joint.log_conditional(x, mask), rtol=0, atol=EXACT)
-
-    def test_every_conditional_is_a_distribution_of_what_it_sees(self) -> None:
-        model = inconsistent()
-        x = points(4, 3)
-        for row in masks.subsets(4)[1:]:
-            mask = row.expand(len(x), -1)
-            values = model.log_values(x, mask)[:, row]
-            torch.testing.assert_close(
-                values.exp().sum(dim=-1), torch.ones_like(values[..., 0]), rtol=0, atol=EXACT
-            )
-            changed = torch.where(row, (x + 1) % 3, x)
-            assert torch.equal(model.log_values(changed, mask)[:, row], values)
-
-    def test_the_two_questions_have_one_answer(self) -> None:
-        model, x = inconsistent(), points(4, 3)[::7]
-        mask = masks.subsets(4)[1:]
-        values = model.log_conditional(x, mask)
-        for p, row in enumerate(mask):
-            all_values = model.log_values(x, row.expand(len(x), -1))
-            own = all_values.gather(-1, x[..., None])[..., 0] * row
-            assert torch.equal(own, values[p])
-
-    @pytest.mark.bad_input
-    @pytest.mark.parametrize(
-        ("call", "error", "message"),
-        [
-            (lambda: ConditionalTable(torch.zeros(4, 9, 2)), ValueError, r"\(2\^D, V\^D, D, V\)"),
-            (lambda: ConditionalTable(torch.zeros(4, 9, 2, 2)), ValueError, r"\(4, 4, 2, 2\)"),
-            (
-                lambda: ConditionalTable(torch.full((2, 2, 1, 2), math.inf)),
-                ValueError,
-                "logits must be finite",
-            ),
-            (
-                lambda: ConditionalTable.of(random_ppca(20, 1), 3),
-                ValueError,
-                "the values of D = 20.*more than",
-            ),
-            (
-                lambda: ConditionalTable.of(random_table(2, 2), 2, noise=-1.0),
-                ValueError,
-                r"noise must be a single number in \[0, inf\), got -1.0",
-            ),
-            (
-                lambda: ConditionalTable.of(random_table(2, 2), 2, noise=1.0),
-                TypeError,
-                "generator must be a torch.Generator",
-            ),
-            (
-                lambda: inconsistent().log_values(points(4, 3)[:2], masks.all_masks(4, 2)[:1]),
-                ValueError,
-                "same number of rows, got 2 and 1",
-            ),
-            (
-                lambda: inconsistent().log_conditional(
-                    torch.full((1, 4), 3), masks.all_masks(4, 2)
-                ),
-                ValueError,
-                r"0\.\.2 in column 0, but x\[0, 0\] is 3",
-            ),
-        ],
-    )
-    def test_refuses(self, call, error, message) -> None:
-        with pytest.raises(error, match=message):
-            call()
-
-
-class TestFromFunction:
-    @pytest.mark.parametrize("rows", [1, 7, 4096])
-    def test_is_what_it_wraps(self, rows: int) -> None:
-        model, x = inconsistent(), points(4, 3)[::7]
-        mask = masks.subsets(4)[1:]
-        found = FromFunction(model.log_values, 4, rows).log_conditional(x, mask)
-        assert torch.equal(found, model.log_conditional(x, mask))
-
-    @pytest.mark.bad_input
-    def test_refuses(self) -> None:
-        model = FromFunction(inconsistent().log_values, 4)
-        with pytest.raises(ValueError, match=r"x must have shape \(N, 4\).*got \(3, 5\)"):
-            model.log_conditional(torch.zeros(3, 5).long(), masks.all_masks(4, 1))
-        with pytest.raises(ValueError, match="masks nothing"):
-            model.log_conditional(points(4, 3), torch.zeros(1, 4).bool())
-
-    @pytest.mark.bad_input
-    @pytest.mark.parametrize(
-        ("answer", "message"),
-        [
-            (5.0, r"add up to 445\.2, not to 1: return logits\.log_softmax"),
-            (1 / 3, r"add up to 4\.187, not to 1: return values\.log\(\)"),
-        ],
-    )
-    def test_refuses_what_is_no_log_probability(self, answer: float, message: str) -> None:
-        model = FromFunction(lambda x, mask: torch.full((*x.shape, 3), answer), 4)
-        with pytest.raises(ValueError, match=f"log_values must return logarithms .*{message}"):
-            model.log_each(points(4, 3), torch.ones(81, 4).bool())
-        with pytest.raises(ValueError, match=message):  # it is asked again, as nothing was let in
-            model.log_values(points(4, 3)[:1], torch.ones(1, 4).bool())
-
-    @pytest.mark.bad_input
-    def test_refuses_an_answer_that_has_seen_what_it_scores(self) -> None:
-        def leak(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            return (0.01 * torch.nn.functional.one_hot(x, 3)).log_softmax(dim=-1)
-
-        model = FromFunction(leak, 4)
-        with pytest.raises(
-            ValueError, match="log_values changes its answer .* reads what it scores"
-        ):
-            model.log_conditional(points(4, 3), masks.all_masks(4, 1))
-        shown = FromFunction(lambda x, mask: leak(x.masked_fill(mask, 0), mask), 4)
-        assert shown.log_conditional(points(4, 3), masks.all_masks(4, 1)).isfinite().all()
-
-    def test_is_tested_once(self) -> None:
-        asked = []
-
-        def coins(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            asked.append(len(x))
-            return torch.zeros(*x.shape, 3).log_softmax(dim=-1)
-
-        model = FromFunction(coins, 4)
-        for _ in range(2):
-            model.log_each(points(4, 3), torch.ones(81, 4).bool())
-        assert asked == [81, 1, 1, 81]
 
 
 class TestLogProbability:

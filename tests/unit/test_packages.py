@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+import mpt_lml
+
 ABSENT = ("transformers", "tokenizers", "datasets", "accelerate")
 # Importing a None raises ImportError.
 BLOCKED = f"import sys; sys.modules.update(dict.fromkeys({ABSENT}))"
@@ -82,3 +84,9 @@ def test_threads_that_wait_soon_sleep(program: str) -> None:
 @pytest.mark.parametrize("own", [{"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "54321"}])
 def test_a_setting_of_the_users_wins(own: dict[str, str]) -> None:
     assert turns("import mpt_lml", **own) > 50_000
+
+
+def test_what_brings_matplotlib_comes_when_it_is_named() -> None:
+    assert mpt_lml.__getattr__("plots").__name__ == "mpt_lml.plots"
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        mpt_lml.__getattr__("nothing")

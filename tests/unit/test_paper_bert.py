@@ -1,4 +1,4 @@
-"""Curves of BERTs as experiments: any network on any sentences, Table 2, which rate is right."""
+"""Curves of BERTs as experiments: any network on any sentences, which rate is right."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from transformers import BertForMaskedLM
 import mpt_experiments
 from mpt_experiments import command
 from mpt_experiments.bench import Bench
-from mpt_experiments.paper import bert, table_2
+from mpt_experiments.paper import bert
 from mpt_lml.files import CheckpointMismatchError, read_json
-from mpt_score import Design, MaskedLM, SentenceCurves, networks, texts, tokens
+from mpt_score import Design, MaskedLM, SentenceCurves, networks, texts
 from mpt_score.networks import hub
 from mpt_score.networks.hub import BERT_BASE
 
@@ -257,41 +257,3 @@ def test_what_was_kept_of_other_weights_is_refused(tmp_path: Path) -> None:
     other = networks.random_twin(network, seed=1)
     with pytest.raises(CheckpointMismatchError, match="its weights is"):
         settings.curves(bench, other, reader, design)
-
-
-def test_repetition_of_tokens() -> None:
-    text = tokens.encode(tokenizer(), ["the the", "a dog"])
-    assert math.isclose(table_2.repetition(text), 0.5**2 + 0.25**2 + 0.25**2)
-
-
-def drawn(own: int, sets: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One network a set, twelve on all sets with a correlation of 0.7, sentences of error 0.5."""
-    g = generator(own)
-    kind = {"generator": g, "dtype": torch.float64}
-    spread = torch.tensor([1.0, 2.0, 3.0, 4.0])[:sets, None].double()
-    common = torch.randn(1, 12, **kind)
-    areas = spread * (math.sqrt(0.7) * common + math.sqrt(0.3) * torch.randn(sets, 12, **kind))
-    error = 0.5 * spread[:, 0]
-    published = spread[:, 0] * torch.randn(sets, **kind) + error * torch.randn(sets, **kind)
-    return published, areas, error
-
-
-def test_the_joint_p_is_a_p_value() -> None:
-    """Where nothing is wrong it is uniform: below 0.1 in a tenth of cases, 0.25 in a quarter."""
-    found = torch.tensor([table_2.joint_p(*drawn(k), num_draws=2000)[0] for k in range(400)])
-    for level in (0.1, 0.25, 0.5):
-        share, error = (found < level).double().mean().item(), math.sqrt(level * (1 - level) / 400)
-        assert abs(share - level) < 4 * error, level
-    published, areas, error = drawn(1)
-    assert table_2.joint_p(areas.mean(dim=1), areas, error)[0] == 1.0
-    assert table_2.joint_p(published + 40, areas, error)[0] < 0.001
-
-
-def test_the_recorded_row_has_a_joint_p_of_one_to_two_percent() -> None:
-    stored = read_json(Path(__file__).parents[2] / "book" / "results" / "table-2.json")
-    arrays = {name: torch.tensor(value).double() for name, value in stored["arrays"].items()}
-    found = table_2.Table2().findings(arrays)["table-2/random"]
-    assert 0.01 < found.measured < 0.02
-    assert found.measured == pytest.approx(
-        stored["findings"]["table-2/random"]["measured"], rel=0.1
-    )

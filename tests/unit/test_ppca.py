@@ -1,4 +1,4 @@
-"""What every tractable model has to satisfy, and what is special to each."""
+"""PPCA: what every tractable model satisfies, its closed form, its gradients."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import math
 import pytest
 import torch
 from cases import EXACT, TractableModelCase
-from models import generator, random_ppca, random_table
+from models import generator, random_ppca
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
-from mpt_lml import PPCA, JointTable, gaussian, masks
-from mpt_lml.models.base import ConditionalModel, TractableModel
+from mpt_lml import PPCA, gaussian, masks
 from mpt_lml.numerics import log_normal
 
 PPCAS = {
@@ -22,11 +21,6 @@ PPCAS = {
     "D=5 K=2": random_ppca(5, 2, seed=1),
     "D=6 K=6": random_ppca(6, 6, seed=2),
     "D=7 K=9": random_ppca(7, 9, seed=3),
-}
-TABLES = {
-    "D=1": random_table(4),
-    "binary": random_table(2, 2, 2, 2, 2, seed=1),
-    "mixed": random_table(3, 2, 4, 1, 2, seed=2),
 }
 
 
@@ -76,47 +70,6 @@ class TestPPCA(TractableModelCase):
         torch.testing.assert_close(mean, (x - model.mean) @ gain.T, atol=EXACT, rtol=0)
         identity = torch.eye(model.latent_dim, dtype=torch.float64)
         torch.testing.assert_close(covariance, identity - gain @ model.loadings, atol=1e-9, rtol=0)
-
-
-@pytest.mark.parametrize("model", TABLES.values(), ids=TABLES.keys())
-class TestJointTable(TractableModelCase):
-    def test_marginals_by_brute_force(self, model: JointTable) -> None:
-        x, table = self.data(model), model.log_table.exp()
-        for row in masks.subsets(model.num_features):
-            kept = [j for j in range(model.num_features) if row[j]]
-            summed = [j for j in range(model.num_features) if not row[j]]
-            marginal = table.sum(dim=summed) if summed else table
-            expected = marginal[tuple(x[:, kept].T)].log() if kept else torch.zeros(len(x)).double()
-            value = model.log_subset_marginal(x, row[None])[0]
-            torch.testing.assert_close(value, expected, atol=EXACT, rtol=0)
-
-    def test_conditionals_sum_to_one(self, model: JointTable) -> None:
-        last = model.num_features - 1
-        values = torch.arange(model.log_table.shape[last])
-        x = self.data(model, 1).repeat(len(values), 1)
-        x[:, last] = values
-        mask = torch.zeros(1, model.num_features, dtype=torch.bool)
-        mask[0, last] = True
-        assert abs(model.log_conditional(x, mask)[0, :, last].exp().sum().item() - 1) <= EXACT
-
-    def test_sampler_follows_the_table(self, model: JointTable) -> None:
-        count = 40_000
-        x = model.sample(count, generator=generator(5))
-        index = torch.zeros(count, dtype=torch.int64)
-        for values, size in zip(x.T, model.log_table.shape, strict=True):
-            index = index * size + values
-        expected = model.log_table.exp().flatten()
-        observed = torch.bincount(index, minlength=len(expected)) / count
-        error = (expected * (1 - expected) / count).sqrt()
-        assert ((observed - expected).abs() <= 5 * error).all()
-
-
-@pytest.mark.bad_input
-def test_a_random_table_that_fills_the_memory() -> None:
-    with pytest.raises(
-        ValueError, match=r"of sizes \(100, .* are 1\.000e\+16, more than the 262144"
-    ):
-        JointTable.random((100,) * 8, generator=generator())
 
 
 def test_gradient_of_the_score_agrees_with_finite_differences() -> None:
@@ -175,14 +128,16 @@ def test_one_coordinate_is_a_plain_normal() -> None:
     assert model.log_conditional(x, mask).item() == pytest.approx(expected, rel=1e-14)
 
 
-def every_model(base: type = ConditionalModel) -> list[type]:
-    return [base, *(below for child in base.__subclasses__() for below in every_model(child))]
+@pytest.mark.bad_input
+def test_a_mean_with_one_infinite_entry_is_refused() -> None:
+    with pytest.raises(ValueError, match="mean"):
+        PPCA(torch.ones(2, 1), 1.0, torch.tensor([0.0, math.inf]))
 
 
-@pytest.mark.parametrize("model", every_model(), ids=lambda model: model.__name__)
-def test_what_is_concrete_is_not_overridden(model: type) -> None:
-    """A model brings mathematics; checks, batches and zeros are those of the base classes."""
-    doors = {"log_each", "log_values", "log_conditional", "mean_log_conditional", "log_marginal"}
-    doors |= {"log_subset_marginal", "mean_log_subset_marginal", "sample"}
-    bases = (ConditionalModel, TractableModel)
-    assert model in bases or not doors & vars(model).keys()
+def test_the_mean_over_data_of_a_stiff_model_is_the_mean() -> None:
+    loadings = torch.randn(6, 2, generator=generator(), dtype=torch.float64)
+    model = PPCA(loadings, 1e-10)
+    x, mask = model.sample(4, generator=generator(1)), masks.subsets(6)[1:]
+    each = model.log_conditional(x, mask).mean(dim=1)
+    # Relative to the residual's square over σ²: seven digits are left of sixteen.
+    torch.testing.assert_close(model.mean_log_conditional(x, mask), each, atol=1e-5, rtol=1e-6)

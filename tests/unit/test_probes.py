@@ -1,4 +1,4 @@
-"""Probes of frozen features: the probe, the area and the rank against exact siblings, and the run."""
+"""Probes of frozen features along training, of images and of texts: what is found."""
 
 from __future__ import annotations
 
@@ -15,143 +15,18 @@ from models import generator
 from scipy import stats
 
 import mpt_experiments
-from mpt_experiments import autoencoders
-from mpt_experiments.autoencoders import LAWS, Labeled, rank_correlation, scores_of
 from mpt_experiments.bench import Bench, Finding
 from mpt_experiments.findings import probes
 from mpt_experiments.findings.probes import Probes
 from mpt_experiments.findings.small_bert import FIXED, training_masks
 from mpt_experiments.paper import vit_mae
-from mpt_lml import PPCA, data, masks
-from mpt_lml.bfgs import climb
-from mpt_lml.data import DataNotFoundError, image_sets
+from mpt_lml import masks
+from mpt_lml.data import DataNotFoundError
 from mpt_lml.files import CheckpointMismatchError
 from mpt_score import networks, texts, tokens
-from mpt_score.networks import small_mae
-from mpt_score.networks.vit_mae import ViTMAE
 
 pytest.importorskip("transformers")
 QUICK = Probes.preset("quick")
-
-
-def clouds(shift: float, counts: tuple[int, ...], seed: int) -> Labeled:
-    """Normal classes ``shift`` apart on one axis of two, every second row for the test."""
-    y = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-    y = y[torch.randperm(len(y), generator=generator(seed))]
-    x = torch.randn(len(y), 2, generator=generator(seed + 1)).double()
-    x[:, 0] += shift * y
-    return Labeled(x, y, torch.arange(len(y)) % 2 == 1)
-
-
-def test_a_probe_of_two_normal_classes_has_the_accuracy_of_bayes() -> None:
-    """Φ(δ/2) for equal covariances, whatever the classes' sizes: the accuracy is balanced."""
-    of = clouds(2.0, (6000, 2000), seed=1)
-    best = stats.norm.cdf(1.0)
-    # Balanced over 3000 and 1000 test rows; fitted weights lose less than a tenth of this error.
-    error = 0.5 * math.sqrt(best * (1 - best) * (1 / 3000 + 1 / 1000))
-    assert abs(autoencoders.probe(of.x, of) - best) < 4 * error
-
-
-def test_a_probe_is_the_maximum_of_the_penalized_likelihood() -> None:
-    """Chosen and fitted anew by the book's own quasi-Newton steps."""
-    of = clouds(0.7, (400, 60, 140), seed=4)
-    train = of.x[~of.test]
-    mean, scale = train.mean(0), train.std(0, correction=0)
-    x, y = (train - mean) / scale, of.y[~of.test]
-    held = torch.arange(len(x)) % 5 == 4
-
-    def fitted(C: float, rows: torch.Tensor) -> torch.Tensor:
-        own = len(y[rows]) / (3 * y[rows].bincount())[y[rows]].double()
-        ones = torch.cat([x[rows], torch.ones(int(rows.sum()), 1)], dim=1)
-
-        def objective(w: torch.Tensor) -> torch.Tensor:
-            logs = torch.einsum("nk,bkc->bnc", ones, w).log_softmax(dim=2)
-            likelihood = (logs[:, torch.arange(len(ones)), y[rows]] * own).sum(dim=1)
-            return C * likelihood - 0.5 * w[:, :2].square().sum(dim=(1, 2))
-
-        return climb(torch.zeros(1, 3, 3, dtype=torch.float64), objective)[0]
-
-    def accuracy(w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> float:
-        found = (a @ w[:2] + w[2]).argmax(dim=1)
-        return np.mean([(found[b == k] == k).double().mean() for k in range(3)])
-
-    chances = [accuracy(fitted(C, ~held), x[held], y[held]) for C in (0.01, 0.1, 1.0)]
-    best = (0.01, 0.1, 1.0)[int(np.argmax(chances))]  # the first of equals, as a search takes it
-    asked = (of.x[of.test] - mean) / scale
-    own = accuracy(fitted(best, torch.ones(len(x), dtype=torch.bool)), asked, of.y[of.test])
-    # The two optimizers may differ on one point at a border.
-    rows = int(of.y[of.test].bincount().min())
-    assert abs(autoencoders.probe(of.x, of) - own) < 1.01 / (3 * rows)
-
-
-def test_the_area_of_a_known_model() -> None:
-    x = torch.zeros(5, 6, dtype=torch.float64)
-    same = PPCA(torch.zeros(6, 2, dtype=torch.float64), 0.5)  # no mask matters
-    area, error, *scores = scores_of(same, x, range(1, 7)).tolist()
-    exact = same.log_marginal(x).mean().item()
-    assert abs(area - exact) < 1e-12 and error < 1e-12
-    assert max(abs(score - exact / 6) for score in scores) < 1e-12
-    linked = PPCA(torch.randn(6, 2, generator=generator(1)).double(), 0.5)
-    x = linked.sample(4000, generator=generator(2)).double()
-    area, error, *_ = scores_of(linked, x, range(1, 7)).tolist()
-    assert abs(area - linked.log_marginal(x).mean().item()) < 4 * error < 0.5
-
-
-def test_ranks_are_spearmans() -> None:
-    a, b = torch.rand(2, 3, 7, generator=generator(1)), torch.rand(2, 3, 7, generator=generator(2))
-    a[0, 0, 1] = a[0, 0, 4]  # a tie
-    found = rank_correlation(a, b)
-    for i, j in np.ndindex(2, 3):
-        assert found[i, j].item() == pytest.approx(stats.spearmanr(a[i, j], b[i, j]).statistic)
-    assert rank_correlation(torch.ones(4), torch.arange(4.0)) == 0.0
-
-
-def test_features_see_all_patches_whatever_was_hidden_before() -> None:
-    network = small_mae(8, 1, 2, width=16, num_layers=1, decoder_layers=1, seed=4)
-    x = torch.rand(3, 1, 8, 8, generator=generator(1))
-    with torch.no_grad():
-        network.vit.embeddings.config.mask_ratio = 0.9
-        found = autoencoders.features(network, x)
-        changed = x.clone()
-        changed[:, :, 6:, 6:] = 0.0  # the last patch
-        assert (autoencoders.features(network, changed) != found).all(dim=1).all()
-        turned = network.vit(x, noise=torch.rand(3, 16, generator=generator(2)))
-    torch.testing.assert_close(found, turned.last_hidden_state[:, 1:].mean(dim=1))
-
-
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_training_hides_what_the_law_says(law: masks.SizeLaw, monkeypatch) -> None:
-    network, sizes = small_mae(8, 1, 2, width=16, num_layers=1, decoder_layers=1, seed=4), []
-    loss = ViTMAE.loss
-
-    def noted(self: ViTMAE, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        sizes.append(int(mask[0].sum()))
-        return loss(self, x, mask)
-
-    monkeypatch.setattr(ViTMAE, "loss", noted)
-    x, how = data.images("digits").grid[:10].float(), {"batch_size": 2, "learning_rate": 1e-3}
-    vit_mae.train(ViTMAE(network, 1.0), x, 32, generator(1), law=law, **how)
-    wanted = torch.arange(1, 17)[law.probabilities(16) > 0].tolist()
-    assert sorted(sizes) == sorted(wanted * (32 // len(wanted)))
-
-
-def test_labels_are_those_of_the_images(tmp_path: Path, monkeypatch) -> None:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    for split in ("train", "test"):
-        pixels, y = data.images("digits", split).pixels, image_sets.labels("digits", split)
-        rows = [int(np.flatnonzero((bunch.data / 16 == p).all(1))[0]) for p in pixels[:20].numpy()]
-        assert y[:20].tolist() == bunch.target[rows].tolist() and len(y) == len(pixels)
-    monkeypatch.setenv("MPT_LML_DATA", str(tmp_path))
-    with pytest.raises(data.DataNotFoundError, match="labels of fashion_mnist"):
-        image_sets.labels("fashion_mnist", "test")
-
-
-@pytest.mark.data
-def test_fashion_has_as_many_labels_as_images() -> None:
-    y = image_sets.labels("fashion_mnist", "test")
-    assert y.bincount().tolist() == [1000] * 10 and y[:3].tolist() == [9, 2, 1]
 
 
 @pytest.fixture

@@ -370,3 +370,14 @@ def test_the_bend_of_random_loadings_is_exact_at_any_noise() -> None:
     expected = -0.5 * (math.log(2 * math.pi) + 1 + (noise * observed / (observed - 1)).log())
     found = rates.random_loadings_curve(20, 1, noise)[:18]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [1, 3, 9])
+def test_the_curve_of_random_loadings_counts_what_is_observed(dim: int) -> None:
+    """v² − (σ² + K − r) v − σ² r = 0 with r = D − M observed."""
+    noise, size = 0.2, 7
+    curve = rates.random_loadings_curve(size, dim, noise)
+    v = (-2.0 * curve - 1.0).exp() / (2.0 * math.pi)
+    r = size - torch.arange(1, size + 1).double()
+    assert ((v.square() - (noise + dim - r) * v - noise * r).abs() <= 1e-12).all()
+    assert len(curve) == size

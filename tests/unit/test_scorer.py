@@ -19,6 +19,7 @@ from mpt_lml.files import CheckpointMismatchError
 from mpt_score import MaskedLM, ViTMAE, keep, networks, tokens
 from mpt_score import scorer as scorer_module
 from mpt_score.networks.hub import CheckpointError
+from mpt_score.scorer import BATCH_BYTES
 from mpt_score.tokens import encode
 
 IDS = torch.tensor([[CLS, 5, 6, 7, SEP], [CLS, 10, 11, 7, SEP]])
@@ -489,3 +490,33 @@ def test_a_place_too_far_is_another_model() -> None:
     right = mpt_score.load(ADAPTED["dream"]).log_tokens(ids, mask)
     wrong = mpt_score.load(PAGE["llada"](NETS["dream"], mask_id=MASK)).log_tokens(ids, mask)
     assert (right - wrong).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("unknown", "frame"), [(1, [True, False, True, False]), (None, [True, True, True, False])]
+)
+def test_an_unknown_word_is_no_frame(unknown: int | None, frame: list[bool]) -> None:
+    own = SimpleNamespace(all_special_ids=[0, 1, 2], unk_token_id=unknown)
+    source = SimpleNamespace(log_tokens=torch.zeros_like)
+    scorer = mpt_score.Scorer(source, tokenizer=own)
+    assert scorer.is_frame(torch.tensor([0, 1, 2, 3])).tolist() == frame
+
+
+@pytest.mark.parametrize(("heads", "batches"), [(4, [2, 2, 2, 2]), (8, [1] * 8)])
+def test_attention_counts_in_what_goes_together(heads: int, batches: list[int]) -> None:
+    config = SimpleNamespace(vocab_size=1, num_attention_heads=heads)
+    network = SimpleNamespace(config=config)
+    source = SimpleNamespace(network=network, log_tokens=torch.zeros_like)
+    length = round((BATCH_BYTES / (12 * 8)) ** 0.5)  # where one row of eight heads fills it
+    mask = torch.zeros(8, length, dtype=torch.bool)
+    assert mpt_score.Scorer(source, max_tokens=10**9)._batches(mask) == batches
+
+
+def test_a_module_without_a_configuration_is_a_function() -> None:
+    class Coin(torch.nn.Module):
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            return torch.full((*ids.shape, 2), -math.log(2.0))
+
+    assert mpt_score.sentences(Coin(), [[0, 1, 1]]).log_score.item() == pytest.approx(
+        -3 * math.log(2)
+    )

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from models import generator
+from tiny_bert import tokenizer
 
 import mpt_experiments
 from mpt_experiments import ledger
+from mpt_experiments.paper import table_2
 from mpt_experiments.paper.table_2 import SETS, shape
 from mpt_lml import data
 from mpt_lml.files import read_json
+from mpt_score import tokens
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,3 +94,41 @@ def test_findings_are_the_least_favorable_of_the_four_printed_sets() -> None:
     )
     stored = read_json(ROOT / "book" / "results" / "published-curves.json")
     assert stored["data_sha256"] == outcome.data_sha256
+
+
+def test_repetition_of_tokens() -> None:
+    text = tokens.encode(tokenizer(), ["the the", "a dog"])
+    assert math.isclose(table_2.repetition(text), 0.5**2 + 0.25**2 + 0.25**2)
+
+
+def drawn(own: int, sets: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One network a set, twelve on all sets with a correlation of 0.7, sentences of error 0.5."""
+    g = generator(own)
+    kind = {"generator": g, "dtype": torch.float64}
+    spread = torch.tensor([1.0, 2.0, 3.0, 4.0])[:sets, None].double()
+    common = torch.randn(1, 12, **kind)
+    areas = spread * (math.sqrt(0.7) * common + math.sqrt(0.3) * torch.randn(sets, 12, **kind))
+    error = 0.5 * spread[:, 0]
+    published = spread[:, 0] * torch.randn(sets, **kind) + error * torch.randn(sets, **kind)
+    return published, areas, error
+
+
+def test_the_joint_p_is_a_p_value() -> None:
+    """Where nothing is wrong it is uniform: below 0.1 in a tenth of cases, 0.25 in a quarter."""
+    found = torch.tensor([table_2.joint_p(*drawn(k), num_draws=2000)[0] for k in range(400)])
+    for level in (0.1, 0.25, 0.5):
+        share, error = (found < level).double().mean().item(), math.sqrt(level * (1 - level) / 400)
+        assert abs(share - level) < 4 * error, level
+    published, areas, error = drawn(1)
+    assert table_2.joint_p(areas.mean(dim=1), areas, error)[0] == 1.0
+    assert table_2.joint_p(published + 40, areas, error)[0] < 0.001
+
+
+def test_the_recorded_row_has_a_joint_p_of_one_to_two_percent() -> None:
+    stored = read_json(Path(__file__).parents[2] / "book" / "results" / "table-2.json")
+    arrays = {name: torch.tensor(value).double() for name, value in stored["arrays"].items()}
+    found = table_2.Table2().findings(arrays)["table-2/random"]
+    assert 0.01 < found.measured < 0.02
+    assert found.measured == pytest.approx(
+        stored["findings"]["table-2/random"]["measured"], rel=0.1
+    )

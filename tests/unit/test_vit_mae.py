@@ -405,3 +405,13 @@ class TestLoading:
         unreachable = OSError("we couldn't connect")
         monkeypatch.setattr(hub, "fetch", lambda *_: unreachable)
         self.refused(hub.VIT_MAE_BASE, "we couldn't connect.*save_pretrained.*small_mae")
+
+
+def test_a_variance_of_each_size_has_two_forms() -> None:
+    network, sizes = networks.small_mae(8, 1, 4, width=16, seed=0), torch.arange(1.0, 5.0)
+    x, mask = torch.rand(2, 1, 8, 8, generator=generator()), masks.subsets(4)[1:]
+    short, long = (ViTMAE(network, each) for each in (sizes, sizes[:, None, None]))
+    assert torch.equal(short.log_conditional(x, mask), long.log_conditional(x, mask))
+    assert not torch.equal(
+        short.log_conditional(x, mask), ViTMAE(network, 1.0).log_conditional(x, mask)
+    )

@@ -1,0 +1,90 @@
+"""Estimated conditionals: importance weights and chains."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from models import generator
+from torch import Tensor
+
+from mpt_lml import VAE, GridConditional, estimators, grids, masks
+from mpt_lml.models import vae
+from mpt_lml.models.vae import LatentVariableModel
+
+
+def test_a_chain_starts_with_the_decoders_mean_where_it_does_not_see() -> None:
+    seen = []
+
+    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append(x.clone())
+        return x[..., :1] * 0, x[..., :1] * 0
+
+    model = VAE(encode, lambda z: 0 * z + torch.tensor([0.25, 0.75]), num_features=2, latent_dim=1)
+    chain = estimators.GibbsConditional(model, 1, generator=generator(), corrected=False)
+    chain.log_each(torch.tensor([[1.0, 0.0]]), torch.tensor([[True, False]]))
+    assert seen[0].flatten().tolist() == pytest.approx([1 / (1 + math.exp(-0.25)), 0.0])
+
+
+def nonlinear_vae(likelihood: str, seed: int = 0) -> VAE:
+    """A random network with K = 2, in float64, its weights doubled so that it is far from linear."""
+    drawn = vae.dense_parameters(8, [16], 2, generators=[generator(seed)])
+    parameters = {name: 2.5 * value.double() for name, value in drawn.items()}
+    noise = 0.2 if likelihood == "gaussian" else None
+    return vae.dense_model(parameters, 0, noise)
+
+
+def data_of(model: LatentVariableModel, n: int, seed: int = 3) -> torch.Tensor:
+    z = torch.randn(n, model.latent_dim, generator=generator(seed), dtype=torch.float64)
+    return model.sample_given(z, generator=generator(seed + 1))
+
+
+def every_pair(
+    sampler: estimators.GibbsConditional, x: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """``log_conditional`` with the chains of all masks side by side."""
+    found = sampler.log_each(x.repeat(len(mask), 1), mask.repeat_interleave(len(x), dim=0))
+    return found.unflatten(0, (len(mask), len(x)))
+
+
+NONLINEAR = {kind: nonlinear_vae(kind) for kind in ("bernoulli", "gaussian")}
+
+
+FINE = grids.trapezoid(2, 161, 8.0)
+
+
+@pytest.mark.unshaped
+def test_corrected_gibbs_reaches_the_grid_where_pseudo_gibbs_does_not() -> None:
+    """A random encoder has nothing to do with the posterior."""
+    model = NONLINEAR["bernoulli"]
+    x = data_of(model, 6)
+    mask = masks.sample_masks(2, 8, 4, generator=generator(2))
+    exact = GridConditional(model, FINE).log_conditional(x, mask)
+    error = {}
+    for corrected in (False, True):
+        steps = 3000 if corrected else 600  # rejections: it mixes slowly
+        gibbs = estimators.GibbsConditional(
+            model, steps, generator=generator(4), corrected=corrected, num_chains=40
+        )
+        error[corrected] = (every_pair(gibbs, x, mask) - exact).abs().max().item()
+    assert error[True] < 0.1
+    assert error[False] > 3 * error[True]
+
+
+@pytest.mark.parametrize("kind", ["importance", "gibbs"])
+def test_one_mask_a_datum(kind: str) -> None:
+    """The same mask for all gives the same draws as that mask with every datum; others do not mix."""
+    model = NONLINEAR["bernoulli"]
+    x, mask = data_of(model, 4), masks.sample_masks(4, 8, 3, generator=generator(1))
+
+    def sampler() -> estimators.ImportanceConditional | estimators.GibbsConditional:
+        g = generator(2)
+        if kind == "importance":
+            return estimators.ImportanceConditional(model, 2000, generator=g)
+        return estimators.GibbsConditional(model, 600, generator=g, corrected=True, num_chains=30)
+
+    same = sampler().log_each(x, mask[:1].expand(4, -1))
+    assert torch.equal(same, sampler().log_conditional(x, mask[:1])[0])
+    exact = GridConditional(model, FINE).log_each(x, mask)
+    assert (sampler().log_each(x, mask) - exact).abs().max() < 0.25

@@ -1,0 +1,119 @@
+"""Files are written whole or not at all, and are those of their identity."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+
+from mpt_lml import files
+
+
+def test_what_is_written_is_readable_and_there_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "result.json"
+    content = {"name": "σ² – ok", "rows": [[15, 2.5e-7, -31], [[1, 2], [3]]]}
+    files.write_json(path, content)
+    text = path.read_text(encoding="utf-8")
+    assert "σ² – ok" in text and "[15, 2.5e-07, -31]" in text and text.endswith("}\n")
+    assert files.read_json(path) == content
+    with files.replacing(path) as partial:
+        partial.write_text("half")
+        assert files.read_json(path) == content  # until all is written
+        assert partial.parent == path.parent  # one file system: the replacement is one step
+        other = path.stat().st_ino
+    assert path.read_text() == "half"
+    assert path.stat().st_ino != other
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.bad_input
+def test_a_folder_that_cannot_be_written_is_found_by_writing() -> None:
+    if not Path("/proc/self").is_dir():
+        pytest.skip("no folder that refuses also the superuser")
+    with pytest.raises(PermissionError, match="cannot write to the output folder /proc/self"):
+        files.require_writable("/proc/self")
+
+
+def test_a_target_is_proved_before_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    files.require_target(path)
+    assert path.parent.is_dir() and not path.exists()
+    with files.replacing(path) as partial:
+        partial.write_text("whole")
+    assert path.read_text() == "whole"
+
+
+def test_a_kept_file_does_not_depend_on_the_order_of_what_it_belongs_to(tmp_path: Path) -> None:
+    for name, identity in (("one", {"a": 1, "b": 2}), ("other", {"b": 2, "a": 1})):
+        files.save_tensors(tmp_path / name, {"x": torch.ones(2)}, identity)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no list of open files here")
+def test_a_written_file_is_closed(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(4):
+        files.write_json(tmp_path / "a.json", {})
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_rows_of_numbers_stay_on_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    content = {"rows": [[1.5, -2e-7], [None, 3.0]], "names": ["a", "[1, 2]"], "none": []}
+    files.write_json(path, content)
+    assert files.read_json(path) == content
+    assert "[1.5, -2e-07]" in path.read_text()
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    files.write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        files.write_json(path, {"a": math.nan})
+    with pytest.raises(KeyboardInterrupt), files.replacing(path) as partial:
+        partial.write_text("half")
+        raise KeyboardInterrupt
+    assert files.read_json(path) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_unwritable_folder_is_named_before_the_work(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(PermissionError, match="cannot write to the output folder"):
+        files.require_writable(file / "folder")
+    if os.geteuid() != 0:
+        tmp_path.chmod(0o500)
+        with pytest.raises(PermissionError, match="--out"):
+            files.require_writable(tmp_path)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_a_file_has_the_mode_of_its_user(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        files.write_json(tmp_path / "result.json", {"a": 1})
+        files.save_tensors(tmp_path / "state", {"a": torch.ones(2)}, {})
+    finally:
+        os.umask(before)
+    for name in ("result.json", "state"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch) -> None:
+    """And its name is there before anybody is told: a loss of power leaves the old or the new."""
+    path, done = tmp_path / "result.json", []
+    sync, replace = os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        done.append(("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file", path.exists()))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", lambda *a: (done.append("renamed"), replace(*a))[1])
+    files.write_json(path, {"a": 1})
+    assert done == [("file", False), "renamed", ("folder", True)]

@@ -1,0 +1,85 @@
+"""Grids for integrals over z: their mass, their edges, the integral by default."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from models import generator, random_bernoulli
+from torch import Tensor
+
+from mpt_lml import grids, masks
+
+
+def test_an_integral_by_the_default_grid_is_that_of_a_normal() -> None:
+    start = torch.zeros(2, 2, dtype=torch.float64)
+    found = grids.log_integral(lambda z: -0.5 * (z - 1.0).square().sum(dim=-1), start)
+    # Trapezoids of width 1: the error is that of their Fourier series, 2 e^{-2π²} < 1e-8, and of the
+    # tails beyond five standard deviations, below 1e-6 an axis.
+    torch.testing.assert_close(
+        found, torch.full((2,), math.log(2 * math.pi)).double(), atol=4e-6, rtol=0
+    )
+
+
+def test_mass_at_one_side_of_a_grid_is_seen() -> None:
+    """A long tail along one of two axes: at the sides of the square, hardly at its corners."""
+
+    def tail(z: Tensor) -> Tensor:
+        return -(1.0 + z[..., 0].square()).sqrt() - 0.5 * z[..., 1].square()
+
+    with pytest.warns(RuntimeWarning, match="edge holds"):
+        grids.log_integral(tail, torch.zeros(1, 2).double())
+
+
+def every_datum(num_features: int) -> torch.Tensor:
+    return masks.subsets(num_features).double()
+
+
+def test_modes_have_no_gradient_left() -> None:
+    model = random_bernoulli(30, 2, 20, seed=8)
+    x = model.sample(50, generator=generator(9))
+    mode, precision = grids.find_modes(lambda z: model.log_joint(x, z), torch.zeros(50, 2).double())
+    p = model.decode(mode)
+    gradient = (x - p) @ model.loadings - mode
+    assert gradient.abs().max() < 1e-6
+    hessian = torch.einsum("nd,dk,dl->nkl", p * (1 - p), model.loadings, model.loadings)
+    expected = hessian + torch.eye(2, dtype=torch.float64)
+    torch.testing.assert_close(precision, expected, atol=1e-6, rtol=0)
+
+
+class TestGrids:
+    @pytest.mark.parametrize("latent_dim", [1, 2, 3])
+    def test_moments_of_the_normal(self, latent_dim: int) -> None:
+        for grid in (
+            grids.trapezoid(latent_dim, 24, 6.0),
+            grids.gauss_hermite(latent_dim, 8),
+        ):
+            weights = grid.log_weights.exp()
+            assert weights.sum().item() == pytest.approx(1, abs=1e-12)
+            second = torch.einsum("g,gk,gl->kl", weights, grid.nodes, grid.nodes)
+            identity = torch.eye(latent_dim, dtype=torch.float64)
+            torch.testing.assert_close(second, identity, atol=1e-6, rtol=0)
+            fourth = (weights[:, None] * grid.nodes**4).sum(dim=0)
+            torch.testing.assert_close(fourth, torch.full_like(fourth, 3.0), atol=1e-5, rtol=0)
+
+    def test_a_coarse_grid_says_what_mass_it_sees(self) -> None:
+        axis = torch.linspace(-5, 5, 4).double()
+        mass = (torch.distributions.Normal(0.0, 1.0).log_prob(axis).exp().sum() * 10 / 3) ** 2
+        with pytest.warns(RuntimeWarning, match=f"4 × 4 on ±5 sees a mass of {mass:.4f} "):
+            grid = grids.trapezoid(2, 4)
+        assert grid.log_weights.exp().sum().item() == pytest.approx(1, abs=1e-12)
+
+    def test_an_adaptive_grid_that_is_too_narrow_warns(self) -> None:
+        model = random_bernoulli(5, 2, 40)
+        x = model.sample(4, generator=generator())
+        with pytest.warns(RuntimeWarning, match="edge holds"):
+            model.adaptive_log_marginal(x, extent=1.0)
+
+    def test_fine_grids_are_silent(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            grids.trapezoid(2, 20)
+            grids.gauss_hermite(3, 5)
+            random_bernoulli(5, 2, 20).adaptive_log_marginal(every_datum(5))

@@ -1,0 +1,63 @@
+"""All randomness is that of the generator which is passed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from models import generator, random_bernoulli, random_ppca
+from torch import Tensor
+
+from mpt_lml import estimators, masks
+from mpt_lml.estimators.latent import GaussianProposal
+
+BERNOULLI = random_bernoulli(6, 2, 12)
+
+
+POINTS = BERNOULLI.sample(3, generator=generator(1))
+
+
+PROPOSAL = GaussianProposal(torch.zeros(3, 2).double(), torch.eye(2).double().expand(3, 2, 2), 0.5)
+
+
+MOMENT = torch.eye(3).double()[None]
+
+
+EVIDENCE = {"num_chains": 2, "num_steps": 3}
+
+
+DRAWS: dict[str, Callable[[torch.Generator], Tensor]] = {
+    "PPCA.sample": lambda g: random_ppca(4, 2).sample(5, generator=g),
+    "BernoulliPCA.sample": lambda g: BERNOULLI.sample(20, generator=g),
+    "BernoulliPCA.sample_given": lambda g: BERNOULLI.sample_given(
+        torch.zeros(20, 2).double(), generator=g
+    ),
+    "GaussianProposal.sample": lambda g: PROPOSAL.sample(4, generator=g),
+    "UniformSize.sample": lambda g: masks.UniformSize().sample(30, 50, generator=g),
+    "UniformSize.stratified": lambda g: masks.UniformSize().stratified(3, 500, generator=g),
+    "sample_ranks": lambda g: masks.sample_ranks(3, 20, generator=g),
+    "sample_masks": lambda g: masks.sample_masks(3, 20, masks.UniformSize(), generator=g),
+    "stratified_masks": lambda g: masks.stratified_masks(3, 20, masks.UniformSize(), generator=g),
+    "iwae": lambda g: torch.tensor(estimators.iwae(BERNOULLI, POINTS, 4, generator=g)),
+    "ais": lambda g: torch.tensor(estimators.ais(BERNOULLI, POINTS, 4, 3, generator=g)),
+    "annealed_evidence": lambda g: estimators.annealed_evidence(
+        MOMENT, 5, 1, 1.0, generator=g, **EVIDENCE
+    )[0],
+    "ImportanceConditional": lambda g: estimators.ImportanceConditional(
+        BERNOULLI, 4, generator=g
+    ).log_each(POINTS, torch.ones(3, 6).tril(2).bool()),
+    "area": lambda g: torch.tensor(
+        estimators.area(random_ppca(5, 2), POINTS[:, :5], 2, generator=g)
+    ),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
+def test_all_randomness_is_the_generators(draw: Callable[[torch.Generator], Tensor]) -> None:
+    found = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)  # what must not matter
+        found.append(draw(generator(5)))
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], draw(generator(6)))

@@ -1,0 +1,150 @@
+"""Tables: a joint distribution, and conditionals that need not fit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from cases import TractableModelCase
+from models import generator, points, random_ppca, random_table
+
+from mpt_lml import ConditionalTable, JointTable, masks
+
+
+def test_values_left_out_in_one_context_only_are_missed() -> None:
+    """A third value that has probability beside a zero, and none beside a one."""
+    joint = torch.tensor([[0.1, 0.2, 0.1], [0.3, 0.3, 1e-9], [1e-9, 1e-9, 1e-9]]).double()
+    model = JointTable(joint / joint.sum())
+    with pytest.raises(ValueError, match=r"values 0..1 have 0.75 of p"):
+        ConditionalTable.of(model, num_values=2)
+
+
+EXACT = 1e-12  # sums of at most 120 × 5 logarithms of size 10
+
+
+def inconsistent(num_features: int = 4, num_values: int = 3, noise: float = 0.7, seed: int = 0):
+    joint = random_table(*[num_values] * num_features, seed=seed)
+    return ConditionalTable.of(joint, num_values, noise=noise, generator=generator(seed + 1))
+
+
+class TestConditionalTable:
+    def test_without_noise_it_is_the_joint(self) -> None:
+        joint = random_table(3, 3, 3, seed=2)
+        model, x = ConditionalTable.of(joint, 3), points(3, 3)
+        mask = masks.subsets(3)[1:]
+        values = model.log_conditional(x, mask)
+        torch.testing.assert_close(values, joint.log_conditional(x, mask), rtol=0, atol=EXACT)
+
+    def test_every_conditional_is_a_distribution_of_what_it_sees(self) -> None:
+        model = inconsistent()
+        x = points(4, 3)
+        for row in masks.subsets(4)[1:]:
+            mask = row.expand(len(x), -1)
+            values = model.log_values(x, mask)[:, row]
+            torch.testing.assert_close(
+                values.exp().sum(dim=-1), torch.ones_like(values[..., 0]), rtol=0, atol=EXACT
+            )
+            changed = torch.where(row, (x + 1) % 3, x)
+            assert torch.equal(model.log_values(changed, mask)[:, row], values)
+
+    def test_the_two_questions_have_one_answer(self) -> None:
+        model, x = inconsistent(), points(4, 3)[::7]
+        mask = masks.subsets(4)[1:]
+        values = model.log_conditional(x, mask)
+        for p, row in enumerate(mask):
+            all_values = model.log_values(x, row.expand(len(x), -1))
+            own = all_values.gather(-1, x[..., None])[..., 0] * row
+            assert torch.equal(own, values[p])
+
+    @pytest.mark.bad_input
+    @pytest.mark.parametrize(
+        ("call", "error", "message"),
+        [
+            (lambda: ConditionalTable(torch.zeros(4, 9, 2)), ValueError, r"\(2\^D, V\^D, D, V\)"),
+            (lambda: ConditionalTable(torch.zeros(4, 9, 2, 2)), ValueError, r"\(4, 4, 2, 2\)"),
+            (
+                lambda: ConditionalTable(torch.full((2, 2, 1, 2), math.inf)),
+                ValueError,
+                "logits must be finite",
+            ),
+            (
+                lambda: ConditionalTable.of(random_ppca(20, 1), 3),
+                ValueError,
+                "the values of D = 20.*more than",
+            ),
+            (
+                lambda: ConditionalTable.of(random_table(2, 2), 2, noise=-1.0),
+                ValueError,
+                r"noise must be a single number in \[0, inf\), got -1.0",
+            ),
+            (
+                lambda: ConditionalTable.of(random_table(2, 2), 2, noise=1.0),
+                TypeError,
+                "generator must be a torch.Generator",
+            ),
+            (
+                lambda: inconsistent().log_values(points(4, 3)[:2], masks.all_masks(4, 2)[:1]),
+                ValueError,
+                "same number of rows, got 2 and 1",
+            ),
+            (
+                lambda: inconsistent().log_conditional(
+                    torch.full((1, 4), 3), masks.all_masks(4, 2)
+                ),
+                ValueError,
+                r"0\.\.2 in column 0, but x\[0, 0\] is 3",
+            ),
+        ],
+    )
+    def test_refuses(self, call, error, message) -> None:
+        with pytest.raises(error, match=message):
+            call()
+
+
+TABLES = {
+    "D=1": random_table(4),
+    "binary": random_table(2, 2, 2, 2, 2, seed=1),
+    "mixed": random_table(3, 2, 4, 1, 2, seed=2),
+}
+
+
+@pytest.mark.parametrize("model", TABLES.values(), ids=TABLES.keys())
+class TestJointTable(TractableModelCase):
+    def test_marginals_by_brute_force(self, model: JointTable) -> None:
+        x, table = self.data(model), model.log_table.exp()
+        for row in masks.subsets(model.num_features):
+            kept = [j for j in range(model.num_features) if row[j]]
+            summed = [j for j in range(model.num_features) if not row[j]]
+            marginal = table.sum(dim=summed) if summed else table
+            expected = marginal[tuple(x[:, kept].T)].log() if kept else torch.zeros(len(x)).double()
+            value = model.log_subset_marginal(x, row[None])[0]
+            torch.testing.assert_close(value, expected, atol=EXACT, rtol=0)
+
+    def test_conditionals_sum_to_one(self, model: JointTable) -> None:
+        last = model.num_features - 1
+        values = torch.arange(model.log_table.shape[last])
+        x = self.data(model, 1).repeat(len(values), 1)
+        x[:, last] = values
+        mask = torch.zeros(1, model.num_features, dtype=torch.bool)
+        mask[0, last] = True
+        assert abs(model.log_conditional(x, mask)[0, :, last].exp().sum().item() - 1) <= EXACT
+
+    def test_sampler_follows_the_table(self, model: JointTable) -> None:
+        count = 40_000
+        x = model.sample(count, generator=generator(5))
+        index = torch.zeros(count, dtype=torch.int64)
+        for values, size in zip(x.T, model.log_table.shape, strict=True):
+            index = index * size + values
+        expected = model.log_table.exp().flatten()
+        observed = torch.bincount(index, minlength=len(expected)) / count
+        error = (expected * (1 - expected) / count).sqrt()
+        assert ((observed - expected).abs() <= 5 * error).all()
+
+
+@pytest.mark.bad_input
+def test_a_random_table_that_fills_the_memory() -> None:
+    with pytest.raises(
+        ValueError, match=r"of sizes \(100, .* are 1\.000e\+16, more than the 262144"
+    ):
+        JointTable.random((100,) * 8, generator=generator())
