@@ -64,7 +64,7 @@ def main() -> int:
     for family in options.families:
         oracles.FAMILIES = (family,)
         start = time.process_time()
-        for total, point in enumerate(oracles.points(whole=not options.sample), start=1):
+        for total, point in enumerate(oracles.points(full_grid=not options.sample), start=1):
             measured_row(rows, point)
             if total % 50 == 0:
                 print(f"{family}: {total} points, {time.process_time() - start:.0f} s", flush=True)

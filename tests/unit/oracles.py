@@ -1,6 +1,6 @@
 """Every public number of the models with a closed form, beside the same number in 60 digits.
 
-A family is a module with ``points(whole)``: models at the sizes and scales that users run, what the
+A family is a module with ``points(full_grid)``: models at the sizes and scales that users run, what the
 package says of each, and the same quantities by other formulas in ``mpmath``, whose numbers neither
 underflow nor round visibly. ``test_oracles.py`` takes a sample of each family, ``make oracles`` all.
 """
@@ -70,10 +70,10 @@ class Point:
         return f"{self.family}: {self.name}, {precision}, D = {self.num_features}"
 
 
-def points(whole: bool) -> Iterator[Point]:
+def points(full_grid: bool) -> Iterator[Point]:
     """The points of every family: a sample of a few seconds each, or the whole grid."""
     for name in FAMILIES:
-        yield from importlib.import_module(name).points(whole)
+        yield from importlib.import_module(name).points(full_grid)
 
 
 def errors(point: Point) -> dict[str, float]:

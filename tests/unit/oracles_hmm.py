@@ -103,8 +103,8 @@ def models(num_features: int, dtype: torch.dtype) -> Iterator[tuple[str, HMM]]:
     half = torch.tensor([0.5, 0.5], dtype=torch.float64)
     first = torch.tensor([1.0, 0.0], dtype=torch.float64)
 
-    def emission(own: float) -> Tensor:
-        return torch.tensor([[own, 1 - own], [1 - own, own]], dtype=torch.float64)
+    def emission(likely: float) -> Tensor:
+        return torch.tensor([[likely, 1 - likely], [1 - likely, likely]], dtype=torch.float64)
 
     def near(zero: float, table: Tensor) -> Tensor:
         return table.clamp(min=zero)
@@ -173,20 +173,20 @@ def masks_of(num_features: int) -> Tensor:
     return torch.stack([row for row in rows if row.any()])
 
 
-def points(whole: bool) -> Iterator[Point]:
+def points(full_grid: bool) -> Iterator[Point]:
     for dtype in (torch.float64, torch.float32):
-        for num_features in SIZES if whole else SAMPLE:
-            names = None if whole else SAMPLE[num_features]
+        for num_features in SIZES if full_grid else SAMPLE:
+            names = None if full_grid else SAMPLE[num_features]
             for name, model in models(num_features, dtype):
                 if names is not None and name not in names:
                     continue
                 x = data(model)
                 mask = masks_of(num_features)
                 if num_features > 16:
-                    x = x[:: 1 if whole else 3]
+                    x = x[:: 1 if full_grid else 3]
                     mask = mask[:2]
                 if num_features > 100:
-                    x = x[:: 2 if whole else 3]
+                    x = x[:: 2 if full_grid else 3]
                 yield point(name, model, x, mask)
 
 

@@ -34,10 +34,10 @@ class Nodes(Oracle):
 
     def joint(self, row: int, observed: Sequence[bool]) -> list[mpmath.mpf]:
         """p(x_R, z_g) of every node."""
-        known = [(d, value) for d, value in enumerate(self.x[row]) if observed[d]]
+        observed_values = [(d, value) for d, value in enumerate(self.x[row]) if observed[d]]
         values = []
         for weight, of_node in zip(self.weights, self.probabilities, strict=True):
-            for d, value in known:
+            for d, value in observed_values:
                 weight *= of_node[d][value]
             values.append(weight)
         return values
@@ -117,9 +117,9 @@ def masks_of(num_features: int) -> Tensor:
     return torch.cat(rows)
 
 
-def points(whole: bool) -> Iterator[Point]:
+def points(full_grid: bool) -> Iterator[Point]:
     for dtype in (torch.float64, torch.float32):
-        for num_features in SIZES if whole else SAMPLE_SIZES:
+        for num_features in SIZES if full_grid else SAMPLE_SIZES:
             for name, grid, loadings, offset in parameters(num_features):
                 narrow = grid.to(loadings.to(dtype))
                 parts = name, narrow, loadings.to(dtype), offset.to(dtype)
@@ -127,7 +127,7 @@ def points(whole: bool) -> Iterator[Point]:
                 mask = masks_of(num_features)
                 if num_features > 16:
                     x = x[2:4]
-                if num_features > 16 and not whole and name not in LONG_IN_THE_SAMPLE:
+                if num_features > 16 and not full_grid and name not in LONG_IN_THE_SAMPLE:
                     continue
                 yield bernoulli(*parts, x, mask)
                 yield decoder(*parts, x, mask)

@@ -23,19 +23,19 @@ DIGITS = 100  # 60 are left where a hundred thousand are lost twice
 Numbers = list[mpmath.mpf]
 
 
-class Whole:
+class IntegerTensor:
     """A tensor as integers times 2^exponent: sums of their products are exact."""
 
     def __init__(self, values: Tensor) -> None:
-        part, power = np.frexp(values.detach().to(WIDE).numpy())
-        self.exponent = int(power.min(initial=0, where=part != 0)) - 53
-        whole = np.frompyfunc(
+        mantissa, power = np.frexp(values.detach().to(WIDE).numpy())
+        self.exponent = int(power.min(initial=0, where=mantissa != 0)) - 53
+        to_integer = np.frompyfunc(
             lambda p, e: int(p * 2**53) << max(int(e) - 53 - self.exponent, 0), 2, 1
         )
-        self.numbers = np.asarray(whole(part, power), dtype=object)
+        self.numbers = np.asarray(to_integer(mantissa, power), dtype=object)
 
-    def product(self, other: Whole, of: np.ndarray) -> mpmath.mpf | np.ndarray:
-        """``of``, sums of products of numbers of both, as mpf."""
+    def product(self, other: IntegerTensor, sums: np.ndarray) -> mpmath.mpf | np.ndarray:
+        """``sums``, sums of products of numbers of both, as mpf."""
         exponent = self.exponent + other.exponent
         return np.frompyfunc(lambda v: mpmath.ldexp(mpmath.mpf(int(v)), exponent), 1, 1)(of)
 
@@ -45,18 +45,18 @@ class Whole:
         )
 
 
-class Exact:
+class ExactPPCA:
     """N(0, W Wᵀ + σ² I) and centered data x (N, D), or their second moment C (D, D), in digits."""
 
     def __init__(
         self, loadings: Tensor, noise: Tensor, x: Tensor, mean: Tensor | None = None
     ) -> None:
-        self.w = Whole(loadings)
+        self.w = IntegerTensor(loadings)
         self.dim, self.noise = loadings.shape[1], mpmath.mpf(noise.item())
-        both = Whole(x if mean is None else torch.cat([x, mean.to(x)[None]]))
-        self.x = both
+        data_and_mean = IntegerTensor(x if mean is None else torch.cat([x, mean.to(x)[None]]))
+        self.x = data_and_mean
         if mean is not None:
-            self.x.numbers = both.numbers[:-1] - both.numbers[-1:]
+            self.x.numbers = data_and_mean.numbers[:-1] - data_and_mean.numbers[-1:]
         self.real = self.w.real()
 
     def given(self, observed: Tensor) -> tuple[np.ndarray, mpmath.matrix]:
@@ -82,25 +82,25 @@ class Exact:
         squares = (
             self.x.product(self.x, (x * x).sum(axis=1)) if len(rows) else [mpmath.mpf(0)] * len(x)
         )
-        each = []
-        for square, seen in zip(squares, self.w.product(self.x, x @ w), strict=True):
-            white = forward(factor, seen)
-            each.append((mpmath.mpf(square) - mpmath.fsum(v**2 for v in white)) / self.noise)
-        return each
+        values = []
+        for square, projection in zip(squares, self.w.product(self.x, x @ w), strict=True):
+            white = forward(factor, projection)
+            values.append((mpmath.mpf(square) - mpmath.fsum(v**2 for v in white)) / self.noise)
+        return values
 
     def marginal(self, observed: Tensor) -> Numbers:
         """log p(x_R) of every datum."""
         rows, factor = self.given(observed)
-        most = self.log_constant(len(rows), factor)
-        return [most - square / 2 for square in self.quadratic(rows, factor)]
+        log_constant = self.log_constant(len(rows), factor)
+        return [log_constant - square / 2 for square in self.quadratic(rows, factor)]
 
     def predictions(
         self, observed: Tensor, chosen: Sequence[int]
     ) -> Iterator[tuple[mpmath.mpf, Numbers]]:
         """Variance and, of every datum, residual of each chosen coordinate given x_R."""
         rows, factor = self.given(observed)
-        seen = self.w.product(self.x, self.x.numbers[:, rows] @ self.w.numbers[rows])
-        latents = [backward(factor, forward(factor, each)) for each in seen]
+        projection = self.w.product(self.x, self.x.numbers[:, rows] @ self.w.numbers[rows])
+        latents = [backward(factor, forward(factor, values)) for values in projection]
         data = self.x.product(self.w, self.x.numbers[:, chosen] << -self.w.exponent)
         for at, j in enumerate(chosen):
             white = forward(factor, self.real[j])
@@ -118,21 +118,21 @@ class Exact:
 
 def forward(factor: mpmath.matrix, right: Sequence[mpmath.mpf]) -> Numbers:
     """L⁻¹ b."""
-    found: Numbers = []
+    solution: Numbers = []
     for k, value in enumerate(right):
-        known = mpmath.fdot((factor[k, i], found[i]) for i in range(k))
-        found.append((mpmath.mpf(value) - known) / factor[k, k])
-    return found
+        earlier = mpmath.fdot((factor[k, i], solution[i]) for i in range(k))
+        solution.append((mpmath.mpf(value) - earlier) / factor[k, k])
+    return solution
 
 
 def backward(factor: mpmath.matrix, right: Sequence[mpmath.mpf]) -> Numbers:
     """L⁻ᵀ b."""
     size = len(right)
-    found: Numbers = [mpmath.mpf(0)] * size
+    solution: Numbers = [mpmath.mpf(0)] * size
     for k in reversed(range(size)):
-        known = mpmath.fdot((factor[i, k], found[i]) for i in range(k + 1, size))
-        found[k] = (right[k] - known) / factor[k, k]
-    return found
+        later = mpmath.fdot((factor[i, k], solution[i]) for i in range(k + 1, size))
+        solution[k] = (right[k] - later) / factor[k, k]
+    return solution
 
 
 def log_normal(square: mpmath.mpf, variance: mpmath.mpf) -> mpmath.mpf:
@@ -147,15 +147,17 @@ def matrix_of(values: Tensor) -> mpmath.matrix:
     return mpmath.matrix([[mpmath.mpf(v) for v in row] for row in values.tolist()])
 
 
-def dense(covariance: mpmath.matrix, x: Tensor, kept: Sequence[int]) -> Numbers:
+def dense(covariance: mpmath.matrix, x: Tensor, observed: Sequence[int]) -> Numbers:
     """log N(x_R; 0, Σ_RR) by the definition, of every datum: no Woodbury, no determinant lemma."""
-    if not kept:
+    if not observed:
         return [mpmath.mpf(0)] * len(x)
-    factor = mpmath.cholesky(mpmath.matrix([[covariance[i, j] for j in kept] for i in kept]))
-    log_det = 2 * mpmath.fsum(mpmath.log(factor[i, i]) for i in range(len(kept)))
-    most = -(len(kept) * mpmath.log(2 * mpmath.pi) + log_det) / 2
-    data = [[mpmath.mpf(v) for v in row] for row in x[:, list(kept)].tolist()]
-    return [most - mpmath.fsum(v**2 for v in forward(factor, row)) / 2 for row in data]
+    factor = mpmath.cholesky(
+        mpmath.matrix([[covariance[i, j] for j in observed] for i in observed])
+    )
+    log_det = 2 * mpmath.fsum(mpmath.log(factor[i, i]) for i in range(len(observed)))
+    log_constant = -(len(observed) * mpmath.log(2 * mpmath.pi) + log_det) / 2
+    data = [[mpmath.mpf(v) for v in row] for row in x[:, list(observed)].tolist()]
+    return [log_constant - mpmath.fsum(v**2 for v in forward(factor, row)) / 2 for row in data]
 
 
 def covariance_of(loadings: Tensor, noise: Tensor) -> mpmath.matrix:
@@ -173,7 +175,7 @@ def kinds(size: int, dim: int) -> dict[str, Tensor]:
     """Loadings that lose digits in different ways, ‖W‖ = 1."""
     w = torch.randn(size, dim, generator=generator(1), dtype=WIDE)
     half = (dim + 1) // 2
-    found = {
+    loadings = {
         "generic": w,
         "two rows alike": torch.cat([w[:2], w[: size - 2]]),
         "two columns alike": torch.cat([w[:, :half], w[:, : dim - half]], dim=1),
@@ -182,10 +184,10 @@ def kinds(size: int, dim: int) -> dict[str, Tensor]:
         "rows scaled": w * torch.logspace(-3, 3, size, dtype=WIDE)[:, None],
         "half of the rows none": w * (torch.arange(size) % 2 == 0)[:, None],
     }
-    return {name: each / each.norm() for name, each in found.items()}
+    return {name: values / values.norm() for name, values in loadings.items()}
 
 
-def data(loadings: Tensor, noise: Tensor, where: str) -> Tensor:
+def data(loadings: Tensor, noise: Tensor, placement: str) -> Tensor:
     """Three data, drawn or so many standard deviations out."""
     g, (size, dim) = generator(2), loadings.shape
     z, e = (torch.randn(3, n, generator=g, dtype=WIDE) for n in (dim, size))
@@ -196,7 +198,7 @@ def data(loadings: Tensor, noise: Tensor, where: str) -> Tensor:
         "100 sd of noise": (1, 100),
         "1e4 sd": (1e4, 1e4),
         "1e4 sd along W": (1e4, 1),
-    }[where]
+    }[placement]
     x = along * z @ loadings.to(WIDE).T + beside * noise.to(WIDE).sqrt() * e
     return x.to(loadings.dtype)
 
@@ -208,25 +210,31 @@ def observed_sets(size: int, dim: int) -> Tensor:
     return ranks < torch.tensor(counts)[:, None]
 
 
-def some(hidden: Tensor, most: int = 4) -> list[int]:
+def spread_out(hidden: Tensor, count: int = 4) -> list[int]:
     """At most so many hidden coordinates, first and last among them."""
     rows = hidden.nonzero().flatten()
-    return rows[torch.linspace(0, len(rows) - 1, min(most, len(rows))).long()].tolist()
+    return rows[torch.linspace(0, len(rows) - 1, min(count, len(rows))).long()].tolist()
 
 
 def point(
-    w: Tensor, noise: float, where: str, name: str, dtype: torch.dtype, beyond: bool, shift: float
+    w: Tensor,
+    noise: float,
+    placement: str,
+    name: str,
+    dtype: torch.dtype,
+    beyond: bool,
+    shift: float,
 ) -> Point:
     """Every method of a PPCA at a few sets of observed coordinates."""
     loadings = w.to(dtype)
     size, dim = loadings.shape
     variance = torch.tensor(noise, dtype=dtype)
-    x = data(loadings, variance, where)
+    x = data(loadings, variance, placement)
     mean = (shift * torch.randn(size, generator=generator(5), dtype=WIDE)).to(dtype)
     x = x + mean
     observed = observed_sets(size, dim)
     mask, counts = ~observed, observed.sum(dim=1).tolist()
-    chosen = [some(row) for row in mask]
+    chosen = [spread_out(row) for row in mask]
     pair = [p % len(x) for p in range(len(mask))]
     parts = observed[1:]
 
@@ -251,16 +259,16 @@ def point(
 
     def exact() -> dict[str, Numbers]:
         with mpmath.workdps(DIGITS):
-            of = Exact(loadings, variance, x, mean)
-            whole = of.marginal(torch.ones(size, dtype=torch.bool))
-            subsets = [of.marginal(row) for row in parts]
-            every = [of.conditional(*pairs) for pairs in zip(observed, chosen, strict=True)]
+            oracle = ExactPPCA(loadings, variance, x, mean)
+            log_marginal = oracle.marginal(torch.ones(size, dtype=torch.bool))
+            subsets = [oracle.marginal(row) for row in parts]
+            every = [oracle.conditional(*pairs) for pairs in zip(observed, chosen, strict=True)]
             spread = [
-                [mpmath.log(v / of.noise) / 2 for v, _ in of.predictions(*pairs)]
+                [mpmath.log(v / oracle.noise) / 2 for v, _ in oracle.predictions(*pairs)]
                 for pairs in zip(observed, chosen, strict=True)
             ]
             return {
-                "log_marginal": whole,
+                "log_marginal": log_marginal,
                 "log_subset_marginal": [v for row in subsets for v in row],
                 "mean_log_subset_marginal": [average(row) for row in subsets],
                 "log_conditional": [v for rows in every for row in rows for v in row],
@@ -276,7 +284,7 @@ def point(
     }
     return Point(
         "PPCA",
-        f"K = {dim}, {name}, {where}",
+        f"K = {dim}, {name}, {placement}",
         dtype,
         size,
         measured,
@@ -287,24 +295,24 @@ def point(
 
 
 def small(
-    w: Tensor, noise: float, where: str, name: str, dtype: torch.dtype, beyond: bool
+    w: Tensor, noise: float, placement: str, name: str, dtype: torch.dtype, beyond: bool
 ) -> Point:
     """All 2^D sets of few coordinates, the curve, the objectives: from Gaussians in full, D × D."""
     loadings, variance = w.to(dtype), torch.tensor(noise, dtype=dtype)
     size = len(loadings)
-    x = data(loadings, variance, where)
+    x = data(loadings, variance, placement)
     observed = masks.subsets(size)
     mask = ~observed[:-1]
     # Differences of marginals that were rounded to single precision know no more digits than these.
-    differs = dtype == WIDE or not where.startswith("1e4")
+    differs = dtype == WIDE or not placement.startswith("1e4")
 
     def measured() -> dict[str, Tensor]:
         model = PPCA(loadings, variance)
         values = model.log_conditional(x, mask)
         means = model.mean_log_conditional(x, mask)
         curve = curves.exact_curve(model, x)
-        difference = {"subset_curve": curves.subset_curve(model, x).score} if differs else {}
-        return difference | {
+        differences = {"subset_curve": curves.subset_curve(model, x).score} if differs else {}
+        return differences | {
             "log_subset_marginal": model.log_subset_marginal(x, observed[1:]),
             "log_conditional": values.transpose(1, 2)[mask],
             "mean_log_conditional": means[mask],
@@ -315,8 +323,8 @@ def small(
     def exact() -> dict[str, Numbers]:
         with mpmath.workdps(DIGITS):
             subset, each, curve = definition(covariance_of(loadings, variance), x)
-            difference = {"subset_curve": curve} if differs else {}
-            return difference | {
+            differences = {"subset_curve": curve} if differs else {}
+            return differences | {
                 "log_subset_marginal": [v for row in subset[1:] for v in row],
                 "log_conditional": [v for row in each for v in row],
                 "mean_log_conditional": [average(row) for row in each],
@@ -329,11 +337,11 @@ def small(
         subset = [dense(sigma, x, row.nonzero().flatten().tolist()) for row in observed]
         each, scores = [], [[mpmath.mpf(0)] for _ in range(size)]
         for p, row in enumerate(mask):
-            own = []
+            of_mask = []
             for j in row.nonzero().flatten().tolist():
-                own.append([a - b for a, b in zip(subset[p + 2**j], subset[p], strict=True)])
-            each += own
-            scores[len(own) - 1].append(average([average(values) for values in own]))
+                of_mask.append([a - b for a, b in zip(subset[p + 2**j], subset[p], strict=True)])
+            each += of_mask
+            scores[len(of_mask) - 1].append(average([average(values) for values in of_mask]))
         return subset, each, [average(values[1:]) for values in scores]
 
     counts = observed[1:].sum(dim=1).tolist()
@@ -342,7 +350,7 @@ def small(
     sizes |= {"area": size, "subset_curve": size}
     return Point(
         "PPCA",
-        f"K = {w.shape[1]}, {name}, {where}, all sets",
+        f"K = {w.shape[1]}, {name}, {placement}, all sets",
         dtype,
         size,
         measured,
@@ -353,37 +361,37 @@ def small(
 
 
 def trained(
-    w: Tensor, noise: float, where: str, name: str, dtype: torch.dtype, beyond: bool
+    w: Tensor, noise: float, placement: str, name: str, dtype: torch.dtype, beyond: bool
 ) -> Point:
     """The objectives of a second moment, which is taken as it is given, and their slopes."""
     loadings, variance = w.to(dtype), torch.tensor(noise, dtype=dtype)
     size, dim = loadings.shape
-    moment = objectives.second_moment(data(loadings, variance, where))
+    moment = objectives.second_moment(data(loadings, variance, placement))
     tiny = size <= 6
     mask = masks.subsets(size)[1:] if tiny else ~observed_sets(size, dim)
     law = masks.UniformSize()
 
     def measured() -> dict[str, Tensor]:
         at = [loadings.clone().requires_grad_(), variance.clone().requires_grad_()]
-        found = {
+        values = {
             "objectives.log_marginal": objectives.log_marginal(*at, moment),
             "objectives.sampled": objectives.sampled(*at, moment, mask),
         }
         if tiny:
-            found["objectives.exact"] = objectives.exact(*at, moment, law)
-            found["objectives.curve"] = objectives.curve(*at, moment)
-        slopes = torch.autograd.grad(sum(value.sum() for value in found.values()), at)
-        found["slopes that are numbers"] = torch.tensor(
+            values["objectives.exact"] = objectives.exact(*at, moment, law)
+            values["objectives.curve"] = objectives.curve(*at, moment)
+        slopes = torch.autograd.grad(sum(value.sum() for value in values.values()), at)
+        values["slopes that are numbers"] = torch.tensor(
             [float(slope.isfinite().all()) for slope in slopes]
         )
-        return found
+        return values
 
     def exact() -> dict[str, Numbers]:
         with mpmath.workdps(DIGITS):
-            of = Moment(loadings, variance, moment)
-            score = [of.score(~row) for row in mask]
-            found = {
-                "objectives.log_marginal": [of.marginal(torch.ones(size, dtype=torch.bool))],
+            oracle = ExactMoments(loadings, variance, moment)
+            score = [oracle.score(~row) for row in mask]
+            values = {
+                "objectives.log_marginal": [oracle.marginal(torch.ones(size, dtype=torch.bool))],
                 "objectives.sampled": [size * average(score)],
             }
             if tiny:
@@ -391,17 +399,17 @@ def trained(
                 for row, value in zip(mask, score, strict=True):
                     rows[int(row.sum()) - 1].append(value)
                 curve = [average(row) for row in rows]
-                found["objectives.exact"] = [mpmath.fsum(curve)]
-                found["objectives.curve"] = curve
-            found["slopes that are numbers"] = [mpmath.mpf(1)] * 2
-            return found
+                values["objectives.exact"] = [mpmath.fsum(curve)]
+                values["objectives.curve"] = curve
+            values["slopes that are numbers"] = [mpmath.mpf(1)] * 2
+            return values
 
     sizes = {f"objectives.{name}": size for name in ("log_marginal", "sampled", "exact")}
-    name = f"K = {dim}, {name}, moment of data {where}"
+    name = f"K = {dim}, {name}, moment of data {placement}"
     return Point("PPCA", name, dtype, size, measured, exact, sizes, may_refuse=beyond)
 
 
-class Moment(Exact):
+class ExactMoments(ExactPPCA):
     """Means over all data of second moment C."""
 
     def __init__(self, loadings: Tensor, noise: Tensor, moment: Tensor) -> None:
@@ -434,11 +442,11 @@ class Moment(Exact):
             white = forward(factor, self.real[j])
             gain = backward(factor, white)
             variance = self.noise * (1 + mpmath.fsum(v**2 for v in white))
-            known = mpmath.fdot(zip(gain, cross[:, j], strict=True))
-            twice = mpmath.fsum(
+            cross_term = mpmath.fdot(zip(gain, cross[:, j], strict=True))
+            square_term = mpmath.fsum(
                 gain[a] * inner[a, b] * gain[b] for a in range(self.dim) for b in range(self.dim)
             )
-            values.append(log_normal(square[j] - 2 * known + twice, variance))
+            values.append(log_normal(square[j] - 2 * cross_term + square_term, variance))
         return average(values)
 
 
@@ -499,12 +507,12 @@ def fitted(w: Tensor, noise: float, name: str, dtype: torch.dtype) -> Point:
             center = mpmath.matrix([[mpmath.fsum(rows[:, j]) / len(x)] for j in range(size)])
             rows -= mpmath.ones(len(x), 1) * center.T
             values, vectors = mpmath.eigsy(rows.T * rows / len(x))
-            left = mpmath.fsum(values[i] for i in range(size - dim)) / (size - dim)
-            wanted = left * mpmath.eye(size)
+            noise_variance = mpmath.fsum(values[i] for i in range(size - dim)) / (size - dim)
+            wanted = noise_variance * mpmath.eye(size)
             for i in range(size - dim, size):
-                wanted += (values[i] - left) * vectors[:, i] * vectors[:, i].T
+                wanted += (values[i] - noise_variance) * vectors[:, i] * vectors[:, i].T
             return {
-                "fit_closed_form: noise": [mpmath.log(left)],
+                "fit_closed_form: noise": [mpmath.log(noise_variance)],
                 "fit_closed_form: covariance": [v / unit for v in wanted],
             }
 
@@ -526,20 +534,20 @@ def in_full(size: int, smallest: float, dtype: torch.dtype, beyond: bool) -> Poi
     mask = torch.arange(size) % 3 == 0
 
     def measured() -> dict[str, Tensor]:
-        center, left = gaussian.condition_dense(x, mean, covariance, mask)
+        center, schur = gaussian.condition_dense(x, mean, covariance, mask)
         return {
             "log_density": gaussian.log_density(x, mean, covariance),
             "condition_dense: mean": center.to(WIDE) / spread,
-            "condition_dense: covariance": left.to(WIDE) / (spread[:, None] * spread),
+            "condition_dense: covariance": schur.to(WIDE) / (spread[:, None] * spread),
             "divergence": gaussian.divergence(covariance, other)[None],
             "divergence back": gaussian.divergence(other, covariance)[None],
         }
 
     def parts() -> tuple[mpmath.matrix, mpmath.matrix]:
         """Mean, data in columns, and covariance of the hidden coordinates given the others."""
-        whole, points = matrix_of(covariance), matrix_of(x)
+        sigma, points = matrix_of(covariance), matrix_of(x)
         a, r = mask.nonzero().flatten().tolist(), (~mask).nonzero().flatten().tolist()
-        block = lambda p, q: mpmath.matrix([[whole[i, j] for j in q] for i in p])  # noqa: E731
+        block = lambda p, q: mpmath.matrix([[sigma[i, j] for j in q] for i in p])  # noqa: E731
         gain = block(a, r) * block(r, r) ** -1
         data = mpmath.matrix([[points[n, j] for j in r] for n in range(len(x))])
         return (gain * data.T).T, block(a, a) - gain * block(r, a)
@@ -550,9 +558,9 @@ def in_full(size: int, smallest: float, dtype: torch.dtype, beyond: bool) -> Poi
 
     def exact() -> dict[str, Numbers]:
         with mpmath.workdps(DIGITS):
-            center, left = parts()
+            center, schur = parts()
             unit = [mpmath.mpf(v) for v in spread.tolist()]
-            whole, apart = matrix_of(covariance), matrix_of(other)
+            sigma, diagonal = matrix_of(covariance), matrix_of(other)
             every = list(range(size))
 
             def divergence(p: mpmath.matrix, q: mpmath.matrix) -> mpmath.mpf:
@@ -562,15 +570,15 @@ def in_full(size: int, smallest: float, dtype: torch.dtype, beyond: bool) -> Poi
 
             columns = range(len(unit))
             return {
-                "log_density": dense(whole, x, every),
+                "log_density": dense(sigma, x, every),
                 "condition_dense: mean": [
                     center[n, a] / unit[a] for n in range(3) for a in columns
                 ],
                 "condition_dense: covariance": [
-                    left[a, b] / unit[a] / unit[b] for a in columns for b in columns
+                    schur[a, b] / unit[a] / unit[b] for a in columns for b in columns
                 ],
-                "divergence": [divergence(whole, apart)],
-                "divergence back": [divergence(apart, whole)],
+                "divergence": [divergence(sigma, diagonal)],
+                "divergence back": [divergence(diagonal, sigma)],
             }
 
     sizes = dict.fromkeys(("log_density", "divergence", "divergence back"), size)
@@ -581,71 +589,85 @@ def in_full(size: int, smallest: float, dtype: torch.dtype, beyond: bool) -> Poi
 # The grids.
 
 
-def points(whole: bool) -> Iterator[Point]:
+def points(full_grid: bool) -> Iterator[Point]:
     """A sample of every kind of point, or the whole grid."""
     for dtype in (WIDE, SINGLE):
-        yield from _dense(dtype, whole)
-        yield from _small(dtype, whole)
-        yield from _large(dtype, whole)
+        yield from _dense(dtype, full_grid)
+        yield from _small(dtype, full_grid)
+        yield from _large(dtype, full_grid)
 
 
-def _dense(dtype: torch.dtype, whole: bool) -> Iterator[Point]:
-    for size in (3, 12, 40) if whole else (12,):
-        for exponent in (0, -2, -4, -5, -8, -12, -14) if whole else (-4, -12):
+def _dense(dtype: torch.dtype, full_grid: bool) -> Iterator[Point]:
+    for size in (3, 12, 40) if full_grid else (12,):
+        for exponent in (0, -2, -4, -5, -8, -12, -14) if full_grid else (-4, -12):
             yield in_full(size, 10.0**exponent, dtype, exponent < -4)
 
 
-def _small(dtype: torch.dtype, whole: bool) -> Iterator[Point]:
+def _small(dtype: torch.dtype, full_grid: bool) -> Iterator[Point]:
     """D = 5, K = 3, all sets of coordinates."""
     least = LEAST[dtype]
-    wheres = ("drawn", "100 sd", "100 sd along W", "100 sd of noise", "1e4 sd", "1e4 sd along W")
-    ratios = (-14, -12, -10, least, -4, 0, 8) if whole else (-12, least, 0)
+    placements = (
+        "drawn",
+        "100 sd",
+        "100 sd along W",
+        "100 sd of noise",
+        "1e4 sd",
+        "1e4 sd along W",
+    )
+    ratios = (-14, -12, -10, least, -4, 0, 8) if full_grid else (-12, least, 0)
     for name, w in kinds(5, 3).items():
-        if not whole and name not in ("generic", "two columns alike", "rows scaled"):
+        if not full_grid and name not in ("generic", "two columns alike", "rows scaled"):
             continue
         for exponent in ratios:
             beyond = exponent < least
             # The edges of the floors with data everywhere, what lies between with some.
-            edge = whole and exponent in (-12, least, 0)
-            for where in wheres if edge else ("drawn", "100 sd"):
-                out = beyond or where.startswith("1e4")
+            edge = full_grid and exponent in (-12, least, 0)
+            for placement in placements if edge else ("drawn", "100 sd"):
+                out = beyond or placement.startswith("1e4")
                 label = f"{name}, 1e{exponent}"
-                yield small(w, 10.0**exponent, where, label, dtype, out)
+                yield small(w, 10.0**exponent, placement, label, dtype, out)
                 # What is asked of moments: see the refusal in ``gaussian``.
-                lost = out or (where.startswith("100") and exponent < 0)
-                yield trained(w, 10.0**exponent, where, label, dtype, lost)
+                lost = out or (placement.startswith("100") and exponent < 0)
+                yield trained(w, 10.0**exponent, placement, label, dtype, lost)
             yield latents(w, 10.0**exponent, f"{name}, 1e{exponent}", dtype, beyond)
             if exponent >= least:
                 yield fitted(w, 10.0**exponent, f"{name}, 1e{exponent}", dtype)
 
 
-def _large(dtype: torch.dtype, whole: bool) -> Iterator[Point]:
+def _large(dtype: torch.dtype, full_grid: bool) -> Iterator[Point]:
     """D to 2,000 and K to 50, in the units that users have."""
     least = LEAST[dtype]
-    wheres = ("drawn", "100 sd", "100 sd along W", "100 sd of noise", "1e4 sd", "1e4 sd along W")
-    if not whole:
+    placements = (
+        "drawn",
+        "100 sd",
+        "100 sd along W",
+        "100 sd of noise",
+        "1e4 sd",
+        "1e4 sd along W",
+    )
+    if not full_grid:
         yield from _scaled("two columns alike", (60, 4), least, ("100 sd",), (-6, 0, 6), dtype)
-        yield from _scaled("generic", (60, 4), least - 2, wheres, (0,), dtype)
+        yield from _scaled("generic", (60, 4), least - 2, placements, (0,), dtype)
         for exponent in (least, 0, 8):
-            yield from _scaled("generic", (60, 4), exponent, wheres[:3], (0,), dtype)
+            yield from _scaled("generic", (60, 4), exponent, placements[:3], (0,), dtype)
         return
     for name in ("generic", "columns scaled"):
-        yield from _scaled(name, (2000, 50), least, wheres[:3], (0,), dtype)
+        yield from _scaled(name, (2000, 50), least, placements[:3], (0,), dtype)
         for exponent in (least, -3):
-            yield from _scaled(name, (784, 10), exponent, wheres[:3], (0,), dtype)
+            yield from _scaled(name, (784, 10), exponent, placements[:3], (0,), dtype)
     for name in ("generic", "two columns alike", "of rank one", "columns scaled"):
         for exponent in (least - 2, least, 0):
-            yield from _scaled(name, (200, 5), exponent, wheres, (-6, 0, 6), dtype)
+            yield from _scaled(name, (200, 5), exponent, placements, (-6, 0, 6), dtype)
     for name in kinds(50, 2):
         for exponent in (least - 2, least, -3, 0, 8):
-            yield from _scaled(name, (50, 2), exponent, wheres, (-10, -6, 0, 6, 10), dtype)
+            yield from _scaled(name, (50, 2), exponent, placements, (-10, -6, 0, 6, 10), dtype)
 
 
 def _scaled(
     name: str,
     shape: tuple[int, int],
     exponent: int,
-    wheres: Sequence[str],
+    placements: Sequence[str],
     units: Sequence[int],
     dtype: torch.dtype,
 ) -> Iterator[Point]:
@@ -655,13 +677,13 @@ def _scaled(
     """
     w = kinds(*shape)[name]
     beyond = exponent < LEAST[dtype]
-    for where in wheres:
-        out = beyond or where.startswith("1e4")
-        for unit in units if where == "100 sd" else (0,):
+    for placement in placements:
+        out = beyond or placement.startswith("1e4")
+        for unit in units if placement == "100 sd" else (0,):
             label = f"{name}, 1e{exponent}, units 1e{unit}"
             noise = 10.0 ** (exponent + 2 * unit)
             shift = 0.0 if unit else 10.0
             scaled = 10.0**unit * w
-            yield point(scaled, noise, where, label, dtype, out or abs(unit) > 6, shift)
+            yield point(scaled, noise, placement, label, dtype, out or abs(unit) > 6, shift)
     if shape[0] < 1000:
         yield trained(w, 10.0**exponent, "drawn", f"{name}, 1e{exponent}", dtype, beyond)

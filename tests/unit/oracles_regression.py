@@ -48,25 +48,29 @@ class ExactRegression:
     def marginal(self, observed: Tensor) -> Numbers:
         rows, factor = self.of.given(observed)
         size = len(rows)
-        most = self.of.log_constant(size, factor) - size * mpmath.log(self.tau)
-        most += mpmath.loggamma(self.a + size * HALF) - mpmath.loggamma(self.a)
-        most += self.a * mpmath.log(self.b)
+        log_constant = self.of.log_constant(size, factor) - size * mpmath.log(self.tau)
+        log_constant += mpmath.loggamma(self.a + size * HALF) - mpmath.loggamma(self.a)
+        log_constant += self.a * mpmath.log(self.b)
         squares = [square / self.tau**2 for square in self.of.quadratic(rows, factor)]
-        return [most - (self.a + size * HALF) * mpmath.log(self.b + q / 2) for q in squares]
+        return [log_constant - (self.a + size * HALF) * mpmath.log(self.b + q / 2) for q in squares]
 
     def conditional(self, observed: Tensor, chosen: list[int]) -> list[Numbers]:
         """log p(y_j | y_R), Student's t of 2a + |R| degrees, for each datum of each chosen j."""
         rows, factor = self.of.given(observed)
         a = self.a + len(rows) * HALF
         left = [self.b + q / self.tau**2 / 2 for q in self.of.quadratic(rows, factor)]
-        most = mpmath.loggamma(a + HALF) - mpmath.loggamma(a) - mpmath.log(2 * mpmath.pi) / 2
+        log_constant = (
+            mpmath.loggamma(a + HALF) - mpmath.loggamma(a) - mpmath.log(2 * mpmath.pi) / 2
+        )
         values = []
         for variance, residual in self.of.predictions(observed, chosen):
             v = variance * self.tau**2
             pairs = zip(left, residual, strict=True)
             values.append(
                 [
-                    most - mpmath.log(v * b) / 2 - (a + HALF) * mpmath.log(1 + r**2 / (2 * v * b))
+                    log_constant
+                    - mpmath.log(v * b) / 2
+                    - (a + HALF) * mpmath.log(1 + r**2 / (2 * v * b))
                     for b, r in pairs
                 ]
             )
@@ -92,7 +96,7 @@ def point(
         model = ConjugateRegression(phi, **prior)
         every, each = model.log_conditional(y, mask), model.log_each(y[pair], mask)
         means = model.mean_log_conditional(y, mask)
-        found = {
+        values = {
             "log_marginal": model.log_marginal(y),
             "log_subset_marginal": model.log_subset_marginal(y, observed[1:]),
             "mean_log_subset_marginal": model.mean_log_subset_marginal(y, observed[1:]),
@@ -104,17 +108,17 @@ def point(
         }
         if tiny:
             areas = [curves.exact_curve(model, y).area(), curves.subset_curve(model, y).area()]
-            found["areas"] = torch.tensor(areas, dtype=WIDE)
-        return found
+            values["areas"] = torch.tensor(areas, dtype=WIDE)
+        return values
 
     def exact() -> dict[str, Numbers]:
         with mpmath.workdps(DIGITS):
             of = ExactRegression(phi, y, prior)
-            whole = of.marginal(torch.ones(size, dtype=torch.bool))
+            log_marginal = of.marginal(torch.ones(size, dtype=torch.bool))
             subsets = [of.marginal(row) for row in observed[1:]]
             every = [of.conditional(*both) for both in zip(observed, chosen, strict=True)]
-            found = {
-                "log_marginal": whole,
+            values = {
+                "log_marginal": log_marginal,
                 "log_subset_marginal": [v for row in subsets for v in row],
                 "mean_log_subset_marginal": [average(row) for row in subsets],
                 "log_conditional": [v for rows in every for row in rows for v in row],
@@ -122,8 +126,8 @@ def point(
                 "mean_log_conditional": [average(row) for rows in every for row in rows],
             }
             if tiny:
-                found["areas"] = [average(whole)] * 2
-            return found
+                values["areas"] = [average(log_marginal)] * 2
+            return values
 
     sizes = {
         "log_marginal": size,
@@ -135,13 +139,13 @@ def point(
     return Point("regression", name, dtype, size, measured, exact, sizes, may_refuse=beyond)
 
 
-def points(whole: bool) -> Iterator[Point]:
+def points(full_grid: bool) -> Iterator[Point]:
     """A sample of every kind of point, or the whole grid."""
     shapes = (0.01, 0.5, 2.0, 15.9, 16.1, 100.1, 12345.678, 1e6 + 0.3, 1e8)
     few = (0.5, 100.1, 1e8)
     for dtype in (WIDE, SINGLE):
         least = LEAST[dtype]
-        if not whole:
+        if not full_grid:
             for size, dim in ((5, 3), (40, 4)):
                 for shape in few:
                     rates = sorted({1e-14, shape})

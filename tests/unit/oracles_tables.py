@@ -29,8 +29,10 @@ class Cells(Oracle):
         self.x = x.tolist()
 
     def agreeing(self, row: int, observed: Sequence[bool]) -> list[tuple]:
-        known = [(j, value) for j, value in enumerate(self.x[row]) if observed[j]]
-        return [cell for cell in self.cells if all(cell[0][j] == value for j, value in known)]
+        observed_values = [(j, value) for j, value in enumerate(self.x[row]) if observed[j]]
+        return [
+            cell for cell in self.cells if all(cell[0][j] == value for j, value in observed_values)
+        ]
 
     def log_subset_marginal(self, row: int, observed: Sequence[bool]) -> mpmath.mpf:
         if not any(observed):
@@ -43,8 +45,8 @@ class Cells(Oracle):
         values = [mpmath.mpf(0)] * len(mask)
         for j, hidden in enumerate(mask):
             if hidden:
-                own = mpmath.fsum(p for place, p in cells if place[j] == self.x[row][j])
-                values[j] = mpmath.log(own / total)
+                joint = mpmath.fsum(p for place, p in cells if place[j] == self.x[row][j])
+                values[j] = mpmath.log(joint / total)
         return values
 
     def total(self, cells: list[tuple], mask: Sequence[bool]) -> mpmath.mpf:
@@ -73,9 +75,9 @@ def tables(sizes: tuple[int, ...], dtype: torch.dtype) -> Iterator[tuple[str, Te
         yield name, narrow / narrow.sum()
 
 
-def points(whole: bool) -> Iterator[Point]:
+def points(full_grid: bool) -> Iterator[Point]:
     for dtype in (torch.float64, torch.float32):
-        for sizes in SIZES if whole else SAMPLE_SIZES:
+        for sizes in SIZES if full_grid else SAMPLE_SIZES:
             for name, probabilities in tables(sizes, dtype):
                 size = len(sizes)
                 x = torch.stack(

@@ -14,14 +14,14 @@ PACKAGES = (mpt_lml, mpt_score, mpt_experiments)
 
 def exported(owner: types.ModuleType) -> dict[str, object]:
     """The public names of a module, and those of the modules among them: `masks.FixedRate`."""
-    found = {}
+    names = {}
     for name in getattr(owner, "__all__", ()):
         each = getattr(owner, name)
         if inspect.ismodule(each):
-            found |= {f"{name}.{inner}": value for inner, value in exported(each).items()}
+            names |= {f"{name}.{inner}": value for inner, value in exported(each).items()}
         else:
-            found[name] = each
-    return found
+            names[name] = each
+    return names
 
 
 SURFACE = exported(mpt_lml)

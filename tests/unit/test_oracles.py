@@ -9,7 +9,7 @@ import oracles
 import pytest
 import torch
 
-SAMPLE = list(oracles.points(whole=False))
+SAMPLE = list(oracles.points(full_grid=False))
 
 
 @pytest.mark.parametrize("point", SAMPLE, ids=map(str, SAMPLE))
