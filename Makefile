@@ -14,7 +14,7 @@ WORKERS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Chapters to take, all by default: make notebooks CHAPTERS="03-mask-rate-curve"
 CHAPTERS ?=
-# Options of tests/mutants.py, such as --again: the survivors of the last run only.
+# Options of tests/mutants.py, such as --number 20.
 MUTANTS ?=
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export JUPYTER_PLATFORM_DIRS := 1
@@ -65,7 +65,7 @@ unit: $(STAMP) ## tests of the package; every shape in a signature is checked wh
 oracles: $(STAMP) ## every model with a closed form against 60 digits, the whole grid, as a table
 	$(ONE_THREAD) nice $(BIN)/python tests/oracles_table.py
 
-mutants: $(STAMP) ## small faults put into the package: which would no test see? (MUTANTS="--number 60")
+mutants: $(STAMP) ## small faults put into the package: which would its tests not see? (MUTANTS="--number 20")
 	$(ONE_THREAD) nice $(BIN)/python tests/mutants.py $(MUTANTS)
 
 # What make book has executed is compared with the stored outputs by `site`, every chapter; a second
