@@ -138,9 +138,3 @@ def test_a_circle_of_modules_in_one_room_is_seen() -> None:
     name = "mpt_lml.models.base"
     changed = SOURCES | {name: SOURCES[name] + "\nfrom mpt_lml.models.ppca import PPCA"}
     assert len(circle(arrows(changed))) > 1
-
-
-def test_tests_import_helpers_and_no_tests() -> None:
-    paths = Path(__file__).parents[1].rglob("*.py")
-    lines = [(path.name, line) for path in paths for line in path.read_text().splitlines()]
-    assert [(name, line) for name, line in lines if line.startswith("from test_")] == []

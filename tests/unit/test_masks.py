@@ -129,3 +129,11 @@ def test_what_is_enumerated_ends_at_a_quarter_million() -> None:
     assert len(masks.subsets(18)) == 2**18
     with pytest.raises(ValueError, match="262144 that are enumerated"):
         masks.subsets(19)
+
+
+def test_masks_of_one_step_hide_independently() -> None:
+    """Also of equal sizes: neighbors hide the same of ten coordinates in one of ten pairs."""
+    mask = masks.stratified_masks(400, 10, masks.FixedSize(1), generator=generator(5))
+    hidden = mask.int().argmax(dim=1)
+    share = (hidden[1:] == hidden[:-1]).double().mean().item()
+    assert abs(share - 0.1) <= 5 * math.sqrt(0.09 / 399)

@@ -103,19 +103,3 @@ def test_chapters_import_the_public_surface_only() -> None:
     faults = [f"{path.stem}: {each}" for path in chapters for each in back_doors(code_of(path))]
     print(*faults, sep="\n")
     assert faults == []
-
-
-@pytest.mark.parametrize(
-    ("code", "faults"),
-    [
-        ("from mpt_lml import PPCA, masks\nimport mpt_lml", 0),
-        ("import mpt_experiments\nmpt_experiments.load('a'); mpt_experiments.run('a')", 0),
-        ("import mpt_experiments\nmpt_experiments.find('a')", 1),
-        ("from mpt_lml import numerics", 1),
-        ("from mpt_experiments import command as cli", 1),
-        ("def late():\n    import mpt_lml.spec", 1),
-        ("%matplotlib inline\nfrom mpt_lml.masks import _rank", 1),
-    ],
-)
-def test_a_back_door_is_seen(code: str, faults: int) -> None:
-    assert len(back_doors(code)) == faults
