@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -36,18 +35,6 @@ def test_a_probes_penalty_is_chosen_on_rows_it_was_not_fitted_to(monkeypatch) ->
     autoencoders.probe(x, autoencoders.Labeled(x, y, torch.arange(24) >= 16))
     ((fitted, held),) = seen
     assert sorted([*fitted, *held]) == list(range(16)) and list(held) == [4, 9, 14]
-
-
-def test_ranks_of_many_rows_correlate_one_by_one() -> None:
-    from scipy import stats
-
-    a, b = torch.rand(2, 5, 3, 5, generator=generator())
-    found = autoencoders.rank_correlation(a, b)
-    assert found.shape == (5, 3)
-    for k in range(5):
-        for j in range(3):
-            own = stats.spearmanr(a[k, j], b[k, j]).statistic
-            assert found[k, j].item() == pytest.approx(own, abs=1e-9)
 
 
 def test_a_supervised_network_learns_what_it_did_not_see() -> None:
@@ -217,25 +204,6 @@ def test_training_hides_what_the_law_says(law: masks.SizeLaw, monkeypatch) -> No
     vit_mae.train(ViTMAE(network, 1.0), x, 32, generator(1), law=law, **how)
     wanted = torch.arange(1, 17)[law.probabilities(16) > 0].tolist()
     assert sorted(sizes) == sorted(wanted * (32 // len(wanted)))
-
-
-def test_labels_are_those_of_the_images(tmp_path: Path, monkeypatch) -> None:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    for split in ("train", "test"):
-        pixels, y = data.images("digits", split).pixels, image_sets.labels("digits", split)
-        rows = [int(np.flatnonzero((bunch.data / 16 == p).all(1))[0]) for p in pixels[:20].numpy()]
-        assert y[:20].tolist() == bunch.target[rows].tolist() and len(y) == len(pixels)
-    monkeypatch.setenv("MPT_LML_DATA", str(tmp_path))
-    with pytest.raises(data.DataNotFoundError, match="labels of fashion_mnist"):
-        image_sets.labels("fashion_mnist", "test")
-
-
-@pytest.mark.data
-def test_fashion_has_as_many_labels_as_images() -> None:
-    y = image_sets.labels("fashion_mnist", "test")
-    assert y.bincount().tolist() == [1000] * 10 and y[:3].tolist() == [9, 2, 1]
 
 
 @pytest.fixture(scope="module")

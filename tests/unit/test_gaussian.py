@@ -145,3 +145,16 @@ class TestRefused:
             gaussian.condition_dense(x, x[0], flat, mask)
         with pytest.raises(ValueError, match=f"q has .*{self.MESSAGE}"):
             gaussian.divergence(torch.eye(5, dtype=torch.float64), flat)
+
+
+def test_a_dense_conditional_is_a_ratio_of_densities() -> None:
+    """log p(x_A | x_R) = log p(x) − log p(x_R), with a mean that is not zero."""
+    covariance, _ = pair()
+    mean = torch.arange(5, dtype=torch.float64)
+    x = mean + torch.randn(4, 5, generator=generator(3), dtype=torch.float64)
+    mask = torch.tensor([True, False, True, False, False])
+    center, spread = gaussian.condition_dense(x, mean, covariance, mask)
+    conditional = torch.distributions.MultivariateNormal(center, spread).log_prob(x[:, mask])
+    rest = gaussian.log_density(x[:, ~mask], mean[~mask], covariance[~mask][:, ~mask])
+    ratio = gaussian.log_density(x, mean, covariance) - rest
+    torch.testing.assert_close(conditional, ratio, atol=EXACT, rtol=0)

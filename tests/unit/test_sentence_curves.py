@@ -333,3 +333,23 @@ def test_a_text_that_is_too_long_is_named_before_any_work() -> None:
     texts = ["a dog", "the cat " * 8]
     with pytest.raises(ValueError, match="text 1 has 18 tokens, the model takes 16"):
         mpt_score.curve(tiny(), texts, Design((50,)), tokenizer=tokenizer(), run=lambda *_: [])
+
+
+def test_sizes_at_rates() -> None:
+    maskable = torch.arange(20) < torch.tensor([20, 7])[:, None]
+    rows = tokens.Tokens(maskable.long(), maskable.long(), maskable, maskable.sum(dim=1))
+    design = mpt_score.Design(tuple(range(1, 101)))
+    one, two = (design.masks(rows.rows(torch.tensor([n])), n)[:-1].sum(dim=1) for n in (0, 1))
+    assert one.bincount().tolist() == [0] + [5] * 20  # each size has the same share
+    assert two[[0, 13, 14, 28, 99]].tolist() == [1, 1, 2, 3, 7]
+
+
+def test_sizes_of_strata_are_drawn_on_their_own() -> None:
+    maskable = torch.ones(1, 200, dtype=torch.bool)
+    row = tokens.Tokens(maskable.long(), maskable.long(), maskable, torch.tensor([200]))
+    design = mpt_score.Design(strata=2)
+    sizes = torch.stack([design.masks(row, n)[:2].sum(dim=1) for n in range(200)])
+    low, high = sizes.unbind(dim=1)
+    assert (low <= 100).all() and (high > 100).all()
+    correlation = torch.corrcoef(sizes.T.double())[0, 1].item()
+    assert abs(correlation) <= 5 / 200**0.5

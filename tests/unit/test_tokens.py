@@ -8,7 +8,6 @@ from models import generator
 from tiny_bert import CLS, MASK, tokenizer
 from transformers import BertTokenizer
 
-import mpt_score
 from mpt_score import texts, tokens
 
 
@@ -51,15 +50,6 @@ def test_unknown_tokens_are_shown_and_not_scored() -> None:
     assert found.maskable[0].tolist() == [False, True, False, True, False]
     with pytest.raises(ValueError, match="sentence 0 has no word pieces: 'zebra'"):
         tokens.encode(tokenizer(), ["zebra"])
-
-
-def test_sizes_at_rates() -> None:
-    maskable = torch.arange(20) < torch.tensor([20, 7])[:, None]
-    rows = tokens.Tokens(maskable.long(), maskable.long(), maskable, maskable.sum(dim=1))
-    design = mpt_score.Design(tuple(range(1, 101)))
-    one, two = (design.masks(rows.rows(torch.tensor([n])), n)[:-1].sum(dim=1) for n in (0, 1))
-    assert one.bincount().tolist() == [0] + [5] * 20  # each size has the same share
-    assert two[[0, 13, 14, 28, 99]].tolist() == [1, 1, 2, 3, 7]
 
 
 def test_trained_vocabulary_covers_its_text() -> None:

@@ -57,7 +57,6 @@ def test_a_value_without_an_error_is_judged_as_it_stands() -> None:
     assert verdicts.agrees(0.3, None, at=0.3)
     assert not verdicts.exceeds(0.3, None, at=0.3)
     assert verdicts.equivalent(0.3, None, margin=0.1, at=0.2 + 1e-12)
-    assert verdicts.interval(0.3, None) == (0.3, 0.3)
 
 
 def test_apart_is_apart_from_the_value_that_is_named() -> None:
