@@ -68,6 +68,25 @@ def test_labels_are_learned_by_their_cross_entropy(monkeypatch) -> None:
     assert told == pytest.approx([math.log(2.0)])  # the layer starts at zero
 
 
+def test_a_supervised_network_is_trained_on_no_test_row(monkeypatch) -> None:
+    class Seen(torch.nn.Linear):
+        config = SimpleNamespace(hidden_size=1)
+
+    batches = []
+
+    def features(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        batches.append(x)
+        return network(x).detach()
+
+    monkeypatch.setattr(fit, "descend", lambda _, loss, *__, **___: [loss(k) for k in range(8)])
+    of = autoencoders.Labeled(
+        torch.arange(40.0)[:, None], torch.arange(40) % 2, torch.arange(40) >= 20
+    )
+    autoencoders.supervised(Seen(1, 1), of, 4, seed=1, features=features)
+    assert torch.equal(batches.pop(), of.x)  # the probe's
+    assert len(batches) == 8 and (torch.cat(batches) < 20).all()
+
+
 def test_matrices_move_with_the_momentum_they_were_given(monkeypatch) -> None:
     seen = []
 

@@ -89,3 +89,15 @@ def test_a_gpu_trains_the_same_network_up_to_rounding() -> None:
     ]
     # Four steps in bfloat16, 8 bits: rounding moves a score of 5 nats by some hundredths.
     torch.testing.assert_close(runs[0], runs[1], rtol=0, atol=0.1)
+
+
+def test_every_row_weighs_alike_however_much_of_it_is_hidden() -> None:
+    network = networks.small_masked_lm(20, width=32, num_layers=1, seed=1)
+    rows = torch.randint(5, 20, (3, 8), generator=torch.Generator().manual_seed(2))
+    mask = torch.arange(6) < torch.tensor([[1], [3], [6]])
+    with torch.no_grad():
+        together = small_bert.mean_score(network, rows, mask, 4)
+        alone = [
+            small_bert.mean_score(network, rows[k : k + 1], mask[k : k + 1], 4) for k in range(3)
+        ]
+    torch.testing.assert_close(together, torch.stack(alone).mean())
