@@ -37,7 +37,7 @@ class IntegerTensor:
     def product(self, other: IntegerTensor, sums: np.ndarray) -> mpmath.mpf | np.ndarray:
         """``sums``, sums of products of numbers of both, as mpf."""
         exponent = self.exponent + other.exponent
-        return np.frompyfunc(lambda v: mpmath.ldexp(mpmath.mpf(int(v)), exponent), 1, 1)(of)
+        return np.frompyfunc(lambda v: mpmath.ldexp(mpmath.mpf(int(v)), exponent), 1, 1)(sums)
 
     def real(self) -> np.ndarray:
         return np.frompyfunc(lambda v: mpmath.ldexp(mpmath.mpf(int(v)), self.exponent), 1, 1)(

@@ -18,12 +18,12 @@ from oracles_ppca import (
     LEAST,
     SINGLE,
     WIDE,
-    Exact,
+    ExactPPCA,
     Numbers,
     average,
     kinds,
     observed_sets,
-    some,
+    spread_out,
 )
 from torch import Tensor
 
@@ -42,28 +42,28 @@ class ExactRegression:
         )
         # τ² Φ Φᵀ + I = τ² (Φ Φᵀ + I/τ²): whole numbers know no τ.
         noise = torch.tensor(1.0, dtype=WIDE)
-        self.of = Exact(inputs, noise, y)
-        self.of.noise = 1 / self.tau**2
+        self.gaussian = ExactPPCA(inputs, noise, y)
+        self.gaussian.noise = 1 / self.tau**2
 
     def marginal(self, observed: Tensor) -> Numbers:
-        rows, factor = self.of.given(observed)
+        rows, factor = self.gaussian.given(observed)
         size = len(rows)
-        log_constant = self.of.log_constant(size, factor) - size * mpmath.log(self.tau)
+        log_constant = self.gaussian.log_constant(size, factor) - size * mpmath.log(self.tau)
         log_constant += mpmath.loggamma(self.a + size * HALF) - mpmath.loggamma(self.a)
         log_constant += self.a * mpmath.log(self.b)
-        squares = [square / self.tau**2 for square in self.of.quadratic(rows, factor)]
+        squares = [square / self.tau**2 for square in self.gaussian.quadratic(rows, factor)]
         return [log_constant - (self.a + size * HALF) * mpmath.log(self.b + q / 2) for q in squares]
 
     def conditional(self, observed: Tensor, chosen: list[int]) -> list[Numbers]:
         """log p(y_j | y_R), Student's t of 2a + |R| degrees, for each datum of each chosen j."""
-        rows, factor = self.of.given(observed)
+        rows, factor = self.gaussian.given(observed)
         a = self.a + len(rows) * HALF
-        left = [self.b + q / self.tau**2 / 2 for q in self.of.quadratic(rows, factor)]
+        left = [self.b + q / self.tau**2 / 2 for q in self.gaussian.quadratic(rows, factor)]
         log_constant = (
             mpmath.loggamma(a + HALF) - mpmath.loggamma(a) - mpmath.log(2 * mpmath.pi) / 2
         )
         values = []
-        for variance, residual in self.of.predictions(observed, chosen):
+        for variance, residual in self.gaussian.predictions(observed, chosen):
             v = variance * self.tau**2
             pairs = zip(left, residual, strict=True)
             values.append(
@@ -89,7 +89,7 @@ def point(
     tiny = size <= 5
     observed = masks.subsets(size)[:-1] if tiny else observed_sets(size, dim)
     mask, counts = ~observed, observed.sum(dim=1).tolist()
-    chosen = [some(row, 3) for row in mask]
+    chosen = [spread_out(row, 3) for row in mask]
     pair = [p % len(y) for p in range(len(mask))]
 
     def measured() -> dict[str, Tensor]:
@@ -113,10 +113,10 @@ def point(
 
     def exact() -> dict[str, Numbers]:
         with mpmath.workdps(DIGITS):
-            of = ExactRegression(phi, y, prior)
-            log_marginal = of.marginal(torch.ones(size, dtype=torch.bool))
-            subsets = [of.marginal(row) for row in observed[1:]]
-            every = [of.conditional(*both) for both in zip(observed, chosen, strict=True)]
+            oracle = ExactRegression(phi, y, prior)
+            log_marginal = oracle.marginal(torch.ones(size, dtype=torch.bool))
+            subsets = [oracle.marginal(row) for row in observed[1:]]
+            every = [oracle.conditional(*both) for both in zip(observed, chosen, strict=True)]
             values = {
                 "log_marginal": log_marginal,
                 "log_subset_marginal": [v for row in subsets for v in row],
