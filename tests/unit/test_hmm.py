@@ -40,12 +40,20 @@ def as_table(model: HMM) -> JointTable:
     return JointTable(weights.view([model.num_values] * model.num_features))
 
 
+def left_to_right() -> HMM:
+    """States that are never entered again: zeros in the transitions, where states may die out."""
+    model = random_hmm(3, 3, 4, seed=4)
+    upper = model.transition.triu()
+    return HMM(model.initial, upper / upper.sum(dim=1, keepdim=True), model.emission, 4)
+
+
 HMMS = {
     "D=1": random_hmm(2, 3, 1),
     "one state": random_hmm(1, 3, 3, seed=1),
     "one symbol more": random_hmm(3, 4, 3, seed=2),
     "long": random_hmm(2, 2, 6, seed=3),
     "cyclic": HMM.cyclic(3, 3, 4),
+    "left to right": left_to_right(),
 }
 
 
