@@ -360,12 +360,6 @@ class TestRefused:
         with pytest.raises(ValueError, match="settings has keys that are equal as texts"):
             fit.Checkpoint(tmp_path / "run", {1: "a", "1": "b"})
 
-    def test_a_checkpoint_beyond_the_epochs_asked_for(self, tmp_path: Path) -> None:
-        checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS)
-        run(checkpoint=checkpoint)
-        with pytest.raises(fit.CheckpointMismatchError, match="already at epoch 30"):
-            run(20, checkpoint=checkpoint)
-
     def test_a_folder_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(PermissionError, match="cannot write .* Name another one .of a command"):

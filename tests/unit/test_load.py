@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
+from families import FAMILIES
 from models import generator
+from safetensors.torch import load_file, save_file
 from tiny_bert import CLS, MASK, PIECES, SEP, tiny, tokenizer
 
 from mpt_lml import masks
+from mpt_lml.files import read_json
 from mpt_score import MaskedLM, networks
+from mpt_score.networks import hub
+from mpt_score.networks.hub import BERT_BASE, CheckpointError
 from mpt_score.networks.masked_lm import masked_logits
 
 
@@ -103,3 +110,102 @@ def test_vocabulary_file(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
     assert networks.load_tokenizer(path)("The dogs")["input_ids"] == [2, 5, 11, 8, 3]
+
+
+@pytest.fixture(params=FAMILIES)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.mark.bad_input
+def test_folders_that_are_no_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(CheckpointError, match="no config.json .it holds notes.txt"):
+        networks.load_network(tmp_path)
+    with pytest.raises(CheckpointError, match="is not a folder"):
+        networks.load_network(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match="has no tokenizer.* .it holds notes.txt"):
+        networks.load_tokenizer(tmp_path)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("known", [True, False])
+def test_code_in_a_folder_is_not_run(tmp_path: Path, known: bool, monkeypatch) -> None:
+    """It is asked for, and somebody would say yes."""
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    tiny().float().save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    for name, parts in (
+        ("config.json", {"AutoConfig": "own.Config", "AutoModelForMaskedLM": "own.Model"}),
+        ("tokenizer_config.json", {"AutoTokenizer": ["own.Pieces", None]}),
+    ):
+        said = read_json(tmp_path / name) | {"auto_map": parts}
+        own = {} if known else {"model_type": "mine", "tokenizer_class": "Mine"}
+        (tmp_path / name).write_text(json.dumps(said | own))
+    (tmp_path / "own.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\n"
+        "from transformers import BertForMaskedLM as Model, BertTokenizer as Pieces\n"
+        "from transformers import BertConfig\n"
+        "class Config(BertConfig):\n    model_type = 'mine'\n"
+    )
+    for load in (networks.load_network, networks.load_tokenizer):
+        if known:  # what transformers brings is taken
+            load(tmp_path)
+        else:
+            with pytest.raises(CheckpointError) as caught:
+                load(tmp_path)
+            said = str(caught.value)
+            assert str(tmp_path) in said and "trust_remote_code" not in said
+        assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("how", ["truncated", "flipped", "emptied", "zeroed", "shapes", "nan"])
+def test_damaged_weights(tmp_path: Path, how: str) -> None:
+    tiny().float().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    content, weights = path.read_bytes(), load_file(path)
+    name = next(name for name in weights if name.endswith("word_embeddings.weight"))
+    flipped = bytes([*content[:3], content[3] ^ 1, *content[4:]])  # the header's length
+    zeros, short = bytes(len(content)), content[:-9]
+    raw = {"truncated": short, "flipped": flipped, "emptied": b"", "zeroed": zeros}
+    if how in raw:
+        path.write_bytes(raw[how])
+    else:
+        other = weights[name][:5] if how == "shapes" else weights[name] * torch.nan
+        save_file(weights | {name: other.clone()}, path, {"format": "pt"})
+    with pytest.raises(CheckpointError) as caught:
+        networks.load_network(tmp_path)
+    said = str(caught.value)
+    assert f"{tmp_path} is damaged" in said and "again" in said and "pickle" not in said
+
+
+@pytest.mark.bad_input
+def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match="Are there a network.*small BERT"):
+        networks.load_network(BERT_BASE)
+
+
+def bert(architecture: str) -> torch.nn.Module:
+    return networks.small_masked_lm(40, architecture, seed=0)
+
+
+@pytest.mark.bad_input
+def test_pickles_stay_closed_where_no_folder_can_be_looked_at(tmp_path: Path, monkeypatch) -> None:
+    """A hub's files are not seen before they are fetched: the loader itself refuses them."""
+    network = bert("classic")
+    network.config.save_pretrained(tmp_path)
+    torch.save(network.state_dict(), tmp_path / "pytorch_model.bin")
+    monkeypatch.setattr(hub, "require_folder", lambda *_: None)
+    with pytest.raises(CheckpointError, match="could not be loaded.*model.safetensors"):
+        networks.load_network(str(tmp_path))
+
+
+@pytest.mark.bad_input
+def test_one_weight_that_is_not_finite_is_enough(tmp_path: Path) -> None:
+    network = bert("classic")
+    network.bert.embeddings.LayerNorm.weight.data[3] = math.nan
+    network.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="LayerNorm.weight is not finite"):
+        networks.load_network(tmp_path)

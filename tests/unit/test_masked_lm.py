@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import tomllib
 import warnings
@@ -15,8 +14,7 @@ import torch
 from any_model import PAGE
 from families import FAMILIES, LETTERS
 from models import generator
-from safetensors.torch import load_file, save_file
-from tiny_bert import CLS, MASK, PIECES, SEP, tiny, tokenizer
+from tiny_bert import CLS, MASK, PIECES, SEP, tiny
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -26,10 +24,8 @@ from transformers import (
 )
 
 from mpt_lml import curves, estimators, masks
-from mpt_lml.files import read_json
 from mpt_score import MaskedLM, networks, texts, tokens
 from mpt_score.networks import masked_lm
-from mpt_score.networks.hub import BERT_BASE, CheckpointError
 from mpt_score.networks.masked_lm import masked_logits
 
 
@@ -191,17 +187,6 @@ class TestRefusals:
         with pytest.raises(ValueError, match="rows of 17 tokens are longer than the model's 16"):
             MaskedLM(tiny(), MASK).log_tokens(torch.full((1, 17), 5), torch.ones(1, 17).bool())
 
-    @pytest.mark.parametrize("sentence", ["", "  \n"])
-    def test_empty_text(self, sentence: str) -> None:
-        with pytest.raises(ValueError, match="sentence 1 is empty"):
-            tokens.encode(tokenizer(), ["a", sentence])
-        with pytest.raises(ValueError, match="at least one text"):
-            tokens.encode(tokenizer(), [])
-
-    def test_halves_of_other_number(self) -> None:
-        with pytest.raises(ValueError, match="2 first sentences came with 1 second"):
-            tokens.encode(tokenizer(), ["a", "a"], ["a"])
-
     def test_special_tokens_are_not_masked(self) -> None:
         ids = torch.tensor([[CLS, 5, SEP]])
         with pytest.raises(ValueError, match="token 2 is special and may not be masked"):
@@ -221,94 +206,6 @@ class TestRefusals:
             model(tiny()).log_conditional(X[:, :2], masks.all_masks(3, 1))
         with pytest.raises(ValueError, match=r"mask must have shape \(2, 3\), got \(2, 2\)"):
             model(tiny()).log_tokens(X, torch.ones(2, 2).bool())
-
-    def test_folders_that_are_no_checkpoints(self, tmp_path: Path) -> None:
-        (tmp_path / "notes.txt").touch()
-        with pytest.raises(CheckpointError, match="no config.json .it holds notes.txt"):
-            networks.load_network(tmp_path)
-        with pytest.raises(CheckpointError, match="is not a folder"):
-            networks.load_network(tmp_path / "nothing")
-        with pytest.raises(CheckpointError, match="has no tokenizer.* .it holds notes.txt"):
-            networks.load_tokenizer(tmp_path)
-
-    def test_pickles_are_refused(self, tmp_path: Path) -> None:
-        network = tiny().float()
-        network.config.save_pretrained(tmp_path)
-        torch.save(network.state_dict(), tmp_path / "pytorch_model.bin")
-        with pytest.raises(
-            CheckpointError, match="no .*safetensors .it holds.*pytorch_model.bin.*refused"
-        ):
-            networks.load_network(tmp_path)
-
-    @pytest.mark.parametrize("known", [True, False])
-    def test_code_in_a_folder_is_not_run(self, tmp_path: Path, known: bool, monkeypatch) -> None:
-        """It is asked for, and somebody would say yes."""
-        monkeypatch.setattr("builtins.input", lambda *_: "y")
-        tiny().float().save_pretrained(tmp_path)
-        tokenizer().save_pretrained(tmp_path)
-        for name, parts in (
-            ("config.json", {"AutoConfig": "own.Config", "AutoModelForMaskedLM": "own.Model"}),
-            ("tokenizer_config.json", {"AutoTokenizer": ["own.Pieces", None]}),
-        ):
-            said = read_json(tmp_path / name) | {"auto_map": parts}
-            own = {} if known else {"model_type": "mine", "tokenizer_class": "Mine"}
-            (tmp_path / name).write_text(json.dumps(said | own))
-        (tmp_path / "own.py").write_text(
-            f"open({str(tmp_path / 'ran')!r}, 'w')\n"
-            "from transformers import BertForMaskedLM as Model, BertTokenizer as Pieces\n"
-            "from transformers import BertConfig\n"
-            "class Config(BertConfig):\n    model_type = 'mine'\n"
-        )
-        for load in (networks.load_network, networks.load_tokenizer):
-            if known:  # what transformers brings is taken
-                load(tmp_path)
-            else:
-                with pytest.raises(CheckpointError) as caught:
-                    load(tmp_path)
-                said = str(caught.value)
-                assert str(tmp_path) in said and "trust_remote_code" not in said
-            assert not (tmp_path / "ran").exists()
-
-    @pytest.mark.parametrize("how", ["truncated", "flipped", "emptied", "zeroed", "shapes", "nan"])
-    def test_damaged_weights(self, tmp_path: Path, how: str) -> None:
-        tiny().float().save_pretrained(tmp_path)
-        path = tmp_path / "model.safetensors"
-        content, weights = path.read_bytes(), load_file(path)
-        name = next(name for name in weights if name.endswith("word_embeddings.weight"))
-        flipped = bytes([*content[:3], content[3] ^ 1, *content[4:]])  # the header's length
-        zeros, short = bytes(len(content)), content[:-9]
-        raw = {"truncated": short, "flipped": flipped, "emptied": b"", "zeroed": zeros}
-        if how in raw:
-            path.write_bytes(raw[how])
-        else:
-            other = weights[name][:5] if how == "shapes" else weights[name] * torch.nan
-            save_file(weights | {name: other.clone()}, path, {"format": "pt"})
-        with pytest.raises(CheckpointError) as caught:
-            networks.load_network(tmp_path)
-        said = str(caught.value)
-        assert f"{tmp_path} is damaged" in said and "again" in said and "pickle" not in said
-
-    def test_encoder_without_its_head(self, tmp_path: Path) -> None:
-        BertModel(tiny().config).float().save_pretrained(tmp_path)
-        with pytest.raises(CheckpointError, match="lacks .* of the weights of BertForMaskedLM"):
-            networks.load_network(tmp_path)
-
-    def test_another_kind_of_model(self, tmp_path: Path) -> None:
-        from transformers import GPT2Config, GPT2LMHeadModel
-
-        config = GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=1, n_positions=8)
-        GPT2LMHeadModel(config).save_pretrained(tmp_path)
-        with pytest.raises(ValueError, match="a 'gpt2' model, which has no masked-LM head"):
-            networks.load_network(tmp_path)
-
-    def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        with pytest.raises(CheckpointError, match="Are there a network.*small BERT"):
-            networks.load_network(BERT_BASE)
-
-    def test_a_hub_name_needs_a_revision(self) -> None:
-        with pytest.raises(ValueError, match="no folder someone/some-bert here.*--revision"):
-            networks.load_network("someone/some-bert")
 
     def test_a_config_without_positions_counts(self) -> None:
         config = BertConfig(

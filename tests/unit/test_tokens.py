@@ -58,3 +58,18 @@ def test_trained_vocabulary_covers_its_text() -> None:
     assert 100 < len(found) <= 120
     assert found.convert_tokens_to_ids("[MASK]") == MASK
     assert all(found.unk_token_id not in row for row in found(sentences)["input_ids"])
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("sentence", ["", "  \n"])
+def test_empty_text(sentence: str) -> None:
+    with pytest.raises(ValueError, match="sentence 1 is empty"):
+        tokens.encode(tokenizer(), ["a", sentence])
+    with pytest.raises(ValueError, match="at least one text"):
+        tokens.encode(tokenizer(), [])
+
+
+@pytest.mark.bad_input
+def test_halves_of_other_number() -> None:
+    with pytest.raises(ValueError, match="2 first sentences came with 1 second"):
+        tokens.encode(tokenizer(), ["a", "a"], ["a"])
