@@ -213,8 +213,10 @@ def tractable(
             ],
         }
         if isinstance(truth, DiscreteOracle):
-            found = [truth.log_values(row, masked[p]) for p, row in paired]
-            answers["log_values"] = [v for row in found for some in row if some for v in some]
+            of_rows = [truth.log_values(row, masked[p]) for p, row in paired]
+            answers["log_values"] = [
+                value for row in of_rows for values in row if values for value in values
+            ]
         if few:
             answers["areas"] = [_mean(marginal)] * 2
         return answers
