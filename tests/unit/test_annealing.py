@@ -102,9 +102,9 @@ def test_a_move_leaves_the_prior_as_it_is() -> None:
         return -0.5 * at.square().sum(dim=-1)
 
     step = torch.full((1, 1, 1), 0.6, **F64)
-    chains = annealing._with_slope(log_likelihood, start)
+    chains = annealing._chains_at(log_likelihood, start)
     (end, value, slope), accepted = annealing._hamiltonian_move(
-        chains, log_likelihood, 0.0, step, 3, generator(9)
+        chains, log_likelihood, 0.0, step, num_leapfrogs=3, generator=generator(9)
     )
     assert torch.equal(value, log_likelihood(end)) and torch.equal(slope, -end)  # of where they are
     assert torch.equal((end != start).any(dim=-1), accepted)
@@ -177,9 +177,9 @@ def test_steps_grow_where_moves_are_taken_and_shrink_where_not(
     """Short ones on a constant likelihood nearly all are; into what is no number, none is."""
     steps, move = [], annealing._hamiltonian_move
 
-    def watched(chains, log_likelihood, beta, step, *rest):
+    def watched(chains, log_likelihood, beta, step, **settings):
         steps.append(step.flatten()[0].item())
-        return move(chains, lambda z: log_likelihood(z) + likelihood, beta, step, *rest)
+        return move(chains, lambda z: log_likelihood(z) + likelihood, beta, step, **settings)
 
     monkeypatch.setattr(annealing, "_hamiltonian_move", watched)
     estimators.ais(BernoulliPCA(torch.zeros(3, 1)), torch.ones(1, 3), 50, 4, generator=generator())

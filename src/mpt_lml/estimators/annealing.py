@@ -3,12 +3,25 @@
 import itertools
 import math
 from collections.abc import Callable
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import objectives
+from mpt_lml.checks import (
+    Count,
+    Data,
+    Index,
+    Positive,
+    Within,
+    check,
+    checked,
+    require_enumerable,
+    require_memory,
+    require_second_moment,
+)
 from mpt_lml.estimators.latent import (
     from_prior,
     log_mean_weight,
@@ -18,142 +31,239 @@ from mpt_lml.estimators.latent import (
 from mpt_lml.models.vae import LatentVariableModel
 from mpt_lml.numerics import differentiable, without_inference
 from mpt_lml.results import Estimate
-from mpt_lml.spec import require, require_memory, require_second_moment
 
-_Chains = tuple[Tensor, Tensor, Tensor]  # where they are, the log-likelihood there and its slope
+_LogLikelihood = Callable[[Tensor], Tensor]
+
+# Hamiltonian Monte Carlo accepts about 65 % of its moves where its step size is best (Neal 2011).
+_BEST_ACCEPTANCE = 0.65
 
 
+class _Chains(NamedTuple):
+    """Where chains are, and what their next move needs to know of the likelihood there."""
+
+    position: Float[Tensor, "*B K"]
+    log_likelihood: Float[Tensor, "*B"]
+    gradient: Float[Tensor, "*B K"]
+
+
+@checked
 @differentiable()
 def ais(
     model: LatentVariableModel,
-    x: Float[Tensor, "N D"],
-    num_chains: int,
-    num_temperatures: int,
+    x: Data,
+    num_chains: Annotated[int, Within(2)],
+    num_temperatures: Annotated[int, Within(2)],
     *,
     generator: torch.Generator,
 ) -> Estimate:
-    """Annealed importance sampling from the prior to p(z | x), mean over the data, nats (Neal 2001).
+    """Annealed importance sampling from the prior to p(z | x), mean over the data (Neal 2001).
 
-    Densities p(z) p(x | z)^β with β from 0 to 1 along a sigmoid, one Hamiltonian move of
-    five leapfrogs at each (Wu et al. 2017), its step size by the acceptance of a datum's
-    chains. The value is a lower bound in expectation; the standard error is over chains. Raises
-    ``ValueError`` for a decoder that answers NaN.
+    Densities p(z) p(x | z)^β with β from 0 to 1 along a sigmoid, one Hamiltonian move of five
+    leapfrog steps at each (Wu et al. 2017), its step size by the acceptance of a datum's chains.
+
+    Args:
+        model: one with a latent z.
+        x: data, (N, D).
+        num_chains: independent chains a datum, at least 2.
+        num_temperatures: values of β, at least 2.
+        generator: of starts and moves.
+
+    Returns:
+        Nats, in expectation a lower bound of log p(x); the standard error is over chains.
+
+    Raises:
+        ValueError: for a decoder that answers NaN, and for more chains or temperatures than can be
+            held or visited.
 
     >>> model, g = BernoulliPCA(torch.zeros(3, 2)), torch.Generator().manual_seed(0)
     >>> ais(model, torch.ones(1, 3), 4, 5, generator=g)
     -2.0794 ± 0.0000 nats
     """
-    require(locals(), "model LatentVariableModel, x data, generator")
-    require(locals(), "num_chains 2.., num_temperatures 2..")
-    states = 8 * num_chains * len(x) * model.latent_dim
-    require_memory(f"{num_chains} chains a datum", states, "fewer num_chains")
-
+    bytes_of_chains = 8 * num_chains * len(x) * model.latent_dim
+    require_memory(f"{num_chains} chains a datum", bytes_of_chains, "fewer num_chains")
+    require_enumerable("the temperatures", num_temperatures, "fewer num_temperatures")
     x = without_inference(x)
 
     def log_likelihood(z: Tensor) -> Tensor:
         return model.log_joint(x, z) - model.log_prior(z)
 
     z = from_prior(model, x, None).sample(num_chains, generator=generator)
-    state, step = _with_slope(log_likelihood, z), torch.full_like(z[:1, :, :1], 0.2)
-    require_decoded("log p(x | z) at draws from the prior", state[1])
-    log_weight = torch.zeros_like(state[1])
-    raw = torch.linspace(-4, 4, num_temperatures, dtype=torch.float64).sigmoid()
-    betas = ((raw - raw[0]) / (raw[-1] - raw[0])).tolist()
-    for before, beta in itertools.pairwise(betas):
-        log_weight = log_weight + (beta - before) * state[1]
-        state, took = _hamiltonian_move(state, log_likelihood, beta, step, 5, generator)
-        rate = took.to(x).mean(dim=0)[None, :, None]
-        step = (step * torch.where(rate > 0.65, 1.05, 0.95)).clamp(1e-4, 1.0)
+    chains = _chains_at(log_likelihood, z)
+    require_decoded("log p(x | z) at draws from the prior", chains.log_likelihood)
+    step_size = torch.full_like(z[:1, :, :1], 0.2)
+    log_weight = torch.zeros_like(chains.log_likelihood)
+    for beta, next_beta in itertools.pairwise(_sigmoid_temperatures(num_temperatures)):
+        log_weight = log_weight + (next_beta - beta) * chains.log_likelihood
+        chains, is_accepted = _hamiltonian_move(
+            chains, log_likelihood, next_beta, step_size, num_leapfrogs=5, generator=generator
+        )
+        acceptance = is_accepted.to(x).mean(dim=0)[None, :, None]
+        change = torch.where(acceptance > _BEST_ACCEPTANCE, 1.05, 0.95)
+        step_size = (step_size * change).clamp(1e-4, 1.0)
     return mean_over_data(log_weight)
 
 
+def _sigmoid_temperatures(count: int) -> list[float]:
+    """β from 0 to 1, dense at both ends, where the densities change fastest."""
+    sigmoid = torch.linspace(-4, 4, count, dtype=torch.float64).sigmoid()
+    return ((sigmoid - sigmoid[0]) / (sigmoid[-1] - sigmoid[0])).tolist()
+
+
+@checked
 @differentiable()
 def annealed_evidence(
     second_moment: Float[Tensor, "B D D"],
-    num_data: int,
-    latent_dim: int,
-    noise_variance: float,
+    num_data: Count,
+    latent_dim: Index,
+    noise_variance: Positive,
     *,
-    num_chains: int,
-    num_steps: int,
+    num_chains: Annotated[int, Within(2)],
+    num_steps: Count,
     generator: torch.Generator,
-    backward_from: Float[Tensor, "B D K"] | None = None,
+    backward_from: Float[Tensor, "B D k"] | None = None,
 ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-    """log p(X | K) = log ∫ Π_n p(x_n | W) p(W) dW of PPCA for B data sets, and its error, nats.
+    """log p(X | K) = log ∫ Π_n p(x_n | W) p(W) dW of PPCA for B data sets, by annealing.
 
-    The entries of W are independent N(0, 1), the mean is 0 and σ² known; the data enter through XᵀX/N,
-    their ``second_moment``. Chains start at draws from the prior and pass through prior × likelihood^β
-    with ``num_steps`` rising β, one Hamiltonian move each; the mean of their weights is an unbiased
-    estimate of p(X | K), and its logarithm low by about half the squared error (Neal 2001).
+    The entries of W are independent N(0, 1), the mean is 0 and σ² known. Chains start at draws from
+    the prior and pass through prior × likelihood^β with rising β; the mean of their weights is an
+    unbiased estimate of p(X | K), and its logarithm low by about half the squared error (Neal 2001).
 
-    Loadings that generated the data are one exact draw from the posterior: chains that run
-    ``backward_from`` there are high on average, and both directions enclose log p(X | K) (Grosse,
-    Ghahramani & Adams 2015). Their error leaves out that the chains of a data set share their start.
+    Args:
+        second_moment: XᵀX/N of every data set, through which alone the data enter, (B, D, D).
+        num_data: N, the same for all.
+        latent_dim: K.
+        noise_variance: σ².
+        num_chains: independent chains a data set, at least 2.
+        num_steps: values of β after the first, with one Hamiltonian move each but the last.
+        generator: of starts and moves.
+        backward_from: loadings (B, D, K) that generated the data, which are one exact draw from the
+            posterior. Chains that run backward from there are high on average, and both directions
+            enclose log p(X | K) (Grosse, Ghahramani & Adams 2015).
+
+    Returns:
+        log p(X | K) and its standard error over chains, nats, (B,) each. Backward, the error leaves
+        out that the chains of a data set share their start.
+
+    Raises:
+        ValueError: for a moment that no data have, and for more chains or steps than can be held or
+            visited.
 
     >>> g, settings = torch.Generator().manual_seed(0), {"num_chains": 2, "num_steps": 1}
     >>> annealed_evidence(torch.eye(2)[None], 1, 0, 1.0, generator=g, **settings)  # exact
     (tensor([-2.8379]), tensor([0.]))
     """
-    require(locals(), "num_data 1.., latent_dim 0.., noise_variance (0,inf), generator")
-    require(locals(), "num_chains 2.., num_steps 1..")
-    require(locals(), "second_moment B D D, backward_from? B D k", k=latent_dim)
+    check(("backward_from", backward_from, Float[Tensor, "B D k"] | None), k=latent_dim)
     require_second_moment("second_moment", second_moment)
+    loadings_shape = (second_moment.shape[-1], latent_dim)
+    bytes_of_chains = 8 * num_chains * len(second_moment) * math.prod(loadings_shape)
+    what = f"{num_chains} chains of K = {latent_dim} a data set"
+    require_memory(what, bytes_of_chains, "fewer num_chains")
+    require_enumerable("the steps of annealing", num_steps, "fewer num_steps")
     second_moment = without_inference(second_moment)
-    noise, shape = second_moment.new_tensor(noise_variance), (second_moment.shape[-1], latent_dim)
+    variance = second_moment.new_tensor(noise_variance)
 
-    def log_likelihood(at: Tensor) -> Tensor:
-        loadings = at.unflatten(-1, shape)
-        return num_data * objectives.log_marginal(loadings, noise, second_moment[:, None])
+    def log_likelihood(flat_loadings: Tensor) -> Tensor:
+        loadings = flat_loadings.unflatten(-1, loadings_shape)
+        return num_data * objectives.log_marginal(loadings, variance, second_moment[:, None])
 
-    upward = backward_from is None
+    betas = _geometric_temperatures(num_steps, num_data)
     if backward_from is None:
-        size = (len(second_moment), num_chains, *shape)
+        size = (len(second_moment), num_chains, *loadings_shape)
         start = torch.randn(size, generator=generator, dtype=second_moment.dtype)
     else:
         start = backward_from[:, None].expand(-1, num_chains, -1, -1)
-    chains = _with_slope(log_likelihood, start.flatten(2))
-    weight = torch.zeros_like(chains[1])
-    bend = 0.3 * num_data  # even steps while β N is small, where the prior rules, then equal ratios
-    betas = [math.expm1(s / num_steps * math.log1p(bend)) / bend for s in range(num_steps + 1)]
-    steps = list(itertools.pairwise(betas if upward else betas[::-1]))
-    for number, (beta, after) in enumerate(steps):
-        weight = weight + (after - beta) * chains[1]
-        if latent_dim and number < num_steps - 1:
-            # The stiffest direction has a precision of about 1 + β N / σ². Random lengths: with a
-            # fixed one, a direction that it takes half a period round would hardly mix.
-            uniform = torch.rand((*weight.shape, 1), generator=generator, dtype=weight.dtype)
-            step = (0.2 + 0.7 * uniform) / math.sqrt(1.0 + after * num_data / noise_variance)
-            chains, _ = _hamiltonian_move(chains, log_likelihood, after, step, 3, generator)
-    value, error = log_mean_weight(weight.T)
-    return (value if upward else -value), error
+        betas = betas[::-1]
+    log_weight = _annealed_weights(
+        log_likelihood,
+        start.flatten(2),
+        betas,
+        num_data=num_data,
+        noise_variance=noise_variance,
+        generator=generator,
+    )
+    value, error = log_mean_weight(log_weight.T)
+    # Backward chains estimate 1/p(X | K).
+    return (value if backward_from is None else -value), error
 
 
-def _with_slope(log_likelihood: Callable[[Tensor], Tensor], at: Tensor) -> _Chains:
+def _geometric_temperatures(num_steps: int, num_data: int) -> list[float]:
+    """β from 0 to 1 in even steps while β N is small, where the prior rules, then in equal ratios."""
+    bend = 0.3 * num_data
+    log_last = math.log1p(bend)
+    return [math.expm1(step / num_steps * log_last) / bend for step in range(num_steps + 1)]
+
+
+def _annealed_weights(
+    log_likelihood: _LogLikelihood,
+    start: Float[Tensor, "B C K"],
+    betas: list[float],
+    *,
+    num_data: int,
+    noise_variance: float,
+    generator: torch.Generator,
+) -> Float[Tensor, "B C"]:
+    """Log-weights of chains from ``start`` through N(0, I) × likelihood^β, one move at each β inside.
+
+    The stiffest direction has a precision of about 1 + β N / σ². Lengths of steps are random: with a
+    fixed one, a direction that it takes half a period round would hardly mix.
+    """
+    chains = _chains_at(log_likelihood, start)
+    log_weight = torch.zeros_like(chains.log_likelihood)
+    num_steps = len(betas) - 1
+    for number, (beta, next_beta) in enumerate(itertools.pairwise(betas)):
+        log_weight = log_weight + (next_beta - beta) * chains.log_likelihood
+        is_last = number == num_steps - 1  # what comes after the last weight is not read
+        has_position = start.shape[-1] > 0  # K = 0 latent dimensions have none
+        if is_last or not has_position:
+            continue
+        uniform = torch.rand((*log_weight.shape, 1), generator=generator, dtype=log_weight.dtype)
+        precision = 1.0 + next_beta * num_data / noise_variance
+        step_size = (0.2 + 0.7 * uniform) / math.sqrt(precision)
+        chains, _ = _hamiltonian_move(
+            chains, log_likelihood, next_beta, step_size, num_leapfrogs=3, generator=generator
+        )
+    return log_weight
+
+
+def _chains_at(log_likelihood: _LogLikelihood, position: Tensor) -> _Chains:
     with torch.enable_grad():
-        at = at.detach().requires_grad_()
-        value = log_likelihood(at)
-        total = value.sum() + 0.0 * at.sum()  # it may not depend on where they are
-        return at.detach(), value.detach(), torch.autograd.grad(total, at)[0]
+        position = position.detach().requires_grad_()
+        value = log_likelihood(position)
+        total = value.sum() + 0.0 * position.sum()  # the likelihood may not depend on the position
+        (gradient,) = torch.autograd.grad(total, position)
+    return _Chains(position.detach(), value.detach(), gradient)
 
 
 def _hamiltonian_move(
     chains: _Chains,
-    log_likelihood: Callable[[Tensor], Tensor],
+    log_likelihood: _LogLikelihood,
     beta: float,
-    step: Float[Tensor, "*#B 1"],
-    num_leaps: int,
+    step_size: Float[Tensor, "*#B 1"],
+    num_leapfrogs: int,
     generator: torch.Generator,
 ) -> tuple[_Chains, Bool[Tensor, "*B"]]:
-    """One Metropolis-corrected trajectory that leaves N(0, I) × likelihood^β in place; who took it."""
-    at, value, slope = chains
-    momentum = torch.randn(at.shape, generator=generator, dtype=at.dtype)
-    start = beta * value - 0.5 * (at.square() + momentum.square()).sum(dim=-1)
-    for _ in range(num_leaps):
-        momentum = momentum + 0.5 * step * (beta * slope - at)
-        at, value, slope = _with_slope(log_likelihood, at + step * momentum)
-        momentum = momentum + 0.5 * step * (beta * slope - at)
-    change = beta * value - 0.5 * (at.square() + momentum.square()).sum(dim=-1) - start
-    accepted = torch.rand(change.shape, generator=generator, dtype=change.dtype).log() < change
-    moved = accepted[..., None]
-    at, slope = torch.where(moved, at, chains[0]), torch.where(moved, slope, chains[2])
-    return (at, torch.where(accepted, value, chains[1]), slope), accepted
+    """A Metropolis-corrected trajectory that leaves N(0, I) × likelihood^β in place; who took it."""
+    shape = chains.position.shape
+    dtype = chains.position.dtype
+    momentum = torch.randn(shape, generator=generator, dtype=dtype)
+    start = _negative_energy(chains, momentum, beta)
+    proposed = chains
+    for _ in range(num_leapfrogs):
+        momentum = momentum + 0.5 * step_size * (beta * proposed.gradient - proposed.position)
+        proposed = _chains_at(log_likelihood, proposed.position + step_size * momentum)
+        momentum = momentum + 0.5 * step_size * (beta * proposed.gradient - proposed.position)
+    change = _negative_energy(proposed, momentum, beta) - start
+    uniform = torch.rand(change.shape, generator=generator, dtype=change.dtype)
+    is_accepted = uniform.log() < change
+    is_moved = is_accepted[..., None]
+    after = _Chains(
+        torch.where(is_moved, proposed.position, chains.position),
+        torch.where(is_accepted, proposed.log_likelihood, chains.log_likelihood),
+        torch.where(is_moved, proposed.gradient, chains.gradient),
+    )
+    return after, is_accepted
+
+
+def _negative_energy(chains: _Chains, momentum: Tensor, beta: float) -> Tensor:
+    squares = chains.position.square() + momentum.square()
+    return beta * chains.log_likelihood - 0.5 * squares.sum(dim=-1)

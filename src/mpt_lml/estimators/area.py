@@ -1,38 +1,58 @@
 """log p(x) from conditionals: exact, areas of curves, along orders, and how far masks spread them.
 
-Those with masks are unbiased for every P; errors are over masks, the data held fixed; mean, nats.
+Those with masks are unbiased for every number of masks; errors are over masks, the data held fixed.
 """
 
 import itertools
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import curves, masks, scores
+from mpt_lml.checks import Count, Data, checked, require_log_enumerable, require_memory
 from mpt_lml.curves import Targets
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import Estimate
-from mpt_lml.spec import require, require_log_enumerable
+
+_INSTEAD = "the standard error of estimators.area"  # of visiting every outcome
 
 
-def exact(model: TractableModel, x: Tensor) -> Estimate:
+@checked
+def exact(model: TractableModel, x: Data) -> Estimate:
     """log p(x) as the model knows it.
+
+    Args:
+        model: one whose marginals have a closed form.
+        x: data, (N, D).
+
+    Returns:
+        The mean over the data, nats, with the error 0.
 
     >>> exact(PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2))
     -1.8379 nats (exact)
     """
-    require(locals(), "model TractableModel")
     return Estimate(model.log_marginal(x).mean().item())
 
 
+@checked
 def area(
-    model: ConditionalModel, x: Tensor, num_masks: int, *, generator: torch.Generator
+    model: ConditionalModel, x: Data, num_masks: Count, *, generator: torch.Generator
 ) -> Estimate:
-    """Area of the sampled curve with ``num_masks`` masks a size (paper, Proposition 1).
+    """Area of the sampled curve (paper, Proposition 1): the paper's estimator of log p(x).
 
-    The paper's estimator; see :func:`mpt_lml.curves.sampled_curve` for others.
+    :func:`mpt_lml.curves.sampled_curve` has others.
+
+    Args:
+        model: any conditionals.
+        x: data, (N, D).
+        num_masks: masks of every size 1..D, drawn independently.
+        generator: of the masks.
+
+    Returns:
+        The mean over the data, nats, with its standard error over masks.
 
     >>> model, x = PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2)
     >>> area(model, x, 3, generator=torch.Generator().manual_seed(0))
@@ -41,54 +61,105 @@ def area(
     return curves.sampled_curve(model, x, num_masks, generator=generator).area()
 
 
+@checked
 def ordered_chain(
-    model: ConditionalModel, x: Tensor, num_orders: int, *, generator: torch.Generator
+    model: ConditionalModel, x: Data, num_orders: Count, *, generator: torch.Generator
 ) -> Estimate:
-    """Chain rule log p(x) = Σ_t log p(x_σ(t) | later ones), averaged over random orders σ, nats (Eq. 2).
+    """Chain rule log p(x) = Σ_t log p(x_σ(t) | later ones), averaged over random orders σ (Eq. 2).
 
-    For conditionals of one joint distribution every order gives the same number, so the error is
-    rounding. For conditionals that are not, it is the spread over orders, in nats.
+    Args:
+        model: any conditionals.
+        x: data, (N, D).
+        num_orders: uniformly random orders, shared by the data.
+        generator: of the orders.
+
+    Returns:
+        The mean over data and orders, nats. For conditionals of one joint distribution every order
+        gives the same number, so the standard error is rounding; for others it is the spread over
+        orders.
+
+    Raises:
+        ValueError: for more orders than memory holds.
 
     >>> model, x = PPCA(torch.ones(2, 1), 1.0), torch.zeros(1, 2)
     >>> ordered_chain(model, x, 3, generator=torch.Generator().manual_seed(0)) - exact(model, x)
     0.0
     """
-    require(locals(), "num_orders 1..")
-    one: Any = {"scheme": "nested", "targets": "one"}
-    return curves.sampled_curve(model, x, num_orders, generator=generator, **one).area()
+    bytes_of_values = (
+        8 * num_orders * model.num_features**2
+    )  # one for every order, size, coordinate
+    require_memory(f"{num_orders} orders", bytes_of_values, "fewer num_orders")
+    curve = curves.sampled_curve(
+        model, x, num_orders, generator=generator, scheme="nested", targets="one"
+    )
+    return curve.area()
 
 
+@checked
 def exact_variance(
     model: ConditionalModel,
-    x: Tensor,
+    x: Data,
     scheme: Literal["independent", "nested", "random_size"] = "independent",
     targets: Targets = "all",
 ) -> float:
-    """Variance over masks of one replicate of an estimator, nats², by visiting every outcome.
+    """Variance over masks of one replicate of an estimator of log p(x), by visiting every outcome.
 
-    With P replicates the variance is this over P. Raises ``ValueError`` for an unknown scheme and
-    where there are too many subsets, or for ``nested`` orders, to visit. NaN where a conditional has
-    probability 0: its logarithm has no variance.
+    With P replicates the variance is this over P.
+
+    Args:
+        model: any conditionals.
+        x: data, (N, D), over which estimates are averaged.
+        scheme: ``independent`` masks of every size (the paper's way); ``nested``, the masks of one
+            random order; ``random_size``, D times the score of one mask of a uniformly random size.
+        targets: ``all`` masked coordinates are scored, or a random ``one`` of them.
+
+    Returns:
+        Nats²; NaN where a conditional has probability 0: its logarithm has no variance.
+
+    Raises:
+        ValueError: where there are too many subsets, or for ``nested`` too many orders, to visit.
 
     >>> exact_variance(PPCA(torch.zeros(2, 0), 1.0), torch.zeros(1, 2))
     0.0
     """
-    require(locals(), "model ConditionalModel, x data, targets all|one")
-    require(locals(), "scheme independent|nested|random_size")
-    num_features, instead = model.num_features, "the standard error of estimators.area"
-    subset = masks.subsets(num_features, instead=instead)[1:]
-    values = model.mean_log_conditional(x, subset.to(x.device)).cpu()
-    mean = scores.mask_score(values, subset)
+    num_features = model.num_features
+    subset = masks.subsets(num_features, instead=_INSTEAD)[1:]
     if scheme == "nested":
         what = f"the orders of D = {num_features} coordinates"
-        require_log_enumerable(what, math.lgamma(num_features + 1), instead)
-        orders = torch.tensor(list(itertools.permutations(range(num_features))))
-        row = (1 << orders).cumsum(dim=1) - 1  # row of ``subset`` that masks order[:M]
-        along = mean[row] if targets == "all" else values[row, orders]
-        return along.sum(dim=1).var(correction=0).item()
-    square = mean.square() if targets == "all" else scores.mask_score(values.square(), subset)
-    sizes = subset.sum(dim=1)
-    first, second = (scores.mean_by_size(v, sizes, num_features)[1:] for v in (mean, square))
+        require_log_enumerable(what, math.lgamma(num_features + 1), _INSTEAD)
+    values = model.mean_log_conditional(x, subset.to(x.device)).cpu()
+    if scheme == "nested":
+        return _variance_over_orders(values, subset, targets)
+    mean, square = _moments_by_size(values, subset, targets)
     if scheme == "independent":
-        return (second - first.square()).sum().item()
-    return (num_features**2 * (second.mean() - first.mean().square())).item()
+        return (square - mean.square()).sum().item()
+    return (num_features**2 * (square.mean() - mean.mean().square())).item()
+
+
+def _variance_over_orders(
+    values: Float[Tensor, "P D"], subset: Bool[Tensor, "P D"], targets: Targets
+) -> float:
+    """Over all D! orders, each of whose beginnings is a mask; ``subset`` are all but the empty one."""
+    orders = torch.tensor(list(itertools.permutations(range(subset.shape[1]))))
+    row = (1 << orders).cumsum(dim=1) - 1  # row of ``subset`` that masks order[:M]
+    if targets == "all":
+        terms = scores.mask_score(values, subset)[row]
+    else:
+        terms = values[row, orders]
+    return terms.sum(dim=1).var(correction=0).item()
+
+
+def _moments_by_size(
+    values: Float[Tensor, "P D"], subset: Bool[Tensor, "P D"], targets: Targets
+) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
+    """First and second moment of what one random mask of each size 1..D gives."""
+    num_features = subset.shape[1]
+    mean = scores.mask_score(values, subset)
+    if targets == "all":
+        square = mean.square()
+    else:
+        square = scores.mask_score(values.square(), subset)
+    sizes = subset.sum(dim=1)
+    first = scores.mean_by_size(mean, sizes, num_features)[1:]
+    second = scores.mean_by_size(square, sizes, num_features)[1:]
+    return first, second

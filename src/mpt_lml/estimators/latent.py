@@ -4,110 +4,139 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import grids
+from mpt_lml.checks import (
+    Count,
+    Data,
+    Interval,
+    Within,
+    check,
+    checked,
+    require_entries,
+    require_finite,
+    require_memory,
+)
 from mpt_lml.models.vae import VAE, LatentVariableModel
 from mpt_lml.numerics import LOG_2PI, chunks, differentiable, without_inference
 from mpt_lml.results import Estimate
-from mpt_lml.spec import require, require_entries, require_finite
 from mpt_lml.verdicts import mean_and_error
 
+Observed = Bool[Tensor, "... D"] | None
+"""Which coordinates of each datum are observed: (N, D), or one row for all; None: every one."""
 
+
+@checked(finite=False)
 @dataclass(frozen=True, eq=False)
 class GaussianProposal:
-    """N(mean, factor factorᵀ) of z for every datum, (N, K) and (N, K, K): where to look for p(z | x).
+    """N(mean, factor factorᵀ) of z for every datum: where to look for p(z | x).
 
-    ``prior_share`` of the draws come from the prior instead (a defensive mixture, Hesterberg 1995):
-    with a share a > 0 no weight exceeds p(x | z)/a, and their variance is finite.
+    Args:
+        mean: (N, K).
+        factor: a square root of the covariance, (N, K, K).
+        prior_share: the share of draws that come from the prior instead (a defensive mixture,
+            Hesterberg 1995). With a share a > 0 no weight exceeds p(x | z)/a, and the variance of the
+            weights is finite.
     """
 
     mean: Float[Tensor, "N K"]
     factor: Float[Tensor, "N K K"]
-    prior_share: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(vars(self), "mean N K, factor N K K, prior_share [0,1)", finite=False)
+    prior_share: Annotated[float, Interval("[0,1)")] = 0.0
 
     def require_finite(self) -> None:
         """Raise ``ValueError`` for a mean or a factor that is not finite."""
         require_finite("the proposal's mean", self.mean.detach())
         require_finite("the proposal's factor", self.factor.detach())
 
-    def sample(self, num_samples: int, *, generator: torch.Generator) -> Float[Tensor, "S N K"]:
-        require(locals(), "num_samples 1.., generator")
+    @checked
+    def sample(self, num_samples: Count, *, generator: torch.Generator) -> Float[Tensor, "S N K"]:
+        """``num_samples`` draws of z for every datum, (S, N, K)."""
+        bytes_of_draws = 8 * num_samples * self.mean.numel()
+        require_memory(f"{num_samples} draws of z a datum", bytes_of_draws, "fewer num_samples")
         shape = (num_samples, *self.mean.shape)
         noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
         z = self.mean + (self.factor @ noise[..., None])[..., 0]
         if not self.prior_share:
             return z
-        choice = torch.rand(shape[:2], generator=generator, dtype=self.mean.dtype)
-        return torch.where((choice < self.prior_share)[..., None], noise, z)
+        uniform = torch.rand(shape[:2], generator=generator, dtype=self.mean.dtype)
+        is_from_prior = uniform < self.prior_share
+        return torch.where(is_from_prior[..., None], noise, z)
 
-    def log_density(self, z: Float[Tensor, "S N K"]) -> Float[Tensor, "S N"]:
-        require(vars(self) | {"z": z}, "mean N K, z ... N K", finite=False)
+    def log_density(self, z: Float[Tensor, "... N K"]) -> Float[Tensor, "... N"]:
+        """Log-density of the mixture at ``z`` (..., N, K), nats, (..., N)."""
+        check(
+            ("mean", self.mean, Float[Tensor, "N K"]),
+            ("z", z, Float[Tensor, "... N K"]),
+            finite=False,
+        )
         white = torch.linalg.solve(self.factor, (z - self.mean)[..., None])[..., 0]
         log_volume = torch.linalg.slogdet(self.factor).logabsdet
         constant = 0.5 * z.shape[-1] * LOG_2PI
-        own = -0.5 * white.square().sum(dim=-1) - constant - log_volume
+        log_normal = -0.5 * white.square().sum(dim=-1) - constant - log_volume
         if not self.prior_share:
-            return own
-        prior = -0.5 * z.square().sum(dim=-1) - constant
-        share = math.log1p(-self.prior_share), math.log(self.prior_share)
-        return torch.logaddexp(own + share[0], prior + share[1])
-
-
-def require_decoded(what: str, value: Tensor) -> None:
-    """Refuse NaN in ``what`` a model says at finite z: its decoder's, as data are checked before."""
-    lost = int(value.isnan().sum())
-    if lost:
-        raise ValueError(
-            f"{what} is NaN in {lost} of {value.numel()} places: the model's decoder overflows, or its "
-            "weights are NaN. Look at what it returns."
+            return log_normal
+        log_prior = -0.5 * z.square().sum(dim=-1) - constant
+        return torch.logaddexp(
+            log_normal + math.log1p(-self.prior_share), log_prior + math.log(self.prior_share)
         )
 
 
-def require_encoded(mean: Tensor, variance: Tensor) -> None:
-    """Refuse what is no normal distribution of z: an encoder's mean and variance."""
-    remedy = "Look at its weights, or use estimators.at_mode, which needs no encoder."
-    mean, variance = mean.detach(), variance.detach()
-    require_entries("the encoder's mean", mean, ~mean.isfinite(), "finite", remedy)
-    bad = (variance == 0) | ~variance.isfinite()
-    legal = "finite and > 0 (the encoder returns its logarithm)"
-    require_entries("the encoder's variance", variance, bad, legal, remedy)
+ProposalRule = Callable[[LatentVariableModel, Tensor, Observed], GaussianProposal]
+"""(model, x (N, D), observed) -> the proposal for p(z | x_R)."""
 
 
-_Data = Float[Tensor, "N D"]
-_Observed = Bool[Tensor, "#N D"] | None
-ProposalRule = Callable[[LatentVariableModel, _Data, _Observed], GaussianProposal]
-_SPEC = "model LatentVariableModel, x data, x ... D, bool observed? ... D"
+# -- three rules for a proposal ---------------------------------------------------------------------
 
 
-def from_prior(model: LatentVariableModel, x: _Data, observed: _Observed) -> GaussianProposal:
-    """The prior N(0, I): knows nothing of x (N, D), and its weights have the largest variance.
+@checked
+def from_prior(model: LatentVariableModel, x: Data, observed: Observed) -> GaussianProposal:
+    """The prior N(0, I): knows nothing of x, and its weights have the largest variance.
+
+    Args:
+        model: one with a latent z.
+        x: data, (N, D).
+        observed: not read; all rules take the same arguments.
+
+    Returns:
+        The same proposal for every datum.
 
     >>> from_prior(BernoulliPCA(torch.ones(3, 2)), torch.ones(1, 3), None).mean
     tensor([[0., 0.]])
     """
-    require(locals(), _SPEC)
+    _require_observed(x, observed)
     identity = torch.eye(model.latent_dim, dtype=x.dtype, device=x.device)
     return GaussianProposal(x.new_zeros(len(x), model.latent_dim), identity.expand(len(x), -1, -1))
 
 
-def from_encoder(model: LatentVariableModel, x: _Data, observed: _Observed) -> GaussianProposal:
+@checked
+def from_encoder(model: LatentVariableModel, x: Data, observed: Observed) -> GaussianProposal:
     """q(z | x) of a ``VAE``; hidden coordinates are filled with the decoder's mean at z = 0.
 
     An encoder has never seen holes: what it says of a filled-in datum may be far from p(z | x_R) and
-    too narrow for weights of finite variance. Raises ``TypeError`` for a model without an encoder.
+    too narrow for weights of finite variance.
+
+    Args:
+        model: a ``VAE``.
+        x: data, (N, D).
+        observed: which coordinates are observed, (N, D) or one row for all; None: every one.
+
+    Returns:
+        The encoder's normal distribution of every datum.
+
+    Raises:
+        TypeError: for a model without an encoder.
+        ValueError: for an encoder that is not finite.
 
     >>> model = VAE(lambda x: (x, 0 * x), lambda z: z, num_features=2, latent_dim=2)
     >>> from_encoder(model, torch.ones(1, 2), None).mean
     tensor([[1., 1.]])
     """
-    require(locals(), _SPEC)
+    _require_observed(x, observed)
     if not isinstance(model, VAE):
         raise TypeError(f"{type(model).__name__} has no encoder; use at_mode or from_prior.")
     if observed is not None:
@@ -119,54 +148,131 @@ def from_encoder(model: LatentVariableModel, x: _Data, observed: _Observed) -> G
     return GaussianProposal(mean, torch.diag_embed(variance.sqrt()))
 
 
+# Posteriors have heavier tails than the normal at their mode (Laplace's approximation): a proposal
+# that is wider, and sees other modes through the prior, has weights of smaller variance.
+_WIDER = 1.2
+_PRIOR_SHARE = 0.1
+
+
+@checked
 @differentiable()
-def at_mode(model: LatentVariableModel, x: _Data, observed: _Observed) -> GaussianProposal:
+def at_mode(model: LatentVariableModel, x: Data, observed: Observed) -> GaussianProposal:
     """The normal at the mode of p(z | x_R) with its curvature, 1.2 times as wide.
 
-    Wider than the Laplace approximation, because posteriors have heavier tails, and with a tenth of
-    the draws from the prior, which see other modes. The search starts at z = 0 or, where that is more
+    A tenth of the draws come from the prior. The search starts at z = 0 or, where that is more
     probable, at the encoder's mean.
+
+    Args:
+        model: one with a latent z; it needs no encoder.
+        x: data, (N, D).
+        observed: which coordinates are observed, (N, D) or one row for all; None: every one.
+
+    Returns:
+        The proposal, which costs some Newton steps.
+
+    Raises:
+        ValueError: for a decoder that answers NaN.
+        RuntimeError: where no mode is found.
 
     >>> at_mode(BernoulliPCA(torch.zeros(3, 2)), torch.ones(1, 3), None).mean
     tensor([[0., 0.]])
     """
-    require(locals(), _SPEC)
+    _require_observed(x, observed)
     x = without_inference(x)
     observed = None if observed is None else without_inference(observed)
-    start = x.new_zeros(len(x), model.latent_dim)
-    with torch.no_grad():
-        log_joint_at_start = model.log_joint(x, start, observed)
-        require_decoded("log p(x, z) at z = 0", log_joint_at_start)
-        if isinstance(model, VAE):
-            mean = from_encoder(model, x, observed).mean
-            better = model.log_joint(x, mean, observed) > log_joint_at_start
-            start = torch.where(better[:, None], mean, start)
-    joint = partial(model.log_joint, x, observed=observed)
-    mode, precision = grids.find_modes(joint, start, tolerance=1e-4, accepted=0.1)
+    start = _start_of_search(model, x, observed)
+    log_joint = partial(model.log_joint, x, observed=observed)
+    mode, precision = grids.find_modes(log_joint, start, tolerance=1e-4, accepted=0.1)
     factor = torch.linalg.inv(torch.linalg.cholesky(precision)).mT
-    return GaussianProposal(mode, 1.2 * factor, prior_share=0.1)
+    return GaussianProposal(mode, _WIDER * factor, prior_share=_PRIOR_SHARE)
 
 
+@torch.no_grad()
+def _start_of_search(
+    model: LatentVariableModel, x: Tensor, observed: Observed
+) -> Float[Tensor, "N K"]:
+    """z = 0 or the encoder's mean, whichever is more probable."""
+    origin = x.new_zeros(len(x), model.latent_dim)
+    log_joint_at_origin = model.log_joint(x, origin, observed)
+    require_decoded("log p(x, z) at z = 0", log_joint_at_origin)
+    if not isinstance(model, VAE):
+        return origin
+    mean = from_encoder(model, x, observed).mean
+    is_better = model.log_joint(x, mean, observed) > log_joint_at_origin
+    return torch.where(is_better[:, None], mean, origin)
+
+
+def _require_observed(x: Tensor, observed: Observed) -> None:
+    """Check that ``observed`` says of every coordinate of ``x`` whether it is there."""
+    check(
+        ("x", x, Float[Tensor, "... D"]),
+        ("observed", observed, Bool[Tensor, "... D"] | None),
+        finite=False,
+    )
+
+
+def require_decoded(what: str, value: Tensor) -> None:
+    """Refuse NaN in ``what`` a model says at finite z: its decoder's, as data are checked before."""
+    num_lost = int(value.isnan().sum())
+    if num_lost:
+        raise ValueError(
+            f"{what} is NaN in {num_lost} of {value.numel()} places: the model's decoder overflows, or "
+            "its weights are NaN. Look at what it returns."
+        )
+
+
+def require_encoded(mean: Tensor, variance: Tensor) -> None:
+    """Refuse what is no normal distribution of z: an encoder's mean and variance."""
+    remedy = "Look at its weights, or use estimators.at_mode, which needs no encoder."
+    mean = mean.detach()
+    variance = variance.detach()
+    require_entries("the encoder's mean", mean, ~mean.isfinite(), "finite", remedy)
+    is_wrong = (variance == 0) | ~variance.isfinite()
+    legal = "finite and > 0 (the encoder returns its logarithm)"
+    require_entries("the encoder's variance", variance, is_wrong, legal, remedy)
+
+
+# -- weights and their mean -------------------------------------------------------------------------
+
+
+@checked
 def log_weights(
     model: LatentVariableModel,
-    x: Float[Tensor, "N D"],
+    x: Data,
     proposal: GaussianProposal,
-    num_samples: int,
+    num_samples: Count,
     *,
     generator: torch.Generator,
 ) -> Float[Tensor, "S N"]:
-    """log p(x, z_s) − log q(z_s) for z_s ~ q, nats, (S, N), in bounded memory.
+    """log p(x, z_s) − log q(z_s) for z_s ~ q, in bounded memory.
 
-    Raises ``ValueError`` for a ``proposal`` that is not finite and for a decoder that answers NaN.
+    Args:
+        model: one with a latent z.
+        x: data, (N, D).
+        proposal: q, a normal distribution of z for every datum.
+        num_samples: S, the draws of z a datum.
+        generator: of the draws.
+
+    Returns:
+        Nats, (S, N).
+
+    Raises:
+        ValueError: for a proposal that is not finite, and for a decoder that answers NaN.
 
     >>> model, x = BernoulliPCA(torch.zeros(3, 2)), torch.ones(1, 3)
     >>> log_weights(model, x, from_prior(model, x, None), 2, generator=torch.Generator()).exp()
     tensor([[0.1250],
             [0.1250]])
     """
-    require(locals(), "model LatentVariableModel, x data, num_samples 1.., generator")
-    require(locals(), "proposal GaussianProposal")
+    check(
+        ("x", x, Float[Tensor, "N D"]),
+        ("the proposal's mean", proposal.mean, Float[Tensor, "N K"]),
+        finite=False,
+        K=model.latent_dim,
+    )
     proposal.require_finite()
+    bytes_of_weights = 8 * num_samples * len(x)
+    require_memory(f"{num_samples} weights a datum", bytes_of_weights, "fewer num_samples")
     parts = []
     for rows in chunks(num_samples, x.element_size() * x.numel() * 6):
         z = proposal.sample(rows.stop - rows.start, generator=generator)
@@ -177,47 +283,60 @@ def log_weights(
 
 
 def log_mean_weight(log_weight: Float[Tensor, "S B"]) -> tuple[Tensor, Tensor]:
-    """Logarithm of the mean of S weights, and its standard error by the delta method."""
+    """Logarithm of the mean of S weights, nats, (B,), and its standard error by the delta method."""
     value = log_weight.logsumexp(dim=0) - math.log(len(log_weight))
-    return value, mean_and_error((log_weight - value).exp())[1]
+    _, error = mean_and_error((log_weight - value).exp())
+    return value, error
 
 
 def mean_over_data(log_weight: Float[Tensor, "S N"]) -> Estimate:
-    """Mean of log mean_s w_s; its error adds up those of the data, which are independent."""
+    """Mean of log mean_s w_s, nats; its error adds up those of the data, which are independent."""
     value, error = log_mean_weight(log_weight)
-    if (value == -math.inf).any():
-        row = int((value == -math.inf).long().argmax())
+    is_lost = value == -math.inf
+    if is_lost.any():
+        row = int(is_lost.long().argmax())
         raise ValueError(
             f"all weights of row {row} of x are 0 in {value.dtype}: log p(x, z) overflows at every draw. "
             "Use float64, data nearer to the model, or another proposal."
         )
-    total = error.square().sum().sqrt().item() / len(error)
-    return Estimate(value.mean().item(), total, len(log_weight))
+    error_of_mean = error.square().sum().sqrt().item() / len(error)
+    return Estimate(value.mean().item(), error_of_mean, len(log_weight))
 
 
+@checked
 def iwae(
     model: LatentVariableModel,
-    x: Float[Tensor, "N D"],
-    num_samples: int,
+    x: Data,
+    num_samples: Annotated[int, Within(2)],
     *,
     generator: torch.Generator,
     proposal: ProposalRule = at_mode,
 ) -> Estimate:
-    """log (1/S) Σ_s p(x, z_s)/q(z_s), z_s ~ q(z | x), mean over the data, nats.
+    """log (1/S) Σ_s p(x, z_s)/q(z_s), z_s ~ q(z | x), mean over the data (Burda et al. 2016, Eq. 8).
 
-    Burda et al. 2016, Eq. 8. In expectation a lower bound of log p(x) that rises with S; for weights
-    of finite variance the bias is −Var(w)/(2 S E[w]²) + O(1/S²) a datum. The standard error, over z, is
-    that of the weights' mean by the delta method and says nothing about a bias. ``proposal`` is
-    :func:`at_mode`, :func:`from_encoder` (what Burda et al. use) or :func:`from_prior`. Raises
-    ``ValueError`` for an encoder or a ``proposal`` that is not finite and a decoder that answers NaN.
+    In expectation a lower bound of log p(x) that rises with S; for weights of finite variance the bias
+    is −Var(w)/(2 S E[w]²) + O(1/S²) a datum.
+
+    Args:
+        model: one with a latent z.
+        x: data, (N, D).
+        num_samples: S, the draws of z a datum, at least 2.
+        generator: of the draws.
+        proposal: :func:`at_mode`, :func:`from_encoder` (what Burda et al. use) or
+            :func:`from_prior`.
+
+    Returns:
+        Nats. The standard error, over z, is that of the weights' mean by the delta method and says
+        nothing about a bias.
+
+    Raises:
+        ValueError: for an encoder or a proposal that is not finite, and a decoder that answers NaN.
 
     >>> model, g = BernoulliPCA(torch.zeros(3, 2)), torch.Generator().manual_seed(0)
     >>> iwae(model, torch.ones(1, 3), 50, generator=g, proposal=from_prior)
     -2.0794 ± 0.0000 nats
     """
-    require(locals(), "model LatentVariableModel, x data, num_samples 2.., generator")
-    require(locals(), "proposal Callable")
     with torch.no_grad():
         q = proposal(model, x, None)
-        require({"proposal()": q}, "proposal() GaussianProposal")
+        check(("proposal()", q, GaussianProposal))
         return mean_over_data(log_weights(model, x, q, num_samples, generator=generator))
