@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from mpt_lml import HMM, PPCA, BernoulliPCA, JointTable, grids
+from mpt_lml import HMM, PPCA, BernoulliPCA, JointTable, grids, objectives
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -41,3 +43,24 @@ def random_hmm(num_states: int, num_symbols: int, num_features: int, seed: int =
     draws = generator(seed)
     initial, transition = rows(num_states), rows(num_states, num_states)
     return HMM(initial, transition, rows(num_states, num_symbols), num_features)
+
+
+def recursive_objective(
+    parameters: dict[str, torch.Tensor],
+    x: torch.Tensor,
+    mask: torch.Tensor,
+    noise: torch.Tensor,
+    noise_variance: float | None,
+    *,
+    num_draws: int = 1,
+    through_all: bool = False,
+    train_encoder: bool = True,
+    **start: Any,
+) -> torch.Tensor:
+    """The last ``num_draws`` of ``noise`` are scored, the rest refill x, a round each."""
+    before = len(noise) - num_draws
+    with torch.set_grad_enabled(through_all):
+        filled = objectives.refill(parameters, x, mask, noise[:before], noise_variance, **start)
+    return objectives.recursive(
+        parameters, x, mask, filled, noise[before:], noise_variance, train_encoder=train_encoder
+    )

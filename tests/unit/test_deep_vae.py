@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from models import generator
+from models import generator, recursive_objective
 from torch.distributions import Normal, kl_divergence
 
 from mpt_experiments.bench import Bench
@@ -106,7 +106,7 @@ def test_the_partial_encoder_is_trained_by_its_own_bound() -> None:
 def test_the_log_mean_stands_over_draws_of_the_last_round() -> None:
     drawn, x, mask = parameters(), normal(2, 4, 6, seed=2), hidden(4)
     noise = normal(4, 2, 4, 2)  # two rounds; three draws in the second
-    together = objectives.recursive(drawn, x, mask, noise, 0.3, samples=3)
+    together = recursive_objective(drawn, x, mask, noise, 0.3, num_draws=3)
     for run in range(2):
         model, holes = vae.dense_model(drawn, run, 0.3), mask[run]
         mean, variance = model.encode(torch.where(holes, 0.0, x[run]))
@@ -120,13 +120,20 @@ def test_the_log_mean_stands_over_draws_of_the_last_round() -> None:
         torch.testing.assert_close(together[run], expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("gradient", ["last", "all", "decoder"])
-def test_how_far_the_gradient_goes(gradient) -> None:
+GRADIENTS = {
+    "last": {},
+    "all": {"through_all": True},
+    "decoder": {"train_encoder": False},
+}
+
+
+@pytest.mark.parametrize("gradient", GRADIENTS)
+def test_how_far_the_gradient_goes(gradient: str) -> None:
     """Nothing reaches the encoder, one use of it does, or both; the value is the same."""
     drawn = {name: value.requires_grad_() for name, value in parameters().items()}
     x, mask, noise = normal(2, 4, 6, seed=2), hidden(4), normal(2, 2, 4, 2)
-    value = objectives.recursive(drawn, x, mask, noise, 0.3, gradient=gradient).sum()
-    reference = objectives.recursive(drawn, x, mask, noise, 0.3).sum()
+    value = recursive_objective(drawn, x, mask, noise, 0.3, **GRADIENTS[gradient]).sum()
+    reference = recursive_objective(drawn, x, mask, noise, 0.3).sum()
     assert torch.equal(value, reference)
     (found,) = torch.autograd.grad(value, [drawn["encoder/0/weight"]], allow_unused=True)
     (last,) = torch.autograd.grad(reference, [drawn["encoder/0/weight"]])
@@ -141,18 +148,24 @@ def test_where_the_holes_start_and_what_fills_them() -> None:
     drawn["decoder/1/bias"] = drawn["decoder/1/bias"] + 0.5  # else decode(0) = 0
     noise, pixels = normal(2, 2, 4, 2), normal(1, 2, 4, 6, seed=9)
     values = [
-        objectives.recursive(drawn, x, mask, noise, 0.3, **options).sum().item()
+        recursive_objective(drawn, x, mask, noise, 0.3, **options).sum().item()
         for options in ({}, {"from_decoder": True}, {"pixel_noise": pixels})
     ]
     assert len(set(values)) == 3
-    quiet = objectives.recursive(drawn, x, mask, noise, 0.3, pixel_noise=0 * pixels).sum()
+    quiet = recursive_objective(drawn, x, mask, noise, 0.3, pixel_noise=0 * pixels).sum()
     assert quiet.item() == values[0]
 
 
 BAD = {
-    "no draw": ({"samples": 0}, "0 draws of z are asked for"),
-    "too few": ({"samples": 3}, "3 draws of z are asked for and noise holds 2"),
-    "pixels": ({"pixel_noise": normal(2, 2, 4, 6)}, "pixel_noise for 1 rounds"),
+    "no draw": ({"num_draws": 0}, r"noise must have shape \(S, 2, 4, K\), got \(0, 2, 4, 2\)"),
+    "more rounds": (
+        {"pixel_noise": normal(2, 2, 4, 6)},
+        r"pixel_noise must have shape \(1, 2, 4, 6\), got \(2, 2, 4, 6\)",
+    ),
+    "no variance": (
+        {"noise_variance": None, "pixel_noise": normal(1, 2, 4, 6)},
+        "pixel_noise needs a noise_variance, got None",
+    ),
 }
 
 
@@ -160,8 +173,12 @@ BAD = {
 def test_bad_noise_is_refused(name: str) -> None:
     options, message = BAD[name]
     with pytest.raises(ValueError, match=message):
-        objectives.recursive(
-            parameters(), normal(4, 6), hidden(4), normal(2, 2, 4, 2), 0.3, **options
+        recursive_objective(
+            parameters(),
+            normal(4, 6).sign().relu(),
+            hidden(4),
+            normal(2, 2, 4, 2),
+            **({"noise_variance": 0.3} | options),
         )
 
 

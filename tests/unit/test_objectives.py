@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models import generator, random_ppca
+from models import generator, random_ppca, recursive_objective
 from torch import Tensor
 
 from mpt_lml import PPCA, VAE, curves, grids, masks, objectives
@@ -174,9 +174,7 @@ class TestRefused:
             "mixture": lambda x: objectives.mixture(w, b, x, None, grid),
             "linear_elbo": lambda x: objectives.linear_elbo(w, b, w.mT, c, c, x, z),
             "elbo": lambda x: objectives.elbo(dense, x, z, None),
-            "recursive": lambda x: objectives.recursive(
-                dense, x, mask.expand(1, 2, 2), draws, None
-            ),
+            "recursive": lambda x: recursive_objective(dense, x, mask.expand(1, 2, 2), draws, None),
             "partial": lambda x: objectives.partial(whole, x, mask.expand(1, 2, 2), draws, None),
         }
         for name, call in calls.items():
@@ -226,7 +224,7 @@ def test_a_bernoulli_recursion_fills_with_probabilities(from_decoder: bool) -> N
         filled = torch.where(mask, probability, x)
     log_factors = torch.where(x == 1, probability, 1 - probability).log() * mask
     expected = 4 * (log_factors.sum(dim=-1) / mask.sum(dim=-1)).mean(dim=-1)
-    found = objectives.recursive(parameters, x, mask, noise, None, from_decoder=from_decoder)
+    found = recursive_objective(parameters, x, mask, noise, None, from_decoder=from_decoder)
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
 
 
@@ -246,7 +244,7 @@ def test_the_recursion_by_hand() -> None:
     x = torch.rand(5, 4, generator=generator(3), dtype=torch.float64)
     noise = torch.randn(2, 2, 5, 2, generator=generator(4), dtype=torch.float64)
     mask = masks.sample_masks(10, 4, masks.UniformSize(), generator=generator(5)).view(2, 5, 4)
-    ours = objectives.recursive(parameters, x, mask, noise, 0.3)
+    ours = recursive_objective(parameters, x, mask, noise, 0.3)
     expected = []
     for run in range(2):
         model, hidden = vae.dense_model(parameters, run, 0.3), mask[run]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from models import generator
+from models import generator, recursive_objective
 
 from mpt_lml import VAE, masks, objectives
 from mpt_lml.models import vae
@@ -45,7 +45,7 @@ def test_vae_gradients_agree_with_finite_differences() -> None:
 
     def recursive(*values: torch.Tensor) -> torch.Tensor:
         parameters = dict(zip(names, values, strict=True))
-        return objectives.recursive(parameters, x, mask, noise[None], 0.3)
+        return recursive_objective(parameters, x, mask, noise[None], 0.3)
 
     assert torch.autograd.gradcheck(elbo, start)
     assert torch.autograd.gradcheck(recursive, start)

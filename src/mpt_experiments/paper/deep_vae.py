@@ -64,13 +64,28 @@ class Masked:
         self, p: Parameters, x: Tensor, mask: Tensor, g: Generators, of: "Training"
     ) -> Float[Tensor, " B"]:
         """What is trained on in place of D·S, nats."""
-        before = 0 if self.partial else self.rounds - 1
-        given = p, x, mask, noise(before + self.samples, x, of.latent_dim, g), of.noise_variance
+        variance = of.noise_variance
         if self.partial:
-            return objectives.partial(*given, weighted=self.partial == "bound")
-        options: Any = {k: getattr(self, k) for k in ("samples", "from_decoder", "gradient")}
-        fill = noise(before, x, x.shape[2], g) if self.draws else None
-        return objectives.recursive(*given, pixel_noise=fill, **options)
+            draws = noise(self.samples, x, of.latent_dim, g)
+            weighted = self.partial == "bound"
+            return objectives.partial(p, x, mask, draws, variance, weighted=weighted)
+        before = self.rounds - 1
+        draws = noise(before + self.samples, x, of.latent_dim, g)
+        pixels = noise(before, x, x.shape[2], g) if self.draws else None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.gradient == "all"):
+            filled = objectives.refill(
+                p,
+                x,
+                mask,
+                draws[:before],
+                variance,
+                from_decoder=self.from_decoder,
+                pixel_noise=pixels,
+            )
+        train_encoder = self.gradient != "decoder"
+        return objectives.recursive(
+            p, x, mask, filled, draws[before:], variance, train_encoder=train_encoder
+        )
 
 
 def exact(p: Parameters, x: Tensor, g: Generators, of: "Training") -> Tensor:

@@ -1,0 +1,32 @@
+"""Training objectives as functions of parameters, nats a datum, one number for each of B runs.
+
+All are *maximized* and comparable with the mean log p(x): D Σ_M π(M) S(x; M) for a law π of mask sizes,
+the LML itself for the uniform law (Proposition 1). What is not finite in parameters is passed on, since
+training stops there and says where; data that are not finite are refused.
+"""
+
+from mpt_lml.objectives.bernoulli import linear_elbo, mixture
+from mpt_lml.objectives.ppca import (
+    curve,
+    exact,
+    log_marginal,
+    mask_scores,
+    sampled,
+    second_moment,
+)
+from mpt_lml.objectives.vae import elbo, partial, recursive, refill
+
+__all__ = [
+    "curve",
+    "elbo",
+    "exact",
+    "linear_elbo",
+    "log_marginal",
+    "mask_scores",
+    "mixture",
+    "partial",
+    "recursive",
+    "refill",
+    "sampled",
+    "second_moment",
+]
