@@ -46,7 +46,9 @@ def masked_sum(model: ConditionalTable, x: torch.Tensor, p: float) -> float:
 def test_speed_is_the_slope(schedule) -> None:
     time = torch.linspace(0.05, 0.95, 7, **f64)
     slope = (schedule(time + 1e-6) - schedule(time - 1e-6)) / 2e-6
-    torch.testing.assert_close(diffusion.speed(schedule, time), slope, rtol=1e-8, atol=0)
+    torch.testing.assert_close(
+        diffusion.schedule_derivative(schedule, time), slope, rtol=1e-8, atol=0
+    )
 
 
 class TestBernstein:
@@ -100,14 +102,14 @@ class TestNelbo:
 class TestSteps:
     @pytest.mark.parametrize("schedule", SCHEDULES[:2] + SCHEDULES[3:])
     @pytest.mark.parametrize("num_steps", [1, 2, 3])
-    def test_elbo_is_the_mean_over_reveals(self, schedule, num_steps: int) -> None:
+    def test_elbo_is_the_mean_over_orders(self, schedule, num_steps: int) -> None:
         """Every assignment of the coordinates to steps, weighted by the products of p_i − p_{i−1}."""
         model, x = inconsistent(), points(4, 3)[30:31]
         level = schedule(torch.arange(num_steps + 1, **f64) / num_steps)
-        reveal = points(4, num_steps)
-        weight = level.diff().flip(0)[reveal].prod(dim=1)
+        ranks = points(4, num_steps)
+        weight = level.diff().flip(0)[ranks].prod(dim=1)
         assert abs(weight.sum() - 1.0) < 1e-12
-        expected = (weight @ orders.log_probability(model, x, reveal)[:, 0]).item()
+        expected = (weight @ orders.log_probability(model, x, ranks)[:, 0]).item()
         found = diffusion.step_elbo(curve_of(model, x), schedule, num_steps)
         assert abs(found.item() - expected) < 1e-12
 
@@ -124,8 +126,8 @@ class TestSteps:
     @pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
     def test_block_elbo_is_the_mean_over_block_orders(self, num_steps: int) -> None:
         model, x = inconsistent(), points(4, 3)[30:31]
-        reveal = orders.every(4) * num_steps // 4
-        expected = orders.log_probability(model, x, reveal).mean().item()
+        ranks = orders.every(4) * num_steps // 4
+        expected = orders.log_probability(model, x, ranks).mean().item()
         found = diffusion.block_elbo(curve_of(model, x), num_steps)
         assert abs(found.item() - expected) < 1e-12
 
@@ -136,13 +138,13 @@ class TestSteps:
 
 class TestSample:
     @pytest.mark.parametrize("num_steps", [1, 2, 3])
-    def test_follows_the_mixture_over_reveals(self, num_steps: int) -> None:
+    def test_follows_the_mixture_over_orders(self, num_steps: int) -> None:
         model, count = inconsistent(3, 2, noise=1.5), 60_000
-        reveal = orders.draw(count, 3, generator=generator(6)) * num_steps // 3
-        x, said = diffusion.sample(model, reveal, generator=generator(7))
+        ranks = orders.draw(count, 3, generator=generator(6)) * num_steps // 3
+        x, said = diffusion.sample(model, ranks, generator=generator(7))
         observed = torch.bincount((x * torch.tensor([4, 2, 1])).sum(dim=1), minlength=8) / count
         for row in range(50):  # what each draw says of itself
-            own = orders.log_probability(model, x[row][None], reveal[row][None])
+            own = orders.log_probability(model, x[row][None], ranks[row][None])
             assert abs(own.item() - said[row].item()) < 1e-12
         kinds = orders.every(3) * num_steps // 3
         expected = orders.log_probability(model, points(3, 2), kinds).exp().mean(dim=0)
@@ -152,8 +154,8 @@ class TestSample:
     def test_of_a_joint_with_gaps_in_the_steps(self) -> None:
         joint = random_table(2, 2, 2, seed=3)
         model, count = ConditionalTable.of(joint, 2), 60_000
-        reveal = 3 * orders.draw(count, 3, generator=generator(8))
-        x, said = diffusion.sample(model, reveal, generator=generator(9))
+        ranks = 3 * orders.draw(count, 3, generator=generator(8))
+        x, said = diffusion.sample(model, ranks, generator=generator(9))
         observed = torch.bincount((x * torch.tensor([4, 2, 1])).sum(dim=1), minlength=8) / count
         torch.testing.assert_close(said, joint.log_marginal(x), rtol=0, atol=1e-12)
         expected = joint.log_table.exp().flatten()
@@ -195,7 +197,7 @@ class TestSample:
             r"schedule must increase with time, but it falls by 0\.25 after time 0\.",
         ),
         (
-            lambda: diffusion.speed(lambda t: t.detach(), torch.tensor([0.5])),
+            lambda: diffusion.schedule_derivative(lambda t: t.detach(), torch.tensor([0.5])),
             ValueError,
             r"schedule\(time\) must depend on its argument",
         ),
@@ -206,7 +208,7 @@ class TestSample:
                 generator=generator(),
             ),
             ValueError,
-            r"model\.log_values must answer log-probabilities.* at step 0 of reveal",
+            r"model\.log_values must answer log-probabilities.* at step 0 of ranks",
         ),
         (
             lambda: diffusion.sample(inconsistent(), orders.every(4), generator=None),

@@ -20,11 +20,11 @@ def inconsistent(num_features: int = 4, num_values: int = 3, noise: float = 0.7,
     return ConditionalTable.of(joint, num_values, noise=noise, generator=generator(seed + 1))
 
 
-def by_hand(model: ConditionalTable, x: torch.Tensor, reveal: list[int]) -> float:
+def by_hand(model: ConditionalTable, x: torch.Tensor, ranks: list[int]) -> float:
     """The product along one order, one conditional at a time."""
     total = 0.0
-    for j, when in enumerate(reveal):
-        hidden = torch.tensor([other >= when for other in reveal])
+    for j, when in enumerate(ranks):
+        hidden = torch.tensor([other >= when for other in ranks])
         total += model.log_conditional(x[None], hidden[None])[0, 0, j].item()
     return total
 
@@ -33,10 +33,10 @@ class TestLogProbability:
     def test_steps_are_named_by_any_number(self) -> None:
         """Only their order counts, also where coordinates are shown together."""
         model, x = inconsistent(), points(4, 3)[[5, 40]]
-        reveal = torch.tensor([[3, 0, 1, 2], [1, 0, 1, 0]])
+        ranks = torch.tensor([[3, 0, 1, 2], [1, 0, 1, 0]])
         far = torch.tensor([[10**12, 2, 30, 10**9], [10**15, 7, 10**15, 7]])
         found = orders.log_probability(model, x, far)
-        assert torch.equal(found, orders.log_probability(model, x, reveal))
+        assert torch.equal(found, orders.log_probability(model, x, ranks))
         hidden = torch.tensor([[True, True, True, True], [True, False, True, False]])
         first, second = model.log_conditional(x, hidden)
         together = first[:, [1, 3]].sum(dim=1) + second[:, [0, 2]].sum(dim=1)
@@ -44,18 +44,18 @@ class TestLogProbability:
 
     def test_one_order_at_a_time(self) -> None:
         model, x = inconsistent(), points(4, 3)[[5, 40, 80]]
-        reveal = orders.every(4)
-        values = orders.log_probability(model, x, reveal)
+        ranks = orders.every(4)
+        values = orders.log_probability(model, x, ranks)
         for s in range(0, 24, 5):
             for n in range(3):
-                expected = by_hand(model, x[n], reveal[s].tolist())
+                expected = by_hand(model, x[n], ranks[s].tolist())
                 assert abs(values[s, n].item() - expected) < EXACT
 
     def test_blocks(self) -> None:
         model, x = inconsistent(), points(4, 3)[[5, 40]]
-        reveal = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [3, 0, 3, 7]])
-        values = orders.log_probability(model, x, reveal)
-        for s, row in enumerate(reveal.tolist()):
+        ranks = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [3, 0, 3, 7]])
+        values = orders.log_probability(model, x, ranks)
+        for s, row in enumerate(ranks.tolist()):
             for n in range(2):
                 assert abs(values[s, n].item() - by_hand(model, x[n], row)) < EXACT
 
@@ -72,12 +72,12 @@ class TestLogProbability:
         torch.testing.assert_close(values, expected, rtol=0, atol=1e-10)
 
     def test_chunks_change_nothing(self, monkeypatch) -> None:
-        model, x, reveal = inconsistent(), points(4, 3), orders.every(4)
-        whole = orders.log_probability(model, x, reveal), orders.exact(model, x).log_mix
+        model, x, ranks = inconsistent(), points(4, 3), orders.every(4)
+        whole = orders.log_probability(model, x, ranks), orders.exact(model, x).log_mix
         monkeypatch.setattr(
             "mpt_lml.orders.chunks", lambda total, size: (slice(i, i + 1) for i in range(total))
         )
-        again = orders.log_probability(model, x, reveal), orders.exact(model, x).log_mix
+        again = orders.log_probability(model, x, ranks), orders.exact(model, x).log_mix
         for a, b in zip(whole, again, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=EXACT)
 
@@ -152,7 +152,7 @@ class TestMixtureBound:
         (
             lambda: orders.log_probability(inconsistent(), points(4, 3), torch.arange(4)),
             ValueError,
-            r"\(S, 4\).*reveal\[None, :\]",
+            r"\(S, 4\).*ranks\[None, :\]",
         ),
         (
             lambda: orders.log_probability(inconsistent(), points(4, 3), torch.zeros(1, 4)),
