@@ -3,31 +3,54 @@
 Of families N(0, Σ(θ)) at their true parameter. For coordinates R, ∇ log p(x_R) = x_Rᵀ G_R x_R − its
 mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have covariance 2 tr(G Σ G' Σ). A masked
 score is a difference of these: no data are drawn, and masks only where 2^D are too many.
+
+Axes: Q parameters, S mask sizes, P masks, D coordinates.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import masks
+from mpt_lml.checks import (
+    Count,
+    Positive,
+    Within,
+    check,
+    checked,
+    require_count,
+    require_memory,
+)
 from mpt_lml.gaussian import require_definite
 from mpt_lml.numerics import chunks
-from mpt_lml.spec import require, require_count
 
 __all__ = ["GaussianFamily", "Godambe"]
 
 MAX_FEATURES = 12
+"""Most coordinates of which all 2^D masks are visited."""
+
+_FORM_BYTES = 2**28  # of one batch of masks: several arrays of the size of their forms
+_MAX_STEPS = 2000  # of the search for the best law; some hundred are usual
+
+_Matrices = Float[Tensor, "S Q Q"]
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class GaussianFamily:
     """A point of a family N(0, Σ(θ)) and its tangent space.
 
-    ``covariance`` is Σ at the true θ, ``directions`` (Q, D, D) are ∂Σ/∂θ_q; ``ValueError`` where they
-    are not linearly independent.
+    Args:
+        covariance: Σ at the true θ, (D, D).
+        directions: ∂Σ/∂θ_q, (Q, D, D).
+
+    Raises:
+        ValueError: for directions that are not symmetric or not linearly independent, and for a
+            covariance that is not positive definite.
 
     >>> identity = torch.eye(4)  # unit variances and one correlation, θ = c = 0.5
     >>> family = GaussianFamily(0.5 + 0.5 * identity, (1 - identity)[None])
@@ -39,76 +62,134 @@ class GaussianFamily:
     directions: Float[Tensor, "Q D D"]
 
     def __post_init__(self) -> None:
-        require(vars(self), "covariance D D, directions Q D D")
         require_definite("covariance", self.covariance)
         if not torch.allclose(self.directions, self.directions.mT):
             raise ValueError("directions must be symmetric, as the covariance is.")
         flat = self.directions.flatten(1)
         rank = int(torch.linalg.matrix_rank(flat))
         if rank < len(flat):
-            got = f"got {len(flat)} of rank {rank}. Leave out rotations of loadings and the like"
-            raise ValueError(f"directions must be linearly independent, {got}.")
+            raise ValueError(
+                f"directions must be linearly independent, got {len(flat)} of rank {rank}. Leave out "
+                "rotations of loadings and the like."
+            )
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return len(self.covariance)
 
     @classmethod
-    def ppca(cls, loadings: Float[Tensor, "D K"], noise_variance: float) -> "GaussianFamily":
-        """PPCA with known σ²: orthonormal directions of W, without the rotations W (skew)."""
-        require(locals(), "loadings D K, noise_variance (0,inf)")
+    @checked
+    def ppca(cls, loadings: Float[Tensor, "D K"], noise_variance: Positive) -> "GaussianFamily":
+        """PPCA with known σ²: orthonormal directions of W, without the rotations W (skew).
+
+        Args:
+            loadings: W, (D, K) with K ≤ D.
+            noise_variance: σ².
+
+        Returns:
+            A family of DK − K(K−1)/2 parameters.
+
+        Raises:
+            ValueError: for more columns than rows.
+        """
         num_features, latent_dim = loadings.shape
         if latent_dim > num_features:
             raise ValueError(f"loadings must have at most D columns, got {tuple(loadings.shape)}.")
+        bytes_of_basis = 8 * loadings.numel() * num_features**2
+        require_memory("one direction for each loading", bytes_of_basis, "fewer loadings")
         rows, columns = torch.triu_indices(latent_dim, latent_dim, 1)
-        skew = torch.zeros(len(rows), latent_dim, latent_dim, dtype=loadings.dtype)
-        skew[torch.arange(len(rows)), rows, columns] = 1.0
+        half_skew = torch.zeros(len(rows), latent_dim, latent_dim, dtype=loadings.dtype)
+        half_skew[torch.arange(len(rows)), rows, columns] = 1.0
         basis = torch.eye(loadings.numel(), dtype=loadings.dtype)
         if len(rows):
-            turned = (loadings @ (skew - skew.mT)).flatten(1)
-            basis = torch.linalg.qr(turned.mT, mode="complete").Q[:, len(rows) :]
+            rotations = (loadings @ (half_skew - half_skew.mT)).flatten(1)
+            # The columns of Q after those that span the rotations are orthogonal to them.
+            basis = torch.linalg.qr(rotations.mT, mode="complete").Q[:, len(rows) :]
         half = basis.mT.reshape(-1, num_features, latent_dim) @ loadings.mT
         identity = torch.eye(num_features, dtype=loadings.dtype)
         return cls(loadings @ loadings.mT + noise_variance * identity, half + half.mT)
 
+    @checked
     def mask_forms(self, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P Q D D"]:
-        """F of every mask, (P, Q, D, D): ∇ D s(A) = xᵀ F_A x − its mean; zero where A is empty.
+        """F of every mask, for which ∇ D s(A) = xᵀ F_A x − its mean.
 
         With u_j = e_j − b_j and v_j from p(x_j | x_R) = N(b_jᵀx_R, v_j), and ∂ for a direction,
         F_A = (D/M) Σ_{j∈A} (∂v_j u_j u_jᵀ/(2v_j²) + sym(u_j ∂b_jᵀ)/v_j).
+
+        Args:
+            mask: (P, D); True means masked.
+
+        Returns:
+            (P, Q, D, D), nats; zero where a mask is empty.
+
+        Raises:
+            ValueError: for more masks at a time than memory holds.
         """
-        require(vars(self) | {"mask": mask}, "covariance D D, directions Q D D, bool mask P D")
-        covariance, hidden = self.covariance, mask.to(self.covariance)
-        seen, identity = 1.0 - hidden, torch.eye(mask.shape[1]).to(hidden)
-        inside = seen[:, :, None] * seen[:, None, :]
+        num_features = mask.shape[1]
+        bytes_of_forms = 8 * len(mask) * self.directions.numel()
+        require_memory(f"forms of {len(mask)} masks", bytes_of_forms, "fewer masks at a time")
+        covariance = self.covariance
+        hidden = mask.to(covariance)
+        observed = 1.0 - hidden
+        identity = torch.eye(num_features).to(hidden)
+        is_observed_pair = observed[:, :, None] * observed[:, None, :]
         # The identity outside makes all blocks D×D; its part of the inverse is cut off again.
-        inverse = torch.linalg.inv(covariance * inside + identity * (1.0 - inside)) * inside
-        weights = covariance @ inverse
-        rest = hidden[:, :, None] * (identity - weights)
-        variance = ((rest @ covariance) * rest).sum(dim=2).where(mask, 1.0)
-        scale = hidden * (mask.shape[1] / hidden.sum(dim=1, keepdim=True).clamp(min=1)) / variance
-        change = rest[:, None] @ self.directions
-        spread = (change * rest[:, None]).sum(dim=3) / variance[:, None]
-        right = (change @ inverse[:, None]) + 0.5 * spread[..., None] * rest[:, None]
-        forms = (rest * scale[:, :, None]).mT[:, None] @ right
+        block = covariance * is_observed_pair + identity * (1.0 - is_observed_pair)
+        inverse = torch.linalg.inv(block) * is_observed_pair
+        regression = covariance @ inverse  # row j holds b_j
+        u = hidden[:, :, None] * (identity - regression)
+        v = ((u @ covariance) * u).sum(dim=2).where(mask, 1.0)
+        num_masked = hidden.sum(dim=1, keepdim=True).clamp(min=1)
+        scale = hidden * (num_features / num_masked) / v
+        change = u[:, None] @ self.directions
+        relative_dv = (change * u[:, None]).sum(dim=3) / v[:, None]  # ∂v_j / v_j
+        right = (change @ inverse[:, None]) + 0.5 * relative_dv[..., None] * u[:, None]
+        forms = (u * scale[:, :, None]).mT[:, None] @ right
         return 0.5 * (forms + forms.mT)
 
+    @checked(finite=False)
     def products(
-        self, forms: Float[Tensor, "... Q D D"], others: Float[Tensor, "... Q D D"] | None = None
-    ) -> Float[Tensor, "... Q Q"]:
-        """2 tr(F Σ F' Σ) of all pairs: the covariance of the forms under N(0, Σ)."""
-        given = vars(self) | {"forms": forms, "others": others}
-        spec = "covariance D D, forms ... P D D, others? ... Q D D"
-        require(given, spec, finite=False)
+        self,
+        forms: Float[Tensor, "*S P D D"],
+        others: Float[Tensor, "*#S Q D D"] | None = None,
+    ) -> Float[Tensor, "*S P Q"]:
+        """2 tr(F Σ F' Σ) of all pairs: the covariance of the forms under N(0, Σ).
+
+        Args:
+            forms: F, (..., P, D, D).
+            others: F', (..., Q, D, D); the same forms by default.
+
+        Returns:
+            (..., P, Q).
+        """
         product = (forms @ self.covariance).flatten(-2)
-        other = forms if others is None else others
-        return 2.0 * product @ (self.covariance @ other).flatten(-2).mT
+        others = forms if others is None else others
+        return 2.0 * product @ (self.covariance @ others).flatten(-2).mT
 
 
+class BestLaw(NamedTuple):
+    """The law of mask sizes with most information."""
+
+    probabilities: Float[Tensor, " S"]
+    efficiency: float
+    bound: float
+    """No law has a larger efficiency."""
+
+
+@checked
 @dataclass(frozen=True, eq=False)
 class Godambe:
     """Information H J⁻¹ H of masked scores, for S mask sizes and Q parameters, nats per datum.
 
-    After Godambe (1960); Varin, Reid & Firth (2011), Section 2. ``fisher`` (Q, Q) is the likelihood's,
-    ``sensitivity`` (S, Q, Q) is H_M = −E ∇² D·S(x; M), ``shared`` the covariances of ∇ D·S(x; M) and
-    ∇ D·S(x; M'), each over all masks of its size, ``one_mask`` J_M where every datum is scored under
-    one random mask of its own.
+    After Godambe (1960); Varin, Reid & Firth (2011), Section 2. :meth:`of` makes one.
+
+    Args:
+        fisher: the information of the likelihood, (Q, Q).
+        sensitivity: H_M = −E ∇² D·S(x; M), (S, Q, Q).
+        shared: the covariances of ∇ D·S(x; M) and ∇ D·S(x; M'), each over all masks of its size,
+            (S, S, Q, Q).
+        one_mask: J_M where every datum is scored under one random mask of its own, (S, Q, Q).
 
     >>> family = GaussianFamily.ppca(torch.tensor([[1.0], [2.0], [3.0]]).double(), 0.5)
     >>> [round(v, 2) for v in Godambe.of(family).efficiency().tolist()]
@@ -116,104 +197,134 @@ class Godambe:
     """
 
     fisher: Float[Tensor, "Q Q"]
-    sensitivity: Float[Tensor, "S Q Q"]
+    sensitivity: _Matrices
     shared: Float[Tensor, "S S Q Q"]
-    one_mask: Float[Tensor, "S Q Q"]
+    one_mask: _Matrices
 
     def __post_init__(self) -> None:
-        require(vars(self), "fisher Q Q, sensitivity S Q Q, shared S S Q Q, one_mask S Q Q")
-        for name in ("fisher", "sensitivity", "one_mask"):
-            each = vars(self)[name]  # where a size says nothing of a parameter, singular
-            slack = (name != "fisher") * (1e-6 * each.abs().max() + 1e-30)
-            require_definite(name, each + slack * torch.eye(len(self.fisher)).to(each))
+        require_definite("fisher", self.fisher)
+        identity = torch.eye(len(self.fisher))
+        for name in ("sensitivity", "one_mask"):
+            matrices = vars(self)[name]
+            # Where a size says nothing of a parameter, they are singular.
+            slack = 1e-6 * matrices.abs().max() + 1e-30
+            require_definite(name, matrices + slack * identity.to(matrices))
 
     @classmethod
+    @checked
     def of(
         cls,
         family: GaussianFamily,
-        sizes: Sequence[int] = (),
+        sizes: Sequence[Count] = (),
         *,
-        num_masks: int = 64,
+        num_masks: Annotated[int, Within(2)] = 64,
         generator: torch.Generator | None = None,
     ) -> "Godambe":
-        """At the point of ``family``, for the given sizes, or all from 1 to D.
+        """At the point of a family, from all masks, or from random ones where there is a generator.
 
-        From all masks, ``ValueError`` for D above 12; with a ``generator`` from ``num_masks`` random
-        ones per size: H and J are unbiased, and efficiencies off by the noise of both. Repeat it
-        for a standard error.
+        Args:
+            family: the family at its true parameter.
+            sizes: mask sizes, all from 1 to D by default.
+            num_masks: random masks of each size, at least 2. H and J are unbiased then, and
+                efficiencies off by the noise of both: repeat it for a standard error.
+            generator: of random masks; None visits all of them.
+
+        Returns:
+            The information of each size.
+
+        Raises:
+            ValueError: for D above 12 without a generator, and for more masks or parameters than
+                memory holds.
         """
-        require(locals(), "family GaussianFamily, sizes* 1.., num_masks 2.., generator? Generator")
-        count = len(family.covariance)
+        num_features = family.num_features
         if generator is None:
-            require_count("D, whose 2^D masks are all visited,", count, 1, MAX_FEATURES)
-        mean, one = [], []
-        for size in sizes or range(1, count + 1):
+            require_count("D, whose 2^D masks are all visited,", num_features, 1, MAX_FEATURES)
+        sizes = sizes or range(1, num_features + 1)
+        num_products = len(sizes) * len(family.directions)
+        what = f"covariances of {len(family.directions)} parameters at {len(sizes)} sizes"
+        require_memory(what, 8 * num_products**2, "fewer sizes at a time")
+        mean_forms = []
+        one_mask = []
+        for size in sizes:
             if generator is None:
-                mask = masks.all_masks(count, size)
+                mask = masks.all_masks(num_features, size)
             else:
-                mask = masks.sample_masks(num_masks, count, size, generator=generator)
-            total, square = torch.zeros_like(family.directions), torch.zeros(())
-            for rows in chunks(len(mask), 64 * family.directions.numel(), 2**28):
-                forms = family.mask_forms(mask[rows])
-                total, square = total + forms.sum(dim=0), square + family.products(forms).sum(dim=0)
-            mean.append(total / len(mask))
-            one.append(square / len(mask))
-        moment, inverse = torch.stack(one), torch.linalg.inv(family.covariance)
-        score = 0.5 * inverse @ family.directions @ inverse
-        sensitivity = torch.stack([family.products(bar, score) for bar in mean])
-        shared = family.products(torch.cat(mean)).unflatten(1, moment.shape[:2])
-        shared = shared.unflatten(0, moment.shape[:2]).movedim(2, 1)
-        if generator is not None:  # without each mask's product with itself
-            own = shared.diagonal().movedim(-1, 0)
-            own.sub_((moment - own) / (num_masks - 1))
-        return cls(family.products(score), sensitivity, shared, moment)
+                bytes_of_masks = 8 * num_masks * num_features
+                require_memory(f"{num_masks} masks of a size", bytes_of_masks, "fewer num_masks")
+                mask = masks.sample_masks(num_masks, num_features, size, generator=generator)
+            moments = _moments_of_forms(family, mask)
+            mean_forms.append(moments.mean)
+            one_mask.append(moments.square)
+        inverse = torch.linalg.inv(family.covariance)
+        score_forms = 0.5 * inverse @ family.directions @ inverse  # of ∇ log p(x)
+        sensitivity = torch.stack([family.products(mean, score_forms) for mean in mean_forms])
+        one_mask_covariance = torch.stack(one_mask)
+        shared = _shared_covariance(family, mean_forms)
+        if generator is not None:
+            # Without each mask's product with itself, the mean over pairs of masks is unbiased.
+            of_one_size = shared.diagonal().movedim(-1, 0)
+            of_one_size.sub_((one_mask_covariance - of_one_size) / (num_masks - 1))
+        return cls(family.products(score_forms), sensitivity, shared, one_mask_covariance)
 
     @property
-    def all_masks(self) -> Float[Tensor, "S Q Q"]:
-        """J_M = Cov ∇ D·S(x; M) where every datum is scored under all masks of the size."""
+    def all_masks(self) -> _Matrices:
+        """J_M = Cov ∇ D·S(x; M) where every datum is scored under all masks of the size, (S, Q, Q)."""
         return self.shared.diagonal().movedim(-1, 0)
 
-    def variability(self, masks_per_datum: int | None) -> Float[Tensor, "S Q Q"]:
-        """J_M with that many independent masks per datum; ``None`` is all of them."""
+    @checked
+    def variability(self, masks_per_datum: Count | None) -> _Matrices:
+        """J_M with that many independent masks per datum, (S, Q, Q); ``None`` is all of them."""
         if masks_per_datum is None:
             return self.all_masks
-        require_count("masks_per_datum", masks_per_datum, 1)
         return self.all_masks + (self.one_mask - self.all_masks) / masks_per_datum
 
-    def efficiency(self, masks_per_datum: int | None = None) -> Float[Tensor, " S"]:
+    @checked
+    def efficiency(self, masks_per_datum: Count | None = None) -> Float[Tensor, " S"]:
         """Q / tr(I H⁻¹ J H⁻¹) of every size: 1 is maximum likelihood, ½ needs twice the data.
 
-        NaN where H_M is singular: the size does not identify the parameters.
-        """
-        return self._relative(self.sensitivity, self.variability(masks_per_datum))
+        Args:
+            masks_per_datum: independent masks of each datum; ``None`` is all of the size.
 
+        Returns:
+            A share, (S,); NaN where H_M is singular: the size does not identify the parameters.
+        """
+        return self._efficiency_of(self.sensitivity, self.variability(masks_per_datum))
+
+    @checked
     def law_efficiency(
         self,
         probabilities: Float[Tensor, "*B S"],
         weights: Float[Tensor, "*B S"] | None = None,
         *,
-        masks_per_datum: int = 1,
+        masks_per_datum: Count = 1,
     ) -> Float[Tensor, "*B"]:
-        """The same where the size of every mask follows ``probabilities`` ν, (...); differentiable.
+        """The same where the size of every mask follows a law ν; differentiable.
 
-        The gradient of D·s(A) is multiplied by ``weights`` of its size; left out, by 1/(D ν(M)):
-        then the objective is the LML over the sizes of ν, and all D sizes must be there.
-        Raises ``ValueError`` where a size has probability 0 and no weights are given.
+        Args:
+            probabilities: ν, (..., S).
+            weights: by which the gradient of D·s(A) is multiplied, for each size, (..., S). Left out,
+                1/(D ν(M)): then the objective is the LML over the sizes of ν, and all D sizes must
+                be there.
+            masks_per_datum: independent masks of each datum.
+
+        Returns:
+            A share, (...); NaN where the parameters are not identified.
+
+        Raises:
+            ValueError: for what are no probabilities, for negative weights, and where a size has
+                probability 0 and no weights are given.
         """
-        given = vars(self) | {"probabilities": probabilities, "weights": weights}
-        require(given, "sensitivity S Q Q, probabilities ... S, weights? ... S")
-        off = (probabilities.sum(dim=-1) - 1.0).abs().max().item()
-        if (probabilities < 0).any() or off > 1e-6:
-            raise ValueError(f"probabilities must be >= 0 and sum to 1, got {probabilities}.")
-        require_count("masks_per_datum", masks_per_datum, 1)
+        num_sizes = len(self.sensitivity)
+        check(
+            ("probabilities", probabilities, Float[Tensor, "*B S"]),
+            ("weights", weights, Float[Tensor, "*B S"] | None),
+            ("sensitivity", self.sensitivity, _Matrices),
+            S=num_sizes,
+        )
+        _require_probabilities(probabilities)
         if weights is None:
-            if (probabilities == 0).any():
-                raise ValueError(
-                    "probabilities must be positive where no weights are given, for they are then "
-                    f"1/(D ν(M)), got {probabilities.tolist()}. Give weights, such as "
-                    "torch.ones_like(probabilities)."
-                )
-            weights = 1.0 / (probabilities * probabilities.shape[-1])
+            _require_positive(probabilities)
+            weights = 1.0 / (probabilities * num_sizes)
         share = probabilities * weights
         if (weights < 0).any() or not (share.sum(dim=-1) > 0).all():
             raise ValueError(
@@ -223,65 +334,133 @@ class Godambe:
         sensitivity = torch.einsum("...m,mpq->...pq", share, self.sensitivity)
         variability = torch.einsum("...m,mpq->...pq", share * weights, self.one_mask)
         if masks_per_datum > 1:
-            both = torch.einsum("...m,...n,mnpq->...pq", share, share, self.shared)
-            variability = both + (variability - both) / masks_per_datum
-        return self._relative(sensitivity, variability)
+            shared = torch.einsum("...m,...n,mnpq->...pq", share, share, self.shared)
+            variability = shared + (variability - shared) / masks_per_datum
+        return self._efficiency_of(sensitivity, variability)
 
-    def best_law(
-        self, masks_per_datum: int = 1, *, num_steps: int = 2000
-    ) -> tuple[Float[Tensor, " S"], float, float]:
+    @checked
+    def best_law(self, masks_per_datum: Count = 1) -> BestLaw:
         """The law of sizes with most information, its efficiency, and what no law exceeds.
 
         Every size has the best *matrix* to multiply its gradient by (Godambe's weights, H_M J_M⁻¹ at
         one mask per datum). The loss is convex in the law then; its slope is that of the equivalence
         theorem (Kiefer & Wolfowitz 1960) and bounds the optimum. By multiplicative steps.
+
+        Args:
+            masks_per_datum: independent masks of each datum.
+
+        Returns:
+            ``probabilities`` (S,), and two shares, ``efficiency`` and ``bound``.
         """
-        require(locals(), "masks_per_datum 1.., num_steps 1..")
-        h, one = self._white(self.sensitivity), self._white(self.one_mask)
-        count, num_parameters = h.shape[:2]
-        values, vectors = torch.linalg.eigh(one)
-        alive = values > 1e-10 * values.amax()
-        root = vectors * (1.0 / values.where(alive, 1.0)).sqrt().where(alive, 0.0)[:, None]
-        # One draw of size M tells root_Mᵀ ψ, of unit covariance; `between` is what draws share.
-        told = root.mT @ h
-        between = root.mT[:, None] @ self._white(self.shared) @ root[None]
-        between = between.movedim(2, 1).flatten(2).flatten(0, 1) * (1.0 - 1.0 / masks_per_datum)
-        law = torch.full_like(h[:, 0, 0], 1.0 / count)
-        for _ in range(num_steps):
-            scale = (masks_per_datum * law).sqrt().repeat_interleave(num_parameters)[:, None]
-            system = torch.eye(len(scale)).to(h) + scale * between * scale.mT
-            solved = torch.linalg.solve(system, scale * told.flatten(0, 1))
-            inverse = torch.linalg.inv((scale * told.flatten(0, 1)).mT @ solved)
-            slope = (solved @ inverse).unflatten(0, told.shape[:2]).square().sum(dim=(1, 2)) / law
-            loss, gap = inverse.trace(), slope.max() - law @ slope
+        signal, between = self._whitened_draws(masks_per_datum)
+        num_sizes, _, num_parameters = signal.shape
+        law = torch.full_like(signal[:, 0, 0], 1.0 / num_sizes)
+        for _ in range(_MAX_STEPS):
+            loss, slope = _loss_of_law(law, signal, between, masks_per_datum)
+            gap = slope.max() - law @ slope
             if gap < 1e-6 * loss:
                 break
             law = (law * slope.sqrt()).clamp(min=1e-30)
             law = law / law.sum()
         bound = num_parameters / (loss - gap).clamp(min=num_parameters).item()
-        return law, num_parameters / loss.item(), bound
+        return BestLaw(law, num_parameters / loss.item(), bound)
 
-    def gradient_rms(self) -> Float[Tensor, " D"]:
+    def gradient_rms(self) -> Float[Tensor, " S"]:
         """Root mean square of the gradient of one mask's score, for every size: √(tr J_M)/D.
 
-        In the family's coordinates. The law ν(M) of sizes that is proportional to it has
-        the smallest mean square of the gradient of s(A)/(D ν(M)) · D, unbiased for that of the LML.
+        In the family's coordinates, nats a coordinate, (D,). The law ν(M) of sizes that is proportional
+        to it has the smallest mean square of the gradient of s(A)/(D ν(M)) · D, unbiased for that of
+        the LML.
         """
         total = self.one_mask.diagonal(dim1=1, dim2=2).sum(dim=1)
         return total.sqrt() / len(self.one_mask)
 
-    def _relative(
+    def _efficiency_of(
         self, sensitivity: Float[Tensor, "*B Q Q"], variability: Float[Tensor, "*B Q Q"]
     ) -> Float[Tensor, "*B"]:
-        h, identity = self._white(sensitivity), torch.eye(len(self.fisher)).to(sensitivity)
-        identified = torch.linalg.eigvalsh(h.detach())[..., 0] > 1e-10
-        h = h.where(identified[..., None, None], identity)
-        half = torch.linalg.solve(h, self._white(variability))
-        loss = torch.linalg.solve(h, half.mT).diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-        return (len(identity) / loss).where(identified, torch.nan)
+        h = self._whitened(sensitivity)
+        identity = torch.eye(len(self.fisher)).to(sensitivity)
+        is_identified = torch.linalg.eigvalsh(h.detach())[..., 0] > 1e-10
+        h = h.where(is_identified[..., None, None], identity)
+        h_inverse_j = torch.linalg.solve(h, self._whitened(variability))
+        loss = torch.linalg.solve(h, h_inverse_j.mT).diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+        return (len(identity) / loss).where(is_identified, torch.nan)
 
-    def _white(self, matrices: Float[Tensor, "*B Q Q"]) -> Float[Tensor, "*B Q Q"]:
+    def _whitened(self, matrices: Float[Tensor, "*B Q Q"]) -> Float[Tensor, "*B Q Q"]:
         """L⁻¹ · L⁻ᵀ with I = L Lᵀ: in the coordinates in which the Fisher information is 1."""
         factor = torch.linalg.cholesky(self.fisher)
         left = torch.linalg.solve_triangular(factor, matrices, upper=False)
         return torch.linalg.solve_triangular(factor, left.mT, upper=False).mT
+
+    def _whitened_draws(
+        self, masks_per_datum: int
+    ) -> tuple[Float[Tensor, "S Q Q"], Float[Tensor, "SQ SQ"]]:
+        """What one draw of each size tells of the score, and the covariance that draws share.
+
+        A draw of size M is root_Mᵀ ψ, of unit covariance where J_M is not singular.
+        """
+        values, vectors = torch.linalg.eigh(self._whitened(self.one_mask))
+        is_positive = values > 1e-10 * values.amax()
+        inverse_root = (1.0 / values.where(is_positive, 1.0)).sqrt().where(is_positive, 0.0)
+        root = vectors * inverse_root[:, None]
+        signal = root.mT @ self._whitened(self.sensitivity)
+        between = root.mT[:, None] @ self._whitened(self.shared) @ root[None]
+        between = between.movedim(2, 1).flatten(2).flatten(0, 1)
+        return signal, between * (1.0 - 1.0 / masks_per_datum)
+
+
+class _Moments(NamedTuple):
+    mean: Float[Tensor, "Q D D"]  # of the forms of some masks
+    square: Float[Tensor, "Q Q"]  # mean of each form's products with itself
+
+
+def _moments_of_forms(family: GaussianFamily, mask: Bool[Tensor, "P D"]) -> _Moments:
+    """Over masks, some of them at a time."""
+    total = torch.zeros_like(family.directions)
+    square = torch.zeros(())
+    for rows in chunks(len(mask), 64 * family.directions.numel(), _FORM_BYTES):
+        forms = family.mask_forms(mask[rows])
+        total = total + forms.sum(dim=0)
+        square = square + family.products(forms).sum(dim=0)
+    return _Moments(total / len(mask), square / len(mask))
+
+
+def _shared_covariance(
+    family: GaussianFamily, mean_forms: Sequence[Float[Tensor, "Q D D"]]
+) -> Float[Tensor, "S S Q Q"]:
+    """Products of the mean forms of all pairs of sizes."""
+    shape = (len(mean_forms), len(family.directions))
+    products = family.products(torch.cat(list(mean_forms)))  # (S·Q, S·Q)
+    return products.unflatten(1, shape).unflatten(0, shape).movedim(2, 1)
+
+
+def _loss_of_law(
+    law: Float[Tensor, " S"],
+    signal: Float[Tensor, "S Q Q"],
+    between: Float[Tensor, "SQ SQ"],
+    masks_per_datum: int,
+) -> tuple[Float[Tensor, ""], Float[Tensor, " S"]]:
+    """tr of the inverse information of a law, and minus its slope in each probability."""
+    num_parameters = signal.shape[2]
+    scale = (masks_per_datum * law).sqrt().repeat_interleave(num_parameters)[:, None]
+    covariance = torch.eye(len(scale)).to(signal) + scale * between * scale.mT
+    scaled_signal = scale * signal.flatten(0, 1)
+    solved = torch.linalg.solve(covariance, scaled_signal)
+    inverse = torch.linalg.inv(scaled_signal.mT @ solved)
+    squares = (solved @ inverse).unflatten(0, signal.shape[:2]).square()
+    return inverse.trace(), squares.sum(dim=(1, 2)) / law
+
+
+def _require_probabilities(probabilities: Tensor) -> None:
+    error = (probabilities.sum(dim=-1) - 1.0).abs().max().item()
+    if (probabilities < 0).any() or error > 1e-6:
+        raise ValueError(f"probabilities must be >= 0 and sum to 1, got {probabilities}.")
+
+
+def _require_positive(probabilities: Tensor) -> None:
+    if (probabilities == 0).any():
+        raise ValueError(
+            "probabilities must be positive where no weights are given, for they are then "
+            f"1/(D ν(M)), got {probabilities.tolist()}. Give weights, such as "
+            "torch.ones_like(probabilities)."
+        )

@@ -12,9 +12,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mpt_lml.checks import (
+    Count,
+    Index,
+    Positive,
+    check,
+    checked,
+    require_count,
+    require_memory,
+)
 from mpt_lml.numerics import LOG_2PI
 from mpt_lml.results import trapezoid_weights
-from mpt_lml.spec import require, require_count, require_memory
 
 __all__ = [
     "chain_crossover",
@@ -31,154 +39,218 @@ MOST_POLYNOMIAL = 4096
 """Most sizes through which a polynomial is laid; long before, its weights turn negative."""
 
 
+# -- the crossover rate -----------------------------------------------------------------------------
+
+
+@checked
 def crossover(
     score: Float[Tensor, "*B L"],
-    rate: Float[Tensor, " L"] | None = None,
-    height: Float[Tensor, "*#B"] | float | None = None,
+    rate: Tensor | None = None,
+    height: Tensor | float | None = None,
 ) -> Float[Tensor, "*B"]:
-    """ρ*, the rate at which a curve, joined by straight lines, *first* passes ``height``, (...).
+    """ρ*, the rate at which a curve, joined by straight lines, *first* passes a height.
 
-    ``score`` (..., L) is S in nats at the increasing masking rates ``rate`` (L,), without them at M/D
-    for M = 1..D; ``height`` (...) is log p(x)/D, the mean of ``score`` where none is given.
+    Args:
+        score: S of one curve or several, nats a coordinate, (..., L).
+        rate: the increasing masking rates of ``score``, (L,); M/D for M = 1..D by default.
+        height: log p(x)/D, one for all curves or (...); by default the mean of ``score``.
 
-    Raises ``ValueError`` where a curve stays on one side of its height.
+    Returns:
+        In the unit of ``rate``, (...).
+
+    Raises:
+        ValueError: where a curve stays on one side of its height, and for rates that do not increase.
 
     >>> crossover(torch.tensor([0.0, -1.0, -5.0], dtype=torch.float64)).item()
     0.75
     """
-    require({"score": score}, "score ... L")
-    require({"rate": rate}, "rate? L", L=score.shape[-1])
-    require(locals(), "height? ..." if isinstance(height, Tensor) else "height? (-inf,inf)")
-    count, curves = score.shape[-1], score.shape[:-1]
+    num_rates = score.shape[-1]
+    # Apart from score: rates and heights of another precision are welcome.
+    check(("rate", rate, Float[Tensor, " L"] | None), L=num_rates)
     if isinstance(height, Tensor):
-        require_height(height, curves)
-    require_count("the number of rates", count, 2)
-    rate = torch.arange(1, count + 1).to(score) / count if rate is None else rate
+        check(("height", height, Float[Tensor, "..."]))
+        _require_one_for_each_curve(height, score.shape[:-1])
+    require_count("the number of rates", num_rates, 2)
+    if rate is None:
+        rate = torch.arange(1, num_rates + 1).to(score) / num_rates
     if (rate.diff() <= 0).any():
         raise ValueError(f"rate must increase, got {rate.tolist()}.")
-    height = score.mean(dim=-1) if height is None else height
+    if height is None:
+        height = score.mean(dim=-1)
     above = score - torch.as_tensor(height, dtype=score.dtype, device=score.device)[..., None]
     crosses = (above[..., :-1] * above[..., 1:] <= 0) & (above[..., :-1] != above[..., 1:])
     if not crosses.any(dim=-1).all():
         ends = f"{rate[0]:.3g}..{rate[-1]:.3g}"
         raise ValueError(f"no crossover in {ends}: a curve stays on one side. Widen the rates.")
     first = crosses.double().argmax(dim=-1, keepdim=True)
-    left, right = above.gather(-1, first), above.gather(-1, first + 1)
+    left = above.gather(-1, first)
+    right = above.gather(-1, first + 1)
     share = (left / (left - right))[..., 0]
-    start, end = rate[first[..., 0]], rate[first[..., 0] + 1]
+    start = rate[first[..., 0]]
+    end = rate[first[..., 0] + 1]
     return start + share * (end - start)
 
 
-def require_height(height: Tensor, curves: torch.Size) -> None:
-    """Check that there is one height for each of the ``curves``, or one for all."""
+def _require_one_for_each_curve(height: Tensor, shape_of_curves: torch.Size) -> None:
     try:
-        fits = torch.broadcast_shapes(height.shape, curves) == curves
+        fits = torch.broadcast_shapes(height.shape, shape_of_curves) == shape_of_curves
     except RuntimeError:
         fits = False
     if not fits:
         raise ValueError(
-            f"height must have the shape of score without its last axis, {tuple(curves)}, got "
+            f"height must have the shape of score without its last axis, {tuple(shape_of_curves)}, got "
             f"{tuple(height.shape)}."
         )
 
 
-def chain_curve(gap_entropy: Float[Tensor, " G"], marginal_entropy: float) -> Float[Tensor, " D"]:
-    """E S(x; M) of a stationary Markov chain of D = G + 1 coordinates, exact for every D, (D,) nats.
+@checked
+def jackknife(
+    statistic: Callable[[Float[Tensor, "... L"]], Float[Tensor, "..."]],
+    groups: Float[Tensor, "G L"],
+) -> tuple[float, float]:
+    """A statistic of the mean of G independent rows, and its jackknife standard error.
 
-    ``gap_entropy`` (G,) is h(g), the entropy of x_{j+g} given x_j in nats for g = 1..D−1, and
-    ``marginal_entropy`` that of x_j. −E log p(x_R) is the marginal entropy and Σ_g h(g) over the gaps
-    of R; of the sets of r coordinates, a share of C(D−g−1, r−2)/C(D, r) has a gap g at a given place.
-    Raises ``ValueError`` where h falls, is not concave or exceeds the marginal: no chain has it.
+    Leaves out one row at a time: error² = (G − 1)/G Σ (t_g − t̄)² (Efron & Stein 1981).
+
+    Args:
+        statistic: of means (L,), or of several (G, L) at once.
+        groups: the rows, (G, L), at least two.
+
+    Returns:
+        The statistic and its error, in its own unit.
+
+    Raises:
+        ValueError: for a single row, and for a statistic that does not give one number for each mean.
+
+    >>> jackknife(lambda mean: mean[..., 0], torch.tensor([[1.0], [3.0]]))
+    (2.0, 1.0)
+    """
+    num_groups = len(groups)
+    require_count("the number of groups", num_groups, 2)
+    total = groups.sum(dim=0)
+    without_one = statistic((total - groups) / (num_groups - 1))
+    check(("statistic(groups)", without_one, Float[Tensor, " G"]), G=num_groups)
+    squares = (without_one - without_one.mean()).square().sum()
+    error = ((num_groups - 1) / num_groups * squares).sqrt()
+    return statistic(total / num_groups).item(), error.item()
+
+
+# -- curves in closed form --------------------------------------------------------------------------
+
+
+@checked
+def chain_curve(gap_entropy: Float[Tensor, " G"], marginal_entropy: float) -> Float[Tensor, " D"]:
+    """E S(x; M) of a stationary Markov chain of D = G + 1 coordinates, exact for every D.
+
+    −E log p(x_R) is the marginal entropy and Σ_g h(g) over the gaps of R; of the sets of r coordinates,
+    a share of C(D−g−1, r−2)/C(D, r) has a gap g at a given place.
+
+    Args:
+        gap_entropy: h(g), the entropy of x_{j+g} given x_j in nats, for g = 1..D−1, (G,).
+        marginal_entropy: that of x_j, nats.
+
+    Returns:
+        Nats a coordinate, for M = 1..D, (D,).
+
+    Raises:
+        ValueError: where h falls, is not concave or exceeds the marginal: no chain has it.
 
     >>> chain_curve(torch.tensor([0.5, 0.75], dtype=torch.float64), 1.0)
     tensor([-0.4167, -0.5833, -1.0000], dtype=torch.float64)
     """
-    require(locals(), "gap_entropy G, marginal_entropy (-inf,inf)")
-    h, slack = _of_a_chain(gap_entropy)
+    size = len(gap_entropy) + 1
+    require_memory(f"a chain of {size} coordinates", 8 * size * (size + 1), "a shorter gap_entropy")
+    h, slack = _entropy_of_a_chain(gap_entropy)
     if h[-1] > marginal_entropy + slack:
         raise ValueError(
             f"gap_entropy ends at {h[-1].item():.6g}, above marginal_entropy = {marginal_entropy:.6g}: "
             "what is given never raises an entropy."
         )
-    size = len(h) + 1
-    r, gap = torch.arange(size + 1).double()[:, None], torch.arange(1, size).double()
-    shrink = (size - gap - r + 1).clamp(min=0) / (size - gap)  # of the number of gaps, g to g + 1
-    gaps = torch.cat([r * (r - 1) / size, shrink[:, :-1]], dim=1).cumprod(dim=1)
-    joint = gaps @ h + marginal_entropy * r[:, 0].clamp(max=1)
-    return -joint.diff().flip(0).to(gap_entropy.dtype)
+    r = torch.arange(size + 1).double()[:, None]
+    gap = torch.arange(1, size).double()
+    # Expected number of gaps g among r of D coordinates: at g = 1, and its ratio from g to g + 1.
+    at_one = r * (r - 1) / size
+    ratio = (size - gap - r + 1).clamp(min=0) / (size - gap)
+    num_gaps = torch.cat([at_one, ratio[:, :-1]], dim=1).cumprod(dim=1)
+    joint_entropy = num_gaps @ h + marginal_entropy * r[:, 0].clamp(max=1)
+    return -joint_entropy.diff().flip(0).to(gap_entropy.dtype)
 
 
+@checked
 def chain_crossover(gap_entropy: Float[Tensor, " G"]) -> float:
     """ρ* of a stationary Markov chain of infinite length, at least 1/2 (ours).
 
-    The maximum over q of (1 − q) Σ_g δ_g q^g, δ_g = h(g+1) − h(g), for h(g) = ``gap_entropy`` (G,) in
-    nats, g = 1..G. Where δ_1 = 0 the curve of infinite length is flat, and nothing crosses. Raises
-    ``ValueError`` there, for what is no chain's and for what is too short.
+    The maximum over q of (1 − q) Σ_g δ_g q^g with δ_g = h(g+1) − h(g).
+
+    Args:
+        gap_entropy: h(g), the entropy of x_{j+g} given x_j in nats, for g = 1..G, (G,).
+
+    Returns:
+        A rate.
+
+    Raises:
+        ValueError: for what is no chain's or too short, and where δ_1 = 0: then the curve of infinite
+            length is flat, and nothing crosses.
 
     >>> logarithm = torch.arange(1.0, 200.0, dtype=torch.float64).log()
     >>> round(chain_crossover(logarithm), 6)
     0.658322
     """
-    require(locals(), "gap_entropy G")
-    require_count("the length of gap_entropy", len(gap_entropy), 3)
-    h, slack = _of_a_chain(gap_entropy)
+    num_gaps = len(gap_entropy)
+    require_count("the length of gap_entropy", num_gaps, 3)
+    h, slack = _entropy_of_a_chain(gap_entropy)
     step = h.diff()
     if step[0] <= slack:
         raise ValueError(
             "no crossover: gap_entropy begins with two equal values, so that the curve of a long "
             "chain is flat. Give a chain in which two steps are less certain than one."
         )
-    order, low, high = torch.arange(2, len(gap_entropy)).to(step), 0.5, 1.0
+    order = torch.arange(2, num_gaps).to(step)
+    low = 0.5
+    high = 1.0
     while high - low > 1e-15:
         q = (low + high) / 2
-        rises = step[0] + (order * q ** (order - 1)) @ step.diff() > 0  # the derivative
-        low, high = (q, high) if rises else (low, q)
-    if step[-1] * len(gap_entropy) * low ** (len(gap_entropy) - 1) > 1e-9 * step[0]:
-        raise ValueError(f"gap_entropy must reach further than {len(gap_entropy)} gaps.")
+        derivative = step[0] + (order * q ** (order - 1)) @ step.diff()
+        if derivative > 0:
+            low = q
+        else:
+            high = q
+    # What the gaps beyond the last would add to the derivative at the maximum.
+    if step[-1] * num_gaps * low ** (num_gaps - 1) > 1e-9 * step[0]:
+        raise ValueError(f"gap_entropy must reach further than {num_gaps} gaps.")
     return low
 
 
-def _of_a_chain(gap_entropy: Tensor) -> tuple[Tensor, float]:
+def _entropy_of_a_chain(gap_entropy: Tensor) -> tuple[Tensor, float]:
     """In double precision, and how far it may be off by rounding, here as in what follows from it."""
-    h, slack = gap_entropy.double(), 0.1 * torch.finfo(gap_entropy.dtype).eps ** 0.5
+    h = gap_entropy.double()
+    slack = 0.1 * torch.finfo(gap_entropy.dtype).eps ** 0.5
     if (h.diff() < -slack).any() or (h.diff().diff() > slack).any():
         raise ValueError("gap_entropy must rise with the gap, by less and less.")
     return h, slack
 
 
-def jackknife(
-    statistic: Callable[[Float[Tensor, "... L"]], Float[Tensor, "..."]],
-    groups: Float[Tensor, "G L"],
-) -> tuple[float, float]:
-    """``statistic`` of the mean of G independent rows, and its jackknife standard error.
-
-    Leaves out one row at a time: error² = (G − 1)/G Σ (t_g − t̄)² (Efron & Stein 1981).
-
-    >>> jackknife(lambda mean: mean[..., 0], torch.tensor([[1.0], [3.0]]))
-    (2.0, 1.0)
-    """
-    require(locals(), "statistic Callable, groups G L")
-    count = len(groups)
-    require_count("the number of groups", count, 2)
-    total = groups.sum(dim=0)
-    without = statistic((total - groups) / (count - 1))
-    require({"statistic(groups)": without}, "statistic(groups) G", G=count)
-    error = ((count - 1) / count * (without - without.mean()).square().sum()).sqrt()
-    return statistic(total / count).item(), error.item()
-
-
+@checked
 def random_loadings_curve(
-    num_features: int, latent_dim: int, noise_variance: float
+    num_features: Count, latent_dim: Index, noise_variance: Positive
 ) -> Float[Tensor, " D"]:
-    """S(M) ≈ −½ ln(2πe v(D − M)) of PPCA with N(0, 1) loadings and data from the model, (D,) (ours).
+    """S(M) ≈ −½ ln(2πe v(D − M)) of PPCA with N(0, 1) loadings and data from the model (ours).
 
     v(r) = ½ [σ² + K − r + √((σ² + K − r)² + 4 σ² r)] is Var(x_j | x_R) at r observed coordinates, in
     the limit of large D, K and r: σ² + K at r = 0, close to σ² well above the bend at r = K.
 
+    Args:
+        num_features: D.
+        latent_dim: K.
+        noise_variance: σ².
+
+    Returns:
+        Nats a coordinate, for M = 1..D, (D,).
+
     >>> [round(v, 3) for v in random_loadings_curve(4, 1, 0.2).tolist()]
     [-0.796, -0.892, -1.127, -1.51]
     """
-    require(locals(), "num_features 1.., latent_dim 0.., noise_variance (0,inf)")
+    require_memory(f"a curve of {num_features} sizes", 8 * num_features, "a smaller num_features")
     observed = torch.arange(num_features - 1, -1, -1, dtype=torch.float64)
     gap = noise_variance + latent_dim - observed
     root = (gap.square() + 4.0 * noise_variance * observed).sqrt()
@@ -189,33 +261,51 @@ def random_loadings_curve(
     return -0.5 * (LOG_2PI + 1.0 + variance.log())
 
 
-def sizes_and_weights(
-    num_features: int, num_sizes: int, rule: Rule = "gauss-legendre"
-) -> tuple[Int[Tensor, " L"], Float[Tensor, " L"]]:
-    """Few sizes M_l and weights with Σ_l w_l S(M_l) ≈ Σ_{M=1}^D S(M), shapes (L,) and L ≤ num_sizes.
+# -- few sizes in place of all ----------------------------------------------------------------------
 
-    The nodes of ``rule`` on [½, D + ½] are rounded to whole sizes (equal ones become one).
-    ``midpoint`` has equal weights, the trapezoid straight lines; the other rules sum polynomials of
-    degree below L exactly over M = 1..D.
+
+@checked
+def sizes_and_weights(
+    num_features: Count, num_sizes: Count, rule: Rule = "gauss-legendre"
+) -> tuple[Int[Tensor, " L"], Float[Tensor, " L"]]:
+    """Few sizes M_l and weights with Σ_l w_l S(M_l) ≈ Σ_{M=1}^D S(M).
+
+    The nodes of a rule on [½, D + ½] are rounded to whole sizes (equal ones become one).
 
     The noise of sampled scores is multiplied by up to Σ|w|/D, which is 1 where all weights are
     positive. Through nodes that are nearly as close as whole sizes are, a polynomial swings: beyond
     about 2.8 √D of them, here and there before, weights turn negative, and soon are larger than D.
-    Raises ``ValueError`` there, with a number of sizes that works, and for another rule.
+
+    Args:
+        num_features: D.
+        num_sizes: how many, at most D.
+        rule: ``midpoint`` has equal weights, ``trapezoid`` straight lines; the other rules sum
+            polynomials of degree below L exactly over M = 1..D.
+
+    Returns:
+        Sizes and weights, (L,) each, with L ≤ ``num_sizes``.
+
+    Raises:
+        ValueError: where weights are negative, with a number of sizes that works.
 
     >>> sizes, weights = sizes_and_weights(200, 3)
     >>> sizes.tolist(), round(weights.sum().item(), 9)
     ([23, 100, 178], 200.0)
     """
-    require(locals(), "num_features 1.., rule midpoint|trapezoid|gauss-legendre|clenshaw-curtis")
     require_count("num_sizes", num_sizes, 1, num_features)
-    if rule == "trapezoid":
-        require_memory(f"weights of {num_sizes} sizes", 8 * num_sizes**2, "fewer num_sizes")
-    if rule in ("gauss-legendre", "clenshaw-curtis"):
+    bytes_of_rule = {
+        "midpoint": 8 * num_sizes,
+        "trapezoid": 8 * max(num_sizes**2, num_features),
+    }
+    if rule in bytes_of_rule:
+        what = f"weights of {num_sizes} of {num_features} sizes"
+        require_memory(what, bytes_of_rule[rule], "fewer num_sizes")
+    else:
         require_count("num_sizes", num_sizes, 1, MOST_POLYNOMIAL)
         bytes_needed = 8 * num_features * num_sizes
         require_memory(f"polynomials at {num_features} sizes", bytes_needed, "fewer num_sizes")
-    sizes, weights = _sizes_and_weights(num_features, num_sizes, rule)
+    sizes = _sizes(num_features, num_sizes, rule)
+    weights = _weights(sizes, num_features, rule)
     if _has_negative(weights):
         fewer = _largest_below(num_features, num_sizes, rule)
         raise ValueError(
@@ -224,6 +314,36 @@ def sizes_and_weights(
             f"{np.abs(weights).sum() / num_features:.3g}. Use num_sizes={fewer}, or rule='trapezoid'."
         )
     return torch.from_numpy(sizes), torch.from_numpy(weights)
+
+
+def _sizes(num_features: int, num_sizes: int, rule: Rule) -> np.ndarray:
+    """The nodes of ``rule``, on [−1, 1] at first, as whole sizes."""
+    even = np.linspace(0.0, 1.0, num_sizes) if num_sizes > 1 else np.array([0.5])
+    if rule == "midpoint":
+        nodes = (2.0 * np.arange(num_sizes) + 1.0) / num_sizes - 1.0
+    elif rule == "trapezoid":
+        nodes = 2.0 * even - 1.0
+    elif rule == "gauss-legendre":
+        nodes = np.polynomial.legendre.leggauss(num_sizes)[0]
+    else:
+        nodes = -np.cos(np.pi * even)
+    rounded = np.rint(0.5 + num_features * (nodes + 1.0) / 2.0)
+    return np.unique(np.clip(rounded, 1, num_features).astype(np.int64))
+
+
+def _weights(sizes: np.ndarray, num_features: int, rule: Rule) -> np.ndarray:
+    if rule == "midpoint":
+        return np.full(len(sizes), num_features / len(sizes))
+    if rule == "trapezoid":
+        return trapezoid_weights(sizes, num_features).numpy()
+    at_sizes = _legendre(sizes, num_features, len(sizes) - 1)
+    at_every_size = _legendre(np.arange(1, num_features + 1), num_features, len(sizes) - 1)
+    return np.linalg.solve(at_sizes.T, at_every_size.sum(axis=0))
+
+
+def _legendre(sizes: np.ndarray, num_features: int, degree: int) -> np.ndarray:
+    """Legendre polynomials up to ``degree`` on [½, D + ½], (sizes, degree + 1)."""
+    return np.polynomial.legendre.legvander(2.0 / num_features * (sizes - 0.5) - 1.0, degree)
 
 
 def _has_negative(weights: np.ndarray) -> bool:
@@ -238,33 +358,7 @@ def _largest_below(num_features: int, num_sizes: int, rule: Rule) -> int:
     """
     most = max(30, int(2.8 * num_features**0.5))
     for fewer in range(min(num_sizes - 1, most), 1, -1):
-        if not _has_negative(_sizes_and_weights(num_features, fewer, rule)[1]):
+        weights = _weights(_sizes(num_features, fewer, rule), num_features, rule)
+        if not _has_negative(weights):
             return fewer
     return 1
-
-
-def _sizes_and_weights(
-    num_features: int, num_sizes: int, rule: Rule
-) -> tuple[np.ndarray, np.ndarray]:
-    step = np.linspace(0.0, 1.0, num_sizes) if num_sizes > 1 else np.array([0.5])
-    if rule == "midpoint":
-        nodes = (2.0 * np.arange(num_sizes) + 1.0) / num_sizes - 1.0
-    elif rule == "trapezoid":
-        nodes = 2.0 * step - 1.0
-    elif rule == "gauss-legendre":
-        nodes = np.polynomial.legendre.leggauss(num_sizes)[0]
-    else:
-        nodes = -np.cos(np.pi * step)
-    rounded = np.rint(0.5 + num_features * (nodes + 1.0) / 2.0)
-    sizes = np.unique(np.clip(rounded, 1, num_features).astype(np.int64))
-    if rule == "midpoint":
-        weights = np.full(len(sizes), num_features / len(sizes))
-    elif rule == "trapezoid":
-        weights = trapezoid_weights(sizes, num_features).numpy()
-    else:
-        few, every = (
-            np.polynomial.legendre.legvander(2.0 / num_features * (m - 0.5) - 1.0, len(sizes) - 1)
-            for m in (sizes, np.arange(1, num_features + 1))
-        )
-        weights = np.linalg.solve(few.T, every.sum(axis=0))
-    return sizes, weights
