@@ -698,10 +698,3 @@ def require_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must differ, got {tuple(seeds)}: one twice is no replicate.")
     return tuple(seeds)
-
-
-def require_reveal(reveal: Tensor, num_features: int) -> None:
-    """Check that ``reveal`` (S, D) counts the steps at which coordinates are shown from 0."""
-    check(("reveal", reveal, Int[Tensor, "S D"]), D=num_features)
-    if reveal.min() < 0:
-        raise ValueError(f"reveal must count steps from 0, got {int(reveal.min())}.")

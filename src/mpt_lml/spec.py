@@ -29,7 +29,6 @@ from mpt_lml.checks import (  # noqa: F401
     require_mask,
     require_memory,
     require_number,
-    require_reveal,
     require_second_moment,
     require_seeds,
     require_sizes,
@@ -49,7 +48,7 @@ def require(given: Mapping[str, Any], spec: str, *, finite: bool = True, **sizes
     "generator, n 1.., M 1..9, rate (0,1], error? [0,1)~, scheme one|all, f Callable, snapshots* 0..".
 
     ``?`` may be None, ``~`` NaN, ``*`` is several of a kind; another word is a class. Letters are
-    axes of a tensor: "x N D, bool mask P D, int reveal S D"; equal ones are equal ``sizes`` >= 1
+    axes of a tensor: "x N D, bool mask P D, int rank S D"; equal ones are equal ``sizes`` >= 1
     (small: >= 0), ``...`` any axes, broadcast where they come first; "x data" is what ``model`` can
     have made. Floating-point tensors share a dtype and are ``finite``, unless what is not passes on
     to a result that someone looks at.
