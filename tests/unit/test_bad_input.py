@@ -328,8 +328,8 @@ CASES = {
         r"objective\(parameters\) must have shape \(2,\), got \(\)",
     ),
     "a noise variance of True": (lambda: PPCA(LOADINGS, True), TypeError, "got True"),
-    "a speed after the end": (
-        lambda: diffusion.speed(torch.square, torch.tensor([0.5, 1.5])),
+    "a derivative after the end": (
+        lambda: diffusion.schedule_derivative(torch.square, torch.tensor([0.5, 1.5])),
         ValueError,
         r"time must be in \[0, 1\], but time\[1\] is 1\.5",
     ),
@@ -626,7 +626,7 @@ CASES = {
     "more orders than a memory holds": (
         lambda: orders.draw(10**15, 4, generator=generator()),
         ValueError,
-        "GiB of memory: use fewer at a time",
+        "GiB of memory: use fewer num_orders",
     ),
     "more epochs than a memory holds": (
         lambda: fit.maximize(
@@ -659,6 +659,59 @@ CASES = {
         ),
         ValueError,
         "1000000000000 chains a datum would take .* GiB of memory",
+    ),
+    "more orders of the chain rule than a memory holds": (
+        lambda: estimators.ordered_chain(MODEL, X, 10**13, generator=generator()),
+        ValueError,
+        "10000000000000 orders would take .* GiB of memory: use fewer num_orders",
+    ),
+    "more chains of loadings than a memory holds": (
+        lambda: estimators.annealed_evidence(
+            torch.eye(2)[None], 3, 1, 0.5, num_chains=10**13, num_steps=2, generator=generator()
+        ),
+        ValueError,
+        "10000000000000 chains of K = 1 a data set would take .* GiB of memory",
+    ),
+    "more steps of annealing than anyone waits for": (
+        lambda: estimators.annealed_evidence(
+            torch.eye(2)[None], 3, 1, 0.5, num_chains=2, num_steps=10**13, generator=generator()
+        ),
+        ValueError,
+        r"the steps of annealing are 1\.000e\+13, .* use fewer num_steps",
+    ),
+    "more temperatures than anyone waits for": (
+        lambda: estimators.ais(
+            random_bernoulli(4, 1, 9), torch.ones(1, 4).double(), 2, 10**13, generator=generator()
+        ),
+        ValueError,
+        r"the temperatures are 1\.000e\+13, .* use fewer num_temperatures",
+    ),
+    "more weights than a memory holds": (
+        lambda: estimators.iwae(
+            random_bernoulli(4, 1, 9), torch.ones(1, 4).double(), 10**13, generator=generator()
+        ),
+        ValueError,
+        "10000000000000 weights a datum would take .* GiB of memory",
+    ),
+    "more masks of a size than a memory holds": (
+        lambda: Godambe.of(
+            GaussianFamily.ppca(torch.ones(3, 1).double(), 0.3),
+            [2],
+            num_masks=10**13,
+            generator=generator(),
+        ),
+        ValueError,
+        "10000000000000 masks of a size would take .* GiB of memory",
+    ),
+    "a curve of more sizes than a memory holds": (
+        lambda: rates.random_loadings_curve(10**13, 1, 0.2),
+        ValueError,
+        "a curve of 10000000000000 sizes would take .* GiB of memory",
+    ),
+    "a chain longer than a memory holds": (
+        lambda: rates.chain_curve(torch.zeros(10**6), 0.0),
+        ValueError,
+        "a chain of 1000001 coordinates would take .* GiB of memory",
     ),
     "a symbolic table with too many cells": (
         lambda: symbolic.SymbolicTable(40),
@@ -776,7 +829,7 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (
             ValueError,
             r"schedule\(time\) must",
-            lambda: diffusion.speed(
+            lambda: diffusion.schedule_derivative(
                 lambda t: t if len(t) == 2 else t.sum(), torch.tensor([0.1, 0.5, 0.9])
             ),
         ),

@@ -28,7 +28,7 @@ WITHOUT = {
     "masks.UniformSize": "no argument; its methods are there",
     "gaussian.LowRankPosterior": "made by `of`",
     "theory.godambe.Godambe": "made by `of`",
-    "theory.diffusion.speed": "there",
+    "theory.diffusion.schedule_derivative": "there",
     "score.AnswerScores": "made by `answers`; its methods are there",
     "score.ImageScores": "made by `images`; its methods are there",
     "score.PairScores": "made by `pairs`; its methods are there",

@@ -168,7 +168,7 @@ def positive(v: Tensor) -> bool:
     return bool((v > 0).all())
 
 
-def reveal(value: Tensor) -> Kind:
+def ranks(value: Tensor) -> Kind:
     """int64, steps counted from 0; large ones are legal and slow, so they are not tried."""
     base = tensor(value, "0", also=lambda v: bool((v >= 0).all()))
     keep = lambda v: not isinstance(v, Tensor) or not v.numel() or v.to_dense().real.max() < 1000  # noqa: E731
@@ -542,7 +542,7 @@ def _curves() -> dict[str, Case]:
             orders.log_probability,
             model=a_model(HMM, ConditionalModel),
             x=like(HMM, WORDS),
-            reveal=reveal(torch.tensor([[0, 1, 2, 3], [2, 0, 0, 1]])),
+            ranks=ranks(torch.tensor([[0, 1, 2, 3], [2, 0, 0, 1]])),
         ),
         "orders.exact": case(
             orders.exact, model=a_model(HMM, ConditionalModel), x=like(HMM, WORDS)
@@ -715,6 +715,65 @@ def _objectives() -> dict[str, Case]:
             **{k: tensor(v, nan=True) for k, v in zeros.items()},
             x=tensor(PIXELS, also=zeros_and_ones),
             noise=tensor(torch.zeros(1, 3, 1).double(), nan=True),
+        ),
+        "objectives.mask_scores": case(
+            objectives.mask_scores,
+            **known | {"moment": tensor(moment, nan=True, lead=True)},
+            mask=few,
+        ),
+        **_vae_objectives(),
+    }
+
+
+def _vae_objectives() -> dict[str, Case]:
+    """Of dense networks with D = 3, K = 1, in single precision, one run."""
+    x = PIXELS.float()
+    hidden = torch.tensor([True, False, True]).expand(1, len(x), 3)
+    weights = instance(lambda: DENSE, dict).but(legal=lambda v: v is DENSE)
+    shared = {
+        "x": tensor(x).but(
+            legal=lambda v: tensor(x).legal(v) or tensor(x[None]).legal(v),
+        ),
+        "noise_variance": optional(number(0.5, 0.0)),
+    }
+    mask_of_each = mask(hidden, "")
+    draws = tensor(torch.zeros(2, 1, len(x), 1), "0", nan=True)
+    partial = vaes.dense_parameters(3, [4], 1, generators=[at()], partial=True)
+    return {
+        "objectives.elbo": case(
+            objectives.elbo,
+            parameters=weights,
+            **shared,
+            noise=tensor(torch.zeros(1, len(x), 1), nan=True),
+        ),
+        "objectives.refill": case(
+            objectives.refill,
+            parameters=weights,
+            **shared,
+            mask=tensor(hidden),
+            noise=tensor(torch.zeros(2, 1, len(x), 1), nan=True),
+            from_decoder=flag(),
+            # At a visible pixel it is not read.
+            pixel_noise=optional(tensor(torch.zeros(2, 1, len(x), 3), nan=True)).but(
+                passes_on=False
+            ),
+        ),
+        "objectives.recursive": case(
+            objectives.recursive,
+            parameters=weights,
+            **shared,
+            mask=mask_of_each,
+            filled=tensor(torch.zeros(1, len(x), 3), nan=True),
+            noise=draws,
+            train_encoder=flag(),
+        ),
+        "objectives.partial": case(
+            objectives.partial,
+            parameters=instance(lambda: partial, dict).but(legal=lambda v: v is partial),
+            **shared,
+            mask=mask_of_each,
+            noise=draws,
+            weighted=flag(),
         ),
     }
 
@@ -958,8 +1017,8 @@ def _theory() -> dict[str, Case]:
                 also=lambda v: bool(((v >= 0) & (v <= 1)).all()),
             ),
         ),
-        "theory.diffusion.speed": case(
-            diffusion.speed,
+        "theory.diffusion.schedule_derivative": case(
+            diffusion.schedule_derivative,
             schedule=clock.but(legal=lambda v: v is torch.square),
             time=tensor(
                 torch.tensor(0.5), lead=True, also=lambda v: bool(((v >= 0) & (v <= 1)).all())
@@ -979,7 +1038,7 @@ def _theory() -> dict[str, Case]:
         "theory.diffusion.sample": case(
             diffusion.sample,
             model=a_model(HMM, ConditionalModel),
-            reveal=reveal(steps),
+            ranks=ranks(steps),
             generator=generator(),
         ),
         "theory.godambe.GaussianFamily": case(
@@ -1038,9 +1097,7 @@ def _theory() -> dict[str, Case]:
             weights=optional(tensor(torch.ones(3).double(), lead=True)),
             masks_per_datum=count(1, 1),
         ),
-        "theory.godambe.Godambe.best_law": case(
-            INFORMATION.best_law, masks_per_datum=count(1, 1), num_steps=count(2, 1)
-        ),
+        "theory.godambe.Godambe.best_law": case(INFORMATION.best_law, masks_per_datum=count(1, 1)),
         "theory.rates.chain_crossover": case(
             rates.chain_crossover,
             gap_entropy=tensor(torch.arange(1.0, 90.0).double().log(), "0", also=_of_a_chain),
