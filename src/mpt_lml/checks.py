@@ -663,7 +663,7 @@ def require_memory(what: str, bytes_needed: int, instead: str) -> None:
         raise ValueError(f"{what} would take {gigabytes} GiB of memory: use {instead}.")
 
 
-def require_generator(generator: torch.Generator | None, name: str = "generator") -> None:
+def require_generator(generator: object, name: str = "generator") -> None:
     """Check that randomness was passed in, not left to a global state."""
     if not isinstance(generator, torch.Generator):
         hint = f"Pass for example {name}=torch.Generator().manual_seed(0)."

@@ -235,7 +235,9 @@ def _require_data(
         require_finite("x", x)
     if "encoder/0/weight" not in parameters:
         return
-    num_runs, width, _ = parameters["encoder/0/weight"].shape
+    weight = parameters["encoder/0/weight"]
+    check(("parameters['encoder/0/weight']", weight, Float[Tensor, "B I O"]), finite=False)
+    num_runs, width, _ = weight.shape
     check(("x", x, _Data), finite=False, D=width // inputs)
     if x.ndim > 2 and (x.ndim > 3 or len(x) not in (1, num_runs)):
         raise ValueError(
