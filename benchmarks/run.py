@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 import mpt_experiments
-from mpt_experiments import bench
+from mpt_experiments.experiment import RunContext
 from mpt_experiments.paper import convergence
 from mpt_experiments.paper.convergence import NOISE_VARIANCE
 from mpt_experiments.paper.training import Figure2
@@ -168,7 +168,7 @@ def figure_2() -> Row:
     size, literal_seconds, worst = config.num_features, 0.0, 0.0
     laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(config.fixed_rate)}
     for draw in ("paper", "model"):
-        of = config.problem(draw, bench.Bench())
+        of = config.problem(draw, RunContext())
         for name, law in laws.items():
             loadings, generators = config.starts()
             mask = [

@@ -8,7 +8,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
-    from mpt_experiments.bench import Outcome, load, run
+    from mpt_experiments.experiment import Outcome, load, run
 
 __all__ = ["Outcome", "load", "run"]
 
@@ -17,6 +17,6 @@ def __getattr__(name: str) -> Any:
     """Bring a public name when it is used: ``mpt-lml list`` needs no torch."""
     if name not in __all__:
         raise AttributeError(f"module 'mpt_experiments' has no attribute {name!r}")
-    from mpt_experiments import bench
+    from mpt_experiments import experiment
 
-    return getattr(bench, name)
+    return getattr(experiment, name)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mpt_experiments.bench import Finding
+from mpt_experiments.experiment import Finding
 from mpt_lml.files import book_file, read_json, write_json
 from mpt_lml.verdicts import interval
 

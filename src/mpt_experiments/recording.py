@@ -18,7 +18,7 @@ import torch
 from tqdm.auto import tqdm
 
 from mpt_experiments import ledger, provenance
-from mpt_experiments.bench import Experiment, Outcome, bench_for, find
+from mpt_experiments.experiment import Experiment, Outcome, context_for, find
 from mpt_lml import files
 
 
@@ -60,13 +60,13 @@ def run_and_store(options: argparse.Namespace) -> None:
     target = _target(options, root)
     folder = _folder(options, chosen)
     clock = _Clock(folder, chosen)
-    bench = bench_for(chosen, options.device, clock, folder)
+    context = context_for(chosen, options.device, clock, folder)
     try:
-        outcome = chosen.run(bench)
+        outcome = chosen.run(context)
     except BaseException:
         clock.save()
         raise
-    content = _content(options, chosen, outcome, clock.seconds(), bench.device.type)
+    content = _content(options, chosen, outcome, clock.seconds(), context.device.type)
     if target is None:
         json.dump(content, sys.stdout, indent=2, allow_nan=False)
         print()

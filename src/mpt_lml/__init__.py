@@ -11,7 +11,6 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from mpt_lml import (
-    bfgs,
     curves,
     data,
     estimators,
@@ -52,7 +51,6 @@ __all__ = [
     "Grouped",
     "JointTable",
     "MaskCurve",
-    "bfgs",
     "curves",
     "data",
     "estimators",

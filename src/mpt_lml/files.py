@@ -10,9 +10,8 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,44 +22,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mpt_lml.spec import require
-
-PACKAGE = Path(__file__).resolve().parent
-
 
 class CheckpointMismatchError(ValueError):
     """A file on disk is damaged, or of other settings, weights, data, device or versions."""
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where a run is kept so that it can go on, and what it has to match.
-
-    ``path`` is a safetensors file, written atomically every so many steps and when the run is
-    interrupted; one with other ``settings`` is refused, the first difference named. So is one of
-    another start, other seeds, learning rate, precision, device or versions, which the training adds
-    to them; what it cannot see, such as the data, belongs into the settings.
-
-    Settings are numbers, texts, paths, tensors, and lists and dictionaries of these. Raises
-    ``TypeError`` for what cannot be compared when the program runs again.
-
-    >>> Checkpoint(Path("run.safetensors"), {"law": "uniform"}).every
-    100
-    """
-
-    path: Path
-    settings: Mapping[Any, Any]
-    every: int = 100
-
-    def __post_init__(self) -> None:
-        require(vars(self), "path Path, settings Mapping, every 1..")
-        plain("settings", self.settings)
-
-
 def book_file(name: str) -> Path:
     """A file of ``book/`` that the package needs: in the checkout, else the copy it carries."""
-    in_checkout = PACKAGE.parents[1] / "book"
-    carried = PACKAGE / "book"
+    package = Path(__file__).resolve().parent
+    in_checkout = package.parents[1] / "book"
+    carried = package / "book"
     folder = in_checkout if (in_checkout / "ledger.json").is_file() else carried
     return folder / name
 
@@ -73,9 +44,10 @@ def require_writable(folder: str | Path) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError as error:
-        said = f"cannot write to the output folder {folder}: {error.strerror}"
-        hint = "Name another one (of a command: with --out)."
-        raise PermissionError(f"{said}. {hint}") from error
+        raise PermissionError(
+            f"cannot write to the output folder {folder}: {error.strerror}. "
+            "Name another one (of a command: with --out)."
+        ) from error
 
 
 def require_target(path: Path) -> None:
@@ -136,44 +108,74 @@ def read_json(path: str | Path) -> Any:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], identity: Mapping[Any, Any]) -> None:
     """Write ``tensors`` (safetensors) with what they belong to and a checksum of both."""
-    own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    said = _as_json(identity)
+    copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    identity_text = _as_json(identity)
     with replacing(path) as partial:
         # One entry: several are written in another order each time.
-        save_file(own, partial, metadata={"mpt-lml": f"{digest(said, own)} {said}"})
+        entry = f"{digest(identity_text, copies)} {identity_text}"
+        save_file(copies, partial, metadata={"mpt-lml": entry})
 
 
 def load_tensors(path: Path, identity: Mapping[Any, Any]) -> dict[str, Tensor]:
     """What :func:`save_tensors` wrote for this very ``identity``.
 
-    Raises :class:`CheckpointMismatchError` with the first difference where the file is of another,
-    and where it is not whole: truncated, changed, or written by another program or version.
+    Raises:
+        CheckpointMismatchError: with the first difference where the file is of another, and where it
+            is not whole: truncated, changed, or written by another program or version.
     """
-    sha256, said, tensors = "", "", dict[str, Tensor]()
+    sha256 = ""
+    identity_text = ""
+    tensors: dict[str, Tensor] = {}
     with suppress(SafetensorError), safe_open(path, framework="pt") as stored:
-        sha256, _, said = (stored.metadata() or {}).get("mpt-lml", "").partition(" ")
-        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    if digest(said, tensors) != sha256:
+        entry = (stored.metadata() or {}).get("mpt-lml", "")
+        sha256, _, identity_text = entry.partition(" ")
+        for name in stored.keys():  # noqa: SIM118
+            tensors[name] = stored.get_tensor(name)
+    if digest(identity_text, tensors) != sha256:
         raise CheckpointMismatchError(
             f"{path} is damaged, or not of this version of mpt-lml: its checksum is not that of its "
             "content. Remove it; what it held is computed again."
         )
-    kept, wanted = json.loads(said), json.loads(_as_json(identity))
-    for name in sorted(kept | wanted, key=lambda n: (len(str(wanted.get(n))) == 64, n)):
-        have, want = (each.get(name, "absent") for each in (kept, wanted))
+    _require_same_identity(path, json.loads(identity_text), json.loads(_as_json(identity)))
+    return tensors
+
+
+def computed_once(
+    path: Path, compute: Callable[[], Mapping[str, Tensor]], identity: Mapping[Any, Any]
+) -> dict[str, Tensor]:
+    """What ``compute()`` gives, on the CPU: read from ``path``, or computed now and written there.
+
+    Raises:
+        CheckpointMismatchError: where the file is of another ``identity``, or damaged.
+    """
+    if not path.exists():
+        save_tensors(path, compute(), identity)
+    return load_tensors(path, identity)
+
+
+def _require_same_identity(
+    path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]
+) -> None:
+    """Refuse the first difference, one that a reader understands before a hash."""
+
+    def is_hash_then_name(name: str) -> tuple[bool, str]:
+        return len(str(wanted.get(name))) == 64, name
+
+    for name in sorted({*stored, *wanted}, key=is_hash_then_name):
+        have = stored.get(name, "absent")
+        want = wanted.get(name, "absent")
         if have != want:
             raise CheckpointMismatchError(
                 f"{path} belongs to another configuration: its {name} is {have!r}, wanted {want!r}. "
                 "Remove the file or name another one."
             )
-    return tensors
 
 
 def _as_json(identity: Mapping[Any, Any]) -> str:
-    return json.dumps(plain("identity", identity), sort_keys=True)
+    return json.dumps(as_plain("identity", identity), sort_keys=True)
 
 
-def plain(name: str, value: Any) -> Any:
+def as_plain(name: str, value: Any) -> Any:
     """``value`` as what JSON can say, the same whenever a program runs.
 
     NaN becomes a text, because it differs from itself. Tensors and arrays become their type, shape and
@@ -185,22 +187,19 @@ def plain(name: str, value: Any) -> Any:
     if isinstance(value, float):
         return "nan" if math.isnan(value) else value
     if isinstance(value, Mapping):
-        items = {_as_key(key): plain(f"{name}[{key!r}]", each) for key, each in value.items()}
-        if len(items) < len(value):
-            raise ValueError(f"{name} has keys that are equal as texts, got {list(value)}.")
-        return items
+        return _plain_mapping(name, value)
     if isinstance(value, list | tuple):
-        return [plain(f"{name}[{place}]", each) for place, each in enumerate(value)]
-    if isinstance(value, set | frozenset):
-        return sorted((plain(name, each) for each in value), key=json.dumps)
+        return [as_plain(f"{name}[{place}]", item) for place, item in enumerate(value)]
+    if isinstance(value, set | frozenset):  # its own order is another one each time a program runs
+        return sorted((as_plain(name, item) for item in value), key=json.dumps)
     if isinstance(value, np.ndarray) and value.dtype != object:
         value = torch.from_numpy(value)
     if isinstance(value, Tensor):
         shape = tuple(value.shape)
         return f"{value.dtype} tensor of shape {shape} with SHA-256 {digest('', {'': value})}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-        return {"type": type(value).__qualname__, **plain(name, fields)}
+        fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+        return {"type": type(value).__qualname__, **_plain_mapping(name, fields)}
     if isinstance(value, type) or inspect.isroutine(value):
         if "<" in value.__qualname__:  # <lambda>, <locals>: several have the same name
             raise TypeError(
@@ -208,7 +207,8 @@ def plain(name: str, value: Any) -> Any:
                 "a module, or give its parameters as numbers and texts."
             )
         return f"{value.__module__}.{value.__qualname__}"
-    if re.search(r" at 0x[0-9a-fA-F]+", text := str(value)):
+    text = str(value)
+    if re.search(r" at 0x[0-9a-fA-F]+", text):
         raise TypeError(
             f"{name} must be a number, a text, a path, a tensor, or a list or dictionary of these, got "
             f"{text}, whose address will be another one when the program runs again."
@@ -216,33 +216,34 @@ def plain(name: str, value: Any) -> Any:
     return text
 
 
+def _plain_mapping(name: str, value: Mapping[Any, Any]) -> dict[str, Any]:
+    items = {_as_key(key): as_plain(f"{name}[{key!r}]", item) for key, item in value.items()}
+    if len(items) < len(value):
+        raise ValueError(f"{name} has keys that are equal as texts, got {list(value)}.")
+    return items
+
+
 def _as_key(key: Any) -> str:
     """As :mod:`json` does: true, null, 1, 0.5."""
     return json.dumps(key) if isinstance(key, bool | int | float | None) else str(key)
 
 
-def surroundings(device: str) -> dict[str, Any]:
-    """What decides a number besides its settings, for an identity: device, precision and versions."""
-    precision = f"{torch.get_default_dtype()}, {torch.get_float32_matmul_precision()}"
-    own = {f"version of {name}": version for name, version in versions().items()}
-    return {"device": device, "precision": precision, **own}
-
-
-def digest(said: str, tensors: Mapping[str, Tensor]) -> str:
+def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 of a text and of ``tensors``: names, types, shapes and bytes."""
-    found = hashlib.sha256(said.encode())
+    sha256 = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().contiguous()
-        found.update(f"\0{name} {value.dtype} {tuple(value.shape)}\0".encode())
-        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        sha256.update(f"\0{name} {value.dtype} {tuple(value.shape)}\0".encode())
+        sha256.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return sha256.hexdigest()
 
 
 @functools.cache
 def versions() -> dict[str, str]:
     """Versions of what a number can depend on, of those that are installed."""
-    names, found = ("mpt-lml", "torch", "numpy", "scipy", "scikit-learn"), {}
-    for name in (*names, "transformers", "tokenizers", "datasets"):
+    names = ("mpt-lml", "torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers")
+    installed = {}
+    for name in (*names, "datasets"):
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            installed[name] = metadata.version(name)
+    return installed

@@ -14,7 +14,7 @@ import torch
 import mpt_experiments
 import mpt_lml
 import mpt_score
-from mpt_experiments import bench
+from mpt_experiments import experiment
 from mpt_lml import PPCA, curves, data
 from mpt_lml.data import places
 from mpt_score import networks
@@ -51,7 +51,7 @@ MISTAKES = [
     lambda: PPCA(torch.randn(10, 2), -0.2),
     lambda: _model().sample(3, generator=None),
     lambda: curves.exact_curve(_model(50), _data(50)),
-    lambda: bench.find("table1"),
+    lambda: experiment.find("table1"),
     lambda: data.images("mnist"),
     _long_sentence,
 ]

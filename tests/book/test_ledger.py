@@ -160,20 +160,20 @@ def test_chapters_exist():
 
 
 def test_commands_name_experiments_that_exist():
-    from mpt_experiments import bench
+    from mpt_experiments import experiment
 
     for entry in (*COMMITTED.paper, *COMMITTED.findings):
-        assert entry.command.split()[2] in bench.names(), entry.id
+        assert entry.command.split()[2] in experiment.names(), entry.id
 
 
 def test_chapters_say_what_the_command_says_a_run_takes():
-    from mpt_experiments import bench
+    from mpt_experiments import experiment
 
     pages = " ".join(path.read_text(encoding="utf-8") for path in BOOK.glob("[0-9]*.md"))
     said = re.findall(r"`mpt-lml run ([\w-]+)`\W+about (\d+) minutes", pages)
     assert len(said) >= 3
     for name, minutes in said:
-        assert bench.find(name).cost == f"about {minutes} min", name
+        assert experiment.find(name).cost == f"about {minutes} min", name
 
 
 # Recorded before a run noted its date and the versions of transformers and tokenizers.

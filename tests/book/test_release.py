@@ -21,7 +21,7 @@ from book_layout import ROOT, Book
 from checks import run
 
 import mpt_lml
-from mpt_experiments import bench
+from mpt_experiments import experiment
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -268,7 +268,7 @@ def test_the_wheel_works_where_there_is_no_checkout(reader: Path, tmp_path: Path
     assert run(reader, "-c", USED, PROJECT["version"], cwd=tmp_path, env=outside()) == "used\n"
     command = reader.parent / "mpt-lml"
     listed = run(command, "list", cwd=tmp_path, env=outside())
-    for name in bench.names():
+    for name in experiment.names():
         assert name in listed
     compared = run(command, "compare", "table-1", cwd=tmp_path, env=outside())
     assert "confirmed" in compared, compared

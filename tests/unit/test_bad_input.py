@@ -16,7 +16,7 @@ from models import generator, random_bernoulli, random_hmm, random_ppca, random_
 from torch import Tensor
 
 import mpt_score
-from mpt_experiments import bench, command
+from mpt_experiments import command, experiment
 from mpt_lml import (
     HMM,
     PPCA,
@@ -237,21 +237,21 @@ CASES = {
         "some",
     ),
     "an unknown experiment": (
-        lambda: bench.find("table1"),
-        bench.UnknownExperimentError,
+        lambda: experiment.find("table1"),
+        experiment.UnknownExperimentError,
         "Did you mean table-1",
     ),
     "nothing like an experiment": (
-        lambda: bench.find("zzz"),
-        bench.UnknownExperimentError,
+        lambda: experiment.find("zzz"),
+        experiment.UnknownExperimentError,
         "There are: bert-curve, curve-shape, derived, digits-training",
     ),
     "an unknown preset": (
-        lambda: bench.run("table-1", "fast"),
+        lambda: experiment.run("table-1", "fast"),
         ValueError,
         "'paper' or 'quick'",
     ),
-    "an unknown device": (lambda: bench.run("table-1", device="tpu"), ValueError, "'tpu'"),
+    "an unknown device": (lambda: experiment.run("table-1", device="tpu"), ValueError, "'tpu'"),
     "unknown data": (lambda: data.images("imagenet"), ValueError, "digits, mnist, fashion_mnist"),
     "an unknown split": (lambda: data.images("digits", "dev"), ValueError, "'train' or 'test'"),
     "a matrix that is not positive definite": (
@@ -344,7 +344,7 @@ CASES = {
         r"z\[0\] is nan",
     ),
     "seeds that are one number": (
-        lambda: bench.run("table-1", "quick", seeds=4),
+        lambda: experiment.run("table-1", "quick", seeds=4),
         TypeError,
         "seeds must be of type Sequence, got 4",
     ),
@@ -760,7 +760,7 @@ def test_seeds_are_refused_in_one_line(given, message, tmp_path, capsys) -> None
 
 
 def test_a_folder_is_no_file_before_any_work(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(bench.find("table-1"), "run", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr(experiment.find("table-1"), "run", lambda *_: pytest.fail("it was run"))
     assert command.main([*SHORT, "--json", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
 

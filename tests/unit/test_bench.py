@@ -19,16 +19,17 @@ from safetensors.torch import load_file, save_file
 from tiny_bert import tiny, tokenizer
 
 import mpt_experiments
-from mpt_experiments import bench, command, recording
-from mpt_experiments.bench import Outcome
+from mpt_experiments import command, experiment, recording
+from mpt_experiments.experiment import Outcome
 from mpt_experiments.paper import training
+from mpt_experiments.resume import FileCheckpoint
 from mpt_lml import fit
 from mpt_lml.data import image_sets
 from mpt_lml.files import CheckpointMismatchError, load_tensors, read_json, save_tensors
 from mpt_lml.models.hmm import HMM
 from mpt_score import networks, texts
 
-RESUMABLE = [name for name in bench.names() if bench.find(name).resumable]
+RESUMABLE = [name for name in experiment.names() if experiment.find(name).resumable]
 WITH_A_NETWORK = ["bert-curve", "table-2-pretrained", "figure-6", "figure-6-pretrained"]
 every = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in RESUMABLE]
@@ -71,7 +72,7 @@ def test_the_same_inputs_go_on(name: str, quick: Callable[[str], Done]) -> None:
 @every
 def test_other_seeds_are_refused(name: str, quick: Callable[[str], Done], tmp_path: Path) -> None:
     _, folder = quick(name)
-    seeds = bench.find(name).preset("quick").seeds
+    seeds = experiment.find(name).preset("quick").seeds
     other = tuple(seed + 1 for seed in seeds)
     if name == "known-language":  # a file for each seed, so that others are computed
         own = shutil.copytree(folder, tmp_path / "own")
@@ -84,7 +85,7 @@ def test_other_seeds_are_refused(name: str, quick: Callable[[str], Done], tmp_pa
 @every
 def test_every_file_says_all_that_it_depends_on(name: str, quick: Callable[[str], Done]) -> None:
     _, folder = quick(name)
-    settings = {each.name for each in dataclasses.fields(bench.find(name))}
+    settings = {each.name for each in dataclasses.fields(experiment.find(name))}
     wanted = settings | {"experiment", "device", "precision", "data", "version of mpt-lml"}
     wanted |= {"version of torch"}
     for path in contents(folder):
@@ -297,7 +298,7 @@ class TestTraining:
             lambda p, _: -(p["level"] - 1).square().sum(dim=1),
             num_epochs=9,
             learning_rate=0.1,
-            checkpoint=fit.Checkpoint(path, {"law": "uniform"}),
+            checkpoint=FileCheckpoint(path, {"law": "uniform"}),
             **options,
         ).parameters["level"]
 

@@ -13,7 +13,7 @@ import torch
 from models import generator, random_ppca, random_table
 from tiny_bert import MASK, tiny, tokenizer
 
-from mpt_experiments.bench import Bench
+from mpt_experiments.experiment import RunContext
 from mpt_experiments.paper.training import Figure2
 from mpt_lml import HMM, ConditionalTable, curves, estimators, grids, masks, objectives, orders
 from mpt_score import MaskedLM, tokens
@@ -53,9 +53,9 @@ def test_the_exact_curve_agrees_with_the_literal_formula() -> None:
 
 def test_batched_training_is_the_literal_loop() -> None:
     config = Figure2(num_data=40, num_features=5, num_epochs=6, seeds=(4, 44))
-    of = config.problem("model", Bench())
+    of = config.problem("model", RunContext())
     for law in (masks.UniformSize(), masks.FixedRate(0.2)):
-        history = config.train([of], [law], Bench())
+        history = config.train([of], [law], RunContext())
         starts, generators = config.starts()
         for row, g in enumerate(generators):
             mask = [masks.stratified_masks(5, 5, law, generator=g) for _ in range(6)]
@@ -67,12 +67,12 @@ def test_batched_training_is_the_literal_loop() -> None:
 
 def test_everything_in_one_batch_is_everything_one_by_one() -> None:
     config = Figure2(num_data=40, num_features=5, num_epochs=6, seeds=(4, 44))
-    problems = [config.problem(draw, Bench()) for draw in ("paper", "model")]
+    problems = [config.problem(draw, RunContext()) for draw in ("paper", "model")]
     laws = [masks.UniformSize(), masks.FixedRate(0.2)]
-    together = config.train(problems, laws, Bench()).values
+    together = config.train(problems, laws, RunContext()).values
     for p, of in enumerate(problems):
         for q, law in enumerate(laws):
-            alone = config.train([of], [law], Bench()).values
+            alone = config.train([of], [law], RunContext()).values
             for name in ("lml", "objective"):
                 batch = together[name].unflatten(1, (2, 2, 2))[:, p, q]
                 torch.testing.assert_close(batch, alone[name], atol=1e-9, rtol=0, equal_nan=True)

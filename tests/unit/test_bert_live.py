@@ -64,7 +64,7 @@ from pathlib import Path
 from urllib.request import urlopen
 import torch
 from mpt_score.networks import hub as checkpoints
-from mpt_experiments import bench as base
+from mpt_experiments import experiment
 from mpt_experiments.paper import bert
 from tiny_bert import some_lines
 
@@ -74,10 +74,10 @@ def show(title):
     exec({cells!r}, space)
     print([each.get_text() for each in space["ax"].texts])
 
-beside, stored_in = base.book_file, Path({stored!r})
-base.book_file = lambda name: stored_in / Path(name).name if "pretrained" in name else beside(name)
+beside, stored_in = experiment.book_file, Path({stored!r})
+experiment.book_file = lambda name: stored_in / Path(name).name if "pretrained" in name else beside(name)
 show("stored")
-base.book_file = beside
+experiment.book_file = beside
 bert.sentences = some_lines
 os.environ["MPT_LML_BERT"] = {folder!r}
 show("folder")

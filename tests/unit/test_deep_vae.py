@@ -10,7 +10,7 @@ import torch
 from models import generator, recursive_objective
 from torch.distributions import Normal, kl_divergence
 
-from mpt_experiments.bench import Bench
+from mpt_experiments.experiment import RunContext
 from mpt_experiments.findings import recursion
 from mpt_experiments.paper import deep_vae
 from mpt_experiments.paper.deep_vae import Masked
@@ -44,7 +44,7 @@ def test_a_run_that_was_stopped_is_the_same_run(name: str, tmp_path) -> None:
     """Also its encoder, which exact conditionals leave as it was drawn."""
     trained = {**recursion.VARIANTS, **recursion.REFERENCES}[name]
     long = dataclasses.replace(CONFIG, num_steps=12, track_every=6)
-    whole = long.train(X, trained, Bench(), name)
+    whole = long.train(X, trained, RunContext(), name)
 
     def interrupted(items, description):
         for item in items:
@@ -53,8 +53,8 @@ def test_a_run_that_was_stopped_is_the_same_run(name: str, tmp_path) -> None:
             yield item
 
     with pytest.raises(KeyboardInterrupt):
-        long.train(X, trained, Bench(progress=interrupted, folder=tmp_path), name)
-    resumed = long.train(X, trained, Bench(folder=tmp_path), name)
+        long.train(X, trained, RunContext(progress=interrupted, folder=tmp_path), name)
+    resumed = long.train(X, trained, RunContext(folder=tmp_path), name)
     for key, value in whole.parameters.items():
         assert torch.equal(resumed.parameters[key], value), key
     for key, value in whole.values.items():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mpt_experiments
-from mpt_experiments.bench import Bench, Outcome, seeded
+from mpt_experiments.experiment import Outcome, RunContext, seeded
 from mpt_experiments.findings import derived
 from mpt_experiments.paper.deep_vae import Figure3Lower, elbo
 from mpt_lml import BernoulliPCA
@@ -66,7 +66,7 @@ def test_the_start_that_is_drawn_again_is_the_one_of_the_training() -> None:
     of = Figure3Lower.preset("quick", num_steps=1, latent_dim=2)
     assert isinstance(of, Figure3Lower)
     x = of.images()
-    first = of.train(x, elbo, Bench(), "any").values["lml"][0]
+    first = of.train(x, elbo, RunContext(), "any").values["lml"][0]
     again = of.log_likelihood(of.start(x, [*map(seeded, of.seeds)]), x[: of.track_data].double())
     torch.testing.assert_close(again.to(first), first, rtol=1e-6, atol=0.0)
     assert first.unique().numel() == len(of.seeds)

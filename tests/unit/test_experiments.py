@@ -12,11 +12,10 @@ import pytest
 import torch
 
 import mpt_experiments
-from mpt_experiments import bench as base
-from mpt_experiments import command, ledger, recording
-from mpt_experiments.bench import Bench, Finding
+from mpt_experiments import command, experiment, ledger, recording
+from mpt_experiments.experiment import Finding, RunContext
 from mpt_experiments.paper import identity
-from mpt_lml import PPCA, curves, data, estimators, fit
+from mpt_lml import PPCA, curves, data, estimators, files
 from mpt_lml.files import read_json
 from mpt_score import networks
 
@@ -62,7 +61,7 @@ def test_stored_table_1_is_what_a_run_gives(table_1: mpt_experiments.Outcome) ->
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in base.names()]
+    "name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in experiment.names()]
 )
 def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str, quick) -> None:
     outcome, _ = quick(name)
@@ -185,7 +184,7 @@ def test_a_random_size_is_scaled_by_the_number_of_sizes() -> None:
 def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """A resumable experiment that stops in its second step the first time; the steps it did."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+    monkeypatch.setattr(experiment, "_REGISTRY", dict(experiment._REGISTRY))
     done: list[int] = []
 
     def work(step: int) -> dict[str, torch.Tensor]:
@@ -195,13 +194,15 @@ def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         done.append(step)
         return {"step": torch.tensor(step)}
 
-    class Counting(base.Experiment, name="counting", cost="c", resumable=True):
-        num_steps: int = base.setting(3, quick=2)
+    class Counting(experiment.Experiment, name="counting", cost="c", resumable=True):
+        num_steps: int = experiment.setting(3, quick=2)
         model: str | None = None
 
-        def measure(self, bench: Bench) -> base.Outcome:
+        def measure(self, context: RunContext) -> experiment.Outcome:
             for step in range(self.num_steps):
-                assert bench.keep(f"{step}", lambda step=step: work(step))["step"] == step
+                assert (
+                    context.computed_once(f"{step}", lambda step=step: work(step))["step"] == step
+                )
             return mpt_experiments.Outcome({"fig-3-upper": Finding(1.0)})
 
     return done
@@ -239,17 +240,19 @@ class TestResumableRuns:
 
     def test_so_is_what_another_device_or_precision_left(self, tmp_path: Path) -> None:
         work = {"a": torch.tensor(1)}
-        Bench(folder=tmp_path).keep("x", lambda: work)
-        with pytest.raises(fit.CheckpointMismatchError, match="its device is 'cpu'"):
-            Bench(torch.device("cuda"), folder=tmp_path).keep("x", lambda: work)
+        RunContext(folder=tmp_path).computed_once("x", lambda: work)
+        with pytest.raises(files.CheckpointMismatchError, match="its device is 'cpu'"):
+            RunContext(torch.device("cuda"), folder=tmp_path).computed_once("x", lambda: work)
         with pytest.raises(
-            fit.CheckpointMismatchError, match="its weights is 'absent', wanted 'b'"
+            files.CheckpointMismatchError, match="its weights is 'absent', wanted 'b'"
         ):
-            Bench(folder=tmp_path).keep("x", lambda: work, weights="b")
+            RunContext(folder=tmp_path).computed_once("x", lambda: work, weights="b")
         torch.set_default_dtype(torch.float64)
         try:
-            with pytest.raises(fit.CheckpointMismatchError, match="its precision is 'torch.float3"):
-                Bench(folder=tmp_path).keep("x", lambda: work)
+            with pytest.raises(
+                files.CheckpointMismatchError, match="its precision is 'torch.float3"
+            ):
+                RunContext(folder=tmp_path).computed_once("x", lambda: work)
         finally:
             torch.set_default_dtype(torch.float32)
 
@@ -308,9 +311,9 @@ class TestCommand:
         with pytest.raises(SystemExit):
             command.main(["--help"])
         helped = capsys.readouterr().out
-        for name in base.names():
+        for name in experiment.names():
             assert name in listed
-            assert base.find(name).cost in listed
+            assert experiment.find(name).cost in listed
             assert name in helped
 
     @pytest.mark.parametrize("call", [["list"], ["compare", "table-1"], ["--help"]])
@@ -362,7 +365,7 @@ class TestCommand:
         def fail(*args: object, **kwargs: object) -> None:
             raise AssertionError("the run was started")
 
-        monkeypatch.setattr(base.find("table-1"), "run", fail)
+        monkeypatch.setattr(experiment.find("table-1"), "run", fail)
         assert command.main(["run", "table-1", "--out", str(tmp_path / "file" / "x")]) == 2
         assert "cannot write to the output folder" in capsys.readouterr().err
 
@@ -400,16 +403,16 @@ class TestCommand:
     def test_one_that_computes_on_the_cpu_only_refuses_a_gpu(
         self, counting: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        chosen = base.find("counting").preset()
+        chosen = experiment.find("counting").preset()
         monkeypatch.setattr(type(chosen), "gpu", False)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        assert base.bench_for(chosen).device.type == "cpu"
-        assert base.bench_for(base.find("table-1").preset()).device.type == "cuda"
+        assert experiment.context_for(chosen).device.type == "cpu"
+        assert experiment.context_for(experiment.find("table-1").preset()).device.type == "cuda"
         with pytest.raises(ValueError, match="counting computes on the CPU only"):
-            base.bench_for(chosen, "cuda")
+            experiment.context_for(chosen, "cuda")
 
 
-@pytest.mark.parametrize("name", base.names())
+@pytest.mark.parametrize("name", experiment.names())
 def test_a_recorded_run_comes_back_as_it_was(name: str) -> None:
     path = ROOT / "book" / "results" / f"{name}.json"
     if not path.exists():

@@ -11,6 +11,7 @@ import torch
 from models import generator, random_ppca
 from torch import Tensor
 
+from mpt_experiments.resume import FileCheckpoint
 from mpt_lml import files, fit, masks, objectives
 from mpt_lml.results import History
 
@@ -95,7 +96,7 @@ def test_adam_is_adam() -> None:
 @pytest.mark.parametrize("epoch", [1, 7, 10, 29])
 def test_a_stopped_run_goes_on_to_the_last_bit(tmp_path: Path, epoch: int) -> None:
     whole = run()
-    checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS, every=5)
+    checkpoint = FileCheckpoint(tmp_path / "run.safetensors", SETTINGS, every=5)
     with pytest.raises(KeyboardInterrupt):
         run(checkpoint=checkpoint, progress=stop_before(epoch))
     assert same(run(checkpoint=checkpoint), whole)
@@ -104,7 +105,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(tmp_path: Path, epoch: int) -> No
 
 def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_too(tmp_path: Path) -> None:
     whole = run()
-    checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS, every=5)
+    checkpoint = FileCheckpoint(tmp_path / "run.safetensors", SETTINGS, every=5)
     calls = 0
 
     def interrupted(parameters, generators):
@@ -122,7 +123,7 @@ def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_too(tmp_path: Path) -> 
 
 def test_a_run_stopped_twice_and_killed_once(tmp_path: Path) -> None:
     whole = run()
-    checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS, every=4)
+    checkpoint = FileCheckpoint(tmp_path / "run.safetensors", SETTINGS, every=4)
     for epoch in (6, 17):
         with pytest.raises(KeyboardInterrupt):
             run(checkpoint=checkpoint, progress=stop_before(epoch))
@@ -137,7 +138,7 @@ def test_a_finished_run_goes_on_with_more_epochs(tmp_path: Path) -> None:
     """Given what it began with, as by a program that is started again, or what it ended with."""
     whole = run(50, snapshots=(0, 10))
     for name, again in (("new", False), ("same", True)):
-        checkpoint = fit.Checkpoint(tmp_path / name, SETTINGS)
+        checkpoint = FileCheckpoint(tmp_path / name, SETTINGS)
         generators = [generator(s) for s in (4, 5, 6)]
         ends = run(30, checkpoint=checkpoint, generators=generators, snapshots=(0, 10))
         more = {"generators": generators, "start": ends.parameters["loadings"]} if again else {}
@@ -160,14 +161,14 @@ def test_a_finished_run_goes_on_with_more_epochs(tmp_path: Path) -> None:
     ],
 )
 def test_settings_of_any_plain_kind_are_equal_to_themselves(tmp_path: Path, settings: dict) -> None:
-    checkpoint = fit.Checkpoint(tmp_path / "run", settings)
+    checkpoint = FileCheckpoint(tmp_path / "run", settings)
     whole = run(checkpoint=checkpoint)
     assert same(run(checkpoint=checkpoint), whole)
 
 
 def test_a_set_has_one_order() -> None:
     """Of its own it has another one each time a program runs."""
-    assert files.plain("names", {"b", "a", "c"}) == ["a", "b", "c"]
+    assert files.as_plain("names", {"b", "a", "c"}) == ["a", "b", "c"]
 
 
 def test_a_long_tensor_is_compared_whole(tmp_path: Path) -> None:
@@ -175,9 +176,11 @@ def test_a_long_tensor_is_compared_whole(tmp_path: Path) -> None:
     other = data.clone()
     other[2500] = 1.0
     assert str(data) == str(other)
-    run(checkpoint=fit.Checkpoint(tmp_path / "run", {"data": data}))
-    with pytest.raises(fit.CheckpointMismatchError, match=r"its data is .*\(5000,\) with SHA-256"):
-        run(checkpoint=fit.Checkpoint(tmp_path / "run", {"data": other}))
+    run(checkpoint=FileCheckpoint(tmp_path / "run", {"data": data}))
+    with pytest.raises(
+        files.CheckpointMismatchError, match=r"its data is .*\(5000,\) with SHA-256"
+    ):
+        run(checkpoint=FileCheckpoint(tmp_path / "run", {"data": other}))
 
 
 def test_training_goes_on_in_inference_mode() -> None:
@@ -196,7 +199,7 @@ def test_a_diverged_run_names_the_epoch_and_keeps_the_last_good_state(tmp_path: 
         value = objective(parameters, generators)
         return value * torch.tensor([1.0, math.nan, 1.0]) if calls == 13 else value
 
-    checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS)
+    checkpoint = FileCheckpoint(tmp_path / "run.safetensors", SETTINGS)
     with pytest.raises(FloatingPointError, match="nan at epoch 12 in run 1 of 3"):
         run(objective=breaking, checkpoint=checkpoint)
     assert same(run(checkpoint=checkpoint), run())
@@ -207,7 +210,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(tmp_path: Path) -> 
         loadings = parameters["loadings"]
         return (loadings - loadings.detach()).square().sum(dim=(1, 2)).sqrt()
 
-    checkpoint = fit.Checkpoint(tmp_path / "run", SETTINGS)
+    checkpoint = FileCheckpoint(tmp_path / "run", SETTINGS)
     with pytest.raises(FloatingPointError, match="gradient of loadings is nan at epoch 0"):
         run(objective=kinked, checkpoint=checkpoint)
     assert same(run(checkpoint=checkpoint), run())
@@ -215,7 +218,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["my loadings", "a, b", "bool", "a?", "", "encoder.0"])
 def test_a_parameter_may_have_any_name(name: str, tmp_path: Path) -> None:
-    def trained(name: str, checkpoint: fit.Checkpoint | None) -> torch.Tensor:
+    def trained(name: str, checkpoint: FileCheckpoint | None) -> torch.Tensor:
         history = fit.maximize(
             {name: torch.zeros(2)},
             lambda parameters, generators: -(parameters[name] - 1).square(),
@@ -227,7 +230,7 @@ def test_a_parameter_may_have_any_name(name: str, tmp_path: Path) -> None:
         assert [*history.parameters] == [*history.snapshots[1]] == [name]
         return history.parameters[name]
 
-    checkpoint = fit.Checkpoint(tmp_path / "run", {})
+    checkpoint = FileCheckpoint(tmp_path / "run", {})
     for _ in range(2):
         assert torch.equal(trained(name, checkpoint), trained("level", None))
 
@@ -262,24 +265,24 @@ class TestRefused:
 
     def test_a_checkpoint_of_another_configuration(self, tmp_path: Path) -> None:
         path = tmp_path / "run.safetensors"
-        run(checkpoint=fit.Checkpoint(path, SETTINGS))
+        run(checkpoint=FileCheckpoint(path, SETTINGS))
         other = {**SETTINGS, "law": "fixed"}
-        with pytest.raises(fit.CheckpointMismatchError, match="law is 'uniform', wanted 'fixed'"):
-            run(checkpoint=fit.Checkpoint(path, other))
+        with pytest.raises(files.CheckpointMismatchError, match="law is 'uniform', wanted 'fixed'"):
+            run(checkpoint=FileCheckpoint(path, other))
 
     def test_a_setting_does_not_hide_one_of_the_training(self, tmp_path: Path) -> None:
         path = tmp_path / "run.safetensors"
         names = ("learning_rate", "rows", "streams", "shapes", "dtypes", "precision", "device")
         settings = dict.fromkeys(names, 5)
-        whole = run(checkpoint=fit.Checkpoint(path, settings))
+        whole = run(checkpoint=FileCheckpoint(path, settings))
         for name in names:
             with pytest.raises(
-                fit.CheckpointMismatchError, match=rf"its settings\['{name}'\] is 5, wanted 6"
+                files.CheckpointMismatchError, match=rf"its settings\['{name}'\] is 5, wanted 6"
             ):
-                run(checkpoint=fit.Checkpoint(path, settings | {name: 6}))
-        with pytest.raises(fit.CheckpointMismatchError, match="its learning_rate is 0.05"):
-            run(checkpoint=fit.Checkpoint(path, settings), learning_rate=0.1)
-        assert same(run(checkpoint=fit.Checkpoint(path, settings)), whole)
+                run(checkpoint=FileCheckpoint(path, settings | {name: 6}))
+        with pytest.raises(files.CheckpointMismatchError, match="its learning_rate is 0.05"):
+            run(checkpoint=FileCheckpoint(path, settings), learning_rate=0.1)
+        assert same(run(checkpoint=FileCheckpoint(path, settings)), whole)
 
     @pytest.mark.parametrize(
         ("options", "error", "message"),
@@ -313,15 +316,15 @@ class TestRefused:
 
     def test_a_checkpoint_that_is_no_file(self, tmp_path: Path) -> None:
         with pytest.raises(IsADirectoryError, match="is a folder: name a file in it"):
-            run(checkpoint=fit.Checkpoint(tmp_path, SETTINGS))
+            run(checkpoint=FileCheckpoint(tmp_path, SETTINGS))
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
         with pytest.raises(ValueError, match="pipe must be a file that can be read again"):
-            run(checkpoint=fit.Checkpoint(pipe, SETTINGS))
+            run(checkpoint=FileCheckpoint(pipe, SETTINGS))
 
     def test_a_checkpoint_of_another_training(self, tmp_path: Path) -> None:
         """Under the same settings: what the trainer knows, its user need not write down."""
-        checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS)
+        checkpoint = FileCheckpoint(tmp_path / "run.safetensors", SETTINGS)
         whole, content = run(checkpoint=checkpoint), checkpoint.path.read_bytes()
         for options, message in (
             ({"learning_rate": 0.1}, "its learning_rate is 0.05, wanted 0.1"),
@@ -330,12 +333,12 @@ class TestRefused:
             ({"start": START["loadings"] + 1e-9}, "began with other parameters: .*beginning nor"),
             ({"start": START["loadings"].float()}, "its dtypes is {'loadings': 'torch.float64'}"),
         ):
-            with pytest.raises(fit.CheckpointMismatchError, match=message):
+            with pytest.raises(files.CheckpointMismatchError, match=message):
                 run(40, checkpoint=checkpoint, **options)
         torch.set_default_dtype(torch.float64)
         try:
             with pytest.raises(
-                fit.CheckpointMismatchError, match="its precision is 'torch.float32"
+                files.CheckpointMismatchError, match="its precision is 'torch.float32"
             ):
                 run(checkpoint=checkpoint)
         finally:
@@ -344,26 +347,26 @@ class TestRefused:
         assert same(run(checkpoint=checkpoint), whole)
 
     def test_a_snapshot_of_an_epoch_that_is_over(self, tmp_path: Path) -> None:
-        checkpoint = fit.Checkpoint(tmp_path / "run.safetensors", SETTINGS)
+        checkpoint = FileCheckpoint(tmp_path / "run.safetensors", SETTINGS)
         run(checkpoint=checkpoint)
-        with pytest.raises(fit.CheckpointMismatchError, match="kept nothing of epoch 7"):
+        with pytest.raises(files.CheckpointMismatchError, match="kept nothing of epoch 7"):
             run(checkpoint=checkpoint, snapshots=(0, 7, 40), epochs=40)
 
     def test_settings_that_cannot_be_compared(self, tmp_path: Path) -> None:
         with pytest.raises(
             TypeError, match=r"settings\['a'\]\[1\] must be .* object at 0x.*address"
         ):
-            fit.Checkpoint(tmp_path / "run", {"a": [1, object()]})
+            FileCheckpoint(tmp_path / "run", {"a": [1, object()]})
         for nameless in (lambda x: x, stop_before(1)):
             with pytest.raises(TypeError, match="rule'] must be told apart by a name, got .*<l"):
-                fit.Checkpoint(tmp_path / "run", {"rule": nameless})
+                FileCheckpoint(tmp_path / "run", {"rule": nameless})
         with pytest.raises(ValueError, match="settings has keys that are equal as texts"):
-            fit.Checkpoint(tmp_path / "run", {1: "a", "1": "b"})
+            FileCheckpoint(tmp_path / "run", {1: "a", "1": "b"})
 
     def test_a_folder_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(PermissionError, match="cannot write .* Name another one .of a command"):
-            run(checkpoint=fit.Checkpoint(tmp_path / "file" / "run.safetensors", SETTINGS))
+            run(checkpoint=FileCheckpoint(tmp_path / "file" / "run.safetensors", SETTINGS))
 
 
 def test_tracking_every_few_epochs_changes_nothing_but_the_rows_kept() -> None:
@@ -380,10 +383,10 @@ def test_a_resumed_run_tracks_the_same_epochs(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(
             track_every=7,
-            checkpoint=fit.Checkpoint(path, SETTINGS),
+            checkpoint=FileCheckpoint(path, SETTINGS),
             progress=stop_before(15, KeyboardInterrupt),
         )
-    resumed = run(track_every=7, checkpoint=fit.Checkpoint(path, SETTINGS))
+    resumed = run(track_every=7, checkpoint=FileCheckpoint(path, SETTINGS))
     assert same(resumed, run(track_every=7))
 
 
@@ -443,7 +446,7 @@ class TestNetworks:
     @pytest.mark.parametrize("step", [1, 10, 39])
     def test_a_stopped_run_goes_on_to_the_last_bit(self, tmp_path: Path, step: int) -> None:
         whole = self.descend()
-        checkpoint = fit.Checkpoint(tmp_path / "run", SETTINGS, every=7)
+        checkpoint = FileCheckpoint(tmp_path / "run", SETTINGS, every=7)
         with pytest.raises(KeyboardInterrupt):
             self.descend(checkpoint=checkpoint, progress=stop_before(step))
         again = self.descend(checkpoint=checkpoint)
@@ -482,16 +485,16 @@ class TestNetworks:
                 num_steps=5,
                 generators=[g],
                 max_norm=max_norm,
-                checkpoint=fit.Checkpoint(tmp_path / "run", SETTINGS),
+                checkpoint=FileCheckpoint(tmp_path / "run", SETTINGS),
             )
 
         train()
-        with pytest.raises(fit.CheckpointMismatchError, match=message):
+        with pytest.raises(files.CheckpointMismatchError, match=message):
             train(**change)
         train()
 
     def test_it_goes_on_with_more_steps(self, tmp_path: Path) -> None:
-        def train(steps: int, checkpoint: fit.Checkpoint | None) -> torch.Tensor:
+        def train(steps: int, checkpoint: FileCheckpoint | None) -> torch.Tensor:
             torch.manual_seed(0)
             network, g = torch.nn.Linear(3, 1), generator(3)
             sgd = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
@@ -504,7 +507,7 @@ class TestNetworks:
                 checkpoint=checkpoint,
             )[0]
 
-        checkpoint = fit.Checkpoint(tmp_path / "run", SETTINGS)
+        checkpoint = FileCheckpoint(tmp_path / "run", SETTINGS)
         train(5, checkpoint)
         assert torch.equal(train(9, checkpoint), train(9, None))
 
@@ -529,7 +532,7 @@ class TestNetworks:
             return (network.weight * 0).abs().sqrt().sum()
 
         before = network.weight.detach().clone()
-        kept = fit.Checkpoint(tmp_path / "run", {})
+        kept = FileCheckpoint(tmp_path / "run", {})
         watching = {"watch": lambda: 1.5, "watched": [0], "checkpoint": kept}
         for loss, of, options, error, message in (
             (kinked, network, {}, FloatingPointError, "gradient of weight is nan at epoch 0"),

@@ -110,7 +110,7 @@ def test_modules_import_one_way() -> None:
     [
         ("mpt_lml.masks", "from mpt_score import MaskedLM"),
         ("mpt_lml.masks", "import mpt_experiments"),
-        ("mpt_lml.curves", "def late():\n    from mpt_experiments.bench import run"),
+        ("mpt_lml.curves", "def late():\n    from mpt_experiments.experiment import run"),
         ("mpt_score.scorer", "import mpt_experiments.ledger"),
         ("mpt_lml.gaussian", "from .numerics import cholesky"),
     ],
@@ -126,7 +126,7 @@ def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
         ("mpt_lml.gaussian", "from mpt_lml.models.ppca import PPCA"),
         ("mpt_lml.spec", "from mpt_lml.theory.rates import jackknife"),
         ("mpt_score.keep", "def late():\n    import mpt_score"),
-        ("mpt_experiments.bench", "from mpt_experiments.paper import convergence"),
+        ("mpt_experiments.experiment", "from mpt_experiments.paper import convergence"),
     ],
 )
 def test_a_circle_of_rooms_is_seen(module: str, line: str) -> None:

@@ -12,9 +12,9 @@ import torch
 from models import generator
 
 from mpt_experiments import ledger
-from mpt_experiments.bench import Bench
+from mpt_experiments.experiment import RunContext
 from mpt_experiments.paper.linear_vae import Figure3Upper
-from mpt_lml import BernoulliPCA, data, estimators, fit, grids, objectives
+from mpt_lml import BernoulliPCA, data, estimators, files, grids, objectives
 from mpt_lml.results import History
 
 Item = TypeVar("Item")
@@ -24,7 +24,7 @@ DIGITS = (data.images("digits", "train").pixels[: QUICK.num_data] >= 0.5).float(
 
 
 def trained(config: Figure3Upper, row: str) -> History:
-    return config.train(f"digits/{row}", DIGITS, Bench())
+    return config.train(f"digits/{row}", DIGITS, RunContext())
 
 
 def test_the_elbo_is_the_fit_minus_the_divergence() -> None:
@@ -101,7 +101,7 @@ def test_scales_of_the_start() -> None:
 
 
 def test_a_run_says_all_that_the_ledger_asks_of_its_data(tmp_path: Path) -> None:
-    outcome = SHORT.run(Bench(folder=tmp_path))
+    outcome = SHORT.run(RunContext(folder=tmp_path))
     asked = {
         entry["id"]
         for entry in ledger.entries(ledger.location())
@@ -116,13 +116,13 @@ def test_a_run_says_all_that_the_ledger_asks_of_its_data(tmp_path: Path) -> None
         if "elbo" in row:
             assert (arrays[f"bound/{row}"] < arrays[f"lml/{row}"]).all()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    again = SHORT.run(Bench(folder=tmp_path))
+    again = SHORT.run(RunContext(folder=tmp_path))
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     for name, value in arrays.items():
         torch.testing.assert_close(again.arrays[name], value, rtol=0, atol=0, equal_nan=True)
     other = dataclasses.replace(SHORT, learning_rate=0.02)  # not passed over in silence
-    with pytest.raises(fit.CheckpointMismatchError, match="learning_rate"):
-        other.run(Bench(folder=tmp_path))
+    with pytest.raises(files.CheckpointMismatchError, match="learning_rate"):
+        other.run(RunContext(folder=tmp_path))
 
 
 def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
             yield item
 
     with pytest.raises(KeyboardInterrupt):
-        config.run(Bench(progress=stopping, folder=tmp_path))
-    whole, resumed = (config.run(Bench(folder=each)).arrays for each in (None, tmp_path))
+        config.run(RunContext(progress=stopping, folder=tmp_path))
+    whole, resumed = (config.run(RunContext(folder=each)).arrays for each in (None, tmp_path))
     for name, value in whole.items():
         torch.testing.assert_close(resumed[name], value, rtol=0, atol=0, equal_nan=True)
 
@@ -179,7 +179,7 @@ def test_grids_against_importance_sampling() -> None:
 
 def test_decoders_of_all_seeds_come_back_where_asked() -> None:
     rows = ("digits/fixed/1/1", "digits/elbo/1/0")
-    found = dataclasses.replace(SHORT, trained=rows, decoders=True).run(Bench())
+    found = dataclasses.replace(SHORT, trained=rows, decoders=True).run(RunContext())
     decoders = found.arrays[f"decoders/{rows[0]}"]
     for decoder, lml in zip(decoders, found.arrays[f"own/{rows[0]}"], strict=True):
         model = BernoulliPCA(decoder[:, :2], decoder[:, 2], grid=SHORT.grid("fixed"))

@@ -17,8 +17,8 @@ from models import generator
 from safetensors.torch import load_file
 
 import mpt_experiments
-from mpt_experiments import bench, command, ledger
-from mpt_experiments.bench import Bench
+from mpt_experiments import command, experiment, ledger
+from mpt_experiments.experiment import RunContext
 from mpt_experiments.paper import vit_mae
 from mpt_lml import PPCA, data, masks
 from mpt_lml.files import CheckpointMismatchError, book_file, read_json
@@ -45,13 +45,13 @@ def test_what_is_finished_is_not_done_again(outcome: tuple, monkeypatch, tmp_pat
         raise AssertionError("trained again")
 
     monkeypatch.setattr(vit_mae, "train", again)
-    same = QUICK.run(Bench(folder=folder))
+    same = QUICK.run(RunContext(folder=folder))
     assert all(torch.equal(found.arrays[key], same.arrays[key]) for key in found.arrays)
     with pytest.raises(CheckpointMismatchError, match="its width is 16, wanted 32"):
-        dataclasses.replace(QUICK, width=32).run(Bench(folder=folder))
+        dataclasses.replace(QUICK, width=32).run(RunContext(folder=folder))
     (folder / "digits-trained-4.safetensors").unlink()
     with pytest.raises(AssertionError, match="trained again"):
-        QUICK.run(Bench(folder=folder))
+        QUICK.run(RunContext(folder=folder))
 
 
 @pytest.mark.xdist_group("figure-6")
@@ -115,7 +115,7 @@ def test_a_local_checkpoint_takes_the_place_of_the_small_ones(tmp_path: Path) ->
         num_test=7,
     )
     with pytest.warns(UserWarning, match="enlarged"):
-        found = settings.run(Bench())
+        found = settings.run(RunContext())
     assert found.arrays["sizes/digits"].tolist() == [1, 4, 8]
     scores = [found.arrays[f"score/digits/{kind}/size"] for kind in ("trained", "random")]
     assert all(torch.isfinite(each).all() for each in scores)
@@ -153,8 +153,8 @@ def test_a_stored_run_of_the_pretrained_network_is_shown(
     with pytest.warns(UserWarning, match="enlarged"):
         assert command.main(call) == 0
     path = tmp_path / "mpt-lml-results" / "figure-6-pretrained.json"
-    real = bench.book_file
-    monkeypatch.setattr(bench, "book_file", lambda n: path if "pretrained" in n else real(n))
+    real = experiment.book_file
+    monkeypatch.setattr(experiment, "book_file", lambda n: path if "pretrained" in n else real(n))
     stored = mpt_experiments.load("figure-6-pretrained")
     assert stored.weights == {"name": "mae", "revision": None, "sha256": mock.ANY}
     printed, _ = run_cells("pretrained")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from mpt_experiments.bench import Bench
+from mpt_experiments.experiment import RunContext
 from mpt_experiments.findings.rates import (
     RULES,
     MaskingRates,
@@ -289,7 +289,7 @@ class TestRandomLoadings:
 
 def test_findings_and_few_sizes_have_their_errors_over_draws() -> None:
     config = MaskingRates.preset("quick")
-    outcome = config.run(Bench())
+    outcome = config.run(RunContext())
     error, seeds = outcome.arrays["error"], len(config.seeds)
     assert error.shape == (2, seeds, 5) and outcome.arrays["few/0/bias"].shape == (seeds, 4, 3)
     assert (error[..., 1:4].diff(dim=-1) < 0).all()  # Han: 15, 25 and 85 %
@@ -325,7 +325,7 @@ def test_gradients_of_both_laws_are_unbiased() -> None:
 def test_learning_rate_and_the_excess_of_sgd() -> None:
     """The stationary divergence of plain SGD is η tr(J)/4: both laws, three standard errors."""
     config = MaskingRates(num_steps=1200, num_runs=48)
-    excess, predicted = config._descend(Bench())
+    excess, predicted = config._descend(RunContext())
     error = excess.std(dim=1) / 48**0.5
     # Second order in η and the last of the transient: 10 %.
     assert ((excess.mean(dim=1) - predicted).abs() < 3 * error + 0.1 * predicted).all()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_experiments.bench import Bench
+from mpt_experiments.experiment import RunContext
 from mpt_experiments.findings import small_bert
 from mpt_experiments.findings.small_bert import SmallBert
 from mpt_lml.files import CheckpointMismatchError, read_json
@@ -30,7 +30,7 @@ def stopping(after: int):
 def run(folder: Path, progress=lambda steps, _: steps) -> tuple[torch.Tensor, bytes]:
     """What was watched, and the weights that are left."""
     settings = SmallBert.preset("quick", num_steps=5)
-    outcome = settings.run(Bench(progress=progress, folder=folder))
+    outcome = settings.run(RunContext(progress=progress, folder=folder))
     return outcome.arrays["watched/full"], (folder / "model" / "model.safetensors").read_bytes()
 
 
@@ -50,7 +50,7 @@ def test_a_run_that_goes_on_is_the_run_that_never_stopped(after: int, tmp_path: 
 def test_state_of_other_settings_is_refused(tmp_path: Path) -> None:
     run(tmp_path)
     with pytest.raises(CheckpointMismatchError, match="its batch_tokens is 256, wanted 128"):
-        SmallBert.preset("quick", num_steps=5, batch_tokens=128).run(Bench(folder=tmp_path))
+        SmallBert.preset("quick", num_steps=5, batch_tokens=128).run(RunContext(folder=tmp_path))
 
 
 RESULTS = Path(__file__).parents[2] / "book" / "results"
@@ -84,7 +84,7 @@ def test_the_weights_have_the_recorded_scores() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_trains_the_same_network_up_to_rounding() -> None:
     runs = [
-        SmallBert.preset("quick").run(Bench(torch.device(kind))).arrays["watched/full"]
+        SmallBert.preset("quick").run(RunContext(torch.device(kind))).arrays["watched/full"]
         for kind in ("cpu", "cuda")
     ]
     # Four steps in bfloat16, 8 bits: rounding moves a score of 5 nats by some hundredths.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mpt_experiments import bench, registry
+from mpt_experiments import experiment, registry
 
 HEAVY = ("torch", "numpy", "scipy", "transformers", "matplotlib")
 ABSENT = "import sys; sys.modules.update(dict.fromkeys(('transformers', 'tokenizers')))"
@@ -46,11 +46,13 @@ print("brought:", sorted(set({HEAVY}) & set(sys.modules)))
 
 def test_what_is_read_from_the_sources_is_what_the_classes_say() -> None:
     for name, entry in registry.catalogue().items():
-        chosen = bench.find(name)
+        chosen = experiment.find(name)
         assert (entry.name, entry.cost) == (chosen.name, chosen.cost)
         assert entry.title == (chosen.__doc__ or "").partition("\n")[0]
         assert (entry.module, entry.class_name) == (chosen.__module__, chosen.__name__)
-    known = {each.name for each in bench._REGISTRY.values() if "mpt_experiments" in each.__module__}
+    known = {
+        each.name for each in experiment._REGISTRY.values() if "mpt_experiments" in each.__module__
+    }
     assert known == set(registry.catalogue())
 
 

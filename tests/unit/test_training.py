@@ -1,4 +1,4 @@
-"""Training PPCA by masks, one run or many side by side, and climbing the exact objective of a size."""
+"""Training PPCA by masks, one run or many side by side, and maximizing the exact objective of a size."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import pytest
 import torch
 
 from mpt_experiments import Outcome
-from mpt_experiments.bench import Bench
+from mpt_experiments.experiment import RunContext
 from mpt_experiments.paper import training
 from mpt_experiments.paper.training import NOISE, Figure2, FixedSizes
-from mpt_lml import files, masks
-from mpt_lml.bfgs import climb
+from mpt_lml import files, fit, masks
 
 CONFIG = Figure2(num_data=200, num_features=5, num_epochs=20, seeds=(4, 44, 444))
-OF = CONFIG.problem("model", Bench())
+OF = CONFIG.problem("model", RunContext())
 STARTS, _ = CONFIG.starts()
 SHORT = FixedSizes.preset("quick", num_epochs=5, truths=(1991, 1))
 
 
-def test_the_climb_at_every_size_ends_at_the_maximum_of_the_likelihood() -> None:
-    ends = climb(STARTS, partial(OF.exact, law=masks.UniformSize()))
+def test_bfgs_at_every_size_ends_at_the_maximum_of_the_likelihood() -> None:
+    ends = fit.bfgs(STARTS, partial(OF.exact, law=masks.UniformSize()))
     best = OF.log_marginal(OF.best)
     torch.testing.assert_close(OF.log_marginal(ends), best.expand(3), rtol=0, atol=1e-10)
     for loadings in ends:  # W Wᵀ, which unlike W is not free to rotate
@@ -33,53 +32,53 @@ def test_the_climb_at_every_size_ends_at_the_maximum_of_the_likelihood() -> None
 
 def test_every_end_is_stationary_and_above_its_start() -> None:
     law = masks.FixedSize(4)
-    ends = climb(STARTS, partial(OF.exact, law=law)).requires_grad_()
+    ends = fit.bfgs(STARTS, partial(OF.exact, law=law)).requires_grad_()
     value = OF.exact(ends, law)
     (slope,) = torch.autograd.grad(value.sum(), ends)
     assert slope.abs().max() < 1e-5
     assert (value > OF.exact(STARTS, law)).all()
 
 
-def test_the_climbs_do_not_see_each_other() -> None:
+def test_runs_of_bfgs_do_not_see_each_other() -> None:
     objective = partial(OF.exact, law=masks.FixedSize(2))
-    together = climb(STARTS, objective, max_steps=4)
-    alone = [climb(start[None], objective, max_steps=4) for start in STARTS]
+    together = fit.bfgs(STARTS, objective, max_steps=4)
+    alone = [fit.bfgs(start[None], objective, max_steps=4) for start in STARTS]
     torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-10)
 
 
 def test_full_masking_learns_the_lengths_of_the_rows() -> None:
-    ends = climb(STARTS, partial(OF.exact, law=masks.FixedSize(5)))
+    ends = fit.bfgs(STARTS, partial(OF.exact, law=masks.FixedSize(5)))
     wanted = (OF.moment.diagonal() - NOISE).clamp(min=0)
     torch.testing.assert_close(ends.square().sum(dim=2), wanted.expand(3, -1), rtol=0, atol=1e-5)
 
 
 def test_an_objective_that_sums_over_the_runs_is_refused() -> None:
     with pytest.raises(ValueError, match=r"shape \(3,\), got \(\)"):
-        climb(STARTS, lambda W: -W.square().sum())
+        fit.bfgs(STARTS, lambda W: -W.square().sum())
 
 
 def test_scaled_starts_train_as_they_do_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    law, bench = masks.FixedRate(0.4), Bench()
-    together = CONFIG.train([OF, OF], [law], bench, scales=(1.0, 0.1)).values["lml"]
-    plain = CONFIG.train([OF], [law], bench).values["lml"]
+    law, context = masks.FixedRate(0.4), RunContext()
+    together = CONFIG.train([OF, OF], [law], context, scales=(1.0, 0.1)).values["lml"]
+    plain = CONFIG.train([OF], [law], context).values["lml"]
     torch.testing.assert_close(together[:, :3], plain, rtol=0, atol=1e-12)
     start, generators = CONFIG.starts()
     monkeypatch.setattr(training.Training, "starts", lambda self: (0.1 * start, generators))
-    small = CONFIG.train([OF], [law], bench).values["lml"]
+    small = CONFIG.train([OF], [law], context).values["lml"]
     torch.testing.assert_close(together[:, 3:], small, rtol=0, atol=1e-12)
 
 
 def test_the_gradient_error_is_zero_only_for_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     short = dataclasses.replace(CONFIG, num_epochs=1)
-    assert short.run(Bench()).arrays["gradient_error"] < 1e-11
+    assert short.run(RunContext()).arrays["gradient_error"] < 1e-11
     monkeypatch.setattr(masks, "UniformSize", lambda: masks.FixedSize(2))
-    assert short.run(Bench()).arrays["gradient_error"] > 1
+    assert short.run(RunContext()).arrays["gradient_error"] > 1
 
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
     folder = tmp_path_factory.mktemp("short")
-    return SHORT.run(Bench(folder=folder)), folder
+    return SHORT.run(RunContext(folder=folder)), folder
 
 
 @pytest.mark.xdist_group("short-fixed-sizes")
@@ -88,20 +87,21 @@ def test_a_run_goes_on_from_its_cells_and_from_no_other_settings(
 ) -> None:
     first, folder = short
     (folder / "model-1.safetensors").unlink()
-    climbed = []
+    calls = []
+    bfgs = fit.bfgs
 
-    def counted(*args: object, **more: object) -> torch.Tensor:
-        climbed.append(1)
-        return climb(*args, **more)  # type: ignore[arg-type]
+    def counted(*args: object, **options: object) -> torch.Tensor:
+        calls.append(1)
+        return bfgs(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(training, "climb", counted)
-    again = SHORT.run(Bench(folder=folder))
-    assert len(climbed) == 2  # the two sizes of the one cell that was gone
+    monkeypatch.setattr(fit, "bfgs", counted)
+    again = SHORT.run(RunContext(folder=folder))
+    assert len(calls) == 2  # the two sizes of the one cell that was gone
     for name, values in first.arrays.items():
         assert torch.equal(again.arrays[name], values)
     other = dataclasses.replace(SHORT, scales=(1.0, 0.2))
     with pytest.raises(files.CheckpointMismatchError, match="scales"):
-        other.run(Bench(folder=folder))
+        other.run(RunContext(folder=folder))
 
 
 @pytest.mark.xdist_group("short-fixed-sizes")
@@ -123,7 +123,7 @@ def test_nothing_on_the_digits_is_above_the_closed_form(quick) -> None:
     assert (arrays["top/train"][:, 0] > arrays["end/train"]).all()
 
 
-def test_the_climb_on_fixed_masks_has_the_trained_parameters_back() -> None:
+def test_packed_parameters_come_back() -> None:
     loadings = torch.arange(12, dtype=torch.float64).view(4, 3)
     log_noise = torch.tensor([-1.0], dtype=torch.float64)
     flat = training._packed({"loadings": loadings, "log_noise": log_noise})

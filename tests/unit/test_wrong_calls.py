@@ -25,6 +25,7 @@ WITHOUT = {
     "ConditionalModel": "abstract; its methods are called on each model",
     "data.CorruptDataError": "an error",
     "data.DataNotFoundError": "an error",
+    "fit.Checkpoint": "a protocol: an object of the user's",
     "masks.UniformSize": "no argument; its methods are there",
     "gaussian.LowRankPosterior": "made by `of`",
     "theory.godambe.Godambe": "made by `of`",

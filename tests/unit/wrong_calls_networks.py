@@ -33,8 +33,8 @@ from wrong_calls import (
 
 import mpt_experiments
 import mpt_score
-from mpt_experiments import bench
-from mpt_experiments.bench import Finding
+from mpt_experiments import experiment
+from mpt_experiments.experiment import Finding
 from mpt_score import MaskedLM, ViTMAE, keep, networks, tokens
 from mpt_score.sentence_curves import SentenceCurves
 
@@ -571,7 +571,7 @@ def _experiments() -> dict[str, Case]:
             name=choice("table-1"),
             preset=choice("quick"),
             device=choice("cpu", "auto"),
-            progress=function(bench.silent),
+            progress=function(experiment.silent),
             checkpoints=optional(Kind(lambda: None, lambda v: v is None)),
             otherwise=optional(text()).but(value=lambda: None),
             seeds=pair,

@@ -38,8 +38,8 @@ import mpt_experiments
 import mpt_lml
 import mpt_score
 from mpt_experiments.command import main
+from mpt_experiments.resume import FileCheckpoint
 from mpt_lml import (
-    bfgs,
     curves,
     data,
     estimators,
@@ -905,8 +905,8 @@ def _training() -> dict[str, Case]:
     ]
     start = {"level": torch.zeros(2)}
     return {
-        "bfgs.climb": case(
-            bfgs.climb,
+        "fit.bfgs": case(
+            fit.bfgs,
             start=tensor(torch.zeros(2, 3), "01"),
             objective=function(
                 lambda w: -(w - 1.0).square().sum(dim=1),
@@ -917,8 +917,8 @@ def _training() -> dict[str, Case]:
             ),
             max_steps=count(5),
         ),
-        "fit.Checkpoint": case(
-            fit.Checkpoint,
+        "FileCheckpoint": case(
+            FileCheckpoint,
             path=Kind(lambda: Path("run"), lambda v: isinstance(v, Path)),
             settings=Kind(lambda: settings, lambda v: isinstance(v, dict)),
             every=count(10),

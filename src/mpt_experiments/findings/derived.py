@@ -6,7 +6,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.bench import Arrays, Bench, Experiment, Finding, Outcome, load, seeded, setting
+from mpt_experiments.experiment import (
+    Arrays,
+    Experiment,
+    Finding,
+    Outcome,
+    RunContext,
+    load,
+    seeded,
+    setting,
+)
 from mpt_experiments.findings.recursion import Recursion
 from mpt_experiments.paper.table_2 import unlike_bert
 from mpt_experiments.paper.training import FixedSizes
@@ -32,7 +41,7 @@ class Derived(Experiment, name="derived", cost="about 10 s", gpu=False):
     seeds: tuple[int, ...] = ()  # nothing is drawn
     with_images: bool = setting(True, quick=False)
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         linear = load("figure-3-upper")
         findings = {
             **linear_vae(linear.arrays),
@@ -50,7 +59,7 @@ class Derived(Experiment, name="derived", cost="about 10 s", gpu=False):
             for name in ("mnist", "fashion_mnist")
         }
         findings |= without_z(linear.arrays, images)
-        return Outcome(findings, data_sha256=bench.checksum(images.values()))
+        return Outcome(findings, data_sha256=context.checksum(images.values()))
 
 
 def share(
@@ -153,7 +162,7 @@ def fixed_sizes(arrays: Arrays) -> dict[str, Finding]:
     assert isinstance(of, FixedSizes)
     start, ways = of.starts()[0], []
     for truth in of.truths:
-        problem = replace(of, data_seed=truth).problem("paper", Bench())
+        problem = replace(of, data_seed=truth).problem("paper", RunContext())
         best = problem.log_marginal(problem.best)
         ways.append((best - problem.log_marginal(start)).mean())
     way = torch.stack(ways)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
 from mpt_experiments.findings.rates import normal_ppca
 from mpt_experiments.paper.convergence import NOISE, NOISE_VARIANCE
 from mpt_lml import masks, objectives
@@ -47,18 +47,18 @@ class TrainingEfficiency(Experiment, name="training-efficiency", cost="about 10 
     )
     rates: tuple[float, ...] = setting(tuple(k / 10 for k in range(1, 10)), quick=(0.3, 0.7))
 
-    def measure(self, bench: Bench) -> Outcome:
-        arrays = bench.stack(self._epochs, self.seeds, "training")
-        hmm = [self._language(each) for each in bench.progress(self.preferred, "language")]
+    def measure(self, context: RunContext) -> Outcome:
+        arrays = context.stack(self._epochs, self.seeds, "training")
+        hmm = [self._language(each) for each in context.progress(self.preferred, "language")]
         arrays["hmm"], arrays["hmm/error"] = torch.tensor(hmm).T
-        arrays |= bench.stack(self._local, self.local, "places")
+        arrays |= context.stack(self._local, self.local, "places")
         law = 1.0 / (1.0 + (1.0 / arrays["epochs/one"] - 1.0) / self.passes[-1])
         findings = {
             "epochs-law": Finding.over(arrays["epochs"][:, -1] / law - 1.0),
             "epochs-law/hmm": Finding(*hmm[0]),
         }
         drawn = [normal_ppca(seed, 6, 1)[0].loadings for seed in self.seeds]
-        return Outcome(findings, arrays, bench.checksum(drawn))
+        return Outcome(findings, arrays, context.checksum(drawn))
 
     def _epochs(self, seed: int) -> dict[str, Tensor]:
         """Mean divergence of maximum likelihood over that of P passes, its error; exact at one."""
@@ -155,17 +155,17 @@ class PPCAEfficiency(Experiment, name="ppca-efficiency", cost="about 25 min", gp
         (0.1, 0.3, 0.5, 0.65, 0.75, 0.825, 0.875, 0.9125, 0.9375), quick=(0.3, 0.7)
     )
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         def both(model: tuple[int, int]) -> dict[str, Tensor]:
             at = [round(rate * model[0]) for rate in self.rates]
-            found = Bench().stack(lambda seed: self._one(seed, *model, at), self.seeds, "")
+            found = RunContext().stack(lambda seed: self._one(seed, *model, at), self.seeds, "")
             return found | {"rate": torch.tensor(at).double() / model[0]}
 
-        arrays = bench.stack(both, self.models, "model")
+        arrays = context.stack(both, self.models, "model")
         last = arrays["efficiency"][-1]
         top = Finding.over(last[:, last.mean(dim=0).argmax()])
         drawn = (normal_ppca(seed, *of)[0].loadings for seed in self.seeds for of in self.models)
-        return Outcome({"ppca-best-rate": top}, arrays, bench.checksum(drawn))
+        return Outcome({"ppca-best-rate": top}, arrays, context.checksum(drawn))
 
     def _one(self, seed: int, size: int, dim: int, at: list[int]) -> dict[str, Tensor]:
         (model, generator), free = normal_ppca(seed, size, dim), dim * (dim - 1) // 2

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
 from mpt_lml import fit, masks, scores
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
@@ -116,23 +116,23 @@ class KnownLanguage(
     num_test: int = setting(2000, quick=20)
     num_orders: int = setting(4, quick=2)
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         source = HMM.cyclic()
         problem = Problem(source, self.num_test, self.num_orders, generator=seeded(10))
-        data = bench.checksum([problem.x])
+        data = context.checksum([problem.x])
 
         def result(of: KnownLanguage, law: str, seed: int) -> dict[str, Tensor]:
             def work() -> dict[str, Tensor]:
                 model = SymbolBERT(source.num_values, source.num_features, of.width, seed=seed)
-                of.train(model, source, law, seed=seed, progress=bench.progress)
+                of.train(model, source, law, seed=seed, progress=context.progress)
                 weights = dict(model.network.named_parameters())
                 size = torch.tensor(sum(each.numel() for each in weights.values()))
                 return problem.compare(model) | {"num_parameters": size} | weights
 
             name = f"{law}-{of.width}-{of.num_steps}-{of.learning_rate:g}-{seed}"
-            return bench.keep(name, work, data=data)
+            return context.computed_once(name, work, data=data)
 
-        runs = {law: bench.stack(partial(result, self, law), self.seeds, law) for law in LAWS}
+        runs = {law: context.stack(partial(result, self, law), self.seeds, law) for law in LAWS}
         uniform, shown = runs["uniform"]["area"], ("gap", "gap_error", "spread", "size_gap")
         arrays = problem.designs(uniform[0])
         for law, found in runs.items():

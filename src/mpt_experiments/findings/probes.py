@@ -12,7 +12,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from mpt_experiments import autoencoders
-from mpt_experiments.bench import Arrays, Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import (
+    Arrays,
+    Experiment,
+    Finding,
+    Outcome,
+    RunContext,
+    seeded,
+    setting,
+)
 from mpt_experiments.findings.small_bert import FIXED, LENGTH, Training, mean_score
 from mpt_experiments.paper import deep_vae, vit_mae
 from mpt_lml import estimators, masks
@@ -38,15 +46,15 @@ def findings(arrays: Arrays) -> dict[str, Finding]:
 
 
 def kept(
-    bench: Bench, name: str, work: Callable[[Any], Tensor], items: Sequence[Any], data: str
+    context: RunContext, name: str, work: Callable[[Any], Tensor], items: Sequence[Any], data: str
 ) -> Tensor:
     """``work`` of each of the ``items``, which are the first axis and kept one by one."""
 
     def one(number: int) -> Arrays:
         how = partial(work, items[number])
-        return bench.keep(f"{name}-{number}", lambda: {"found": how()}, data=data)
+        return context.computed_once(f"{name}-{number}", lambda: {"found": how()}, data=data)
 
-    return bench.stack(one, range(len(items)), name)["found"]
+    return context.stack(one, range(len(items)), name)["found"]
 
 
 class Probes(Experiment, name="probes", cost="about 40 min", resumable=True, gpu=False):
@@ -74,18 +82,20 @@ class Probes(Experiment, name="probes", cost="about 40 min", resumable=True, gpu
     num_scored: int = setting(200, quick=10)  # of these for the area
     samples: int = setting(50, quick=3)  # for the VAE's conditionals
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         arrays: Arrays = {}
         used: list[Tensor] = []
         for name in self.sets:
             of = autoencoders.labeled("digits" if name == "vae" else name, self.num_data, 1000)
             used += [of.x, of.y]
             measure = self._vae if name == "vae" else self._images
-            found = measure(name, of, bench, bench.checksum(used[-2:]))
+            found = measure(name, of, context, context.checksum(used[-2:]))
             arrays |= {f"{key}/{name.replace('_', '-')}": each for key, each in found.items()}
-        return Outcome(findings(arrays), arrays, bench.checksum(used))
+        return Outcome(findings(arrays), arrays, context.checksum(used))
 
-    def _images(self, name: str, of: autoencoders.Labeled, bench: Bench, data: str) -> Arrays:
+    def _images(
+        self, name: str, of: autoencoders.Labeled, context: RunContext, data: str
+    ) -> Arrays:
         train, held_out = of.x[~of.test], of.x[of.test][: self.num_scored]
         units = {"pixel_mean": train.mean(), "pixel_scale": train.std()}
         inside = of._replace(x=(of.x - train.mean()) / train.std())
@@ -104,7 +114,7 @@ class Probes(Experiment, name="probes", cost="about 40 min", resumable=True, gpu
         def trained(law: masks.SizeLaw, seed: int) -> Tensor:
             network, g = new(seed=seed), seeded(seed)
             how: dict[str, Any] = {"law": law, "watch": partial(look, network), **recipe}
-            how |= {"watched": steps, "matrix_rate": 0.03, "progress": bench.progress}
+            how |= {"watched": steps, "matrix_rate": 0.03, "progress": context.progress}
             seen = vit_mae.train(ViTMAE(network, 1.0, **units), train, steps[-1], g, **how)
             return torch.stack(seen)
 
@@ -112,7 +122,7 @@ class Probes(Experiment, name="probes", cost="about 40 min", resumable=True, gpu
             return torch.tensor(autoencoders.supervised(new(seed=seed), inside, steps[-1], seed))
 
         every, laws = (
-            partial(kept, bench, items=self.seeds, data=data),
+            partial(kept, context, items=self.seeds, data=data),
             enumerate(autoencoders.LAWS),
         )
         found = [every(f"{name}-law-{k}", partial(trained, law)) for k, law in laws]
@@ -120,7 +130,7 @@ class Probes(Experiment, name="probes", cost="about 40 min", resumable=True, gpu
         pixels = torch.tensor(autoencoders.probe(of.x.flatten(1), of))
         return {"found": torch.stack(found), "supervised": labels, "pixels": pixels}
 
-    def _vae(self, name: str, of: autoencoders.Labeled, bench: Bench, data: str) -> Arrays:
+    def _vae(self, name: str, of: autoencoders.Labeled, context: RunContext, data: str) -> Arrays:
         """All seeds side by side; the area is log p(x), by importance weights."""
         x, steps, end = of.x.flatten(1), self.vae_steps, self.vae_steps[-1]
         few = x[of.test][: self.num_scored].double()
@@ -137,11 +147,11 @@ class Probes(Experiment, name="probes", cost="about 40 min", resumable=True, gpu
 
         def work(law: masks.SizeLaw) -> Tensor:
             masked = deep_vae.Masked(samples=3, partial="bound", law=law)
-            states = like.train(x[~of.test], masked, Bench(), name, snapshots=steps).snapshots
+            states = like.train(x[~of.test], masked, RunContext(), name, snapshots=steps).snapshots
             rows = [torch.stack([look(each) for each in like.models(states[s])]) for s in steps]
             return torch.stack(rows, dim=1)
 
-        return {"found": kept(bench, name, work, autoencoders.LAWS, data)}
+        return {"found": kept(context, name, work, autoencoders.LAWS, data)}
 
 
 def text_features(network: Any, ids: Int[Tensor, "N L"]) -> Float[Tensor, "N w"]:
@@ -201,12 +211,12 @@ class TextProbes(Training, name="text-probes", cost="about 55 min", resumable=Tr
     sets: tuple[str, ...] = setting(("glue/cola", "glue/sst-2"), quick=("written",))
     label_steps: int = setting(100, quick=2)
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         text = self.read()
         tokenizer, token = text.tokenizer, text.mask_token
         short = {name: name.removeprefix("glue/") for name in self.sets} | {"written": "cola"}
         sets = {short[name]: labeled_text(name, tokenizer) for name in self.sets}
-        data = bench.checksum(chain([text.stream, text.held_out], *chain(*sets.values())))
+        data = context.checksum(chain([text.stream, text.held_out], *chain(*sets.values())))
         new = partial(self.network, text, "modern")
 
         @torch.no_grad()
@@ -218,7 +228,10 @@ class TextProbes(Training, name="text-probes", cost="about 55 min", resumable=Tr
             return torch.cat([area, area.new_tensor(found)])
 
         def trained(law: str, seed: int) -> Tensor:
-            network, alone = new(seed=seed), replace(bench, folder=None)  # kept when it is finished
+            network, alone = (
+                new(seed=seed),
+                replace(context, folder=None),
+            )  # kept when it is finished
             return self.train(alone, law, network, text, (law, seed), partial(look, network))
 
         def taught(name: str, seed: int) -> Tensor:
@@ -232,7 +245,7 @@ class TextProbes(Training, name="text-probes", cost="about 55 min", resumable=Tr
             counts = torch.stack(rows)[:, len(SPECIAL_TOKENS) :].float()
             return torch.tensor(accuracy(counts, sets[name]))
 
-        every = partial(kept, bench, items=self.seeds, data=data)
+        every = partial(kept, context, items=self.seeds, data=data)
         laws = (*FIXED, "uniform")
         found = torch.stack([every(law, partial(trained, law)) for law in laws])
         arrays: Arrays = {}

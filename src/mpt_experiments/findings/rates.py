@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
 from mpt_experiments.paper.convergence import NOISE, NOISE_VARIANCE
 from mpt_lml import masks, objectives
 from mpt_lml.gaussian import LowRankPosterior, divergence
@@ -52,20 +52,20 @@ class MaskingRates(Experiment, name="masking-rates", cost="about 80 s", gpu=Fals
     learning_rate: float = 1e-3
     batch: int = 4
 
-    def measure(self, bench: Bench) -> Outcome:
-        quiet = Bench()
+    def measure(self, context: RunContext) -> Outcome:
+        quiet = RunContext()
 
         def of(setting: Setting) -> dict[str, Tensor]:
             return quiet.stack(partial(self._errors, setting), self.seeds, "")
 
-        arrays = bench.stack(of, self.settings, "setting")
+        arrays = context.stack(of, self.settings, "setting")
         for index in self.few_settings:
             few = quiet.stack(partial(self._few, self.settings[index]), self.seeds, "")
             arrays |= {f"few/{index}/{name}": values for name, values in few.items()}
-        arrays["excess"], arrays["excess_predicted"] = self._descend(bench)
+        arrays["excess"], arrays["excess_predicted"] = self._descend(context)
         every = itertools.product(self.settings, self.seeds)
         used = [normal_ppca(seed, *setting)[0].loadings for setting, seed in every]
-        return Outcome(self._findings(arrays), arrays, bench.checksum(used))
+        return Outcome(self._findings(arrays), arrays, context.checksum(used))
 
     def _errors(self, setting: Setting, seed: int) -> dict[str, Tensor]:
         """The crossover, and D·S(M) − LML at M = 1, 15, 25, 85 % and D."""
@@ -92,7 +92,7 @@ class MaskingRates(Experiment, name="masking-rates", cost="about 80 s", gpu=Fals
                 found[1, i, j] = weights.square() @ spread[sizes - 1] / each
         return {"bias": found[0], "variance": found[1], "every_size": spread.sum()}
 
-    def _descend(self, bench: Bench) -> tuple[Tensor, Tensor]:
+    def _descend(self, context: RunContext) -> tuple[Tensor, Tensor]:
         """Plain SGD from the true loadings, one mask per datum, sizes from two laws: mean divergence.
 
         The stationary excess is η tr(J)/4 to first order in η, J the variance of the gradient used.
@@ -106,7 +106,7 @@ class MaskingRates(Experiment, name="masking-rates", cost="about 80 s", gpu=Fals
         total = torch.zeros(len(laws), self.num_runs, dtype=torch.float64)
         noise = NOISE * torch.eye(len(rms), dtype=torch.float64)
         warm = self.num_steps // 4
-        for step in bench.progress(range(self.num_steps), "SGD step"):
+        for step in context.progress(range(self.num_steps), "SGD step"):
             gradient = self._gradient(loadings, family.covariance, laws, generator)
             loadings = loadings + self.learning_rate * gradient
             if step >= warm:

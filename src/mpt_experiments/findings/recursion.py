@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.bench import Bench, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import Finding, Outcome, RunContext, seeded, setting
 from mpt_experiments.paper.deep_vae import Masked, Objective, Training, elbo, exact, on_grid
 from mpt_lml import estimators, masks, scores
 from mpt_lml.masks import UniformSize
@@ -114,17 +114,17 @@ class Recursion(Training, name="recursion", cost="about 40 min", resumable=True,
     area_data: int = setting(40, quick=2)
     area_draws: int = setting(100, quick=5)
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         x, arrays = self.images(), dict[str, Tensor]()
         few = x[: self.examined].double()
         trained: dict[str, Objective] = {**VARIANTS, **REFERENCES}
-        for number, name in enumerate(bench.progress(list(trained), "variant")):
-            parameters = self.train(x, trained[name], bench, str(number)).parameters
+        for number, name in enumerate(context.progress(list(trained), "variant")):
+            parameters = self.train(x, trained[name], context, str(number)).parameters
             arrays[f"lml/{name}"] = self.log_likelihood(parameters, few)
             if name != "exact":
                 arrays |= self.examine(name, parameters, few)
         judged = replace(self, seeds=tuple(range(1000, 1000 + self.judged_seeds)))
-        parameters = judged.train(x, VARIANTS["baseline"], bench, "judged").parameters
+        parameters = judged.train(x, VARIANTS["baseline"], context, "judged").parameters
         arrays["judged/lml"] = judged.log_likelihood(parameters, few)
         arrays["judged/area"] = self.areas(judged.models(parameters), few)
 
@@ -144,7 +144,7 @@ class Recursion(Training, name="recursion", cost="about 40 min", resumable=True,
             "pseudo-gibbs-area": arrays["area/elbo"],
         }
         findings = {name: Finding.over(value) for name, value in values.items()}
-        return Outcome(findings, arrays, bench.checksum([x]))
+        return Outcome(findings, arrays, context.checksum([x]))
 
     def examine(self, name: str, parameters: vae.Parameters, x: Tensor) -> dict[str, Tensor]:
         """Widths of encoder and posterior, bias of the training score, errors of the chains."""

@@ -7,7 +7,7 @@ from numpy.polynomial.legendre import leggauss
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, setting
+from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, setting
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
@@ -124,7 +124,7 @@ class Scoring(Experiment, name="scoring", cost="about 11 min", gpu=False):
     repeats: int = setting(1000, quick=40)
     slope: float = 0.75  # of the control variate; one fitted to a text's few masks is biased
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         g, cells = torch.Generator().manual_seed(self.seeds[0]), dict[str, list[Tensor]]()
         bert, pieces = networks.load_small_bert()
         rows = tokens.encode(pieces, sentences().first)
@@ -133,7 +133,7 @@ class Scoring(Experiment, name="scoring", cost="about 11 min", gpu=False):
         texts = [("text", MaskedLM.of(bert, pieces, row.shape[1]), row) for row in ids]
         x, network = HMM.cyclic().sample(self.num_texts, generator=g), SymbolBERT.load()
         problems = [*texts, *(("language", network, row) for row in x.split(1))]
-        for kind, model, row in bench.progress(problems, "text"):
+        for kind, model, row in context.progress(problems, "text"):
             values = table(model, row, self.most[kind == "language"])
             for P in self.passes:
                 for name, error in errors(values, P, self.repeats, self.slope, g).items():
@@ -154,4 +154,4 @@ class Scoring(Experiment, name="scoring", cost="about 11 min", gpu=False):
 
         best = "strata, control"
         findings = {f"scoring-orders/{k}": gain(k, best, "orders") for k in ("text", "language")}
-        return Outcome(findings, arrays, bench.checksum([x, *ids]))
+        return Outcome(findings, arrays, context.checksum([x, *ids]))

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mpt_experiments.bench import Arrays, Bench, Finding, Outcome, setting
+from mpt_experiments.experiment import Arrays, Finding, Outcome, RunContext, setting
 from mpt_experiments.findings.small_bert import LENGTH, Training, next_scores
 from mpt_experiments.paper.bert import kept, pair, some_tokens
 from mpt_score import Design, curve, load, networks, sentences
@@ -44,18 +44,18 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
     num_orders: int = setting(4, quick=2)
     rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         own = self.read()
         tokenizer = own.tokenizer
         arrays: Arrays = {}
         trained: dict[str, Any] = {}
         for architecture, law, seed in self.kinds:
             network, name = self.network(own, architecture, seed), f"{law}/{seed}"
-            arrays[f"watched/{name}"] = self.train(bench, name, network, own, (law, seed))
+            arrays[f"watched/{name}"] = self.train(context, name, network, own, (law, seed))
             trained[name] = network.eval()
         small, pieces = networks.load_small_bert()
         if pieces.get_vocab() == tokenizer.get_vocab():
-            trained["small-bert"] = small.to(bench.device)
+            trained["small-bert"] = small.to(context.device)
         rows = [each for each in own.stream.split(own.lengths.tolist()) if len(each)]
         grams = {f"{n}-gram": KneserNey(rows, len(tokenizer), n) for n in (1, 2, 3)}
         for text in self.data_sets:
@@ -69,9 +69,9 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
                 if name.startswith("next/"):
                     found = {"log_p": log_probability(network, tokens)}
                 else:
-                    found = self.score(bench, f"{name}/{text}", network, tokenizer, tokens)
+                    found = self.score(context, f"{name}/{text}", network, tokenizer, tokens)
                 arrays |= {f"{key}/{name}/{text}": value for key, value in found.items()}
-        return Outcome(self.findings(arrays), arrays, bench.checksum([own.stream, own.held_out]))
+        return Outcome(self.findings(arrays), arrays, context.checksum([own.stream, own.held_out]))
 
     def findings(self, arrays: Arrays) -> dict[str, Finding]:
         """How far areas lie above the causal network's log-probability, and above trigrams."""
@@ -90,12 +90,14 @@ class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
                 found[f"ngrams-{key}"] = ahead(f"{key}/small-bert", "3-gram")
         return found
 
-    def score(self, bench: Bench, name: str, network: Any, reader: Any, tokens: Tokens) -> Arrays:
+    def score(
+        self, context: RunContext, name: str, network: Any, reader: Any, tokens: Tokens
+    ) -> Arrays:
         """What a masked network says of ``tokens``."""
         scorer = load(MaskedLM.of(network, reader, precision="bfloat16"), reader)
         design = Design(self.rates, seed=self.seeds[0])
         kinds = ("mixture", "area", "curve")
-        mixture, area, along_rates = (kept(bench, f"{name}/{k}-", scorer, tokens) for k in kinds)
+        mixture, area, along_rates = (kept(context, f"{name}/{k}-", scorer, tokens) for k in kinds)
         rows = [tokens], tokens.maskable, torch.arange(len(tokens))
         blocks = Blocks(scorer, self.num_orders, self.seeds[0])
         along, spread = blocks(*rows, mixture)

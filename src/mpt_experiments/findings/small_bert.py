@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
 from mpt_lml import fit, masks
 from mpt_score import networks
 from mpt_score.networks.masked_lm import masked_logits
@@ -58,7 +58,13 @@ class Training(Experiment):
         return networks.small_masked_lm(len(text.tokenizer), architecture, seed=seed, **size)
 
     def train(
-        self, bench: Bench, name: str, network: Any, text: "Batches", how: How, look: Look = None
+        self,
+        context: RunContext,
+        name: str,
+        network: Any,
+        text: "Batches",
+        how: How,
+        look: Look = None,
     ) -> Tensor:
         """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4).
 
@@ -67,7 +73,7 @@ class Training(Experiment):
         """
         law, seed = how
         steps, generator = self.num_steps, seeded(seed)
-        optimizer = AdamW(network.to(bench.device).parameters(), lr=3e-3, weight_decay=0.01)
+        optimizer = AdamW(network.to(context.device).parameters(), lr=3e-3, weight_decay=0.01)
         schedule = OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps, pct_start=0.1)
         token = None if law == "next" else text.mask_token
 
@@ -81,7 +87,7 @@ class Training(Experiment):
                     return -next_scores(network, batch).mean()
                 return -mean_score(network, batch, mask, text.mask_token)
 
-        data = bench.checksum([text.stream, text.held_out])
+        data = context.checksum([text.stream, text.held_out])
         watched = sorted({*range(0, steps, self.every), steps})
         _, scores = fit.descend(
             network,
@@ -92,8 +98,8 @@ class Training(Experiment):
             max_norm=1.0,
             watch=look or (lambda: watch(network, text.held_out, token)),
             watched=watched,
-            checkpoint=bench.checkpoint(name, every=self.every, data=data),
-            progress=bench.progress,
+            checkpoint=context.checkpoint(name, every=self.every, data=data),
+            progress=context.progress,
             label=f"{network.config.model_type}, {law}, step",
         )
         return torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
@@ -108,19 +114,19 @@ class SmallBert(Training, name="small-bert", cost="about 45 min", resumable=True
     the training text plus one), what a network that ignores its input can reach.
     """
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         text, seed = self.read(), self.seeds[0]
         pieces = text.held_out[:, 1:-1]
         counts = text.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0
         network = self.network(text, "modern", seed)
-        watched = self.train(bench, "full", network, text, ("mixture", seed))
-        if bench.folder is not None:
-            network.half().save_pretrained(bench.folder / "model")
-            text.tokenizer.save_pretrained(bench.folder / "model")
+        watched = self.train(context, "full", network, text, ("mixture", seed))
+        if context.folder is not None:
+            network.half().save_pretrained(context.folder / "model")
+            text.tokenizer.save_pretrained(context.folder / "model")
         unigram = (counts[pieces].log() - counts.sum().log()).mean()
         arrays = {"unigram": unigram, "watched/full": watched}
         gain = Finding((watched[-1, 1:] - watched[0, 1:]).min().item())  # the smallest of the rates
-        data = bench.checksum([text.stream, text.held_out])
+        data = context.checksum([text.stream, text.held_out])
         return Outcome({"small-bert-gain": gain}, arrays, data)
 
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
 from mpt_experiments.paper.convergence import NOISE_VARIANCE, paper_masks, paper_problem
 from mpt_lml import curves, masks, objectives
 from mpt_lml.models.ppca import PPCA
@@ -30,7 +30,7 @@ class Figure4(Experiment, name="figure-4", cost="about 15 s", gpu=False):
         quick=(("left", 2, 1), ("center", 2, 10), ("right", 10, 5)),
     )
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         arrays: dict[str, Tensor] = {}
         findings: dict[str, Finding] = {}
         used: list[Tensor] = []
@@ -40,7 +40,7 @@ class Figure4(Experiment, name="figure-4", cost="about 15 s", gpu=False):
             draws = {"paper": x, "model": model.sample(self.num_data, generator=generator)}
             used += draws.values()
             seeds, rows = self.seeds + (tuple(range(15)) if num_masks == 1 else ()), []
-            for seed in bench.progress(seeds, f"{panel}, seed"):  # its masks serve both draws
+            for seed in context.progress(seeds, f"{panel}, seed"):  # its masks serve both draws
                 mask = paper_masks(num_masks, self.num_features, generator=seeded(seed))
                 rows.append([curves.size_scores(model, x, mask).mean(1) for x in draws.values()])
             for (draw, x), scores in zip(draws.items(), zip(*rows, strict=True), strict=True):
@@ -48,7 +48,7 @@ class Figure4(Experiment, name="figure-4", cost="about 15 s", gpu=False):
                 arrays[f"lml/{panel}/{draw}"] = model.log_marginal(x).mean()
             area = arrays[f"score/{panel}/paper"].sum(dim=1)
             findings[f"fig-4-{panel}"] = Finding.over(area - arrays[f"lml/{panel}/paper"])
-        return Outcome(findings, arrays, bench.checksum(used))
+        return Outcome(findings, arrays, context.checksum(used))
 
 
 def dense_curve(
@@ -84,7 +84,7 @@ class CurveShape(Experiment, name="curve-shape", cost="about 2 min", gpu=False):
     num_features: int = setting(200, quick=20)
     panels: tuple[tuple[int, int], ...] = setting(((5, 200), (50, 40)), quick=((2, 20), (8, 5)))
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         used = []
 
         def smooth(latent_dim: int, num_masks: int, seed: int) -> dict[str, Tensor]:
@@ -102,7 +102,7 @@ class CurveShape(Experiment, name="curve-shape", cost="about 2 min", gpu=False):
             return off.abs().amax(dim=1) / (score.amax(dim=1) - score.amin(dim=1))
 
         (few, _), (many, _) = self.panels
-        low, high = (bench.stack(partial(smooth, *of), self.seeds, "truth") for of in self.panels)
+        low, high = (context.stack(partial(smooth, *of), self.seeds, "truth") for of in self.panels)
         findings = {
             "claim-tail-90": fall_beyond(low["paper"], 0.9),
             "tail-90/k50": fall_beyond(high["paper"], 0.9),
@@ -119,7 +119,7 @@ class CurveShape(Experiment, name="curve-shape", cost="about 2 min", gpu=False):
             "exponential-residual-k-50": exponential(high["model"]),
         }
         found = {name: Finding.over(values) for name, values in findings.items()}
-        return Outcome(found, data_sha256=bench.checksum(used))
+        return Outcome(found, data_sha256=context.checksum(used))
 
 
 def fall_beyond(score: Float[Tensor, "*B D"], rate: float) -> Float[Tensor, "*B"]:

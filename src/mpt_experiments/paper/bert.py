@@ -7,7 +7,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting, weights_of
+from mpt_experiments.experiment import (
+    Experiment,
+    Finding,
+    Outcome,
+    RunContext,
+    seeded,
+    setting,
+    weights_of,
+)
 from mpt_lml.files import digest
 from mpt_lml.results import Estimate
 from mpt_lml.theory import rates
@@ -34,13 +42,13 @@ def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = Non
     return tokens.rows(fits.nonzero().flatten()[order[:count]])
 
 
-def kept(bench: Bench, prefix: str, scorer: Scorer, tokens: Tokens) -> Run:
+def kept(context: RunContext, prefix: str, scorer: Scorer, tokens: Tokens) -> Run:
     """For ``run=`` of :mod:`mpt_score`: parts of what this ``scorer`` says of these ``tokens``."""
     same = {**(scorer.identity or {}), "data": digest("", vars(tokens))}
     inside = f"./{prefix}".replace("..", "_")  # a set of sentences may be a path
     return lambda label, parts: [
-        bench.keep(inside + name.partition("@")[0], work, **same)
-        for name, work in bench.progress(list(parts.items()), label)
+        context.computed_once(inside + name.partition("@")[0], work, **same)
+        for name, work in context.progress(list(parts.items()), label)
     ]
 
 
@@ -55,19 +63,19 @@ class OnSentences(Experiment):
 
     def curves(
         self,
-        bench: Bench,
+        context: RunContext,
         network: Any,
         tokenizer: Any,
         design: Design,
         label: str = "",
         **how: Any,
     ) -> dict[str, tuple[Tokens, SentenceCurves]]:
-        """The sentences of each set and their curve, or what ``bench`` kept for these weights."""
-        scorer = load(MaskedLM.of(network.to(bench.device), tokenizer, **how), tokenizer)
+        """The sentences of each set and their curve, or what ``context`` kept for these weights."""
+        scorer = load(MaskedLM.of(network.to(context.device), tokenizer, **how), tokenizer)
 
         def one(name: str) -> tuple[Tokens, SentenceCurves]:
             tokens = some_tokens(name, tokenizer, self.num_sentences, scorer.max_length)
-            run = kept(bench, f"{label}{name}/", scorer, tokens)
+            run = kept(context, f"{label}{name}/", scorer, tokens)
             return tokens, curve(scorer, tokens, design, part_size=self.part_size, run=run)
 
         with networks.fast_linear(network):
@@ -91,11 +99,11 @@ class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", res
     model: str | Path | None = setting(BERT_BASE, quick=None)  # or a folder; None: the small one
     rates: tuple[int, ...] = setting(tuple(range(1, 100)), quick=(25, 50, 75))
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         design = Design(self.rates, seed=self.seeds[0])
         design.require_area()
         network, tokenizer = network_of(self.model)
-        found = self.curves(bench, network, tokenizer, design, batch_tokens=16384)
+        found = self.curves(context, network, tokenizer, design, batch_tokens=16384)
         arrays: dict[str, Tensor] = {}
         findings: dict[str, Finding] = {}
         for name, (_, result) in found.items():
@@ -110,7 +118,7 @@ class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", res
             if short != "sst-2":
                 key = f"table-2/rerun-pretrained-{short}"
                 findings[key] = Finding(float(area), area.standard_error)
-        data = bench.checksum(tokens.ids for tokens, _ in found.values())
+        data = context.checksum(tokens.ids for tokens, _ in found.values())
         return Outcome(findings, arrays, data, weights_of(self.model, network))
 
 
@@ -136,13 +144,15 @@ class BertCurve(OnSentences, name="bert-curve", cost="about 10 min", resumable=T
     rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
     model: str | Path | None = None  # the book's small one; or a folder, or a name on the hub
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         trained, tokenizer = network_of(self.model)
         random = networks.random_twin(trained, seed=self.seeds[0])
         design, falls = Design(self.rates, seed=self.seeds[0]), []
         arrays: dict[str, Tensor] = {}
         for kind, network in (("trained", trained), ("random", random)):
-            found = self.curves(bench, network, tokenizer, design, f"{kind}/", precision="bfloat16")
+            found = self.curves(
+                context, network, tokenizer, design, f"{kind}/", precision="bfloat16"
+            )
             for name, (tokens, result) in found.items():
                 arrays |= {
                     f"curve/{kind}/{name}": result.score,
@@ -158,7 +168,7 @@ class BertCurve(OnSentences, name="bert-curve", cost="about 10 min", resumable=T
                 if kind == "trained":  # how far it falls from its first rate to its last
                     fall, error = result.score[0] - result.score[-1], result.standard_error
                     falls.append((fall.item(), torch.hypot(error[0], error[-1]).item()))
-        data = bench.checksum(tokens.ids for tokens, _ in found.values())
+        data = context.checksum(tokens.ids for tokens, _ in found.values())
         weights = weights_of(self.model, trained)
         return Outcome({"small-bert-falls": Finding(*min(falls))}, arrays, data, weights)
 
@@ -177,9 +187,9 @@ class TextRates(OnSentences, name="text-rates", cost="about 6 min", resumable=Tr
     rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=tuple(range(5, 100, 10)))
     num_groups: int = setting(50, quick=4)
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         design = Design(self.rates, seed=self.seeds[0])
-        found = self.curves(bench, *network_of(None), design, precision="bfloat16")
+        found = self.curves(context, *network_of(None), design, precision="bfloat16")
         arrays = {
             f"{key}/{name}": value
             for name, (_, result) in found.items()
@@ -190,7 +200,7 @@ class TextRates(OnSentences, name="text-rates", cost="about 6 min", resumable=Tr
             "crossover/small-bert": Finding(*arrays[f"crossover/{first}"].tolist()),
             "25-against-15/small-bert": Finding(*arrays[f"change/{first}"].tolist()),
         }
-        data = bench.checksum(tokens.ids for tokens, _ in found.values())
+        data = context.checksum(tokens.ids for tokens, _ in found.values())
         return Outcome(findings, arrays, data)
 
     def summary(self, result: SentenceCurves) -> dict[str, Tensor]:

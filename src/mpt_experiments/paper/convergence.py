@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
 from mpt_experiments.ledger import cut_digits
 from mpt_lml import curves, data, estimators, masks
 from mpt_lml.models.ppca import PPCA
@@ -61,16 +61,16 @@ class Table1(Experiment, name="table-1", cost="about 10 s"):
     num_masks: tuple[int, ...] = setting((1, 10, 100), quick=(1, 10))
     spread_masks: int = setting(240, quick=20)
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
         require(vars(self), "num_masks* 1.., spread_masks 1..")
         sizes = (self.num_data, self.num_features, self.latent_dim)
-        model, x = paper_problem(sizes, seeded(1991), bench.device)
+        model, x = paper_problem(sizes, seeded(1991), context.device)
         truth = float(estimators.exact(model, x))
         found = {"table-1/true": Finding(truth)}
         cells = list(itertools.product(self.num_masks, self.seeds))
         values = []
-        for num_masks, seed in bench.progress(cells, "masks per size, seed"):
+        for num_masks, seed in context.progress(cells, "masks per size, seed"):
             mask = paper_masks(num_masks, self.num_features, generator=seeded(seed))
             values.append(curves.size_scores(model, x, mask.to(x.device)).mean(dim=1).sum().item())
         estimates = torch.tensor(values, dtype=torch.float64).view(-1, len(self.seeds))
@@ -84,7 +84,7 @@ class Table1(Experiment, name="table-1", cost="about 10 s"):
             "table-1-cut-digits": Finding(float(cut_digits(found))),
             "claim-fast": Finding.over(blocks / self.num_features),  # nats per dimension
         }
-        return Outcome(findings, {"estimates": estimates}, bench.checksum([x, model.loadings]))
+        return Outcome(findings, {"estimates": estimates}, context.checksum([x, model.loadings]))
 
 
 class Figure1(Experiment):
@@ -99,17 +99,17 @@ class Figure1(Experiment):
     latent_dim: int = 2
     num_masks: int = setting(199, quick=20)
 
-    def problem(self, seed: int, bench: Bench) -> tuple[PPCA, Tensor, torch.Generator]:
+    def problem(self, seed: int, context: RunContext) -> tuple[PPCA, Tensor, torch.Generator]:
         """Model and data for one seed, and the generator that goes on to draw the masks."""
         sizes, generator = (100, self.num_features, self.latent_dim), seeded(seed)
-        return *paper_problem(sizes, generator, bench.device), generator
+        return *paper_problem(sizes, generator, context.device), generator
 
-    def converge(self, bench: Bench) -> tuple[dict[str, Tensor], str]:
+    def converge(self, context: RunContext) -> tuple[dict[str, Tensor], str]:
         """The arrays, and the checksum of the data."""
         used = []
 
         def one(seed: int) -> dict[str, Tensor]:
-            model, x, generator = self.problem(seed, bench)
+            model, x, generator = self.problem(seed, context)
             used.extend([x, model.loadings])
             values = curves.sampled_curve(model, x, self.num_masks, generator=generator).each
             truth = torch.tensor(estimators.exact(model, x), dtype=torch.float64)
@@ -117,7 +117,7 @@ class Figure1(Experiment):
             off = truth - curves.running_area(values)
             return {"difference": off, "standard_error": error, "truth": truth}
 
-        return bench.stack(one, self.seeds, "seed"), bench.checksum(used)
+        return context.stack(one, self.seeds, "seed"), context.checksum(used)
 
 
 def mean_of_last(arrays: dict[str, Tensor]) -> Finding:
@@ -131,9 +131,9 @@ class Figure1Left(Figure1, name="figure-1-left", cost="under 1 s"):
 
     num_features: int = 5
 
-    def measure(self, bench: Bench) -> Outcome:
-        arrays, used = self.converge(bench)
-        model, x, _ = self.problem(self.seeds[0], bench)
+    def measure(self, context: RunContext) -> Outcome:
+        arrays, used = self.converge(context)
+        model, x, _ = self.problem(self.seeds[0], context)
         estimates = torch.zeros(1, dtype=torch.float64)
         for size in range(1, self.num_features + 1):
             scores = curves.size_scores(model, x, masks.all_masks(self.num_features, size)[None])
@@ -149,11 +149,11 @@ class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
     rate_replicates: int = setting(200, quick=20)
     rate_masks: tuple[int, ...] = setting((1, 2, 4, 8, 16, 32, 64), quick=(1, 4, 16))
 
-    def measure(self, bench: Bench) -> Outcome:
-        arrays, used = self.converge(bench)
-        model, x, generator = self.problem(self.seeds[0], Bench())
+    def measure(self, context: RunContext) -> Outcome:
+        arrays, used = self.converge(context)
+        model, x, generator = self.problem(self.seeds[0], RunContext())
         truth, errors = estimators.exact(model, x), []
-        for num_masks in bench.progress(self.rate_masks, "masks per size"):
+        for num_masks in context.progress(self.rate_masks, "masks per size"):
             total = num_masks * self.rate_replicates
             values = curves.sampled_curve(model, x, total, generator=generator).each.sum(dim=0)
             areas = values.view(self.rate_replicates, num_masks).mean(dim=1)
@@ -189,10 +189,10 @@ class Figure1Right(Experiment, name="figure-1-right", cost="about 90 s"):
     num_masked: int = setting(76, quick=19)
     num_masks: int = setting(199, quick=20)
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
         size, steps = self.num_features, range(self.num_masks)
-        model, x = paper_problem((100, size, 2), seeded(111), bench.device)
+        model, x = paper_problem((100, size, 2), seeded(111), context.device)
         truth = estimators.exact(model, x)
 
         def estimates(count: int, generator: torch.Generator) -> Float[Tensor, " P"]:
@@ -200,7 +200,7 @@ class Figure1Right(Experiment, name="figure-1-right", cost="about 90 s"):
             return size * curves.size_scores(model, x, mask.to(x.device)[None])[0].cpu()
 
         single, step = [], []
-        for seed in bench.progress(self.seeds, "seed"):
+        for seed in context.progress(self.seeds, "seed"):
             generator = seeded(seed)
             single.append(estimates(self.num_masks, generator))
             step.append(torch.stack([estimates(size, generator).mean() for _ in steps]))
@@ -219,7 +219,7 @@ class Figure1Right(Experiment, name="figure-1-right", cost="about 90 s"):
             # Two standard deviations, each with the relative standard error of so many masks.
             "fig-1-right-masks": of_spread((one.std() / terms.std()).item(), one.numel() / 2),
         }
-        return Outcome(findings, arrays, bench.checksum([x, model.loadings]))
+        return Outcome(findings, arrays, context.checksum([x, model.loadings]))
 
 
 class Unbiased(Experiment, name="unbiased", cost="about 10 s", gpu=False):
@@ -232,10 +232,10 @@ class Unbiased(Experiment, name="unbiased", cost="about 10 s", gpu=False):
     one_per_size: int = setting(2000, quick=20)
     random_size: int = setting(100_000, quick=200)
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         names = ("claim-unbiased", "claim-uniform-size-unbiased")
         bias, spread, used, law = [], [], [], masks.UniformSize()
-        for seed in bench.progress(self.seeds, "seed"):
+        for seed in context.progress(self.seeds, "seed"):
             model, x = paper_problem((100, 50, 2), seeded(seed))
             used += [x, model.loadings]
             generator = seeded(seed + 1)  # other masks than those of the figure
@@ -249,4 +249,4 @@ class Unbiased(Experiment, name="unbiased", cost="about 10 s", gpu=False):
         error = (torch.stack(spread).square().sum(dim=0) / counts).sqrt() / len(self.seeds)
         found = zip(torch.stack(bias).mean(dim=0).tolist(), error.tolist(), strict=True)
         findings = dict(zip(names, (Finding(*each) for each in found), strict=True))
-        return Outcome(findings, data_sha256=bench.checksum(used))
+        return Outcome(findings, data_sha256=context.checksum(used))

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
 from mpt_lml import data, estimators, fit, grids, masks, objectives, scores
 from mpt_lml.masks import FixedRate, SizeLaw
 from mpt_lml.models import vae
@@ -135,7 +135,7 @@ class Training(Experiment):
         return data.images(self.dataset).pixels[: self.num_data].to(getattr(torch, self.precision))
 
     def train(
-        self, x: Tensor, objective: Objective, bench: Bench, name: str, **options: Any
+        self, x: Tensor, objective: Objective, context: RunContext, name: str, **options: Any
     ) -> History:
         """All seeds side by side; an "epoch" of the history is one step on a minibatch of each."""
         generators, few = [seeded(seed) for seed in self.seeds], x[: self.track_data]
@@ -157,8 +157,8 @@ class Training(Experiment):
                 "encoder": lambda p: self.by_encoder(p, few).to(x),
             },
             track_every=self.track_every,
-            checkpoint=bench.checkpoint(name, every=200, data=bench.checksum([x])),
-            progress=bench.progress,
+            checkpoint=context.checkpoint(name, every=200, data=context.checksum([x])),
+            progress=context.progress,
             **options,
         )
 
@@ -211,8 +211,8 @@ class Figure3Lower(Training, name="figure-3-lower", cost="about 15 min", resumab
     objectives: tuple[str, ...] = ("elbo", "fixed", "partial")  # "fixed" among them
     keep_weights: bool = False
 
-    def measure(self, bench: Bench) -> Outcome:
-        x = self.images().to(bench.device)
+    def measure(self, context: RunContext) -> Outcome:
+        x = self.images().to(context.device)
         steps = [*range(0, self.num_steps, self.track_every), self.num_steps]
         arrays: dict[str, Tensor] = {"steps": torch.tensor(steps)}
         trained: dict[str, Objective] = {
@@ -221,19 +221,19 @@ class Figure3Lower(Training, name="figure-3-lower", cost="about 15 min", resumab
             "partial": Masked(samples=3, partial="bound"),
         }
         for name in self.objectives:
-            history = self.train(x, trained[name], bench, f"{self.dataset}-{name}")
+            history = self.train(x, trained[name], context, f"{self.dataset}-{name}")
             arrays[f"track/{name}"] = history.values["lml"][steps].cpu()
             arrays[f"encoder/{name}"] = history.values["encoder"][steps].cpu()
             loss = history.values["objective"][:-1].cpu()
             means = [loss[a:b].mean(dim=0) for a, b in itertools.pairwise(steps)]
             arrays[f"loss/{name}"] = torch.stack([loss[0], *means])
-            models = bench.progress(self.models(history.parameters), f"{name}, LML of seed")
+            models = context.progress(self.models(history.parameters), f"{name}, LML of seed")
             found = [self.evaluate(model, x, run) for run, model in enumerate(models)]
             arrays[f"lml/{name}"], arrays[f"error/{name}"] = torch.stack([f[0] for f in found], 1)
             arrays[f"ais/{name}"] = torch.stack([f[1] for f in found[: self.ais_seeds]], 1)
             kept = history.parameters if self.keep_weights else {}
             arrays |= {f"weights/{name}/{key}": value.cpu() for key, value in kept.items()}
-        return Outcome(self.findings(arrays), arrays, bench.checksum([x]))
+        return Outcome(self.findings(arrays), arrays, context.checksum([x]))
 
     def evaluate(self, model: vae.VAE, x: Tensor, run: int) -> list[Tensor]:
         """log p(x) and its error; for the first runs also AIS minus that, on fewer data."""

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
 from mpt_lml import curves, estimators, gaussian, masks
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.ppca import PPCA
@@ -29,9 +29,9 @@ class Identity(Experiment, name="identity", cost="about 5 s", gpu=False):
     text: tuple[int, int] = setting((512, 76), quick=(64, 10))  # the paper's example of Eq. 1
     seeds: tuple[int, ...] = setting((1, 2, 3, 4, 5), quick=(1, 2))
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         worst: dict[str, float] = {}
-        for seed in bench.progress(self.seeds, "seed"):
+        for seed in context.progress(self.seeds, "seed"):
             generator = seeded(seed)
             tried = [_errors(m, generator) for m in _random_models(self.max_features, seed)]
             for errors in [*tried, _assumption_errors(generator)]:

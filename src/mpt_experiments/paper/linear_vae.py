@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
 from mpt_lml import data, fit, grids, objectives
 from mpt_lml.grids import Grid
 from mpt_lml.masks import FixedRate, UniformSize, stratified_masks
@@ -82,7 +82,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resum
     track_every: int = setting(50, quick=3)
     decoders: bool = False  # return those of all seeds in place of ``gaussian``
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         images: dict[str, list[Tensor]] = {}
         arrays: dict[str, Tensor] = {}
         for row in self.trained:
@@ -90,18 +90,18 @@ class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resum
             if name not in images:
                 pixels = data.images(name, "train").pixels[: self.num_data]
                 more = data.images(name, "test").pixels[: self.held_out]
-                images[name] = [(each >= 0.5).float().to(bench.device) for each in (pixels, more)]
-            work = functools.partial(self._row, row, images[name], bench)
-            used = bench.checksum(images[name])
-            arrays |= bench.keep(row.replace("/", "-"), work, data=used)
+                images[name] = [(each >= 0.5).float().to(context.device) for each in (pixels, more)]
+            work = functools.partial(self._row, row, images[name], context)
+            used = context.checksum(images[name])
+            arrays |= context.computed_once(row.replace("/", "-"), work, data=used)
         arrays |= {} if self.decoders else {"gaussian": self.gaussian_deficit()}
-        used = bench.checksum(x for pair in images.values() for x in pair)
+        used = context.checksum(x for pair in images.values() for x in pair)
         return Outcome(self._findings(arrays, *images), arrays, used)
 
-    def _row(self, row: str, images: Sequence[Tensor], bench: Bench) -> dict[str, Tensor]:
+    def _row(self, row: str, images: Sequence[Tensor], context: RunContext) -> dict[str, Tensor]:
         """Train and judge one row."""
         (x, held_out), key = images, row.removesuffix("/long")
-        history = self.train(row, x, bench)
+        history = self.train(row, x, context)
         epochs = len(history.values["lml"]) - 1
         tracked = [*range(0, epochs, self.track_every), epochs]
         arrays = {f"track/{key}": history.values["lml"][tracked]}
@@ -128,7 +128,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resum
         lml = [BernoulliPCA(W, b).adaptive_log_marginal(x, nodes_per_axis=7) for W, b in pairs]
         return torch.stack([each.mean() for each in lml])
 
-    def train(self, row: str, x: Float[Tensor, "N D"], bench: Bench) -> History:
+    def train(self, row: str, x: Float[Tensor, "N D"], context: RunContext) -> History:
         """All seeds side by side; the parameters at ``num_epochs`` are a snapshot."""
         name, objective, scale, num_masks, *long = row.split("/")
         epochs = self.long_epochs[name != "mnist"] if long else self.num_epochs
@@ -141,7 +141,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resum
             return lambda p: objectives.mixture(p["loadings"], p["offset"], x, None, nodes)
 
         fine = grids.trapezoid(self.latent_dim, self.track_nodes, extent=8.0)
-        state, used = f"{row.replace('/', '-')}-training", bench.checksum([x])
+        state, used = f"{row.replace('/', '-')}-training", context.checksum([x])
         return fit.maximize(
             {name: value.to(x) for name, value in begin.items()},
             self.objective(objective, x, int(num_masks)),
@@ -151,8 +151,8 @@ class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resum
             track={"lml": lml_on(fine.to(x)), "read": lml_on(self.grid("published").to(x))},
             track_every=self.track_every,
             snapshots=(self.num_epochs,),
-            checkpoint=bench.checkpoint(state, every=50, data=used),
-            progress=lambda items, _: bench.progress(items, row),
+            checkpoint=context.checkpoint(state, every=50, data=used),
+            progress=lambda items, _: context.progress(items, row),
         )
 
     def objective(self, name: str, x: Float[Tensor, "N D"], num_masks: int = 1) -> fit.Objective:

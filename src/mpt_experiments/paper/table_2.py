@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_experiments import ledger
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
 from mpt_experiments.paper.area import unlike
 from mpt_experiments.paper.bert import GLUE, OnSentences, pair
 from mpt_lml.data import published_curves
@@ -37,12 +37,12 @@ class Table2(OnSentences, name="table-2", cost="about 20 min", resumable=True):
     small: bool = setting(False, quick=True)
     part_size = 8  # of both of the replacements' streams and of batches: it is part of the record
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         texts: dict[str, Tokens] = {}
 
         def one(seed: int) -> dict[str, Tensor]:
             design, label = Design(strata=self.strata, seed=seed), f"{seed}/mask/"
-            run = bench, *self._before_training(seed), design, label
+            run = context, *self._before_training(seed), design, label
             arrays = {}
             for name, (tokens, result) in self.curves(*run, precision="bfloat16").items():
                 texts[name] = tokens
@@ -51,9 +51,11 @@ class Table2(OnSentences, name="table-2", cost="about 20 min", resumable=True):
                 arrays[f"area/{name}"], arrays[f"sentence_error/{name}"] = area
             return arrays
 
-        arrays = bench.stack(one, self.seeds, "initializations")
+        arrays = context.stack(one, self.seeds, "initializations")
         arrays |= {f"repetition/{name}": repetition(tokens) for name, tokens in texts.items()}
-        return Outcome(self.findings(arrays), arrays, bench.checksum(t.ids for t in texts.values()))
+        return Outcome(
+            self.findings(arrays), arrays, context.checksum(t.ids for t in texts.values())
+        )
 
     def _before_training(self, seed: int) -> tuple[Any, Any]:
         if not self.small:
@@ -127,11 +129,11 @@ class PublishedCurves(Experiment, name="published-curves", cost="seconds", gpu=F
 
     seeds: tuple[int, ...] = ()  # nothing is drawn
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         found = published_curves()
         arrays = {f"area/{key}": PAPER_UNIT * curve.mean() for key, curve in found.items()}
         pairs = [(found[f"pretrained/{name}"], found[f"random/{name}"]) for name in SETS]
-        read = bench.stack(lambda pair: shape(*pair), pairs, "set")
+        read = context.stack(lambda pair: shape(*pair), pairs, "set")
         for key, rows in read.items():
             arrays |= {f"{key}/{name}": row for name, row in zip(SETS, rows, strict=True)}
         table = {
@@ -147,7 +149,7 @@ class PublishedCurves(Experiment, name="published-curves", cost="seconds", gpu=F
         }
         for rate, over in zip((15, 25, 40), read["bias"].T, strict=True):
             findings[f"bias/bert-base-{rate}"] = Finding.over(over)
-        return Outcome(findings, arrays, bench.checksum(found.values()))
+        return Outcome(findings, arrays, context.checksum(found.values()))
 
 
 def unlike_bert(score: Float[Tensor, "*B R"], percents: Sequence[int]) -> Float[Tensor, "*B"]:

@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.bench import Bench, Experiment, Finding, Outcome, seeded, setting
+from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
 from mpt_experiments.paper.area import dense_curve, fall_beyond
 from mpt_experiments.paper.convergence import NOISE, NOISE_VARIANCE, paper_problem
 from mpt_lml import curves, fit, masks, objectives
-from mpt_lml.bfgs import climb
 from mpt_lml.data import images
 from mpt_lml.masks import SizeLaw
 from mpt_lml.models.ppca import PPCA
@@ -47,11 +46,11 @@ class Training(Experiment):
     data_seed: int = 1991
     num_epochs: int = setting(1000, quick=40)
 
-    def problem(self, draw: str, bench: Bench) -> Problem:
+    def problem(self, draw: str, context: RunContext) -> Problem:
         """The paper's own draw, or as many data from the model with the same loadings."""
         N, D, K, g = self.num_data, self.num_features, self.latent_dim, seeded(self.data_seed)
         model, x = paper_problem((N, D, K), g)
-        x = (x if draw == "paper" else model.sample(N, generator=g)).to(bench.device)
+        x = (x if draw == "paper" else model.sample(N, generator=g)).to(context.device)
         zero, moment = torch.zeros_like(x[0]), objectives.second_moment(x)
         best = PPCA.fit_closed_form(x, K, noise_variance=NOISE_VARIANCE, mean=zero)
         return Problem(x, model.loadings.to(x), moment, best.loadings)
@@ -66,7 +65,7 @@ class Training(Experiment):
         self,
         problems: Sequence[Problem],
         laws: Sequence[SizeLaw],
-        bench: Bench,
+        context: RunContext,
         *,
         scales: Sequence[float] = (1.0,),
         snapshots: Sequence[int] = (),
@@ -96,7 +95,7 @@ class Training(Experiment):
             generators=generators,
             track={"lml": lambda p: objectives.log_marginal(p["loadings"], noise, moment)},
             snapshots=snapshots,
-            progress=bench.progress,
+            progress=context.progress,
         )
 
 
@@ -112,10 +111,10 @@ class Figure2(Training, name="figure-2", cost="about 2 s"):
 
     fixed_rate: float = 0.2
 
-    def measure(self, bench: Bench) -> Outcome:
-        problems = [self.problem(draw, bench) for draw in DRAWS]
+    def measure(self, context: RunContext) -> Outcome:
+        problems = [self.problem(draw, context) for draw in DRAWS]
         laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(self.fixed_rate)}
-        W = self.starts()[0].to(bench.device).requires_grad_()
+        W = self.starts()[0].to(context.device).requires_grad_()
         difference = problems[0].exact(W, laws["uniform"]) - problems[0].log_marginal(W)
         (slope,) = torch.autograd.grad(difference.sum(), W)
         arrays = {"gradient_error": slope.abs().max().cpu()}
@@ -125,11 +124,11 @@ class Figure2(Training, name="figure-2", cost="about 2 s"):
         for draw, of in zip(DRAWS, problems, strict=True):
             arrays[f"true_lml/{draw}"] = of.log_marginal(of.loadings).cpu()
             arrays[f"best_lml/{draw}"] = of.log_marginal(of.best).cpu()
-        for name, rows in self.train(problems, list(laws.values()), bench).values.items():
+        for name, rows in self.train(problems, list(laws.values()), context).values.items():
             each = rows.cpu().unflatten(1, (len(problems) * len(laws), -1)).unbind(dim=1)
             keys = (f"{name}/{draw}/{law}" for draw, law in product(DRAWS, laws))
             arrays |= zip(keys, each, strict=True)
-        return Outcome(self._findings(arrays), arrays, bench.checksum(of.x for of in problems))
+        return Outcome(self._findings(arrays), arrays, context.checksum(of.x for of in problems))
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
         best, generating = arrays["best_lml/paper"], arrays["true_lml/paper"]
@@ -167,9 +166,9 @@ class Figure5Left(Training, name="figure-5-left", cost="about 5 s"):
     dense_masks: int = setting(100, quick=12)
     every: int = setting(100, quick=20)
 
-    def measure(self, bench: Bench) -> Outcome:
-        of, epochs = self.problem("paper", bench), range(0, self.num_epochs + 1, self.every)
-        history = self.train([of], [masks.UniformSize()], bench, snapshots=epochs)
+    def measure(self, context: RunContext) -> Outcome:
+        of, epochs = self.problem("paper", context), range(0, self.num_epochs + 1, self.every)
+        history = self.train([of], [masks.UniformSize()], context, snapshots=epochs)
         kept, g = [history.snapshots[epoch]["loadings"] for epoch in epochs], seeded(self.data_seed)
         models = [[PPCA(W, NOISE_VARIANCE) for W in each] for each in kept]
         drawn = [curves.sampled_curve(m, of.x, self.num_masks, generator=g) for m, *_ in models]
@@ -184,7 +183,7 @@ class Figure5Left(Training, name="figure-5-left", cost="about 5 s"):
         for name, each in (("first", models[0]), ("last", models[-1])):
             smooth = [dense_curve(m, of.moment, self.dense_masks, generator=g) for m in each]
             arrays[name] = torch.stack(smooth)
-        return Outcome(self._findings(arrays), arrays, bench.checksum([of.x]))
+        return Outcome(self._findings(arrays), arrays, context.checksum([of.x]))
 
     def _areas(self, of: Problem, loadings: Tensor, g: torch.Generator) -> Float[Tensor, " seeds"]:
         count, size = self.num_masks, self.num_features
@@ -230,17 +229,17 @@ class FixedSizes(Training, name="fixed-sizes", cost="about 5 min", resumable=Tru
     scales: tuple[float, ...] = setting((1.0, 0.3, 0.1, 0.01), quick=(1.0, 0.1))
     sizes: tuple[int, ...] = setting((1, 2, 8, 9), quick=(1, 4))
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         rows: dict[str, list[Tensor]] = {}
         used = []
-        for draw, truth in bench.progress(list(product(DRAWS, self.truths)), "draw, truth"):
-            of = replace(self, data_seed=truth).problem(draw, bench)
+        for draw, truth in context.progress(list(product(DRAWS, self.truths)), "draw, truth"):
+            of = replace(self, data_seed=truth).problem(draw, context)
             used.append(of.x)
-            work, own = partial(self._cell, of), bench.checksum([of.x])
-            for name, values in bench.keep(f"{draw}-{truth}", work, data=own).items():
+            work, own = partial(self._cell, of), context.checksum([of.x])
+            for name, values in context.computed_once(f"{draw}-{truth}", work, data=own).items():
                 rows.setdefault(f"{name}/{draw}", []).append(values)
         arrays = {name: torch.stack(values) for name, values in rows.items()}
-        return Outcome(self._findings(arrays), arrays, bench.checksum(used))
+        return Outcome(self._findings(arrays), arrays, context.checksum(used))
 
     def _cell(self, of: Problem) -> dict[str, Tensor]:
         scales = torch.tensor(self.scales, dtype=of.x.dtype)[:, None, None, None]
@@ -249,11 +248,11 @@ class FixedSizes(Training, name="fixed-sizes", cost="about 5 min", resumable=Tru
         best, lost, below = of.log_marginal(of.best), [], []
         laws = [*map(masks.FixedSize, self.sizes), masks.UniformSize()]
         for law in laws[:-1]:
-            ends = climb(everywhere, partial(of.exact, law=law))
+            ends = fit.bfgs(everywhere, partial(of.exact, law=law))
             value = of.exact(ends, law)
             lost.append(best - of.log_marginal(ends[value.argmax()]))
             below.append((value.max() - value[1:]).view(starts.shape[:2]))
-        trained = self.train([of] * len(scales), laws, Bench(), scales=self.scales).values
+        trained = self.train([of] * len(scales), laws, RunContext(), scales=self.scales).values
         batch = (len(scales), len(laws), -1)
         lml, objective = (trained[name].unflatten(1, batch) for name in ("lml", "objective"))
         late = lml[-max(1, self.num_epochs // 10) :].mean(dim=0)
@@ -301,7 +300,7 @@ class DigitsTraining(Experiment, name="digits-training", cost="about 5 min", gpu
     every: int = setting(50, quick=5)
     climb_masks: int = setting(1000, quick=32)
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         pixels = {part: images("digits", part).pixels for part in ("train", "test")}
         center = pixels["train"].mean(dim=0)
         moments = {part: objectives.second_moment(x - center) for part, x in pixels.items()}
@@ -326,7 +325,7 @@ class DigitsTraining(Experiment, name="digits-training", cost="about 5 min", gpu
                 track={part: partial(_lml, moment) for part, moment in moments.items()},
                 track_every=self.every,
                 snapshots=[min(self.first_epochs, num_epochs)],
-                progress=bench.progress,
+                progress=context.progress,
             )
 
         shape = best.loadings.shape
@@ -343,13 +342,13 @@ class DigitsTraining(Experiment, name="digits-training", cost="about 5 min", gpu
             trained = {name: value[seed] for name, value in end.parameters.items()}
             closed = {"loadings": best.loadings, "log_noise": best.noise_variance.log()[None]}
             both = torch.stack([_packed(closed), _packed(trained)])
-            ends = climb(both, lambda flat: sampled(_unpacked(flat, shape), mask))
+            ends = fit.bfgs(both, lambda flat: sampled(_unpacked(flat, shape), mask))
             p = _unpacked(ends, shape)
             found = {f"top/{part}": _lml(moment, p) for part, moment in moments.items()}
             return found | {"objective": sampled(p, mask)}
 
         epochs = torch.arange(0, self.num_epochs + 1, self.every)
-        arrays = bench.stack(climbs, range(len(self.seeds)), "climb") | {"epochs": epochs}
+        arrays = context.stack(climbs, range(len(self.seeds)), "climb") | {"epochs": epochs}
         for part, moment in moments.items():
             closed_form = objectives.log_marginal(best.loadings, best.noise_variance, moment)
             arrays[f"best/{part}"] = closed_form
@@ -362,7 +361,7 @@ class DigitsTraining(Experiment, name="digits-training", cost="about 5 min", gpu
             "digits-slowness": Finding.over(1 - elsewhere / missing),
             "digits-elsewhere": Finding.over(elsewhere),
         }
-        return Outcome(findings, arrays, bench.checksum(pixels.values()))
+        return Outcome(findings, arrays, context.checksum(pixels.values()))
 
 
 def _noise(p: fit.Parameters) -> Tensor:

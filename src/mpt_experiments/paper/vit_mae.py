@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_experiments.autoencoders import train
-from mpt_experiments.bench import (
+from mpt_experiments.experiment import (
     Arrays,
-    Bench,
     Experiment,
     Finding,
     Outcome,
+    RunContext,
     seeded,
     setting,
     weights_of,
@@ -82,7 +82,7 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
     num_test: int = setting(500, quick=50)
     model: str | Path | None = None  # a hub name or a folder instead of the small networks
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         arrays: Arrays = {}
         used, loaded = [], load_network(self.model) if self.model else None
         weights = weights_of(self.model, loaded)
@@ -90,27 +90,29 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
             x = data.images(name).grid[: self.num_train].float()
             test = data.images(name, "test").grid[: self.num_test].float()
             used += [x, test]
-            same = {"data": bench.checksum([x, test]), "weights": weights}
+            same = {"data": context.checksum([x, test]), "weights": weights}
             if loaded is None:
                 flat = x.double().movedim(1, 0).flatten(1)
                 moments = flat.mean(dim=1), flat.std(dim=1)
                 count = (x.shape[-1] // patch) ** 2
                 sizes = count, _sizes(self.rates, count)
                 images = _Images(x, test, patch, num_steps, *moments, *sizes)
-                linear = bench.keep(f"{name}-linear", partial(self._linear, images), **same)
+                linear = context.computed_once(
+                    f"{name}-linear", partial(self._linear, images), **same
+                )
                 arrays |= {f"{key}/{name}": value for key, value in linear.items()}
             else:
                 images = self._enlarged(x, test, loaded)
             for kind in ("random", "trained"):
-                one = partial(self._scores, images, f"{name}-{kind}", bench, loaded, same)
-                found = bench.stack(one, self.seeds, f"{name}, {kind}, seed")
+                one = partial(self._scores, images, f"{name}-{kind}", context, loaded, same)
+                found = context.stack(one, self.seeds, f"{name}, {kind}, seed")
                 arrays |= {f"{key}/{name}/{kind}/size": each for key, each in found.items()}
             arrays[f"sizes/{name}"] = torch.tensor(images.sizes)
             arrays[f"patches/{name}"] = torch.tensor(images.num_patches)
             offset = images.test.double() - images.mean.view(-1, 1, 1)
             arrays[f"baseline/{name}"] = offset.square().mean()
             arrays[f"numbers/{name}"] = torch.tensor(images.test[0].numel())
-        return Outcome(self._findings(arrays), arrays, bench.checksum(used), weights)
+        return Outcome(self._findings(arrays), arrays, context.checksum(used), weights)
 
     def _findings(self, arrays: Arrays) -> dict[str, Finding]:
         gains, falls, shares, found = [], [], [], {}
@@ -164,7 +166,9 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
         patch, count = side // math.isqrt(model.num_features), model.num_features
         return _Images(x, test, patch, 0, mean, scale, count, _sizes(self.rates, count))
 
-    def _measure(self, images: _Images, kind: str, seed: int, bench: Bench, loaded: Any) -> Arrays:
+    def _measure(
+        self, images: _Images, kind: str, seed: int, context: RunContext, loaded: Any
+    ) -> Arrays:
         """Squared errors of a network, (L,) on training and (L, Q) on test images."""
         channels, side = images.x.shape[1:3]
         if loaded is None:
@@ -172,10 +176,10 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
             network: Any = small_mae(side, channels, images.patch, seed=seed, **size)
         else:
             network = loaded if kind == "trained" else random_twin(loaded, seed=seed)
-        network.to(bench.device)
+        network.to(context.device)
         model = ViTMAE(network, 1.0, pixel_mean=images.mean, pixel_scale=images.scale)
         if kind == "trained" and self.model is None:
-            how: dict[str, Any] = {"matrix_rate": self.matrix_rate, "progress": bench.progress}
+            how: dict[str, Any] = {"matrix_rate": self.matrix_rate, "progress": context.progress}
             how |= {"batch_size": 32, "learning_rate": 4e-3}
             train(model, images.x, images.num_steps, seeded(seed), **how)
         g = seeded(1000 + seed)
@@ -187,12 +191,12 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
             }
 
     def _scores(
-        self, images: _Images, name: str, bench: Bench, loaded: Any, same: Any, seed: int
+        self, images: _Images, name: str, context: RunContext, loaded: Any, same: Any, seed: int
     ) -> Arrays:
         """Scores and area under the variances of maximum likelihood a size."""
         kind, pixels = name.split("-")[-1], images.patch**2 * images.x.shape[1]
-        work = partial(self._measure, images, kind, seed, bench, loaded)
-        kept = bench.keep(f"{name}-{seed}", work, **same)
+        work = partial(self._measure, images, kind, seed, context, loaded)
+        kept = context.computed_once(f"{name}-{seed}", work, **same)
         score = pixels * log_normal(kept["test"].sqrt(), kept["train"][:, None])  # (L, Q)
         return {"score": score.mean(dim=1), "area": (images.weights @ score).mean()}
 
@@ -207,8 +211,8 @@ class PreTrained(Figure6, name="figure-6-pretrained", cost="GPU advised", resuma
     num_test: int = setting(100, quick=50)
     model: str | Path | None = setting(VIT_MAE_BASE, quick=None)
 
-    def measure(self, bench: Bench) -> Outcome:
-        found = super().measure(bench)
+    def measure(self, context: RunContext) -> Outcome:
+        found = super().measure(context)
         percents = {}
         for name, _, _ in self.data_sets:
             rates = found.arrays[f"sizes/{name}"] / found.arrays[f"patches/{name}"]
@@ -241,7 +245,7 @@ class Patches(Experiment, name="patches", cost="seconds", gpu=False):
     scored by their joint density, which gives log p(x), and pixel by pixel. Nothing is random.
     """
 
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         x, test = (data.images("digits", split).pixels for split in ("train", "test"))
         model, group = PPCA.fit_closed_form(x, 20), Grouped.patches(8, 8, 4)
         every = [masks.all_masks(4, size) for size in range(1, 5)]
@@ -256,7 +260,7 @@ class Patches(Experiment, name="patches", cost="seconds", gpu=False):
             "claim-patches": Finding.over(area(True) - area(False)),
             "patches-jointly": Finding(off.item()),
         }
-        return Outcome(findings, data_sha256=bench.checksum([x, test]))
+        return Outcome(findings, data_sha256=context.checksum([x, test]))
 
 
 def fit_ppca(x: Float[Tensor, "N d"], dims: Sequence[int]) -> list[PPCA]:

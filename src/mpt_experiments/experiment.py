@@ -9,27 +9,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mpt_experiments.registry import catalogue
-from mpt_lml import fit
-from mpt_lml.files import book_file, load_tensors, read_json, save_tensors, surroundings
+from mpt_experiments.resume import FileCheckpoint, surroundings
+from mpt_lml.checks import FilePath, NonNegative, checked, require_seeds
+from mpt_lml.files import book_file, computed_once, read_json
 from mpt_lml.fit import Progress, silent
-from mpt_lml.spec import require, require_seeds
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.networks import fingerprint
 from mpt_score.networks.hub import resolved_revision, why_not_here
 
 Arrays = dict[str, Tensor]
+Preset = Literal["paper", "quick"]
+Device = Literal["auto", "cpu", "cuda"]
 _Value = TypeVar("_Value")
 
 
 class UnknownExperimentError(ValueError):
     """No experiment of this name; the message suggests the nearest ones."""
+
+
+# -- what a run returns -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,19 @@ class Finding:
         return cls(mean.item(), error.item() if len(values) > 1 else None)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What a run returns: findings for the ledger, arrays for figures, a checksum of its data.
 
-    ``weights``: a network's name, commit on the hub and hash. A recorded one has the last three.
+    Args:
+        findings: by the names that they have in the ledger.
+        arrays: by name; the docstring of the experiment says what they are, and their units.
+        data_sha256: checksum of the data.
+        weights: a network's name, its commit on the hub and its hash.
+        settings: of a recorded run.
+        seconds: that a recorded run took.
+        provenance: of a recorded run: commit, machine, versions.
 
     >>> Outcome({"gap": Finding(0.5)}, {"gaps": torch.ones(3)}).as_dict()["arrays"]
     {'gaps': [1.0, 1.0, 1.0]}
@@ -61,22 +74,21 @@ class Outcome:
     data_sha256: str | None = None
     weights: dict[str, str | None] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    seconds: float | None = None
+    seconds: NonNegative | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require(vars(self), "findings dict, arrays dict, seconds? [0,inf), data_sha256? str")
-        values = {"findings": self.findings.values(), "arrays": self.arrays.values()}
-        require(values, "findings* Finding, arrays* Tensor")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain lists and numbers for JSON, arrays rounded to 8 significant digits."""
         content = {
-            "findings": {name: dataclasses.asdict(found) for name, found in self.findings.items()},
+            "findings": {
+                name: dataclasses.asdict(finding) for name, finding in self.findings.items()
+            },
             "arrays": {name: _rounded(array.tolist()) for name, array in self.arrays.items()},
             "data_sha256": self.data_sha256,
         }
-        return content if self.weights is None else content | {"weights": self.weights}
+        if self.weights is not None:
+            content["weights"] = self.weights
+        return content
 
 
 def weights_of(model: str | Path | None, network: Any) -> dict[str, str | None] | None:
@@ -95,8 +107,11 @@ def _rounded(value: Any) -> Any:
     return value
 
 
+# -- where a run takes place ------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Bench:
+class RunContext:
     """Where a run takes place: its device, its progress bar, and a folder to go on from."""
 
     device: torch.device = torch.device("cpu")
@@ -104,24 +119,25 @@ class Bench:
     folder: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def checkpoint(self, name: str, *, every: int = 100, **identity: Any) -> fit.Checkpoint | None:
+    def computed_once(
+        self, name: str, compute: Callable[[], Mapping[str, Tensor]], **inputs: Any
+    ) -> Arrays:
+        """What an earlier run of these settings and ``inputs`` computed as ``name``, or does now.
+
+        Tensors that were in the folder come back on the CPU; ``CheckpointMismatchError`` where a file
+        is of other settings, inputs, versions, or of another device.
+        """
+        if self.folder is None:
+            return dict(compute())
+        identity = {**self.settings, **surroundings(self.device.type), **inputs}
+        return computed_once(Path(self.folder, f"{name}.safetensors"), compute, identity)
+
+    def checkpoint(self, name: str, *, every: int = 100, **inputs: Any) -> FileCheckpoint | None:
         """Where :mod:`mpt_lml.fit` keeps the state of the training called ``name``, if anywhere."""
         if self.folder is None:
             return None
         path = Path(self.folder, f"{name}.safetensors")
-        return fit.Checkpoint(path, self._identity(identity), every)
-
-    def keep(self, name: str, work: Callable[[], Mapping[str, Tensor]], **same: Any) -> Arrays:
-        """What an earlier run of these settings and this ``same`` kept, else ``work()``, now kept.
-
-        Tensors come back on the CPU; ``CheckpointMismatchError`` where a file is of another.
-        """
-        if self.folder is None:
-            return dict(work())
-        path, identity = Path(self.folder, f"{name}.safetensors"), self._identity(same)
-        if not path.exists():
-            save_tensors(path, work(), identity)
-        return load_tensors(path, identity)
+        return FileCheckpoint(path, {**self.settings, **inputs}, every)
 
     def stack(self, work: Callable[[Any], Arrays], items: Sequence[Any], label: str) -> Arrays:
         """The arrays of ``work(item)`` for each of the ``items``, which are the first axis."""
@@ -131,16 +147,16 @@ class Bench:
     @staticmethod
     def checksum(tensors: Iterable[Tensor]) -> str:
         """SHA-256 of the bytes of ``tensors``, so that a stored result names its data."""
-        parts = (each.cpu().contiguous().numpy().tobytes() for each in tensors)
+        parts = (tensor.cpu().contiguous().numpy().tobytes() for tensor in tensors)
         return hashlib.sha256(b"".join(parts)).hexdigest()
-
-    def _identity(self, more: Mapping[str, Any]) -> dict[str, Any]:
-        return {**self.settings, **surroundings(self.device.type), **more}
 
 
 def seeded(seed: int) -> torch.Generator:
     """A generator on the CPU that starts from ``seed``."""
     return torch.Generator().manual_seed(seed)
+
+
+# -- experiments --------------------------------------------------------------------------------------
 
 
 def setting(paper: _Value, *, quick: _Value) -> _Value:
@@ -170,33 +186,42 @@ class Experiment(ABC):
     def __init_subclass__(
         cls, *, name: str = "", cost: str = "", resumable: bool = False, gpu: bool = True
     ) -> None:
-        dataclass(frozen=True)(cls)
+        checked(dataclass(frozen=True)(cls))
         if not name:
             return
-        cls.name, cls.cost, cls.resumable, cls.gpu = name, cost, resumable, gpu
+        cls.name = name
+        cls.cost = cost
+        cls.resumable = resumable
+        cls.gpu = gpu
         _REGISTRY[name] = cls
 
     @classmethod
-    def preset(cls, preset: str = "paper", **settings: Any) -> "Experiment":
+    @checked
+    def preset(cls, preset: Preset = "paper", **settings: Any) -> "Experiment":
         """The settings of a preset, those given replaced; other names are refused."""
-        require(locals(), "preset paper|quick")
-        settings |= {k: require_seeds(v) for k, v in settings.items() if k == "seeds"}
-        known = {each.name: each.metadata for each in dataclasses.fields(cls)}
-        for unknown in [name for name in settings if name not in known]:
-            others = [name for name in names() if unknown in find(name).__dataclass_fields__]
-            hint = f" These have: {', '.join(others)}." if others else ""
-            said = f"{cls.name} has no setting {unknown!r}; it has {', '.join(known)}.{hint}"
-            raise ValueError(said)
-        small = {name: each["quick"] for name, each in known.items() if "quick" in each}
-        return cls(**{**(small if preset == "quick" else {}), **settings})
+        if "seeds" in settings:
+            settings["seeds"] = require_seeds(settings["seeds"])
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        for name in settings:
+            if name not in fields:
+                others = [other for other in names() if name in find(other).__dataclass_fields__]
+                hint = f" These have: {', '.join(others)}." if others else ""
+                raise ValueError(
+                    f"{cls.name} has no setting {name!r}; it has {', '.join(fields)}.{hint}"
+                )
+        if preset == "quick":
+            for name, field in fields.items():
+                if "quick" in field.metadata:
+                    settings.setdefault(name, field.metadata["quick"])
+        return cls(**settings)
 
-    def run(self, bench: Bench) -> Outcome:
-        """Measure on ``bench``, where what is kept belongs to these settings."""
+    def run(self, context: RunContext) -> Outcome:
+        """Measure in ``context``, where what is kept belongs to these settings."""
         settings = {"experiment": self.name, **dataclasses.asdict(self)}
-        return self.measure(dataclasses.replace(bench, settings=settings))
+        return self.measure(dataclasses.replace(context, settings=settings))
 
     @abstractmethod
-    def measure(self, bench: Bench) -> Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         """Findings and arrays; the docstring of each experiment names these."""
 
 
@@ -205,9 +230,9 @@ def names() -> list[str]:
     return sorted({*catalogue(), *_REGISTRY})
 
 
+@checked
 def find(name: str) -> type[Experiment]:
     """The experiment called ``name``; :class:`UnknownExperimentError` suggests near names."""
-    require(locals(), "name str")
     if name in _REGISTRY:
         return _REGISTRY[name]
     if name in catalogue():  # its module is imported when it is first asked for
@@ -219,68 +244,89 @@ def find(name: str) -> type[Experiment]:
     raise UnknownExperimentError(f"unknown experiment {name!r}. {hint}")
 
 
+@checked
 def run(
     name: str,
-    preset: str = "paper",
+    preset: Preset = "paper",
     *,
-    device: str = "auto",
+    device: Device = "auto",
     progress: Progress = silent,
-    checkpoints: Path | None = None,
+    checkpoints: FilePath | None = None,
     otherwise: str | None = None,
     **settings: Any,
 ) -> Outcome:
-    """Run the experiment ``name`` and return its :class:`Outcome`; in nats unless it says otherwise.
+    """Run an experiment. It writes nothing but its state.
 
-    ``settings`` replace fields of the preset. Writes nothing but its state, into the folder
-    ``checkpoints`` where one is given. Raises ``ValueError`` for an unknown name (the nearest is
-    suggested), preset, setting or device. For a page, ``otherwise`` says what a run with a large
-    network would do: from a folder it does so anywhere, from the hub on a GPU with a network only;
-    elsewhere one line tells why not, and the outcome is empty.
+    Args:
+        name: of the experiment; ``mpt-lml list`` has them all.
+        preset: "paper", or "quick": small settings that take seconds.
+        device: "auto" is the GPU where there is one and the experiment uses it.
+        progress: shows what goes on.
+        checkpoints: folder for the state of a run that can go on; None keeps none.
+        otherwise: for a page: what a run with a large network would do. From a folder it runs
+            anywhere, from the hub on a GPU with a network connection only; elsewhere one line tells
+            why not, and the outcome is empty.
+        **settings: replace those of the preset.
+
+    Returns:
+        Its :class:`Outcome`, in nats unless the experiment says otherwise.
+
+    Raises:
+        ValueError: for an unknown name (the nearest is suggested), preset, setting or device.
 
     >>> run("table-1", "quick", num_data=20).arrays["estimates"].shape
     torch.Size([2, 2])
     """
-    require(locals(), "progress Callable, checkpoints? path, otherwise? str")
     chosen = find(name).preset(preset, **settings)
-    bench = bench_for(chosen, device, progress, checkpoints)
+    folder = None if checkpoints is None else Path(checkpoints)
+    context = context_for(chosen, device, progress, folder)
     if otherwise is None:
-        return chosen.run(bench)
-    model = dataclasses.asdict(chosen).get("model")
-    reason: object = None if model is None or Path(model).exists() else why_not_here(model)
+        return chosen.run(context)
+    model = getattr(chosen, "model", None)
+    reason: object = None
+    if model is not None and not Path(model).exists():
+        reason = why_not_here(model)
     try:
         if reason is None:
-            return chosen.run(bench)
+            return chosen.run(context)
     except OSError as error:  # no weights, or no sentences or images
         reason = error
     print(f"not run here ({reason}): {otherwise}")
     return Outcome({})
 
 
-def bench_for(
+@checked
+def context_for(
     chosen: Experiment,
-    device: str = "auto",
+    device: Device = "auto",
     progress: Progress = silent,
     folder: Path | None = None,
-) -> Bench:
-    """A bench for ``chosen``; asking for a device or a folder it would not use is an error."""
+) -> RunContext:
+    """Where to run ``chosen``; asking for a device or a folder it would not use is an error."""
     if folder is not None and not chosen.resumable:
         raise ValueError(
             f"{chosen.name} keeps no state to go on from ({chosen.cost}): leave the checkpoints out."
         )
-    require(locals(), "device auto|cpu|cuda")
     if device == "cuda" and not chosen.gpu:
         raise ValueError(f"{chosen.name} computes on the CPU only. Leave the device out.")
     gpu = torch.cuda.is_available() and chosen.gpu and device != "cpu"
     if device == "cuda" and not gpu:
         raise ValueError("device 'cuda' was asked for, but torch sees no GPU. Use 'auto' or 'cpu'.")
-    return Bench(torch.device("cuda" if gpu else "cpu"), progress, folder)
+    return RunContext(torch.device("cuda" if gpu else "cpu"), progress, folder)
 
 
 def load(name: str) -> Outcome:
-    """The recorded run of ``name`` at the paper's settings: what ``mpt-lml run NAME`` stored.
+    """The recorded run of an experiment at the paper's settings: what ``mpt-lml run NAME`` stored.
 
-    Raises :class:`UnknownExperimentError` for an unknown name and ``FileNotFoundError`` for one
-    that is not recorded.
+    Args:
+        name: of the experiment.
+
+    Returns:
+        Its :class:`Outcome`, in the units that the experiment states, NaN where a number is missing.
+
+    Raises:
+        UnknownExperimentError: for an unknown name.
+        FileNotFoundError: for an experiment that is not recorded.
 
     >>> load("table-1").arrays["estimates"].shape
     torch.Size([3, 5])
@@ -289,9 +335,18 @@ def load(name: str) -> Outcome:
     if not path.is_file():
         raise FileNotFoundError(f"no run of {name} is recorded. Make one: mpt-lml run {name}")
     stored = read_json(path)
-    arrays = {key: np.array(value) for key, value in stored["arrays"].items()}
     return Outcome(
         {key: Finding(**value) for key, value in stored["findings"].items()},
-        {k: torch.tensor(a.astype(float) if a.dtype == object else a) for k, a in arrays.items()},
-        *map(stored.get, ("data_sha256", "weights", "config", "seconds", "provenance")),
+        {key: _as_tensor(value) for key, value in stored["arrays"].items()},
+        data_sha256=stored.get("data_sha256"),
+        weights=stored.get("weights"),
+        settings=stored.get("config"),
+        seconds=stored.get("seconds"),
+        provenance=stored.get("provenance"),
     )
+
+
+def _as_tensor(rows: Any) -> Tensor:
+    """A stored array; None, which JSON has for NaN, makes NumPy's an array of objects."""
+    array = np.array(rows)
+    return torch.tensor(array.astype(float) if array.dtype == object else array)
