@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mpt_lml.data.places import (
+from mpt_lml.data.sources import (
     PUBLISHED,
     CorruptDataError,
     Split,
-    checked,
     from_hub,
-    local,
+    local_path,
     not_found,
+    verified,
 )
 from mpt_lml.spec import require
 
@@ -121,7 +121,7 @@ def _wikitext(split: Split) -> str:
 
 def _glue(name: str) -> Sentences:
     table, hub = _GLUE[name], "nyu-mll/glue"
-    path = None if local("glue") is None else _found(name, table | {"hub": hub})
+    path = None if local_path("glue") is None else _found(name, table | {"hub": hub})
     if path is None:
         subset, split, *names = table["rows"].split()
         rows = from_hub(not_found(name, table["file"], hub, _DEFAULT), hub, subset, split=split)
@@ -139,17 +139,17 @@ def _glue(name: str) -> Sentences:
         raise CorruptDataError(f"{said} It may be truncated; fetch it again.")
     if path is not None:
         content = "\n".join(map("\t".join, zip(*columns, strict=True))).encode()
-        checked(path, table["columns_sha256"], content=content)
+        verified(path, table["columns_sha256"], content=content)
     return Sentences(*columns)
 
 
 def _found(name: str, about: dict[str, str]) -> Path:
     """The local file, the published one where its checksum is known."""
-    path = local(about["file"])
+    path = local_path(about["file"])
     if path is None:
         raise not_found(name, about["file"], about["hub"], about.get("default", _DEFAULT))
     if "sha256" in about:
-        checked(path, about["sha256"], about.get("again", "fetch it again"))
+        verified(path, about["sha256"], about.get("again", "fetch it again"))
     return path
 
 

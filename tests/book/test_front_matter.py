@@ -16,7 +16,7 @@ import mpt_lml
 import mpt_score
 from mpt_experiments import experiment
 from mpt_lml import PPCA, curves, data
-from mpt_lml.data import places
+from mpt_lml.data import sources
 from mpt_score import networks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +64,7 @@ def _quoted_messages() -> list[str]:
 
 
 def test_the_messages_quoted_are_those_the_package_raises(monkeypatch):
-    monkeypatch.delenv(places.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(sources.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     raised = []
     for mistake in MISTAKES:

@@ -17,7 +17,7 @@ from tiny_bert import LINES, MASK, some_lines, tiny, tokenizer
 import mpt_experiments
 from mpt_experiments.findings.small_bert import mean_score
 from mpt_experiments.paper import bert
-from mpt_lml.data import places
+from mpt_lml.data import sources
 from mpt_lml.files import write_json
 from mpt_score.networks import hub
 from mpt_score.networks.hub import BERT_BASE, PINNED
@@ -193,7 +193,7 @@ def test_a_folder_is_run_and_what_is_none_says_so(folder: Path, tmp_path, capsys
 
 
 def test_sentences_that_are_not_there_are_one_line(folder: Path, monkeypatch, capsys) -> None:
-    monkeypatch.delenv(places.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(sources.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert live(model=str(folder)) == {}
     assert "glue/ax is not on this machine" in capsys.readouterr().out

@@ -17,7 +17,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from mpt_lml import data
-from mpt_lml.data import image_sets, places
+from mpt_lml.data import image_sets, sources
 
 TEST_FILE = image_sets._SETS["mnist"]["test"]["file"]
 
@@ -30,7 +30,7 @@ def idx_bytes(array: np.ndarray) -> bytes:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small stand-in for the published MNIST files, with its own checksums."""
-    monkeypatch.setenv(places.DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(sources.DATA_VARIABLE, str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     home = tmp_path / "mnist"
     home.mkdir()
@@ -74,7 +74,7 @@ def test_a_missing_file_in_a_folder_that_is_there(folder: Path) -> None:
 
 
 def test_data_that_are_nowhere_name_the_three_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(places.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(sources.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(data.DataNotFoundError) as caught:
         data.images("fashion_mnist")
@@ -85,14 +85,14 @@ def test_data_that_are_nowhere_name_the_three_ways(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_variable_names_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(places.DATA_VARIABLE, "nowhere/at/all")
+    monkeypatch.setenv(sources.DATA_VARIABLE, "nowhere/at/all")
     with pytest.raises(data.DataNotFoundError, match="nowhere/at/all"):
         data.images("mnist")
 
 
 def test_the_hub_is_asked_when_no_folder_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
-    monkeypatch.delenv(places.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(sources.DATA_VARIABLE, raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     asked = []
 
@@ -108,7 +108,7 @@ def test_the_hub_is_asked_when_no_folder_has_them(monkeypatch: pytest.MonkeyPatc
 
 def color_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
     """Ten images of one color each, pixel value 20 n in the first channel, as the set's file."""
-    monkeypatch.setenv(places.DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(sources.DATA_VARIABLE, str(tmp_path))
     monkeypatch.setitem(image_sets._SETS[name], "num_images", 10)
     home = tmp_path / name
     home.mkdir()
@@ -153,7 +153,7 @@ def test_a_color_set_with_fewer_images(
 ) -> None:
     color_folder(tmp_path, monkeypatch, name)
     monkeypatch.undo()
-    monkeypatch.setenv(places.DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(sources.DATA_VARIABLE, str(tmp_path))
     with pytest.raises(data.CorruptDataError, match=r"of shape \(10, .*expected .*\(10000, "):
         data.images(name)
 
@@ -189,7 +189,7 @@ def test_a_color_set_of_the_wrong_form(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", ["cifar100", "tiny_imagenet"])
 def test_color_sets_that_are_nowhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.delenv(places.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(sources.DATA_VARIABLE, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(data.DataNotFoundError) as caught:
         data.images(name)
@@ -221,7 +221,7 @@ def test_the_published_files(name: str) -> None:
     for split, count in (("train", 60_000), ("test", 10_000)):
         images = data.images(name, split)
         assert images.pixels.shape == (count, 784)
-    assert os.environ[places.DATA_VARIABLE]
+    assert os.environ[sources.DATA_VARIABLE]
 
 
 def test_the_papers_draw_shares_one_noise_value_a_datum() -> None:

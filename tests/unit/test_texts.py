@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mpt_lml.data import CorruptDataError, DataNotFoundError, places
-from mpt_lml.data.places import DATA_VARIABLE
+from mpt_lml.data import CorruptDataError, DataNotFoundError, sources
+from mpt_lml.data.sources import DATA_VARIABLE
 from mpt_score import texts
 from mpt_score.texts import sentences
 
@@ -158,7 +158,7 @@ def test_another_wikitext_or_vocabulary_is_refused(tmp_path: Path, monkeypatch) 
     path.parent.mkdir()
     path.write_text("[PAD]\n[UNK]\n")
     with pytest.raises(
-        CorruptDataError, match=f"expected {places.PUBLISHED['vocabulary']['sha256']}"
+        CorruptDataError, match=f"expected {sources.PUBLISHED['vocabulary']['sha256']}"
     ):
         texts.bert_vocabulary()
 

@@ -5,7 +5,7 @@ The folder is the one that the environment variable ``MPT_LML_DATA`` names.
 
 from mpt_lml.data.image_sets import Images, images
 from mpt_lml.data.paper import paper_gaussian, published_curves
-from mpt_lml.data.places import CorruptDataError, DataNotFoundError
+from mpt_lml.data.sources import CorruptDataError, DataNotFoundError
 
 __all__ = [
     "CorruptDataError",

@@ -11,39 +11,44 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.data.places import (
+from mpt_lml.checks import Count, checked
+from mpt_lml.data.sources import (
     PUBLISHED,
     CorruptDataError,
     DataNotFoundError,
     Split,
-    checked,
     from_hub,
-    local,
+    local_path,
     not_found,
+    verified,
 )
-from mpt_lml.spec import require
 
 _SETS = PUBLISHED["images"]
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Images:
     """Images as rows: pixels in [0, 1], float64, and float32 for the color sets.
 
-    The three channels of a pixel lie next to each other; ``shape`` is (H, W) or (H, W, 3).
+    Args:
+        pixels: (N, D); the three channels of a pixel lie next to each other.
+        shape: (H, W), or (H, W, 3) of the color sets.
+
+    Raises:
+        ValueError: for another shape than that of the pixels, or pixels outside [0, 1].
 
     >>> images("digits").pixels.shape
     torch.Size([1198, 64])
     """
 
     pixels: Float[Tensor, "N D"]
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
 
     def __post_init__(self) -> None:
-        require(vars(self), "pixels N D, shape tuple, shape* 1..")
         fits = len(self.shape) >= 2 and self.shape[2:] in ((), (3,))
         if not fits or math.prod(self.shape) != self.pixels.shape[1]:
             raise ValueError(f"shape must be (H, W) or (H, W, 3) of the pixels, got {self.shape}.")
@@ -57,38 +62,53 @@ class Images:
         return self.pixels.view(-1, height, width, *(channels or [1])).movedim(-1, 1)
 
 
+@checked
 def images(name: str = "digits", split: Split = "train") -> Images:
     """Images by name: ``digits`` (always there), or a set from the local folder or the hub.
 
-    Those are ``mnist``, ``fashion_mnist``, ``cifar100`` and ``tiny_imagenet``. Of the last two only
-    the test and validation images are read, 10,000 each; every fifth of them is held out here.
-    Raises ``ValueError`` for an unknown name or split, ``DataNotFoundError``, which lists the three
-    ways to get them, and ``CorruptDataError`` for a file that is truncated or fails its checksum.
+    Of ``cifar100`` and ``tiny_imagenet`` only the test and validation images are read, 10,000 each.
+
+    Args:
+        name: ``digits``, ``mnist``, ``fashion_mnist``, ``cifar100`` or ``tiny_imagenet``.
+        split: ``train`` or ``test``; of the color sets every fifth image is held out for the latter.
+
+    Returns:
+        :class:`Images`, pixels (N, D) in [0, 1].
+
+    Raises:
+        ValueError: for an unknown name or split.
+        DataNotFoundError: where a set is not on this machine; it lists the three ways to get it.
+        CorruptDataError: for a file that is truncated or fails its checksum.
 
     >>> images("digits", "test").grid.shape
     torch.Size([599, 1, 8, 8])
     """
-    require(locals(), "split train|test, name str")
     if name == "digits":
         return Images(_digits(split)[:, :64] / 16.0, (8, 8))
     if name not in _SETS:
-        known = ", ".join(["digits", *_SETS])
-        raise ValueError(f"unknown image data {name!r}; there are {known}.")
-    folder, color = local(name), "side" in _SETS[name]
+        names = ", ".join(["digits", *_SETS])
+        raise ValueError(f"unknown image data {name!r}; there are {names}.")
+    is_color = "side" in _SETS[name]
+    folder = local_path(name)
     if folder is None:
-        pixels = _from_hub(name, split)
+        array = _from_hub(name, split)
+    elif is_color:
+        array = _read_color(folder)
     else:
-        pixels = _read_color(folder) if color else _read_idx(folder, split)
-    rows = torch.tensor(pixels).flatten(1)
-    rows = rows[_held_out(len(rows), 5, split)].float() if color else rows.double()
-    return Images(rows.div_(255.0), tuple(map(int, pixels.shape[1:])))
+        array = _read_idx(folder, split)
+    pixels = torch.tensor(array).flatten(1)
+    if is_color:
+        pixels = pixels[_is_in_split(len(pixels), 5, split)].float()
+    else:
+        pixels = pixels.double()
+    return Images(pixels.div_(255.0), tuple(map(int, array.shape[1:])))
 
 
 def labels(name: str, split: Split) -> Int[Tensor, " N"]:
     """The class of each of :func:`images`, in their order: of ``digits`` or ``fashion_mnist``."""
     if name == "digits":
         return _digits(split)[:, 64].long()
-    folder = local(name)
+    folder = local_path(name)
     if folder is None or f"{split} labels" not in _SETS[name]:
         hub = _SETS[name]["hub"]
         raise not_found(f"labels of {name}", f"{name}/*.gz", hub, "labels('digits')")
@@ -99,22 +119,23 @@ def _digits(split: Split) -> Float[Tensor, "N 65"]:
     """Pixels and class, from scikit-learn's file: to import it would take a second."""
     (folder,) = find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr, misc]
     rows = torch.tensor(np.loadtxt(Path(folder, "datasets/data/digits.csv.gz"), delimiter=","))
-    return rows[_held_out(len(rows), 3, split)]
+    return rows[_is_in_split(len(rows), 3, split)]
 
 
-def _held_out(count: int, step: int, split: Split) -> Tensor:
-    """Every ``step``-th row is of the test split."""
-    last = torch.arange(count) % step == step - 1
-    return last if split == "test" else ~last
+def _is_in_split(count: int, step: int, split: Split) -> Bool[Tensor, " N"]:
+    """Of each row whether it is of the split; every ``step``-th is of the test split."""
+    is_test = torch.arange(count) % step == step - 1
+    return is_test if split == "test" else ~is_test
 
 
 def _read_idx(folder: Path, split: str) -> np.ndarray:
     """Pixels (N, H, W) or labels (N,) of one IDX file as published, checked against its MD5."""
     path = folder / _SETS[folder.name][split]["file"]
     if not path.is_file():
-        said = f"{path.name} is missing in {folder}"
-        raise DataNotFoundError(f"{said}: it needs the IDX files as published.")
-    raw = gzip.decompress(checked(path, _SETS[folder.name][split]["md5"]))
+        raise DataNotFoundError(
+            f"{path.name} is missing in {folder}: it needs the IDX files as published."
+        )
+    raw = gzip.decompress(verified(path, _SETS[folder.name][split]["md5"]))
     axes = raw[3]  # IDX: two zero bytes, the type, the number of axes, then their lengths
     shape = np.frombuffer(raw, dtype=">i4", count=axes, offset=4)
     return np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)
@@ -127,15 +148,17 @@ def _read_color(folder: Path) -> np.ndarray:
     if not path.is_file():
         raise DataNotFoundError(f"{path.name} is missing in {folder}.")
     try:
-        pixels = (_read_npz if path.suffix == ".npz" else _read_tar)(path)
+        pixels = _read_npz(path) if path.suffix == ".npz" else _read_tar(path)
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
         # Without numpy's words, which advise to unpickle what is no array.
         message = f"{path} cannot be read. It may be truncated; fetch it again."
         raise CorruptDataError(message) from error
     expected = (about["num_images"], about["side"], about["side"], 3)
     if pixels.dtype != np.uint8 or pixels.shape != expected:
-        said = f"{path} holds {pixels.dtype} images of shape {pixels.shape}"
-        raise CorruptDataError(f"{said}, expected bytes of shape {expected}.")
+        raise CorruptDataError(
+            f"{path} holds {pixels.dtype} images of shape {pixels.shape}, expected bytes of shape "
+            f"{expected}."
+        )
     return pixels
 
 
@@ -163,8 +186,8 @@ def _read_tar(path: Path) -> np.ndarray:
 
 def _from_hub(name: str, split: Split) -> np.ndarray:
     about = _SETS[name]
-    place = f"{name}/{about.get('file', '*.gz')}"
-    missing = not_found(name, place, about["hub"], "images('digits')")
+    files = f"{name}/{about.get('file', '*.gz')}"
+    missing = not_found(name, files, about["hub"], "images('digits')")
     rows = from_hub(missing, about["hub"], split=about.get("split", split))
     mode = "RGB" if "side" in about else "L"
     return np.stack([np.asarray(picture.convert(mode)) for picture in rows[about["column"]]])

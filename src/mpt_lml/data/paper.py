@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.data.places import checked
+from mpt_lml.checks import Count, Index, checked, require_memory
+from mpt_lml.data.sources import verified
 from mpt_lml.files import book_file
-from mpt_lml.spec import require, require_memory
 
 # Of its lines, whatever ends them.
 _SHA256 = "d23dfb0ea9c8a57a807a2099186b11351d777c80912b4fc27ba63c974bee0ad6"
@@ -22,8 +22,9 @@ class GaussianDraw(NamedTuple):
     loadings: Float[Tensor, "D K"]
 
 
+@checked
 def paper_gaussian(
-    num_data: int, num_features: int, latent_dim: int, *, generator: torch.Generator
+    num_data: Count, num_features: Count, latent_dim: Index, *, generator: torch.Generator
 ) -> GaussianDraw:
     """The paper's own draw, number for number: x = Z Wᵀ + ε/5 with **one** ε a datum.
 
@@ -31,11 +32,19 @@ def paper_gaussian(
     code does. The noise is shared by all D coordinates and has standard deviation 1/5 where the
     model has variance 1/5: for printed numbers only; elsewhere ``PPCA.sample``.
 
+    Args:
+        num_data: N.
+        num_features: D.
+        latent_dim: K.
+        generator: what is drawn from.
+
+    Returns:
+        Data (N, D) and loadings (D, K), float64.
+
     >>> draw = paper_gaussian(100, 6, 2, generator=torch.Generator().manual_seed(1991))
     >>> draw.x.shape, draw.loadings.shape
     (torch.Size([100, 6]), torch.Size([6, 2]))
     """
-    require(locals(), "num_data 1.., num_features 1.., latent_dim 0.., generator")
     require_memory(f"{num_data} data", 8 * num_data * num_features, "a smaller num_data")
     single = torch.float32  # named: the numbers must not follow torch's default dtype
     loadings = torch.randn(num_features, latent_dim, generator=generator, dtype=single)
@@ -45,18 +54,24 @@ def paper_gaussian(
 
 
 def published_curves() -> dict[str, Float[Tensor, " R"]]:
-    """BERT-base on five sets of GLUE (Table 2; Figure 5, right), ``KIND/SET``, nats per hidden token.
+    """BERT-base on five sets of GLUE, as the authors stored it (Table 2; Figure 5, right).
 
-    KIND is ``random`` or ``pretrained``, SET ``ax``, ``cola``, ``qnli``, ``mrpc`` or ``sst2``; at
-    masking rates of 1, ..., 99 %, float64. Source: ``data/results/`` of the paper's public
-    repository; see the README beside the table. Raises ``CorruptDataError`` where it was changed.
+    Source: ``data/results/`` of the paper's public repository; see the README beside the table.
+
+    Returns:
+        By ``KIND/SET`` the score at masking rates of 1, ..., 99 %, (99,), float64, in nats per hidden
+        token. KIND is ``random`` or ``pretrained``, SET ``ax``, ``cola``, ``qnli``, ``mrpc`` or
+        ``sst2``.
+
+    Raises:
+        CorruptDataError: where the table was changed.
 
     >>> published_curves()["random/ax"].shape
     torch.Size([99])
     """
     path = book_file("results/published_curves/bert_base.csv")
     lines = path.read_text(encoding="utf-8").splitlines()
-    checked(path, _SHA256, content="\n".join(lines).encode())
+    verified(path, _SHA256, content="\n".join(lines).encode())
     table = np.genfromtxt(lines, delimiter=",", names=True)
     return {
         f"{kind}/{name}": torch.tensor(table[f"{name}_{kind}"])

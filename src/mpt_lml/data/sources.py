@@ -22,8 +22,8 @@ class CorruptDataError(ValueError):
     """A data file is not the published one."""
 
 
-def local(place: str) -> Path | None:
-    """``place`` inside the local folder, where there is one that has it."""
+def local_path(name: str) -> Path | None:
+    """The file or folder ``name`` inside the local folder, where there is one that has it."""
     root = os.environ.get(DATA_VARIABLE)
     if not root:
         return None
@@ -31,18 +31,25 @@ def local(place: str) -> Path | None:
         raise DataNotFoundError(
             f"{DATA_VARIABLE} names {root!r}, which is not a folder. Correct it or unset it."
         )
-    path = Path(root) / place
+    path = Path(root) / name
     return path if path.exists() else None
 
 
-def checked(path: Path, expected: str, how: str = "fetch it again", content: bytes = b"") -> bytes:
-    """The bytes of a file, or the ``content`` taken from it, if the checksum is the published one."""
-    content, algorithm = content or path.read_bytes(), "md5" if len(expected) == 32 else "sha256"
-    found = hashlib.new(algorithm, content).hexdigest()
-    if found != expected:
+def verified(
+    path: Path, checksum: str, remedy: str = "fetch it again", content: bytes | None = None
+) -> bytes:
+    """The bytes of a file, or the ``content`` taken from it, if their checksum is the published one.
+
+    It is an MD5 or a SHA-256, which their lengths tell apart.
+    """
+    if content is None:
+        content = path.read_bytes()
+    algorithm = "md5" if len(checksum) == 32 else "sha256"
+    actual = hashlib.new(algorithm, content).hexdigest()
+    if actual != checksum:
         raise CorruptDataError(
-            f"{path} is not the published file: its {algorithm.upper()} is {found}, expected "
-            f"{expected} ({len(content)} bytes read). It may be truncated; {how}."
+            f"{path} is not the published file: its {algorithm.upper()} is {actual}, expected "
+            f"{checksum} ({len(content)} bytes read). It may be truncated; {remedy}."
         )
     return content
 
@@ -63,8 +70,10 @@ def from_hub(missing: DataNotFoundError, *names: str, split: str) -> Any:
 def not_found(name: str, files: str, hub: str, default: str) -> DataNotFoundError:
     """What to do without ``name``; ``hub`` is its name there, or a sentence without one."""
     if "/" in hub and " " not in hub:
-        hub = f"with a network: pip install 'mpt-lml[score]', which loads {hub} from the hub"
-        hub += " (and unset HF_HUB_OFFLINE)"
+        hub = (
+            f"with a network: pip install 'mpt-lml[score]', which loads {hub} from the hub "
+            "(and unset HF_HUB_OFFLINE)"
+        )
     return DataNotFoundError(
         f"{name} is not on this machine. Three ways to get it:\n"
         f"  1. put the published {files} in a folder and name the folder: "
