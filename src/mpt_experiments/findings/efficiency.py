@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
@@ -11,12 +12,14 @@ from mpt_experiments.paper.convergence import NOISE, NOISE_VARIANCE
 from mpt_lml import masks, objectives
 from mpt_lml.gaussian import divergence
 from mpt_lml.models.hmm import HMM
+from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import chunks
 from mpt_lml.scores import mask_score
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
 from mpt_lml.verdicts import mean_and_error
 
 UNIFORM = masks.UniformSize()
+SMALL = (6, 1)  # D and K of the PPCA that is trained: all its masks can be counted
 
 
 class TrainingEfficiency(Experiment, name="training-efficiency", cost="about 10 min", gpu=False):
@@ -49,92 +52,158 @@ class TrainingEfficiency(Experiment, name="training-efficiency", cost="about 10 
 
     def measure(self, context: RunContext) -> Outcome:
         arrays = context.stack(self._epochs, self.seeds, "training")
-        hmm = [self._language(each) for each in context.progress(self.preferred, "language")]
-        arrays["hmm"], arrays["hmm/error"] = torch.tensor(hmm).T
+        languages = [self._language(p) for p in context.progress(self.preferred, "language")]
+        arrays["hmm"], arrays["hmm/error"] = torch.tensor(languages).T
         arrays |= context.stack(self._local, self.local, "places")
         law = 1.0 / (1.0 + (1.0 / arrays["epochs/one"] - 1.0) / self.passes[-1])
         findings = {
             "epochs-law": Finding.over(arrays["epochs"][:, -1] / law - 1.0),
-            "epochs-law/hmm": Finding(*hmm[0]),
+            "epochs-law/hmm": Finding(*languages[0]),
         }
-        drawn = [normal_ppca(seed, 6, 1)[0].loadings for seed in self.seeds]
+        drawn = [normal_ppca(seed, *SMALL)[0].loadings for seed in self.seeds]
         return Outcome(findings, arrays, context.checksum(drawn))
 
     def _epochs(self, seed: int) -> dict[str, Tensor]:
         """Mean divergence of maximum likelihood over that of P passes, its error; exact at one."""
-        (model, generator), count = normal_ppca(seed, 6, 1), self.num_replicates
-        every, w, inverse = masks.subsets(6)[1:], model.loadings[:, 0], model.covariance.inverse()
-        fisher = inverse * (w @ inverse @ w) + torch.outer(inverse @ w, inverse @ w)
-        x = model.sample(count * self.num_data, generator=generator)
+        model, generator = normal_ppca(seed, *SMALL)
+        num_features = model.num_features
+        x = model.sample(self.num_replicates * self.num_data, generator=generator)
         outer = x[:, :, None] * x[:, None, :]
-        whole = outer.view(count, self.num_data, 6, 6).mean(dim=1)
+        whole = outer.view(self.num_replicates, self.num_data, num_features, num_features)
+        second_moment = whole.mean(dim=1)
 
-        def excess(objective: Callable[[Tensor], Tensor]) -> Tensor:
-            w = model.loadings.expand(count, -1, -1)
-            for _ in range(40):  # Fisher scoring: the information at the truth is near enough
-                w = w.detach().requires_grad_()
-                (slope,) = torch.autograd.grad(objective(w).sum(), w)
-                w = w + (slope[..., 0] @ fisher.inverse())[..., None]
-            return divergence(model.covariance, w @ w.mT + NOISE * torch.eye(6).double()).detach()
+        def log_marginal(loadings: Tensor) -> Tensor:
+            return objectives.log_marginal(loadings, NOISE, second_moment)
 
-        best = excess(lambda w: objectives.log_marginal(w, NOISE, whole))
-        seen, total = torch.zeros(count * 63).double(), torch.zeros(count * 63, 6, 6).double()
-
-        def masked(w: Tensor) -> Tensor:
-            moment = (total / seen.clamp(min=1.0)[:, None, None]).view(count, 63, 6, 6)
-            each, share = w[:, None].expand(-1, 63, -1, -1), seen.view(count, 63)
-            score = objectives.mask_scores(each, NOISE, moment, every[:, None])[..., 0]
-            return 6.0 * (score * share).sum(dim=1) / share.sum(dim=1)
-
-        found = []
-        for step in range(1, max(self.passes) + 1):
-            mask = masks.sample_masks(len(x), 6, UNIFORM, generator=generator)
-            code = (mask * 2 ** torch.arange(6)).sum(dim=1) - 1
-            code += 63 * torch.arange(count).repeat_interleave(self.num_data)
-            total.index_add_(0, code, outer)
-            seen += torch.bincount(code, minlength=len(seen))
-            if step in self.passes:
-                loss = excess(masked)
-                ratio = best.mean() / loss.mean()
-                error = mean_and_error(best - ratio * loss)[1] / loss.mean()
-                found.append(torch.stack([ratio, error]))
-        ratios, errors = torch.stack(found, 1)
+        least = _divergence_after_training(model, log_marginal, self.num_replicates)
+        passes = _Passes(self.num_replicates, self.num_data, num_features)
+        ratios = []
+        errors = []
+        for number in range(1, max(self.passes) + 1):
+            mask = masks.sample_masks(len(x), num_features, UNIFORM, generator=generator)
+            passes.add(mask, outer)
+            if number in self.passes:
+                masked = _divergence_after_training(model, passes.mean_score, self.num_replicates)
+                ratio = least.mean() / masked.mean()
+                ratios.append(ratio)
+                errors.append(mean_and_error(least - ratio * masked)[1] / masked.mean())
         one = Godambe.of(GaussianFamily.ppca(model.loadings, NOISE_VARIANCE))
-        exact = one.law_efficiency(UNIFORM.probabilities(6))
-        return {"epochs": ratios, "epochs/error": errors, "epochs/one": exact}
+        return {
+            "epochs": torch.stack(ratios),
+            "epochs/error": torch.stack(errors),
+            "epochs/one": one.law_efficiency(UNIFORM.probabilities(num_features)),
+        }
 
     def _language(self, preferred: float) -> tuple[float, float]:
-        """One pass over the HMM, uniform sizes: the gradients of a datum by central differences."""
-        start, generator = HMM.cyclic(preferred=preferred), seeded(self.seeds[0])
-        x = start.sample(self.num_sequences, generator=generator)
-        pair = [masks.sample_masks(len(x), 16, UNIFORM, generator=generator) for _ in range(2)]
-        tables = torch.cat([start.initial[:, None], start.transition, start.emission], dim=1).log()
+        """Efficiency of one pass over the HMM, uniform sizes, and its error.
+
+        The gradients of a datum are central differences of the logits of its tables.
+        """
+        source = HMM.cyclic(preferred=preferred)
+        generator = seeded(self.seeds[0])
+        num_states, num_symbols = source.emission.shape
+        length = source.num_features
+        x = source.sample(self.num_sequences, generator=generator)
+        first_mask, second_mask = (
+            masks.sample_masks(len(x), length, UNIFORM, generator=generator) for _ in range(2)
+        )
+        tables = [source.initial[:, None], source.transition, source.emission]
+        logits = torch.cat(tables, dim=1).log()
+
+        def score(model: HMM, mask: Tensor) -> Tensor:
+            return length * mask_score(model.log_each(x, mask), mask)
 
         def values(index: int, step: float) -> Tensor:
-            at, by = torch.tensor([index]), torch.tensor([step]).double()
-            moved = tables.flatten().index_add(0, at, by)
-            first, move, emit = moved.view_as(tables).split([1, 6, 12], dim=1)
-            model = HMM(first[:, 0].softmax(0), move.softmax(1), emit.softmax(1), 16)
-            one, two = (16 * mask_score(model.log_each(x, mask), mask) for mask in pair)
-            return torch.stack([one - two, model.log_marginal(x)])
+            """Difference of two masked scores, and log p(x), one logit moved, (2, N)."""
+            position = torch.tensor([index])
+            moved = logits.flatten().index_add(0, position, torch.tensor([step]).double())
+            initial, transition, emission = moved.view_as(logits).split(
+                [1, num_states, num_symbols], dim=1
+            )
+            model = HMM(
+                initial[:, 0].softmax(0), transition.softmax(1), emission.softmax(1), length
+            )
+            difference = score(model, first_mask) - score(model, second_mask)
+            return torch.stack([difference, model.log_marginal(x)])
 
-        slopes = [(values(i, 1e-4) - values(i, -1e-4)) / 2e-4 for i in range(tables.numel())]
+        step = 1e-4
+        slopes = [
+            (values(index, step) - values(index, -step)) / (2 * step)
+            for index in range(logits.numel())
+        ]
         between, full = torch.stack(slopes, dim=-1)
-        # 13 rows of logits have a direction each that changes nothing.
+        # Each softmax has a direction that changes nothing: of the states' two tables, and the initial.
+        num_null = 2 * num_states + 1
         spectrum, vectors = torch.linalg.eigh(full.mT @ full / len(x))
-        white = vectors[:, 13:] / spectrum[13:].sqrt()
-        value, error = mean_and_error(0.5 * (between @ white).square().mean(dim=1))
+        whitened = vectors[:, num_null:] / spectrum[num_null:].sqrt()
+        value, error = mean_and_error(0.5 * (between @ whitened).square().mean(dim=1))
         return (1.0 / (1.0 + value)).item(), (error / (1.0 + value) ** 2).item()
 
     def _local(self, place: tuple[int, int, float]) -> dict[str, Tensor]:
-        axes, side, length = place
-        places = torch.cartesian_prod(*axes * [torch.arange(side).double()]).view(-1, axes)
-        distance = torch.cdist(places, places)
+        """Efficiency by rate, (seeds, rates), of a covariance that falls with the distance."""
+        num_axes, side, length = place
+        axis = torch.arange(side).double()
+        positions = torch.cartesian_prod(*num_axes * [axis]).view(-1, num_axes)
+        distance = torch.cdist(positions, positions)
         covariance = (-distance / length).exp()
-        family = GaussianFamily(covariance, (covariance * distance / length**2)[None])
+        by_length = covariance * distance / length**2
+        family = GaussianFamily(covariance, by_length[None])
         sizes = [round(rate * len(covariance)) for rate in self.rates]
-        each = [Godambe.of(family, sizes, num_masks=8, generator=seeded(s)) for s in self.seeds]
-        return {"local": torch.stack([of.efficiency(1) for of in each])}
+        information = [
+            Godambe.of(family, sizes, num_masks=8, generator=seeded(seed)) for seed in self.seeds
+        ]
+        return {"local": torch.stack([each.efficiency(1) for each in information])}
+
+
+def _divergence_after_training(
+    model: PPCA, objective: Callable[[Float[Tensor, "B D 1"]], Tensor], num_replicates: int
+) -> Float[Tensor, " B"]:
+    """Divergence from ``model`` of the maximum of each replicate's objective, nats; PPCA with K = 1.
+
+    Fisher scoring with the information at the truth, which is near enough.
+    """
+    loading = model.loadings[:, 0]
+    precision = model.covariance.inverse()
+    slope = precision @ loading
+    fisher = precision * (loading @ precision @ loading) + torch.outer(slope, slope)
+    loadings = model.loadings.expand(num_replicates, -1, -1)
+    for _ in range(40):
+        loadings = loadings.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(objective(loadings).sum(), loadings)
+        loadings = loadings + (gradient[..., 0] @ fisher.inverse())[..., None]
+    noise = NOISE * torch.eye(model.num_features).double()
+    return divergence(model.covariance, loadings @ loadings.mT + noise).detach()
+
+
+class _Passes:
+    """Second moments of the data of every replicate, by the mask under which they were seen."""
+
+    def __init__(self, num_replicates: int, num_data: int, num_features: int) -> None:
+        self.num_features = num_features
+        self.every_mask = masks.subsets(num_features)[1:]
+        self.shape = (num_replicates, len(self.every_mask))
+        num_rows = num_replicates * len(self.every_mask)
+        self.count = torch.zeros(num_rows).double()
+        self.total = torch.zeros(num_rows, num_features, num_features).double()
+        first_rows = len(self.every_mask) * torch.arange(num_replicates)
+        self.first_row_of_datum = first_rows.repeat_interleave(num_data)
+
+    def add(self, mask: Bool[Tensor, "N D"], outer: Float[Tensor, "N D D"]) -> None:
+        """One pass over all data of all replicates, x xᵀ of each under its own mask."""
+        bits = 2 ** torch.arange(self.num_features)
+        row = (mask * bits).sum(dim=1) - 1  # of every_mask, which lacks the empty one
+        row += self.first_row_of_datum
+        self.total.index_add_(0, row, outer)
+        self.count += torch.bincount(row, minlength=len(self.count))
+
+    def mean_score(self, loadings: Float[Tensor, "B D 1"]) -> Float[Tensor, " B"]:
+        """D S of the masks seen so far, mean over a replicate's data and passes, nats."""
+        moment = self.total / self.count.clamp(min=1.0)[:, None, None]
+        moment = moment.view(*self.shape, self.num_features, self.num_features)
+        count = self.count.view(self.shape)
+        same_loadings = loadings[:, None].expand(-1, self.shape[1], -1, -1)
+        score = objectives.mask_scores(same_loadings, NOISE, moment, self.every_mask[:, None])
+        return self.num_features * (score[..., 0] * count).sum(dim=1) / count.sum(dim=1)
 
 
 class PPCAEfficiency(Experiment, name="ppca-efficiency", cost="about 25 min", gpu=False):
@@ -156,38 +225,63 @@ class PPCAEfficiency(Experiment, name="ppca-efficiency", cost="about 25 min", gp
     )
 
     def measure(self, context: RunContext) -> Outcome:
-        def both(model: tuple[int, int]) -> dict[str, Tensor]:
-            at = [round(rate * model[0]) for rate in self.rates]
-            found = RunContext().stack(lambda seed: self._one(seed, *model, at), self.seeds, "")
-            return found | {"rate": torch.tensor(at).double() / model[0]}
+        def of_model(model: tuple[int, int]) -> dict[str, Tensor]:
+            num_features, latent_dim = model
+            sizes = [round(rate * num_features) for rate in self.rates]
+            arrays = RunContext().stack(
+                lambda seed: self._of_seed(seed, num_features, latent_dim, sizes), self.seeds, ""
+            )
+            return arrays | {"rate": torch.tensor(sizes).double() / num_features}
 
-        arrays = context.stack(both, self.models, "model")
+        arrays = context.stack(of_model, self.models, "model")
         last = arrays["efficiency"][-1]
-        top = Finding.over(last[:, last.mean(dim=0).argmax()])
-        drawn = (normal_ppca(seed, *of)[0].loadings for seed in self.seeds for of in self.models)
-        return Outcome({"ppca-best-rate": top}, arrays, context.checksum(drawn))
+        best_rate = last.mean(dim=0).argmax()
+        findings = {"ppca-best-rate": Finding.over(last[:, best_rate])}
+        drawn = (
+            normal_ppca(seed, *model)[0].loadings for seed in self.seeds for model in self.models
+        )
+        return Outcome(findings, arrays, context.checksum(drawn))
 
-    def _one(self, seed: int, size: int, dim: int, at: list[int]) -> dict[str, Tensor]:
-        (model, generator), free = normal_ppca(seed, size, dim), dim * (dim - 1) // 2
-        w, precision = model.loadings, model.covariance.inverse()
-        slope = precision @ w
-        fisher = torch.einsum("ij,kl->ikjl", precision, w.mT @ slope)
-        fisher += torch.einsum("il,jk->ikjl", slope, slope)
-        values, vectors = torch.linalg.eigh(fisher.reshape(2 * [size * dim]))
-        white = vectors[:, free:] / values[free:].sqrt()  # without the rotations
+    def _of_seed(
+        self, seed: int, num_features: int, latent_dim: int, sizes: list[int]
+    ) -> dict[str, Tensor]:
+        """Efficiency of one mask a datum of each of the ``sizes``, (sizes,), and a of its limit, ()."""
+        model, generator = normal_ppca(seed, num_features, latent_dim)
+        loadings = model.loadings
+        whitened = _whitened_without_rotations(model)
 
-        def loss(both: Tensor) -> Tensor:
-            h, j = white.mT @ both.flatten(3).flatten(1, 2) @ white
-            return torch.linalg.solve(h, torch.linalg.solve(h, j).mT).trace() / len(h)
+        def loss(sensitivity_and_variance: Tensor) -> Tensor:
+            """tr(I H⁻¹ J H⁻¹) / Q, in coordinates in which I is the identity."""
+            flat = sensitivity_and_variance.flatten(3).flatten(1, 2)
+            H, J = whitened.mT @ flat @ whitened
+            return torch.linalg.solve(H, torch.linalg.solve(H, J).mT).trace() / len(H)
 
-        found = []
-        for masked in at:
-            mask = masks.sample_masks(self.num_masks, size, masked, generator=generator)
-            one, two = (information(w, NOISE_VARIANCE, half) for half in mask.chunk(2))
-            found.append(1.0 / (2.0 * loss(0.5 * (one + two)) - 0.5 * (loss(one) + loss(two))))
-        scale = torch.linalg.eigvalsh(w.mT @ w) / (size * NOISE_VARIANCE)
-        means = 2.0 / (1.0 / scale[:, None] + 1.0 / scale)
-        return {"efficiency": torch.stack(found), "pull": means.triu().sum() / (2 * dim)}
+        efficiencies = []
+        for num_masked in sizes:
+            mask = masks.sample_masks(self.num_masks, num_features, num_masked, generator=generator)
+            first, second = (information(loadings, NOISE_VARIANCE, half) for half in mask.chunk(2))
+            of_all = loss(0.5 * (first + second))
+            of_halves = 0.5 * (loss(first) + loss(second))
+            efficiencies.append(1.0 / (2.0 * of_all - of_halves))
+        scale = torch.linalg.eigvalsh(loadings.mT @ loadings) / (num_features * NOISE_VARIANCE)
+        harmonic_means = 2.0 / (1.0 / scale[:, None] + 1.0 / scale)
+        pull = harmonic_means.triu().sum() / (2 * latent_dim)
+        return {"efficiency": torch.stack(efficiencies), "pull": pull}
+
+
+def _whitened_without_rotations(model: PPCA) -> Float[Tensor, "DK Q"]:
+    """Directions of the loadings in which the Fisher information is the identity.
+
+    K (K − 1)/2 rotations change nothing: they have the smallest eigenvalues, which are zero.
+    """
+    num_parameters = model.loadings.numel()
+    num_rotations = model.latent_dim * (model.latent_dim - 1) // 2
+    precision = model.covariance.inverse()
+    slope = precision @ model.loadings
+    fisher = torch.einsum("ij,kl->ikjl", precision, model.loadings.mT @ slope)
+    fisher += torch.einsum("il,jk->ikjl", slope, slope)
+    values, vectors = torch.linalg.eigh(fisher.reshape(num_parameters, num_parameters))
+    return vectors[:, num_rotations:] / values[num_rotations:].sqrt()
 
 
 def information(w: Tensor, noise_variance: float, mask: Tensor) -> Tensor:
@@ -199,21 +293,28 @@ def information(w: Tensor, noise_variance: float, mask: Tensor) -> Tensor:
     ρ_i m + q_i u_i for i in A, ((x_i − w_iᵀ m) a − (aᵀ w_i) m − B w_i)/σ² for i in R. Its covariance
     is that of ρ, q (functions of V) times that of m, x_R; with the diagonal of V alone, it is H.
     """
-    (size, dim), share = w.shape, len(w) / mask[0].sum().item()
-    eye, total = torch.eye(dim).to(w), w.new_zeros(2, size, dim, size, dim)
-    for rows in chunks(len(mask), 32 * size * size * dim, 2**27):
+    num_features, latent_dim = w.shape
+    share = num_features / mask[0].sum().item()
+    eye = torch.eye(latent_dim).to(w)
+    total = w.new_zeros(2, num_features, latent_dim, num_features, latent_dim)
+    bytes_a_mask = 32 * num_features**2 * latent_dim
+    for rows in chunks(len(mask), bytes_a_mask, 2**27):
         hidden = mask[rows, :, None].to(w)
-        seen = (1.0 - hidden) * w / noise_variance
+        observed = 1.0 - hidden
+        seen = observed * w / noise_variance
         inverse = torch.linalg.inv(eye + seen.mT @ w)
         u = w @ inverse
-        echo, u = (1.0 - hidden) * u / noise_variance, hidden * u  # Cov(x_i − w_iᵀ m, m)/σ²
-        left = torch.diag_embed(1.0 - hidden[..., 0]) / noise_variance - echo @ seen.mT
-        within = (u @ w.mT) * hidden.mT + torch.diag_embed(noise_variance * hidden[..., 0])
-        own = within.diagonal(dim1=1, dim2=2)[..., None].where(hidden > 0, 1.0)
-        pairs, joint = u[..., None] * u[:, :, None], within / own / own.mT
+        echo = observed * u / noise_variance  # Cov(x_i − w_iᵀ m, m)/σ²
+        u = hidden * u
+        left = torch.diag_embed(observed[..., 0]) / noise_variance - echo @ seen.mT
+        V = (u @ w.mT) * hidden.mT + torch.diag_embed(noise_variance * hidden[..., 0])
+        diagonal = V.diagonal(dim1=1, dim2=2)[..., None].where(hidden > 0, 1.0)
+        pairs = u[..., None] * u[:, :, None]
+        joint = V / diagonal / diagonal.mT
         alone = torch.diag_embed(joint.diagonal(dim1=1, dim2=2))
         for into, rho, factor in zip(total, (alone, joint), (share, share**2), strict=True):
-            q, rho_a = 2.0 * rho**2, rho @ u  # Cov(q, q) and Cov(ρ, a)
+            q = 2.0 * rho**2  # Cov(q, q)
+            rho_a = rho @ u  # Cov(ρ, a)
             a = u.mT @ rho_a
             by_m = rho_a - seen @ a  # Cov(what multiplies m, a)
             q_b = (q @ pairs.flatten(2)).view_as(pairs)
