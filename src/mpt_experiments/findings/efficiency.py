@@ -190,8 +190,7 @@ class _Passes:
 
     def add(self, mask: Bool[Tensor, "N D"], outer: Float[Tensor, "N D D"]) -> None:
         """One pass over all data of all replicates, x xᵀ of each under its own mask."""
-        bits = 2 ** torch.arange(self.num_features)
-        row = (mask * bits).sum(dim=1) - 1  # of every_mask, which lacks the empty one
+        row = masks.row_of(mask) - 1  # every_mask lacks the empty one
         row += self.first_row_of_datum
         self.total.index_add_(0, row, outer)
         self.count += torch.bincount(row, minlength=len(self.count))
