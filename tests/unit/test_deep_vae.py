@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence
 from mpt_experiments.experiment import RunContext
 from mpt_experiments.findings import recursion
 from mpt_experiments.paper import deep_vae
-from mpt_experiments.paper.deep_vae import Masked
+from mpt_experiments.paper.deep_vae import PartialEncoder
 from mpt_lml import GridConditional, grids, masks, objectives, scores
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
@@ -198,8 +198,10 @@ def test_the_bias_of_a_score() -> None:
     drawn = vae.dense_parameters(64, (5,), 2, generators=[generator(1), generator(2)], partial=True)
     drawn = {name: 0.5 * value.double() for name, value in drawn.items()}  # broad posteriors
     few, config = X[:5].double(), dataclasses.replace(CONFIG, num_masks=1, repeats=8)
-    many = config.score_bias(Masked(partial="bound", samples=10_000), drawn, few)
-    one = dataclasses.replace(config, repeats=20).score_bias(Masked(partial="score"), drawn, few)
+    many = config.score_bias(PartialEncoder(num_samples=10_000), drawn, few)
+    one = dataclasses.replace(config, repeats=20).score_bias(
+        PartialEncoder(encoder_follows="score"), drawn, few
+    )
     assert many.abs().max() < 0.02  # a repeat has a spread of 0.015, eight an error of 0.0054
     assert (one < -5 * many.abs().max()).all()
 
@@ -243,7 +245,7 @@ def test_every_variant_takes_a_step() -> None:
             CONFIG.hidden,
             2,
             generators=[generator(1), generator(2)],
-            partial=variant.partial is not None,
+            partial=isinstance(variant, PartialEncoder),
         )
         start = {key: value.requires_grad_() for key, value in start.items()}
         generators, x = [generator(3), generator(4)], X.expand(2, -1, -1)

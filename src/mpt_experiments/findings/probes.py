@@ -146,7 +146,7 @@ class Probes(Experiment, name="probes", cost="about 40 min", resumable=True, gpu
             return at.new_tensor([area, area.standard_error, *at[2:], own])
 
         def work(law: masks.SizeLaw) -> Tensor:
-            masked = deep_vae.Masked(samples=3, partial="bound", law=law)
+            masked = deep_vae.PartialEncoder(num_samples=3, law=law)
             states = like.train(x[~of.test], masked, RunContext(), name, snapshots=steps).snapshots
             rows = [torch.stack([look(each) for each in like.models(states[s])]) for s in steps]
             return torch.stack(rows, dim=1)

@@ -1,14 +1,24 @@
 """Which choice of the recursion makes its encoder collapse, and what an encoder of x_R does instead."""
 
 from dataclasses import replace
-from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mpt_experiments.experiment import Finding, Outcome, RunContext, seeded, setting
-from mpt_experiments.paper.deep_vae import Masked, Objective, Training, elbo, exact, on_grid
+from mpt_experiments.paper.deep_vae import (
+    FIXED,
+    DeepVAETraining,
+    EncoderByELBO,
+    MaskedObjective,
+    Objective,
+    PartialEncoder,
+    RecursiveScore,
+    elbo,
+    exact,
+    on_grid,
+)
 from mpt_lml import estimators, masks, scores
 from mpt_lml.masks import UniformSize
 from mpt_lml.models import vae
@@ -16,23 +26,23 @@ from mpt_lml.models.base import ConditionalModel
 from mpt_lml.results import trapezoid_weights
 from mpt_lml.verdicts import mean_and_error
 
-VARIANTS: dict[str, Masked] = {
-    "baseline": Masked(),
-    "1 round": Masked(rounds=1),
-    "10 rounds": Masked(rounds=10),
-    "start from decoder": Masked(from_decoder=True),
-    "draws, from decoder": Masked(from_decoder=True, draws=True),
-    "gradient through all": Masked(gradient="all"),
-    "5 draws of z": Masked(samples=5),
-    "20 draws of z": Masked(samples=20),
-    "encoder by the ELBO": Masked(gradient="decoder"),
-    "partial, by score": Masked(partial="score"),
-    "partial, weighted, 20": Masked(partial="bound", samples=20),
+VARIANTS: dict[str, MaskedObjective] = {
+    "baseline": RecursiveScore(),
+    "1 round": RecursiveScore(num_rounds=1),
+    "10 rounds": RecursiveScore(num_rounds=10),
+    "start from decoder": RecursiveScore(from_decoder=True),
+    "draws, from decoder": RecursiveScore(from_decoder=True, filled_with_draws=True),
+    "gradient through all": RecursiveScore(gradient="all"),
+    "5 draws of z": RecursiveScore(num_samples=5),
+    "20 draws of z": RecursiveScore(num_samples=20),
+    "encoder by the ELBO": EncoderByELBO(),
+    "partial, by score": PartialEncoder(encoder_follows="score"),
+    "partial, weighted, 20": PartialEncoder(num_samples=20),
 }
 REFERENCES: dict[str, Objective] = {
     "elbo": elbo,
-    "uniform": Masked(law=UniformSize()),
-    "partial_uniform": Masked(partial="bound", samples=20, law=UniformSize()),
+    "uniform": RecursiveScore(law=UniformSize()),
+    "partial_uniform": PartialEncoder(num_samples=20, law=UniformSize()),
     "exact": exact,
 }
 SIZES = (1, 8, 16, 24, 32, 40, 48, 56, 64)
@@ -44,49 +54,57 @@ def approximations(model: vae.VAE, num_draws: int) -> list[ConditionalModel]:
 
     With ``num_draws`` weights or kept steps per mask; the chains run ten at a time.
     """
-    gibbs = partial(estimators.GibbsConditional, model, num_draws // 5, num_chains=10)
-    chains = [gibbs(generator=seeded(0), corrected=corrected) for corrected in (False, True)]
+    chains = [
+        estimators.GibbsConditional(
+            model, num_draws // 5, num_chains=10, generator=seeded(0), corrected=corrected
+        )
+        for corrected in (False, True)
+    ]
     return [*chains, estimators.ImportanceConditional(model, num_draws, generator=seeded(0))]
 
 
-def compare(model: vae.VAE, x: Float[Tensor, "N D"]) -> Tensor:
-    """Every approximation against the grid, at two masks of 33 %: (methods, 3).
+def compare(model: vae.VAE, x: Float[Tensor, "N D"]) -> Float[Tensor, "methods 3"]:
+    """Every approximation against the grid, at two masks of 33 %.
 
     Root-mean-square error of log p(x_j | x_R), bias of D·S, its standard error over data, nats.
     """
-    mask = masks.sample_masks(2, x.shape[1], Masked.law, generator=seeded(1))
-    truth, rows = on_grid(model).log_conditional(x, mask), []
+    mask = masks.sample_masks(2, x.shape[1], FIXED, generator=seeded(1))
+    truth = on_grid(model).log_conditional(x, mask)
+    rows = []
     for method in approximations(model, 200):
         error = method.log_conditional(x, mask) - truth
         score = x.shape[1] * scores.mask_score(error, mask).mean(dim=0)
-        rms = error[mask[:, None, :].expand_as(error)].square().mean().sqrt()
-        rows.append(torch.stack([rms, *mean_and_error(score)]))
+        of_masked = error[mask[:, None, :].expand_as(error)]
+        rows.append(torch.stack([of_masked.square().mean().sqrt(), *mean_and_error(score)]))
     return torch.stack(rows)
 
 
 def area_error(model: vae.VAE, method: ConditionalModel, x: Tensor) -> Float[Tensor, " N"]:
     """What Σ_M S(x; M) through ``method`` misses of log p(x), nats: linear between ``SIZES``."""
-    table, errors, g = on_grid(model), [], seeded(2)
+    table = on_grid(model)
+    generator = seeded(2)
+    errors = []
     for size in SIZES:
-        mask = masks.sample_masks(2, x.shape[1], size, generator=g)
-        off = method.log_conditional(x, mask) - table.log_conditional(x, mask)
-        errors.append(scores.mask_score(off, mask).mean(dim=0))
+        mask = masks.sample_masks(2, x.shape[1], size, generator=generator)
+        error = method.log_conditional(x, mask) - table.log_conditional(x, mask)
+        errors.append(scores.mask_score(error, mask).mean(dim=0))
     return trapezoid_weights(SIZES, x.shape[1]).to(x) @ torch.stack(errors)
 
 
 def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
     """Mean standard deviations of encoder and posterior."""
     grid = on_grid(model).grid.to(x)
-    factors = model.log_table(x, grid.nodes).sum(dim=-1)
-    omega = (grid.log_weights[:, None] + factors).softmax(dim=0).T
-    first, second = omega @ grid.nodes, omega @ grid.nodes.square()
+    log_likelihood = model.log_table(x, grid.nodes).sum(dim=-1)
+    posterior = (grid.log_weights[:, None] + log_likelihood).softmax(dim=0).T
+    mean = posterior @ grid.nodes
+    mean_square = posterior @ grid.nodes.square()
     return {
         "encoder": model.encode(x)[1].sqrt().mean().item(),
-        "posterior": (second - first.square()).clamp(min=0).sqrt().mean().item(),
+        "posterior": (mean_square - mean.square()).clamp(min=0).sqrt().mean().item(),
     }
 
 
-class Recursion(Training, name="recursion", cost="about 40 min", resumable=True, gpu=False):
+class Recursion(DeepVAETraining, name="recursion", cost="about 40 min", resumable=True, gpu=False):
     """The recursion of Figure 3, lower, choice by choice, and an encoder of x_R.
 
     Digits, K = 2, 33 %: every choice changed by itself; all exact values from a grid. Arrays
@@ -115,11 +133,12 @@ class Recursion(Training, name="recursion", cost="about 40 min", resumable=True,
     area_draws: int = setting(100, quick=5)
 
     def measure(self, context: RunContext) -> Outcome:
-        x, arrays = self.images(), dict[str, Tensor]()
+        x = self.images()
         few = x[: self.examined].double()
-        trained: dict[str, Objective] = {**VARIANTS, **REFERENCES}
-        for number, name in enumerate(context.progress(list(trained), "variant")):
-            parameters = self.train(x, trained[name], context, str(number)).parameters
+        arrays: dict[str, Tensor] = {}
+        objectives: dict[str, Objective] = {**VARIANTS, **REFERENCES}
+        for number, name in enumerate(context.progress(list(objectives), "variant")):
+            parameters = self.train(x, objectives[name], context, str(number)).parameters
             arrays[f"lml/{name}"] = self.log_likelihood(parameters, few)
             if name != "exact":
                 arrays |= self.examine(name, parameters, few)
@@ -149,8 +168,10 @@ class Recursion(Training, name="recursion", cost="about 40 min", resumable=True,
     def examine(self, name: str, parameters: vae.Parameters, x: Tensor) -> dict[str, Tensor]:
         """Widths of encoder and posterior, bias of the training score, errors of the chains."""
         models = self.models(parameters)
-        found = [codes(model, x) for model in models]
-        arrays = {f"{part}/{name}": torch.tensor([f[part] for f in found]) for part in found[0]}
+        widths = [codes(model, x) for model in models]
+        arrays = {}
+        for network in widths[0]:
+            arrays[f"{network}/{name}"] = torch.tensor([width[network] for width in widths])
         if name in VARIANTS:
             arrays[f"bias/{name}"] = self.score_bias(VARIANTS[name], parameters, x)
         if name in ("elbo", "baseline"):
@@ -161,25 +182,29 @@ class Recursion(Training, name="recursion", cost="about 40 min", resumable=True,
         return arrays
 
     def score_bias(
-        self, variant: Masked, parameters: vae.Parameters, x: Tensor
+        self, variant: MaskedObjective, parameters: vae.Parameters, x: Tensor
     ) -> Float[Tensor, " seeds"]:
         """Expected training score minus D·S of the model's own conditionals, same masks, nats."""
-        mask = masks.sample_masks(self.num_masks, x.shape[1], Masked.law, generator=seeded(1))
-        runs = [seeded(100 + run) for run in range(len(self.seeds))]
-        every = x.repeat(self.num_masks, 1).expand(len(runs), -1, -1)
-        hidden = mask.repeat_interleave(len(x), dim=0).expand_as(every)
+        mask = masks.sample_masks(self.num_masks, x.shape[1], FIXED, generator=seeded(1))
+        generators = [seeded(100 + run) for run in range(len(self.seeds))]
+        # Every image under every mask, in every run.
+        images = x.repeat(self.num_masks, 1).expand(len(generators), -1, -1)
+        hidden = mask.repeat_interleave(len(x), dim=0).expand_as(images)
         double = {name: value.double() for name, value in parameters.items()}
-        drawn = [variant.score(double, every, hidden, runs, self) for _ in range(self.repeats)]
+        trained_on = torch.stack(
+            [variant.score(double, images, hidden, generators, self) for _ in range(self.repeats)]
+        )
         tables = [on_grid(model).log_conditional(x, mask) for model in self.models(parameters)]
-        own = torch.stack([scores.mask_score(table, mask).mean() for table in tables])
-        return torch.stack(drawn).mean(dim=0) - x.shape[1] * own
+        of_model = torch.stack([scores.mask_score(table, mask).mean() for table in tables])
+        return trained_on.mean(dim=0) - x.shape[1] * of_model
 
     def areas(self, models: list[vae.VAE], x: Tensor | None = None) -> Float[Tensor, " seeds"]:
         """Error of the area through pseudo-Gibbs on ``x``, or on as many draws of each model."""
         values = []
         for run, model in enumerate(models):
-            g = seeded(run)
-            some = on_grid(model).sample(self.area_data, generator=g) if x is None else x
-            method = approximations(model, self.area_draws)[0]
-            values.append(area_error(model, method, some[: self.area_data]).mean())
+            data = x
+            if data is None:
+                data = on_grid(model).sample(self.area_data, generator=seeded(run))
+            pseudo_gibbs = approximations(model, self.area_draws)[0]
+            values.append(area_error(model, pseudo_gibbs, data[: self.area_data]).mean())
         return torch.stack(values)

@@ -2,9 +2,10 @@
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -19,92 +20,162 @@ from mpt_lml.models.vae import Parameters
 from mpt_lml.results import Estimate, History
 
 FIXED = FixedRate(0.33)  # the paper's
+MINIBATCH = 100
 Generators = Sequence[torch.Generator]
-Objective = Callable[[Parameters, Tensor, Generators, "Training"], Tensor]
+Objective = Callable[[Parameters, Tensor, Generators, "DeepVAETraining"], Tensor]
 """(parameters, minibatches (B, n, D), generators, settings) -> (B,), nats."""
 
 
-def noise(count: int, x: Float[Tensor, "B n D"], size: int, g: Generators) -> Tensor:
-    """``count`` standard normal vectors of length ``size`` per image, (count, B, n, size)."""
+def normal_noise(
+    count: int, x: Float[Tensor, "B n D"], size: int, generators: Generators
+) -> Float[Tensor, "count B n size"]:
+    """``count`` standard normal vectors of length ``size`` per image."""
     shape = (count, x.shape[1], size)
-    return torch.stack([torch.randn(shape, generator=own) for own in g], dim=1).to(x)
+    drawn = [torch.randn(shape, generator=generator) for generator in generators]
+    return torch.stack(drawn, dim=1).to(x)
 
 
-def elbo(p: Parameters, x: Tensor, g: Generators, of: "Training") -> Tensor:
+def elbo(
+    p: Parameters, x: Tensor, generators: Generators, settings: "DeepVAETraining"
+) -> Float[Tensor, " B"]:
     """The usual objective."""
-    return objectives.elbo(p, x, noise(1, x, of.latent_dim, g)[0], of.noise_variance)
+    noise = normal_noise(1, x, settings.latent_dim, generators)
+    return objectives.elbo(p, x, noise[0], settings.noise_variance)
 
 
 @dataclass(frozen=True)
-class Masked:
-    """The score of one mask per image; the defaults are our reading of the paper's recursion.
+class MaskedObjective(ABC):
+    """D times the score of one mask per image, nats."""
 
-    With ``gradient`` "decoder" the encoder follows the ELBO of whole images; ``partial`` is an encoder
-    q(z | x_R) without recursion, which follows the ELBO of x_R ("bound") or the score.
-    """
-
-    rounds: int = 3
-    samples: int = 1
-    from_decoder: bool = False
-    draws: bool = False
-    gradient: Literal["last", "all", "decoder"] = "last"
-    partial: Literal["bound", "score"] | None = None
     law: SizeLaw = FIXED
 
-    def __call__(self, p: Parameters, x: Tensor, g: Generators, of: "Training") -> Tensor:
-        mask = masks.stratified_masks(x.shape[1], x.shape[2], self.law, generator=g).to(x.device)
-        score = self.score(p, x, mask, g, of)
-        if self.gradient != "decoder":
-            return score
-        held = {k: v.detach() if k.startswith("decoder") else v for k, v in p.items()}
-        own = elbo(held, x, g, of)
-        return score + own - own.detach()
+    def __call__(
+        self, p: Parameters, x: Tensor, generators: Generators, settings: "DeepVAETraining"
+    ) -> Float[Tensor, " B"]:
+        mask = masks.stratified_masks(x.shape[1], x.shape[2], self.law, generator=generators)
+        return self.score(p, x, mask.to(x.device), generators, settings)
+
+    @abstractmethod
+    def score(
+        self,
+        p: Parameters,
+        x: Tensor,
+        mask: Tensor,
+        generators: Generators,
+        settings: "DeepVAETraining",
+    ) -> Float[Tensor, " B"]:
+        """What is trained on in place of D·S."""
+
+
+@dataclass(frozen=True)
+class RecursiveScore(MaskedObjective):
+    """By the recursion; the defaults are our reading of the paper's.
+
+    ``num_rounds`` times z is drawn given the filled image, in the last ``num_samples`` times. Holes
+    begin at 0, or at the decoder's output at z = 0, and are filled with its means, or with draws.
+    The gradient goes through the last round or through all of them.
+    """
+
+    num_rounds: int = 3
+    num_samples: int = 1
+    from_decoder: bool = False
+    filled_with_draws: bool = False
+    gradient: Literal["last", "all", "decoder"] = "last"
 
     def score(
-        self, p: Parameters, x: Tensor, mask: Tensor, g: Generators, of: "Training"
+        self,
+        p: Parameters,
+        x: Tensor,
+        mask: Tensor,
+        generators: Generators,
+        settings: "DeepVAETraining",
     ) -> Float[Tensor, " B"]:
-        """What is trained on in place of D·S, nats."""
-        variance = of.noise_variance
-        if self.partial:
-            draws = noise(self.samples, x, of.latent_dim, g)
-            weighted = self.partial == "bound"
-            return objectives.partial(p, x, mask, draws, variance, weighted=weighted)
-        before = self.rounds - 1
-        draws = noise(before + self.samples, x, of.latent_dim, g)
-        pixels = noise(before, x, x.shape[2], g) if self.draws else None
+        num_before = self.num_rounds - 1
+        noise = normal_noise(num_before + self.num_samples, x, settings.latent_dim, generators)
+        pixel_noise = None
+        if self.filled_with_draws:
+            pixel_noise = normal_noise(num_before, x, x.shape[2], generators)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.gradient == "all"):
             filled = objectives.refill(
                 p,
                 x,
                 mask,
-                draws[:before],
-                variance,
+                noise[:num_before],
+                settings.noise_variance,
                 from_decoder=self.from_decoder,
-                pixel_noise=pixels,
+                pixel_noise=pixel_noise,
             )
-        train_encoder = self.gradient != "decoder"
         return objectives.recursive(
-            p, x, mask, filled, draws[before:], variance, train_encoder=train_encoder
+            p,
+            x,
+            mask,
+            filled,
+            noise[num_before:],
+            settings.noise_variance,
+            train_encoder=self.gradient != "decoder",
         )
 
 
-def exact(p: Parameters, x: Tensor, g: Generators, of: "Training") -> Tensor:
+class EncoderByELBO(RecursiveScore):
+    """The recursion trains the decoder alone; the encoder follows the ELBO of whole images."""
+
+    def __init__(self) -> None:
+        super().__init__(gradient="decoder")
+
+    def __call__(
+        self, p: Parameters, x: Tensor, generators: Generators, settings: "DeepVAETraining"
+    ) -> Float[Tensor, " B"]:
+        score = super().__call__(p, x, generators, settings)
+        fixed_decoder = {
+            name: value.detach() if name.startswith("decoder") else value
+            for name, value in p.items()
+        }
+        bound = elbo(fixed_decoder, x, generators, settings)
+        return score + bound - bound.detach()  # of the bound its gradient only
+
+
+@dataclass(frozen=True)
+class PartialEncoder(MaskedObjective):
+    """An encoder q(z | x_R) without recursion, which follows the ELBO of x_R or the score itself."""
+
+    num_samples: int = 1
+    encoder_follows: Literal["bound", "score"] = "bound"
+
+    def score(
+        self,
+        p: Parameters,
+        x: Tensor,
+        mask: Tensor,
+        generators: Generators,
+        settings: "DeepVAETraining",
+    ) -> Float[Tensor, " B"]:
+        noise = normal_noise(self.num_samples, x, settings.latent_dim, generators)
+        weighted = self.encoder_follows == "bound"
+        return objectives.partial(p, x, mask, noise, settings.noise_variance, weighted=weighted)
+
+
+def exact(
+    p: Parameters, x: Tensor, generators: Generators, settings: "DeepVAETraining"
+) -> Float[Tensor, " B"]:
     """The model's own conditionals on a grid, K ≤ 3; the encoder stays as it was drawn.
 
     Four masks a minibatch, 20 nodes an axis. The grid moves at random by less than its spacing: the
     decoder learns to fit between fixed nodes.
     """
-    grid, values = grids.trapezoid(of.latent_dim, 20).to(x), []
+    nodes_per_axis = 20
+    grid = grids.trapezoid(settings.latent_dim, nodes_per_axis).to(x)
     width = grid.nodes.max() - grid.nodes.min()
-    for run, (images, own) in enumerate(zip(x, g, strict=True)):
-        mask = masks.stratified_masks(4, x.shape[2], FIXED, generator=own).to(x.device)
-        shift = torch.rand(of.latent_dim, generator=own).to(x) - 0.5
-        nodes = grid.nodes + shift * width / 19
+    values = []
+    for run, (images, generator) in enumerate(zip(x, generators, strict=True)):
+        mask = masks.stratified_masks(4, x.shape[2], FIXED, generator=generator).to(x.device)
+        shift = torch.rand(settings.latent_dim, generator=generator).to(x) - 0.5
+        nodes = grid.nodes + shift * width / (nodes_per_axis - 1)
         log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
-        model = vae.dense_model(p, run, of.noise_variance)
+        model = vae.dense_model(p, run, settings.noise_variance)
         table = GridConditional(model, grids.Grid(nodes, log_weights))
         score = scores.mask_score(table.log_conditional(images, mask), mask)
         values.append(x.shape[2] * score.mean())
+    # The encoder needs a gradient, too, which is 0.
     idle = sum(value.sum() for name, value in p.items() if name.startswith("encoder"))
     return torch.stack(values) + 0.0 * idle
 
@@ -114,7 +185,7 @@ def on_grid(model: vae.VAE) -> GridConditional:
     return GridConditional(model, grids.trapezoid(model.latent_dim, 41))
 
 
-class Training(Experiment):
+class DeepVAETraining(Experiment):
     """A dense VAE with a Gaussian likelihood of stated variance; Adam on minibatches of images."""
 
     dataset: str = setting("mnist", quick="digits")
@@ -138,13 +209,13 @@ class Training(Experiment):
         self, x: Tensor, objective: Objective, context: RunContext, name: str, **options: Any
     ) -> History:
         """All seeds side by side; an "epoch" of the history is one step on a minibatch of each."""
-        generators, few = [seeded(seed) for seed in self.seeds], x[: self.track_data]
-        partial = isinstance(objective, Masked) and objective.partial is not None
-        start = self.start(x, generators, partial)
+        generators = [seeded(seed) for seed in self.seeds]
+        start = self.start(x, generators, partial=isinstance(objective, PartialEncoder))
+        tracked_x = x[: self.track_data]
 
-        def on_minibatch(p: Parameters, g: Generators) -> Tensor:
-            rows = [torch.randint(len(x), (100,), generator=own) for own in g]
-            return objective(p, x[torch.stack(rows).to(x.device)], g, self)
+        def on_minibatch(p: Parameters, generators: Generators) -> Tensor:
+            rows = [torch.randint(len(x), (MINIBATCH,), generator=g) for g in generators]
+            return objective(p, x[torch.stack(rows).to(x.device)], generators, self)
 
         return fit.maximize(
             start,
@@ -153,8 +224,8 @@ class Training(Experiment):
             learning_rate=self.learning_rate,
             generators=generators,
             track={
-                "lml": lambda p: self.log_likelihood(p, few.double()).to(x),
-                "encoder": lambda p: self.by_encoder(p, few).to(x),
+                "lml": lambda p: self.log_likelihood(p, tracked_x.double()).to(x),
+                "encoder": lambda p: self.by_encoder(p, tracked_x).to(x),
             },
             track_every=self.track_every,
             checkpoint=context.checkpoint(name, every=200, data=context.checksum([x])),
@@ -166,32 +237,41 @@ class Training(Experiment):
         """The networks before the first step, one for each of the ``generators``."""
         sizes = (x.shape[1], self.hidden, self.latent_dim)
         drawn = vae.dense_parameters(*sizes, generators=generators, partial=partial)
-        return {key: value.to(x) for key, value in drawn.items()}
+        return {name: value.to(x) for name, value in drawn.items()}
 
     def models(self, parameters: Parameters, dtype: torch.dtype = torch.float64) -> list[vae.VAE]:
         """The model of every seed."""
-        own = {name: value.detach().to(dtype) for name, value in parameters.items()}
-        variance, runs = self.noise_variance, range(len(self.seeds))
-        return [vae.dense_model(own, run, variance) for run in runs]
+        trained = {name: value.detach().to(dtype) for name, value in parameters.items()}
+        runs = range(len(self.seeds))
+        return [vae.dense_model(trained, run, self.noise_variance) for run in runs]
 
     def log_likelihood(self, parameters: Parameters, x: Tensor) -> Float[Tensor, " seeds"]:
         """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
-        models = enumerate(self.models(parameters))
+        models = self.models(parameters)
         if self.latent_dim <= grids.MAX_LATENT_DIM:
-            return torch.stack([on_grid(model).log_marginal(x).mean() for _, model in models])
-        count = self.track_samples
-        values = [estimators.iwae(m, x, count, generator=seeded(run)) for run, m in models]
+            return torch.stack([on_grid(model).log_marginal(x).mean() for model in models])
+        values = [
+            estimators.iwae(model, x, self.track_samples, generator=seeded(run))
+            for run, model in enumerate(models)
+        ]
         return torch.tensor(values, dtype=torch.float64)
 
     def by_encoder(self, parameters: Parameters, x: Tensor) -> Float[Tensor, " seeds"]:
         """What ``track_draws`` draws from the encoder report, a lower bound to look at."""
-        draws, rule = self.track_draws, estimators.from_encoder
-        every = self.models(parameters, x.dtype)
-        values = [estimators.iwae(m, x, draws, generator=seeded(0), proposal=rule) for m in every]
+        values = [
+            estimators.iwae(
+                model,
+                x,
+                self.track_draws,
+                generator=seeded(0),
+                proposal=estimators.from_encoder,
+            )
+            for model in self.models(parameters, x.dtype)
+        ]
         return torch.tensor(values)
 
 
-class Figure3Lower(Training, name="figure-3-lower", cost="about 15 min", resumable=True):
+class Figure3Lower(DeepVAETraining, name="figure-3-lower", cost="about 15 min", resumable=True):
     """Figure 3, lower: a deep VAE trained by the ELBO and by masks.
 
     The paper states the data, the likelihood, the recursion and 33 %; sizes are ours. Trained by the
@@ -217,8 +297,8 @@ class Figure3Lower(Training, name="figure-3-lower", cost="about 15 min", resumab
         arrays: dict[str, Tensor] = {"steps": torch.tensor(steps)}
         trained: dict[str, Objective] = {
             "elbo": elbo,
-            "fixed": Masked(),
-            "partial": Masked(samples=3, partial="bound"),
+            "fixed": RecursiveScore(),
+            "partial": PartialEncoder(num_samples=3),
         }
         for name in self.objectives:
             history = self.train(x, trained[name], context, f"{self.dataset}-{name}")
@@ -228,37 +308,57 @@ class Figure3Lower(Training, name="figure-3-lower", cost="about 15 min", resumab
             means = [loss[a:b].mean(dim=0) for a, b in itertools.pairwise(steps)]
             arrays[f"loss/{name}"] = torch.stack([loss[0], *means])
             models = context.progress(self.models(history.parameters), f"{name}, LML of seed")
-            found = [self.evaluate(model, x, run) for run, model in enumerate(models)]
-            arrays[f"lml/{name}"], arrays[f"error/{name}"] = torch.stack([f[0] for f in found], 1)
-            arrays[f"ais/{name}"] = torch.stack([f[1] for f in found[: self.ais_seeds]], 1)
-            kept = history.parameters if self.keep_weights else {}
-            arrays |= {f"weights/{name}/{key}": value.cpu() for key, value in kept.items()}
+            judged = [self.judge(model, x, run) for run, model in enumerate(models)]
+            lml = torch.stack([judgement.lml for judgement in judged], 1)
+            arrays[f"lml/{name}"], arrays[f"error/{name}"] = lml
+            excess = [each.ais_excess for each in judged if each.ais_excess is not None]
+            arrays[f"ais/{name}"] = torch.stack(excess, 1)
+            if self.keep_weights:
+                for layer, value in history.parameters.items():
+                    arrays[f"weights/{name}/{layer}"] = value.cpu()
         return Outcome(self.findings(arrays), arrays, context.checksum([x]))
 
-    def evaluate(self, model: vae.VAE, x: Tensor, run: int) -> list[Tensor]:
+    def judge(self, model: vae.VAE, x: Tensor, run: int) -> "Judgement":
         """log p(x) and its error; for the first runs also AIS minus that, on fewer data."""
-        few, g = x[: self.lml_data].double(), seeded(run)
-        found = [estimators.iwae(model, few, self.lml_samples, generator=g)]
-        if run < self.ais_seeds:
-            some, steps = few[: self.ais_data], self.ais_temperatures
-            weighted = estimators.iwae(model, some, self.lml_samples, generator=g)
-            annealed = estimators.ais(model, some, self.ais_chains, steps, generator=g)
-            error = math.hypot(annealed.standard_error, weighted.standard_error)
-            found.append(Estimate(annealed - weighted, error))
-        return [torch.tensor([f, f.standard_error], dtype=torch.float64) for f in found]
+        generator = seeded(run)
+        few = x[: self.lml_data].double()
+        lml = estimators.iwae(model, few, self.lml_samples, generator=generator)
+        if run >= self.ais_seeds:
+            return Judgement(_with_error(lml))
+        fewer = few[: self.ais_data]
+        weighted = estimators.iwae(model, fewer, self.lml_samples, generator=generator)
+        annealed = estimators.ais(
+            model, fewer, self.ais_chains, self.ais_temperatures, generator=generator
+        )
+        error = math.hypot(annealed.standard_error, weighted.standard_error)
+        return Judgement(_with_error(lml), _with_error(Estimate(annealed - weighted, error)))
 
     def findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
         """Means over seeds with their standard errors."""
 
         def gap(name: str) -> Finding:
-            noise = arrays[f"error/{name}"].square() + arrays["error/fixed"].square()
-            own = Finding.over(arrays[f"lml/{name}"] - arrays["lml/fixed"])
-            error = math.hypot(own.standard_error or 0.0, noise.mean().sqrt().item())
-            return Finding(own.measured, error)
+            of_estimates = arrays[f"error/{name}"].square() + arrays["error/fixed"].square()
+            over_seeds = Finding.over(arrays[f"lml/{name}"] - arrays["lml/fixed"])
+            error = math.hypot(over_seeds.standard_error or 0.0, of_estimates.mean().sqrt().item())
+            return Finding(over_seeds.measured, error)
 
-        track, others = arrays["track/fixed"], [name for name in self.objectives if name != "fixed"]
-        return {
+        track = arrays["track/fixed"]
+        findings = {
             "deep-vae-late-gain": Finding.over(track[-1] - track[1]),
             "encoder-bound-gap": Finding.over(arrays["encoder/fixed"][-1] - track[-1]),
-            **{f"{name}-against-recursion": gap(name) for name in others},
         }
+        for name in self.objectives:
+            if name != "fixed":
+                findings[f"{name}-against-recursion"] = gap(name)
+        return findings
+
+
+class Judgement(NamedTuple):
+    """Of one trained model, each a value and its standard error, (2,), nats."""
+
+    lml: Tensor
+    ais_excess: Tensor | None = None  # over importance weights; of the first runs
+
+
+def _with_error(estimate: Estimate) -> Float[Tensor, " two"]:
+    return torch.tensor([estimate, estimate.standard_error], dtype=torch.float64)
