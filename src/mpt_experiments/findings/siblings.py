@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_experiments.experiment import Arrays, Finding, Outcome, RunContext, setting
-from mpt_experiments.findings.small_bert import LENGTH, Training, next_scores
+from mpt_experiments.findings.small_bert import LENGTH, SmallBertTraining, next_scores
 from mpt_experiments.paper.bert import kept, pair, some_tokens
 from mpt_score import Design, curve, load, networks, sentences
 from mpt_score.blocks import Blocks
@@ -18,7 +18,7 @@ from mpt_score.networks.masked_lm import MaskedLM
 from mpt_score.tokens import Tokens
 
 
-class Siblings(Training, name="siblings", cost="about 1 h", resumable=True):
+class Siblings(SmallBertTraining, name="siblings", cost="about 1 h", resumable=True):
     """Networks of the small BERT's size and text: other seeds, 15 % only, left to right.
 
     A third of the small BERT's steps each; ``kinds`` are architecture, law of sizes, seed. All are

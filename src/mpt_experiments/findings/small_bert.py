@@ -26,7 +26,7 @@ FIXED = {"fifteen": 0.15, "fifty": 0.5, "seventy-five": 0.75}
 """Laws with one size a row: what share of its pieces is hidden."""
 
 
-class Training(Experiment):
+class SmallBertTraining(Experiment):
     """A network of the small BERT's size, trained on its text in its word pieces."""
 
     seeds: tuple[int, ...] = (4,)
@@ -105,7 +105,7 @@ class Training(Experiment):
         return torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
 
 
-class SmallBert(Training, name="small-bert", cost="about 45 min", resumable=True):
+class SmallBert(SmallBertTraining, name="small-bert", cost="about 45 min", resumable=True):
     """The book's own BERT on classic books.
 
     Train it; masks and rows are drawn on the CPU. With a folder the trained network is left in its
