@@ -63,7 +63,7 @@ def test_scaled_starts_train_as_they_do_alone(monkeypatch: pytest.MonkeyPatch) -
     plain = CONFIG.train([OF], [law], context).values["lml"]
     torch.testing.assert_close(together[:, :3], plain, rtol=0, atol=1e-12)
     start, generators = CONFIG.starts()
-    monkeypatch.setattr(training.Training, "starts", lambda self: (0.1 * start, generators))
+    monkeypatch.setattr(training.PPCATraining, "starts", lambda self: (0.1 * start, generators))
     small = CONFIG.train([OF], [law], context).values["lml"]
     torch.testing.assert_close(together[:, 3:], small, rtol=0, atol=1e-12)
 
@@ -129,4 +129,4 @@ def test_packed_parameters_come_back() -> None:
     flat = training._packed({"loadings": loadings, "log_noise": log_noise})
     again = training._unpacked(flat[None], loadings.shape)
     assert torch.equal(again["loadings"][0], loadings)
-    assert training._noise(again).item() == pytest.approx(log_noise.exp().item())
+    assert training._noise_variance(again).item() == pytest.approx(log_noise.exp().item())

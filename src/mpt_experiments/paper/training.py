@@ -1,6 +1,6 @@
 """PPCA trained by masks: Figure 2, the curve along a run (Figure 5, left), maxima of single sizes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -19,6 +19,7 @@ from mpt_lml.models.ppca import PPCA
 from mpt_lml.results import History
 
 DRAWS = ("paper", "model")
+Generators = Sequence[torch.Generator]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,7 @@ class Problem:
         return objectives.exact(loadings, NOISE.to(self.moment), self.moment, law)
 
 
-class Training(Experiment):
+class PPCATraining(Experiment):
     """PPCA with known noise, W alone learned, D fresh masks an epoch."""
 
     num_data: int = setting(2000, quick=100)
@@ -48,16 +49,21 @@ class Training(Experiment):
 
     def problem(self, draw: str, context: RunContext) -> Problem:
         """The paper's own draw, or as many data from the model with the same loadings."""
-        N, D, K, g = self.num_data, self.num_features, self.latent_dim, seeded(self.data_seed)
-        model, x = paper_problem((N, D, K), g)
-        x = (x if draw == "paper" else model.sample(N, generator=g)).to(context.device)
-        zero, moment = torch.zeros_like(x[0]), objectives.second_moment(x)
-        best = PPCA.fit_closed_form(x, K, noise_variance=NOISE_VARIANCE, mean=zero)
-        return Problem(x, model.loadings.to(x), moment, best.loadings)
+        generator = seeded(self.data_seed)
+        shape = (self.num_data, self.num_features, self.latent_dim)
+        model, x = paper_problem(shape, generator)
+        if draw != "paper":
+            x = model.sample(self.num_data, generator=generator)
+        x = x.to(context.device)
+        best = PPCA.fit_closed_form(
+            x, self.latent_dim, noise_variance=NOISE_VARIANCE, mean=torch.zeros_like(x[0])
+        )
+        return Problem(x, model.loadings.to(x), objectives.second_moment(x), best.loadings)
 
     def starts(self) -> tuple[Float[Tensor, "seeds D K"], list[torch.Generator]]:
         """W₀ = randn(D, K) in float32 under every seed, and the generators that go on to masks."""
-        generators, shape = [*map(seeded, self.seeds)], (self.num_features, self.latent_dim)
+        generators = [seeded(seed) for seed in self.seeds]
+        shape = (self.num_features, self.latent_dim)
         drawn = [torch.randn(shape, generator=g, dtype=torch.float32) for g in generators]
         return torch.stack(drawn).double(), generators
 
@@ -75,9 +81,10 @@ class Training(Experiment):
         An epoch scores D masks, sizes stratified over the law, as the authors' scripts do. The batch
         axis of the history is (problems, laws, seeds), flattened; ``scales`` are of the starts.
         """
-        (start, generators), size = self.starts(), self.num_features
+        size = self.num_features
+        start, generators = self.starts()
         start = start * torch.tensor(scales, dtype=start.dtype)[:, None, None, None, None]
-        moment = torch.stack([of.moment for of in problems])
+        moment = torch.stack([problem.moment for problem in problems])
         moment = moment.repeat_interleave(len(laws) * len(generators), dim=0)
         noise = NOISE.to(moment)
 
@@ -99,7 +106,7 @@ class Training(Experiment):
         )
 
 
-class Figure2(Training, name="figure-2", cost="about 2 s"):
+class Figure2(PPCATraining, name="figure-2", cost="about 2 s"):
     """Figure 2: PPCA trained at every size and at 20 %, on two draws of data.
 
     Both laws on the paper's own draw and on data from the model, five starts each. Arrays, for draw
@@ -114,29 +121,36 @@ class Figure2(Training, name="figure-2", cost="about 2 s"):
     def measure(self, context: RunContext) -> Outcome:
         problems = [self.problem(draw, context) for draw in DRAWS]
         laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(self.fixed_rate)}
-        W = self.starts()[0].to(context.device).requires_grad_()
-        difference = problems[0].exact(W, laws["uniform"]) - problems[0].log_marginal(W)
-        (slope,) = torch.autograd.grad(difference.sum(), W)
-        arrays = {"gradient_error": slope.abs().max().cpu()}
-        difference = problems[0].exact(W, laws["fixed"]) - problems[0].log_marginal(W)
-        (slope,) = torch.autograd.grad(difference.sum(), W)
-        arrays["gradient_off"] = slope.abs().amax(dim=(1, 2)).cpu()
-        for draw, of in zip(DRAWS, problems, strict=True):
-            arrays[f"true_lml/{draw}"] = of.log_marginal(of.loadings).cpu()
-            arrays[f"best_lml/{draw}"] = of.log_marginal(of.best).cpu()
-        for name, rows in self.train(problems, list(laws.values()), context).values.items():
-            each = rows.cpu().unflatten(1, (len(problems) * len(laws), -1)).unbind(dim=1)
-            keys = (f"{name}/{draw}/{law}" for draw, law in product(DRAWS, laws))
-            arrays |= zip(keys, each, strict=True)
-        return Outcome(self._findings(arrays), arrays, context.checksum(of.x for of in problems))
+        start = self.starts()[0].to(context.device)
+        off = _gradient_difference(problems[0], start, laws["fixed"])
+        arrays = {
+            "gradient_error": _gradient_difference(problems[0], start, laws["uniform"]).max().cpu(),
+            "gradient_off": off.amax(dim=(1, 2)).cpu(),
+        }
+        for draw, problem in zip(DRAWS, problems, strict=True):
+            arrays[f"true_lml/{draw}"] = problem.log_marginal(problem.loadings).cpu()
+            arrays[f"best_lml/{draw}"] = problem.log_marginal(problem.best).cpu()
+        history = self.train(problems, list(laws.values()), context)
+        num_batches = len(problems) * len(laws)
+        for name, rows in history.values.items():
+            batches = rows.cpu().unflatten(1, (num_batches, -1)).unbind(dim=1)
+            for (draw, law), batch in zip(product(DRAWS, laws), batches, strict=True):
+                arrays[f"{name}/{draw}/{law}"] = batch
+        checksum = context.checksum(problem.x for problem in problems)
+        return Outcome(self._findings(arrays), arrays, checksum)
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-        best, generating = arrays["best_lml/paper"], arrays["true_lml/paper"]
-        uniform, fixed = (arrays[f"lml/paper/{law}"] for law in ("uniform", "fixed"))
-        loss, tenth = arrays["objective/paper/fixed"], max(1, self.num_epochs // 10)
+        best = arrays["best_lml/paper"]
+        generating = arrays["true_lml/paper"]
+        uniform = arrays["lml/paper/uniform"]
+        fixed = arrays["lml/paper/fixed"]
+        loss = arrays["objective/paper/fixed"]
+        tenth = max(1, self.num_epochs // 10)
         early = (loss - fixed)[:tenth].mean(dim=0)
-        ends = (each[-1 - tenth : -1].mean(dim=0) for each in (uniform, fixed, loss))  # then NaN
-        uniform_end, end, loss_end = ends
+        last_tenth = slice(-1 - tenth, -1)  # the last row of the loss is NaN
+        uniform_end = uniform[last_tenth].mean(dim=0)
+        end = fixed[last_tenth].mean(dim=0)
+        loss_end = loss[last_tenth].mean(dim=0)
         return {
             "fig-2-left": Finding.over(best - uniform_end),
             "gradient-of-all-sizes": Finding(arrays["gradient_error"].item()),
@@ -150,7 +164,17 @@ class Figure2(Training, name="figure-2", cost="about 2 s"):
         }
 
 
-class Figure5Left(Training, name="figure-5-left", cost="about 5 s"):
+def _gradient_difference(
+    problem: Problem, start: Float[Tensor, "B D K"], law: SizeLaw
+) -> Float[Tensor, "B D K"]:
+    """How far each entry of the gradient of a law's exact objective is from that of the LML."""
+    loadings = start.detach().requires_grad_()
+    difference = problem.exact(loadings, law) - problem.log_marginal(loadings)
+    (gradient,) = torch.autograd.grad(difference.sum(), loadings)
+    return gradient.abs()
+
+
+class Figure5Left(PPCATraining, name="figure-5-left", cost="about 5 s"):
     """Figure 5, left: the mask-rate curve during training.
 
     Arrays: ``epochs`` (C,), ``score`` and ``standard_error`` (C, D) of the first seed, P masks a
@@ -167,56 +191,76 @@ class Figure5Left(Training, name="figure-5-left", cost="about 5 s"):
     every: int = setting(100, quick=20)
 
     def measure(self, context: RunContext) -> Outcome:
-        of, epochs = self.problem("paper", context), range(0, self.num_epochs + 1, self.every)
-        history = self.train([of], [masks.UniformSize()], context, snapshots=epochs)
-        kept, g = [history.snapshots[epoch]["loadings"] for epoch in epochs], seeded(self.data_seed)
-        models = [[PPCA(W, NOISE_VARIANCE) for W in each] for each in kept]
-        drawn = [curves.sampled_curve(m, of.x, self.num_masks, generator=g) for m, *_ in models]
+        problem = self.problem("paper", context)
+        epochs = range(0, self.num_epochs + 1, self.every)
+        history = self.train([problem], [masks.UniformSize()], context, snapshots=epochs)
+        snapshots = [history.snapshots[epoch]["loadings"] for epoch in epochs]
+        models = [[PPCA(W, NOISE_VARIANCE) for W in of_seeds] for of_seeds in snapshots]
+        generator = seeded(self.data_seed)
+        sampled = [
+            curves.sampled_curve(of_seeds[0], problem.x, self.num_masks, generator=generator)
+            for of_seeds in models
+        ]
+        areas = [self._areas(problem, of_seeds, generator) for of_seeds in snapshots]
         arrays = {
             "epochs": torch.tensor(epochs),
-            "score": torch.stack([curve.score for curve in drawn]),
-            "standard_error": torch.stack([curve.standard_error for curve in drawn]),
+            "score": torch.stack([curve.score for curve in sampled]),
+            "standard_error": torch.stack([curve.standard_error for curve in sampled]),
             "lml": history.values["lml"].cpu(),
-            "true_lml": of.log_marginal(of.loadings).cpu(),
-            "areas": torch.stack([self._areas(of, each, g) for each in kept]).cpu(),
+            "true_lml": problem.log_marginal(problem.loadings).cpu(),
+            "areas": torch.stack(areas).cpu(),
         }
-        for name, each in (("first", models[0]), ("last", models[-1])):
-            smooth = [dense_curve(m, of.moment, self.dense_masks, generator=g) for m in each]
+        for name, of_seeds in (("first", models[0]), ("last", models[-1])):
+            smooth = [
+                dense_curve(model, problem.moment, self.dense_masks, generator=generator)
+                for model in of_seeds
+            ]
             arrays[name] = torch.stack(smooth)
-        return Outcome(self._findings(arrays), arrays, context.checksum([of.x]))
+        return Outcome(self._findings(arrays), arrays, context.checksum([problem.x]))
 
-    def _areas(self, of: Problem, loadings: Tensor, g: torch.Generator) -> Float[Tensor, " seeds"]:
-        count, size = self.num_masks, self.num_features
-        sizes = [m for _ in loadings for m in range(1, size + 1)]
-        drawn = [masks.sample_masks(count, size, m, generator=g) for m in sizes]
+    def _areas(
+        self, problem: Problem, loadings: Float[Tensor, "B D K"], generator: torch.Generator
+    ) -> Float[Tensor, " seeds"]:
+        """The area of every seed's model, P random masks a size."""
+        size = self.num_features
+        drawn = []
+        for _ in loadings:
+            for num_masked in range(1, size + 1):
+                drawn.append(
+                    masks.sample_masks(self.num_masks, size, num_masked, generator=generator)
+                )
         mask = torch.cat(drawn).view(len(loadings), -1, size).to(loadings.device)
-        scores = objectives.mask_scores(loadings, NOISE.to(of.moment), of.moment, mask)
-        return scores.sum(dim=1) / count
+        noise = NOISE.to(problem.moment)
+        scores = objectives.mask_scores(loadings, noise, problem.moment, mask)
+        return scores.sum(dim=1) / self.num_masks
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-        first, last, areas = arrays["first"], arrays["last"], arrays["areas"]
+        first = arrays["first"]
+        last = arrays["last"]
+        areas = arrays["areas"]
         fall = (last[:, 0] - last[:, -1]).abs()
-        risen = (areas[-1] - areas[0]) / self.num_features  # of the curve's mean height
+        rise_of_mean = (areas[-1] - areas[0]) / self.num_features
+        first_range = first.amax(dim=1) - first.amin(dim=1)
         grown = (arrays["score"][-1] - arrays["score"][0]).sum().item()
         error = arrays["standard_error"][[0, -1]].square().sum().sqrt().item()
         return {
             "fig-5-left": Finding.over((areas - arrays["lml"][arrays["epochs"]]).mean(dim=0)),
             "claim-area-converges": Finding.over(areas[-1] - arrays["true_lml"]),
             "claim-tail-85": Finding.over(fall_beyond(last, 0.85)),
-            "claim-flat-at-init": Finding.over((first.amax(dim=1) - first.amin(dim=1)) / fall),
-            "fig-5-similar-low": Finding.over((first.amax(dim=1) - first.amin(dim=1)) / risen),
+            "claim-flat-at-init": Finding.over(first_range / fall),
+            "fig-5-similar-low": Finding.over(first_range / rise_of_mean),
             "flat-at-init-rise": Finding.over(first[:, -1] - first[:, 0]),
             "area-growth": Finding(grown, error),
         }
 
 
-class FixedSizes(Training, name="fixed-sizes", cost="about 5 min", resumable=True, gpu=False):
+class FixedSizes(PPCATraining, name="fixed-sizes", cost="about 5 min", resumable=True, gpu=False):
     """Maxima of the masked objective at fixed sizes, by truth and start scale.
 
     Figure 2's problem at several truths, from starts of several scales. ``truths`` are seeds of the
     data and the loadings behind them. Arrays, for draw in (paper, model), nats: ``lost/DRAW``
-    (truths, sizes), the LML lost at the maximum of a size's exact objective, the best end of all
-    climbs; ``below/DRAW`` (truths, sizes, scales, starts), how far below it a climb ends;
+    (truths, sizes), the LML lost at the maximum of a size's exact objective, the best end of BFGS
+    from all starts; ``below/DRAW`` (truths, sizes, scales, starts), how far below it a start ends;
     ``short/DRAW`` (truths, sizes + 1, scales, starts), how far below its maximum the LML is over the
     last tenth of training by sampled masks, every size last; ``bias/DRAW`` (truths, scales, starts),
     objective minus LML at every size, mean over the epochs.
@@ -230,31 +274,39 @@ class FixedSizes(Training, name="fixed-sizes", cost="about 5 min", resumable=Tru
     sizes: tuple[int, ...] = setting((1, 2, 8, 9), quick=(1, 4))
 
     def measure(self, context: RunContext) -> Outcome:
-        rows: dict[str, list[Tensor]] = {}
+        cells: dict[str, list[Tensor]] = {}
         used = []
-        for draw, truth in context.progress(list(product(DRAWS, self.truths)), "draw, truth"):
-            of = replace(self, data_seed=truth).problem(draw, context)
-            used.append(of.x)
-            work, own = partial(self._cell, of), context.checksum([of.x])
-            for name, values in context.computed_once(f"{draw}-{truth}", work, data=own).items():
-                rows.setdefault(f"{name}/{draw}", []).append(values)
-        arrays = {name: torch.stack(values) for name, values in rows.items()}
+        pairs = list(product(DRAWS, self.truths))
+        for draw, truth in context.progress(pairs, "draw, truth"):
+            problem = replace(self, data_seed=truth).problem(draw, context)
+            used.append(problem.x)
+            cell = context.computed_once(
+                f"{draw}-{truth}", partial(self._cell, problem), data=context.checksum([problem.x])
+            )
+            for name, values in cell.items():
+                cells.setdefault(f"{name}/{draw}", []).append(values)
+        arrays = {name: torch.stack(values) for name, values in cells.items()}
         return Outcome(self._findings(arrays), arrays, context.checksum(used))
 
-    def _cell(self, of: Problem) -> dict[str, Tensor]:
-        scales = torch.tensor(self.scales, dtype=of.x.dtype)[:, None, None, None]
+    def _cell(self, problem: Problem) -> dict[str, Tensor]:
+        """One row, of one truth, of each array."""
+        scales = torch.tensor(self.scales, dtype=problem.x.dtype)[:, None, None, None]
         starts = scales * self.starts()[0]
-        everywhere = torch.cat([of.best[None], starts.flatten(0, 1)])
-        best, lost, below = of.log_marginal(of.best), [], []
-        laws = [*map(masks.FixedSize, self.sizes), masks.UniformSize()]
-        for law in laws[:-1]:
-            ends = fit.bfgs(everywhere, partial(of.exact, law=law))
-            value = of.exact(ends, law)
-            lost.append(best - of.log_marginal(ends[value.argmax()]))
+        with_best = torch.cat([problem.best[None], starts.flatten(0, 1)])
+        best = problem.log_marginal(problem.best)
+        laws = [masks.FixedSize(size) for size in self.sizes]
+        lost = []
+        below = []
+        for law in laws:
+            ends = fit.bfgs(with_best, partial(problem.exact, law=law))
+            value = problem.exact(ends, law)
+            lost.append(best - problem.log_marginal(ends[value.argmax()]))
             below.append((value.max() - value[1:]).view(starts.shape[:2]))
-        trained = self.train([of] * len(scales), laws, RunContext(), scales=self.scales).values
-        batch = (len(scales), len(laws), -1)
-        lml, objective = (trained[name].unflatten(1, batch) for name in ("lml", "objective"))
+        all_laws = [*laws, masks.UniformSize()]
+        history = self.train([problem] * len(scales), all_laws, RunContext(), scales=self.scales)
+        batch = (len(scales), len(all_laws), -1)
+        lml = history.values["lml"].unflatten(1, batch)
+        objective = history.values["objective"].unflatten(1, batch)
         late = lml[-max(1, self.num_epochs // 10) :].mean(dim=0)
         return {
             "lost": torch.stack(lost),
@@ -264,10 +316,10 @@ class FixedSizes(Training, name="fixed-sizes", cost="about 5 min", resumable=Tru
         }
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:
-        two = self.sizes.index(masks.FixedRate(0.2).num_masked(self.num_features))
-        # A climb that ends within 1e-5 nats of the maximum has reached it.
+        fifth = self.sizes.index(masks.FixedRate(0.2).num_masked(self.num_features))
+        # A run that ends within 1e-5 nats of the maximum has reached it.
         reached = (arrays["below/model"] <= 1e-5).double().mean(dim=-1)[:, -1]
-        short = {draw: arrays[f"short/{draw}"].mean(dim=-1)[:, two, 0] for draw in DRAWS}
+        short = {draw: arrays[f"short/{draw}"].mean(dim=-1)[:, fifth, 0] for draw in DRAWS}
         return {
             "claim-varying-rates-unbiased": Finding.over(arrays["bias/paper"][0, 0]),
             "fixed-rate-shortfall": Finding.over(short["paper"]),
@@ -286,7 +338,7 @@ class DigitsTraining(Experiment, name="digits-training", cost="about 5 min", gpu
     ``climb_masks`` masks of every seed: from the closed form and from the end of training. Arrays, in
     nats per image and for SET in (train, test): ``best/SET`` (), the closed form's LML; ``lml/SET``
     (epochs, seeds) at the ``epochs`` of the first phase; ``early/SET`` and ``end/SET`` (seeds,), after
-    ``first_epochs`` and all epochs, settled; ``top/SET`` (seeds, 2), at the ends of the climbs;
+    ``first_epochs`` and all epochs, settled; ``top/SET`` (seeds, 2), where BFGS ends;
     ``objective`` (seeds, 2), their values there.
     """
 
@@ -305,53 +357,34 @@ class DigitsTraining(Experiment, name="digits-training", cost="about 5 min", gpu
         center = pixels["train"].mean(dim=0)
         moments = {part: objectives.second_moment(x - center) for part, x in pixels.items()}
         best = PPCA.fit_closed_form(pixels["train"], self.latent_dim)
-        law, generators = masks.FixedRate(self.fixed_rate), [*map(seeded, self.seeds)]
+        generators = [seeded(seed) for seed in self.seeds]
+        history = self._train(
+            self._start(best.loadings.shape, generators),
+            moments,
+            generators,
+            context,
+            num_epochs=self.num_epochs,
+            learning_rate=0.01,
+        )
+        settle = partial(self._train, moments=moments, generators=generators, context=context)
+        early = settle(
+            history.snapshots[self.first_epochs],
+            num_epochs=self.early_settling,
+            learning_rate=0.001,
+        )
+        end = settle(history.parameters, num_epochs=self.settling, learning_rate=0.001)
 
-        def sampled(p: fit.Parameters, mask: Tensor) -> Tensor:
-            return objectives.sampled(p["loadings"], _noise(p), moments["train"], mask)
-
-        def objective(p: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
-            size = len(center)
-            mask = masks.stratified_masks(self.num_masks, size, law, generator=generators)
-            return sampled(p, mask)
-
-        def train(start: fit.Parameters, num_epochs: int, rate: float) -> History:
-            return fit.maximize(
-                start,
-                objective,
-                num_epochs=num_epochs,
-                learning_rate=rate,
-                generators=generators,
-                track={part: partial(_lml, moment) for part, moment in moments.items()},
-                track_every=self.every,
-                snapshots=[min(self.first_epochs, num_epochs)],
-                progress=context.progress,
-            )
-
-        shape = best.loadings.shape
-        drawn = [0.1 * torch.randn(shape, generator=g, dtype=torch.float64) for g in generators]
-        first_noise = torch.full((len(drawn), 1), 0.1, dtype=torch.float64)
-        start = {"loadings": torch.stack(drawn), "log_noise": first_noise.log()}
-        history = train(start, self.num_epochs, 0.01)
-        early = train(history.snapshots[self.first_epochs], self.early_settling, 0.001)
-        end = train(history.parameters, self.settling, 0.001)
-
-        def climbs(seed: int) -> dict[str, Tensor]:
-            g, size = seeded(self.seeds[seed]), len(center)
-            mask = masks.sample_masks(self.climb_masks, size, law, generator=g)
-            trained = {name: value[seed] for name, value in end.parameters.items()}
-            closed = {"loadings": best.loadings, "log_noise": best.noise_variance.log()[None]}
-            both = torch.stack([_packed(closed), _packed(trained)])
-            ends = fit.bfgs(both, lambda flat: sampled(_unpacked(flat, shape), mask))
-            p = _unpacked(ends, shape)
-            found = {f"top/{part}": _lml(moment, p) for part, moment in moments.items()}
-            return found | {"objective": sampled(p, mask)}
+        def maxima(number: int) -> dict[str, Tensor]:
+            trained = {name: value[number] for name, value in end.parameters.items()}
+            return self._maxima(self.seeds[number], best, trained, moments)
 
         epochs = torch.arange(0, self.num_epochs + 1, self.every)
-        arrays = context.stack(climbs, range(len(self.seeds)), "climb") | {"epochs": epochs}
+        arrays = context.stack(maxima, range(len(self.seeds)), "BFGS, seed")
+        arrays["epochs"] = epochs
         for part, moment in moments.items():
-            closed_form = objectives.log_marginal(best.loadings, best.noise_variance, moment)
-            arrays[f"best/{part}"] = closed_form
+            arrays[f"best/{part}"] = objectives.log_marginal(
+                best.loadings, best.noise_variance, moment
+            )
             arrays[f"lml/{part}"] = history.values[part][epochs]
             arrays[f"early/{part}"] = early.values[part][-1]
             arrays[f"end/{part}"] = end.values[part][-1]
@@ -363,16 +396,80 @@ class DigitsTraining(Experiment, name="digits-training", cost="about 5 min", gpu
         }
         return Outcome(findings, arrays, context.checksum(pixels.values()))
 
+    def _start(self, shape: torch.Size, generators: Generators) -> fit.Parameters:
+        drawn = [torch.randn(shape, generator=g, dtype=torch.float64) for g in generators]
+        noise_variance = torch.full((len(generators), 1), 0.1, dtype=torch.float64)
+        loadings = torch.stack([0.1 * each for each in drawn])
+        return {"loadings": loadings, "log_noise": noise_variance.log()}
 
-def _noise(p: fit.Parameters) -> Tensor:
+    def _train(
+        self,
+        start: fit.Parameters,
+        moments: Mapping[str, Float[Tensor, "D D"]],
+        generators: Generators,
+        context: RunContext,
+        *,
+        num_epochs: int,
+        learning_rate: float,
+    ) -> History:
+        law = masks.FixedRate(self.fixed_rate)
+        num_features = len(moments["train"])
+
+        def objective(p: fit.Parameters, generators: Generators) -> Tensor:
+            mask = masks.stratified_masks(self.num_masks, num_features, law, generator=generators)
+            return _sampled(p, moments["train"], mask)
+
+        return fit.maximize(
+            start,
+            objective,
+            num_epochs=num_epochs,
+            learning_rate=learning_rate,
+            generators=generators,
+            track={part: partial(_log_marginal, moment) for part, moment in moments.items()},
+            track_every=self.every,
+            snapshots=[min(self.first_epochs, num_epochs)],
+            progress=context.progress,
+        )
+
+    def _maxima(
+        self,
+        seed: int,
+        best: PPCA,
+        trained: fit.Parameters,
+        moments: Mapping[str, Float[Tensor, "D D"]],
+    ) -> dict[str, Tensor]:
+        """Where the objective on many fixed masks has its maximum, from the closed form and the end."""
+        shape = best.loadings.shape
+        mask = masks.sample_masks(
+            self.climb_masks,
+            len(moments["train"]),
+            masks.FixedRate(self.fixed_rate),
+            generator=seeded(seed),
+        )
+        closed = {"loadings": best.loadings, "log_noise": best.noise_variance.log()[None]}
+        starts = torch.stack([_packed(closed), _packed(trained)])
+        ends = fit.bfgs(
+            starts, lambda flat: _sampled(_unpacked(flat, shape), moments["train"], mask)
+        )
+        p = _unpacked(ends, shape)
+        arrays = {f"top/{part}": _log_marginal(moment, p) for part, moment in moments.items()}
+        arrays["objective"] = _sampled(p, moments["train"], mask)
+        return arrays
+
+
+def _noise_variance(p: fit.Parameters) -> Tensor:
     return p["log_noise"][..., 0].exp()
 
 
-def _lml(moment: Tensor, p: fit.Parameters) -> Tensor:
-    return objectives.log_marginal(p["loadings"], _noise(p), moment)
+def _log_marginal(moment: Float[Tensor, "D D"], p: fit.Parameters) -> Tensor:
+    return objectives.log_marginal(p["loadings"], _noise_variance(p), moment)
 
 
-def _packed(p: fit.Parameters) -> Tensor:
+def _sampled(p: fit.Parameters, moment: Float[Tensor, "D D"], mask: Tensor) -> Tensor:
+    return objectives.sampled(p["loadings"], _noise_variance(p), moment, mask)
+
+
+def _packed(p: fit.Parameters) -> Float[Tensor, " n"]:
     return torch.cat([p["loadings"].flatten(), p["log_noise"]])
 
 
