@@ -12,10 +12,9 @@ from models import generator
 from scipy import stats
 
 from mpt_experiments import autoencoders
-from mpt_experiments.autoencoders import LAWS, Labeled, rank_correlation, scores_of
+from mpt_experiments.autoencoders import LAWS, Labeled, area_and_scores, rank_correlation
 from mpt_experiments.paper import vit_mae
 from mpt_lml import PPCA, data, fit, masks
-from mpt_lml.bfgs import climb
 from mpt_lml.data import image_sets
 from mpt_score import ViTMAE, networks
 from mpt_score.networks import small_mae
@@ -32,7 +31,7 @@ def test_a_probes_penalty_is_chosen_on_rows_it_was_not_fitted_to(monkeypatch) ->
     )
     y = torch.arange(24) % 2
     x = torch.randn(24, 1, generator=generator()) + y[:, None]
-    autoencoders.probe(x, autoencoders.Labeled(x, y, torch.arange(24) >= 16))
+    autoencoders.probe_accuracy(x, autoencoders.Labeled(x, y, torch.arange(24) >= 16))
     ((fitted, held),) = seen
     assert sorted([*fitted, *held]) == list(range(16)) and list(held) == [4, 9, 14]
 
@@ -51,9 +50,10 @@ def test_a_supervised_network_learns_what_it_did_not_see() -> None:
     x[:, 0] += 6.0 * y
     of = autoencoders.Labeled(x, y, torch.arange(200) >= 100)
     # Of 100 test rows at chance 0.65 is three errors away; seen, the classes are six apart: 0.998.
-    assert autoencoders.probe(network(x).detach(), of) < 0.65
+    assert autoencoders.probe_accuracy(network(x).detach(), of) < 0.65
     assert (
-        autoencoders.supervised(network, of, 200, seed=1, features=lambda own, at: own(at)) > 0.95
+        autoencoders.supervised_accuracy(network, of, 200, seed=1, features=lambda own, at: own(at))
+        > 0.95
     )
 
 
@@ -64,7 +64,9 @@ def test_labels_are_learned_by_their_cross_entropy(monkeypatch) -> None:
     told = []
     monkeypatch.setattr(fit, "descend", lambda _, loss, *__, **___: told.append(loss(0).item()))
     of = autoencoders.Labeled(torch.rand(40, 1), torch.arange(40) % 2, torch.arange(40) >= 20)
-    autoencoders.supervised(Seen(1, 1), of, 4, seed=1, features=lambda own, x: own(x).detach())
+    autoencoders.supervised_accuracy(
+        Seen(1, 1), of, 4, seed=1, features=lambda own, x: own(x).detach()
+    )
     assert told == pytest.approx([math.log(2.0)])  # the layer starts at zero
 
 
@@ -115,13 +117,13 @@ def test_matrices_move_with_the_momentum_they_were_given(monkeypatch) -> None:
 
 
 def test_held_out_images_begin_where_training_ends() -> None:
-    found = autoencoders.labeled("digits", 10, 4)
+    found = autoencoders.labeled_images("digits", 10, 4)
     assert found.test.tolist() == [False] * 10 + [True] * 4
     assert torch.equal(found.x[10:], image_sets.images("digits", "test").grid[:4].float())
 
 
 def test_rates_of_the_probes_are_berts_the_half_and_maes() -> None:
-    assert autoencoders.sizes_of(20) == [3, 10, 15]
+    assert autoencoders.sizes_at_rates(20) == [3, 10, 15]
 
 
 def clouds(shift: float, counts: tuple[int, ...], seed: int) -> Labeled:
@@ -139,15 +141,15 @@ def test_a_probe_of_two_normal_classes_has_the_accuracy_of_bayes() -> None:
     best = stats.norm.cdf(1.0)
     # Balanced over 3000 and 1000 test rows; fitted weights lose less than a tenth of this error.
     error = 0.5 * math.sqrt(best * (1 - best) * (1 / 3000 + 1 / 1000))
-    assert abs(autoencoders.probe(of.x, of) - best) < 4 * error
+    assert abs(autoencoders.probe_accuracy(of.x, of) - best) < 4 * error
 
 
 def test_a_probe_is_the_maximum_of_the_penalized_likelihood() -> None:
     """Chosen and fitted anew by the book's own quasi-Newton steps."""
     of = clouds(0.7, (400, 60, 140), seed=4)
-    train = of.x[~of.test]
+    train = of.x[~of.is_test]
     mean, scale = train.mean(0), train.std(0, correction=0)
-    x, y = (train - mean) / scale, of.y[~of.test]
+    x, y = (train - mean) / scale, of.label[~of.is_test]
     held = torch.arange(len(x)) % 5 == 4
 
     def fitted(C: float, rows: torch.Tensor) -> torch.Tensor:
@@ -159,7 +161,7 @@ def test_a_probe_is_the_maximum_of_the_penalized_likelihood() -> None:
             likelihood = (logs[:, torch.arange(len(ones)), y[rows]] * own).sum(dim=1)
             return C * likelihood - 0.5 * w[:, :2].square().sum(dim=(1, 2))
 
-        return climb(torch.zeros(1, 3, 3, dtype=torch.float64), objective)[0]
+        return fit.bfgs(torch.zeros(1, 3, 3, dtype=torch.float64), objective)[0]
 
     def accuracy(w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> float:
         found = (a @ w[:2] + w[2]).argmax(dim=1)
@@ -167,23 +169,23 @@ def test_a_probe_is_the_maximum_of_the_penalized_likelihood() -> None:
 
     chances = [accuracy(fitted(C, ~held), x[held], y[held]) for C in (0.01, 0.1, 1.0)]
     best = (0.01, 0.1, 1.0)[int(np.argmax(chances))]  # the first of equals, as a search takes it
-    asked = (of.x[of.test] - mean) / scale
-    own = accuracy(fitted(best, torch.ones(len(x), dtype=torch.bool)), asked, of.y[of.test])
+    asked = (of.x[of.is_test] - mean) / scale
+    own = accuracy(fitted(best, torch.ones(len(x), dtype=torch.bool)), asked, of.label[of.is_test])
     # The two optimizers may differ on one point at a border.
-    rows = int(of.y[of.test].bincount().min())
-    assert abs(autoencoders.probe(of.x, of) - own) < 1.01 / (3 * rows)
+    rows = int(of.label[of.is_test].bincount().min())
+    assert abs(autoencoders.probe_accuracy(of.x, of) - own) < 1.01 / (3 * rows)
 
 
 def test_the_area_of_a_known_model() -> None:
     x = torch.zeros(5, 6, dtype=torch.float64)
     same = PPCA(torch.zeros(6, 2, dtype=torch.float64), 0.5)  # no mask matters
-    area, error, *scores = scores_of(same, x, range(1, 7)).tolist()
+    area, error, *scores = area_and_scores(same, x, range(1, 7)).tolist()
     exact = same.log_marginal(x).mean().item()
     assert abs(area - exact) < 1e-12 and error < 1e-12
     assert max(abs(score - exact / 6) for score in scores) < 1e-12
     linked = PPCA(torch.randn(6, 2, generator=generator(1)).double(), 0.5)
     x = linked.sample(4000, generator=generator(2)).double()
-    area, error, *_ = scores_of(linked, x, range(1, 7)).tolist()
+    area, error, *_ = area_and_scores(linked, x, range(1, 7)).tolist()
     assert abs(area - linked.log_marginal(x).mean().item()) < 4 * error < 0.5
 
 

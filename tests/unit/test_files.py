@@ -106,3 +106,24 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Path, "replace", lambda *a: (done.append("renamed"), replace(*a))[1])
     files.write_json(path, {"a": 1})
     assert done == [("file", False), "renamed", ("folder", True)]
+
+
+def test_a_set_has_one_order() -> None:
+    """Of its own it has another one each time a program runs."""
+    assert files.as_plain("names", {"b", "a", "c"}) == ["a", "b", "c"]
+
+
+def test_what_is_computed_once_is_read_the_second_time(tmp_path: Path) -> None:
+    path = tmp_path / "part.safetensors"
+    calls = []
+
+    def compute() -> dict[str, torch.Tensor]:
+        calls.append(1)
+        return {"a": torch.arange(3)}
+
+    for _ in range(2):
+        found = files.computed_once(path, compute, {"seed": 4})
+        assert torch.equal(found["a"], torch.arange(3))
+    assert len(calls) == 1
+    with pytest.raises(files.CheckpointMismatchError, match="its seed is 4, wanted 5"):
+        files.computed_once(path, compute, {"seed": 5})

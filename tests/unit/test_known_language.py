@@ -10,7 +10,7 @@ import pytest
 import torch
 from models import generator, random_hmm
 
-from mpt_experiments.bench import Bench
+from mpt_experiments.experiment import RunContext
 from mpt_experiments.findings.known_language import LAWS, KnownLanguage, Problem
 from mpt_lml import HMM, masks
 from mpt_lml.files import CheckpointMismatchError
@@ -118,20 +118,20 @@ def test_the_books_network_is_close_to_the_source() -> None:
 
 def test_the_experiment_goes_on_from_its_files(tmp_path, monkeypatch) -> None:
     config = KnownLanguage.preset("quick", variants=())
-    bench = Bench(folder=tmp_path)
-    first = config.run(bench)
+    context = RunContext(folder=tmp_path)
+    first = config.run(context)
     files = sorted(tmp_path.glob("*.safetensors"))
     assert len(files) == 2 * len(LAWS)
     net = SymbolBERT.load(next(file for file in files if file.name.startswith("uniform")))
     found = Problem(HMM.cyclic(), 20, 2, generator=generator(10)).compare(net)
     assert first.arrays["gap/uniform"][0] == found["gap"]  # its weights lie beside its results
     monkeypatch.setattr(KnownLanguage, "train", None)  # calling it would fail
-    assert first.as_dict() == config.run(bench).as_dict()
+    assert first.as_dict() == config.run(context).as_dict()
     files[-1].unlink()
     with pytest.raises(TypeError):
-        config.run(bench)
+        config.run(context)
     with pytest.raises(CheckpointMismatchError, match="its num_test is 20, wanted 21"):
-        replace(config, num_test=21).run(bench)
+        replace(config, num_test=21).run(context)
 
 
 @pytest.mark.xdist_group("known-language")

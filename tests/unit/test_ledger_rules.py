@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpt_experiments import ledger
-from mpt_experiments.bench import Finding
+from mpt_experiments.experiment import Finding
 from mpt_lml.files import read_json, write_json
 
 NEAR = {"test": "within", "margin": 1.0, "otherwise": "refuted"}

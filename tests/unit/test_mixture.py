@@ -10,7 +10,7 @@ import torch
 from cases import TractableModelCase
 from models import generator, random_bernoulli
 
-from mpt_lml import VAE, BernoulliPCA, GridConditional, bfgs, curves, grids, masks, objectives
+from mpt_lml import VAE, BernoulliPCA, GridConditional, curves, fit, grids, masks, objectives
 from mpt_lml.spec import require_binary
 
 MODELS = {
@@ -278,7 +278,7 @@ BAD = {
         r"log_joint\(z\) must depend on its argument",
     ),
     "a maximum of what does not depend on its argument": (
-        lambda: bfgs.climb(X[:1], lambda w: W.clone().requires_grad_()[:1].sum(1)),
+        lambda: fit.bfgs(X[:1], lambda w: W.clone().requires_grad_()[:1].sum(1)),
         ValueError,
         r"objective\(start\) must depend on its argument",
     ),

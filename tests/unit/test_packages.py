@@ -75,7 +75,7 @@ def turns(program: str, **own: str) -> int:
 
 @pytest.mark.parametrize(
     "program",
-    ["import mpt_lml", "from mpt_score import tokens", "from mpt_experiments import bench"],
+    ["import mpt_lml", "from mpt_score import tokens", "from mpt_experiments import experiment"],
 )
 def test_threads_that_wait_soon_sleep(program: str) -> None:
     assert turns(program) == 1000

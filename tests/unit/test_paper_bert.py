@@ -16,7 +16,7 @@ from transformers import BertForMaskedLM
 
 import mpt_experiments
 from mpt_experiments import command
-from mpt_experiments.bench import Bench
+from mpt_experiments.experiment import RunContext
 from mpt_experiments.paper import bert
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_score import Design, MaskedLM, SentenceCurves, networks, texts
@@ -251,9 +251,9 @@ def test_the_rate_of_the_mean_height_has_an_error() -> None:
 
 def test_what_was_kept_of_other_weights_is_refused(tmp_path: Path) -> None:
     settings = bert.TextRates(data_sets=("written",), num_sentences=4)
-    bench, design = Bench(folder=tmp_path), Design(rates=(50,))
+    context, design = RunContext(folder=tmp_path), Design(rates=(50,))
     network, reader = networks.load_small_bert()
-    settings.curves(bench, network, reader, design)
+    settings.curves(context, network, reader, design)
     other = networks.random_twin(network, seed=1)
     with pytest.raises(CheckpointMismatchError, match="its weights is"):
-        settings.curves(bench, other, reader, design)
+        settings.curves(context, other, reader, design)

@@ -15,9 +15,9 @@ from models import generator
 from scipy import stats
 
 import mpt_experiments
-from mpt_experiments.bench import Bench, Finding
-from mpt_experiments.findings import probes
-from mpt_experiments.findings.probes import Probes
+from mpt_experiments.experiment import Finding, RunContext
+from mpt_experiments.findings import linear_probes
+from mpt_experiments.findings.linear_probes import Probes
 from mpt_experiments.findings.small_bert import FIXED, training_masks
 from mpt_experiments.paper import vit_mae
 from mpt_lml import masks
@@ -69,13 +69,13 @@ def test_what_is_finished_is_not_done_again(outcome: tuple, monkeypatch, tmp_pat
         raise AssertionError("trained again")
 
     monkeypatch.setattr(vit_mae, "train", again)
-    same = QUICK.run(Bench(folder=folder))
+    same = QUICK.run(RunContext(folder=folder))
     assert all(torch.equal(found.arrays[key], same.arrays[key]) for key in found.arrays)
     with pytest.raises(CheckpointMismatchError, match="its samples is 3, wanted 9"):
-        dataclasses.replace(QUICK, samples=9).run(Bench(folder=folder))
+        dataclasses.replace(QUICK, samples=9).run(RunContext(folder=folder))
     (folder / "digits-law-2-1.safetensors").unlink()
     with pytest.raises(AssertionError, match="trained again"):
-        QUICK.run(Bench(folder=folder))
+        QUICK.run(RunContext(folder=folder))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def padded_rows() -> torch.Tensor:
 def test_features_are_the_mean_over_the_pieces_of_a_sentence_alone(network) -> None:
     ids = padded_rows()
     with torch.no_grad():
-        found = probes.text_features(network, ids)
+        found = linear_probes.text_features(network, ids)
         for own, row in zip(found, ids, strict=True):
             layer = network.model(input_ids=row[None, row > 0]).last_hidden_state[0]
             by_hand = layer[row[row > 0] > 4].mean(dim=0)
@@ -109,7 +109,7 @@ def test_areas_by_hand(network) -> None:
     sizes = masks.UniformSize().stratified(16, 40, generator=g)
     ranks = masks.sample_ranks(16, 40, generator=g)
     with torch.no_grad():
-        area, error, *shares = probes.text_areas(network, rows, 4).tolist()
+        area, error, *shares = linear_probes.text_areas(network, rows, 4).tolist()
         for size, found in ((sizes[:, None], area), *zip((6, 20, 30), shares, strict=True)):
             hidden = torch.nn.functional.pad(ranks < size, (1, 1))
             logits = network(input_ids=rows.where(~hidden, 4)).logits
@@ -132,9 +132,9 @@ def test_each_row_is_tested_once() -> None:
     assert all(
         ("the" in s.lower().split()) == bool(c) for s, c in zip(sentences, classes, strict=True)
     )
-    folds = probes.labeled_text("written", tokens.train_tokenizer(sentences, 200))
-    assert (torch.stack([of.test for of in folds]).sum(dim=0) == 1).all()
-    assert folds[0].y.sum() == sum(classes) and len(folds[0].y) == len(sentences)
+    folds = linear_probes.labeled_text("written", tokens.train_tokenizer(sentences, 200))
+    assert (torch.stack([of.is_test for of in folds]).sum(dim=0) == 1).all()
+    assert folds[0].label.sum() == sum(classes) and len(folds[0].label) == len(sentences)
     assert ((folds[0].x > 0).sum(dim=1).diff() >= 0).all()
 
 
@@ -177,8 +177,8 @@ def test_cola_is_tested_on_its_own_test_sentences() -> None:
     sentences = [
         each for split in ("train", "test") for each in texts.labeled("glue/cola", split)[0]
     ]
-    (of,) = probes.labeled_text("glue/cola", tokens.train_tokenizer(sentences, 2000))
-    assert of.test.sum() == 1043 and of.y[of.test].sum() == 721
+    (of,) = linear_probes.labeled_text("glue/cola", tokens.train_tokenizer(sentences, 2000))
+    assert of.is_test.sum() == 1043 and of.label[of.is_test].sum() == 721
 
 
 @pytest.mark.xdist_group("text-probes")
@@ -199,15 +199,15 @@ def test_what_is_found(quick) -> None:
 
 
 def test_each_set_has_accuracies_of_its_own(monkeypatch) -> None:
-    read = probes.labeled_text
+    read = linear_probes.labeled_text
 
     def other_classes(name: str, tokenizer: object) -> list:
         every = read("written", tokenizer)
         if name == "written":
             return every
-        return [of._replace(y=(of.x > 0).sum(dim=1) % 2) for of in every]
+        return [of._replace(label=(of.x > 0).sum(dim=1) % 2) for of in every]
 
-    monkeypatch.setattr(probes, "labeled_text", other_classes)
+    monkeypatch.setattr(linear_probes, "labeled_text", other_classes)
     few = {"seeds": (4,), "num_steps": 2, "sets": ("written", "odd")}
     found = mpt_experiments.run("text-probes", "quick", **few).arrays
     one, other = found["found/cola"], found["found/odd"]

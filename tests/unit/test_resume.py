@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -23,7 +26,7 @@ from mpt_experiments import command, experiment, recording
 from mpt_experiments.experiment import Outcome
 from mpt_experiments.paper import training
 from mpt_experiments.resume import FileCheckpoint
-from mpt_lml import fit
+from mpt_lml import fit, masks
 from mpt_lml.data import image_sets
 from mpt_lml.files import CheckpointMismatchError, load_tensors, read_json, save_tensors
 from mpt_lml.models.hmm import HMM
@@ -288,35 +291,112 @@ def test_the_command_says_so_in_one_line(
     assert say(said, tmp_path) and said.count("\n") == 1
 
 
-class TestTraining:
-    """A file of the trainer itself, whose settings do not say how large the model is."""
+def train(checkpoint: FileCheckpoint | None, size: int = 3, **options: object) -> torch.Tensor:
+    """Two runs of a parabola in ``size`` numbers: how far they come in nine epochs."""
+    settings = {"num_epochs": 9, "learning_rate": 0.1} | options
+    return fit.maximize(
+        {"level": torch.zeros(2, size)},
+        lambda p, _: -(p["level"] - 1).square().sum(dim=1),
+        checkpoint=checkpoint,
+        **settings,  # type: ignore[arg-type]
+    ).parameters["level"]
 
-    def train(self, path: Path, size: int, **options: object) -> torch.Tensor:
-        start = {"level": torch.zeros(2, size)}
-        return fit.maximize(
-            start,
-            lambda p, _: -(p["level"] - 1).square().sum(dim=1),
-            num_epochs=9,
-            learning_rate=0.1,
-            checkpoint=FileCheckpoint(path, {"law": "uniform"}),
-            **options,
-        ).parameters["level"]
+
+def nameless(x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    return lambda: x
+
+
+class TestTraining:
+    """The file of one training: its settings, and what the training says of itself."""
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"x": math.nan, "y": [math.inf, None]},
+            {1: "a", "b": {2: "c", 0.5: True}},
+            {"data": torch.arange(5000.0), "of": np.arange(3), "law": masks.UniformSize()},
+            {"name": {"b", "a", "c"}, "path": Path("x"), "rule": masks.row_of, "a": torch.float32},
+        ],
+    )
+    def test_settings_of_any_plain_kind_are_equal_to_themselves(
+        self, tmp_path: Path, settings: dict
+    ) -> None:
+        checkpoint = FileCheckpoint(tmp_path / "run", settings)
+        whole = train(checkpoint)
+        assert torch.equal(train(checkpoint), whole)
+
+    def test_a_long_tensor_is_compared_whole(self, tmp_path: Path) -> None:
+        data = torch.zeros(5000)
+        other = data.clone()
+        other[2500] = 1.0
+        assert str(data) == str(other)
+        train(FileCheckpoint(tmp_path / "run", {"data": data}))
+        with pytest.raises(CheckpointMismatchError, match=r"its data is .*\(5000,\) with SHA-256"):
+            train(FileCheckpoint(tmp_path / "run", {"data": other}))
+
+    def test_other_settings_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "run"
+        train(FileCheckpoint(path, {"law": "uniform"}))
+        with pytest.raises(CheckpointMismatchError, match="law is 'uniform', wanted 'fixed'"):
+            train(FileCheckpoint(path, {"law": "fixed"}))
+
+    def test_a_setting_does_not_hide_one_of_the_training(self, tmp_path: Path) -> None:
+        path = tmp_path / "run"
+        names = ("learning_rate", "rows", "streams", "shapes", "dtypes", "precision", "device")
+        settings = dict.fromkeys(names, 5)
+        whole = train(FileCheckpoint(path, settings))
+        for name in names:
+            with pytest.raises(
+                CheckpointMismatchError, match=rf"its settings\['{name}'\] is 5, wanted 6"
+            ):
+                train(FileCheckpoint(path, settings | {name: 6}))
+        with pytest.raises(CheckpointMismatchError, match="its learning_rate is 0.1"):
+            train(FileCheckpoint(path, settings), learning_rate=0.2)
+        assert torch.equal(train(FileCheckpoint(path, settings)), whole)
 
     def test_another_size_is_refused(self, tmp_path: Path) -> None:
-        path = tmp_path / "run"
-        self.train(path, 3)
+        checkpoint = FileCheckpoint(tmp_path / "run", {"law": "uniform"})
+        train(checkpoint, 3)
         for size in (1, 4):
             with pytest.raises(CheckpointMismatchError, match=r"its shapes is .*\[2, 3\].*wanted"):
-                self.train(path, size)
-        assert self.train(path, 3).shape == (2, 3)
+                train(checkpoint, size)
+        assert train(checkpoint, 3).shape == (2, 3)
 
     def test_so_are_other_streams_and_rows(self, tmp_path: Path) -> None:
-        path = tmp_path / "run"
-        self.train(path, 3)
+        checkpoint = FileCheckpoint(tmp_path / "run", {"law": "uniform"})
+        train(checkpoint)
         with pytest.raises(CheckpointMismatchError, match="its streams is 0, wanted 1"):
-            self.train(path, 3, generators=[torch.Generator()])
+            train(checkpoint, generators=[torch.Generator()])
         with pytest.raises(CheckpointMismatchError, match="its rows is"):
-            self.train(path, 3, track={"mean": lambda p: p["level"].mean(dim=1)})
+            train(checkpoint, track={"mean": lambda p: p["level"].mean(dim=1)})
+
+    @pytest.mark.bad_input
+    def test_what_is_no_file_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(IsADirectoryError, match="is a folder: name a file in it"):
+            train(FileCheckpoint(tmp_path, {}))
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        with pytest.raises(ValueError, match="pipe must be a file that can be read again"):
+            train(FileCheckpoint(pipe, {}))
+        (tmp_path / "file").write_text("")
+        with pytest.raises(PermissionError, match="cannot write .* Name another one .of a command"):
+            train(FileCheckpoint(tmp_path / "file" / "run", {}))
+
+    @pytest.mark.bad_input
+    def test_settings_that_cannot_be_compared(self, tmp_path: Path) -> None:
+        path = tmp_path / "run"
+        with pytest.raises(
+            TypeError, match=r"settings\['a'\]\[1\] must be .* object at 0x.*address"
+        ):
+            FileCheckpoint(path, {"a": [1, object()]})
+        for rule in (lambda x: x, nameless(torch.ones(1))):
+            with pytest.raises(TypeError, match="rule'] must be told apart by a name, got .*<l"):
+                FileCheckpoint(path, {"rule": rule})
+        with pytest.raises(ValueError, match="settings has keys that are equal as texts"):
+            FileCheckpoint(path, {1: "a", "1": "b"})
+        for arguments in (("run", {}), (path, 3), (path, {}, 0)):
+            with pytest.raises((TypeError, ValueError), match="path|settings|every"):
+                FileCheckpoint(*arguments)  # type: ignore[arg-type]
 
 
 def test_a_path_is_a_setting(tmp_path: Path) -> None:
