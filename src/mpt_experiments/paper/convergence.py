@@ -11,8 +11,8 @@ from torch import Tensor
 from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
 from mpt_experiments.ledger import cut_digits
 from mpt_lml import curves, data, estimators, masks
+from mpt_lml.checks import Count, require_count
 from mpt_lml.models.ppca import PPCA
-from mpt_lml.spec import require, require_count
 
 NOISE_VARIANCE = 0.2  # the paper's 1/sigma^2 = 5
 NOISE = torch.tensor(NOISE_VARIANCE, dtype=torch.float64)
@@ -22,7 +22,8 @@ def paper_problem(
     sizes: tuple[int, int, int], generator: torch.Generator, device: torch.device | None = None
 ) -> tuple[PPCA, Float[Tensor, "N D"]]:
     """The paper's model and its own draw of data, N × D with K causes, both on ``device``."""
-    drawn = data.paper_gaussian(*sizes, generator=generator)
+    num_data, num_features, latent_dim = sizes
+    drawn = data.paper_gaussian(num_data, num_features, latent_dim, generator=generator)
     return PPCA(drawn.loadings.to(device), NOISE_VARIANCE), drawn.x.to(device)
 
 
@@ -58,30 +59,30 @@ class Table1(Experiment, name="table-1", cost="about 10 s"):
     num_data: int = setting(1000, quick=50)
     num_features: int = setting(200, quick=20)
     latent_dim: int = 5
-    num_masks: tuple[int, ...] = setting((1, 10, 100), quick=(1, 10))
-    spread_masks: int = setting(240, quick=20)
+    num_masks: tuple[Count, ...] = setting((1, 10, 100), quick=(1, 10))
+    spread_masks: Count = setting(240, quick=20)
 
     def measure(self, context: RunContext) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
-        require(vars(self), "num_masks* 1.., spread_masks 1..")
         sizes = (self.num_data, self.num_features, self.latent_dim)
         model, x = paper_problem(sizes, seeded(1991), context.device)
-        truth = float(estimators.exact(model, x))
-        found = {"table-1/true": Finding(truth)}
         cells = list(itertools.product(self.num_masks, self.seeds))
         values = []
         for num_masks, seed in context.progress(cells, "masks per size, seed"):
             mask = paper_masks(num_masks, self.num_features, generator=seeded(seed))
-            values.append(curves.size_scores(model, x, mask.to(x.device)).mean(dim=1).sum().item())
+            score = curves.size_scores(model, x, mask.to(x.device)).mean(dim=1)
+            values.append(score.sum().item())
         estimates = torch.tensor(values, dtype=torch.float64).view(-1, len(self.seeds))
+        table = {"table-1/true": Finding(float(estimators.exact(model, x)))}
         for num_masks, row in zip(self.num_masks, estimates, strict=True):
-            found[f"table-1/p{num_masks}-mean"] = Finding.over(row)
-            found[f"table-1/p{num_masks}-sd"] = of_spread(row.std().item(), len(row) - 1)
+            table[f"table-1/p{num_masks}-mean"] = Finding.over(row)
+            table[f"table-1/p{num_masks}-sd"] = of_spread(row.std().item(), len(row) - 1)
         # Var of the estimate at P = 1 is the sum of the variances of the sizes; its error from blocks.
-        other = curves.sampled_curve(model, x, self.spread_masks, generator=seeded(56)).each
-        blocks = other.view(self.num_features, 4, -1).var(dim=2).sum(dim=0).sqrt()
-        findings = found | {
-            "table-1-cut-digits": Finding(float(cut_digits(found))),
+        spread = curves.sampled_curve(model, x, self.spread_masks, generator=seeded(56)).each
+        blocks = spread.view(self.num_features, 4, -1).var(dim=2).sum(dim=0).sqrt()
+        findings = {
+            **table,
+            "table-1-cut-digits": Finding(float(cut_digits(table))),
             "claim-fast": Finding.over(blocks / self.num_features),  # nats per dimension
         }
         return Outcome(findings, {"estimates": estimates}, context.checksum([x, model.loadings]))
@@ -101,28 +102,31 @@ class Figure1(Experiment):
 
     def problem(self, seed: int, context: RunContext) -> tuple[PPCA, Tensor, torch.Generator]:
         """Model and data for one seed, and the generator that goes on to draw the masks."""
-        sizes, generator = (100, self.num_features, self.latent_dim), seeded(seed)
-        return *paper_problem(sizes, generator, context.device), generator
+        generator = seeded(seed)
+        sizes = (100, self.num_features, self.latent_dim)
+        model, x = paper_problem(sizes, generator, context.device)
+        return model, x, generator
 
     def converge(self, context: RunContext) -> tuple[dict[str, Tensor], str]:
         """The arrays, and the checksum of the data."""
         used = []
 
-        def one(seed: int) -> dict[str, Tensor]:
+        def of_seed(seed: int) -> dict[str, Tensor]:
             model, x, generator = self.problem(seed, context)
             used.extend([x, model.loadings])
             values = curves.sampled_curve(model, x, self.num_masks, generator=generator).each
             truth = torch.tensor(estimators.exact(model, x), dtype=torch.float64)
             error = (values.var(dim=1).sum() / self.num_masks).sqrt()
-            off = truth - curves.running_area(values)
-            return {"difference": off, "standard_error": error, "truth": truth}
+            difference = truth - curves.running_area(values)
+            return {"difference": difference, "standard_error": error, "truth": truth}
 
-        return context.stack(one, self.seeds, "seed"), context.checksum(used)
+        return context.stack(of_seed, self.seeds, "seed"), context.checksum(used)
 
 
 def mean_of_last(arrays: dict[str, Tensor]) -> Finding:
     """Mean over seeds of ``difference`` at the last P; its error from ``standard_error``."""
-    last, error = arrays["difference"][:, -1], arrays["standard_error"]
+    last = arrays["difference"][:, -1]
+    error = arrays["standard_error"]
     return Finding(last.mean().item(), error.square().sum().sqrt().item() / len(error))
 
 
@@ -132,15 +136,16 @@ class Figure1Left(Figure1, name="figure-1-left", cost="under 1 s"):
     num_features: int = 5
 
     def measure(self, context: RunContext) -> Outcome:
-        arrays, used = self.converge(context)
+        arrays, checksum = self.converge(context)
         model, x, _ = self.problem(self.seeds[0], context)
+        # Every choice of one mask a size.
         estimates = torch.zeros(1, dtype=torch.float64)
         for size in range(1, self.num_features + 1):
             scores = curves.size_scores(model, x, masks.all_masks(self.num_features, size)[None])
             estimates = (estimates[:, None] + scores[0]).flatten()
         bias = Finding(abs(estimates.mean().item() - estimators.exact(model, x)))
         findings = {"fig-1-left": mean_of_last(arrays), "claim-subset-biased": bias}
-        return Outcome(findings, arrays, used)
+        return Outcome(findings, arrays, checksum)
 
 
 class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
@@ -150,9 +155,10 @@ class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
     rate_masks: tuple[int, ...] = setting((1, 2, 4, 8, 16, 32, 64), quick=(1, 4, 16))
 
     def measure(self, context: RunContext) -> Outcome:
-        arrays, used = self.converge(context)
+        arrays, checksum = self.converge(context)
         model, x, generator = self.problem(self.seeds[0], RunContext())
-        truth, errors = estimators.exact(model, x), []
+        truth = estimators.exact(model, x)
+        errors = []
         for num_masks in context.progress(self.rate_masks, "masks per size"):
             total = num_masks * self.rate_replicates
             values = curves.sampled_curve(model, x, total, generator=generator).each.sum(dim=0)
@@ -160,20 +166,20 @@ class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
             errors.append((areas - truth).square().mean().sqrt())
         error = torch.stack(errors)
         # Root mean squares over the seeds in nats per dimension, which no unit of x changes.
-        off = arrays["difference"] / self.num_features
-        typical = off.square().mean(dim=0).sqrt()
+        error_per_dimension = arrays["difference"] / self.num_features
+        typical = error_per_dimension.square().mean(dim=0).sqrt()
         # Least squares; a root mean square of R normal errors has relative standard error 1/√(2R).
-        position = torch.tensor(self.rate_masks).double().log()
-        slope, _ = np.polyfit(position, error.log(), 1)
-        square = (position - position.mean()).square().sum().item()
-        slope_error = (2.0 * self.rate_replicates * square) ** -0.5
+        log_masks = torch.tensor(self.rate_masks).double().log()
+        slope, _ = np.polyfit(log_masks, error.log(), 1)
+        squares = (log_masks - log_masks.mean()).square().sum().item()
+        slope_error = (2.0 * self.rate_replicates * squares) ** -0.5
         findings = {
             "fig-1-center": mean_of_last(arrays),
             "claim-very-well": of_spread(typical[-1].item(), len(self.seeds)),
             "one-mask-per-size": of_spread(typical[0].item(), len(self.seeds)),
             "convergence-rate": Finding(float(slope), slope_error),
         }
-        return Outcome(findings, arrays, used)
+        return Outcome(findings, arrays, checksum)
 
 
 class Figure1Right(Experiment, name="figure-1-right", cost="about 90 s"):
@@ -191,7 +197,7 @@ class Figure1Right(Experiment, name="figure-1-right", cost="about 90 s"):
 
     def measure(self, context: RunContext) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
-        size, steps = self.num_features, range(self.num_masks)
+        size = self.num_features
         model, x = paper_problem((100, size, 2), seeded(111), context.device)
         truth = estimators.exact(model, x)
 
@@ -199,25 +205,30 @@ class Figure1Right(Experiment, name="figure-1-right", cost="about 90 s"):
             mask = masks.sample_masks(count, size, self.num_masked, generator=generator)
             return size * curves.size_scores(model, x, mask.to(x.device)[None])[0].cpu()
 
-        single, step = [], []
+        one_mask_a_step = []
+        one_mask_a_term = []
         for seed in context.progress(self.seeds, "seed"):
             generator = seeded(seed)
-            single.append(estimates(self.num_masks, generator))
-            step.append(torch.stack([estimates(size, generator).mean() for _ in steps]))
-        one, terms = torch.stack(single), torch.stack(step)
+            one_mask_a_step.append(estimates(self.num_masks, generator))
+            steps = [estimates(size, generator).mean() for _ in range(self.num_masks)]
+            one_mask_a_term.append(torch.stack(steps))
+        single = torch.stack(one_mask_a_step)
+        terms = torch.stack(one_mask_a_term)
         counts = torch.arange(1, self.num_masks + 1)
         arrays = {
             "difference": truth - terms.cumsum(dim=1) / counts,
             "standard_error": terms.std(dim=1) / math.sqrt(self.num_masks),
-            "difference_single": truth - one.cumsum(dim=1) / counts,
-            "spread": torch.stack([terms.std(), one.std()]),
+            "difference_single": truth - single.cumsum(dim=1) / counts,
+            "spread": torch.stack([terms.std(), single.std()]),
         }
         settled = mean_of_last(arrays)
         findings = {
             "fig-1-right": Finding(abs(settled.measured), settled.standard_error),
-            "fig-1-right-limit": of_spread(arrays["difference"][:, -1].std().item(), len(one) - 1),
+            "fig-1-right-limit": of_spread(
+                arrays["difference"][:, -1].std().item(), len(single) - 1
+            ),
             # Two standard deviations, each with the relative standard error of so many masks.
-            "fig-1-right-masks": of_spread((one.std() / terms.std()).item(), one.numel() / 2),
+            "fig-1-right-masks": of_spread((single.std() / terms.std()).item(), single.numel() / 2),
         }
         return Outcome(findings, arrays, context.checksum([x, model.loadings]))
 
@@ -233,20 +244,28 @@ class Unbiased(Experiment, name="unbiased", cost="about 10 s", gpu=False):
     random_size: int = setting(100_000, quick=200)
 
     def measure(self, context: RunContext) -> Outcome:
-        names = ("claim-unbiased", "claim-uniform-size-unbiased")
-        bias, spread, used, law = [], [], [], masks.UniformSize()
+        law = masks.UniformSize()
+        bias = []
+        spread = []
+        used = []
         for seed in context.progress(self.seeds, "seed"):
             model, x = paper_problem((100, 50, 2), seeded(seed))
             used += [x, model.loadings]
             generator = seeded(seed + 1)  # other masks than those of the figure
             values = curves.sampled_curve(model, x, self.one_per_size, generator=generator).each
             mask = masks.sample_masks(self.random_size, 50, law, generator=generator)
-            estimates = values.sum(dim=0), 50 * curves.size_scores(model, x, mask[None])[0]
             truth = estimators.exact(model, x)
-            bias.append(torch.stack([(each - truth).mean() for each in estimates]))
-            spread.append(torch.stack([(each - truth).std() for each in estimates]))
+            errors = (
+                values.sum(dim=0) - truth,
+                50 * curves.size_scores(model, x, mask[None])[0] - truth,
+            )
+            bias.append(torch.stack([error.mean() for error in errors]))
+            spread.append(torch.stack([error.std() for error in errors]))
         counts = torch.tensor([self.one_per_size, self.random_size])
         error = (torch.stack(spread).square().sum(dim=0) / counts).sqrt() / len(self.seeds)
-        found = zip(torch.stack(bias).mean(dim=0).tolist(), error.tolist(), strict=True)
-        findings = dict(zip(names, (Finding(*each) for each in found), strict=True))
+        mean = torch.stack(bias).mean(dim=0)
+        findings = {
+            "claim-unbiased": Finding(mean[0].item(), error[0].item()),
+            "claim-uniform-size-unbiased": Finding(mean[1].item(), error[1].item()),
+        }
         return Outcome(findings, data_sha256=context.checksum(used))

@@ -83,75 +83,96 @@ class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resum
     decoders: bool = False  # return those of all seeds in place of ``gaussian``
 
     def measure(self, context: RunContext) -> Outcome:
-        images: dict[str, list[Tensor]] = {}
+        images: dict[str, tuple[Tensor, Tensor]] = {}
         arrays: dict[str, Tensor] = {}
         for row in self.trained:
             name = row.split("/")[0]
             if name not in images:
-                pixels = data.images(name, "train").pixels[: self.num_data]
-                more = data.images(name, "test").pixels[: self.held_out]
-                images[name] = [(each >= 0.5).float().to(context.device) for each in (pixels, more)]
-            work = functools.partial(self._row, row, images[name], context)
-            used = context.checksum(images[name])
-            arrays |= context.computed_once(row.replace("/", "-"), work, data=used)
-        arrays |= {} if self.decoders else {"gaussian": self.gaussian_deficit()}
-        used = context.checksum(x for pair in images.values() for x in pair)
-        return Outcome(self._findings(arrays, *images), arrays, used)
+                images[name] = self._binary_images(name, context.device)
+            arrays |= context.computed_once(
+                row.replace("/", "-"),
+                functools.partial(self._row, row, images[name], context),
+                data=context.checksum(images[name]),
+            )
+        if not self.decoders:
+            arrays["gaussian"] = self.gaussian_deficit()
+        checksum = context.checksum(x for pair in images.values() for x in pair)
+        return Outcome(self._findings(arrays, *images), arrays, checksum)
 
-    def _row(self, row: str, images: Sequence[Tensor], context: RunContext) -> dict[str, Tensor]:
+    def _binary_images(self, name: str, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Of training and of test."""
+        pixels = data.images(name, "train").pixels[: self.num_data]
+        held_out = data.images(name, "test").pixels[: self.held_out]
+        return (pixels >= 0.5).float().to(device), (held_out >= 0.5).float().to(device)
+
+    def _row(
+        self, row: str, images: tuple[Tensor, Tensor], context: RunContext
+    ) -> dict[str, Tensor]:
         """Train and judge one row."""
-        (x, held_out), key = images, row.removesuffix("/long")
+        x, held_out = images
+        key = row.removesuffix("/long")
         history = self.train(row, x, context)
-        epochs = len(history.values["lml"]) - 1
-        tracked = [*range(0, epochs, self.track_every), epochs]
+        num_epochs = len(history.values["lml"]) - 1
+        tracked = [*range(0, num_epochs, self.track_every), num_epochs]
         arrays = {f"track/{key}": history.values["lml"][tracked]}
         if key.endswith(("/published/1/1", "/elbo/1/0")):
             arrays[f"read/{key}"] = history.values["read"][tracked]
             arrays[f"loss/{key}"] = history.values["objective"][tracked[:-1]]
-        ends = {key: history.snapshots[self.num_epochs], row: history.parameters}
-        for end, p in ends.items():
-            arrays[f"lml/{end}"] = self._judge(p, x.double())
-            arrays[f"held/{end}"] = self._judge(p, held_out.double())
+        at_num_epochs = history.snapshots[self.num_epochs]
+        for end, p in {key: at_num_epochs, row: history.parameters}.items():
+            arrays[f"lml/{end}"] = self._log_marginal(p, x.double())
+            arrays[f"held/{end}"] = self._log_marginal(p, held_out.double())
             if "encoder" in p:
                 arrays[f"bound/{end}"] = bound(p, x)
-        W, b = (ends[key][name].double() for name in ("loadings", "offset"))
-        for value, name in (("coarse", "published"), ("own", key.split("/")[1])):
-            grid = self.grid(name).to(W)
-            arrays[f"{value}/{key}"] = objectives.mixture(W, b, x.double(), None, grid)
+        last = history.parameters if key == row else at_num_epochs
+        loadings = last["loadings"].double()
+        offset = last["offset"].double()
+        objective = key.split("/")[1]
+        for array, grid_of in (("coarse", "published"), ("own", objective)):
+            grid = self.grid(grid_of).to(loadings)
+            lml = objectives.mixture(loadings, offset, x.double(), None, grid)
+            arrays[f"{array}/{key}"] = lml
         if self.decoders:
-            arrays[f"decoders/{key}"] = torch.cat([W, b[..., None]], dim=-1)
+            arrays[f"decoders/{key}"] = torch.cat([loadings, offset[..., None]], dim=-1)
         return {name: value.cpu() for name, value in arrays.items()}
 
-    def _judge(self, p: fit.Parameters, x: Float[Tensor, "N D"]) -> Float[Tensor, " seeds"]:
-        pairs = zip(p["loadings"].double(), p["offset"].double(), strict=True)
-        # 11 nodes an axis differ by hundredths of a nat.
-        lml = [BernoulliPCA(W, b).adaptive_log_marginal(x, nodes_per_axis=7) for W, b in pairs]
-        return torch.stack([each.mean() for each in lml])
+    def _log_marginal(self, p: fit.Parameters, x: Float[Tensor, "N D"]) -> Float[Tensor, " seeds"]:
+        """Mean log p(x) of every seed's model on adaptive grids."""
+        means = []
+        for loadings, offset in zip(p["loadings"].double(), p["offset"].double(), strict=True):
+            model = BernoulliPCA(loadings, offset)
+            # 11 nodes an axis differ by hundredths of a nat.
+            means.append(model.adaptive_log_marginal(x, nodes_per_axis=7).mean())
+        return torch.stack(means)
 
     def train(self, row: str, x: Float[Tensor, "N D"], context: RunContext) -> History:
         """All seeds side by side; the parameters at ``num_epochs`` are a snapshot."""
-        name, objective, scale, num_masks, *long = row.split("/")
-        epochs = self.long_epochs[name != "mnist"] if long else self.num_epochs
-        small = 0.01 if objective == "elbo-small" else 1.0
-        begin = self.start(x.shape[1], float(scale), small)
+        name, objective, scale, num_masks, *is_long = row.split("/")
+        num_epochs = self.num_epochs
+        if is_long:
+            of_mnist, of_others = self.long_epochs
+            num_epochs = of_mnist if name == "mnist" else of_others
+        encoder_scale = 0.01 if objective == "elbo-small" else 1.0
+        start = self.start(x.shape[1], float(scale), encoder_scale)
         if not objective.startswith("elbo"):
-            begin = {name: begin[name] for name in ("loadings", "offset")}
+            start = {name: start[name] for name in ("loadings", "offset")}
 
         def lml_on(nodes: Grid) -> fit.Tracked:
             return lambda p: objectives.mixture(p["loadings"], p["offset"], x, None, nodes)
 
         fine = grids.trapezoid(self.latent_dim, self.track_nodes, extent=8.0)
-        state, used = f"{row.replace('/', '-')}-training", context.checksum([x])
         return fit.maximize(
-            {name: value.to(x) for name, value in begin.items()},
+            {name: value.to(x) for name, value in start.items()},
             self.objective(objective, x, int(num_masks)),
-            num_epochs=epochs,
+            num_epochs=num_epochs,
             learning_rate=self.learning_rate,
             generators=[seeded(seed + 1) for seed in self.seeds],
             track={"lml": lml_on(fine.to(x)), "read": lml_on(self.grid("published").to(x))},
             track_every=self.track_every,
             snapshots=(self.num_epochs,),
-            checkpoint=context.checkpoint(state, every=50, data=used),
+            checkpoint=context.checkpoint(
+                f"{row.replace('/', '-')}-training", every=50, data=context.checksum([x])
+            ),
             progress=lambda items, _: context.progress(items, row),
         )
 
@@ -185,66 +206,85 @@ class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resum
 
         ``scale`` 1 is the authors' script's; ``encoder_scale`` multiplies the encoder once more.
         """
-        K, generators = self.latent_dim, [*map(seeded, self.seeds)]
-        shapes = {"loadings": (D, K), "offset": (D,), "encoder": (K, D)}
-        shapes["encoder_log_variance"] = (K,)
-        drawn = {}
-        for name, shape in shapes.items():
-            drawn[name] = torch.stack([torch.randn(shape, generator=g) for g in generators])
-        scales = {"loadings": scale, "offset": scale, "encoder": scale * encoder_scale}
-        drawn |= {name: factor * drawn[name] for name, factor in scales.items()}
-        # Theirs encodes V (x − b); ours V x + c, which starts there and may leave.
-        drawn["encoder_offset"] = -(drawn["encoder"] @ drawn["offset"][..., None])[..., 0]
-        return drawn
+        K = self.latent_dim
+        generators = [seeded(seed) for seed in self.seeds]
+
+        def normal(*shape: int) -> Float[Tensor, "seeds ..."]:
+            return torch.stack([torch.randn(shape, generator=g) for g in generators])
+
+        # In this order: it is part of the record.
+        loadings = normal(D, K)
+        offset = scale * normal(D)
+        encoder = (scale * encoder_scale) * normal(K, D)
+        return {
+            "loadings": scale * loadings,
+            "offset": offset,
+            "encoder": encoder,
+            "encoder_log_variance": normal(K),
+            # Theirs encodes V (x − b); ours V x + c, which starts there and may leave.
+            "encoder_offset": -(encoder @ offset[..., None])[..., 0],
+        }
 
     def gaussian_deficit(self) -> Float[Tensor, " seeds"]:
         """Best LML of PPCA on the gray digits minus the LML where the ELBO's ascent ends, in nats.
 
         With q(z|x) = N(V (x − μ), L Lᵀ), which can be exact, in closed form (Lucas et al. 2019).
         """
-        x, batch = data.images("digits").pixels, len(self.seeds)
-        best, eye = PPCA.fit_closed_form(x, self.latent_dim), torch.eye(x.shape[1], dtype=x.dtype)
+        x = data.images("digits").pixels
+        num_runs = len(self.seeds)
+        best = PPCA.fit_closed_form(x, self.latent_dim)
+        eye = torch.eye(x.shape[1], dtype=x.dtype)
         moment = objectives.second_moment(x - best.mean)
-        begin = self.start(x.shape[1])
-        parameters = {name: begin[name].double() for name in ("loadings", "encoder")}
-        parameters["log_noise"] = x.new_zeros(batch)
-        parameters["root"] = torch.eye(self.latent_dim, dtype=x.dtype).repeat(batch, 1, 1)
+        start = self.start(x.shape[1])
+        parameters = {name: start[name].double() for name in ("loadings", "encoder")}
+        parameters["log_noise"] = x.new_zeros(num_runs)
+        parameters["root"] = torch.eye(self.latent_dim, dtype=x.dtype).repeat(num_runs, 1, 1)
 
         def energy(linear: Tensor, root: Tensor) -> Float[Tensor, " B"]:
             trace = (linear @ moment @ linear.mT).diagonal(dim1=1, dim2=2).sum(dim=1)
             return trace + root.square().sum(dim=(1, 2))
 
         def elbo(p: fit.Parameters, _: object) -> Tensor:
-            loadings, encoder, root = p["loadings"], p["encoder"], p["root"].tril()
+            loadings = p["loadings"]
+            encoder = p["encoder"]
+            root = p["root"].tril()
             errors = energy(eye - loadings @ encoder, loadings @ root)
             codes = energy(encoder, root) - self.latent_dim
             divergence = 0.5 * codes - root.diagonal(dim1=1, dim2=2).abs().log().sum(dim=1)
             scale = x.shape[1] * (math.log(2 * math.pi) + p["log_noise"])
             return -0.5 * (scale + errors / p["log_noise"].exp()) - divergence
 
-        count, rate = 5 * self.num_epochs, self.learning_rate
-        ends = fit.maximize(parameters, elbo, num_epochs=count, learning_rate=rate).parameters
+        ends = fit.maximize(
+            parameters, elbo, num_epochs=5 * self.num_epochs, learning_rate=self.learning_rate
+        ).parameters
         reached = objectives.log_marginal(ends["loadings"], ends["log_noise"].exp(), moment)
         return objectives.log_marginal(best.loadings, best.noise_variance, moment) - reached
 
     def _findings(self, arrays: dict[str, Tensor], first: str, *more: str) -> dict[str, Finding]:
         """Differences over seeds that started alike, in nats, of what was trained."""
-        found = {} if self.decoders else {"claim-elbo-suboptimal": Finding.over(arrays["gaussian"])}
+        findings = {}
+        if not self.decoders:
+            findings["claim-elbo-suboptimal"] = Finding.over(arrays["gaussian"])
         pairs = {name: (first, *rows) for name, rows in (ON_FIRST | ON_EACH).items()}
         for other in more:
             for name, rows in ON_EACH.items():
-                tail = ("-" if "/" in name else "/") + other.replace("_", "-")
-                pairs[name + tail] = (other, *rows)
+                separator = "-" if "/" in name else "/"
+                pairs[f"{name}{separator}{other.replace('_', '-')}"] = (other, *rows)
         pairs["elbo-deficit"] = ("digits", "lml/marginal/1/0/long", "lml/elbo-small/1/0/long")
-        for name, (of, *pair) in pairs.items():
-            both = [arrays[at] for row in pair if (at := row.replace("/", f"/{of}/", 1)) in arrays]
-            if len(both) == 2:
-                found[name] = Finding.over(both[0] - both[1])
-        return found
+        for name, (images, one, other) in pairs.items():
+            # "lml/block/1/1" of the digits is the array "lml/digits/block/1/1".
+            one, other = (row.replace("/", f"/{images}/", 1) for row in (one, other))
+            if one in arrays and other in arrays:
+                findings[name] = Finding.over(arrays[one] - arrays[other])
+        return findings
 
 
 def bound(p: fit.Parameters, x: Float[Tensor, "N D"], num_draws: int = 20) -> Float[Tensor, " B"]:
     """The ELBO of every seed's model and encoder, mean over the data and ``num_draws`` z, nats, (B,)."""
-    g, (batch, _, latent_dim) = seeded(0), p["loadings"].shape
-    noises = [torch.randn(batch, len(x), latent_dim, generator=g).to(x) for _ in range(num_draws)]
-    return torch.stack([objectives.linear_elbo(**p, x=x, noise=z) for z in noises]).mean(dim=0)
+    generator = seeded(0)
+    num_runs, _, latent_dim = p["loadings"].shape
+    values = []
+    for _ in range(num_draws):
+        noise = torch.randn(num_runs, len(x), latent_dim, generator=generator).to(x)
+        values.append(objectives.linear_elbo(**p, x=x, noise=noise))
+    return torch.stack(values).mean(dim=0)
