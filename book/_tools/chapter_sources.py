@@ -30,8 +30,8 @@ PINS = "constraints.txt"
 RESULTS = "book/results"
 # `load` and `run` there take the name of an experiment and import its module; the first reads its
 # recorded run, so the name of the file that it asks for is computed.
-BENCH = "mpt_experiments.bench"
-BY_NAME = (f"{BENCH}.load", f"{BENCH}.run")
+EXPERIMENT = "mpt_experiments.experiment"
+BY_NAME = (f"{EXPERIMENT}.load", f"{EXPERIMENT}.run")
 # What imports or executes by a text that may be computed.
 COMPUTED_IMPORTS = {
     "importlib",
@@ -288,7 +288,7 @@ class ChapterSources:
     def files_asked_for(self, tree: ast.AST) -> set[Path]:
         """What ``book_file`` is called with; all data of ``book/`` where that is computed."""
         files: set[Path] = set()
-        if tree is self.trees.get(BENCH):
+        if tree is self.trees.get(EXPERIMENT):
             return files  # a recorded run by its name, which those who load it say
         for call in calls_of(tree, "book_file"):
             name = call.args[0] if call.args else None

@@ -666,7 +666,8 @@ def require_memory(what: str, bytes_needed: int, instead: str) -> None:
 def require_generator(generator: object, name: str = "generator") -> None:
     """Check that randomness was passed in, not left to a global state."""
     if not isinstance(generator, torch.Generator):
-        hint = f"Pass for example {name}=torch.Generator().manual_seed(0)."
+        argument = f"{name}=" if name.isidentifier() else ""  # and not "each of generators"
+        hint = f"Pass for example {argument}torch.Generator().manual_seed(0)."
         raise TypeError(f"{name} must be a torch.Generator, got {generator!r}. {hint}")
 
 

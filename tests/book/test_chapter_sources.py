@@ -29,7 +29,7 @@ TREE = {
     "src/mpt_score/pair_scores.py": "from mpt_lml import PPCA\ndef pairs(): ...\n",
     "src/mpt_score/networks.py": "class SymbolBERT:\n    path = book_file('results/network')\n",
     "src/mpt_experiments/__init__.py": "from mpt_experiments.experiment import load, run\n",
-    "src/mpt_experiments/context.py": "def load(name): return book_file(f'results/{name}.json')\n",
+    "src/mpt_experiments/experiment.py": "def load(name): return book_file(f'results/{name}.json')\n",
     "src/mpt_experiments/ledger.py": "def read(): return book_file('ledger.json')\n",
     "src/mpt_experiments/registry.py": "",
     "src/mpt_experiments/paper/__init__.py": "",
@@ -58,10 +58,10 @@ def sources(tmp_path: Path) -> ChapterSources:
 
 
 def short_names(sources: ChapterSources, files: set[Path]) -> set[str]:
-    """Without packages' doors, the context and what counts for every chapter."""
+    """Without packages' doors, the experiments and what counts for every chapter."""
     names = {path.relative_to(sources.root).as_posix() for path in files - sources.common}
     names = {name.removeprefix("src/").removeprefix("book/").removesuffix(".py") for name in names}
-    return {name for name in names if not name.endswith(("/__init__", "/context"))}
+    return {name for name in names if not name.endswith(("/__init__", "/experiment"))}
 
 
 @pytest.mark.parametrize(

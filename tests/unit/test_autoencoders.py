@@ -118,7 +118,7 @@ def test_matrices_move_with_the_momentum_they_were_given(monkeypatch) -> None:
 
 def test_held_out_images_begin_where_training_ends() -> None:
     found = autoencoders.labeled_images("digits", 10, 4)
-    assert found.test.tolist() == [False] * 10 + [True] * 4
+    assert found.is_test.tolist() == [False] * 10 + [True] * 4
     assert torch.equal(found.x[10:], image_sets.images("digits", "test").grid[:4].float())
 
 

@@ -357,7 +357,7 @@ CASES = {
             generators=[np.random.default_rng(0)],
         ),
         TypeError,
-        "each of generators must be of type Generator",
+        "each of generators must be a torch.Generator, .*Pass for example torch.Gen",
     ),
     "changing an estimate": (
         lambda: setattr(Estimate(1.0), "unit", "bits"),

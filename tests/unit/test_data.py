@@ -267,7 +267,7 @@ def test_an_image_that_is_not_square_keeps_its_rows() -> None:
 
 
 def test_labels_are_the_files(monkeypatch) -> None:
-    monkeypatch.setattr(image_sets, "local", Path)
+    monkeypatch.setattr(image_sets, "local_path", Path)
     monkeypatch.setattr(image_sets, "_read_idx", lambda *_: [7, 0, 2])
     assert image_sets.labels("fashion_mnist", "test").tolist() == [7, 0, 2]
 

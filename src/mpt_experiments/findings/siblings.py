@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -11,9 +11,10 @@ from torch import Tensor
 
 from mpt_experiments.experiment import Arrays, Finding, Outcome, RunContext, setting
 from mpt_experiments.findings.small_bert import LENGTH, SmallBertTraining, next_scores
-from mpt_experiments.paper.bert import kept, pair, some_tokens
+from mpt_experiments.paper.bert import pair, parts_computed_once, some_tokens
 from mpt_score import Design, curve, load, networks, sentences
 from mpt_score.blocks import Blocks
+from mpt_score.keep import Run
 from mpt_score.networks.masked_lm import MaskedLM
 from mpt_score.tokens import Tokens
 
@@ -45,89 +46,105 @@ class Siblings(SmallBertTraining, name="siblings", cost="about 1 h", resumable=T
     rates: tuple[int, ...] = setting(tuple(range(1, 100, 2)), quick=(25, 50, 75))
 
     def measure(self, context: RunContext) -> Outcome:
-        own = self.read()
-        tokenizer = own.tokenizer
+        text = self.read()
+        tokenizer = text.tokenizer
         arrays: Arrays = {}
         trained: dict[str, Any] = {}
         for architecture, law, seed in self.kinds:
-            network, name = self.network(own, architecture, seed), f"{law}/{seed}"
-            arrays[f"watched/{name}"] = self.train(context, name, network, own, (law, seed))
+            name = f"{law}/{seed}"
+            network = self.network(text, architecture, seed)
+            arrays[f"watched/{name}"] = self.train(context, name, network, text, (law, seed))
             trained[name] = network.eval()
-        small, pieces = networks.load_small_bert()
-        if pieces.get_vocab() == tokenizer.get_vocab():
+        small, its_tokenizer = networks.load_small_bert()
+        if its_tokenizer.get_vocab() == tokenizer.get_vocab():
             trained["small-bert"] = small.to(context.device)
-        rows = [each for each in own.stream.split(own.lengths.tolist()) if len(each)]
-        grams = {f"{n}-gram": KneserNey(rows, len(tokenizer), n) for n in (1, 2, 3)}
-        for text in self.data_sets:
-            tokens = some_tokens(text, tokenizer, self.num_sentences, LENGTH)
-            arrays[f"tokens/{text}"] = tokens.num_features
-            shown = tokens.maskable[:, 1:-1]
-            for name, gram in grams.items():
-                values = gram.log_probability(tokens.ids[:, 1:-1])
-                arrays[f"log_p/{name}/{text}"] = (values * shown).sum(dim=1)
-            for name, network in trained.items():
-                if name.startswith("next/"):
-                    found = {"log_p": log_probability(network, tokens)}
+        rows = [row for row in text.stream.split(text.lengths.tolist()) if len(row)]
+        ngrams = {f"{n}-gram": KneserNey(rows, len(tokenizer), n) for n in (1, 2, 3)}
+        for name in self.data_sets:
+            tokens = some_tokens(name, tokenizer, self.num_sentences, LENGTH)
+            arrays[f"tokens/{name}"] = tokens.num_features
+            is_scored = tokens.maskable[:, 1:-1]
+            for order, ngram in ngrams.items():
+                values = ngram.log_probability(tokens.ids[:, 1:-1])
+                arrays[f"log_p/{order}/{name}"] = (values * is_scored).sum(dim=1)
+            for network_name, network in trained.items():
+                if network_name.startswith("next/"):
+                    results = {"log_p": log_probability(network, tokens)}
                 else:
-                    found = self.score(context, f"{name}/{text}", network, tokenizer, tokens)
-                arrays |= {f"{key}/{name}/{text}": value for key, value in found.items()}
-        return Outcome(self.findings(arrays), arrays, context.checksum([own.stream, own.held_out]))
+                    results = self.score(
+                        context, f"{network_name}/{name}", network, tokenizer, tokens
+                    )
+                for key, value in results.items():
+                    arrays[f"{key}/{network_name}/{name}"] = value
+        checksum = context.checksum([text.stream, text.held_out])
+        return Outcome(self.findings(arrays), arrays, checksum)
 
     def findings(self, arrays: Arrays) -> dict[str, Finding]:
         """How far areas lie above the causal network's log-probability, and above trigrams."""
-        text = self.data_sets[0]
-        count = arrays[f"tokens/{text}"].double().mean()
+        name = self.data_sets[0]
+        length = arrays[f"tokens/{name}"].double().mean()
 
-        def ahead(one: str, other: str) -> Finding:
-            return Finding.over((arrays[f"{one}/{text}"] - arrays[f"log_p/{other}/{text}"]) / count)
+        def above(score: str, model: str) -> Finding:
+            difference = arrays[f"{score}/{name}"] - arrays[f"log_p/{model}/{name}"]
+            return Finding.over(difference / length)
 
-        causal = "{1}/{2}".format(*self.kinds[0])
-        found = {}
-        for _, law, seed in self.kinds[1:]:
-            found[f"siblings-{law}-{seed}"] = ahead(f"area/{law}/{seed}", causal)
-        if f"area/small-bert/{text}" in arrays:
+        (_, law, seed), *masked = self.kinds
+        causal = f"{law}/{seed}"
+        findings = {}
+        for _, law, seed in masked:
+            findings[f"siblings-{law}-{seed}"] = above(f"area/{law}/{seed}", causal)
+        if f"area/small-bert/{name}" in arrays:
             for key in ("area", "pseudo"):
-                found[f"ngrams-{key}"] = ahead(f"{key}/small-bert", "3-gram")
-        return found
+                findings[f"ngrams-{key}"] = above(f"{key}/small-bert", "3-gram")
+        return findings
 
     def score(
-        self, context: RunContext, name: str, network: Any, reader: Any, tokens: Tokens
+        self, context: RunContext, name: str, network: Any, tokenizer: Any, tokens: Tokens
     ) -> Arrays:
         """What a masked network says of ``tokens``."""
-        scorer = load(MaskedLM.of(network, reader, precision="bfloat16"), reader)
-        design = Design(self.rates, seed=self.seeds[0])
-        kinds = ("mixture", "area", "curve")
-        mixture, area, along_rates = (kept(context, f"{name}/{k}-", scorer, tokens) for k in kinds)
-        rows = [tokens], tokens.maskable, torch.arange(len(tokens))
-        blocks = Blocks(scorer, self.num_orders, self.seeds[0])
-        along, spread = blocks(*rows, mixture)
-        each = sentences(scorer, tokens, seed=self.seeds[0], run=area)
-        found = curve(scorer, tokens, design, run=along_rates)
+        seed = self.seeds[0]
+        scorer = load(MaskedLM.of(network, tokenizer, precision="bfloat16"), tokenizer)
+
+        def run(kind: str) -> Run:
+            return parts_computed_once(context, f"{name}/{kind}-", scorer, tokens)
+
+        blocks = Blocks(scorer, self.num_orders, seed)
+        log_p, spread = blocks([tokens], tokens.maskable, torch.arange(len(tokens)), run("mixture"))
+        areas = sentences(scorer, tokens, seed=seed, run=run("area"))
+        along_rates = curve(scorer, tokens, Design(self.rates, seed=seed), run=run("curve"))
         return {
-            "area": each.log_score,
-            "error": each.standard_error,
-            "pseudo": each.pseudo_log_likelihood,
-            "mixture": along.logsumexp(dim=1) - math.log(along.shape[1]),
+            "area": areas.log_score,
+            "error": areas.standard_error,
+            "pseudo": areas.pseudo_log_likelihood,
+            "mixture": log_p.logsumexp(dim=1) - math.log(log_p.shape[1]),
             "spread": spread,
-            "curve": found.score,
-            "hidden": found.hidden.mean(),
-            "mean_rate": pair(found.mean_rate()),
+            "curve": along_rates.score,
+            "hidden": along_rates.hidden.mean(),
+            "mean_rate": pair(along_rates.mean_rate()),
         }
 
 
 @torch.no_grad()
 def log_probability(network: Any, tokens: Tokens) -> Float[Tensor, " N"]:
     """log p of each sentence of a causal network, nats, pieces that are not scored shown."""
-    found = torch.zeros(len(tokens), dtype=torch.float64)
+    log_p = torch.zeros(len(tokens), dtype=torch.float64)
     for length in tokens.lengths.unique():
         rows = (tokens.lengths == length).nonzero()[:, 0]
         values = next_scores(network, tokens.ids[rows, :length]).double().cpu()
-        found[rows] = (values * tokens.maskable[rows, 1 : length - 1]).sum(dim=1)
-    return found
+        log_p[rows] = (values * tokens.maskable[rows, 1 : length - 1]).sum(dim=1)
+    return log_p
 
 
 Gram = tuple[int, ...]
-Level = tuple[Counter[Gram], Counter[Gram], Counter[Gram], float]
+
+
+class _Level(NamedTuple):
+    """The n-grams of one n."""
+
+    count: Counter[Gram]
+    total: Counter[Gram]  # of the counts of all that begin so
+    num_types: Counter[Gram]  # how many begin so
+    discount: float
 
 
 class KneserNey:
@@ -146,28 +163,39 @@ class KneserNey:
     """
 
     def __init__(self, texts: Sequence[Int[Tensor, " _"]], vocab_size: int, order: int = 3) -> None:
-        self.vocab_size, self.order, self.levels = vocab_size, order, list[Level]()
-        counts = Counter(gram for text in texts for gram in self._grams(text))
+        self.vocab_size = vocab_size
+        self.order = order
+        self.levels: list[_Level] = []  # from n = 1
+        count = Counter(gram for text in texts for gram in self._grams(text))
         for _ in range(order):
-            one, two = (sum(count == n for count in counts.values()) for n in (1, 2))
-            totals: Counter[Gram] = Counter()
-            for gram, count in counts.items():
-                totals[gram[:-1]] += count
-            types, discount = Counter(gram[:-1] for gram in counts), one / (one + 2 * two or 1)
-            self.levels.insert(0, (counts, totals, types, discount))
-            counts = Counter(gram[1:] for gram in counts)  # each counts once for what it ends with
+            total: Counter[Gram] = Counter()
+            for gram, number in count.items():
+                total[gram[:-1]] += number
+            num_types = Counter(gram[:-1] for gram in count)
+            self.levels.insert(0, _Level(count, total, num_types, self._discount(count)))
+            count = Counter(gram[1:] for gram in count)  # each counts once for what it ends with
+
+    @staticmethod
+    def _discount(count: Counter[Gram]) -> float:
+        seen_once = sum(number == 1 for number in count.values())
+        seen_twice = sum(number == 2 for number in count.values())
+        return seen_once / (seen_once + 2 * seen_twice or 1)
 
     def log_probability(self, rows: Int[Tensor, "N L"]) -> Float[Tensor, "N L"]:
         """log p of each word given those before it, nats."""
-        found = [self._probability(gram) for row in rows for gram in self._grams(row)]
-        return torch.tensor(found, dtype=torch.float64).view(rows.shape).log()
+        p = [self._probability(gram) for row in rows for gram in self._grams(row)]
+        return torch.tensor(p, dtype=torch.float64).view(rows.shape).log()
 
-    def _probability(self, gram: Gram) -> float:
+    def _probability(self, longest: Gram) -> float:
+        """Of the last word of an n-gram given the others."""
         p = 1.0 / self.vocab_size
-        for length, (counts, totals, types, discount) in enumerate(self.levels, start=1):
-            own = gram[-length:]
-            if total := totals[own[:-1]]:
-                p = (max(counts[own] - discount, 0) + discount * types[own[:-1]] * p) / total
+        for n, level in enumerate(self.levels, start=1):
+            gram = longest[-n:]
+            before = gram[:-1]
+            total = level.total[before]
+            if total:
+                kept = max(level.count[gram] - level.discount, 0)
+                p = (kept + level.discount * level.num_types[before] * p) / total
         return p
 
     def _grams(self, text: Int[Tensor, " _"]) -> Iterator[Gram]:

@@ -21,7 +21,7 @@ from mpt_lml.results import Estimate
 from mpt_lml.theory import rates
 from mpt_lml.verdicts import mean_and_error
 from mpt_score import Design, SentenceCurves, curve, load, networks
-from mpt_score.keep import Run
+from mpt_score.keep import Part, Parts, Run
 from mpt_score.networks.hub import BERT_BASE
 from mpt_score.networks.masked_lm import MaskedLM
 from mpt_score.scorer import Scorer
@@ -33,8 +33,8 @@ GLUE = ("glue/ax", "glue/cola", "glue/qnli", "glue/mrpc", "glue/sst-2")
 
 def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = None) -> Tokens:
     """``count`` sentences, the same ones every time, of those that fit the network whole."""
-    found = sentences(name)
-    tokens = encode(tokenizer, found.first, found.second)
+    texts = sentences(name)
+    tokens = encode(tokenizer, texts.first, texts.second)
     fits = (tokens.lengths <= (longest or tokens.lengths.max())) & (tokens.num_features >= 2)
     if not fits.any():
         raise ValueError(f"all {len(tokens)} sentences of {name} are longer than {longest} tokens.")
@@ -42,14 +42,19 @@ def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = Non
     return tokens.rows(fits.nonzero().flatten()[order[:count]])
 
 
-def kept(context: RunContext, prefix: str, scorer: Scorer, tokens: Tokens) -> Run:
+def parts_computed_once(context: RunContext, prefix: str, scorer: Scorer, tokens: Tokens) -> Run:
     """For ``run=`` of :mod:`mpt_score`: parts of what this ``scorer`` says of these ``tokens``."""
-    same = {**(scorer.identity or {}), "data": digest("", vars(tokens))}
+    inputs = {**(scorer.identity or {}), "data": digest("", vars(tokens))}
     inside = f"./{prefix}".replace("..", "_")  # a set of sentences may be a path
-    return lambda label, parts: [
-        context.computed_once(inside + name.partition("@")[0], work, **same)
-        for name, work in context.progress(list(parts.items()), label)
-    ]
+
+    def run(label: str, parts: Parts) -> list[Part]:
+        results: list[Part] = []
+        for name, compute in context.progress(list(parts.items()), label):
+            file_name = inside + name.partition("@")[0]
+            results.append(context.computed_once(file_name, compute, **inputs))
+        return results
+
+    return run
 
 
 class OnSentences(Experiment):
@@ -68,18 +73,18 @@ class OnSentences(Experiment):
         tokenizer: Any,
         design: Design,
         label: str = "",
-        **how: Any,
+        **options: Any,
     ) -> dict[str, tuple[Tokens, SentenceCurves]]:
         """The sentences of each set and their curve, or what ``context`` kept for these weights."""
-        scorer = load(MaskedLM.of(network.to(context.device), tokenizer, **how), tokenizer)
+        scorer = load(MaskedLM.of(network.to(context.device), tokenizer, **options), tokenizer)
 
-        def one(name: str) -> tuple[Tokens, SentenceCurves]:
+        def of_set(name: str) -> tuple[Tokens, SentenceCurves]:
             tokens = some_tokens(name, tokenizer, self.num_sentences, scorer.max_length)
-            run = kept(context, f"{label}{name}/", scorer, tokens)
+            run = parts_computed_once(context, f"{label}{name}/", scorer, tokens)
             return tokens, curve(scorer, tokens, design, part_size=self.part_size, run=run)
 
         with networks.fast_linear(network):
-            return {name: one(name) for name in self.data_sets}
+            return {name: of_set(name) for name in self.data_sets}
 
 
 def network_of(model: str | Path | None) -> tuple[Any, Any]:
@@ -103,10 +108,10 @@ class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", res
         design = Design(self.rates, seed=self.seeds[0])
         design.require_area()
         network, tokenizer = network_of(self.model)
-        found = self.curves(context, network, tokenizer, design, batch_tokens=16384)
+        results = self.curves(context, network, tokenizer, design, batch_tokens=16384)
         arrays: dict[str, Tensor] = {}
         findings: dict[str, Finding] = {}
-        for name, (_, result) in found.items():
+        for name, (_, result) in results.items():
             area = result.area("paper")
             arrays |= {
                 f"area/{name}": pair(area).float(),
@@ -118,8 +123,8 @@ class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", res
             if short != "sst-2":
                 key = f"table-2/rerun-pretrained-{short}"
                 findings[key] = Finding(float(area), area.standard_error)
-        data = context.checksum(tokens.ids for tokens, _ in found.values())
-        return Outcome(findings, arrays, data, weights_of(self.model, network))
+        checksum = context.checksum(tokens.ids for tokens, _ in results.values())
+        return Outcome(findings, arrays, checksum, weights_of(self.model, network))
 
 
 def pair(estimate: Estimate) -> Float[Tensor, " two"]:
@@ -147,13 +152,14 @@ class BertCurve(OnSentences, name="bert-curve", cost="about 10 min", resumable=T
     def measure(self, context: RunContext) -> Outcome:
         trained, tokenizer = network_of(self.model)
         random = networks.random_twin(trained, seed=self.seeds[0])
-        design, falls = Design(self.rates, seed=self.seeds[0]), []
+        design = Design(self.rates, seed=self.seeds[0])
         arrays: dict[str, Tensor] = {}
+        falls = []
         for kind, network in (("trained", trained), ("random", random)):
-            found = self.curves(
+            results = self.curves(
                 context, network, tokenizer, design, f"{kind}/", precision="bfloat16"
             )
-            for name, (tokens, result) in found.items():
+            for name, (tokens, result) in results.items():
                 arrays |= {
                     f"curve/{kind}/{name}": result.score,
                     f"error/{kind}/{name}": result.standard_error,
@@ -163,14 +169,21 @@ class BertCurve(OnSentences, name="bert-curve", cost="about 10 min", resumable=T
                 if design.has_area:
                     areas = [pair(result.area(per)) for per in ("token", "sentence", "paper")]
                     arrays[f"area/{kind}/{name}"] = torch.stack(areas).float()
-                if design.has_area and kind == "trained":
-                    arrays[f"mean_rate/{name}"] = pair(result.mean_rate())
-                if kind == "trained":  # how far it falls from its first rate to its last
-                    fall, error = result.score[0] - result.score[-1], result.standard_error
-                    falls.append((fall.item(), torch.hypot(error[0], error[-1]).item()))
-        data = context.checksum(tokens.ids for tokens, _ in found.values())
+                if kind == "trained":
+                    if design.has_area:
+                        arrays[f"mean_rate/{name}"] = pair(result.mean_rate())
+                    falls.append(_fall(result))
+        smallest = min(falls, key=lambda finding: finding.measured)
+        checksum = context.checksum(tokens.ids for tokens, _ in results.values())
         weights = weights_of(self.model, trained)
-        return Outcome({"small-bert-falls": Finding(*min(falls))}, arrays, data, weights)
+        return Outcome({"small-bert-falls": smallest}, arrays, checksum, weights)
+
+
+def _fall(result: SentenceCurves) -> Finding:
+    """How far a curve falls from its first rate to its last, nats per token."""
+    error = result.standard_error
+    fall = result.score[0] - result.score[-1]
+    return Finding(fall.item(), torch.hypot(error[0], error[-1]).item())
 
 
 class TextRates(OnSentences, name="text-rates", cost="about 6 min", resumable=True):
@@ -189,10 +202,11 @@ class TextRates(OnSentences, name="text-rates", cost="about 6 min", resumable=Tr
 
     def measure(self, context: RunContext) -> Outcome:
         design = Design(self.rates, seed=self.seeds[0])
-        found = self.curves(context, *network_of(None), design, precision="bfloat16")
+        network, tokenizer = network_of(None)
+        results = self.curves(context, network, tokenizer, design, precision="bfloat16")
         arrays = {
             f"{key}/{name}": value
-            for name, (_, result) in found.items()
+            for name, (_, result) in results.items()
             for key, value in self.summary(result).items()
         }
         first = self.data_sets[0]
@@ -200,21 +214,22 @@ class TextRates(OnSentences, name="text-rates", cost="about 6 min", resumable=Tr
             "crossover/small-bert": Finding(*arrays[f"crossover/{first}"].tolist()),
             "25-against-15/small-bert": Finding(*arrays[f"change/{first}"].tolist()),
         }
-        data = context.checksum(tokens.ids for tokens, _ in found.values())
-        return Outcome(findings, arrays, data)
+        checksum = context.checksum(tokens.ids for tokens, _ in results.values())
+        return Outcome(findings, arrays, checksum)
 
     def summary(self, result: SentenceCurves) -> dict[str, Tensor]:
         """The arrays of one set."""
-        rate, each = torch.tensor(self.rates).double() / 100, result.each
-        groups = torch.stack([part.mean(dim=0) for part in each.tensor_split(self.num_groups)])
-        size = result.num_features.double()
-        bias = size[:, None] * (each - each.mean(dim=1, keepdim=True))
-        low, high = self.rates.index(15), self.rates.index(25)
-        where = rates.jackknife(lambda curve: rates.crossover(curve, rate), groups)
+        rate = torch.tensor(self.rates).double() / 100
+        score = result.each
+        groups = torch.stack([part.mean(dim=0) for part in score.tensor_split(self.num_groups)])
+        num_features = result.num_features.double()
+        bias = num_features[:, None] * (score - score.mean(dim=1, keepdim=True))
+        change = bias[:, self.rates.index(25)] - bias[:, self.rates.index(15)]
+        crossover = rates.jackknife(lambda curve: rates.crossover(curve, rate), groups)
         return {
             "groups": groups,
-            "crossover": torch.tensor(where, dtype=torch.float64),
+            "crossover": torch.tensor(crossover, dtype=torch.float64),
             "bias": torch.stack(mean_and_error(bias), dim=1),
-            "change": torch.stack(mean_and_error(bias[:, high] - bias[:, low])),
-            "num_features": size.mean(),
+            "change": torch.stack(mean_and_error(change)),
+            "num_features": num_features.mean(),
         }

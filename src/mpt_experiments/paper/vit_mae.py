@@ -84,69 +84,97 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
 
     def measure(self, context: RunContext) -> Outcome:
         arrays: Arrays = {}
-        used, loaded = [], load_network(self.model) if self.model else None
+        used: list[Tensor] = []
+        loaded = load_network(self.model) if self.model else None
         weights = weights_of(self.model, loaded)
         for name, patch, num_steps in self.data_sets:
             x = data.images(name).grid[: self.num_train].float()
             test = data.images(name, "test").grid[: self.num_test].float()
             used += [x, test]
-            same = {"data": context.checksum([x, test]), "weights": weights}
+            inputs = {"data": context.checksum([x, test]), "weights": weights}
             if loaded is None:
-                flat = x.double().movedim(1, 0).flatten(1)
-                moments = flat.mean(dim=1), flat.std(dim=1)
-                count = (x.shape[-1] // patch) ** 2
-                sizes = count, _sizes(self.rates, count)
-                images = _Images(x, test, patch, num_steps, *moments, *sizes)
+                images = self._small(x, test, patch, num_steps)
                 linear = context.computed_once(
-                    f"{name}-linear", partial(self._linear, images), **same
+                    f"{name}-linear", partial(self._linear, images), **inputs
                 )
-                arrays |= {f"{key}/{name}": value for key, value in linear.items()}
+                for key, value in linear.items():
+                    arrays[f"{key}/{name}"] = value
             else:
                 images = self._enlarged(x, test, loaded)
             for kind in ("random", "trained"):
-                one = partial(self._scores, images, f"{name}-{kind}", context, loaded, same)
-                found = context.stack(one, self.seeds, f"{name}, {kind}, seed")
-                arrays |= {f"{key}/{name}/{kind}/size": each for key, each in found.items()}
+                of_seed = partial(self._scores, images, name, kind, context, loaded, inputs)
+                scores = context.stack(of_seed, self.seeds, f"{name}, {kind}, seed")
+                for key, values in scores.items():
+                    arrays[f"{key}/{name}/{kind}/size"] = values
+            offset = images.test.double() - images.mean.view(-1, 1, 1)
             arrays[f"sizes/{name}"] = torch.tensor(images.sizes)
             arrays[f"patches/{name}"] = torch.tensor(images.num_patches)
-            offset = images.test.double() - images.mean.view(-1, 1, 1)
             arrays[f"baseline/{name}"] = offset.square().mean()
             arrays[f"numbers/{name}"] = torch.tensor(images.test[0].numel())
         return Outcome(self._findings(arrays), arrays, context.checksum(used), weights)
 
+    def _small(self, x: Tensor, test: Tensor, patch: int, num_steps: int) -> _Images:
+        """Images in the units of networks that are trained here."""
+        channels = x.double().movedim(1, 0).flatten(1)
+        num_patches = (x.shape[-1] // patch) ** 2
+        return _Images(
+            x,
+            test,
+            patch,
+            num_steps,
+            mean=channels.mean(dim=1),
+            scale=channels.std(dim=1),
+            num_patches=num_patches,
+            sizes=_sizes(self.rates, num_patches),
+        )
+
     def _findings(self, arrays: Arrays) -> dict[str, Finding]:
-        gains, falls, shares, found = [], [], [], {}
+        gains = []
+        falls = []
+        flatness = []
+        findings = {}
         for name, _, _ in self.data_sets:
-            trained, random = (arrays[f"score/{name}/{k}/size"] for k in ("trained", "random"))
-            area, untrained = (arrays[f"area/{name}/{k}/size"] for k in ("trained", "random"))
-            gains.append(area - untrained)
-            falls.append(trained[:, 0] - trained[:, -1])
-            flat = random.mean(dim=0)
-            shares.append(((flat.max() - flat.min()) / falls[-1].mean().abs()).item())
+            trained = arrays[f"score/{name}/trained/size"]
+            area = arrays[f"area/{name}/trained/size"]
+            gains.append(area - arrays[f"area/{name}/random/size"])
+            fall = trained[:, 0] - trained[:, -1]
+            falls.append(fall)
+            random = arrays[f"score/{name}/random/size"].mean(dim=0)
+            flatness.append(((random.max() - random.min()) / fall.mean().abs()).item())
             if self.model is None and name != "digits":  # the quick preset's, not one of the paper
                 nats = area - arrays[f"linear-area/{name}"][0]
                 bits = nats / (arrays[f"numbers/{name}"] * math.log(2))
-                found[f"fig-6-linear/{name.replace('_', '-')}"] = Finding.over(bits)
-        for key, each in (("gain", gains), ("falls", falls)):
-            found[f"fig-6-{key}"] = Finding.over(min(each, key=lambda values: values.mean().item()))
-        return found | {"fig-6-flat": Finding(max(shares))}
+                findings[f"fig-6-linear/{name.replace('_', '-')}"] = Finding.over(bits)
+        findings["fig-6-gain"] = _smallest(gains)
+        findings["fig-6-falls"] = _smallest(falls)
+        findings["fig-6-flat"] = Finding(max(flatness))
+        return findings
 
-    def _linear(self, of: _Images) -> Arrays:
+    def _linear(self, images: _Images) -> Arrays:
         """Curves (K, L) and areas (K,) of PPCA on the test images, pixel by pixel; the same masks."""
-        channels, side = of.x.shape[1:3]
-        group = Grouped.patches(side, side, of.patch).repeat(channels)
-        rows, curves = of.test.flatten(1).double(), []
-        for model in fit_ppca(of.x.flatten(1).double(), self.linear_dims):
-            g, score = seeded(3), []
-            for size in of.sizes:
-                drawn = masks.sample_masks(self.linear_masks, of.num_patches, size, generator=g)
-                parts = zip(rows.chunk(self.linear_masks), drawn[:, group], strict=True)
-                each = [log_conditional(model, *part).sum(dim=1) for part in parts]
-                score.append(torch.cat(each) / size)
-            curves.append(torch.stack(score))
-        areas = [(of.weights @ curve).mean() for curve in curves]
-        means = [curve.mean(dim=1) for curve in curves]
-        return {"linear": torch.stack(means), "linear-area": torch.stack(areas)}
+        channels, side = images.x.shape[1:3]
+        patch_of_number = Grouped.patches(side, side, images.patch).repeat(channels)
+        test = images.test.flatten(1).double()
+        curves = []
+        for model in fit_ppca(images.x.flatten(1).double(), self.linear_dims):
+            generator = seeded(3)
+            rows = []
+            for size in images.sizes:
+                mask = masks.sample_masks(
+                    self.linear_masks, images.num_patches, size, generator=generator
+                )
+                parts = [
+                    log_conditional(model, some_images, one_mask).sum(dim=1)
+                    for some_images, one_mask in zip(
+                        test.chunk(self.linear_masks), mask[:, patch_of_number], strict=True
+                    )
+                ]
+                rows.append(torch.cat(parts) / size)
+            curves.append(torch.stack(rows))
+        return {
+            "linear": torch.stack([curve.mean(dim=1) for curve in curves]),
+            "linear-area": torch.stack([(images.weights @ curve).mean() for curve in curves]),
+        }
 
     def _enlarged(self, x: Tensor, test: Tensor, network: Any) -> _Images:
         """Images as the network takes them (bilinear), one channel repeated to three."""
@@ -157,14 +185,23 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
             "images, whose pixels repeat each other.",
             stacklevel=2,
         )
-        resize = partial(torch.nn.functional.interpolate, size=(side, side), mode="bilinear")
-        x, test = (
-            resize(each).expand(-1, channels, -1, -1).clamp(0.0, 1.0)
-            for each in (x[: self.num_variance], test)
-        )
+
+        def resized(images: Tensor) -> Tensor:
+            large = torch.nn.functional.interpolate(images, size=(side, side), mode="bilinear")
+            return large.expand(-1, channels, -1, -1).clamp(0.0, 1.0)
+
         mean, scale = (torch.tensor(each)[:channels] for each in IMAGENET)
-        patch, count = side // math.isqrt(model.num_features), model.num_features
-        return _Images(x, test, patch, 0, mean, scale, count, _sizes(self.rates, count))
+        num_patches = model.num_features
+        return _Images(
+            resized(x[: self.num_variance]),
+            resized(test),
+            patch=side // math.isqrt(num_patches),
+            num_steps=0,
+            mean=mean,
+            scale=scale,
+            num_patches=num_patches,
+            sizes=_sizes(self.rates, num_patches),
+        )
 
     def _measure(
         self, images: _Images, kind: str, seed: int, context: RunContext, loaded: Any
@@ -172,18 +209,33 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
         """Squared errors of a network, (L,) on training and (L, Q) on test images."""
         channels, side = images.x.shape[1:3]
         if loaded is None:
-            size = {"width": self.width, "num_layers": self.num_layers, "decoder_layers": 1}
-            network: Any = small_mae(side, channels, images.patch, seed=seed, **size)
+            network: Any = small_mae(
+                side,
+                channels,
+                images.patch,
+                seed=seed,
+                width=self.width,
+                num_layers=self.num_layers,
+                decoder_layers=1,
+            )
+        elif kind == "trained":
+            network = loaded
         else:
-            network = loaded if kind == "trained" else random_twin(loaded, seed=seed)
+            network = random_twin(loaded, seed=seed)
         network.to(context.device)
         model = ViTMAE(network, 1.0, pixel_mean=images.mean, pixel_scale=images.scale)
         if kind == "trained" and self.model is None:
-            how: dict[str, Any] = {"matrix_rate": self.matrix_rate, "progress": context.progress}
-            how |= {"batch_size": 32, "learning_rate": 4e-3}
-            train(model, images.x, images.num_steps, seeded(seed), **how)
-        g = seeded(1000 + seed)
-        error = partial(model.squared_error, generator=g, sizes=images.sizes)
+            train(
+                model,
+                images.x,
+                images.num_steps,
+                seeded(seed),
+                batch_size=32,
+                learning_rate=4e-3,
+                matrix_rate=self.matrix_rate,
+                progress=context.progress,
+            )
+        error = partial(model.squared_error, generator=seeded(1000 + seed), sizes=images.sizes)
         with torch.no_grad(), fast_linear(network):
             return {
                 "train": error(images.x[: self.num_variance]).mean(dim=1).double().cpu(),
@@ -191,14 +243,30 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
             }
 
     def _scores(
-        self, images: _Images, name: str, context: RunContext, loaded: Any, same: Any, seed: int
+        self,
+        images: _Images,
+        name: str,
+        kind: str,
+        context: RunContext,
+        loaded: Any,
+        inputs: Mapping[str, Any],
+        seed: int,
     ) -> Arrays:
         """Scores and area under the variances of maximum likelihood a size."""
-        kind, pixels = name.split("-")[-1], images.patch**2 * images.x.shape[1]
-        work = partial(self._measure, images, kind, seed, context, loaded)
-        kept = context.computed_once(f"{name}-{seed}", work, **same)
-        score = pixels * log_normal(kept["test"].sqrt(), kept["train"][:, None])  # (L, Q)
+        errors = context.computed_once(
+            f"{name}-{kind}-{seed}",
+            partial(self._measure, images, kind, seed, context, loaded),
+            **inputs,
+        )
+        numbers_a_patch = images.patch**2 * images.x.shape[1]
+        variance = errors["train"][:, None]
+        score = numbers_a_patch * log_normal(errors["test"].sqrt(), variance)  # (L, Q)
         return {"score": score.mean(dim=1), "area": (images.weights @ score).mean()}
+
+
+def _smallest(values: Sequence[Float[Tensor, " seeds"]]) -> Finding:
+    """Of several data sets the one with the smallest mean."""
+    return Finding.over(min(values, key=lambda each: each.mean().item()))
 
 
 class PreTrained(Figure6, name="figure-6-pretrained", cost="GPU advised", resumable=True):
@@ -212,13 +280,14 @@ class PreTrained(Figure6, name="figure-6-pretrained", cost="GPU advised", resuma
     model: str | Path | None = setting(VIT_MAE_BASE, quick=None)
 
     def measure(self, context: RunContext) -> Outcome:
-        found = super().measure(context)
+        outcome = super().measure(context)
+        arrays = outcome.arrays
         percents = {}
         for name, _, _ in self.data_sets:
-            rates = found.arrays[f"sizes/{name}"] / found.arrays[f"patches/{name}"]
+            rates = arrays[f"sizes/{name}"] / arrays[f"patches/{name}"]
             percents[name] = [min(99, round(100 * rate)) for rate in rates.tolist()]
-        distance = farthest_from_bert(found.arrays, percents)
-        return dataclasses.replace(found, findings={"fig-6": distance})
+        findings = {"fig-6": farthest_from_bert(arrays, percents)}
+        return dataclasses.replace(outcome, findings=findings)
 
 
 def farthest_from_bert(arrays: Arrays, percents: Mapping[str, Sequence[int]]) -> Finding:
@@ -227,10 +296,10 @@ def farthest_from_bert(arrays: Arrays, percents: Mapping[str, Sequence[int]]) ->
     ``percents``: of each data set, the masking rates of its curves, which BERT-base's have as well.
     """
     distances = [
-        Finding.over(unlike_bert(arrays[f"score/{name}/trained/size"], at))
-        for name, at in percents.items()
+        Finding.over(unlike_bert(arrays[f"score/{name}/trained/size"], of_set))
+        for name, of_set in percents.items()
     ]
-    return max(distances, key=lambda each: each.measured)
+    return max(distances, key=lambda distance: distance.measured)
 
 
 def _sizes(rates: Sequence[float], num_features: int) -> list[int]:
@@ -246,19 +315,25 @@ class Patches(Experiment, name="patches", cost="seconds", gpu=False):
     """
 
     def measure(self, context: RunContext) -> Outcome:
-        x, test = (data.images("digits", split).pixels for split in ("train", "test"))
-        model, group = PPCA.fit_closed_form(x, 20), Grouped.patches(8, 8, 4)
-        every = [masks.all_masks(4, size) for size in range(1, 5)]
+        x = data.images("digits", "train").pixels
+        test = data.images("digits", "test").pixels
+        model = PPCA.fit_closed_form(x, 20)
+        patch_of_pixel = Grouped.patches(8, 8, 4)
 
         def area(jointly: bool) -> Float[Tensor, " N"]:
-            of = Grouped(model, group, jointly=jointly)
-            found = [scores.mask_score(of.log_conditional(test, m), m).mean(dim=0) for m in every]
-            return torch.stack(found).sum(dim=0)
+            grouped = Grouped(model, patch_of_pixel, jointly=jointly)
+            rows = []
+            for size in range(1, 5):
+                mask = masks.all_masks(4, size)
+                values = grouped.log_conditional(test, mask)
+                rows.append(scores.mask_score(values, mask).mean(dim=0))
+            return torch.stack(rows).sum(dim=0)
 
-        off = (area(True) - model.log_marginal(test)).abs().max()
+        of_patches = area(jointly=True)
+        error = (of_patches - model.log_marginal(test)).abs().max()
         findings = {
-            "claim-patches": Finding.over(area(True) - area(False)),
-            "patches-jointly": Finding(off.item()),
+            "claim-patches": Finding.over(of_patches - area(jointly=False)),
+            "patches-jointly": Finding(error.item()),
         }
         return Outcome(findings, data_sha256=context.checksum([x, test]))
 
@@ -275,12 +350,14 @@ def fit_ppca(x: Float[Tensor, "N d"], dims: Sequence[int]) -> list[PPCA]:
         torch.manual_seed(0)
         rank = min(max(dims) + 20, *x.shape)
         _, singular, axes = torch.svd_lowrank(centered.float(), q=rank, niter=6)
-    top, axes = singular.double().square() / len(x), axes.double()
-    total, models = centered.double().square().mean(dim=0).sum(), []
+    eigenvalues = singular.double().square() / len(x)
+    axes = axes.double()
+    total = centered.double().square().mean(dim=0).sum()
+    models = []
     for K in dims:
-        noise = (total - top[:K].sum()) / (x.shape[1] - K)
-        loadings = axes[:, :K] * (top[:K] - noise).clamp(min=0).sqrt()
-        models.append(PPCA(loadings, noise, center))
+        noise_variance = (total - eigenvalues[:K].sum()) / (x.shape[1] - K)
+        loadings = axes[:, :K] * (eigenvalues[:K] - noise_variance).clamp(min=0).sqrt()
+        models.append(PPCA(loadings, noise_variance, center))
     return models
 
 
@@ -288,9 +365,12 @@ def log_conditional(
     model: PPCA, x: Float[Tensor, "N d"], mask: Bool[Tensor, " d"]
 ) -> Float[Tensor, "N m"]:
     """log p(x_j | x_R) of the masked j only, one mask: d K² operations and no table of d K² numbers."""
-    seen, hidden, centered = model.loadings[~mask], model.loadings[mask], x - model.mean
+    observed = model.loadings[~mask]
+    hidden = model.loadings[mask]
+    centered = x - model.mean
     noise = model.noise_variance
-    inverse = torch.linalg.inv(torch.eye(model.latent_dim).to(seen) + seen.T @ seen / noise)
-    mean = centered[:, ~mask] @ seen @ inverse @ hidden.T / noise
+    precision = torch.eye(model.latent_dim).to(observed) + observed.T @ observed / noise
+    inverse = torch.linalg.inv(precision)
+    mean = centered[:, ~mask] @ observed @ inverse @ hidden.T / noise
     variance = noise + (hidden @ inverse * hidden).sum(dim=1)
     return log_normal(centered[:, mask] - mean, variance)
