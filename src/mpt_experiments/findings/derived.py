@@ -76,7 +76,7 @@ def share(
 def linear_vae(arrays: Arrays) -> dict[str, Finding]:
     """Figure 3, upper: shares, and what the loss and the 4 × 4 nodes report as LML, nats per datum."""
 
-    def went(data: str, row: str) -> Tensor:
+    def share_of_way(data: str, row: str) -> Tensor:
         track = arrays[f"{data}/{row}"]
         return share(track[0], track[-1], direct_track(data, row)[-1])
 
@@ -88,16 +88,16 @@ def linear_vae(arrays: Arrays) -> dict[str, Finding]:
     # The loss of the first half still rises; of the second, every recorded epoch counts.
     loss = arrays[f"loss/mnist/{PUBLISHED}"]
     late = slice(len(loss) // 2, len(loss))
-    off = (loss - arrays[f"{MNIST}/{PUBLISHED}"][: len(loss)])[late].mean(dim=0)
+    error_of_loss = (loss - arrays[f"{MNIST}/{PUBLISHED}"][: len(loss)])[late].mean(dim=0)
     coarse, lml = (arrays[f"{name}/mnist/{PUBLISHED}"] for name in ("coarse", "lml"))
     values = {
         "direct-way": direct[-1] - direct[0],
-        "fig-3-upper/maximized": went(MNIST, PUBLISHED),
-        "direct-share/elbo": went(MNIST, ELBO),
-        "direct-share/fine-grid": went(MNIST, "block/1/1"),
-        "direct-share/ten-masks": went(MNIST, "block/1/10"),
-        "direct-share/digits": went(DIGITS, PUBLISHED),
-        "fig-3-upper/estimation": off,
+        "fig-3-upper/maximized": share_of_way(MNIST, PUBLISHED),
+        "direct-share/elbo": share_of_way(MNIST, ELBO),
+        "direct-share/fine-grid": share_of_way(MNIST, "block/1/1"),
+        "direct-share/ten-masks": share_of_way(MNIST, "block/1/10"),
+        "direct-share/digits": share_of_way(DIGITS, PUBLISHED),
+        "fig-3-upper/estimation": error_of_loss,
         "grid-4-by-4/published": coarse - lml,
     }
     return {name: Finding.over(value) for name, value in values.items()}
@@ -138,10 +138,11 @@ def deep_vae(arrays: Arrays) -> dict[str, Finding]:
 
 def recursion(arrays: Arrays) -> dict[str, Finding]:
     """The same on the digits with K = 2, from starts that are drawn again."""
-    of = Recursion.preset()
-    assert isinstance(of, Recursion)
-    x = of.images()
-    start = of.log_likelihood(of.start(x, [*map(seeded, of.seeds)]), x[: of.examined].double())
+    settings = Recursion.preset()
+    assert isinstance(settings, Recursion)
+    x = settings.images()
+    networks = settings.start(x, [seeded(seed) for seed in settings.seeds])
+    start = settings.log_likelihood(networks, x[: settings.examined].double())
     rows = {
         "claim-approximate-maximization": "baseline",
         "direct-share/recursion-uniform": "uniform",
@@ -158,25 +159,27 @@ def fixed_sizes(arrays: Arrays) -> dict[str, Finding]:
 
     A truth's share is of the mean way: one start may be next to its truth.
     """
-    of = FixedSizes.preset()
-    assert isinstance(of, FixedSizes)
-    start, ways = of.starts()[0], []
-    for truth in of.truths:
-        problem = replace(of, data_seed=truth).problem("paper", RunContext())
+    settings = FixedSizes.preset()
+    assert isinstance(settings, FixedSizes)
+    start, _ = settings.starts()
+    ways = []
+    for truth in settings.truths:
+        problem = replace(settings, data_seed=truth).problem("paper", RunContext())
         best = problem.log_marginal(problem.best)
         ways.append((best - problem.log_marginal(start)).mean())
     way = torch.stack(ways)
+    unit_scale = settings.scales.index(1.0)
 
-    def went(size: int) -> Finding:
-        short = arrays["short/paper"][:, of.sizes.index(size), of.scales.index(1.0)]
+    def share_of_way(size: int) -> Finding:
+        short = arrays["short/paper"][:, settings.sizes.index(size), unit_scale]
         return Finding.over(1.0 - short.mean(dim=1) / way)
 
-    ends = arrays["below/paper"][:, of.sizes.index(9), of.scales.index(1.0)]
+    ends = arrays["below/paper"][:, settings.sizes.index(9), unit_scale]
     return {
-        "claim-fixed-rate-maximizes": went(2),
-        "fixed-rate-share/80": went(8),
-        "fixed-rate-share/90": went(9),
-        "fixed-rate-maximum": Finding.over(arrays["lost/paper"][:, of.sizes.index(2)]),
+        "claim-fixed-rate-maximizes": share_of_way(2),
+        "fixed-rate-share/80": share_of_way(8),
+        "fixed-rate-share/90": share_of_way(9),
+        "fixed-rate-maximum": Finding.over(arrays["lost/paper"][:, settings.sizes.index(2)]),
         "same-value/90": Finding.over(ends.amax(dim=1) - ends.amin(dim=1)),
     }
 
@@ -186,10 +189,10 @@ def shapes(ppca: Arrays, images: Arrays) -> dict[str, Finding]:
     curve = ppca["last"]  # at D = 50, where every second percent is a size
     size = curve.shape[1]
     percents = [100 * masked // size for masked in range(1, size)]
-    six = Figure6.preset()
-    assert isinstance(six, Figure6)
-    rates = [round(100 * rate) for rate in six.rates]
-    sets = {name: rates for name, _, _ in six.data_sets}
+    settings = Figure6.preset()
+    assert isinstance(settings, Figure6)
+    rates = [round(100 * rate) for rate in settings.rates]
+    sets = {name: rates for name, _, _ in settings.data_sets}
     return {
         "fig-5-right-similar": Finding.over(unlike_bert(curve[:, :-1], percents)),
         "fig-6-unlike": farthest_from_bert(images, sets),
@@ -200,5 +203,6 @@ def worst_of_epochs_law(run: Outcome) -> Finding:
     """Efficiency over that of the epochs law, minus one, at the passes where it is farthest off."""
     passes = torch.tensor(run.settings["passes"], dtype=torch.float64)
     law = 1.0 / (1.0 + (1.0 / run.arrays["epochs/one"][:, None] - 1.0) / passes)
-    off = run.arrays["epochs"] / law - 1.0
-    return Finding.over(off[:, off.mean(dim=0).abs().argmax()])
+    error = run.arrays["epochs"] / law - 1.0
+    worst = error.mean(dim=0).abs().argmax()
+    return Finding.over(error[:, worst])

@@ -59,13 +59,21 @@ class Problem:
         """
         difference = self.values - model.log_each(self.rows, self.mask)
         by_size = self.by_size(difference)
-        own = difference.view(*self.order.shape, -1).gather(3, self.order[..., None])
-        area, chain = by_size.sum(dim=2), own.sum(dim=(2, 3))
-        spread = chain.var(dim=1).mean().sqrt()  # over orders of the same sequence
-        found = {"area": area, "chain": chain, "spread": spread}
-        for name, each in (("gap", area), ("size_gap", by_size)):
-            found[name], found[f"{name}_error"] = mean_and_error(each.mean(dim=1))
-        return found
+        # Of each step of an order the token that it shows next.
+        shown_next = difference.view(*self.order.shape, -1).gather(3, self.order[..., None])
+        area = by_size.sum(dim=2)
+        chain = shown_next.sum(dim=(2, 3))
+        gap, gap_error = mean_and_error(area.mean(dim=1))
+        size_gap, size_gap_error = mean_and_error(by_size.mean(dim=1))
+        return {
+            "area": area,
+            "chain": chain,
+            "spread": chain.var(dim=1).mean().sqrt(),  # over orders of the same sequence
+            "gap": gap,
+            "gap_error": gap_error,
+            "size_gap": size_gap,
+            "size_gap_error": size_gap_error,
+        }
 
     def designs(self, area: Float[Tensor, "N O"]) -> dict[str, Tensor]:
         """Standard error of one gap, one order a sequence, by what source and network share."""
@@ -81,9 +89,10 @@ class Problem:
 
 def masked_scores(model: SymbolBERT, x: Tensor, mask: Tensor, half_precision: bool) -> Tensor:
     """(1/M) Σ_{j∈A} log q(x_j | x_R) for sequence n under its own mask A_n, (N,), differentiable."""
-    network, inputs = model.network, {"input_ids": x.masked_fill(mask, model.mask_token)}
-    kind = torch.bfloat16 if half_precision else torch.float32
-    weights = {name: value.to(kind) for name, value in network.named_parameters()}
+    network = model.network
+    inputs = {"input_ids": x.masked_fill(mask, model.mask_token)}
+    dtype = torch.bfloat16 if half_precision else torch.float32
+    weights = {name: value.to(dtype) for name, value in network.named_parameters()}
     logits = torch.func.functional_call(network, weights, kwargs=inputs).logits.float()
     loss = functional.cross_entropy(logits.transpose(1, 2), x, reduction="none")
     return scores.mask_score(-loss, mask)
@@ -119,36 +128,40 @@ class KnownLanguage(
     def measure(self, context: RunContext) -> Outcome:
         source = HMM.cyclic()
         problem = Problem(source, self.num_test, self.num_orders, generator=seeded(10))
-        data = context.checksum([problem.x])
+        checksum = context.checksum([problem.x])
 
-        def result(of: KnownLanguage, law: str, seed: int) -> dict[str, Tensor]:
-            def work() -> dict[str, Tensor]:
-                model = SymbolBERT(source.num_values, source.num_features, of.width, seed=seed)
-                of.train(model, source, law, seed=seed, progress=context.progress)
+        def trained(settings: KnownLanguage, law: str, seed: int) -> dict[str, Tensor]:
+            def compute() -> dict[str, Tensor]:
+                model = SymbolBERT(
+                    source.num_values, source.num_features, settings.width, seed=seed
+                )
+                settings.train(model, source, law, seed=seed, progress=context.progress)
                 weights = dict(model.network.named_parameters())
-                size = torch.tensor(sum(each.numel() for each in weights.values()))
-                return problem.compare(model) | {"num_parameters": size} | weights
+                num_parameters = sum(weight.numel() for weight in weights.values())
+                comparison = problem.compare(model)
+                return comparison | {"num_parameters": torch.tensor(num_parameters)} | weights
 
-            name = f"{law}-{of.width}-{of.num_steps}-{of.learning_rate:g}-{seed}"
-            return context.computed_once(name, work, data=data)
+            size = f"{settings.width}-{settings.num_steps}-{settings.learning_rate:g}"
+            return context.computed_once(f"{law}-{size}-{seed}", compute, data=checksum)
 
-        runs = {law: context.stack(partial(result, self, law), self.seeds, law) for law in LAWS}
-        uniform, shown = runs["uniform"]["area"], ("gap", "gap_error", "spread", "size_gap")
-        arrays = problem.designs(uniform[0])
-        for law, found in runs.items():
-            arrays |= {f"{name}/{law}": found[name] for name in shown}
-            excess = (found["area"] - uniform).mean(dim=2)
+        runs = {law: context.stack(partial(trained, self, law), self.seeds, law) for law in LAWS}
+        uniform_area = runs["uniform"]["area"]
+        arrays = problem.designs(uniform_area[0])
+        for law, rows in runs.items():
+            for name in ("gap", "gap_error", "spread", "size_gap"):
+                arrays[f"{name}/{law}"] = rows[name]
+            excess = (rows["area"] - uniform_area).mean(dim=2)
             arrays[f"excess_error/{law}"] = mean_and_error(excess, dim=1)[1]
         for width, num_steps, rate in self.variants:
-            other = replace(self, width=width, num_steps=num_steps, learning_rate=rate)
-            variant = result(other, "uniform", self.seeds[0])
+            settings = replace(self, width=width, num_steps=num_steps, learning_rate=rate)
+            variant = trained(settings, "uniform", self.seeds[0])
             summary = [variant[name] for name in ("num_parameters", "gap", "gap_error", "spread")]
             arrays[f"variant/{width}-{num_steps}-{rate:g}"] = torch.stack(summary)
         # How much larger the smallest gap of a fixed rate is than that of uniform sizes.
         fixed = torch.stack([arrays[f"gap/{law}"] for law in LAWS if law.startswith("fixed")])
         excess = fixed - arrays["gap/uniform"]
         least = Finding.over(excess[excess.mean(dim=1).argmin()])
-        return Outcome({"known-language-uniform-size": least}, arrays, data)
+        return Outcome({"known-language-uniform-size": least}, arrays, checksum)
 
     def train(
         self, model: SymbolBERT, source: HMM, law: str, *, seed: int, **options: Any
@@ -159,7 +172,7 @@ class KnownLanguage(
         """
         generator = seeded(seed)
         optimizer = AdamW(model.network.parameters(), lr=self.learning_rate, fused=True)
-        cycle = OneCycleLR(optimizer, self.learning_rate, total_steps=self.num_steps)
+        schedule = OneCycleLR(optimizer, self.learning_rate, total_steps=self.num_steps)
 
         def loss(step: int) -> Tensor:
             x = source.sample(self.batch_size, generator=generator)
@@ -167,4 +180,5 @@ class KnownLanguage(
             return -masked_scores(model, x, mask, self.half_precision).mean()
 
         options |= {"num_steps": self.num_steps, "label": f"{law}, step"}
-        return fit.descend(model.network, loss, [cycle], generators=[generator], **options)[1]
+        _, watched = fit.descend(model.network, loss, [schedule], generators=[generator], **options)
+        return watched

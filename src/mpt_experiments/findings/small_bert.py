@@ -1,7 +1,6 @@
 """The book's own masked language model: vocabulary, training, and what it was compared with."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from mpt_score.networks.masked_lm import masked_logits
 from mpt_score.texts import sentences
 from mpt_score.tokens import train_tokenizer
 
-How = tuple[str, int]  # the law of the sizes, and the seed
+LawAndSeed = tuple[str, int]
 Look = Callable[[], Tensor] | None
 LENGTH = 64
 """Tokens of a full row, [CLS] and [SEP] counted."""
@@ -54,8 +53,13 @@ class SmallBertTraining(Experiment):
 
     def network(self, text: "Batches", architecture: networks.Architecture, seed: int) -> Any:
         """A new one."""
-        size: Any = {"width": self.width, "num_layers": self.num_layers}
-        return networks.small_masked_lm(len(text.tokenizer), architecture, seed=seed, **size)
+        return networks.small_masked_lm(
+            len(text.tokenizer),
+            architecture,
+            seed=seed,
+            width=self.width,
+            num_layers=self.num_layers,
+        )
 
     def train(
         self,
@@ -63,7 +67,7 @@ class SmallBertTraining(Experiment):
         name: str,
         network: Any,
         text: "Batches",
-        how: How,
+        law_and_seed: LawAndSeed,
         look: Look = None,
     ) -> Tensor:
         """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4).
@@ -71,16 +75,19 @@ class SmallBertTraining(Experiment):
         Or each step with what ``look()`` gave after it. The law ``next`` is for a causal network: the
         score of each piece given those before it.
         """
-        law, seed = how
-        steps, generator = self.num_steps, seeded(seed)
+        law, seed = law_and_seed
+        steps = self.num_steps
+        generator = seeded(seed)
         optimizer = AdamW(network.to(context.device).parameters(), lr=3e-3, weight_decay=0.01)
         schedule = OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps, pct_start=0.1)
         token = None if law == "next" else text.mask_token
 
         def loss(step: int) -> Tensor:
             batch = text.draw(step, generator=generator)
-            shape = len(batch), batch.shape[1] - 2
-            mask = None if token is None else training_masks(law, *shape, generator=generator)
+            mask = None
+            if token is not None:
+                num_features = batch.shape[1] - 2
+                mask = training_masks(law, len(batch), num_features, generator=generator)
             network.train()
             with torch.autocast(network.device.type, torch.bfloat16):
                 if mask is None:
@@ -115,7 +122,8 @@ class SmallBert(SmallBertTraining, name="small-bert", cost="about 45 min", resum
     """
 
     def measure(self, context: RunContext) -> Outcome:
-        text, seed = self.read(), self.seeds[0]
+        text = self.read()
+        seed = self.seeds[0]
         pieces = text.held_out[:, 1:-1]
         counts = text.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0
         network = self.network(text, "modern", seed)
@@ -141,15 +149,19 @@ class Batches:
 
     def __init__(self, text: Sequence[str], tokenizer: Any, size: int) -> None:
         pieces = tokenizer(list(text), add_special_tokens=False, verbose=False)["input_ids"]
-        self.tokenizer, self.size = tokenizer, size
+        self.tokenizer = tokenizer
+        self.size = size  # tokens a batch
         self.mask_token = int(tokenizer.mask_token_id)
-        self.ends = tokenizer.cls_token_id, tokenizer.sep_token_id
-        self.lengths = lengths = torch.tensor([len(each) for each in pieces])
-        self.stream = torch.tensor([piece for each in pieces for piece in each])
-        starts = lengths.cumsum(0) - lengths
-        fits = (lengths >= 4) & (lengths <= LENGTH - 2)
-        self.by_length = {int(k): starts[fits & (lengths == k)] for k in lengths[fits].unique()}
-        self.shares = torch.tensor([float(k * len(v)) for k, v in self.by_length.items()])
+        self.ends = (tokenizer.cls_token_id, tokenizer.sep_token_id)
+        self.lengths = torch.tensor([len(sentence) for sentence in pieces])
+        self.stream = torch.tensor([piece for sentence in pieces for piece in sentence])
+        starts = self.lengths.cumsum(0) - self.lengths
+        fits = (self.lengths >= 4) & (self.lengths <= LENGTH - 2)
+        self.by_length: dict[int, Tensor] = {}
+        for length in self.lengths[fits].unique():
+            self.by_length[int(length)] = starts[fits & (self.lengths == length)]
+        num_tokens = [float(length * len(rows)) for length, rows in self.by_length.items()]
+        self.shares = torch.tensor(num_tokens)
         self.starts = starts[starts <= len(self.stream) - (LENGTH - 2)]
 
     def draw(self, step: int, *, generator: torch.Generator) -> Int[Tensor, "N L"]:
@@ -177,13 +189,18 @@ def training_masks(
     ``uniform``: sizes 1..D. ``mixture``: half of the rows so, half with sizes up to 30 % of D. A name
     in ``FIXED``: one share of D.
     """
-    most = max(1, round(FIXED.get(law, 0.3) * num_features))
-    sizes = torch.tensor(most)
-    if law not in FIXED:
-        low = {"mixture": num_rows // 2, "uniform": 0}[law]
-        parts = [each for each in ((low, most), (num_rows - low, num_features)) if each[0]]
-        spread = partial(masks.UniformSize().stratified, generator=generator)
-        sizes = torch.cat([spread(*each) for each in parts])
+    if law in FIXED:
+        sizes = torch.tensor(max(1, round(FIXED[law] * num_features)))
+    else:
+        num_low = {"mixture": num_rows // 2, "uniform": 0}[law]
+        largest_low = max(1, round(0.3 * num_features))
+        uniform = masks.UniformSize()
+        parts = []
+        if num_low:
+            parts.append(uniform.stratified(num_low, largest_low, generator=generator))
+        if num_rows > num_low:
+            parts.append(uniform.stratified(num_rows - num_low, num_features, generator=generator))
+        sizes = torch.cat(parts)
     ranks = masks.sample_ranks(num_rows, num_features, generator=generator)
     return masks.from_ranks(ranks, sizes)
 

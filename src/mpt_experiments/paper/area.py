@@ -35,16 +35,21 @@ class Figure4(Experiment, name="figure-4", cost="about 15 s", gpu=False):
         findings: dict[str, Finding] = {}
         used: list[Tensor] = []
         for panel, latent_dim, num_masks in self.panels:
-            sizes, generator = (self.num_features, latent_dim), seeded(1991)
-            model, x = paper_problem((self.num_data, *sizes), generator)
+            generator = seeded(1991)
+            shape = (self.num_data, self.num_features, latent_dim)
+            model, x = paper_problem(shape, generator)
             draws = {"paper": x, "model": model.sample(self.num_data, generator=generator)}
             used += draws.values()
-            seeds, rows = self.seeds + (tuple(range(15)) if num_masks == 1 else ()), []
+            seeds = self.seeds
+            if num_masks == 1:
+                seeds += tuple(range(15))
+            scores: dict[str, list[Tensor]] = {draw: [] for draw in draws}
             for seed in context.progress(seeds, f"{panel}, seed"):  # its masks serve both draws
                 mask = paper_masks(num_masks, self.num_features, generator=seeded(seed))
-                rows.append([curves.size_scores(model, x, mask).mean(1) for x in draws.values()])
-            for (draw, x), scores in zip(draws.items(), zip(*rows, strict=True), strict=True):
-                arrays[f"score/{panel}/{draw}"] = torch.stack(scores)
+                for draw, x in draws.items():
+                    scores[draw].append(curves.size_scores(model, x, mask).mean(1))
+            for draw, x in draws.items():
+                arrays[f"score/{panel}/{draw}"] = torch.stack(scores[draw])
                 arrays[f"lml/{panel}/{draw}"] = model.log_marginal(x).mean()
             area = arrays[f"score/{panel}/paper"].sum(dim=1)
             findings[f"fig-4-{panel}"] = Finding.over(area - arrays[f"lml/{panel}/paper"])
@@ -60,7 +65,8 @@ def dense_curve(
     hidden equally often, and S(1) and S(D) are exact; with fewer, every D/num_masks-th shift is
     taken. One size's masks are in the next one's: the curve is smooth.
     """
-    size, noise = model.num_features, model.noise_variance
+    size = model.num_features
+    noise = model.noise_variance
     orders = masks.sample_ranks(max(1, num_masks // size), size, generator=generator)
     shifts = torch.arange(0, size, max(1, size // num_masks))
     ranks = ((orders[:, None] + shifts[:, None]) % size).flatten(0, 1).to(moment.device)
@@ -91,19 +97,24 @@ class CurveShape(Experiment, name="curve-shape", cost="about 2 min", gpu=False):
             model, x = paper_problem((self.num_data, self.num_features, latent_dim), seeded(seed))
             used.append(x)
             moments = {"paper": objectives.second_moment(x), "model": model.covariance}
-            of = partial(dense_curve, model, num_masks=num_masks)
-            return {draw: of(each, generator=seeded(seed)) for draw, each in moments.items()}
+            return {
+                draw: dense_curve(model, moment, num_masks, generator=seeded(seed))
+                for draw, moment in moments.items()
+            }
 
         def exponential(score: Tensor, decaying: bool = False) -> Tensor:
             return torch.stack([exponential_residual(row, decaying=decaying) for row in score])
 
         def closed(latent_dim: int, score: Tensor) -> Tensor:
-            off = score - random_loadings_curve(self.num_features, latent_dim, NOISE_VARIANCE)
-            return off.abs().amax(dim=1) / (score.amax(dim=1) - score.amin(dim=1))
+            closed_form = random_loadings_curve(self.num_features, latent_dim, NOISE_VARIANCE)
+            error = (score - closed_form).abs().amax(dim=1)
+            return error / (score.amax(dim=1) - score.amin(dim=1))
 
         (few, _), (many, _) = self.panels
-        low, high = (context.stack(partial(smooth, *of), self.seeds, "truth") for of in self.panels)
-        findings = {
+        low, high = (
+            context.stack(partial(smooth, *panel), self.seeds, "truth") for panel in self.panels
+        )
+        values = {
             "claim-tail-90": fall_beyond(low["paper"], 0.9),
             "tail-90/k50": fall_beyond(high["paper"], 0.9),
             "tail-85/k50": fall_beyond(high["paper"], 0.85),
@@ -118,15 +129,15 @@ class CurveShape(Experiment, name="curve-shape", cost="about 2 min", gpu=False):
             "closed-form-residual-k-50": closed(many, high["model"]),
             "exponential-residual-k-50": exponential(high["model"]),
         }
-        found = {name: Finding.over(values) for name, values in findings.items()}
-        return Outcome(found, data_sha256=context.checksum(used))
+        findings = {name: Finding.over(value) for name, value in values.items()}
+        return Outcome(findings, data_sha256=context.checksum(used))
 
 
 def fall_beyond(score: Float[Tensor, "*B D"], rate: float) -> Float[Tensor, "*B"]:
     """Share of the fall S(1) − S(D) that lies at masking rates above ``rate``."""
     size = score.shape[-1]
-    at = score[..., math.floor(rate * size) - 1]
-    return (at - score[..., -1]) / (score[..., 0] - score[..., -1])
+    at_rate = score[..., math.floor(rate * size) - 1]
+    return (at_rate - score[..., -1]) / (score[..., 0] - score[..., -1])
 
 
 def rate_of_fall(score: Float[Tensor, "B D"], share: float) -> Float[Tensor, " B"]:

@@ -33,24 +33,23 @@ class Identity(Experiment, name="identity", cost="about 5 s", gpu=False):
         worst: dict[str, float] = {}
         for seed in context.progress(self.seeds, "seed"):
             generator = seeded(seed)
-            tried = [_errors(m, generator) for m in _random_models(self.max_features, seed)]
-            for errors in [*tried, _assumption_errors(generator)]:
-                worst |= {name: max(worst.get(name, 0.0), e) for name, e in errors.items()}
+            models = _random_models(self.max_features, seed)
+            of_models = [_errors(model, generator) for model in models]
+            for errors in [*of_models, _assumption_errors(generator)]:
+                for name, error in errors.items():
+                    worst[name] = max(worst.get(name, 0.0), error)
         measured = worst | _misprints() | self._bias_at_a_fixed_rate()
         generator = seeded(self.seeds[0])
         loss = sign_loss(_random_ppca(5, 2, generator), 1000, generator)
         # Appendix B's S_MRᵀ S_RR⁻¹ S_MR: |M| columns of the first meet 10 − |M| rows of the second.
         bad = sum(size != 10 - size for size in range(1, 10))
-        findings = {name: Finding(value) for name, value in measured.items()}
-        findings |= {"eq-7": Finding.over(loss), "eq-b": Finding(float(bad))}
         num_features, num_masked = self.text
-        return Outcome(
-            findings
-            | {
-                "eq-1": Finding.over(self._gap_of_equation_one(num_masked)),
-                "gap-all-masked": Finding.over(self._gap_of_equation_one(num_features)),
-            }
-        )
+        findings = {name: Finding(value) for name, value in measured.items()}
+        findings["eq-7"] = Finding.over(loss)
+        findings["eq-b"] = Finding(float(bad))
+        findings["eq-1"] = Finding.over(self._gap_of_equation_one(num_masked))
+        findings["gap-all-masked"] = Finding.over(self._gap_of_equation_one(num_features))
+        return Outcome(findings)
 
     def _gap_of_equation_one(self, num_masked: int) -> Float[Tensor, " seeds"]:
         """E log p(x_A | x_R) minus the sum of the separate conditionals, in nats per datum.
@@ -74,11 +73,13 @@ class Identity(Experiment, name="identity", cost="about 5 s", gpu=False):
 
         The sentence leaves its sign open: the nearer of plus and minus counts, at the nearest seed.
         """
-        scaled_sum, truncated = [], []
+        scaled_sum = []
+        truncated = []
         for generator in map(seeded, self.seeds):
             model = PPCA(torch.randn(10, 2, generator=generator, dtype=f64), 0.2)
             x = model.sample(100, generator=generator)
-            curve, log_p = curves.exact_curve(model, x), model.log_marginal(x).mean().item()
+            curve = curves.exact_curve(model, x)
+            log_p = model.log_marginal(x).mean().item()
             visible = model.log_subset_marginal(x, ~masks.all_masks(10, 2)).mean().item()
             scaled = 10 * curve.score[1].item() - log_p
             scaled_sum.append(min(abs(scaled - visible), abs(scaled + visible)))
@@ -95,7 +96,8 @@ def _random_ppca(num_features: int, latent_dim: int, generator: torch.Generator)
 
 def _random_models(max_features: int, seed: int) -> list[TractableModel]:
     """PPCA with D = 1..``max_features`` and K = 0..D, and joint tables of two and three values."""
-    generator, models = seeded(seed), list[TractableModel]()
+    generator = seeded(seed)
+    models: list[TractableModel] = []
     for num_features in range(1, max_features + 1):
         for latent_dim in {0, 1, num_features // 2, num_features}:
             models.append(_random_ppca(num_features, latent_dim, generator))
@@ -106,7 +108,8 @@ def _random_models(max_features: int, seed: int) -> list[TractableModel]:
 
 def _errors(model: TractableModel, generator: torch.Generator) -> dict[str, float]:
     x = model.sample(5, generator=generator)
-    size, truth = model.num_features, float(estimators.exact(model, x))
+    size = model.num_features
+    truth = float(estimators.exact(model, x))
     curve = curves.exact_curve(model, x)
     as_written = _order_terms(model, x, torch.arange(size)[None])
     errors = {"eq-2": abs(as_written.sum().item() - truth), "prop-1": abs(curve.area() - truth)}
@@ -164,9 +167,10 @@ def _leave_out(inputs: Tensor, y: Tensor, noise: float) -> Float[Tensor, " n"]:
     for p in range(1, len(y) + 1):
         values = []
         for out in masks.all_masks(len(y), p):
-            kept, rows = inputs[~out], inputs[out]
-            precision = torch.eye(inputs.shape[1], dtype=y.dtype) + kept.T @ kept / noise
-            weights = torch.linalg.solve(precision, kept.T @ y[~out] / noise)
+            seen = inputs[~out]
+            rows = inputs[out]
+            precision = torch.eye(inputs.shape[1], dtype=y.dtype) + seen.T @ seen / noise
+            weights = torch.linalg.solve(precision, seen.T @ y[~out] / noise)
             variance = noise + (rows * torch.linalg.solve(precision, rows.T).T).sum(dim=1)
             values.append(log_normal(y[out] - rows @ weights, variance).mean())
         scores.append(torch.stack(values).mean())
@@ -245,7 +249,8 @@ class Cell:
         Its right side has x_M(t+1:D) behind the bar and j up to D − t + 1, so that for t < (D + 1)/2
         a token is also predicted from itself (log 1 = 0).
         """
-        size, left = self.table.ndim, self.over_orders(t)
+        size = self.table.ndim
+        left = self.over_orders(t)
         inner = [sum(self.given(o[j], o[t:]) for j in range(size - t + 1)) for o in self.orders]
         chosen = itertools.combinations(inner, math.comb(size, t - 1))
         return min(abs(left - sum(values)) for values in chosen)
@@ -256,7 +261,8 @@ class Cell:
 
     def middle_expression(self) -> float:
         """Σ_M of Prop. 1's middle expression minus log p(x); R(1:D−j) is what follows token j."""
-        orders, total = self.orders, 0.0
+        orders = self.orders
+        total = 0.0
         for size in range(1, self.table.ndim + 1):
             for o in orders:
                 terms = sum(self.given(o[j], o[j + 1 :]) for j in range(size))
@@ -272,6 +278,7 @@ def sign_loss(model: PPCA, num_draws: int, generator: torch.Generator) -> Float[
     x = model.sample(num_draws, generator=generator)
     mask = masks.sample_masks(1, model.num_features, 2, generator=generator)[0]
     mean, covariance = gaussian.condition_dense(x, model.mean, model.covariance, mask)
-    variance, residual = covariance.diagonal(), x[:, mask] - mean
+    variance = covariance.diagonal()
+    residual = x[:, mask] - mean
     printed = 2.0 * model.covariance[mask][:, mask].diagonal() - variance
     return (log_normal(residual, variance) - log_normal(residual, printed)).mean(dim=1)

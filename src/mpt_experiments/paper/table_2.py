@@ -40,18 +40,22 @@ class Table2(OnSentences, name="table-2", cost="about 20 min", resumable=True):
     def measure(self, context: RunContext) -> Outcome:
         texts: dict[str, Tokens] = {}
 
-        def one(seed: int) -> dict[str, Tensor]:
-            design, label = Design(strata=self.strata, seed=seed), f"{seed}/mask/"
-            run = context, *self._before_training(seed), design, label
+        def of_seed(seed: int) -> dict[str, Tensor]:
+            network, tokenizer = self._before_training(seed)
+            design = Design(strata=self.strata, seed=seed)
+            results = self.curves(
+                context, network, tokenizer, design, f"{seed}/mask/", precision="bfloat16"
+            )
             arrays = {}
-            for name, (tokens, result) in self.curves(*run, precision="bfloat16").items():
+            for name, (tokens, result) in results.items():
                 texts[name] = tokens
+                area, error = pair(result.area("paper"))
                 arrays[f"curve/{name}"] = result.score.double()
-                area = pair(result.area("paper"))
-                arrays[f"area/{name}"], arrays[f"sentence_error/{name}"] = area
+                arrays[f"area/{name}"] = area
+                arrays[f"sentence_error/{name}"] = error
             return arrays
 
-        arrays = context.stack(one, self.seeds, "initializations")
+        arrays = context.stack(of_seed, self.seeds, "initializations")
         arrays |= {f"repetition/{name}": repetition(tokens) for name, tokens in texts.items()}
         return Outcome(
             self.findings(arrays), arrays, context.checksum(t.ids for t in texts.values())
@@ -65,8 +69,10 @@ class Table2(OnSentences, name="table-2", cost="about 20 min", resumable=True):
             tokenizer = networks.load_tokenizer(bert_vocabulary())
             return networks.at_random(BertForMaskedLM, BertConfig(), seed=seed), tokenizer
         tokenizer = train_tokenizer(sentences("written").first, 150)
-        size = {"width": 32, "num_layers": 1, "seed": seed}
-        return networks.small_masked_lm(len(tokenizer), "classic", **size), tokenizer
+        network = networks.small_masked_lm(
+            len(tokenizer), "classic", width=32, num_layers=1, seed=seed
+        )
+        return network, tokenizer
 
     def findings(self, arrays: Mapping[str, Tensor]) -> dict[str, Finding]:
         """How far the mean curves are from level, and the joint p of the printed row."""
@@ -99,8 +105,10 @@ def joint_p(
     normal areas with the measured covariance for I shared networks, S of their own for ``published``.
     """
     generator = seeded(0)
-    count, covariance = areas.shape[1], areas.cov()
-    factor, spread = torch.linalg.cholesky(covariance).T, covariance.diagonal().sqrt()
+    count = areas.shape[1]
+    covariance = areas.cov()
+    factor = torch.linalg.cholesky(covariance).T
+    spread = covariance.diagonal().sqrt()
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -113,8 +121,8 @@ def joint_p(
     larger = 0
     for _ in range(10):
         shared = normal(num_draws // 10, count, len(areas)) @ factor
-        own, sentences = normal(2, num_draws // 10, len(areas))
-        further = own * spread + sentences * sentence_error
+        of_network, of_sentences = normal(2, num_draws // 10, len(areas))
+        further = of_network * spread + of_sentences * sentence_error
         larger += int((statistic(further, shared) >= observed).sum())
     p = larger / num_draws
     return p, (p * (1 - p) / num_draws) ** 0.5
@@ -130,26 +138,27 @@ class PublishedCurves(Experiment, name="published-curves", cost="seconds", gpu=F
     seeds: tuple[int, ...] = ()  # nothing is drawn
 
     def measure(self, context: RunContext) -> Outcome:
-        found = published_curves()
-        arrays = {f"area/{key}": PAPER_UNIT * curve.mean() for key, curve in found.items()}
-        pairs = [(found[f"pretrained/{name}"], found[f"random/{name}"]) for name in SETS]
-        read = context.stack(lambda pair: shape(*pair), pairs, "set")
-        for key, rows in read.items():
-            arrays |= {f"{key}/{name}": row for name, row in zip(SETS, rows, strict=True)}
+        published = published_curves()
+        arrays = {f"area/{key}": PAPER_UNIT * curve.mean() for key, curve in published.items()}
+        pairs = [(published[f"pretrained/{name}"], published[f"random/{name}"]) for name in SETS]
+        shapes = context.stack(lambda pair: shape(*pair), pairs, "set")
+        for key, rows in shapes.items():
+            for name, row in zip(SETS, rows, strict=True):
+                arrays[f"{key}/{name}"] = row
         table = {
             f"table-2/{kind}-{name}": Finding(arrays[f"area/{kind}/{name}"].item())
             for kind, name in product(("random", "pretrained"), SETS[:4])
         }
         findings = table | {
             # of the printed sets the worst
-            "fig-5-right-flat": Finding(read["flatness"][:4].max().item()),
-            "fig-5-right-tail": Finding(read["tail"][:4].min().item()),
+            "fig-5-right-flat": Finding(shapes["flatness"][:4].max().item()),
+            "fig-5-right-tail": Finding(shapes["tail"][:4].min().item()),
             "table-2-cut-digits": Finding(float(ledger.cut_digits(table))),
-            "crossover/bert-base": Finding.over(read["crossover"] / 100),
+            "crossover/bert-base": Finding.over(shapes["crossover"] / 100),
         }
-        for rate, over in zip((15, 25, 40), read["bias"].T, strict=True):
+        for rate, over in zip((15, 25, 40), shapes["bias"].T, strict=True):
             findings[f"bias/bert-base-{rate}"] = Finding.over(over)
-        return Outcome(findings, arrays, context.checksum(found.values()))
+        return Outcome(findings, arrays, context.checksum(published.values()))
 
 
 def unlike_bert(score: Float[Tensor, "*B R"], percents: Sequence[int]) -> Float[Tensor, "*B"]:
@@ -157,8 +166,9 @@ def unlike_bert(score: Float[Tensor, "*B R"], percents: Sequence[int]) -> Float[
 
     The smallest distance, as a share of the fall, to the authors' curves of the four printed sets.
     """
-    stored, at = published_curves(), [percent - 1 for percent in percents]
-    curves = [stored[f"pretrained/{name}"][at].to(score) for name in SETS[:4]]
+    published = published_curves()
+    rows = [percent - 1 for percent in percents]
+    curves = [published[f"pretrained/{name}"][rows].to(score) for name in SETS[:4]]
     return torch.stack([unlike(score, curve) for curve in curves]).amin(dim=0)
 
 
