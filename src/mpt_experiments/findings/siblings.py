@@ -141,7 +141,7 @@ Gram = tuple[int, ...]
 class _Level(NamedTuple):
     """The n-grams of one n."""
 
-    count: Counter[Gram]
+    times: Counter[Gram]
     total: Counter[Gram]  # of the counts of all that begin so
     num_types: Counter[Gram]  # how many begin so
     discount: float
@@ -194,7 +194,7 @@ class KneserNey:
             before = gram[:-1]
             total = level.total[before]
             if total:
-                kept = max(level.count[gram] - level.discount, 0)
+                kept = max(level.times[gram] - level.discount, 0)
                 p = (kept + level.discount * level.num_types[before] * p) / total
         return p
 
