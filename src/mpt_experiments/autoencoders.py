@@ -99,7 +99,7 @@ def supervised_accuracy(
 
 
 def area_and_scores(
-    model: Any, x: Float[Tensor, "N D"], sizes: Sequence[int]
+    model: Any, x: Float[Tensor, "N ..."], sizes: Sequence[int]
 ) -> Float[Tensor, " 5"]:
     """Area (trapezoid), its standard error over data and masks, scores at the three rates, nats.
 

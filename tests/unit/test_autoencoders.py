@@ -84,7 +84,7 @@ def test_a_supervised_network_is_trained_on_no_test_row(monkeypatch) -> None:
     of = autoencoders.Labeled(
         torch.arange(40.0)[:, None], torch.arange(40) % 2, torch.arange(40) >= 20
     )
-    autoencoders.supervised(Seen(1, 1), of, 4, seed=1, features=features)
+    autoencoders.supervised_accuracy(Seen(1, 1), of, 4, seed=1, features=features)
     assert torch.equal(batches.pop(), of.x)  # the probe's
     assert len(batches) == 8 and (torch.cat(batches) < 20).all()
 
