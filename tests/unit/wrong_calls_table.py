@@ -812,7 +812,9 @@ def _gaussian() -> dict[str, Case]:
             ),
             observed=tensor(HIDDEN, "0", lead=True),
         ),
-        "gaussian.LowRankPosterior.explain": case(of.explain, centered=centered),
+        "gaussian.LowRankPosterior.mean_and_residual": case(
+            of.mean_and_residual, centered=centered
+        ),
         "gaussian.LowRankPosterior.log_conditional": case(of.log_conditional, centered=centered),
         "gaussian.LowRankPosterior.log_marginal": case(of.log_marginal, centered=centered),
         "gaussian.LowRankPosterior.mean_log_conditional": case(

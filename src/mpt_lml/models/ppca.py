@@ -1,26 +1,55 @@
 """Probabilistic principal component analysis: every marginal and conditional in closed form."""
 
-from typing import Literal, final
+from collections.abc import Callable
+from typing import Annotated, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.gaussian import NATS, Centered, LowRankPosterior
+from mpt_lml.checks import (
+    Data,
+    Index,
+    Interval,
+    Positive,
+    check,
+    checked,
+    require_count,
+    require_one_dtype,
+)
+from mpt_lml.gaussian import MOST_ROUNDING, Centered, LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import chunks, double
-from mpt_lml.spec import require, require_number
+
+CACHE_BYTES = 2**22
+"""4 MiB of intermediate results: a chunk of the work that stays in a core's cache."""
+
+NoiseVariance = Annotated[
+    float | Tensor,
+    Interval(
+        "(0,inf)", " It is a variance (sigma squared), not a precision or a standard deviation."
+    ),
+]
+_DATA = Float[Tensor, "N D"]
+
+# Means over data with a second moment, and a bound on their rounding in nats a coordinate.
+_MeansOfMoment = Callable[[LowRankPosterior, Tensor], tuple[Tensor, float]]
 
 
 @final
 class PPCA(TractableModel):
     """x = μ + W z + ε with z ~ N(0, I_K) and ε ~ N(0, σ² I_D), so x ~ N(μ, W Wᵀ + σ² I).
 
-    Tipping & Bishop 1999; paper, Section 3 and Appendix B. ``loadings`` (D, K) are W; K = 0 is
-    allowed: independent coordinates. ``noise_variance`` is σ² > 0 (the paper's 1/σ² = 5 is 0.2),
-    ``mean`` (D,) is μ, zero by default.
+    Tipping & Bishop 1999; paper, Section 3 and Appendix B.
 
-    Raises ``ValueError`` for shapes that do not fit, entries that are not finite, or σ² ≤ 0.
+    Args:
+        loadings: W, (D, K). K = 0 is allowed: independent coordinates.
+        noise_variance: σ² > 0 (the paper's 1/σ² = 5 is 0.2).
+        mean: μ, (D,); zero by default.
+
+    Raises:
+        TypeError: for tensors that are not floating point, or of two dtypes.
+        ValueError: for shapes that do not fit, entries that are not finite, or σ² ≤ 0.
 
     >>> model = PPCA(torch.ones(2, 1), noise_variance=1.0)
     >>> mask = torch.tensor([[True, False]])
@@ -28,37 +57,48 @@ class PPCA(TractableModel):
     tensor([[[-1.1217,  0.0000]]])
     """
 
+    @checked
     def __init__(
         self,
-        loadings: Float[Tensor, "D K"],
-        noise_variance: float | Tensor,
+        loadings: Float[Tensor, "D k"],
+        noise_variance: NoiseVariance,
         mean: Float[Tensor, " D"] | None = None,
     ) -> None:
-        require(locals(), "loadings D k, mean? D")
-        hint = " It is a variance (sigma squared), not a precision or a standard deviation."
-        require_number("noise_variance", noise_variance, hint=hint)
-        mean = loadings.new_zeros(len(loadings)) if mean is None else mean
-        self.loadings, self.mean = loadings, mean.to(loadings)
-        self.num_features, self.latent_dim = loadings.shape
-        self._pairs_at_once = 2**22 // (32 * loadings.numel() or 1) or 1  # fits a cache
+        if mean is None:
+            mean = loadings.new_zeros(len(loadings))
+        self.loadings = loadings
+        self.mean = mean.to(loadings)
         self.noise_variance = torch.as_tensor(noise_variance, dtype=loadings.dtype).to(loadings)
+        self.num_features, self.latent_dim = loadings.shape
+        # Four arrays of D × K in double precision for each pair.
+        bytes_of_a_pair = max(1, 32 * loadings.numel())
+        self._pairs_at_once = max(1, CACHE_BYTES // bytes_of_a_pair)
 
     @property
     def covariance(self) -> Float[Tensor, "D D"]:
-        """Σ = W Wᵀ + σ² I, shape (D, D)."""
+        """Σ = W Wᵀ + σ² I, (D, D)."""
         loadings = double(self.loadings)
         noise = double(self.noise_variance) * torch.eye(self.num_features).to(loadings)
         return (loadings @ loadings.T + noise).to(self.loadings)
 
-    def posterior(
-        self, x: Float[Tensor, "N D"]
-    ) -> tuple[Float[Tensor, "N K"], Float[Tensor, "K K"]]:
-        """Mean (N, K) and covariance (K, K) of p(z | x)."""
-        self.require_data(x)
-        given = self._given(torch.ones_like(self.mean, dtype=torch.bool)[None])
-        latent, _ = given.explain(Centered.of(x, self.mean))
+    @checked
+    def posterior(self, x: Data) -> tuple[Float[Tensor, "N K"], Float[Tensor, "K K"]]:
+        """p(z | x), a normal distribution whose covariance is the same for all x.
+
+        Args:
+            x: data, (N, D).
+
+        Returns:
+            The means, (N, K), and the covariance σ² (Wᵀ W + σ² I)⁻¹, (K, K).
+
+        Raises:
+            ValueError: for data that are not finite, or of another D.
+        """
+        everything = torch.ones_like(self.mean, dtype=torch.bool)[None]
+        given = self._given(everything)
+        latent_mean, _ = given.mean_and_residual(Centered.of(x, self.mean))
         covariance = given.noise_variance * torch.cholesky_inverse(given.factor[0])
-        return latent[0], covariance.to(x)
+        return latent_mean[0], covariance.to(x)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         dtype = self.loadings.dtype
@@ -67,43 +107,64 @@ class PPCA(TractableModel):
         return self.mean + latent @ self.loadings.T + self.noise_variance.sqrt() * noise
 
     @classmethod
+    @checked
     def fit_closed_form(
         cls,
         x: Float[Tensor, "N D"],
-        latent_dim: int,
+        latent_dim: Index,
         *,
-        ddof: int = 0,
-        noise_variance: float | None = None,
+        ddof: Index = 0,
+        noise_variance: Positive | None = None,
         mean: Float[Tensor, " D"] | None = None,
     ) -> "PPCA":
         """Maximum likelihood in closed form (Tipping & Bishop 1999, Section 3.2).
 
         μ is the sample mean, σ² the mean of the D − K smallest eigenvalues of the sample covariance
-        and W = U (Λ − σ² I)^{1/2} from the K largest, with max(Λ − σ², 0) where σ² is given. Values
-        of ``noise_variance`` and ``mean`` that are given are not estimated (the paper trains W
-        alone). The covariance divides by N − ``ddof``: 0 is maximum likelihood, 1 is what
-        scikit-learn's ``PCA`` uses. Raises ``ValueError`` when K is outside 0..D−1, or nothing is
-        left for the noise (σ² = 0).
+        and W = U (Λ − σ² I)^{1/2} from the K largest, with max(Λ − σ², 0) where σ² is given.
+
+        Args:
+            x: data, (N, D).
+            latent_dim: K, in 0..D−1.
+            ddof: the covariance divides by N − ``ddof``: 0 is maximum likelihood, 1 is what
+                scikit-learn's ``PCA`` uses.
+            noise_variance: σ², where it is not to be estimated (the paper trains W alone).
+            mean: μ, (D,), where it is not to be estimated.
+
+        Returns:
+            The model.
+
+        Raises:
+            ValueError: for K outside 0..D−1, and when nothing is left for the noise (σ² = 0).
         """
-        require(locals(), "x N D, mean? D, noise_variance? (0,inf)")
-        require(locals(), f"latent_dim 0..{x.shape[1] - 1}, ddof 0..{len(x) - 1}")
+        num_data, num_features = x.shape
+        require_count("latent_dim", latent_dim, 0, num_features - 1)
+        require_count("ddof", ddof, 0, num_data - 1)
         center = x.mean(dim=0) if mean is None else mean
         # Singular values of the data, not eigenvalues of their square: twice as many digits.
-        root = torch.linalg.qr(x - center, mode="r").R / (len(x) - ddof) ** 0.5
-        _, singular, axes = torch.linalg.svd(root)
-        square = torch.nn.functional.pad(singular.square(), (0, x.shape[1] - len(singular)))
-        top, rest = square.tensor_split([latent_dim])
-        variance = rest.mean() if noise_variance is None else x.new_tensor(noise_variance)
-        if noise_variance is None and variance <= torch.finfo(x.dtype).eps * square[0]:
-            said = f"latent_dim={latent_dim} explains all the variance of these {len(x)} data"
-            raise ValueError(f"{said}, which leaves no noise. Use fewer latent dimensions.")
-        scale = (top - variance).clamp(min=0.0).sqrt()
+        root = torch.linalg.qr(x - center, mode="r").R / (num_data - ddof) ** 0.5
+        _, singular_values, axes = torch.linalg.svd(root)
+        num_missing = num_features - len(singular_values)  # fewer data than coordinates
+        eigenvalues = torch.nn.functional.pad(singular_values.square(), (0, num_missing))
+        largest, smallest = eigenvalues.tensor_split([latent_dim])
+        if noise_variance is None:
+            variance = smallest.mean()
+            if variance <= torch.finfo(x.dtype).eps * eigenvalues[0]:
+                raise ValueError(
+                    f"latent_dim={latent_dim} explains all the variance of these {num_data} data, "
+                    "which leaves no noise. Use fewer latent dimensions."
+                )
+        else:
+            variance = x.new_tensor(noise_variance)
+        scale = (largest - variance).clamp(min=0.0).sqrt()
         return cls(axes[:latent_dim].T * scale, variance, center)
 
     def require_data(self, x: Tensor) -> None:
-        require(vars(self) | {"x": x}, "loadings D k, x N D")
+        """Check that ``x`` is (N, D), finite, and of the dtype of the loadings."""
+        check(("x", x, _DATA), D=self.num_features)
+        require_one_dtype(loadings=self.loadings, x=x)
 
     def _given(self, observed: Tensor) -> LowRankPosterior:
+        """p(z | x_R) for every row R of ``observed``."""
         return LowRankPosterior.of(self.loadings, self.noise_variance, observed)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
@@ -111,34 +172,55 @@ class PPCA(TractableModel):
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         centered = Centered.of(x, self.mean)
-        rows = chunks(len(mask), 8 * 2 * x.numel(), 2**22)  # fits a cache
-        return torch.cat([self._given(~mask[some]).log_conditional(centered) for some in rows])
+        bytes_of_a_mask = 2 * 8 * x.numel()  # residuals and log-densities
+        values = []
+        for rows in chunks(len(mask), bytes_of_a_mask, CACHE_BYTES):
+            values.append(self._given(~mask[rows]).log_conditional(centered))
+        return torch.cat(values)
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        # A mask of its own for each datum: sets of one datum, so that masks remain the batch axis.
         centered = Centered.of(x[:, None], self.mean)
         return self._given(~mask).log_conditional(centered)[:, 0]
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        return self._mean("marginal", x, observed)
+        from_data = super()._mean_log_subset_marginal
+        return self._mean(
+            LowRankPosterior.mean_log_marginal_and_rounding,
+            lambda rows: from_data(x, rows),
+            x,
+            observed,
+        )
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self._mean("conditional", x, ~mask)
+        from_data = super()._mean_log_conditional
+        return self._mean(
+            LowRankPosterior.mean_log_conditional_and_rounding,
+            lambda rows: from_data(x, ~rows),
+            x,
+            ~mask,
+        )
 
     def _mean(
-        self, name: Literal["marginal", "conditional"], x: Tensor, observed: Tensor
+        self,
+        from_moment: _MeansOfMoment,
+        from_data: Callable[[Tensor], Tensor],
+        x: Tensor,
+        observed: Tensor,
     ) -> Tensor:
-        """The data enter through their second moment, O(D² K) a mask, where that has the digits."""
-        size = self.num_features
+        """Means over the data, which enter through their second moment: O(D² K) a set, whatever N.
+
+        Where the moment does not have the digits, ``from_data`` goes through the data one by one.
+        """
         centered = Centered.of(x, self.mean).rounded
-        rows = chunks(len(observed), 8 * size * (4 * self.latent_dim + 6), 2**23)  # fits a cache
         moment = centered.T @ centered / len(x)
+        # T, T_R, T_R C and the rows they are made of, and six vectors.
+        bytes_of_a_set = 8 * self.num_features * (4 * self.latent_dim + 6)
         means = []
-        for some in rows:
-            values, nats = self._given(observed[some]).averaged(name, moment)
-            is_exact_enough = nats <= 0.1 * NATS  # NaN is not
-            if not is_exact_enough and name == "marginal":
-                values = super()._mean_log_subset_marginal(x, observed[some])
-            elif not is_exact_enough:
-                values = super()._mean_log_conditional(x, ~observed[some])
+        for rows in chunks(len(observed), bytes_of_a_set, 2 * CACHE_BYTES):
+            values, rounding = from_moment(self._given(observed[rows]), moment)
+            is_exact_enough = rounding <= 0.1 * MOST_ROUNDING  # NaN is not
+            if not is_exact_enough:
+                values = from_data(observed[rows])
             means.append(values.to(self.loadings))
         return torch.cat(means)

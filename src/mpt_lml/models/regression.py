@@ -82,6 +82,6 @@ class ConjugateRegression(TractableModel):
         # b after the update and variances, in units of the b before it
         b = 1.0 + given.quadratic(y)[:, :, None] / (2.0 * self.shape)
         variance = b * given.variance()[:, None, :]
-        square = given.explain(y)[1].square() / (2.0 * self.shape)
+        square = given.mean_and_residual(y)[1].square() / (2.0 * self.shape)
         constant = log_gamma_ratio(a, 0.5) - 0.5 * (LOG_2PI + math.log(self.rate))
         return (constant - 0.5 * variance.log() - (a + 0.5) * torch.log1p(square / variance)).to(x)
