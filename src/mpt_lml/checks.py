@@ -492,8 +492,9 @@ def _shapes(tensors: Mapping[str, Tensor]) -> str:
 
 def each_masks_something(name: str, mask: Tensor) -> None:
     """Check that each row of ``mask`` (..., D) hides something; for ``Annotated``."""
-    empty = (~mask.any(dim=-1)).nonzero()
-    if len(empty):
+    hides_something = mask.any(dim=-1)
+    if not hides_something.all():
+        empty = (~hides_something).nonzero()
         place = empty[0].tolist() or ""  # a single mask has no row number
         raise ValueError(f"{name}{place} masks nothing: one True at least is needed.")
 
@@ -557,9 +558,9 @@ def require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: s
 
 
 def require_finite(name: str, value: Tensor) -> None:
-    is_finite = value.isfinite()
-    if not is_finite.all():
-        require_entries(name, value, ~is_finite, "finite", "Remove or impute them first.")
+    # One pass, where all is well: a sum is finite only if each of its terms is.
+    if not math.isfinite(value.sum()):
+        require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
 
 
 def require_second_moment(name: str, moment: Tensor) -> None:
@@ -682,9 +683,15 @@ def require_sizes(sizes: Any, num_features: int, *, increase: bool = True) -> li
     return list(sizes)
 
 
+_VALUES = Int[Tensor, "N D"]
+
+
 def require_values(x: Tensor, sizes: Sequence[int]) -> None:
     """Check that ``x`` is (N, D) int64 and coordinate j one of 0..V_j − 1, V_j = ``sizes[j]``."""
-    check(("x", x, Int[Tensor, "N D"]), D=len(sizes))
+    check(("x", x, _VALUES), D=len(sizes))
+    least, largest = x.aminmax()
+    if least >= 0 and largest < min(sizes):
+        return
     bad = (x < 0) | (x >= torch.tensor(sizes, device=x.device))
     if bad.any():
         column = int(bad.nonzero()[0, 1])

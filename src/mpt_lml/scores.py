@@ -11,6 +11,10 @@ from mpt_lml.checks import Count, check, checked, require_mask
 
 __all__ = ["mask_score", "mean_by_size"]
 
+# Made once: to write an annotation takes as long as to check a small tensor.
+_LOG_CONDITIONAL = Float[Tensor, "... D"]
+_MASK = Bool[Tensor, "... D"]
+
 
 @checked(finite=False)
 def mask_score(
@@ -37,8 +41,8 @@ def mask_score(
     if log_conditional.ndim > mask.ndim:
         mask = mask[..., None, :]
     check(
-        ("log_conditional", log_conditional, Float[Tensor, "... D"]),
-        ("mask", mask, Bool[Tensor, "... D"]),
+        ("log_conditional", log_conditional, _LOG_CONDITIONAL),
+        ("mask", mask, _MASK),
         finite=False,
     )
     total = log_conditional.where(mask, 0.0).sum(dim=-1)
