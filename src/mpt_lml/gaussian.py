@@ -285,12 +285,13 @@ class LowRankPosterior:
         dtype = loadings.dtype
         loadings = double(loadings)
         noise_variance = double(noise_variance)
-        ratio = loadings.detach().square().sum(dim=(-2, -1)) / noise_variance.detach()
-        # Both in one copy to the host.
-        extremes = torch.stack([ratio.max().sqrt(), noise_variance.detach().min()])
-        scale, smallest_noise = extremes.tolist()
+        with torch.no_grad():
+            ratio = loadings.square().sum(dim=(-2, -1)) / noise_variance
+            # Both in one copy to the host.
+            largest_ratio, smallest_noise = torch.stack([ratio.max(), noise_variance.min()]).tolist()
         if smallest_noise <= 0.0:
             raise ValueError(f"noise_variance must be > 0, got {smallest_noise:.4g}.")
+        scale = math.sqrt(largest_ratio)
         _require_little_rounding(10.0 * _EPSILON * scale, dtype)
         careful = careful or _EPSILON * scale**2 > 0.1 * MOST_ROUNDING
         weights = observed.to(loadings.dtype)
@@ -473,9 +474,10 @@ class LowRankPosterior:
         """Whether rounding may change log p(x_j | x_R) by more than is promised, the quick way."""
         if not log_density.numel():
             return False
-        largest_latent = log_density.new_zeros(())
         if latent_mean.numel():
             largest_latent = torch.linalg.vector_norm(latent_mean, dim=-1).max()
+        else:
+            largest_latent = log_density.new_zeros(())
         largest = torch.linalg.vector_norm(centered, torch.inf)
         # All in one copy to the host.
         numbers = torch.stack([largest_latent, largest, log_density.min(), variance.min()])
@@ -580,7 +582,7 @@ class LowRankPosterior:
 
     def _moments(self, moment: Tensor) -> _Moments:
         rows = self.whitened_observed.flatten(-3, -2)  # of all sets: one product
-        cross = (rows @ moment).unflatten(-2, self.whitened_observed.shape[-3:-1])
+        cross = (rows @ moment).reshape(*rows.shape[:-2], *self.whitened_observed.shape[-3:])
         square = moment.diagonal(dim1=-2, dim2=-1)[..., None, :]
         return _Moments(square, cross, cross @ self.whitened_observed.mT)
 
@@ -594,7 +596,8 @@ def _factor_quickly(
     rows = loadings[..., None, :, :]
     if loadings.numel() * latent_dim <= _CACHED_ENTRIES:
         outer = (loadings[..., :, None] * loadings[..., None, :]).flatten(-2)
-        gram = (observed @ outer).unflatten(-1, identity.shape)  # all masks in one product
+        gram = observed @ outer  # all masks in one product
+        gram = gram.reshape(*gram.shape[:-1], latent_dim, latent_dim)
     else:
         gram = (observed[..., None, :] * rows.mT) @ rows
     noise = noise_variance[..., None, None, None]

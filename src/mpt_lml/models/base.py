@@ -21,6 +21,10 @@ from mpt_lml.checks import (
 from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision
 
 LogValues = Callable[[Tensor, Tensor], Tensor]
+# Made once: to write an annotation takes as long as to check a small tensor.
+_DATA = Float[Tensor, "N D"]
+_INTEGER_DATA = Int[Tensor, "N D"]
+
 MaskOfEachDatum = Annotated[Bool[Tensor, "B D"], each_masks_something]
 Masks = Annotated[Bool[Tensor, "P D"], each_masks_something]
 
@@ -117,7 +121,7 @@ class ConditionalModel(ABC):
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is something the model can have made: (N, D), finite."""
-        check(("x", x, Float[Tensor, "N D"]), D=self.num_features)
+        check(("x", x, _DATA), D=self.num_features)
 
     # -- for subclasses -------------------------------------------------------------------------
 
@@ -156,6 +160,8 @@ class ConditionalModel(ABC):
 
     def _in_batches(self, function: LogValues, x: Tensor, mask: Tensor) -> Tensor:
         most = self._pairs_at_once or WORKING_BYTES // (32 * self.num_features)
+        if len(x) <= most:
+            return function(x, mask)
         batches = chunks(len(x), 1, most)
         return torch.cat([function(x[rows], mask[rows]) for rows in batches])
 
@@ -307,7 +313,7 @@ class FromFunction(ConditionalModel):
         self._is_tested = False
 
     def require_data(self, x: Tensor) -> None:
-        check(("x", x, Int[Tensor, "N D"]), D=self.num_features)
+        check(("x", x, _INTEGER_DATA), D=self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         values = self._answer(x, mask)
