@@ -288,7 +288,9 @@ class LowRankPosterior:
         with torch.no_grad():
             ratio = loadings.square().sum(dim=(-2, -1)) / noise_variance
             # Both in one copy to the host.
-            largest_ratio, smallest_noise = torch.stack([ratio.max(), noise_variance.min()]).tolist()
+            largest_ratio, smallest_noise = torch.stack(
+                [ratio.max(), noise_variance.min()]
+            ).tolist()
         if smallest_noise <= 0.0:
             raise ValueError(f"noise_variance must be > 0, got {smallest_noise:.4g}.")
         scale = math.sqrt(largest_ratio)

@@ -1,4 +1,4 @@
-"""Small numerical pieces that everything else trusts (floor 0)."""
+"""Small numerical pieces that everything else trusts: precision, chunks, densities of one number."""
 
 import math
 from collections.abc import Iterator
@@ -9,6 +9,9 @@ from torch import Tensor
 
 LOG_2PI = math.log(2.0 * math.pi)
 
+_SMALLEST_OF_SERIES = 16.0
+"""From here on five terms of Stirling's series have all digits of double precision."""
+
 WORKING_BYTES = 2**27
 """Bytes (128 MiB) that one batch of intermediate results may take before work is cut into chunks."""
 
@@ -17,7 +20,8 @@ WORKING_BYTES = 2**27
 def differentiable() -> Iterator[None]:
     """Derivatives can be taken here, also where a caller is inside ``torch.inference_mode``.
 
-    Raises ``ValueError`` where that does not help: tensors that were made inside it have none.
+    Raises:
+        ValueError: where that does not help: tensors that were made inside it have none.
     """
     if not torch.is_inference_mode_enabled():
         yield
@@ -42,7 +46,8 @@ def without_inference(value: Tensor) -> Tensor:
 def double(values: Tensor) -> Tensor:
     """``values`` in double precision, in which log-probabilities are computed and then rounded.
 
-    Raises ``TypeError`` on a device that has no double precision, such as Apple's "mps".
+    Raises:
+        TypeError: on a device that has no double precision, such as Apple's "mps".
     """
     try:
         return values.double()
@@ -69,7 +74,19 @@ def softplus(values: Tensor) -> Tensor:
 
 
 def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> Tensor:
-    """log p(x_d | decoder output), elementwise, in nats: Bernoulli logits where there is no variance."""
+    """log p(x_d | decoder output), elementwise, in nats.
+
+    Args:
+        x: data, zeros and ones where there is no ``noise_variance``.
+        output: of the decoder: logits of a Bernoulli likelihood, or means of a Gaussian one.
+        noise_variance: σ² of a Gaussian likelihood; None for a Bernoulli one.
+
+    Returns:
+        Nats, of the shape that ``x`` and ``output`` have together.
+
+    Raises:
+        ValueError: for a variance that the precision of the data cannot hold.
+    """
     if noise_variance is None:
         return x * output - softplus(output)
     require_variance("noise_variance", float(noise_variance), x.dtype)
@@ -77,7 +94,16 @@ def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> T
 
 
 def require_variance(name: str, value: float, dtype: torch.dtype) -> None:
-    """Check that ``value`` and its inverse are finite and above 0 in the precision of the data."""
+    """Check that ``value`` and its inverse are finite and above 0 in the precision of the data.
+
+    Args:
+        name: of the variance, in messages.
+        value: the variance.
+        dtype: of the data.
+
+    Raises:
+        ValueError: where one of them is not.
+    """
     limits = torch.finfo(dtype)
     if not limits.tiny <= value <= limits.max:
         raise ValueError(
@@ -87,26 +113,46 @@ def require_variance(name: str, value: float, dtype: torch.dtype) -> None:
 
 
 def log_gamma_ratio(a: Tensor, step: float | Tensor) -> Tensor:
-    """log Γ(a + step) − log Γ(a) for a > 0, step >= 0, in double precision.
+    """log Γ(a + step) − log Γ(a), in double precision.
 
     A difference of two logarithms of 1e9 for a of 1e8 would keep nine digits fewer than each of
     them has. There Stirling's series is subtracted term by term (Abramowitz & Stegun, 6.1.40).
+
+    Args:
+        a: > 0.
+        step: >= 0, of a shape that can be broadcast with that of ``a``.
+
+    Returns:
+        No unit, of the shape that both have together.
     """
     a, step = torch.broadcast_tensors(double(a), double(torch.as_tensor(step).to(a.device)))
     plain = torch.lgamma(a + step) - torch.lgamma(a)
-    wide = a.clamp(min=16.0)
-    series = (wide - 0.5) * torch.log1p(step / wide) + step * (wide + step).log() - step
-    series = series + _stirling_rest(wide + step) - _stirling_rest(wide)
-    return torch.where(a < 16.0, plain, series)
+    large = a.clamp(min=_SMALLEST_OF_SERIES)  # where() takes derivatives of both
+    series = (large - 0.5) * torch.log1p(step / large) + step * (large + step).log() - step
+    series = series + _stirling_remainder(large + step) - _stirling_remainder(large)
+    return torch.where(a < _SMALLEST_OF_SERIES, plain, series)
 
 
-def _stirling_rest(a: Tensor) -> Tensor:
-    """What Stirling's formula leaves of log Γ(a), below 1e-16 for a >= 16."""
+def _stirling_remainder(a: Tensor) -> Tensor:
+    """What Stirling's formula leaves of log Γ(a); off by less than 1e-16 for a >= 16."""
     square = a.square()
     terms = (
         1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / square) / square) / square) / square
     )
     return terms / a
+
+
+def standard_gamma(shape: Tensor, *, generator: torch.Generator) -> Tensor:
+    """One draw from Gamma(a, 1) for each entry a > 0 of ``shape``, on the CPU.
+
+    ``torch.distributions`` draws from the global generator only. That is lent the state of ours for
+    the time of the draws, which then moves on, and has its own back after them.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(generator.get_state())
+        draws = torch.distributions.Gamma(shape, torch.ones_like(shape)).sample()
+        generator.set_state(torch.get_rng_state())
+    return draws
 
 
 @contextmanager
@@ -124,7 +170,7 @@ def full_precision() -> Iterator[None]:
 
 
 def chunks(total: int, bytes_per_item: int, budget: int = WORKING_BYTES) -> Iterator[slice]:
-    """Slices that cover ``range(total)`` such that each holds at most ``budget`` bytes."""
+    """Slices that cover ``range(total)``, each of at most ``budget`` bytes but of one item at least."""
     step = max(1, budget // max(1, bytes_per_item))
     for start in range(0, total, step):
         yield slice(start, min(total, start + step))

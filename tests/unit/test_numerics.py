@@ -140,3 +140,15 @@ def test_a_softplus_keeps_its_last_digit() -> None:
     torch.testing.assert_close(
         softplus(logits), torch.tensor(exact, dtype=torch.float64), atol=1e-14, rtol=0
     )
+
+
+def test_gamma_draws_come_from_the_generator_and_move_it_alone() -> None:
+    """The numbers are those of torch 2's CPU generator: other ones would move recorded draws."""
+    source = generator(0)
+    global_state = torch.get_rng_state()
+    draws = numerics.standard_gamma(torch.tensor([0.5, 2.0, 30.0]).double(), generator=source)
+    expected = [0.0007893582063475732, 0.6315406048880828, 30.548819220207278]
+    assert draws.tolist() == pytest.approx(expected, rel=1e-14)
+    following = torch.rand(1, generator=source, dtype=torch.float64).item()
+    assert following == pytest.approx(0.5813409198075745, rel=1e-14)
+    assert torch.equal(torch.get_rng_state(), global_state)

@@ -1,20 +1,24 @@
 """A hidden Markov model: a language whose every conditional is known exactly."""
 
 import math
-from typing import NamedTuple, final
+from typing import Annotated, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mpt_lml.checks import Count, Interval, Within, checked, require_memory, require_values
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import double
-from mpt_lml.spec import require, require_memory, require_values
 
-_SAFE = 1e-80
+CACHE_BYTES = 2**21
+"""2 MiB, a core's cache: the messages of one batch of sequences stay in it."""
+
+_SMALLEST_FACTOR = 1e-80
 """Where every transition and emission is at least this, no product of scaled messages underflows."""
 
 _EXPONENT_OF_ZERO = -1e12  # far below that of any message, and its sums are still whole numbers
+_SMALLEST_EXPONENT = -1000.0  # of a mantissa that is scaled: 2^1000 is still a float
 
 
 @final
@@ -23,14 +27,21 @@ class HMM(TractableModel):
 
     p(x) = Σ_z initial[z_1] emission[z_1, x_1] Π_{j>1} transition[z_{j−1}, z_j] emission[z_j, x_j]
 
-    ``initial`` (Q,) and ``transition`` (Q, Q), of state r after state q, may have zeros; ``emission``
-    (Q, V), of symbol v in state q, is positive: every sequence has a finite log-probability, and no
-    conditional is asked of an event that cannot happen. ``num_features`` is D.
-
     Tables in single precision give answers in single precision, computed in double, since rounding
     adds up over long sequences. Transitions or emissions below 1e-80, such as 0, cost several times
-    as much. Raises ``TypeError`` or ``ValueError`` for tables that are not floating point, do not fit,
-    or do not sum to 1 in each row (1e-9 in double precision, 1e-5 in single).
+    as much.
+
+    Args:
+        initial: of the first state, (Q,); may have zeros.
+        transition: of state r after state q, (Q, Q); may have zeros.
+        emission: of symbol v in state q, (Q, V); positive, so that every sequence has a finite
+            log-probability, and no conditional is asked of an event that cannot happen.
+        num_features: D.
+
+    Raises:
+        TypeError: for tables that are not floating point.
+        ValueError: for tables that do not fit, or do not sum to 1 in each row (1e-9 in double
+            precision, 1e-5 in single).
 
     >>> language = HMM.cyclic(num_features=4)
     >>> x = language.sample(5, generator=torch.Generator().manual_seed(0))
@@ -40,59 +51,81 @@ class HMM(TractableModel):
 
     num_values: int
 
+    @checked
     def __init__(
         self,
         initial: Float[Tensor, " Q"],
         transition: Float[Tensor, "Q Q"],
         emission: Float[Tensor, "Q V"],
-        num_features: int,
+        num_features: Count,
     ) -> None:
-        require(locals(), "initial Q, transition Q Q, emission Q V, num_features 1..")
         _require_table("initial", initial)
         _require_table("transition", transition)
         _require_table("emission", emission)
         if not (emission > 0).all():
             state, symbol = (emission <= 0).nonzero()[0].tolist()
             raise ValueError(f"emission must be positive, but emission[{state}, {symbol}] is 0.")
-        self.initial, self.transition, self.emission = initial, transition, emission
-        self.num_features, (self.num_states, self.num_values) = num_features, emission.shape
-        self._pairs_at_once = 2**21 // (8 * num_features * len(initial)) or 1  # a core's cache full
+        self.initial = initial
+        self.transition = transition
+        self.emission = emission
+        self.num_features = num_features
+        self.num_states, self.num_values = emission.shape
+        bytes_of_a_sequence = 8 * num_features * self.num_states
+        self._pairs_at_once = max(1, CACHE_BYTES // bytes_of_a_sequence)
 
     @classmethod
+    @checked
     def cyclic(
         cls,
-        num_states: int = 6,
-        num_symbols: int = 12,
-        num_features: int = 16,
+        num_states: Annotated[int, Within(3)] = 6,
+        num_symbols: Annotated[int, Within(3)] = 12,
+        num_features: Count = 16,
         *,
-        preferred: float = 0.95,
+        preferred: Annotated[float, Interval("(0,1)")] = 0.95,
     ) -> "HMM":
         """The book's language: states on a circle, each with its own few symbols.
 
         A state is followed by its successor (.7), by itself (.2) or by the one after the successor
-        (.05); the last .05 is spread evenly. A state's own symbols share ``preferred`` of its
-        emissions. The first state is uniform, the chain's stationary law.
+        (.05); the last .05 is spread evenly. The first state is uniform, the chain's stationary law.
+
+        Args:
+            num_states: Q.
+            num_symbols: V, a multiple of Q.
+            num_features: D, the length of a sequence.
+            preferred: share of a state's emissions that its own symbols have.
+
+        Returns:
+            The model, in double precision.
+
+        Raises:
+            ValueError: for V that is no multiple of Q, and tables that no memory holds.
         """
-        require(locals(), "num_states 3.., num_symbols 3.., preferred (0,1)")
-        entries = num_states * (num_states + num_symbols)
-        require_memory(f"tables of {entries} probabilities", 8 * entries, "fewer states or symbols")
+        num_entries = num_states * (num_states + num_symbols)
+        what = f"tables of {num_entries} probabilities"
+        require_memory(what, 8 * num_entries, "fewer states or symbols")
         if num_symbols % num_states:
             raise ValueError(f"num_symbols must be a multiple of {num_states}, got {num_symbols}.")
         circle = torch.eye(num_states, dtype=torch.float64)
         move = 0.2 * circle + 0.7 * circle.roll(1, dims=1) + 0.05 * circle.roll(2, dims=1)
-        own = num_symbols // num_states
-        block = circle.repeat_interleave(own, dim=1)
-        emit = block * preferred / own + (1 - block) * (1 - preferred) / (num_symbols - own)
+        num_preferred = num_symbols // num_states
+        num_others = num_symbols - num_preferred
+        is_preferred = circle.repeat_interleave(num_preferred, dim=1)
+        emission = (
+            is_preferred * preferred / num_preferred
+            + (1 - is_preferred) * (1 - preferred) / num_others
+        )
         initial = torch.full_like(circle[0], 1.0 / num_states)
-        return cls(initial, move + 0.05 / num_states, emit, num_features)
+        return cls(initial, move + 0.05 / num_states, emission, num_features)
 
     def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` is (N, D), int64, with symbols in 0..V−1."""
         require_values(x, [self.num_values] * self.num_features)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         shape = (2, self.num_features, n)
         uniform = torch.rand(shape, generator=generator, dtype=self.initial.dtype)
-        symbols, weights = [], self.initial.expand(n, -1)
+        symbols = []
+        weights = self.initial.expand(n, -1)
         for pick_state, pick_symbol in zip(*uniform.to(self.initial.device), strict=True):
             state = _pick(weights, pick_state)
             symbols.append(_pick(self.emission[state], pick_symbol))
@@ -100,9 +133,11 @@ class HMM(TractableModel):
         return torch.stack(symbols, dim=1)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        return self._every_pair(self._log_seen, x, ~observed)
+        return self._every_pair(self._log_observed, x, ~observed)
 
-    def _log_seen(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Float[Tensor, " B"]:
+    def _log_observed(
+        self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]
+    ) -> Float[Tensor, " B"]:
         """log p(x_R) of every pair."""
         factors = self._factors(x, mask)
         if self._keeps_every_state():
@@ -113,34 +148,35 @@ class HMM(TractableModel):
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         factors = self._factors(x, mask)
-        # p(x_j | z_j), of which ``factors`` has only what is seen.
+        # p(x_j | z_j), of which ``factors`` has only what is observed.
         emission = double(self.emission).T[x.T]
         # With z_j's own factor left out: p(x_j | x_R) for a masked j, since x_j is not in R.
         if self._keeps_every_state():
             before, _ = self._forward(factors)
             log_conditional = self._log_emitted(before, factors, emission)
         else:
-            ahead, _ = self._forward_extended(factors)
-            weights = ahead.times(self._backward_extended(factors))
-            emitted_extended = weights.times(_Extended.of(emission)).sum(dim=2)
-            log_conditional = emitted_extended.log_ratio(weights.sum(dim=2))
+            forward, _ = self._forward_extended(factors)
+            weights = forward.times(self._backward_extended(factors))
+            emitted = weights.times(_Extended.of(emission)).sum(dim=2)
+            log_conditional = emitted.log_ratio(weights.sum(dim=2))
         return log_conditional.T.to(self.emission)
 
     def _factors(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Tensor:
-        """p(x_j | z_j) where x_j is seen and 1 where it is masked, (D, B, Q), float64."""
-        seen = torch.where(mask, self.num_values, x).T.contiguous()
+        """p(x_j | z_j) where x_j is observed and 1 where it is masked, (D, B, Q), float64."""
+        # A masked coordinate is one more symbol, which every state emits with "probability" 1.
+        symbols = torch.where(mask, self.num_values, x).T.contiguous()
         ones = torch.ones(1, self.num_states, dtype=torch.float64, device=x.device)
-        return torch.cat([double(self.emission).T, ones])[seen]
+        return torch.cat([double(self.emission).T, ones])[symbols]
 
     def _keeps_every_state(self) -> bool:
         """Whether messages that sum to 1 keep all that they know of every state.
 
-        After a step no state has less than the smallest transition, whatever was seen before, so that
-        the products below stay above the cube of ``_SAFE``. A zero lets a state sink step by step,
-        until it underflows; yet what comes later may speak for no other.
+        After a step no state has less than the smallest transition, whatever was observed before, so
+        that the products below stay above the cube of ``_SMALLEST_FACTOR``. A zero lets a state sink
+        step by step, until it underflows; yet what comes later may speak for no other.
         """
         smallest = min(self.transition.min().item(), self.emission.min().item())
-        return smallest >= _SAFE  # as Python's numbers: in single precision _SAFE is 0
+        return smallest >= _SMALLEST_FACTOR  # as Python's numbers: in single precision that is 0
 
     def _forward(self, factors: Tensor) -> tuple[list[Tensor], Tensor]:
         """p(z_j | x_R before j), (B, Q), of every j, and log p(x_R), (B,)."""
@@ -150,9 +186,10 @@ class HMM(TractableModel):
         transition = double(self.transition)
         for factor in factors:
             beliefs.append(belief)
-            weighted = belief * factor
-            totals.append(weighted.sum(dim=1))
-            belief = (weighted / totals[-1][:, None]) @ transition
+            joint = belief * factor
+            total = joint.sum(dim=1)
+            totals.append(total)
+            belief = (joint / total[:, None]) @ transition
         return beliefs, torch.stack(totals).log().sum(dim=0)
 
     def _log_emitted(self, before: list[Tensor], factors: Tensor, emission: Tensor) -> Tensor:
@@ -163,15 +200,15 @@ class HMM(TractableModel):
         """
         ratios = []
         message = torch.ones_like(factors[0])
-        back = double(self.transition).T.contiguous()
-        backwards = zip(
+        transition_back = double(self.transition).T.contiguous()
+        steps_back = zip(
             reversed(before), reversed(factors.unbind()), reversed(emission.unbind()), strict=True
         )
-        for belief, factor, emitted in backwards:
+        for belief, factor, emitted in steps_back:
             scaled = message / message.sum(dim=1, keepdim=True)
             states = belief * scaled
             ratios.append((states * emitted).sum(dim=1) / states.sum(dim=1))
-            message = (scaled * factor) @ back
+            message = (scaled * factor) @ transition_back
         return torch.stack(ratios[::-1]).log()
 
     def _forward_extended(self, factors: Tensor) -> tuple["_Extended", Tensor]:
@@ -212,14 +249,14 @@ class _Extended(NamedTuple):
     @classmethod
     def of(cls, values: Tensor) -> "_Extended":
         """The same numbers with mantissas in [1/2, 1), smaller ones for numbers below 2^−1000."""
-        exponent = values.detach().frexp().exponent.to(values).clamp(min=-1000)
+        exponent = values.detach().frexp().exponent.to(values).clamp(min=_SMALLEST_EXPONENT)
         mantissa = values * (-exponent).exp2()
         return cls(mantissa, exponent.masked_fill(values == 0, _EXPONENT_OF_ZERO))
 
     @classmethod
-    def stack(cls, each: list["_Extended"]) -> "_Extended":
-        mantissas = torch.stack([number.mantissa for number in each])
-        exponents = torch.stack([number.exponent for number in each])
+    def stack(cls, numbers: list["_Extended"]) -> "_Extended":
+        mantissas = torch.stack([number.mantissa for number in numbers])
+        exponents = torch.stack([number.exponent for number in numbers])
         return cls(mantissas, exponents)
 
     def unbind(self) -> list["_Extended"]:
@@ -256,8 +293,10 @@ def _pick(weights: Float[Tensor, "N C"], uniform: Float[Tensor, " N"]) -> Int[Te
 
 
 def _require_table(name: str, table: Tensor) -> None:
+    """Check that the rows of ``table`` (..., V) are probabilities."""
     if (table < 0).any():
         raise ValueError(f"{name} must be finite and not negative, got {table.min().item()}.")
     worst = (table.sum(dim=-1) - 1.0).abs().max().item()
-    if worst > (1e-9 if table.dtype == torch.float64 else 1e-5):
+    tolerance = 1e-9 if table.dtype == torch.float64 else 1e-5
+    if worst > tolerance:
         raise ValueError(f"{name} must sum to 1 in every row, one is off by {worst:.2g}.")

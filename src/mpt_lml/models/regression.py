@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.gaussian import LowRankPosterior
+from mpt_lml.checks import Positive, checked
+from mpt_lml.gaussian import Centered, LowRankPosterior
 from mpt_lml.models.base import TractableModel
-from mpt_lml.numerics import LOG_2PI, double, log_gamma_ratio
-from mpt_lml.spec import require
+from mpt_lml.numerics import LOG_2PI, double, log_gamma_ratio, standard_gamma
 
 
 @final
@@ -24,26 +24,35 @@ class ConjugateRegression(TractableModel):
     Any subset of observations has a multivariate Student-t distribution with 2a degrees of freedom,
     y_R ~ t_{2a}(0, (b/a) (I + τ² Φ_R Φ_Rᵀ)).
 
-    ``inputs`` (D, K) are Φ, one row a datum; ``prior_scale`` is τ > 0, in units of the noise;
-    ``shape`` a > 0 and ``rate`` b > 0: the noise variance has prior mean b / (a − 1) where a > 1.
-    Raises ``ValueError`` for entries that are not finite, or a number that is not positive.
+    Args:
+        inputs: Φ, (D, K), one row for each observation.
+        prior_scale: τ > 0, in units of the noise.
+        shape: a > 0.
+        rate: b > 0, in squared units of y. The noise variance has prior mean b / (a − 1) where a > 1.
+
+    Raises:
+        TypeError: for inputs that are not floating point.
+        ValueError: for entries that are not finite, or a number that is not positive.
 
     >>> model = ConjugateRegression(torch.ones(3, 1))  # three repeated measurements
     >>> model.log_conditional(torch.zeros(1, 3), torch.eye(3).bool()).shape  # nats
     torch.Size([3, 1, 3])
     """
 
+    @checked
     def __init__(
         self,
-        inputs: Float[Tensor, "D K"],
+        inputs: Float[Tensor, "D k"],
         *,
-        prior_scale: float = 1.0,
-        shape: float = 2.0,
-        rate: float = 1.0,
+        prior_scale: Positive = 1.0,
+        shape: Positive = 2.0,
+        rate: Positive = 1.0,
     ) -> None:
-        require(locals(), "inputs D k, prior_scale (0,inf), shape (0,inf), rate (0,inf)")
-        self.inputs, self.num_features = inputs, len(inputs)
-        self.prior_scale, self.shape, self.rate = prior_scale, float(shape), float(rate)
+        self.inputs = inputs
+        self.num_features = len(inputs)
+        self.prior_scale = prior_scale
+        self.shape = float(shape)
+        self.rate = float(rate)
         if not sys.float_info.min <= self.shape / self.rate <= sys.float_info.max:
             raise ValueError(
                 f"shape / rate must be within the range of a float, got shape = {self.shape} and "
@@ -55,7 +64,7 @@ class ConjugateRegression(TractableModel):
         weights = torch.randn(n, self.inputs.shape[1], generator=generator, dtype=dtype)
         noise = torch.randn(n, self.num_features, generator=generator, dtype=dtype)
         shape = torch.full((n, 1), self.shape, dtype=dtype)
-        precision = torch._standard_gamma(shape, generator=generator) / self.rate
+        precision = standard_gamma(shape, generator=generator) / self.rate
         return (self.prior_scale * weights @ self.inputs.T + noise) / precision.sqrt()
 
     def _posterior(self, observed: Bool[Tensor, "P D"]) -> LowRankPosterior:
@@ -63,25 +72,28 @@ class ConjugateRegression(TractableModel):
         scaled = self.prior_scale * double(self.inputs)
         return LowRankPosterior.of(scaled, scaled.new_ones(()), observed)
 
-    def _scaled(self, x: Tensor) -> Tensor:
+    def _scaled(self, x: Tensor) -> Centered:
         """y in units of the prior noise √(b/a): what follows is the same in all units."""
-        return double(x) * math.sqrt(self.shape / self.rate)
+        return Centered.exactly(double(x) * math.sqrt(self.shape / self.rate))
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         given = self._posterior(observed)
         size = observed.sum(dim=1)[:, None].double()
-        start = torch.full_like(size, self.shape)
-        constant = given.log_constant()[:, None] + log_gamma_ratio(start, 0.5 * size)
+        prior_shape = torch.full_like(size, self.shape)
+        constant = given.log_constant()[:, None] + log_gamma_ratio(prior_shape, 0.5 * size)
         square = given.quadratic(self._scaled(x)) / (2.0 * self.shape)
         values = constant - 0.5 * size * math.log(self.rate)
         return (values - (self.shape + 0.5 * size) * square.log1p()).to(x)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        given, y = self._posterior(~mask), self._scaled(x)
+        given = self._posterior(~mask)
+        y = self._scaled(x)
+        # The update of InverseGamma(a, b) by y_R; b and variances are in units of the b before it.
         a = self.shape + 0.5 * (~mask).sum(dim=1)[:, None, None].double()
-        # b after the update and variances, in units of the b before it
         b = 1.0 + given.quadratic(y)[:, :, None] / (2.0 * self.shape)
         variance = b * given.variance()[:, None, :]
-        square = given.mean_and_residual(y)[1].square() / (2.0 * self.shape)
+        _, residual = given.mean_and_residual(y)
+        square = residual.square() / (2.0 * self.shape)
         constant = log_gamma_ratio(a, 0.5) - 0.5 * (LOG_2PI + math.log(self.rate))
-        return (constant - 0.5 * variance.log() - (a + 0.5) * torch.log1p(square / variance)).to(x)
+        log_tail = (a + 0.5) * torch.log1p(square / variance)
+        return (constant - 0.5 * variance.log() - log_tail).to(x)
