@@ -559,7 +559,7 @@ def require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: s
 
 def require_finite(name: str, value: Tensor) -> None:
     # One pass, where all is well: a sum is finite only if each of its terms is.
-    if not math.isfinite(value.sum()):
+    if not math.isfinite(value.detach().sum()):
         require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
 
 
