@@ -5,26 +5,34 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, final
+from typing import Literal, NamedTuple, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.numerics import LOG_2PI, log_likelihood
-from mpt_lml.spec import (
-    require,
+from mpt_lml.checks import (
+    Count,
+    Data,
+    Index,
+    Positive,
+    check,
+    checked,
     require_answer,
     require_binary,
     require_count,
     require_dtype,
     require_entries,
+    require_one_dtype,
 )
+from mpt_lml.numerics import LOG_2PI, log_likelihood
 
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
 Decoder = Callable[[Tensor], Tensor]
 Part = Literal["encoder", "decoder"]
 Parameters = Mapping[str, Tensor]
+
+_DATA = Float[Tensor, "N D"]
 
 
 class LatentVariableModel(ABC):
@@ -42,67 +50,147 @@ class LatentVariableModel(ABC):
     @abstractmethod
     def _decoded(self, z: Tensor) -> Tensor: ...
 
-    def decode(self, z: Float[Tensor, "... K"]) -> Float[Tensor, "... D"]:
-        """Mean of p(x | z): probabilities or Gaussian means, (..., D)."""
+    @checked(finite=False)
+    def decode(self, z: Float[Tensor, "*S K"]) -> Float[Tensor, "*S D"]:
+        """Mean of p(x | z).
+
+        Args:
+            z: (..., K).
+
+        Returns:
+            Probabilities or Gaussian means, (..., D).
+        """
         output = self._decoded(z)
         return output.sigmoid() if self.noise_variance is None else output
 
-    def log_factors(self, x: Tensor, z: Float[Tensor, "*S N K"]) -> Float[Tensor, "*S N D"]:
-        """log p(x_d | z) for every datum and its own z, nats, (..., N, D)."""
-        self.require_data(x)
-        require(locals(), "x N D, z ... N K", finite=False, D=self.num_features)
+    @checked(finite=False)
+    def log_factors(self, x: Data, z: Float[Tensor, "*S N K"]) -> Float[Tensor, "*S N D"]:
+        """log p(x_d | z) for every datum and its own z.
+
+        Args:
+            x: data, (N, D).
+            z: one for each datum, (..., N, K).
+
+        Returns:
+            Nats, (..., N, D).
+
+        Raises:
+            ValueError: for data that the model cannot have made, or another number of them than of z.
+        """
+        self._require_one_for_each(x, z)
         return log_likelihood(x, self._decoded(z), self.noise_variance)
 
-    def log_table(self, x: Tensor, nodes: Float[Tensor, "G K"]) -> Float[Tensor, "G N D"]:
-        """log p(x_d | z_g), nats, (G, N, D); every node is decoded once, whatever N.
+    @checked(finite=False)
+    def log_table(
+        self, x: Float[Tensor, "N D"], nodes: Float[Tensor, "G K"]
+    ) -> Float[Tensor, "G N D"]:
+        """log p(x_d | z_g); every node is decoded once, whatever N.
 
-        Raises ``ValueError`` for a decoder that is not finite at a node.
+        Args:
+            x: data, (N, D).
+            nodes: z_g, (G, K).
+
+        Returns:
+            Nats, (G, N, D).
+
+        Raises:
+            ValueError: for a decoder that is not finite at a node.
         """
-        require(locals(), "x N D, nodes G K", finite=False, D=self.num_features)
         output = self._decoded(nodes)
-        bad, remedy = ~output.detach().isfinite(), "Look at its weights."
-        require_entries("the decoder's output at the nodes", output.detach(), bad, "finite", remedy)
+        is_wrong = ~output.detach().isfinite()
+        require_entries(
+            "the decoder's output at the nodes",
+            output.detach(),
+            is_wrong,
+            "finite",
+            "Look at its weights.",
+        )
         return log_likelihood(x, output[:, None, :], self.noise_variance)
 
-    def sample_given(self, z: Tensor, *, generator: torch.Generator) -> Float[Tensor, "*S D"]:
-        """One x ~ p(x | z) for every z (..., K), (..., D)."""
-        require(locals(), "generator, z ... K", K=self.latent_dim)
+    @checked
+    def sample_given(
+        self, z: Float[Tensor, "*S K"], *, generator: torch.Generator
+    ) -> Float[Tensor, "*S D"]:
+        """One x ~ p(x | z) for every z.
+
+        Args:
+            z: (..., K).
+            generator: source of the draws.
+
+        Returns:
+            Data, (..., D).
+        """
         mean = self.decode(z)
         if self.noise_variance is None:
-            noise = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
-            return (noise < mean).to(mean)
+            uniform = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
+            return (uniform < mean).to(mean)
         noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
         return mean + math.sqrt(self.noise_variance) * noise
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), finite, and zeros and ones where there is no σ²."""
-        require(locals(), "x N D", D=self.num_features)
+        check(("x", x, _DATA), D=self.num_features)
         if self.noise_variance is None:
             require_binary(x)
 
+    @checked(finite=False)
     def log_prior(self, z: Float[Tensor, "*S K"]) -> Float[Tensor, "*S"]:
-        """log N(z; 0, I), nats."""
-        require(locals(), "z ... K", finite=False, K=self.latent_dim)
+        """log N(z; 0, I).
+
+        Args:
+            z: (..., K).
+
+        Returns:
+            Nats, (...).
+        """
         return -0.5 * (z.square().sum(dim=-1) + self.latent_dim * LOG_2PI)
 
+    @checked(finite=False)
     def log_joint(
-        self, x: Tensor, z: Float[Tensor, "*S N K"], observed: Tensor | None = None
+        self,
+        x: Data,
+        z: Float[Tensor, "*S N K"],
+        observed: Bool[Tensor, "... D"] | None = None,
     ) -> Float[Tensor, "*S N"]:
-        """log p(x_R, z), nats, (..., N); R is everything unless ``observed`` says otherwise."""
+        """log p(x_R, z) for every datum and its own z.
+
+        Args:
+            x: data, (N, D).
+            z: one for each datum, (..., N, K).
+            observed: R, of a shape that can be broadcast to (..., N, D), boolean; True means in R.
+                None: every coordinate.
+
+        Returns:
+            Nats, (..., N).
+
+        Raises:
+            ValueError: for data that the model cannot have made, or shapes that do not fit.
+        """
         factors = self.log_factors(x, z)
-        require(locals(), "x N D, bool observed? ... D", finite=False)
-        if observed is not None and any(
-            size not in (1, wanted)
-            for size, wanted in itertools.zip_longest(
-                observed.shape[::-1], factors.shape[::-1], fillvalue=1
-            )
-        ):
+        if observed is not None:
+            _require_broadcast("observed", observed, factors.shape)
+            factors = factors.where(observed, 0.0)
+        return self.log_prior(z) + factors.sum(dim=-1)
+
+    def _require_one_for_each(self, x: Tensor, z: Tensor) -> None:
+        """Check that there is one z for each datum, in its precision. It might be broadcast."""
+        if z.shape[-2:] != (len(x), self.latent_dim):
             raise ValueError(
-                f"observed must have shape {tuple(factors.shape)}, or 1 in some axes, got "
-                f"{tuple(observed.shape)}."
+                f"z must have shape (..., {len(x)}, {self.latent_dim}), got {tuple(z.shape)} beside "
+                f"x {tuple(x.shape)}."
             )
-        seen = factors if observed is None else factors.where(observed, 0.0)
-        return self.log_prior(z) + seen.sum(dim=-1)
+        require_one_dtype(x=x, z=z)
+
+
+def _require_broadcast(name: str, value: Tensor, shape: torch.Size) -> None:
+    """Check that ``value`` can be broadcast to ``shape``."""
+    sizes = itertools.zip_longest(value.shape[::-1], shape[::-1], fillvalue=1)
+    for size, wanted in sizes:
+        if size not in (1, wanted):
+            raise ValueError(
+                f"{name} must have shape {tuple(shape)}, or 1 in some axes, got "
+                f"{tuple(value.shape)}."
+            )
 
 
 @final
@@ -112,11 +200,16 @@ class VAE(LatentVariableModel):
     Kingma & Welling 2014; Rezende et al. 2014; paper, Figure 3, lower row. Neither log p(x) nor
     log p(x_j | x_R) has a closed form: see ``mpt_lml.estimators``, and ``GridConditional``.
 
-    ``encoder`` maps (N, D) to mean and log-variance (N, K), ``decoder`` (..., K) to (..., D): logits
-    for a Bernoulli likelihood, means for a Gaussian one, which alone has a ``noise_variance`` σ² > 0.
-    log p(x) depends on it: a mean squared error is not a likelihood until it is chosen.
+    Args:
+        encoder: maps (N, D) to mean and log-variance, (N, K).
+        decoder: maps (..., K) to (..., D): logits for a Bernoulli likelihood, means for a Gaussian one.
+        num_features: D.
+        latent_dim: K.
+        noise_variance: σ² > 0 of a Gaussian likelihood; None for a Bernoulli one. log p(x) depends on
+            it: a mean squared error is not a likelihood until it is chosen.
 
-    Raises ``ValueError`` when the networks do not map between D and K dimensions.
+    Raises:
+        ValueError: (when it is used) where the networks do not map between D and K dimensions.
 
     >>> parameters = dense_parameters(5, [4], 2, generators=[torch.Generator().manual_seed(0)])
     >>> model = dense_model(parameters, 0, 0.5)
@@ -124,74 +217,104 @@ class VAE(LatentVariableModel):
     torch.Size([3, 5])
     """
 
+    @checked
     def __init__(
         self,
         encoder: Encoder,
         decoder: Decoder,
         *,
-        num_features: int,
-        latent_dim: int,
-        noise_variance: float | None = None,
+        num_features: Count,
+        latent_dim: Count,
+        noise_variance: Positive | None = None,
     ) -> None:
-        require(locals(), "encoder Callable, decoder Callable, num_features 1.., latent_dim 1..")
-        require(locals(), "noise_variance? (0,inf)")
-        self.encoder, self.decoder = encoder, decoder
-        weights = decoder.parameters() if isinstance(decoder, torch.nn.Module) else ()
-        self._dtype = next((each.dtype for each in weights), None)
-        self.num_features, self.latent_dim = num_features, latent_dim
+        self.encoder = encoder
+        self.decoder = decoder
+        self.num_features = num_features
+        self.latent_dim = latent_dim
         self.noise_variance = noise_variance
+        if isinstance(decoder, torch.nn.Module):
+            self._dtype = next((weight.dtype for weight in decoder.parameters()), None)
 
+    @checked(finite=False)
     def encode(self, x: Float[Tensor, "... D"]) -> tuple[Tensor, Tensor]:
-        """Mean and variance of q(z | x), both (..., K)."""
-        require(locals(), "x ... D", finite=False, D=self.num_features)
+        """The normal distribution q(z | x).
+
+        Args:
+            x: data, (..., D).
+
+        Returns:
+            Its mean and its variance, both (..., K).
+
+        Raises:
+            TypeError: for an encoder that returns no mean and log-variance.
+            ValueError: where they are of another shape.
+        """
         output = self.encoder(x)
         if not isinstance(output, tuple | list) or len(output) != 2:
             raise TypeError(f"encoder must return a mean and a log-variance, got {output!r}.")
         mean, log_variance = output
-        wanted = (*x.shape[:-1], self.latent_dim)
-        require_answer("the encoder's mean", mean, wanted, slope=False)
-        require_answer("the encoder's log-variance", log_variance, wanted, slope=False)
+        shape = (*x.shape[:-1], self.latent_dim)
+        require_answer("the encoder's mean", mean, shape, slope=False)
+        require_answer("the encoder's log-variance", log_variance, shape, slope=False)
         return mean, log_variance.exp()
 
     def _decoded(self, z: Tensor) -> Tensor:
-        require(locals(), "z ... K", finite=False, K=self.latent_dim)
         try:
             output = self.decoder(z)
         except RuntimeError as error:
             if "shapes cannot be multiplied" in str(error):
-                said = f"the decoder does not take z of K = {self.latent_dim} numbers"
-                raise ValueError(f"{said}: {error}. Check latent_dim.") from error
+                raise ValueError(
+                    f"the decoder does not take z of K = {self.latent_dim} numbers: {error}. Check "
+                    "latent_dim."
+                ) from error
             if "dtype" not in str(error):
                 raise
             raise TypeError(f"the decoder is of another precision than z, {z.dtype}.") from error
-        wanted = (*z.shape[:-1], self.num_features)
-        require_answer("the decoder's output", output, wanted, slope=False)
+        shape = (*z.shape[:-1], self.num_features)
+        require_answer("the decoder's output", output, shape, slope=False)
         return output
 
 
+# -- dense networks, B runs side by side ----------------------------------------------------------------
+
+
+@checked
 def dense_parameters(
-    num_features: int,
-    hidden: Sequence[int],
-    latent_dim: int,
+    num_features: Count,
+    hidden: Sequence[Count],
+    latent_dim: Count,
     *,
     generators: Sequence[torch.Generator],
     partial: bool = False,
 ) -> dict[str, Tensor]:
-    """Weights of dense networks with tanh units, D–hidden–2K and back, one run a generator, float32.
+    """Weights of dense networks with tanh units, D–hidden–2K and back, in single precision.
 
-    A ``partial`` encoder q(z | x_R) has 2D inputs: x with zeros in the holes, and the mask. Weights
-    (B, in, out) are uniform on ±1/√in as in ``torch.nn.Linear``, biases (B, 1, out) zero.
+    Weights are uniform on ±1/√in as in ``torch.nn.Linear``, biases zero.
+
+    Args:
+        num_features: D.
+        hidden: widths of the encoder's hidden layers; the decoder has them in reverse.
+        latent_dim: K.
+        generators: one for each run, B of them.
+        partial: whether the encoder is q(z | x_R), which has 2D inputs: x with zeros in the holes,
+            and the mask.
+
+    Returns:
+        ``"encoder/0/weight"`` (B, in, out), ``"encoder/0/bias"`` (B, 1, out), and so on.
+
+    Raises:
+        ValueError: without a generator.
     """
-    require(
-        locals(), "num_features 1.., hidden Sequence, hidden* 1.., latent_dim 1.., partial bool"
-    )
-    require(locals(), "generators Sequence, generators* Generator")
     if not generators:
         raise ValueError("generators must be one for each run, got none.")
-    encoder = [(1 + partial) * num_features, *hidden, 2 * latent_dim]
-    decoder, parameters = [latent_dim, *hidden[::-1], num_features], {}
-    for part, widths in (("encoder", encoder), ("decoder", decoder)):
-        for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+    num_inputs = 2 * num_features if partial else num_features
+    widths = {
+        "encoder": [num_inputs, *hidden, 2 * latent_dim],
+        "decoder": [latent_dim, *hidden[::-1], num_features],
+    }
+    parameters = {}
+    for part in ("encoder", "decoder"):
+        for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths[part])):
             uniform = torch.stack([torch.rand(inputs, outputs, generator=g) for g in generators])
             parameters[f"{part}/{layer}/weight"] = (2 * uniform - 1) / math.sqrt(inputs)
             parameters[f"{part}/{layer}/bias"] = torch.zeros(len(generators), 1, outputs)
@@ -199,50 +322,96 @@ def dense_parameters(
 
 
 def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "B N O"]:
-    """The network ``part`` of every run applied to its own inputs."""
-    layers = sum(name.startswith(part) for name in parameters) // 2
-    if not layers:
-        said = f"parameters have no weights of the {part}, but {sorted(parameters)}"
-        raise ValueError(f"{said}. vae.dense_parameters makes them.")
+    """The network ``part`` of every run applied to its own inputs.
+
+    Args:
+        parameters: those of :func:`dense_parameters`, of B runs.
+        part: "encoder" or "decoder".
+        inputs: (B, N, in).
+
+    Returns:
+        (B, N, out).
+
+    Raises:
+        TypeError: for inputs of another precision.
+        ValueError: without weights of the part, and for inputs of another width.
+    """
+    num_layers = sum(name.startswith(part) for name in parameters) // 2
+    if not num_layers:
+        raise _no_weights(parameters, part)
     width = parameters[f"{part}/0/weight"].shape[1]
     if inputs.shape[-1] != width:
         raise ValueError(f"the {part} takes {width} numbers a datum, got {tuple(inputs.shape)}.")
-    for layer in range(layers):
-        require_dtype(f"what the {part} sees", inputs, parameters[f"{part}/{layer}/weight"].dtype)
-        weight, bias = (parameters[f"{part}/{layer}/{kind}"] for kind in ("weight", "bias"))
-        inputs = torch.baddbmm(bias, inputs, weight)
-        if layer < layers - 1:
-            inputs = inputs.tanh()
-    return inputs
+    units = inputs
+    for layer in range(num_layers):
+        weight = parameters[f"{part}/{layer}/weight"]
+        bias = parameters[f"{part}/{layer}/bias"]
+        require_dtype(f"what the {part} reads", units, weight.dtype)
+        units = torch.baddbmm(bias, units, weight)
+        if layer < num_layers - 1:
+            units = units.tanh()
+    return units
 
 
-def dense_model(parameters: Parameters, run: int, noise_variance: float | None = None) -> VAE:
-    """The VAE of one run of :func:`dense_parameters`; a partial encoder is told that all is seen."""
-    require(locals(), "parameters Mapping, noise_variance? (0,inf)")
+@checked
+def dense_model(parameters: Parameters, run: Index, noise_variance: Positive | None = None) -> VAE:
+    """The VAE of one run of :func:`dense_parameters`; a partial encoder reads that nothing is masked.
+
+    Args:
+        parameters: of B runs.
+        run: which one, in 0..B−1.
+        noise_variance: σ² of a Gaussian likelihood; None for a Bernoulli one.
+
+    Returns:
+        The model, whose networks share the memory of the parameters.
+
+    Raises:
+        ValueError: without weights of a part, or such a run.
+    """
     for part in ("encoder", "decoder"):
         if f"{part}/0/weight" not in parameters:
-            said = f"parameters have no weights of the {part}, but {sorted(parameters)}"
-            raise ValueError(f"{said}. vae.dense_parameters makes them.")
+            raise _no_weights(parameters, part)
     require_count("run", run, 0, len(parameters["encoder/0/weight"]) - 1)
-    own = {name: value[run : run + 1] for name, value in parameters.items()}
-    latent_dim = own["decoder/0/weight"].shape[1]
-    last = [value for name, value in own.items() if name.startswith("decoder")][-1]
-    num_features = last.shape[-1]
-    partial = own["encoder/0/weight"].shape[1] == 2 * num_features
+    of_run = {name: value[run : run + 1] for name, value in parameters.items()}
+    sizes = _sizes(of_run)
 
     def apply(part: Part, inputs: Tensor) -> Tensor:
         flat = inputs.reshape(1, -1, inputs.shape[-1])
-        return dense(own, part, flat).reshape(*inputs.shape[:-1], -1)
+        return dense(of_run, part, flat).reshape(*inputs.shape[:-1], -1)
 
     def encoder(x: Tensor) -> tuple[Tensor, Tensor]:
-        seen = torch.cat([x, torch.zeros_like(x)], dim=-1) if partial else x
-        mean, log_variance = apply("encoder", seen).split(latent_dim, dim=-1)
+        if sizes.is_partial:
+            nothing_masked = torch.zeros_like(x)
+            x = torch.cat([x, nothing_masked], dim=-1)
+        mean, log_variance = apply("encoder", x).split(sizes.latent_dim, dim=-1)
         return mean, log_variance
 
     return VAE(
         encoder,
         functools.partial(apply, "decoder"),
-        num_features=num_features,
-        latent_dim=latent_dim,
+        num_features=sizes.num_features,
+        latent_dim=sizes.latent_dim,
         noise_variance=noise_variance,
+    )
+
+
+class _Sizes(NamedTuple):
+    num_features: int
+    latent_dim: int
+    is_partial: bool
+
+
+def _sizes(parameters: Parameters) -> _Sizes:
+    """What :func:`dense_parameters` was asked for."""
+    last_of_decoder = [v for name, v in parameters.items() if name.startswith("decoder")][-1]
+    num_features = last_of_decoder.shape[-1]
+    latent_dim = parameters["decoder/0/weight"].shape[1]
+    num_inputs = parameters["encoder/0/weight"].shape[1]
+    return _Sizes(num_features, latent_dim, is_partial=num_inputs == 2 * num_features)
+
+
+def _no_weights(parameters: Parameters, part: str) -> ValueError:
+    return ValueError(
+        f"parameters have no weights of the {part}, but {sorted(parameters)}. vae.dense_parameters "
+        "makes them."
     )
