@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -15,29 +16,42 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.numerics import LOG_2PI, chunks, differentiable, double, softplus
-from mpt_lml.spec import (
-    require,
+from mpt_lml.checks import (
+    Count,
+    Positive,
+    Within,
+    checked,
     require_answer,
-    require_dtype,
     require_enumerable,
     require_finite,
     require_slope,
 )
+from mpt_lml.numerics import LOG_2PI, chunks, differentiable, double, softplus
 
 __all__ = ["Grid", "find_modes", "gauss_hermite", "trapezoid"]
 
 MAX_LATENT_DIM = 3  # 20 nodes an axis are 160,000 at K = 4
-_MASS_TOLERANCE = 1e-3
+_MASS_TOLERANCE = 1e-3  # of a prior that a grid may miss, of a posterior at a grid's edge
 _WIDEST_SPACING = 2.5  # of adaptive nodes: the rule is off by 2 exp(−2π²/2.5²) = 0.085 of the mass
 _MAX_GAUSS_HERMITE = 370  # the outer weight is 3e-308; beyond, NumPy's are NaN
 
+_ROUNDING = 1e-9  # relative, of a distance between nodes
+
 _LogJoint = Callable[[Float[Tensor, "*S N K"]], Float[Tensor, "*S N"]]
+NodesPerAxis = Annotated[int, Within(2)]
 
 
+@checked(finite=False)
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Nodes (G, K) and log-weights (G,) for a standard normal prior.
+    """Nodes and log-weights for a standard normal prior.
+
+    Args:
+        nodes: z_g, (G, K).
+        log_weights: of probabilities that sum to 1, (G,); −∞ is one of 0.
+
+    Raises:
+        ValueError: for nodes that are not finite, and weights of another sum.
 
     >>> Grid(torch.zeros(1, 2), torch.zeros(1)).sample(3, generator=torch.Generator()).shape
     torch.Size([3, 2])
@@ -47,8 +61,7 @@ class Grid:
     log_weights: Float[Tensor, " G"]
 
     def __post_init__(self) -> None:
-        require(vars(self), "nodes G K, log_weights G", finite=False)
-        require(vars(self), "nodes G K")
+        require_finite("nodes", self.nodes)
         if not (self.log_weights.logsumexp(dim=0).exp() - 1.0).abs() <= _MASS_TOLERANCE:
             raise ValueError("log_weights must be those of probabilities that sum to 1.")
 
@@ -60,41 +73,60 @@ class Grid:
         """K."""
         return self.nodes.shape[1]
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Float[Tensor, "n K"]:
-        """``n`` nodes drawn by their weights."""
-        require(locals(), "n 1.., generator")
+    @checked
+    def sample(self, n: Count, *, generator: torch.Generator) -> Float[Tensor, "n K"]:
+        """``n`` nodes drawn by their weights, (n, K)."""
         weights = self.log_weights.exp()
         return self.nodes[torch.multinomial(weights, n, replacement=True, generator=generator)]
 
-    def to(self, like: Tensor) -> "Grid":
+    @checked(finite=False)
+    def to(self, like: Float[Tensor, "..."]) -> "Grid":
         """The same grid with the dtype and on the device of ``like``."""
-        require_dtype("like", like)
         return Grid(self.nodes.to(like), self.log_weights.to(like))
 
 
-def trapezoid(latent_dim: int, nodes_per_axis: int, extent: float = 5.0) -> Grid:
+@checked
+def trapezoid(latent_dim: Count, nodes_per_axis: NodesPerAxis, extent: Positive = 5.0) -> Grid:
     """Equally spaced nodes on [−extent, extent]^K with weights ∝ N(z; 0, I): nodes_per_axis^K of them.
 
     Its error falls exponentially in the number of nodes (Trefethen & Weideman 2014). A grid too coarse
-    or too narrow for the prior warns with the mass that it sees. Raises ``ValueError`` for K > 3, and
-    for more nodes than memory is wise to hold.
+    or too narrow for the prior warns with the mass that it holds.
+
+    Args:
+        latent_dim: K ≤ 3.
+        nodes_per_axis: at least 2.
+        extent: half the length of an axis.
+
+    Returns:
+        The grid, in double precision.
+
+    Raises:
+        ValueError: for K > 3, and for more nodes than are enumerated.
 
     >>> trapezoid(2, 20).nodes.shape
     torch.Size([400, 2])
     """
     _require_axes(latent_dim, nodes_per_axis)
-    require(locals(), "extent (0,inf)")
     axis = torch.linspace(-extent, extent, nodes_per_axis, dtype=torch.float64)
-    log_density = -0.5 * (axis.square() + LOG_2PI) + math.log(2 * extent / (nodes_per_axis - 1))
+    log_density = -0.5 * (axis.square() + LOG_2PI)
+    log_spacing = math.log(2 * extent / (nodes_per_axis - 1))
     name = " × ".join([str(nodes_per_axis)] * latent_dim) + f" on ±{extent:g}"
-    return _product(axis, log_density, latent_dim, name)
+    return _product(axis, log_density + log_spacing, latent_dim, name)
 
 
-def gauss_hermite(latent_dim: int, nodes_per_axis: int) -> Grid:
+@checked
+def gauss_hermite(latent_dim: Count, nodes_per_axis: NodesPerAxis) -> Grid:
     """Gauss–Hermite nodes for N(0, I_K): exact for polynomials of degree 2·nodes_per_axis − 1.
 
-    Raises ``ValueError`` for K > 3, and for so many nodes that the outer weights are 0 in double
-    precision.
+    Args:
+        latent_dim: K ≤ 3.
+        nodes_per_axis: at least 2.
+
+    Returns:
+        The grid, in double precision.
+
+    Raises:
+        ValueError: for K > 3, and for so many nodes that the outer weights are 0 in double precision.
 
     >>> (gauss_hermite(1, 3).nodes ** 2).flatten().round(decimals=9).tolist()
     [3.0, 0.0, 3.0]
@@ -112,6 +144,9 @@ def gauss_hermite(latent_dim: int, nodes_per_axis: int) -> Grid:
     return _product(torch.from_numpy(nodes), log_weights, latent_dim, name)
 
 
+# -- mixtures with a node for each z: log p(x_R | z_g) of Bernoulli logits W z + b ----------------------
+
+
 def log_normalizers(grid: Grid, loadings: Tensor, offset: Tensor) -> Float[Tensor, "G D"]:
     """log(1 + exp(w_d·z_g + b_d)) of every node and coordinate, nats, in double precision."""
     return softplus(double(grid.nodes) @ double(loadings).mT + double(offset))
@@ -125,12 +160,22 @@ def log_weights(
     observed: Bool[Tensor, " D"],
     normalizers: Float[Tensor, "G D"] | None = None,
 ) -> Float[Tensor, "N G"]:
-    """log w_g + log p(x_R | z_g) for Bernoulli logits W z + b, nats; R is what is ``observed``.
+    """log w_g + log p(x_R | z_g) for Bernoulli logits W z + b.
 
     In double precision, whatever that of the arguments: sums over thousands of coordinates are large
     numbers, and only their differences between nodes count. Nothing is tiled to (N, D, G): the data
-    enter through K + 1 numbers each. ``normalizers`` are those of :func:`log_normalizers`, which
-    many sets R share.
+    enter through K + 1 numbers each.
+
+    Args:
+        grid: G nodes and their weights w_g.
+        loadings: W, (D, K).
+        offset: b, (D,).
+        x: data, (N, D), zeros and ones.
+        observed: R, (D,), boolean; True means in R.
+        normalizers: those of :func:`log_normalizers`, which many sets R share.
+
+    Returns:
+        Nats, (N, G).
     """
     rows = observed.nonzero().flatten()  # searched once; the gradient of index_select sorts nothing
     w = loadings.index_select(0, rows)
@@ -140,13 +185,14 @@ def log_weights(
     else:
         normalizer = normalizers @ observed.to(normalizers)
     # One pass over (N, G): the offset's share travels as one more coordinate of z, always 1.
-    short = double(x[:, rows]) @ double(torch.cat([w, b[:, None]], dim=1))
+    statistics = double(x[:, rows]) @ double(torch.cat([w, b[:, None]], dim=1))
     nodes = F.pad(double(grid.nodes), (0, 1), value=1.0)
-    return torch.addmm(double(grid.log_weights) - normalizer, short, nodes.T)
+    return torch.addmm(double(grid.log_weights) - normalizer, statistics, nodes.T)
 
 
 def log_total(log_weights: Float[Tensor, "N G"]) -> Float[Tensor, " N"]:
     """``log_weights.logsumexp(-1)`` in the same bits: exp takes ten times as long below 1e-38."""
+    # exp(−80) is 2e-35 of the largest term: nothing to the last digit of either precision.
     floor = log_weights.detach().amax(dim=-1, keepdim=True) - 80.0
     return log_weights.clamp(min=floor).logsumexp(dim=-1)
 
@@ -154,10 +200,18 @@ def log_total(log_weights: Float[Tensor, "N G"]) -> Float[Tensor, " N"]:
 def log_mixture(
     log_weights: Float[Tensor, "N G"], logits: Float[Tensor, "G M"], x: Float[Tensor, "N M"]
 ) -> Float[Tensor, "N M"]:
-    """log Σ_g ω_g p(x_d | z_g) with ω ∝ exp(log_weights), nats, for Bernoulli ``logits``.
+    """log Σ_g ω_g p(x_d | z_g) with ω ∝ exp(log_weights).
 
     Ones and zeros each have their own product, so that neither is 1 − p. Where all of a sum is so
     small that its terms may have underflowed, logarithms are added up instead.
+
+    Args:
+        log_weights: (N, G).
+        logits: of p(x_d = 1 | z_g), (G, M).
+        x: data, (N, M), zeros and ones.
+
+    Returns:
+        Nats, (N, M).
     """
     omega = log_weights.softmax(dim=-1).to(logits)
     both = torch.cat([logits.sigmoid(), (-logits).sigmoid()], dim=1)
@@ -179,90 +233,136 @@ def log_or_sum(
 ) -> Float[Tensor, "..."]:
     """The logarithm of sums of G numbers, of which each smaller one than the smallest float is lost.
 
-    Where that could be seen in the last digit, the sum is done again from ``log_terms``, which is
-    given the indices of the entries, a tensor for every axis of ``sums``.
+    Args:
+        sums: (...).
+        log_terms: the logarithms of the terms, (pairs, G), from the indices of some entries, a tensor
+            for every axis of ``sums``. They are added up instead, where a loss could be seen in the
+            last digit.
+        num_terms: G.
+
+    Returns:
+        Nats, (...).
     """
     precision = torch.finfo(sums.dtype)
-    small = sums.detach() < num_terms * precision.tiny / precision.eps
-    if not small.any():
+    is_small = sums.detach() < num_terms * precision.tiny / precision.eps
+    if not is_small.any():
         return sums.log()
-    indices = small.nonzero(as_tuple=True)
-    again = [
-        log_terms(tuple(index[some] for index in indices)).logsumexp(dim=-1)
-        for some in chunks(len(indices[0]), 4 * 8 * num_terms)
-    ]
+    indices = is_small.nonzero(as_tuple=True)
+    log_sums = []
+    for pairs in chunks(len(indices[0]), 4 * 8 * num_terms):
+        log_sums.append(log_terms(tuple(index[pairs] for index in indices)).logsumexp(dim=-1))
     # Its derivative would be infinite at 0, and times 0 no number.
-    return sums.where(~small, 1.0).log().index_put(indices, torch.cat(again).to(sums))
+    return sums.where(~is_small, 1.0).log().index_put(indices, torch.cat(log_sums).to(sums))
+
+
+# -- adaptive grids: every datum on one of its own ------------------------------------------------------
 
 
 def log_integral(
     log_joint: _LogJoint, start: Float[Tensor, "N K"], nodes_per_axis: int = 11, extent: float = 5.0
 ) -> Float[Tensor, " N"]:
-    """log ∫ p(x_n, z) dz, nats, every datum on a grid of its own (Naylor & Smith 1982).
+    """log ∫ p(x_n, z) dz, every datum on a grid of its own (Naylor & Smith 1982).
 
-    Nodes z = mode + L ξ with L Lᵀ the inverse of the negative Hessian at the mode, which is searched
-    from ``start``, and ξ equally spaced on [−extent, extent]^K: the trapezoidal rule. It warns where
-    posterior mass lies at the edge of a grid, and raises ``RuntimeError`` where no mode is found,
-    and ``ValueError`` for nodes so far apart that a normal posterior is off by a tenth of a nat.
+    Nodes z = mode + L ξ with L Lᵀ the inverse of the negative Hessian at the mode, and ξ equally
+    spaced on [−extent, extent]^K: the trapezoidal rule. It warns where posterior mass lies at the edge
+    of a grid.
+
+    Args:
+        log_joint: log p(x_n, z), (..., N), from z (..., N, K).
+        start: where the modes are searched from, (N, K).
+        nodes_per_axis: of each datum's grid.
+        extent: half the length of its axes, in standard deviations of the normal at the mode.
+
+    Returns:
+        Nats, (N,).
+
+    Raises:
+        RuntimeError: where no mode is found.
+        ValueError: for nodes so far apart that a normal posterior is off by a tenth of a nat.
     """
     latent_dim = start.shape[-1]
     _require_axes(latent_dim, nodes_per_axis)
     spacing = 2 * extent / (nodes_per_axis - 1)
-    if spacing > _WIDEST_SPACING * (1 + 1e-9):
+    if spacing > _WIDEST_SPACING * (1 + _ROUNDING):
         raise ValueError(
             f"nodes_per_axis = {nodes_per_axis} on extent = {extent:g} lie {spacing:.3g} posterior "
             f"standard deviations apart, more than {_WIDEST_SPACING:g}: raise nodes_per_axis with extent."
         )
     mode, precision = find_modes(log_joint, start)
     axis = torch.linspace(-extent, extent, nodes_per_axis, dtype=mode.dtype, device=mode.device)
-    unit = torch.cartesian_prod(*[axis] * latent_dim).reshape(-1, latent_dim)
+    standard_nodes = torch.cartesian_prod(*[axis] * latent_dim).reshape(-1, latent_dim)
     factor = torch.linalg.cholesky(precision)  # Λ = C Cᵀ, so L = C⁻ᵀ
-    shift = torch.linalg.solve_triangular(factor.mT, unit.T.expand(len(mode), -1, -1), upper=True)
-    values = log_joint(mode + shift.permute(2, 0, 1))  # (G, N)
-    edge = (unit.abs() >= extent * (1 - 1e-9)).any(dim=-1)
-    lost = values.softmax(dim=0)[edge].sum(dim=0).max().item()
-    if lost > _MASS_TOLERANCE:
-        _warn(f"the adaptive grid's edge holds {lost:.2g} of a posterior's mass. Raise extent.")
+    columns = standard_nodes.T.expand(len(mode), -1, -1)
+    shift = torch.linalg.solve_triangular(factor.mT, columns, upper=True)
+    log_joint_at_nodes = log_joint(mode + shift.permute(2, 0, 1))  # (G, N)
+    is_at_edge = (standard_nodes.abs() >= extent * (1 - _ROUNDING)).any(dim=-1)
+    mass_at_edge = log_joint_at_nodes.softmax(dim=0)[is_at_edge].sum(dim=0).max().item()
+    if mass_at_edge > _MASS_TOLERANCE:
+        _warn(
+            f"the adaptive grid's edge holds {mass_at_edge:.2g} of a posterior's mass. Raise extent."
+        )
     log_cell = latent_dim * math.log(spacing)
-    return values.logsumexp(dim=0) + log_cell - factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+    log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+    return log_joint_at_nodes.logsumexp(dim=0) + log_cell - log_det
 
 
+@checked
 def find_modes(
     log_joint: _LogJoint,
     start: Float[Tensor, "N K"],
     *,
-    max_steps: int = 100,
-    tolerance: float = 1e-8,
-    accepted: float | None = None,
+    max_steps: Count = 100,
+    tolerance: Positive = 1e-8,
+    accepted: Positive | None = None,
 ) -> tuple[Float[Tensor, "N K"], Float[Tensor, "N K K"]]:
-    """Modes of log p(x_n, z) in z and the negative Hessians there, (N, K) and (N, K, K).
+    """Modes of log p(x_n, z) in z, and how narrow they are.
 
     Damped Newton with automatic derivatives, all data at once; the Hessian's eigenvalues are floored
-    at 1, the prior's. Raises ``RuntimeError`` when a step still moves by more than ``accepted``
-    posterior standard deviations at the end (``tolerance`` by default).
+    at 1, the prior's.
+
+    Args:
+        log_joint: log p(x_n, z), nats, (N,), from z (N, K).
+        start: where the search begins, (N, K).
+        max_steps: of Newton's method.
+        tolerance: length of a step, in posterior standard deviations, at which the search ends.
+        accepted: length of the last step that is still a mode; ``tolerance`` by default.
+
+    Returns:
+        The modes, (N, K), and the negative Hessians there, (N, K, K).
+
+    Raises:
+        RuntimeError: when a step still moves by more than is ``accepted`` at the end.
 
     >>> mode, precision = find_modes(lambda z: -2 * (z - 3).square().sum(-1), torch.zeros(1, 1))
     >>> mode.item(), precision.item()
     (3.0, 4.0)
     """
-    require(locals(), "log_joint Callable, start N K, max_steps 1..")
-    require(locals(), "tolerance (0,inf), accepted? (0,inf)")
+    if accepted is None:
+        accepted = tolerance
     with differentiable(), torch.no_grad():
         z = start.detach().clone()
         for _ in range(max_steps):
-            value, step, decrement, precision = _newton(log_joint, z)
-            if decrement.max() < tolerance**2:
-                return z, precision
-            z = _line_search(log_joint, z, value, step, decrement)
-        _, _, decrement, precision = _newton(log_joint, z)
-    remaining = decrement.max().sqrt().item()
-    if remaining <= (tolerance if accepted is None else accepted):
-        return z, precision
+            newton = _newton(log_joint, z)
+            if newton.decrement.max() < tolerance**2:
+                return z, newton.precision
+            z = _line_search(log_joint, z, newton)
+        newton = _newton(log_joint, z)
+    remaining = newton.decrement.max().sqrt().item()
+    if remaining <= accepted:
+        return z, newton.precision
     raise RuntimeError(f"no mode after {max_steps} Newton steps: {remaining:.1e} sd off.")
 
 
-def _newton(log_joint: _LogJoint, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Value, step, its squared length in standard deviations, and floored negative Hessian."""
+class _Newton(NamedTuple):
+    """A step of Newton's method for every datum."""
+
+    value: Tensor  # of the log-density, (N,)
+    step: Tensor  # (N, K)
+    decrement: Tensor  # squared length of the step in standard deviations, (N,)
+    precision: Tensor  # negative Hessian with eigenvalues of at least 1, (N, K, K)
+
+
+def _newton(log_joint: _LogJoint, z: Tensor) -> _Newton:
     with torch.enable_grad():
         z = z.detach().requires_grad_()
         value = log_joint(z)
@@ -274,29 +374,38 @@ def _newton(log_joint: _LogJoint, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
         rows = torch.zeros_like(axes)
         if gradient.requires_grad:  # the gradient of a linear function does not
             (rows,) = torch.autograd.grad(gradient, z, axes, is_grads_batched=True)
-    gradient, hessian = gradient.detach(), rows.transpose(0, 1)
+    gradient = gradient.detach()
+    hessian = rows.transpose(0, 1)
     eigenvalues, vectors = torch.linalg.eigh(-0.5 * (hessian + hessian.mT))
     precision = (vectors * eigenvalues.clamp(min=1.0)[:, None, :]) @ vectors.mT
     step = torch.linalg.solve(precision, gradient)
-    return value.detach(), step, (step * gradient).sum(dim=-1), precision
+    return _Newton(value.detach(), step, (step * gradient).sum(dim=-1), precision)
 
 
-def _line_search(
-    log_joint: _LogJoint, z: Tensor, value: Tensor, step: Tensor, decrement: Tensor
-) -> Tensor:
+_MOST_HALVINGS = 30  # 2^−30 of a step is no step
+_SHARE_OF_RISE = 1e-4  # of what the slope promises; Armijo's usual constant
+
+
+def _line_search(log_joint: _LogJoint, z: Tensor, newton: _Newton) -> Tensor:
     """Halve the steps of those data whose log-density did not rise (Armijo)."""
-    scale = torch.ones_like(value)
-    for _ in range(30):
-        trial = z + scale[:, None] * step
-        slack = 1e-12 * (1 + value.abs())  # rounding: near the mode a rise is not visible any more
-        poor = ~(log_joint(trial).detach() >= value + 1e-4 * scale * decrement - slack)
-        if not poor.any():
+    scale = torch.ones_like(newton.value)
+    # Rounding: near the mode a rise is not visible any more.
+    slack = 1e-12 * (1 + newton.value.abs())
+    for _ in range(_MOST_HALVINGS):
+        trial = z + scale[:, None] * newton.step
+        wanted = newton.value + _SHARE_OF_RISE * scale * newton.decrement - slack
+        is_poor = ~(log_joint(trial).detach() >= wanted)  # NaN is, too
+        if not is_poor.any():
             return trial
-        scale = torch.where(poor, 0.5 * scale, scale)
-    return torch.where(poor[:, None], z, trial)
+        scale = torch.where(is_poor, 0.5 * scale, scale)
+    return torch.where(is_poor[:, None], z, trial)
+
+
+# -- products of one axis -------------------------------------------------------------------------------
 
 
 def _product(axis: Tensor, log_weights: Tensor, latent_dim: int, name: str) -> Grid:
+    """The grid of K equal axes, with weights that are divided by their sum."""
     nodes = torch.cartesian_prod(*[axis] * latent_dim).reshape(-1, latent_dim)
     total = torch.cartesian_prod(*[log_weights] * latent_dim).reshape(-1, latent_dim).sum(dim=1)
     mass = total.exp().sum().item()
@@ -314,7 +423,6 @@ def _product(axis: Tensor, log_weights: Tensor, latent_dim: int, name: str) -> G
 
 
 def _require_axes(latent_dim: int, nodes_per_axis: int) -> None:
-    require(locals(), "latent_dim 1.., nodes_per_axis 2..")
     if latent_dim > MAX_LATENT_DIM:
         raise ValueError(
             f"latent_dim = {latent_dim} is too large for a grid (at most {MAX_LATENT_DIM}). "
@@ -325,4 +433,5 @@ def _require_axes(latent_dim: int, nodes_per_axis: int) -> None:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=4)
+    # At the line that called the public function, past this one, its helper, itself and its checks.
+    warnings.warn(message, RuntimeWarning, stacklevel=5)

@@ -6,11 +6,17 @@ __all__ = ["glue"]
 
 
 def glue(name: str, value: object) -> None:
-    """Record ``value`` under ``name``, so that prose can show it with ``{glue:text}``.
+    """Record a value under a name, so that prose can show it with ``{glue:text}``.
 
     Writes the same output as ``myst_nb.glue`` without needing that package (on Colab, for example).
-    Returns nothing; raises ``ValueError`` for a float that is not finite: a number in prose has to
-    be a number.
+
+    Args:
+        name: what the prose calls it.
+        value: any object; what is shown is its ``repr``.
+
+    Raises:
+        TypeError: for a name that is no text.
+        ValueError: for a float that is not finite: a number in prose has to be a number.
 
     >>> glue("gap", math.inf)
     Traceback (most recent call last):
@@ -18,12 +24,12 @@ def glue(name: str, value: object) -> None:
     """
     if not isinstance(name, str):
         raise TypeError(f"glue takes a name first, a str, got {name!r}")
-    number = (
-        value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
-    )
+    number = value
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        number = value.item()  # of a tensor or array without axes
     if isinstance(number, float) and not math.isfinite(number):
         raise ValueError(f"glue({name!r}): {value} is not a number to print in prose")
-    from IPython.display import display
+    from IPython.display import display  # only a page needs it
 
     prefix = "application/papermill.record/"
     scrapbook = {"name": name, "mime_prefix": prefix}

@@ -33,6 +33,19 @@ def test_mass_at_one_side_of_a_grid_is_seen() -> None:
         grids.log_integral(tail, torch.zeros(1, 2).double())
 
 
+def test_a_warning_names_the_line_that_asked_for_the_grid() -> None:
+    model = random_bernoulli(4, 1, 9)
+    x = model.sample(1, generator=generator())
+    calls = (
+        lambda: grids.trapezoid(1, 4, 1.0),
+        lambda: model.adaptive_log_marginal(x, extent=1.0),
+    )
+    for call in calls:
+        with pytest.warns(RuntimeWarning) as warned:
+            call()
+        assert warned[0].filename == __file__
+
+
 def every_datum(num_features: int) -> torch.Tensor:
     return masks.subsets(num_features).double()
 

@@ -8,10 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.estimators.latent import ProposalRule, at_mode, require_decoded, require_encoded
+from mpt_lml.checks import Count, check, checked
+from mpt_lml.estimators.latent import (
+    GaussianProposal,
+    ProposalRule,
+    at_mode,
+    require_decoded,
+    require_encoded,
+)
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.vae import VAE, LatentVariableModel
-from mpt_lml.spec import require
 
 
 class _EstimatedConditional(ConditionalModel):
@@ -20,6 +26,7 @@ class _EstimatedConditional(ConditionalModel):
     model: LatentVariableModel
 
     def require_data(self, x: Tensor) -> None:
+        """Check that ``x`` is something the model can have made."""
         self.model.require_data(x)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -27,11 +34,22 @@ class _EstimatedConditional(ConditionalModel):
 
 
 @final
+@checked
 @dataclass(eq=False)
 class ImportanceConditional(_EstimatedConditional):
     """Self-normalized importance sampling: Σ_s w̄_s p(x_j | z_s) with w_s ∝ p(x_R, z_s)/q(z_s).
 
     Consistent as S grows, with a bias of order 1/S; the same draws serve every coordinate of a mask.
+
+    Args:
+        model: one with a latent z.
+        num_samples: S.
+        generator: source of the draws.
+        proposal: q from (model, x, observed), such as ``estimators.at_mode``.
+
+    Raises:
+        TypeError: (when it is used) for a proposal that is none.
+        ValueError: (when it is used) for a proposal that is not finite, or a decoder that answers NaN.
 
     >>> sampler = ImportanceConditional(
     ...     BernoulliPCA(torch.zeros(2, 1)), 9, generator=torch.Generator()
@@ -41,30 +59,29 @@ class ImportanceConditional(_EstimatedConditional):
     """
 
     model: LatentVariableModel
-    num_samples: int
+    num_samples: Count
     _: KW_ONLY
     generator: torch.Generator
     proposal: ProposalRule = at_mode
 
     def __post_init__(self) -> None:
-        spec = "model LatentVariableModel, num_samples 1.., generator, proposal Callable"
-        require(vars(self), spec)
         self.num_features = self.model.num_features
 
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         q = self.proposal(self.model, x, ~mask)
-        require({"proposal()": q}, "proposal() GaussianProposal")
+        check(("proposal()", q, GaussianProposal))
         q.require_finite()
         z = q.sample(self.num_samples, generator=self.generator)
         factors = self.model.log_factors(x, z)
         require_decoded("log p(x_j | z) at draws from the proposal", factors)
-        joint = self.model.log_prior(z) + factors.where(~mask, 0.0).sum(dim=-1)
-        weight = (joint - q.log_density(z)).log_softmax(dim=0)
-        return (weight[..., None] + factors).logsumexp(dim=0)
+        log_joint = self.model.log_prior(z) + factors.where(~mask, 0.0).sum(dim=-1)
+        log_weights = (log_joint - q.log_density(z)).log_softmax(dim=0)
+        return (log_weights[..., None] + factors).logsumexp(dim=0)
 
 
 @final
+@checked
 @dataclass(eq=False)
 class GibbsConditional(_EstimatedConditional):
     """Chains that alternate z given (x_R, x_A) and x_A given z; p(x_j | z) averaged along them.
@@ -73,7 +90,18 @@ class GibbsConditional(_EstimatedConditional):
     (Appendix F) that the paper uses: right only where the encoder *is* the posterior.
     ``corrected=True`` accepts the encoder's z with the Metropolis–Hastings probability and is right
     for any encoder (Metropolis-within-Gibbs, Mattei & Frellsen 2018). Hidden coordinates start at the
-    decoder's mean at z = 0, half of the steps are thrown away. Raises ``TypeError`` without an encoder.
+    decoder's mean at z = 0, half of the steps are thrown away.
+
+    Args:
+        model: a ``VAE``: the encoder proposes z.
+        num_steps: of each chain.
+        generator: source of the draws.
+        corrected: whether a z is accepted or the old one stays.
+        num_chains: independent chains a datum.
+
+    Raises:
+        TypeError: for a model without an encoder.
+        ValueError: (when it is used) for networks that answer NaN.
 
     >>> nothing, zero = lambda x: (0 * x[..., :1],) * 2, lambda z: z.new_zeros(*z.shape[:-1], 2)
     >>> model = VAE(nothing, zero, num_features=2, latent_dim=1)
@@ -83,34 +111,33 @@ class GibbsConditional(_EstimatedConditional):
     """
 
     model: VAE
-    num_steps: int
+    num_steps: Count
     _: KW_ONLY
     generator: torch.Generator
     corrected: bool
-    num_chains: int = 1
+    num_chains: Count = 1
 
     def __post_init__(self) -> None:
-        require(vars(self), "model VAE, num_steps 1.., generator, corrected bool, num_chains 1..")
         self.num_features = self.model.num_features
 
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
-        fill = self.model.decode(x.new_zeros(1, self.model.latent_dim))
-        require_decoded("the decoder's output at z = 0", fill)
-        filled = torch.where(mask, fill, x).expand(self.num_chains, -1, -1)
+        start = self.model.decode(x.new_zeros(1, self.model.latent_dim))
+        require_decoded("the decoder's output at z = 0", start)
+        filled = torch.where(mask, start, x).expand(self.num_chains, -1, -1)
         z = None
-        kept: list[Tensor] = []
+        log_factors = []
         for step in range(self.num_steps):
-            z = self._latent(filled, z)
+            z = self._next_latent(filled, z)
             drawn = self.model.sample_given(z, generator=self.generator)
             filled = torch.where(mask, drawn, x)
             if step >= self.num_steps // 2:
-                kept.append(self.model.log_factors(x, z))
-        factors = torch.stack(kept).flatten(0, 1)
+                log_factors.append(self.model.log_factors(x, z))
+        factors = torch.stack(log_factors).flatten(0, 1)
         require_decoded("log p(x_j | z) along the chain", factors)
         return factors.logsumexp(dim=0) - math.log(len(factors))
 
-    def _latent(
+    def _next_latent(
         self, filled: Float[Tensor, "C N D"], z: Float[Tensor, "C N K"] | None
     ) -> Float[Tensor, "C N K"]:
         """The next z: the encoder's, or the old one where that is rejected."""
@@ -121,11 +148,13 @@ class GibbsConditional(_EstimatedConditional):
         if not self.corrected or z is None:
             return proposed
 
-        def log_weight(at: Tensor) -> Tensor:
-            white = (at - mean).square() / variance + variance.log()
-            flat = (filled.flatten(0, 1), at.flatten(0, 1))
-            return self.model.log_joint(*flat).view(at.shape[:2]) + 0.5 * white.sum(dim=-1)
+        def log_weight(latent: Tensor) -> Tensor:
+            """log p(x, z) − log q(z | x) but for a constant, (C, N)."""
+            square = (latent - mean).square() / variance + variance.log()
+            log_joint = self.model.log_joint(filled.flatten(0, 1), latent.flatten(0, 1))
+            return log_joint.view(latent.shape[:2]) + 0.5 * square.sum(dim=-1)
 
-        ratio = log_weight(proposed) - log_weight(z)
-        uniform = torch.rand(ratio.shape, generator=self.generator, dtype=ratio.dtype)
-        return torch.where((uniform.log() < ratio)[..., None], proposed, z)
+        log_ratio = log_weight(proposed) - log_weight(z)
+        uniform = torch.rand(log_ratio.shape, generator=self.generator, dtype=log_ratio.dtype)
+        is_accepted = uniform.log() < log_ratio
+        return torch.where(is_accepted[..., None], proposed, z)

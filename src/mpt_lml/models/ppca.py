@@ -9,7 +9,6 @@ from torch import Tensor
 
 from mpt_lml.checks import (
     Data,
-    Index,
     Interval,
     Positive,
     check,
@@ -111,9 +110,9 @@ class PPCA(TractableModel):
     def fit_closed_form(
         cls,
         x: Float[Tensor, "N D"],
-        latent_dim: Index,
+        latent_dim: int,
         *,
-        ddof: Index = 0,
+        ddof: int = 0,
         noise_variance: Positive | None = None,
         mean: Float[Tensor, " D"] | None = None,
     ) -> "PPCA":

@@ -14,7 +14,6 @@ from torch import Tensor
 from mpt_lml.checks import (
     Count,
     Data,
-    Index,
     Positive,
     check,
     checked,
@@ -354,7 +353,7 @@ def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "
 
 
 @checked
-def dense_model(parameters: Parameters, run: Index, noise_variance: Positive | None = None) -> VAE:
+def dense_model(parameters: Parameters, run: int, noise_variance: Positive | None = None) -> VAE:
     """The VAE of one run of :func:`dense_parameters`; a partial encoder reads that nothing is masked.
 
     Args:
