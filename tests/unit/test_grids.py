@@ -33,6 +33,7 @@ def test_mass_at_one_side_of_a_grid_is_seen() -> None:
         grids.log_integral(tail, torch.zeros(1, 2).double())
 
 
+@pytest.mark.unshaped  # what looks at shapes there stands between the two lines
 def test_a_warning_names_the_line_that_asked_for_the_grid() -> None:
     model = random_bernoulli(4, 1, 9)
     x = model.sample(1, generator=generator())
