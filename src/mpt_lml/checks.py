@@ -199,13 +199,9 @@ class _Call:
         """The tensors of a call share a dtype, and their leading axes can be broadcast."""
         if len(self.tensors) < 2:
             return
-        dtypes = {
-            name: tensor.dtype
-            for name, tensor in self.tensors.items()
-            if tensor.is_floating_point()
-        }
-        if len(set(dtypes.values())) > 1:
-            raise TypeError(f"tensors must share one dtype, got {dtypes}: convert with .to(dtype).")
+        require_one_dtype(
+            **{name: tensor for name, tensor in self.tensors.items() if tensor.is_floating_point()}
+        )
         if len({*self.leading, torch.Size()}) <= 2:
             return  # one shape needs no look
         try:
@@ -546,6 +542,13 @@ def require_dtype(
         if dtype == torch.bool:
             hint = f" Convert with {name}.bool(); in a mask True = masked."
         raise TypeError(f"{name} must be a {kind} tensor, got {got}.{hint}")
+
+
+def require_one_dtype(**tensors: Tensor) -> None:
+    """Check that the tensors, by name, are of one dtype."""
+    dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+    if len(set(dtypes.values())) > 1:
+        raise TypeError(f"tensors must share one dtype, got {dtypes}: convert with .to(dtype).")
 
 
 def require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: str) -> None:
