@@ -11,7 +11,7 @@ from cases import TractableModelCase
 from models import generator, random_bernoulli
 
 from mpt_lml import VAE, BernoulliPCA, GridConditional, curves, fit, grids, masks, objectives
-from mpt_lml.spec import require_binary
+from mpt_lml.checks import require_binary
 
 MODELS = {
     "D=1 K=1": random_bernoulli(1, 1, 20),
