@@ -1,4 +1,4 @@
-"""Score any masked model of tokens, or of images: the right quantity, with an honest error."""
+"""Score texts with any masked model: the right quantity, with an honest error."""
 
 import os
 from importlib import import_module
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from mpt_score import networks, texts, tokens
     from mpt_score.answer_scores import AnswerScores, answers
     from mpt_score.design import Design
-    from mpt_score.image_scores import ImageScores, images
     from mpt_score.networks.masked_lm import MaskedLM
     from mpt_score.networks.symbol_bert import SymbolBERT
     from mpt_score.networks.vit_mae import ViTMAE
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AnswerScores",
     "Design",
-    "ImageScores",
     "MaskedLM",
     "PairScores",
     "Scorer",
@@ -34,7 +32,6 @@ __all__ = [
     "ViTMAE",
     "answers",
     "curve",
-    "images",
     "load",
     "networks",
     "pairs",
@@ -47,7 +44,6 @@ __all__ = [
 _HOMES = {
     "AnswerScores": "answer_scores",
     "Design": "design",
-    "ImageScores": "image_scores",
     "MaskedLM": "networks.masked_lm",
     "PairScores": "pair_scores",
     "Scorer": "scorer",
@@ -57,7 +53,6 @@ _HOMES = {
     "ViTMAE": "networks.vit_mae",
     "answers": "answer_scores",
     "curve": "sentence_curves",
-    "images": "image_scores",
     "load": "scorer",
     "pairs": "pair_scores",
     "sentences": "sentence_scores",

@@ -12,14 +12,13 @@ KINDS = {
     "pairs": "log-ratio of texts that differ in a few tokens; a line is TEXT <tab> TEXT",
     "answers": 'log-scores of options; a line is {"prompt": "...", "options": ["...", ...]}',
     "curve": "score by masking rate, area, and what fixed rates are off by",
-    "images": "a folder of images under a ViT-MAE, by patch and in bits per dimension",
 }
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     about: dict[str, Any] = {"prog": "mpt-score"}
-    about["description"] = "Score your own texts or images with a masked model.\n\n"
+    about["description"] = "Score your own texts with a masked model.\n\n"
     about["description"] += "\n".join(f"{kind:<10} {what}" for kind, what in KINDS.items())
     about["epilog"] = (
         "Several processes or GPUs: accelerate launch -m mpt_score.command ... "
@@ -29,14 +28,14 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(**about, formatter_class=form)
     add = top.add_argument
     add("kind", choices=KINDS)
-    add("file", help="UTF-8, one text a line (- is stdin); for images a folder")
+    add("file", help="UTF-8, one text a line (- is stdin)")
     add("--model", metavar="NAME", help="folder, or name on the hub; default: the book's own BERT")
     add("--revision", metavar="COMMIT", help="of a name on the hub")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("--precision", choices=("float32", "bfloat16", "float16"), help="of texts: float32")
+    add("--precision", choices=("float32", "bfloat16", "float16"), help="float32")
     add("--max-tokens", type=int, metavar="N", help="in the network at a time (8192)")
     number: dict[str, Any] = {"type": int, "metavar": "N"}
-    add("--masks", **number, help="sentences, curve, images: masks each, or at each rate")
+    add("--masks", **number, help="sentences, curve: masks each, or at each rate")
     add("--orders", **number, help="sentences: for inconsistency; pairs, answers: at most")
     add("--error", type=float, metavar="E", help="sentences: masks until E nats a token is reached")
     both = argparse.BooleanOptionalAction

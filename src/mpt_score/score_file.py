@@ -17,8 +17,7 @@ import mpt_score
 from mpt_lml import files
 from mpt_lml.theory.rates import crossover
 from mpt_score import networks
-from mpt_score.image_scores import load_mae
-from mpt_score.keep import afresh, keep_in
+from mpt_score.keep import afresh
 from mpt_score.lines import Line, readable
 from mpt_score.processes import Team
 
@@ -28,9 +27,8 @@ USED = {  # the keyword that an option becomes, where it becomes one
     "curve": {"masks": "num_masks", "seed": "seed", "rates": "", "plot": "", "checkpoints": ""},
     "pairs": {"orders": "num_orders", "pseudo": "pseudo", "seed": "seed", "checkpoints": ""},
     "answers": {"orders": "num_orders", "seed": "seed", "checkpoints": ""},
-    "images": {"masks": "num_masks", "seed": "seed", "checkpoints": ""},
 }
-TEXT: dict[str, Any] = {"precision": "float32", "max_tokens": 8192}  # what images have not
+TEXT: dict[str, Any] = {"precision": "float32", "max_tokens": 8192}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -41,37 +39,26 @@ def run(options: argparse.Namespace) -> None:
     team = Team.here(options.checkpoints)
     model = options.model or networks.small_bert_folder()
     about: dict[str, Any] = {"kind": options.kind, **given}
-    lines, faults = list[Line](), list[str]()
     device = team.device(options.device)
-    if options.kind == "images":
-        mae = load_mae(model, options.revision, device)
-        units = {
-            name: getattr(mae, name).flatten().tolist() for name in ("pixel_mean", "pixel_scale")
-        }
-        weights = networks.fingerprint(mae.network)
-        about["model"] = {"weights": weights, "device": mae.device.type, **units}
-        kept = keep_in(team.folder, about) if team.folder else afresh
-        found = mpt_score.images(mae, options.file, run=team.together(kept), **given)
-    else:
-        given_loading = {name: getattr(options, name) for name in TEXT}
-        loading = TEXT | {k: value for k, value in given_loading.items() if value is not None}
-        scorer = mpt_score.load(model, device=device, revision=options.revision, **loading)
-        lines, faults = readable(options.file, options.kind, scorer, skip=options.skip)
-        work = _work(options, lines, given)
-        about["calls"] = files.digest(repr(work), {})
-        kept = scorer.keep(team.folder, **about) if team.folder else afresh
-        try:
-            found = work(scorer, run=team.together(kept))
-        except ValueError as error:
-            if number := re.search(r"\b(?:pair|text|prompt) (\d+)", str(error)):
-                where = f"{options.file}, line {lines[int(number[1])].number}"
-                raise ValueError(f"{where}: {error}") from error
-            raise
-        about["model"] = scorer.identity
+    given_loading = {name: getattr(options, name) for name in TEXT}
+    loading = TEXT | {k: value for k, value in given_loading.items() if value is not None}
+    scorer = mpt_score.load(model, device=device, revision=options.revision, **loading)
+    lines, faults = readable(options.file, options.kind, scorer, skip=options.skip)
+    work = _work(options, lines, given)
+    about["calls"] = files.digest(repr(work), {})
+    kept = scorer.keep(team.folder, **about) if team.folder else afresh
+    try:
+        found = work(scorer, run=team.together(kept))
+    except ValueError as error:
+        if number := re.search(r"\b(?:pair|text|prompt) (\d+)", str(error)):
+            where = f"{options.file}, line {lines[int(number[1])].number}"
+            raise ValueError(f"{where}: {error}") from error
+        raise
+    about["model"] = scorer.identity
     if team.rank > 0:
         return
     rows = found.rows()
-    for place, row in enumerate(rows if options.kind not in ("curve", "images") else ()):
+    for place, row in enumerate(rows if options.kind != "curve" else ()):
         row["line"] = lines[row.get("prompt", place)].number
     _write(options.out, rows, about)
     print("\n".join([f"skipped: {fault}" for fault in faults] + _summary(found)), file=sys.stderr)
@@ -104,8 +91,6 @@ def _summary(found: Any) -> list[str]:
         long = int((found.num_windows > 1).sum())
         said = [f"mean: {each}" for each in (found.mean(), found.mean("token"), found.mean("byte"))]
         return said + [f"{long} texts are longer than the model takes: scored in windows"][:long]
-    if isinstance(found, mpt_score.ImageScores):
-        return [f"mean: {found.mean()}", f"variance of a pixel: {found.variance.mean():.4g}"]
     if isinstance(found, mpt_score.PairScores):
         return [f"skipped: pair {n} {why}" for n, why in found.incomparable.items()]
     odd = (~found.comparable).nonzero().flatten().tolist()
@@ -148,7 +133,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
     """The keywords of the call. Raises ``ValueError`` for an option that says nothing to it."""
     used = USED[options.kind]
     names = ("masks", "orders", "error", "pseudo", "documents", "rates", "plot")
-    for name in names if options.kind != "images" else (*names, *TEXT):
+    for name in names:
         if getattr(options, name) not in (None, False) and name not in used:
             raise ValueError(f"--{name} means nothing for {options.kind}. Leave it out.")
     values = {word: getattr(options, name) for name, word in used.items() if word}

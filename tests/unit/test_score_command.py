@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import json
 import os
 import subprocess
@@ -13,11 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from tiny_bert import tiny, tokenizer
 
 import mpt_score
-from mpt_score import ViTMAE, lines, networks, score_file
+from mpt_score import lines, score_file
 from mpt_score.command import main
 from mpt_score.processes import Team
 from mpt_score.scorer import Scorer
@@ -195,7 +193,6 @@ def test_what_cannot_be_scored_is_left_out_and_listed(folder, tmp_path, capsys) 
     [
         ("curve", ["--orders", "2"], "--orders means nothing for curve"),
         ("sentences", ["--rates", "15"], "--rates means nothing for sentences"),
-        ("images", ["--precision", "bfloat16"], "--precision means nothing for images"),
         ("curve", ["--rates", "5-95"], "--rates must be as 15"),
         ("curve", ["--rates", "0"], "each of rates must be in 1..100"),
         ("curve", ["--out", "x.xlsx"], "must end in one of"),
@@ -268,39 +265,6 @@ def test_the_same_command_goes_on(folder, texts, tmp_path, capsys, monkeypatch) 
     assert capsys.readouterr().out == whole
     with pytest.raises(AssertionError, match="it was kept"):  # other settings are other parts
         call(folder, "curve", texts, *more, "--seed", 1)
-
-
-def test_images_go_on_by_their_pixels(tmp_path, capsys, monkeypatch) -> None:
-    module = importlib.import_module("mpt_score.image_scores")  # the name is the function's
-    monkeypatch.setattr(module, "PART_IMAGES", 2)
-    pictures, state = tmp_path / "pictures", tmp_path / "state"
-    pictures.mkdir()
-    levels = torch.randint(256, (5, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
-    for name, pixels in zip("abcde", levels, strict=True):
-        Image.fromarray(pixels.numpy()).save(pictures / f"{name}.png")
-    for seed in (1, 2):
-        network = networks.small_mae(8, 1, 4, width=16, seed=seed)
-        network.save_pretrained(tmp_path / f"mae{seed}")
-    command = ("images", pictures, "--checkpoints", state, "--masks", 4)
-    assert call(tmp_path / "mae1", *command) == 0
-    whole = capsys.readouterr().out
-    assert len(list(state.glob("*.safetensors"))) == 6  # three parts, twice
-
-    asked: list[int] = []
-    squared = ViTMAE.squared_error
-
-    def counted(model: ViTMAE, x: torch.Tensor, **options: object) -> torch.Tensor:
-        asked.append(len(x))
-        return squared(model, x, **options)
-
-    monkeypatch.setattr(ViTMAE, "squared_error", counted)
-    assert call(tmp_path / "mae1", *command) == 0
-    assert capsys.readouterr().out == whole and asked == []
-    Image.fromarray((255 - levels[4]).numpy()).save(pictures / "e.png")
-    assert call(tmp_path / "mae1", *command) == 0  # the other parts are what they were
-    assert capsys.readouterr().out != whole and asked == [1, 1]
-    assert call(tmp_path / "mae2", *command) == 0  # another model's
-    assert asked == [1, 1, 2, 2, 2, 2, 1, 1]
 
 
 def test_interrupted_it_says_where_it_goes_on(folder, texts, tmp_path, capsys, monkeypatch) -> None:

@@ -31,7 +31,6 @@ WITHOUT = {
     "theory.godambe.Godambe": "made by `of`",
     "theory.diffusion.schedule_derivative": "there",
     "score.AnswerScores": "made by `answers`; its methods are there",
-    "score.ImageScores": "made by `images`; its methods are there",
     "score.PairScores": "made by `pairs`; its methods are there",
     "score.SentenceScores": "made by `sentences`; its methods are there",
     "score.Scorer": "made by `load`; its methods are there",

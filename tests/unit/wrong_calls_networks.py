@@ -521,17 +521,6 @@ def _scores() -> dict[str, Case]:
             ),
             sentence=count(0, 0),
         ),
-        "score.images": case(
-            lambda model, x, **more: mpt_score.images(model, x, **more),
-            **{**own, "model": a_network(MAE, type(MAE), ViTMAE)},
-            x=tensor(PIXELS, "0", also=lambda v: bool(((v >= 0) & (v <= 1)).all())).but(
-                odd=lambda draw: ["nowhere", Path("nowhere"), Path(__file__), 3, None, [], "", True],
-            ),
-            variance=optional(number(0.1, 0.0)),
-            revision=optional(text()),
-        ),
-        "score.ImageScores.mean": case(mpt_score.images(MAE, PIXELS, variance=0.1).mean),
-        "score.ImageScores.rows": case(mpt_score.images(MAE, PIXELS, variance=0.1).rows),
     }  # fmt: skip
 
 
