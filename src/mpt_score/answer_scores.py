@@ -14,6 +14,7 @@ from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.blocks import Blocks
 from mpt_score.design import SEED
+from mpt_score.errors import TextError
 from mpt_score.keep import Run, afresh
 from mpt_score.scorer import Scorer, load
 from mpt_score.tokens import Tokens, require_texts
@@ -136,8 +137,9 @@ def _starts(
             most = scorer.max_length or len(rows[f])
             lost = not answer.all() or unknown in rows[f][starts[n] :]
             if lost or not len(answer) or len(rows[f]) > most:
-                raise ValueError(
+                raise TextError(
                     f"option {option} of prompt {n} cannot be scored: it has no token, an unknown or a "
-                    f"special one, or its row of {len(rows[f])} tokens is longer than {most}."
+                    f"special one, or its row of {len(rows[f])} tokens is longer than {most}.",
+                    n,
                 )
     return torch.tensor(starts)[asked], torch.tensor(merged)

@@ -12,6 +12,7 @@ from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.blocks import Blocks
 from mpt_score.design import SEED
+from mpt_score.errors import TextError
 from mpt_score.keep import Run, afresh
 from mpt_score.scorer import Scorer, Texts, load
 from mpt_score.tokens import Tokens
@@ -84,7 +85,7 @@ def pairs(
     if faults and not skip:
         number, why = next(iter(faults.items()))
         remedy = f"({len(faults)} such pairs). Leave it out, or skip=True gives nan and lists it."
-        raise ValueError(f"pair {number} {why} {remedy}")
+        raise TextError(f"pair {number} {why} {remedy}", number)
     good = torch.tensor([n not in faults for n in range(len(one))])
     width, numbers = min(one.ids.shape[1], other.ids.shape[1]), torch.arange(len(one))
     texts = [

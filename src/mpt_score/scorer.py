@@ -18,6 +18,7 @@ from mpt_lml.files import digest
 from mpt_lml.models.base import require_log_probabilities
 from mpt_lml.spec import require, require_ids
 from mpt_score import networks
+from mpt_score.errors import TextError
 from mpt_score.keep import Run, keep_in
 from mpt_score.networks.hub import gpu
 from mpt_score.networks.masked_lm import PRECISIONS, MaskedLM, Precision
@@ -127,7 +128,7 @@ class Scorer:
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         maskable = (torch.arange(ids.shape[1]) < lengths[:, None]) & ~self._is_special(ids)
         if len(bare := (~maskable.any(dim=1)).nonzero()):
-            raise ValueError(f"text {int(bare[0])} has nothing to mask.")
+            raise TextError(f"text {int(bare[0])} has nothing to mask.", int(bare[0]))
         return Tokens(ids, torch.zeros_like(ids), maskable, lengths)
 
     def is_frame(self, ids: Int[Tensor, "*B L"]) -> Bool[Tensor, "*B L"]:
@@ -178,9 +179,10 @@ class Scorer:
         if not found.isfinite().all():
             row, place = (~found.isfinite()).nonzero()[0].tolist()
             which = row if numbers is None else int(numbers[row])
-            raise ValueError(
+            raise TextError(
                 f"the model says {found[row, place]} of token {place} of text {which}: no "
-                "log-probability. Leave this text out, or try precision='float32'."
+                "log-probability. Leave this text out, or try precision='float32'.",
+                which,
             )
         return found
 

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mpt_lml.spec import require, require_count, require_ids
+from mpt_score.errors import TextError
 from mpt_score.networks.hub import require_transformers
 
 __all__ = ["Tokens", "encode"]
@@ -125,7 +126,7 @@ def encode(
     for name, sentences in (("first", first), ("second", second or ())):
         for number, sentence in enumerate(sentences):
             if not sentence.strip():
-                raise ValueError(f"sentence {number} is empty: no word to score in {name}.")
+                raise TextError(f"sentence {number} is empty: no word to score in {name}.", number)
     pairs = () if second is None else (list(second),)
     wanted = ("special_tokens_mask", "token_type_ids", "attention_mask")
     how: Any = {"padding": True, "padding_side": "right", "return_tensors": "pt", "verbose": False}
@@ -135,7 +136,7 @@ def encode(
         maskable &= ids != tokenizer.unk_token_id
     if not maskable.any(dim=1).all():
         empty = int(maskable.any(dim=1).long().argmin())
-        raise ValueError(f"sentence {empty} has no word pieces: {first[empty][:60]!r}.")
+        raise TextError(f"sentence {empty} has no word pieces: {first[empty][:60]!r}.", empty)
     return Tokens(ids, found["token_type_ids"], maskable, found["attention_mask"].sum(dim=1))
 
 
@@ -153,4 +154,4 @@ def require_texts(texts: Any, name: str = "texts") -> None:
             text.encode()
         except UnicodeEncodeError as error:
             said = f"{name}: text {number} is {text!r:.60}, which is no Unicode text"
-            raise ValueError(f"{said} ({error.reason}). Read the file as UTF-8.") from error
+            raise TextError(f"{said} ({error.reason}). Read the file as UTF-8.", number) from error
