@@ -4,7 +4,6 @@ import argparse
 import csv
 import io
 import json
-import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -17,6 +16,7 @@ import mpt_score
 from mpt_lml import files
 from mpt_lml.theory.rates import crossover
 from mpt_score import networks
+from mpt_score.errors import TextError
 from mpt_score.keep import afresh
 from mpt_score.lines import Line, readable
 from mpt_score.processes import Team
@@ -49,11 +49,9 @@ def run(options: argparse.Namespace) -> None:
     kept = scorer.keep(team.folder, **about) if team.folder else afresh
     try:
         found = work(scorer, run=team.together(kept))
-    except ValueError as error:
-        if number := re.search(r"\b(?:pair|text|prompt) (\d+)", str(error)):
-            where = f"{options.file}, line {lines[int(number[1])].number}"
-            raise ValueError(f"{where}: {error}") from error
-        raise
+    except TextError as error:
+        where = f"{options.file}, line {lines[error.number].number}"
+        raise ValueError(f"{where}: {error}") from error
     about["model"] = scorer.identity
     if team.rank > 0:
         return
