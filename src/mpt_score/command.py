@@ -1,81 +1,131 @@
 """``mpt-score``: texts, pairs, answers or a curve from a file, with errors."""
 
-import argparse
-import io
-import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-KINDS = {
-    "sentences": "log-score of each text, error, inconsistency, pseudo-log-likelihood",
-    "pairs": "log-ratio of texts that differ in a few tokens; a line is TEXT <tab> TEXT",
-    "answers": 'log-scores of options; a line is {"prompt": "...", "options": ["...", ...]}',
-    "curve": "score by masking rate, area, and what fixed rates are off by",
-}
+from cyclopts import Parameter
+
+from mpt_score.command_line import answer, new_app
+from mpt_score.options import (
+    AnswerOptions,
+    CurveOptions,
+    NetworkOptions,
+    OutputOptions,
+    PairOptions,
+    ScoreOptions,
+    SentenceOptions,
+)
+
+APP = new_app(
+    "mpt-score",
+    "Score the lines of a file with a masked language model.\n\n"
+    "Several processes or GPUs: accelerate launch -m mpt_score.command ... --checkpoints DIR; each "
+    "takes its share, the numbers are those of one. 'mpt-score KIND --help' lists options.",
+)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    about: dict[str, Any] = {"prog": "mpt-score"}
-    about["description"] = "Score your own texts with a masked model.\n\n"
-    about["description"] += "\n".join(f"{kind:<10} {what}" for kind, what in KINDS.items())
-    about["epilog"] = (
-        "Several processes or GPUs: accelerate launch -m mpt_score.command ... "
-        "--checkpoints DIR; each takes its share, the numbers are those of one."
-    )
-    form = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser(**about, formatter_class=form)
-    add = top.add_argument
-    add("kind", choices=KINDS)
-    add("file", help="UTF-8, one text a line (- is stdin)")
-    add("--model", metavar="NAME", help="folder, or name on the hub; default: the book's own BERT")
-    add("--revision", metavar="COMMIT", help="of a name on the hub")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("--precision", choices=("float32", "bfloat16", "float16"), help="float32")
-    add("--max-tokens", type=int, metavar="N", help="in the network at a time (8192)")
-    number: dict[str, Any] = {"type": int, "metavar": "N"}
-    add("--masks", **number, help="sentences, curve: masks each, or at each rate")
-    add("--orders", **number, help="sentences: for inconsistency; pairs, answers: at most")
-    add("--error", type=float, metavar="E", help="sentences: masks until E nats a token is reached")
-    both = argparse.BooleanOptionalAction
-    add("--pseudo", action=both, help="sentences, pairs: pseudo-log-likelihoods beside it, or not")
-    add("--documents", action="store_true", help="sentences: an empty line ends a document")
-    add("--rates", metavar="R", help="curve: percent, as 15 or 5,50 or 5:95:10 (default: 1:99)")
-    add("--plot", metavar="FILE", help="curve: a picture (.svg, .pdf, .png)")
-    add("--seed", type=int, default=0)
-    add("--skip", action="store_true", help="leave out, and list, lines that cannot be scored")
-    add("--out", metavar="FILE", help=".jsonl, .csv or .json; default: JSON lines on stdout")
-    add("--checkpoints", metavar="DIR", help="keep what is done there, and go on from it")
-    return top
+def _require_no_option(_: Any, file: str) -> None:
+    """A lone hyphen is standard input; what only begins with one is an option that there is not."""
+    if file.startswith("-") and file != "-":
+        raise ValueError(f"{file} is no option here; a file of that name is ./{file}.")
+
+
+File = Annotated[str, Parameter(allow_leading_hyphen=True, validator=_require_no_option)]
+
+
+@APP.command
+def sentences(
+    file: File,
+    /,
+    *,
+    scores: SentenceOptions = SentenceOptions(),
+    network: NetworkOptions = NetworkOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Log-score of each text, its error, inconsistency, pseudo-log-likelihood.
+
+    Args:
+        file: UTF-8, a text on each line; - is standard input.
+    """
+    _score(file, scores, network, output)
+
+
+@APP.command
+def pairs(
+    file: File,
+    /,
+    *,
+    scores: PairOptions = PairOptions(),
+    network: NetworkOptions = NetworkOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Log-ratio of two texts that differ in a few tokens.
+
+    Args:
+        file: UTF-8, on each line TEXT <tab> TEXT; - is standard input.
+    """
+    _score(file, scores, network, output)
+
+
+@APP.command
+def answers(
+    file: File,
+    /,
+    *,
+    scores: AnswerOptions = AnswerOptions(),
+    network: NetworkOptions = NetworkOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Log-score of each option that a prompt has.
+
+    Args:
+        file: UTF-8, on each line {"prompt": "...", "options": ["...", ...]}; - is standard input.
+    """
+    _score(file, scores, network, output)
+
+
+@APP.command
+def curve(
+    file: File,
+    /,
+    *,
+    scores: CurveOptions = CurveOptions(),
+    network: NetworkOptions = NetworkOptions(),
+    output: OutputOptions = OutputOptions(),
+    plot: str | None = None,
+) -> None:
+    """Score by masking rate, its area, and what fixed rates are off by.
+
+    Args:
+        file: UTF-8, a text on each line; - is standard input.
+        plot: A picture of the curve: a new .svg, .pdf or .png file.
+    """
+    _score(file, scores, network, output, plot)
+
+
+def _score(
+    file: str,
+    scores: ScoreOptions,
+    network: NetworkOptions,
+    output: OutputOptions,
+    plot: str | None = None,
+) -> None:
+    try:
+        # It brings torch, which --help does not need.
+        from mpt_score import score_file
+
+        score_file.run(file, scores, network, output, plot)
+    except KeyboardInterrupt:
+        if output.checkpoints is None:
+            raise
+        left = f"the same command goes on from {output.checkpoints}"
+        raise KeyboardInterrupt(left) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (2 for a mistake in the call)."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal that knows only ASCII shows "?" for "±" and "–". Standard error does so already.
-        sys.stdout.reconfigure(errors="replace")
-    options = parser().parse_args(arguments)
-    # It brings torch, which --help does not need.
-    from mpt_score import score_file
-
-    try:
-        score_file.run(options)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read the lines has had enough, as in `mpt-score ... | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (TypeError, ValueError, OSError, ImportError) as error:
-        print(f"mpt-score: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        left = "nothing was written"
-        if options.checkpoints:
-            left = f"the same command goes on from {options.checkpoints}"
-        print(f"mpt-score: stopped; {left}", file=sys.stderr)
-        return 130
-    return 0
+    return answer(APP, arguments)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Several processes that score together: each does its share, all then read the rest."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,46 +14,72 @@ from mpt_lml.files import require_writable
 from mpt_score.keep import Part, Parts, Run
 
 
-@dataclass
-class Team:
-    """The processes that share the work: each keeps every world-th part, all then read the rest."""
+@dataclass(frozen=True)
+class ProcessGroup:
+    """The processes that share the work; one alone is a group of one.
+
+    They meet in ``folder``, where each leaves its parts; ``rank`` counts them from 0 to ``size`` − 1.
+    """
 
     folder: Path | None
     rank: int
     size: int
 
     @classmethod
-    def here(cls, folder: str | None) -> "Team":
-        """As ``accelerate launch`` and ``torchrun`` say it to each of their processes."""
-        rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    def from_environment(cls, folder: str | None) -> "ProcessGroup":
+        """The group that ``accelerate launch`` or ``torchrun`` tells each of its processes of.
+
+        Raises:
+            ValueError: For several processes without a folder.
+        """
+        rank = int(os.environ.get("RANK", 0))
+        size = int(os.environ.get("WORLD_SIZE", 1))
         if size > 1 and folder is None:
             raise ValueError(f"{size} processes meet in a folder: name one with --checkpoints DIR.")
         if size > 1:
-            own = os.dup(1)
-            os.dup2(2, 1)  # torch 2.9's Gloo greets on standard output, where rows of JSON go
-            distributed.init_process_group("gloo")
-            os.dup2(own, 1)
-            os.close(own)
+            with _standard_output_to_error():
+                distributed.init_process_group("gloo")
         return cls(require_writable(folder) if folder else None, rank, size)
 
-    def device(self, asked: str) -> str:
-        """``asked``, or the GPU of this process where each has one."""
-        there = torch.cuda.is_available()
-        if asked == "cuda" and not there:
+    def device(self, requested: str) -> str:
+        """The device of this process: where there are several, each has a GPU of its own.
+
+        Args:
+            requested: "auto", "cpu" or "cuda".
+
+        Raises:
+            ValueError: For "cuda" where there is no GPU.
+        """
+        has_gpu = torch.cuda.is_available()
+        if requested == "cuda" and not has_gpu:
             raise ValueError("device 'cuda' was asked for, but torch sees no GPU: 'auto' or 'cpu'.")
-        own = there and asked != "cpu" and self.size > 1
-        return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if own else asked
+        if has_gpu and requested != "cpu" and self.size > 1:
+            return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+        return requested
 
-    def together(self, run: Run) -> Run:
-        """``run`` of the own share, with a bar; parts of others are read when all are done."""
+    def share(self, run: Run) -> Run:
+        """``run``, with a bar, of this process's parts; those of others are read when all are done."""
 
-        def shared(label: str, parts: Parts) -> list[Part]:
-            own = list(parts.items())[self.rank :: self.size]
-            bar = tqdm(own, desc=label, disable=None if self.rank == 0 else True, leave=False)
-            found = [part for name, work in bar for part in run(label, {name: work})]
+        def run_share(label: str, parts: Parts) -> list[Part]:
+            mine = list(parts.items())[self.rank :: self.size]
+            # disable=None: a bar on a terminal only.
+            bar = tqdm(mine, desc=label, disable=None if self.rank == 0 else True, leave=False)
+            done = [part for name, work in bar for part in run(label, {name: work})]
             if self.size == 1:
-                return found
+                return done
             distributed.barrier()
-            return run(label, parts)
+            return run(label, parts)  # all are there by now: they are read
 
-        return shared
+        return run_share
+
+
+@contextmanager
+def _standard_output_to_error() -> Iterator[None]:
+    """The Gloo of torch 2.9 greets on standard output, where rows of JSON go."""
+    output = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(output, 1)
+        os.close(output)

@@ -15,9 +15,9 @@ import torch
 from tiny_bert import tiny, tokenizer
 
 import mpt_score
-from mpt_score import lines, score_file
+from mpt_score import lines, summaries
 from mpt_score.command import main
-from mpt_score.processes import Team
+from mpt_score.processes import ProcessGroup
 from mpt_score.scorer import Scorer
 
 TEXTS = ["the cat sat", "a dog sat the cat.", "the dog", "the cats sat a dog", "a cat"]
@@ -47,7 +47,7 @@ def rows(printed: str) -> list[dict[str, Any]]:
 
 
 def test_sentences_are_those_of_the_library(folder, texts, capsys) -> None:
-    assert call(folder, "sentences", texts, "--masks", 4, "--orders", 3, "--seed", 7) == 0
+    assert call(folder, "sentences", texts, "--num-masks", 4, "--num-orders", 3, "--seed", 7) == 0
     out, said = capsys.readouterr()
     found = mpt_score.sentences(folder, TEXTS, num_masks=4, num_orders=3, seed=7)
     for own, wanted, number in zip(rows(out), found.rows(), range(1, 6), strict=True):
@@ -60,7 +60,7 @@ def test_empty_lines_end_documents_and_numbers_are_those_of_the_file(
 ) -> None:
     path = tmp_path / "documents.txt"
     path.write_bytes("\ufeffthe cat\nthe dog\n\n\na cat\r\n".encode())
-    assert call(folder, "sentences", path, "--masks", 2, "--no-pseudo", "--documents") == 0
+    assert call(folder, "sentences", path, "--num-masks", 2, "--no-pseudo", "--documents") == 0
     found = rows(capsys.readouterr().out)
     assert [row["line"] for row in found] == [1, 2, 5]
     assert [row["documents"] for row in found] == [0, 0, 2]
@@ -124,7 +124,7 @@ def summary_of(*curves: list[float]) -> str:
     sizes = torch.full((len(curves),), 10)
     design = mpt_score.Design((10, 30, 50, 70, 90))
     found = mpt_score.SentenceCurves(design, raw, torch.zeros_like(raw), raw[:, 0, -1], sizes)
-    return "\n".join(score_file._summary(found))
+    return "\n".join(summaries.of(found))
 
 
 def test_the_rate_that_reads_a_curve_is_said_where_the_curve_tells_it() -> None:
@@ -144,6 +144,26 @@ def test_one_text_has_no_error_and_no_rate() -> None:
     said = summary_of([-1.0, -2.0, -3.0, -4.0, -5.0])
     assert "area: -3.0000 nats (no error from one sample) a token" in said
     assert "nan" not in said and "the rate that reads it" not in said
+
+
+def test_texts_come_from_standard_input(folder, texts, capsys, monkeypatch) -> None:
+    assert call(folder, "curve", texts, "--rates", "15") == 0
+    rows_of_the_file = capsys.readouterr().out
+    with texts.open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert call(folder, "curve", "-", "--rates", "15") == 0
+    assert capsys.readouterr().out == rows_of_the_file
+
+
+def test_one_document_has_an_error_over_masks(folder, tmp_path, capsys) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text("\n".join(TEXTS), encoding="utf-8")
+    assert call(folder, "sentences", path, "--documents", "--num-masks", 4, "--no-pseudo") == 0
+    out, said = capsys.readouterr()
+    errors = torch.tensor([row["standard_error"] for row in rows(out)])
+    of_the_mean = errors.square().sum().sqrt().item() / len(TEXTS)
+    assert of_the_mean > 0
+    assert f"error over masks alone, of one document: {of_the_mean:.4f} nats" in said
 
 
 def test_one_json_says_what_its_rows_belong_to(folder, texts, tmp_path, capsys) -> None:
@@ -179,7 +199,9 @@ def test_what_cannot_be_scored_is_left_out_and_listed(folder, tmp_path, capsys) 
     assert call(folder, "curve", path, "--rates", "50", "--skip") == 0
     said = capsys.readouterr().err
     assert "some.txt, line 2: " in said and "some.txt, line 3: 42 tokens are more than" in said
-    assert call(folder, "sentences", path, "--skip", "--masks", 2, "--no-pseudo") == 0  # windows
+    assert (
+        call(folder, "sentences", path, "--skip", "--num-masks", 2, "--no-pseudo") == 0
+    )  # windows
     out, said = capsys.readouterr()
     assert [row["line"] for row in rows(out)] == [1, 3, 4] and "scored in windows" in said
     assert call(folder, "curve", path, "--rates", "50") == 2
@@ -191,12 +213,14 @@ def test_what_cannot_be_scored_is_left_out_and_listed(folder, tmp_path, capsys) 
 @pytest.mark.parametrize(
     "kind, more, message",
     [
-        ("curve", ["--orders", "2"], "--orders means nothing for curve"),
-        ("sentences", ["--rates", "15"], "--rates means nothing for sentences"),
-        ("curve", ["--rates", "5-95"], "--rates must be as 15"),
+        ("curve", ["--num-orders", "2"], "Unknown option: --num-orders"),
+        ("sentences", ["--rates", "15"], "Unknown option: --rates"),
+        ("curve", ["--rates", "5-95"], "--rates: it must be as 15"),
         ("curve", ["--rates", "0"], "each of rates must be in 1..100"),
-        ("curve", ["--out", "x.xlsx"], "must end in one of"),
-        ("sentences", ["--masks", "0"], "num_masks"),
+        ("curve", ["--out", "x.xlsx"], "must end in one of .jsonl, .csv, .json"),
+        ("curve", ["--plot", "x.csv"], "must end in one of .svg, .pdf, .png"),
+        ("curve", ["more.txt"], "too many arguments: more.txt"),
+        ("sentences", ["--num-masks", "0"], "num_masks"),
         ("sentences", ["--device", "cuda"], "no GPU"),
         ("pairs", [], "one tab between"),
         ("answers", [], '{"prompt"'),
@@ -208,6 +232,11 @@ def test_wrong_options_are_one_line(folder, texts, capsys, kind, more, message) 
     assert call(folder, kind, texts, *more) == 2
     said = capsys.readouterr().err
     assert message in said and len(said.splitlines()) == 1
+
+
+def test_an_option_that_there_is_not_is_no_file(capsys) -> None:
+    assert main(["sentences", "--nix"]) == 2
+    assert "--nix is no option here" in capsys.readouterr().err
 
 
 def test_a_missing_file_and_a_missing_model_are_one_line(folder, texts, tmp_path, capsys) -> None:
@@ -225,14 +254,14 @@ def test_a_revision_is_the_one_that_is_loaded(folder, texts, capsys, monkeypatch
         return load(model, **given)
 
     monkeypatch.setattr(mpt_score, "load", watched)
-    assert call(folder, "sentences", texts, "--masks", 2, "--revision", "v2") == 0
+    assert call(folder, "sentences", texts, "--num-masks", 2, "--revision", "v2") == 0
     assert seen == ["v2"]
 
 
 def test_each_of_several_processes_has_a_gpu_of_its_own(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    several, single = Team(None, 1, 2), Team(None, 0, 1)
+    several, single = ProcessGroup(None, 1, 2), ProcessGroup(None, 0, 1)
     assert [several.device(each) for each in ("auto", "cuda", "cpu")] == ["cuda:1", "cuda:1", "cpu"]
     assert [single.device(each) for each in ("auto", "cuda", "cpu")] == ["auto", "cuda", "cpu"]
 
@@ -304,9 +333,9 @@ def test_two_processes_say_what_one_says(folder, texts, tmp_path, capsys) -> Non
     more = {"curve": ["--rates", "10:90:20"], "sentences": []}
     alone, commands = [], []
     for kind, own in more.items():
-        assert call(folder, kind, texts, "--masks", 2, *own) == 0
+        assert call(folder, kind, texts, "--num-masks", 2, *own) == 0
         alone += rows(capsys.readouterr().out)
-        command = [kind, texts, "--model", folder, "--masks", 2, *own]
+        command = [kind, texts, "--model", folder, "--num-masks", 2, *own]
         commands.append([*map(str, command), "--checkpoints", str(tmp_path / kind)])
     done = subprocess.run(
         [sys.executable, "-c", LAUNCHED.format(commands=commands)],

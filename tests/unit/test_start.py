@@ -27,6 +27,7 @@ def python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]
         ("mpt_experiments", ["--help"]),
         ("mpt_experiments", ["run", "--help"]),
         ("mpt_score", ["--help"]),
+        ("mpt_score", ["sentences", "--help"]),
     ],
 )
 def test_names_and_help_bring_nothing_heavy(module: str, words: list[str]) -> None:

@@ -1,0 +1,105 @@
+"""The options of ``mpt-score``: its command line is read from these frozen dataclasses."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from cyclopts import Group, Parameter
+
+from mpt_score.command_line import ListParameter, Switch, WholeNumber
+
+_SCORES = Group.create_ordered("Scores")
+_NETWORK = Group.create_ordered("Network")
+_OUTPUT = Group.create_ordered("Output")
+
+
+@Parameter(name="*", group=_SCORES)
+@dataclass(frozen=True, kw_only=True)
+class SentenceOptions:
+    """How whole texts are scored; see :func:`mpt_score.sentences`."""
+
+    kind: ClassVar[str] = "sentences"
+    num_masks: WholeNumber = 32
+    """Masks for each text."""
+    num_orders: WholeNumber = 2
+    """Whole orders for the inconsistency."""
+    error: float | None = None
+    """More masks until the standard error is at most so many nats a token."""
+    pseudo: bool = True
+    """Pseudo-log-likelihoods beside it, or not."""
+    documents: Switch = False
+    """An empty line ends a document: its texts are not independent."""
+    seed: WholeNumber = 0
+    """Of the masks."""
+
+
+@Parameter(name="*", group=_SCORES)
+@dataclass(frozen=True, kw_only=True)
+class PairOptions:
+    """How pairs of texts are compared; see :func:`mpt_score.pairs`."""
+
+    kind: ClassVar[str] = "pairs"
+    num_orders: WholeNumber = 32
+    """At most so many orders of the tokens that differ."""
+    pseudo: Switch = False
+    """Pseudo-log-likelihoods beside it."""
+    seed: WholeNumber = 0
+    """Of the orders."""
+
+
+@Parameter(name="*", group=_SCORES)
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """How the options of a prompt are scored; see :func:`mpt_score.answers`."""
+
+    kind: ClassVar[str] = "answers"
+    num_orders: WholeNumber = 8
+    """At most so many orders of an answer's tokens."""
+    seed: WholeNumber = 0
+    """Of the orders."""
+
+
+@Parameter(name="*", group=_SCORES)
+@dataclass(frozen=True, kw_only=True)
+class CurveOptions:
+    """At which rates a curve is measured; see :func:`mpt_score.curve`."""
+
+    kind: ClassVar[str] = "curve"
+    rates: Annotated[tuple[int, ...], ListParameter] = tuple(range(1, 100))
+    """Percent, as 15 or 5,50 or 5:95:10, a range with its last number."""
+    num_masks: WholeNumber = 1
+    """Masks for each text and rate."""
+    seed: WholeNumber = 0
+    """Of the masks."""
+
+
+ScoreOptions = SentenceOptions | PairOptions | AnswerOptions | CurveOptions
+
+
+@Parameter(name="*", group=_NETWORK)
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """Which network scores, and how it computes; see :func:`mpt_score.load`."""
+
+    model: str | None = None
+    """Folder, or name on the hub; by default the book's own small BERT."""
+    revision: str | None = None
+    """Commit of a name on the hub."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of the network's numbers."""
+    max_tokens: WholeNumber = 8192
+    """Tokens in the network at a time."""
+
+
+@Parameter(name="*", group=_OUTPUT)
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What becomes of bad lines, of rows and of parts that are done."""
+
+    skip: Switch = False
+    """Leave out, and list, lines that cannot be scored."""
+    out: str | None = None
+    """A new .jsonl, .csv or .json file; by default JSON lines on standard output."""
+    checkpoints: str | None = None
+    """A folder: keep there what is done, and go on from it."""
