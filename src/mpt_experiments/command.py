@@ -1,88 +1,112 @@
 """``mpt-lml``: list, run and compare the paper's experiments."""
 
-import argparse
-import io
-import os
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter, UnknownOptionError
 
 from mpt_experiments import registry
+from mpt_experiments.options import RunOptions, setting_parameters
+from mpt_score.command_line import answer, new_app
+
+if TYPE_CHECKING:
+    from mpt_experiments.experiment import Experiment
+
+Everything = Annotated[bool, Parameter(name="--all", negative="")]
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    top = argparse.ArgumentParser(
-        prog="mpt-lml",
-        description="Run the experiments of 'On Masked Pre-training and the Marginal Likelihood'.",
-        epilog="What each run costs:\n" + _costs(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def command_line(experiment: "type[Experiment] | None" = None) -> App:
+    """The commands; ``run`` has the settings of ``experiment`` as options."""
+    app = new_app(
+        "mpt-lml", "Run the experiments of 'On Masked Pre-training and the Marginal Likelihood'."
     )
-    commands = top.add_subparsers(dest="action", required=True)
-    commands.add_parser("list", help="names, titles and costs")
-    add = commands.add_parser("run", help="run one experiment, store what it finds").add_argument
-    add("name", help="see 'mpt-lml list'")
-    add("--preset", choices=("paper", "quick"), default="paper")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("--seed", type=int, nargs="+", metavar="S", help="replace the preset's seeds")
-    add("--model", metavar="FOLDER", help="another network: a folder made by save_pretrained")
-    given = "replace a setting: values between commas, 5:95:10 is a range with its last number"
-    add("--set", action="append", default=[], metavar="FIELD=VALUE", help=given)
-    where = "folder for NAME.json; default: book/results for a paper run in a checkout, which also "
-    where += "enters the ledger, else mpt-lml-results, where NAME-2.json may become of it"
-    add("--out", metavar="DIR", help=where)
-    add("--json", metavar="PATH", help="write the result there only; - is stdout")
-    state = "where a long run keeps its state, from which the same command goes on"
-    add("--checkpoints", metavar="DIR", help=f"{state} (default: under mpt-lml-results)")
-    compare = commands.add_parser("compare", help="measured against published, from the ledger")
-    which = compare.add_mutually_exclusive_group(required=True)
-    which.add_argument("name", nargs="?", help="see 'mpt-lml list'")
-    which.add_argument("--all", action="store_true", help="the paper's entries and the findings")
-    return top
+    app.command(list_experiments, name="list")
+    app.command(_run_command(experiment), name="run")
+    app.command(compare)
+    return app
 
 
-def _costs() -> str:
+def list_experiments() -> None:
+    """Names, costs and titles of the experiments."""
     entries = registry.catalogue().values()
     width = max(len(entry.name) for entry in entries)
-    return "\n".join(
-        f"  {entry.name:<{width}}  {entry.cost:<12} {entry.title}" for entry in entries
-    )
+    for entry in entries:
+        print(f"  {entry.name:<{width}}  {entry.cost:<12} {entry.title}")
 
 
-def _act(options: argparse.Namespace) -> None:
-    if options.action == "list":
-        print(_costs())
-        return
+def compare(name: str | None = None, /, *, everything: Everything = False) -> None:
+    """Measured against published, from the ledger.
+
+    Args:
+        name: An experiment, see 'mpt-lml list'.
+        everything: The paper's entries and the findings of all experiments.
+    """
+    if (name is None) != everything:
+        raise ValueError("compare takes the name of an experiment, or --all.")
     # It brings torch, which a list of names does not need.
     from mpt_experiments import recording
 
-    if options.action == "compare":
-        print(recording.compared(None if options.all else options.name))
-    else:
-        recording.run_and_store(options)
+    print(recording.comparison(name))
+
+
+def _run_command(experiment: "type[Experiment] | None") -> Callable[..., None]:
+    """``run``, with the settings of ``experiment`` in its signature, where options are read from."""
+
+    def run(name: str, /, *, options: RunOptions = RunOptions(), **given: Any) -> None:
+        """Run one experiment and store what it finds.
+
+        A run of the paper's settings in a checkout, which is written nowhere else, enters the ledger.
+
+        Args:
+            name: See 'mpt-lml list'. 'mpt-lml run NAME --help' shows its settings, too.
+        """
+        from mpt_experiments import recording
+        from mpt_experiments.experiment import find
+
+        recording.run_and_store(find(name), options, given)
+
+    signature = inspect.signature(run)
+    parameters = [signature.parameters["name"], signature.parameters["options"]]
+    if experiment is not None:
+        parameters += setting_parameters(experiment)
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _act(arguments: Sequence[str]) -> None:
+    experiment = _experiment_of(arguments)
+    try:
+        command_line(experiment)(arguments)
+    except UnknownOptionError as error:
+        if experiment is not None:
+            _refuse_setting(experiment, error)
+        raise
+
+
+def _experiment_of(arguments: Sequence[str]) -> "type[Experiment] | None":
+    """The experiment of ``run NAME ...``. Its module is imported, which brings torch."""
+    if len(arguments) < 2 or arguments[0] != "run" or arguments[1].startswith("-"):
+        return None
+    from mpt_experiments.experiment import find
+
+    return find(arguments[1])
+
+
+def _refuse_setting(experiment: "type[Experiment]", error: UnknownOptionError) -> None:
+    """Raise ``ValueError`` that names the settings there are, and who has the unknown one."""
+    name = (error.token.keyword or "").partition("=")[0].strip("-").replace("-", "_")
+    try:
+        experiment.preset(**{name: ""})
+    except ValueError as refusal:
+        raise ValueError(f"{error} {refusal}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (2 for a mistake in the call)."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal that knows only ASCII shows "?" for "±" and "–". Standard error does so already.
-        sys.stdout.reconfigure(errors="replace")
-    options = parser().parse_args(arguments)
-    try:
-        _act(options)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read the lines has had enough, as in `mpt-lml list | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (TypeError, ValueError, OSError, ImportError) as error:
-        print(f"mpt-lml: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        from mpt_experiments import recording
-
-        print(f"mpt-lml: stopped; {recording.left_behind(options)}", file=sys.stderr)
-        return 130
-    return 0
+    given = sys.argv[1:] if arguments is None else arguments
+    return answer("mpt-lml", lambda: _act(given))
 
 
 if __name__ == "__main__":

@@ -1,34 +1,41 @@
 """Run an experiment for the command line and store what it finds."""
 
-import argparse
-import ast
 import dataclasses
 import itertools
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 
 from mpt_experiments import ledger, provenance
-from mpt_experiments.experiment import Experiment, Outcome, context_for, find
+from mpt_experiments.experiment import Experiment, Outcome, RunContext, context_for, find
+from mpt_experiments.options import RunOptions, as_arguments
 from mpt_lml import files
 
+RESULTS_FOLDER = Path("mpt-lml-results")
+"""Where results and states go that nobody named a place for."""
+SECONDS_BETWEEN_NOTES = 1.0
+INPUTS = ("config", "data_sha256", "weights")
+"""The parts of a stored result that say what it was measured on."""
 
-class _Clock:
+
+class Clock:
     """Seconds of a run over all of its parts; the earlier ones are noted beside its state."""
 
-    def __init__(self, folder: Path | None, chosen: Experiment) -> None:
-        self.note = folder / f"seconds-{_mark(chosen)}.json" if folder else None
-        before = files.read_json(self.note) if self.note and self.note.exists() else 0.0
-        self.start = self.noted = time.perf_counter() - before
+    def __init__(self, folder: Path | None, experiment: Experiment) -> None:
+        self.note = folder / f"seconds-{_digest(experiment)}.json" if folder else None
+        earlier = files.read_json(self.note) if self.note and self.note.exists() else 0.0
+        now = time.perf_counter()
+        self.start = now - earlier
+        self.last_note = now
 
     def seconds(self) -> float:
         return round(time.perf_counter() - self.start, 2)
@@ -36,175 +43,181 @@ class _Clock:
     def save(self) -> None:
         if self.note is not None:
             files.write_json(self.note, self.seconds())
-        self.noted = time.perf_counter()
+        self.last_note = time.perf_counter()
 
-    def __call__(self, items: Iterable[Any], description: str) -> Iterable[Any]:
-        """A bar on a terminal's standard error that also notes, once a second, the time so far."""
+    def progress(self, items: Iterable[Any], description: str) -> Iterator[Any]:
+        """A bar on a terminal's standard error that also notes the time so far."""
         for item in tqdm(items, desc=description, disable=None, leave=False):
             yield item
-            if time.perf_counter() - self.noted > 1.0:
+            if time.perf_counter() - self.last_note > SECONDS_BETWEEN_NOTES:
                 self.save()
 
 
-def run_and_store(options: argparse.Namespace) -> None:
-    """Run one experiment; print, or write, what it found."""
-    chosen = _settings(options)
-    if not chosen.resumable and "OMP_NUM_THREADS" not in os.environ:
+def run_and_store(kind: type[Experiment], options: RunOptions, settings: Mapping[str, Any]) -> None:
+    """Run one experiment; print, or write, what it found.
+
+    Args:
+        kind: The experiment.
+        options: Its preset, and where the result goes.
+        settings: What replaces fields of the preset.
+
+    Raises:
+        ValueError: For settings that the experiment refuses.
+        OSError: For a place that cannot be written, before any work.
+        KeyboardInterrupt: When interrupted; the message says where the same command goes on.
+    """
+    experiment = kind.preset(options.preset, **settings)
+    if not experiment.resumable and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # two gain little with small matrices, and lose where it is busy
-    published = chosen == type(chosen).preset("paper")
-    root = (
-        provenance.checkout()
-        if published and options.json is None and options.out is None
-        else None
-    )
-    target = _target(options, root)
-    folder = _folder(options, chosen)
-    clock = _Clock(folder, chosen)
-    context = context_for(chosen, options.device, clock, folder)
-    try:
-        outcome = chosen.run(context)
-    except BaseException:
-        clock.save()
-        raise
-    content = _content(options, chosen, outcome, clock.seconds(), context.device.type)
+    root = _recording_checkout(experiment, options)
+    target = _target(experiment, options, root)
+    folder = _state_folder(experiment, options)
+    clock = Clock(folder, experiment)
+    context = context_for(experiment, options.device, clock.progress, folder)
+    outcome = _run(experiment, context, clock, folder)
+    given = shlex.join(_command(experiment, options, settings))
+    content = {
+        "experiment": experiment.name,
+        "preset": options.preset,
+        "config": dataclasses.asdict(experiment),
+        **outcome.as_dict(),
+        "seconds": clock.seconds(),
+        "provenance": provenance.provenance(given, context.device.type),
+    }
     if target is None:
         json.dump(content, sys.stdout, indent=2, allow_nan=False)
         print()
         return
     if root is None and options.json is None:
-        target = _unused(target, content)
+        target = _free_path(target, content)
     files.write_json(target, content)
     print(f"wrote {target}")
     if folder is not None and options.checkpoints is None:
         shutil.rmtree(folder, ignore_errors=True)
-    if root is not None:
-        print(_tables(ledger.record(outcome.findings, ledger.location())))
-    else:
-        for name, each in outcome.findings.items():
-            print(f"{name}: {each.measured:.6g}")
+    _report(outcome, root)
 
 
-def _settings(options: argparse.Namespace) -> Experiment:
-    """The preset with every setting that the command line replaces."""
-    found = find(options.name)
-    hints = get_type_hints(found)
-    given: dict[str, Any] = {}
-    for each in options.set:
-        field, equals, text = each.partition("=")
-        if not equals:
-            raise ValueError(f"--set takes FIELD=VALUE, got {each!r}.")
-        given[field] = _value(text, hints.get(field))
-    own = {"seeds": options.seed, "model": options.model}
-    given |= {name: value for name, value in own.items() if value is not None}
-    return found.preset(options.preset, **given)
+def _recording_checkout(experiment: Experiment, options: RunOptions) -> Path | None:
+    """The checkout whose results and ledger this run belongs to: one as published, put nowhere else."""
+    as_published = experiment == type(experiment).preset("paper")
+    if not as_published or options.json is not None or options.out is not None:
+        return None
+    return provenance.checkout()
 
 
-def _value(text: str, kind: Any) -> Any:
-    """``text`` as a value of the type that a setting has."""
-    if str(kind).startswith("tuple"):
-        parts = text.split(",")
-        return tuple(each for part in parts for each in _range(part, "str" in str(kind)))
-    if "str" in str(kind):
-        return text
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def _range(part: str, words: bool) -> Iterable[Any]:
-    ends = part.split(":")
-    if len(ends) == 1 or not all(end.isdigit() for end in ends):
-        return [_value(part, str if words else None)]
-    first, last, *step = map(int, ends)
-    return range(first, last + 1, *step)
-
-
-def _target(options: argparse.Namespace, root: Path | None) -> Path | None:
-    """Where the result goes (``None``: stdout), proven writable before any work."""
+def _target(experiment: Experiment, options: RunOptions, root: Path | None) -> Path | None:
+    """Where the result goes (``None``: standard output), proven writable before any work."""
     if options.json == "-":
         return None
-    home = root / "book" / "results" if root else Path("mpt-lml-results")
-    name = f"{options.out or home}/{options.name}.json" if options.json is None else options.json
-    files.require_target(path := Path(name))
+    if options.json is not None:
+        path = Path(options.json)
+    elif options.out is not None:
+        path = Path(options.out, f"{experiment.name}.json")
+    else:
+        home = root / "book" / "results" if root else RESULTS_FOLDER
+        path = home / f"{experiment.name}.json"
+    files.require_target(path)
     return path
 
 
-def _unused(path: Path, content: Mapping[str, Any]) -> Path:
-    """``path``, or the first of its numbered siblings that holds no result of other inputs."""
-    keys = ("config", "data_sha256", "weights")
-    own = json.loads(json.dumps([content.get(key) for key in keys], default=str))
-    numbered = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
-    for each in itertools.chain([path], numbered):
-        if not each.exists():
-            break
-        with suppress(OSError, ValueError, AttributeError):  # others' files are not replaced
-            found = files.read_json(each)
-            if [found.get(key) for key in keys] == own:
-                break
-    return each
-
-
-def _mark(chosen: Experiment) -> str:
-    """A short name of all settings."""
-    return files.digest(repr(chosen), {})[:12]
-
-
-def _folder(options: argparse.Namespace, chosen: Experiment) -> Path | None:
-    """The folder for the state of a run that has one."""
-    if options.checkpoints is None and not chosen.resumable:
+def _state_folder(experiment: Experiment, options: RunOptions) -> Path | None:
+    """The folder for the state of a run that has one; runs of other settings have others."""
+    if options.checkpoints is not None:
+        return files.require_writable(options.checkpoints)
+    if not experiment.resumable:
         return None
-    name = f"{options.name}-{options.preset}"
-    if chosen != type(chosen).preset(options.preset):
-        name += f"-{_mark(chosen)}"
-    home = Path("mpt-lml-results", "checkpoints", name)
-    return files.require_writable(options.checkpoints or home)
+    name = f"{experiment.name}-{options.preset}"
+    if experiment != type(experiment).preset(options.preset):
+        name += f"-{_digest(experiment)}"
+    return files.require_writable(RESULTS_FOLDER / "checkpoints" / name)
 
 
-def left_behind(options: argparse.Namespace) -> str:
-    folder = getattr(options, "checkpoints", None)
-    if options.action == "run":
-        folder = _folder(options, _settings(options))
-    return f"the same command goes on from {folder}" if folder else "nothing was written"
+def _digest(experiment: Experiment) -> str:
+    """A short name of all settings."""
+    return files.digest(repr(experiment), {})[:12]
 
 
-def _content(
-    options: argparse.Namespace, chosen: Experiment, outcome: Outcome, seconds: float, device: str
-) -> dict[str, Any]:
-    given = ["--preset", options.preset] if options.preset != "paper" else []
-    given += ["--seed", *map(str, options.seed)] if options.seed else []
-    given += ["--model", options.model] if options.model else []
-    given += [part for each in options.set for part in ("--set", each)]
-    return {
-        "experiment": options.name,
-        "preset": options.preset,
-        "config": dataclasses.asdict(chosen),
-        **outcome.as_dict(),
-        "seconds": seconds,
-        "provenance": provenance.provenance(
-            " ".join(["mpt-lml", "run", options.name, *given]), device
-        ),
-    }
+def _run(experiment: Experiment, context: RunContext, clock: Clock, folder: Path | None) -> Outcome:
+    """Measure; the time is noted however it ends."""
+    try:
+        return experiment.run(context)
+    except KeyboardInterrupt:
+        clock.save()
+        if folder is None:
+            raise
+        raise KeyboardInterrupt(f"the same command goes on from {folder}") from None
+    except BaseException:
+        clock.save()
+        raise
 
 
-def _tables(entries: Sequence[dict[str, Any]]) -> str:
+def _command(experiment: Experiment, options: RunOptions, settings: Mapping[str, Any]) -> list[str]:
+    """The command that measures the same again, wherever its result goes."""
+    preset = [] if options.preset == "paper" else ["--preset", options.preset]
+    return ["mpt-lml", "run", experiment.name, *preset, *as_arguments(settings)]
+
+
+def _free_path(path: Path, content: Mapping[str, Any]) -> Path:
+    """``path``, or the first of its numbered siblings that holds no result of other inputs."""
+    inputs = json.loads(json.dumps([content.get(key) for key in INPUTS], default=str))
+    siblings = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+    for candidate in itertools.chain([path], siblings):
+        if not candidate.exists() or _stored_inputs(candidate) == inputs:
+            return candidate
+    raise AssertionError("there is always one more number")
+
+
+def _stored_inputs(path: Path) -> list[Any] | None:
+    """What the result in ``path`` was measured on; ``None`` where it is no result of ours."""
+    try:
+        content = files.read_json(path)
+        return [content.get(key) for key in INPUTS]
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _report(outcome: Outcome, root: Path | None) -> None:
+    """Enter the findings into the ledger of a checkout and print them as it has them."""
+    if root is not None:
+        print(_tables(ledger.record(outcome.findings, ledger.location())))
+        return
+    for name, finding in outcome.findings.items():
+        print(f"{name}: {finding.measured:.6g}")
+
+
+def comparison(name: str | None) -> str:
+    """Measured against published, as text.
+
+    Args:
+        name: An experiment; ``None`` for all of them.
+    """
+    command = None if name is None else f"mpt-lml run {find(name).name}"
+    return _tables(ledger.compare(command, ledger.location()))
+
+
+def _tables(entries: Sequence[Mapping[str, Any]]) -> str:
     """What the paper prints with its verdicts, then what this book finds, as aligned columns."""
-    parts, names = [], ("published", "measured", "standard_error", "unit", "verdict")
-    for title, keys in (("in the paper", names), ("found by this book", names[1:-1])):
-        found = [each for each in entries if ("verdict" in each) == (keys == names)]
-        heads = (title, *(key.replace("standard", "std.").replace("_", " ") for key in keys))
-        rows = [heads, *((each["id"], *(_cell(each[key]) for key in keys)) for each in found)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        parts += ["\n".join(lines)] * bool(found)
-    return "\n\n".join(parts) or "the ledger has no entry for this experiment"
+    printed = [entry for entry in entries if "verdict" in entry]
+    found = [entry for entry in entries if "verdict" not in entry]
+    tables = []
+    if printed:
+        columns = ("published", "measured", "standard_error", "unit", "verdict")
+        tables.append(_table("in the paper", columns, printed))
+    if found:
+        tables.append(_table("found by this book", ("measured", "standard_error", "unit"), found))
+    return "\n\n".join(tables) or "the ledger has no entry for this experiment"
 
 
-def compared(name: str | None) -> str:
-    """Measured against published, of the experiment ``name`` or of all."""
-    recorded = None if name is None else f"mpt-lml run {find(name).name}"
-    return _tables(ledger.compare(recorded, ledger.location()))
+def _table(title: str, columns: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> str:
+    headings = [column.replace("standard_error", "std. error") for column in columns]
+    rows = [[title, *headings]]
+    rows += [[entry["id"], *(_cell(entry[column]) for column in columns)] for entry in entries]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join(lines)
 
 
 def _cell(value: str | float | None) -> str:
-    return value if isinstance(value, str) else "–" if value is None else f"{value:.6g}"
+    if isinstance(value, str):
+        return value
+    return "–" if value is None else f"{value:.6g}"

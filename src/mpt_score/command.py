@@ -125,7 +125,7 @@ def _score(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (2 for a mistake in the call)."""
-    return answer(APP, arguments)
+    return answer("mpt-score", lambda: APP(arguments))
 
 
 if __name__ == "__main__":

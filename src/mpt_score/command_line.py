@@ -3,7 +3,7 @@
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, get_args
 
 from cyclopts import App, CycloptsError, Parameter, Token, UnusedCliTokensError
@@ -16,11 +16,11 @@ FEWEST_IN_A_RANGE = 3
 
 def read_whole_number(_: Any, tokens: Sequence[Token]) -> int:
     """An integer. (The library itself would cut 2.5 to 2.)"""
-    text = tokens[0].value
+    token = tokens[-1]
     try:
-        return int(text)
+        return int(token.value)
     except ValueError:
-        raise ValueError(f"{text!r} is not a whole number.") from None
+        raise _refusal(token, "a whole number") from None
 
 
 def read_list(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
@@ -28,12 +28,12 @@ def read_list(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
 
     Args:
         kind: ``tuple[int, ...]``, or a tuple of ``float`` or ``str``, which have no ranges.
-        tokens: The one argument that was given.
+        tokens: The arguments that were given, one for each time that the option was.
     """
-    text = tokens[0].value
+    token = tokens[-1]  # where the option is given again, the last one counts
     entry = get_args(kind)[0]
     values: list[Any] = []
-    for part in text.split(","):
+    for part in token.value.split(","):
         try:
             if entry is int and ":" in part:
                 values += _range_with_last(*map(int, part.split(":")))
@@ -41,8 +41,12 @@ def read_list(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
                 values.append(entry(part))
         except (TypeError, ValueError):
             form = "15, 5,50 or 5:95:10" if entry is int else "0.15 or 0.1,0.5"
-            raise ValueError(f"it must be as {form}, got {text!r}.") from None
+            raise _refusal(token, f"as {form}") from None
     return tuple(values)
+
+
+def _refusal(token: Token, expected: str) -> CycloptsError:
+    return CycloptsError(msg=f"{token.keyword} must be {expected}, got {token.value!r}.")
 
 
 def _range_with_last(first: int, last: int, step: int = 1) -> range:
@@ -84,16 +88,19 @@ def new_app(name: str, about: str) -> App:
         help_formatter=columns,
         version_flags=[],
         result_action="return_value",
+        default_parameter=Parameter(allow_repeating=True),  # the last one counts
+        exit_on_error=False,
+        print_error=False,
         suppress_keyboard_interrupt=False,
     )
 
 
-def answer(app: App, arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for; a mistake is one sentence on standard error.
+def answer(program: str, act: Callable[[], object]) -> int:
+    """Do what a command line asks for; a mistake is one sentence on standard error.
 
     Args:
-        app: The command line.
-        arguments: What follows the program's name; ``None`` for those of this process.
+        program: The name that a message begins with.
+        act: Calls the command line.
 
     Returns:
         The exit status: 0, 1 where a reader closed the pipe, 2 for a mistake in the call, 130 when
@@ -102,9 +109,8 @@ def answer(app: App, arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that knows only ASCII shows "?" for "±" and "–". Standard error does so already.
         sys.stdout.reconfigure(errors="replace")
-    program = app.name[0]
     try:
-        app(arguments, exit_on_error=False, print_error=False)
+        act()
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read the lines has had enough, as in `mpt-lml list | head`.

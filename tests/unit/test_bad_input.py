@@ -743,15 +743,15 @@ def test_refused_with_a_reason(call, error, message) -> None:
         call()
 
 
-SHORT = ["run", "table-1", "--preset", "quick", "--set", "num_data=20"]
+SHORT = ["run", "table-1", "--preset", "quick", "--num-data", "20"]
 
 
 @pytest.mark.parametrize(
     "given, message",
     [
-        (["--seed", "4"], "seeds, which spread, must be >= 2, got 1"),
-        (["--seed", "4", "4"], "seeds must differ, got (4, 4)"),
-        (["--seed", "-1", "4"], "a seed must be in"),
+        (["--seeds", "4"], "seeds, which spread, must be >= 2, got 1"),
+        (["--seeds", "4,4"], "seeds must differ, got (4, 4)"),
+        (["--seeds", "-1,4"], "a seed must be in"),
     ],
 )
 def test_seeds_are_refused_in_one_line(given, message, tmp_path, capsys) -> None:

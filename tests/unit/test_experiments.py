@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import io
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 from unittest import mock
@@ -12,8 +13,9 @@ import pytest
 import torch
 
 import mpt_experiments
-from mpt_experiments import command, experiment, ledger, recording
+from mpt_experiments import command, experiment, ledger
 from mpt_experiments.experiment import Finding, RunContext
+from mpt_experiments.options import as_arguments
 from mpt_experiments.paper import identity
 from mpt_lml import PPCA, curves, data, estimators, files
 from mpt_lml.files import read_json
@@ -234,7 +236,7 @@ class TestResumableRuns:
     ) -> None:
         call = ["run", "counting", "--preset", "quick", "--checkpoints", str(tmp_path / "mine")]
         assert [command.main(call), command.main(call)] == [130, 0]
-        for change in (["--seed", "1"], ["--model", "other"], ["--set", "num_steps=3"]):
+        for change in (["--seeds", "1"], ["--model", "other"], ["--num-steps", "3"]):
             assert command.main([*call, *change]) == 2
             assert "belongs to another configuration: its" in capsys.readouterr().err
 
@@ -303,28 +305,25 @@ class TestOtherNetworks:
 
 
 class TestCommand:
-    def test_list_and_help_name_every_experiment_and_its_cost(
+    def test_the_list_names_every_experiment_and_its_cost(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert command.main(["list"]) == 0
         listed = capsys.readouterr().out
-        with pytest.raises(SystemExit):
-            command.main(["--help"])
-        helped = capsys.readouterr().out
         for name in experiment.names():
             assert name in listed
             assert experiment.find(name).cost in listed
-            assert name in helped
+        assert command.main(["--help"]) == 0
+        assert "list " in capsys.readouterr().out
 
-    @pytest.mark.parametrize("call", [["list"], ["compare", "table-1"], ["--help"]])
+    @pytest.mark.parametrize("call", [["list"], ["compare", "table-1"], ["compare", "--all"]])
     def test_a_terminal_need_not_know_more_than_ascii(
         self, call: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         written = io.BytesIO()
         terminal = io.TextIOWrapper(written, encoding="ascii")
         monkeypatch.setattr(sys, "stdout", terminal)
-        with contextlib.suppress(SystemExit):  # of --help
-            assert command.main(call) == 0
+        assert command.main(call) == 0
         terminal.flush()
         assert b"table-1" in written.getvalue() and b"?" in written.getvalue()
 
@@ -338,7 +337,7 @@ class TestCommand:
         assert content["provenance"]["command"] == "mpt-lml run figure-1-left --preset quick"
 
     def test_seeds_replace_the_presets(self, tmp_path: Path) -> None:
-        call = ["run", "figure-1-left", "--preset", "quick", "--seed", "1", "2", "3"]
+        call = ["run", "figure-1-left", "--preset", "quick", "--seeds", "1,2,3"]
         assert command.main([*call, "--out", str(tmp_path)]) == 0
         content = read_json(tmp_path / "figure-1-left.json")
         assert content["config"]["seeds"] == [1, 2, 3]
@@ -391,8 +390,9 @@ class TestCommand:
         for part, printed in (("paper", judged), ("findings", found)):
             names = [line.split()[0] for line in printed.splitlines()[1:]]
             assert names == [entry["id"] for entry in content[part]]
-        with pytest.raises(SystemExit):
-            command.main(["compare"])
+        assert command.main(["compare"]) == 2
+        assert command.main(["compare", "table-1", "--all"]) == 2
+        assert capsys.readouterr().err.count("the name of an experiment, or --all") == 2
 
     def test_a_gpu_that_is_not_there(self, capsys: pytest.CaptureFixture[str]) -> None:
         if torch.cuda.is_available():
@@ -426,25 +426,74 @@ def test_a_recorded_run_comes_back_as_it_was(name: str) -> None:
     assert (loaded.settings, loaded.seconds) == (stored["config"], stored["seconds"])
 
 
+SHORT = ["run", "table-1", "--preset", "quick", "--json", "-", "--num-features", "8"]
+
+
 @pytest.mark.parametrize(
-    ("field", "text", "value"),
+    ("call", "setting", "value"),
     [
-        ("num_data", "12", 12),
-        ("num_masks", "1,5:7,10:30:10", (1, 5, 6, 7, 10, 20, 30)),
-        ("num_masks", "4", (4,)),
+        ([*SHORT, "--num-data", "12"], "num_data", 12),
+        (["run", "--preset", "quick", "table-1", "--json", "-"], "num_data", 50),
+        ([*SHORT, "--num-masks", "1,5:7,10:30:10"], "num_masks", [1, 5, 6, 7, 10, 20, 30]),
+        ([*SHORT, "--num-masks", "4"], "num_masks", [4]),
+        ([*SHORT, "--num-data", "12", "--num-data", "13"], "num_data", 13),
+        (
+            ["run", "figure-4", "--preset", "quick", "--json", "-", "--panels", "left", "2", "1"],
+            "panels",
+            [["left", 2, 1]],
+        ),
     ],
 )
-def test_settings_from_the_command_line(field: str, text: str, value: object) -> None:
-    call = ["run", "table-1", "--set", f"{field}={text}"]
-    assert getattr(recording._settings(command.parser().parse_args(call)), field) == value
+def test_a_setting_from_the_command_line(
+    call: list[str], setting: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(call) == 0
+    assert json.loads(capsys.readouterr().out)["config"][setting] == value
+
+
+def test_the_recorded_command_gives_the_same_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([*SHORT, "--num-masks", "2:6:2", "--num-data", "9"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    recorded = first["provenance"]["command"]
+    settings = "--num-data 9 --num-features 8 --num-masks 2:6:2"  # in the order of the fields
+    assert recorded == f"mpt-lml run table-1 --preset quick {settings}"
+    words = shlex.split(recorded)
+    assert command.main([*words[1:], "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["config"] == first["config"]
+
+
+@pytest.mark.parametrize("name", experiment.names())
+def test_settings_of_every_preset_can_be_written_and_read(name: str) -> None:
+    """What is written on a command line comes back, of every experiment's every setting."""
+    kind = experiment.find(name)
+    quick = dataclasses.asdict(kind.preset("quick"))
+    settings = {field: value for field, value in quick.items() if value not in ((), None)}
+    call = ["run", name, *as_arguments(settings)]
+    _, bound, _ = command.command_line(kind).parse_args(call)
+    assert bound.kwargs == settings
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [("nothing=1", "table-1 has no setting 'nothing'; it has seeds, num_data"), ("x", "FIELD=V")],
+    [
+        (["--nothing=1"], "table-1 has no setting 'nothing'; it has seeds, num_data"),
+        (["--num-dat", "3"], "Unknown option: --num-dat. Did you mean --num-data?"),
+        (["--num-data", "2.5"], "--num-data must be a whole number, got '2.5'"),
+        (["--num-masks", "1-3"], "--num-masks must be as 15, 5,50 or 5:95:10, got '1-3'"),
+        (["x"], "too many arguments: x"),
+    ],
 )
 def test_other_settings_are_refused(
-    change: str, message: str, capsys: pytest.CaptureFixture[str]
+    change: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main(["run", "table-1", "--json", "-", "--set", change]) == 2
-    assert message in capsys.readouterr().err
+    assert command.main(["run", "table-1", "--json", "-", *change]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and message in error and error.count("\n") == 1
+
+
+def test_the_help_of_a_run_has_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["run", "table-1", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--num-data INT" in out and "1000 (quick: 50)" in out
+    assert "--num-masks INT..." in out and "1,10,100 (quick: 1,10)" in out
+    assert out.isascii() and max(map(len, out.splitlines())) <= 80

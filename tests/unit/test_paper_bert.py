@@ -40,9 +40,9 @@ def call(tmp_path: Path) -> list[str]:
         "bert-curve",
         *where,
         *state,
-        "--set",
-        "rates=10:90:20",
-        f"--set=data_sets={path}",
+        "--rates",
+        "10:90:20",
+        f"--data-sets={path}",
     ]
 
 
@@ -51,7 +51,7 @@ def result(call: list[str]) -> dict:
 
 
 def lines(call: list[str]) -> Path:
-    return Path(call[-1].partition("data_sets=")[2])
+    return Path(call[-1].removeprefix("--data-sets="))
 
 
 def test_it_writes_the_curve_with_its_settings(call: list[str]) -> None:
@@ -68,7 +68,7 @@ def test_it_writes_the_curve_with_its_settings(call: list[str]) -> None:
 
 
 def test_fifteen_percent_is_a_score_and_no_area(call: list[str]) -> None:
-    assert command.main([*call, "--set", "rates=15"]) == 0
+    assert command.main([*call, "--rates", "15"]) == 0
     arrays = result(call)["arrays"]
     assert not any(name.startswith(("area", "mean_rate")) for name in arrays)
     assert len(arrays[f"curve/trained/{lines(call)}"]) == 1
@@ -151,17 +151,17 @@ class TestRefusals:
 
     @pytest.mark.parametrize("written", ["0:99", "5:101", "50,10", "15%"])
     def test_rates_that_are_none(self, call: list[str], written: str, capsys) -> None:
-        assert "rate" in self.refused([*call, "--set", f"rates={written}"], capsys)
+        assert "rate" in self.refused([*call, "--rates", written], capsys)
 
     def test_table_2_without_an_area(self, call: list[str], capsys) -> None:
-        call = ["run", "table-2-pretrained", *call[2:-3], "--set", "rates=15"]
+        call = ["run", "table-2-pretrained", *call[2:-3], "--rates", "15"]
         assert "the mean over (15,) % is no area" in self.refused(call, capsys)
 
     def test_text_that_is_not_there(self, call: list[str], capsys) -> None:
         path = lines(call)
         path.write_text("\n \n")
         assert "is empty: it has no line of text" in self.refused(call, capsys)
-        message = self.refused([*call, "--set", "data_sets=nowhere.txt"], capsys)
+        message = self.refused([*call, "--data-sets", "nowhere.txt"], capsys)
         assert "unknown sentences 'nowhere.txt'; there are written, glue/ax" in message
         path.write_bytes(b"\xff\xfe\x00a")
         assert "is not UTF-8 text" in self.refused(call, capsys)

@@ -131,12 +131,12 @@ def test_one_command_runs_the_pretrained_network(
     monkeypatch.chdir(tmp_path)
     small_mae(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1).save_pretrained("mae")
     before = ledger.location().read_bytes()
-    call = ["run", "figure-6-pretrained", "--preset", "quick", "--seed", "4", "--model", "mae"]
+    call = ["run", "figure-6-pretrained", "--preset", "quick", "--seeds", "4", "--model", "mae"]
     with pytest.warns(UserWarning, match="enlarged"):
         assert command.main(call) == 0
     found = read_json("mpt-lml-results/figure-6-pretrained.json")
     assert found["weights"] == {"name": "mae", "revision": None, "sha256": mock.ANY}
-    assert found["provenance"]["command"].endswith("--seed 4 --model mae")
+    assert found["provenance"]["command"].endswith("--seeds 4 --model mae")
     assert list(found["findings"]) == ["fig-6"]
     assert len(found["arrays"]["score/digits/trained/size"]) == 1
     assert "fig-6: " in capsys.readouterr().out
@@ -149,7 +149,7 @@ def test_a_stored_run_of_the_pretrained_network_is_shown(
     """What the command wrote for a tiny network of the same class is what the page's cell gets."""
     monkeypatch.chdir(tmp_path)
     tiny_network().save_pretrained("mae")
-    call = ["run", "figure-6-pretrained", "--preset", "quick", "--seed", "4", "--model", "mae"]
+    call = ["run", "figure-6-pretrained", "--preset", "quick", "--seeds", "4", "--model", "mae"]
     with pytest.warns(UserWarning, match="enlarged"):
         assert command.main(call) == 0
     path = tmp_path / "mpt-lml-results" / "figure-6-pretrained.json"

@@ -24,6 +24,7 @@ from tiny_bert import tiny, tokenizer
 import mpt_experiments
 from mpt_experiments import command, experiment, recording
 from mpt_experiments.experiment import Outcome
+from mpt_experiments.options import RunOptions
 from mpt_experiments.paper import training
 from mpt_experiments.resume import FileCheckpoint
 from mpt_lml import fit, masks
@@ -409,7 +410,14 @@ def test_a_path_is_a_setting(tmp_path: Path) -> None:
 
 # -- the command: state and results of different inputs lie side by side -------------------------
 
-SMALL = ["run", "bert-curve", "--preset", "quick", "--set", "rates=15,85"]
+SMALL = ["run", "bert-curve", "--preset", "quick", "--rates", "15,85"]
+
+
+def state_folder(**settings: object) -> Path:
+    chosen = experiment.find("bert-curve").preset("quick", rates=(15, 85), **settings)
+    folder = recording._state_folder(chosen, RunOptions(preset="quick"))
+    assert folder is not None
+    return folder
 
 
 class TestCommand:
@@ -417,25 +425,17 @@ class TestCommand:
         monkeypatch.chdir(tmp_path)
         found = {}
         for name in ("a/net", "b/net", "a-net"):
-            options = command.parser().parse_args([*SMALL, "--model", name])
-            found[name] = recording._folder(options, recording._settings(options))
+            found[name] = state_folder(model=name)
         assert len(set(found.values())) == 3
-        other = command.parser().parse_args(
-            [*SMALL, "--set", "num_sentences=3", "--model", "a/net"]
-        )
-        assert recording._folder(other, recording._settings(other)) not in found.values()
-        options = command.parser().parse_args([*SMALL, "--set", f"data_sets={'x' * 300}"])
-        assert recording._folder(
-            options, recording._settings(options)
-        ).is_dir()  # however long the settings
+        assert state_folder(model="a/net", num_sentences=3) not in found.values()
+        assert state_folder(data_sets=("x" * 300,)).is_dir()  # however long the settings
 
     def test_no_result_replaces_one_of_other_inputs(self, tmp_path: Path, capsys) -> None:
         a_network(tmp_path / "net", "bert-curve")
         path = tmp_path / "lines.txt"
         path.write_text("the cat sat\na dog sat\n")
-        texts_of = f"data_sets={path}"
         call = [*SMALL, "--out", str(tmp_path), "--model", str(tmp_path / "net")]
-        call += ["--set", texts_of]
+        call += ["--data-sets", str(path)]
 
         def wrote() -> str:
             assert command.main(call) == 0
@@ -444,7 +444,7 @@ class TestCommand:
         assert wrote() == "bert-curve.json"
         first = (tmp_path / "bert-curve.json").read_bytes()
         assert wrote() == "bert-curve.json"  # the same inputs
-        call += ["--seed", "5"]
+        call += ["--seeds", "5"]
         assert wrote() == "bert-curve-2.json"
         path.write_text("the cat sat\na cat sat\n")  # other sentences in the same place
         assert wrote() == "bert-curve-3.json"

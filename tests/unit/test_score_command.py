@@ -215,7 +215,7 @@ def test_what_cannot_be_scored_is_left_out_and_listed(folder, tmp_path, capsys) 
     [
         ("curve", ["--num-orders", "2"], "Unknown option: --num-orders"),
         ("sentences", ["--rates", "15"], "Unknown option: --rates"),
-        ("curve", ["--rates", "5-95"], "--rates: it must be as 15"),
+        ("curve", ["--rates", "5-95"], "--rates must be as 15"),
         ("curve", ["--rates", "0"], "each of rates must be in 1..100"),
         ("curve", ["--out", "x.xlsx"], "must end in one of .jsonl, .csv, .json"),
         ("curve", ["--plot", "x.csv"], "must end in one of .svg, .pdf, .png"),
