@@ -1373,15 +1373,11 @@ def words(*values: str) -> Kind:
 def _command() -> dict[str, Case]:
     def run(**given: Any) -> int:
         fixed = {"--preset": "quick", "--json": "-"}
-        argv = ["run", str(given.pop("name"))]
+        argv = ["run", str(given.pop("name")), *given.pop("settings")]
         for key, value in given.items():
             fixed[f"--{key}"] = value
         for key, value in fixed.items():
-            argv += [
-                part
-                for each in (value if isinstance(value, list) else [value])
-                for part in (key, each)
-            ]
+            argv += [key, value]
         return command(*map(str, argv))
 
     def texts(value: str, *wrong: str) -> Kind:
@@ -1395,18 +1391,18 @@ def _command() -> dict[str, Case]:
         inner = kind.wrong
         return OnlyTexts(kind.value, kind.legal, inner)
 
-    settings = [f"{key}={value}" for key, value in QUICK.items()]
+    settings = [f"--{key}={value}".replace("_", "-") for key, value in QUICK.items()]
     wrong = [
-        [*settings[:at_], f"{key}={bad}", *settings[at_ + 1 :]]
+        [*settings[:at_], f"--{key}={bad}".replace("_", "-"), *settings[at_ + 1 :]]
         for at_, key in enumerate(QUICK)
         for bad in ("", "0", "-3", "2.5", "nan", "inf", "one", "None", "True", "[1]", "1,2")
         if (key, bad) != ("latent_dim", "0")
     ] + [
-        ["num_masks="],
-        ["num_masks=0"],
-        ["num_masks=1.5"],
-        ["num_masks=a,b"],
-        ["nothing=1"],
+        ["--num-masks="],
+        ["--num-masks=0"],
+        ["--num-masks=1.5"],
+        ["--num-masks=a,b"],
+        ["--nothing=1"],
         ["x"],
     ]
     return {
@@ -1415,7 +1411,7 @@ def _command() -> dict[str, Case]:
             name=only(texts("table-1", "table1", "zzz", "../table-1")),
             preset=only(texts("quick", "fast")),
             device=only(texts("cpu", "tpu", "cuda:0")),
-            set=OnlyTexts(lambda: settings, lambda v: v is settings, lambda draw: wrong),
+            settings=OnlyTexts(lambda: settings, lambda v: v is settings, lambda draw: wrong),
             json=only(
                 texts("-", "/", "/dev", ".", "/dev/null/x", "/proc/x").but(
                     wrong=lambda draw: ["/", "/dev", ".", "/dev/null/x", "/proc/x"]
@@ -1433,22 +1429,14 @@ def _command() -> dict[str, Case]:
                 "quick",
                 "--json",
                 "-",
-                *(part for each in settings for part in ("--set", each)),
-                "--seed",
-                *seeds,
+                *settings,
+                "--seeds",
+                seeds,
             ),
             seeds=OnlyTexts(
-                lambda: ["4", "5"],
-                lambda v: v == ["4", "5"],
-                lambda draw: [
-                    ["4", "4"],
-                    ["-1", "4"],
-                    ["a"],
-                    ["1.5", "2"],
-                    ["4", "nan"],
-                    [],
-                    [str(2**70)],
-                ],
+                lambda: "4,5",
+                lambda v: v == "4,5",
+                lambda draw: ["4,4", "-1,4", "a", "1.5,2", "4,nan", "", f"4,{2**70}"],
             ),
         ),
     }
