@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mpt_experiments.experiment import Finding
+from mpt_lml import verdicts
 from mpt_lml.files import book_file, read_json, write_json
-from mpt_lml.verdicts import interval
 
 
 def location() -> Path:
@@ -21,31 +21,56 @@ def decide(
     standard_error: float | None = None,
     published: float | None = None,
 ) -> str:
-    """The verdict of ``rule`` on a measurement, the same for runs, terminal and pages.
+    """The verdict of a rule on a measurement, the same for runs, terminal and pages.
 
-    ``within``: the 99 % interval has to lie within ``margin`` of ``target`` (else of ``published``,
-    else of zero). ``above`` and ``below``: on that side of ``bound``. An interval that lies wholly
-    elsewhere gives the rule's ``otherwise``, one that crosses leaves the entry *undecided*.
-    ``printed``: the number itself, whatever its error, within ``margin`` of the printed digits.
-    ``p-value``: a number below ``reject`` gives ``otherwise``, and no number confirms.
+    Every test but two looks at the 99 % interval of the measurement, as :mod:`mpt_lml.verdicts` does:
+
+    * ``equivalent``: it has to lie within ``margin`` of ``target`` (else of ``published``, else of
+      zero);
+    * ``exceeds``, ``falls-below``: it has to lie on that side of ``bound``;
+    * ``printed``: the number itself, whatever its error, within ``margin`` of the printed digits;
+    * ``p-value``: a number below ``reject`` gives ``otherwise``, and no number confirms.
+
+    Args:
+        rule: An entry's rule: its ``test``, what belongs to it, and the verdict ``otherwise``.
+            ``replicates`` are those behind the standard error, where it takes Student's t.
+        measured: In the entry's unit.
+        standard_error: Of it; ``None`` for an exact number.
+        published: What the paper prints, if anything.
+
+    Returns:
+        "confirmed"; ``otherwise`` where the interval lies wholly elsewhere; "undecided" where it
+        crosses.
     """
     test = rule["test"]
     if test == "p-value":
         return rule["otherwise"] if measured < rule["reject"] else "undecided"
     error = None if test == "printed" else standard_error
-    low, high = interval(measured, error, rule.get("replicates"))
-    if test in ("within", "printed"):
-        target = rule.get("target", published or 0.0)
-        reach = rule["margin"] * (1.0 + 1e-9)  # a difference of decimals is not exact in binary
-        first, last = target - reach, target + reach
-        inside, outside = first <= low and high <= last, high < first or low > last
-    elif test == "above":
-        inside, outside = low > rule["bound"], high <= rule["bound"]
-    elif test == "below":
-        inside, outside = high < rule["bound"], low >= rule["bound"]
+    sample = (measured, error, rule.get("replicates"))
+    low, high = verdicts.interval(*sample)
+    if test in ("equivalent", "printed"):
+        target = _target(rule, published)
+        margin = rule["margin"] * (1.0 + 1e-9)  # a difference of decimals is not exact in binary
+        holds = verdicts.equivalent(*sample, margin=margin, at=target)
+        fails = high < target - margin or low > target + margin
+    elif test == "exceeds":
+        holds = verdicts.exceeds(*sample, at=rule["bound"])
+        fails = high <= rule["bound"]
+    elif test == "falls-below":
+        holds = verdicts.apart(*sample, at=rule["bound"]) and measured < rule["bound"]
+        fails = low >= rule["bound"]
     else:
-        raise ValueError(f"a rule's test is within, printed, above, below, p-value: {test!r}.")
-    return "confirmed" if inside else rule["otherwise"] if outside else "undecided"
+        tests = "equivalent, printed, exceeds, falls-below, p-value"
+        raise ValueError(f"a rule's test is {tests}: {test!r}.")
+    if holds:
+        return "confirmed"
+    return rule["otherwise"] if fails else "undecided"
+
+
+def _target(rule: Mapping[str, Any], published: float | None) -> float:
+    """The middle of a rule of equivalence."""
+    target: float = rule.get("target", published or 0.0)
+    return target
 
 
 def smallest_margin(
@@ -57,34 +82,42 @@ def smallest_margin(
     """The smallest margin with which a rule of equivalence would confirm; of other rules None.
 
     It is the distance of the far end of the 99 % interval from the target, in the measurement's unit.
+    The arguments are those of :func:`decide`.
 
-    >>> smallest_margin({"test": "within", "margin": 22.5, "replicates": 5}, -2.9, 1.7)
+    >>> smallest_margin({"test": "equivalent", "margin": 22.5, "replicates": 5}, -2.9, 1.7)
     10.72697...
     """
-    if rule["test"] != "within":
+    if rule["test"] != "equivalent":
         return None
-    target = rule.get("target", published or 0.0)
-    low, high = interval(measured, standard_error, rule.get("replicates"))
+    target = _target(rule, published)
+    low, high = verdicts.interval(measured, standard_error, rule.get("replicates"))
     return max(abs(low - target), abs(high - target))
 
 
 def in_words(rule: Mapping[str, Any] | None, published: float | None = None, unit: str = "") -> str:
-    """``rule`` as a sentence for a reader."""
+    """``rule`` as a sentence for a reader; ``unit`` is that of the measurement."""
     if rule is None:
         return "No run decides this entry."
-    otherwise, unit = rule["otherwise"], f" {unit}" if unit else ""
+    otherwise = rule["otherwise"]
     if rule["test"] == "p-value":
         return f"{otherwise.capitalize()} if p < {rule['reject']:g}; a test confirms nothing."
     if rule["test"] == "printed":
         return f"Confirmed within {rule['margin']:g} of the printed digits, {otherwise} outside."
-    if rule["test"] == "within":
-        around = "the published value" if published is not None else "zero"
-        around = f"{rule['target']:g}" if "target" in rule else around
-        region = f"within {rule['margin']:g}{unit} of {around}"
+    region = _region_in_words(rule, published, f" {unit}" if unit else "")
+    student = f" (t, {rule['replicates']} replicates)" if "replicates" in rule else ""
+    return f"Confirmed {region}, {otherwise} outside, by the 99 % interval{student}."
+
+
+def _region_in_words(rule: Mapping[str, Any], published: float | None, unit: str) -> str:
+    """Where the interval of a measurement has to lie."""
+    if rule["test"] != "equivalent":
+        side = "above" if rule["test"] == "exceeds" else "below"
+        return f"{side} {rule['bound']:g}{unit}"
+    if "target" in rule:
+        middle = f"{rule['target']:g}"
     else:
-        region = f"{rule['test']} {rule['bound']:g}{unit}"
-    seeds = f" (t, {rule['replicates']} replicates)" if "replicates" in rule else ""
-    return f"Confirmed {region}, {otherwise} outside, by the 99 % interval{seeds}."
+        middle = "zero" if published is None else "the published value"
+    return f"within {rule['margin']:g}{unit} of {middle}"
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
@@ -122,30 +155,40 @@ def cut_digits(findings: Mapping[str, Finding]) -> int:
 
 
 def record(findings: Mapping[str, Finding], path: Path) -> list[dict[str, Any]]:
-    """Write ``findings`` into the ledger at ``path`` (atomically) and return the changed entries.
+    """Write findings and their verdicts into the ledger (atomically).
 
-    Raises ``ValueError`` for a finding that the ledger has no entry for.
+    Args:
+        findings: By the id of their entry.
+        path: The ledger.
+
+    Returns:
+        The changed entries.
+
+    Raises:
+        ValueError: For a finding that the ledger has no entry for.
     """
     content = read_json(path)
-    found = {entry["id"]: entry for entry in [*content["paper"], *content["findings"]]}
-    unknown = sorted(set(findings) - set(found))
+    by_id = {entry["id"]: entry for entry in [*content["paper"], *content["findings"]]}
+    unknown = sorted(set(findings) - set(by_id))
     if unknown:
         raise ValueError(f"{path} has no entry for {', '.join(unknown)}.")
-    for name, each in findings.items():
-        entry = found[name]
-        entry["measured"] = _significant(each.measured)
-        entry["standard_error"] = _significant(each.standard_error)
+    for name, finding in findings.items():
+        entry = by_id[name]
+        entry["measured"] = _significant(finding.measured)
+        entry["standard_error"] = _significant(finding.standard_error)
         if entry.get("rule") is not None:
-            numbers = (entry["measured"], entry["standard_error"], entry["published"])
-            entry["verdict"] = decide(entry["rule"], *numbers)
+            entry["verdict"] = decide(
+                entry["rule"], entry["measured"], entry["standard_error"], entry["published"]
+            )
     write_json(path, content)
-    return [found[name] for name in findings]
+    return [by_id[name] for name in findings]
 
 
 def compare(command: str | None, path: Path) -> list[dict[str, Any]]:
-    """The ledger's entries that ``command`` writes (``None``: all of them)."""
-    wanted = None if command is None else command.split()
-    return [e for e in entries(path) if wanted in (None, e["command"].split())]
+    """The entries of the ledger at ``path`` that ``command`` writes (``None``: all of them)."""
+    if command is None:
+        return entries(path)
+    return [entry for entry in entries(path) if entry["command"].split() == command.split()]
 
 
 def _significant(value: float | None) -> float | None:

@@ -76,7 +76,7 @@ def _entry(**changes):
         "place": "Eq. 1",
         "says": "One thing equals another.",
         "scripts": "",
-        "rule": {"test": "within", "margin": 1e-10, "otherwise": "refuted"},
+        "rule": {"test": "equivalent", "margin": 1e-10, "otherwise": "refuted"},
         "rule_known": "after",
         "would_reject": {"outcome": "a table with a slip", "value": 0.5},
         "chapter": "book/01-first",
@@ -200,7 +200,7 @@ def test_the_file_is_written_as_the_runs_write_it(tmp_path):
 # ------------------------------------------------------------------------------ broken ledgers
 
 PRINTS = {"test": "printed", "margin": 0.005, "otherwise": "corrected"}
-WIDE = {"test": "within", "margin": 0.5, "otherwise": "refuted"}
+WIDE = {"test": "equivalent", "margin": 0.5, "otherwise": "refuted"}
 BROKEN = {
     "an unknown verdict": ({"verdict": "probably"}, "'probably' is not one of"),
     "an unknown kind": ({"kind": "rumor"}, "'rumor' is not one of"),
@@ -363,7 +363,7 @@ def test_the_table_shows_numbers_verdicts_and_links(small_site):
 
 def test_the_page_says_how_tight_a_rule_is_and_counts_what_is_one_thing(small_site):
     folder, build = small_site
-    rule = {"test": "within", "margin": 30, "replicates": 5, "otherwise": "refuted"}
+    rule = {"test": "equivalent", "margin": 30, "replicates": 5, "otherwise": "refuted"}
     similar = {"measured": -2.93046, "standard_error": 1.71929, "rule": rule}
     fashion = {"would_reject": {"outcome": "other images", "entry": "rate"}}
     slip = {"measured": 0.5, "rule": WIDE | {"margin": 0.1}, "verdict": "refuted"}

@@ -10,16 +10,16 @@ from mpt_experiments import ledger
 from mpt_experiments.experiment import Finding
 from mpt_lml.files import read_json, write_json
 
-NEAR = {"test": "within", "margin": 1.0, "otherwise": "refuted"}
+NEAR = {"test": "equivalent", "margin": 1.0, "otherwise": "refuted"}
 
 
 DIGITS = {"test": "printed", "margin": 0.005, "otherwise": "corrected"}
 
 
-MORE = {"test": "above", "bound": 0.0, "otherwise": "refuted"}
+MORE = {"test": "exceeds", "bound": 0.0, "otherwise": "refuted"}
 
 
-LESS = {"test": "below", "bound": 0.05, "otherwise": "corrected"}
+LESS = {"test": "falls-below", "bound": 0.05, "otherwise": "corrected"}
 
 
 JOINT = {"test": "p-value", "reject": 0.001, "otherwise": "refuted"}
@@ -58,7 +58,7 @@ def test_verdicts(
 
 
 def test_an_unknown_test_is_an_error() -> None:
-    with pytest.raises(ValueError, match="test is within, printed, above"):
+    with pytest.raises(ValueError, match="test is equivalent, printed, exceeds, falls-below"):
         ledger.decide({"test": "near", "otherwise": "refuted"}, 0.0)
 
 
@@ -100,7 +100,7 @@ def test_recording_writes_findings_and_nothing_else(tmp_path: Path) -> None:
 
 def test_the_smallest_margin_is_where_a_rule_begins_to_confirm() -> None:
     for measured, error, target in ((-2.9, 1.7, 0.0), (0.4465, 0.005, 0.5), (3.0, None, 3.5)):
-        rule = {"test": "within", "target": target, "replicates": 5, "otherwise": "refuted"}
+        rule = {"test": "equivalent", "target": target, "replicates": 5, "otherwise": "refuted"}
         least = ledger.smallest_margin(rule, measured, error)
         assert least is not None
         for margin, confirms in ((1.001 * least, True), (0.999 * least, False)):
