@@ -122,6 +122,12 @@ def test_one_entry_of_table_1_tells_cutting_from_rounding(table_1: mpt_experimen
     assert table_1.findings["table-1-cut-digits"].measured == 1.0
 
 
+def test_cut_digits_are_counted_where_the_paper_prints_a_number() -> None:
+    cut = {"table-1/p10-sd": Finding(0.1299)}  # printed as 0.12
+    assert ledger.cut_digits(cut) == 1
+    assert ledger.cut_digits(cut | {"table-1/p4-sd": Finding(0.1299)}) == 1
+
+
 def test_every_choice_of_one_mask_per_size() -> None:
     outcome = mpt_experiments.run("figure-1-left", seeds=(4,), num_masks=2000, device="cpu")
     assert outcome.findings["claim-subset-biased"].measured < 1e-12

@@ -32,6 +32,7 @@ JOINT = {"test": "p-value", "reject": 0.001, "otherwise": "refuted"}
         (NEAR, 0.3, 1.0, None, "undecided"),  # noise cannot confirm that two things are alike
         (NEAR, 0.9, 0.1, None, "undecided"),
         (NEAR, 3.0, 0.1, None, "refuted"),
+        (NEAR, -3.0, 0.1, None, "refuted"),
         (NEAR, 3.0, 1.0, None, "undecided"),
         (NEAR | {"target": 3.0}, 3.0, 0.1, None, "confirmed"),
         (NEAR, -60.0, 0.1, -60.34, "confirmed"),
@@ -47,6 +48,7 @@ JOINT = {"test": "p-value", "reject": 0.001, "otherwise": "refuted"}
         (LESS, 0.008, None, None, "confirmed"),
         (LESS, 0.2, 0.01, None, "corrected"),
         (LESS, 0.05, 0.01, None, "undecided"),
+        (LESS, 0.05, None, None, "corrected"),
         (JOINT, 0.9, None, None, "undecided"),
         (JOINT, 1e-4, None, None, "refuted"),
     ],
