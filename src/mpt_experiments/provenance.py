@@ -21,7 +21,15 @@ def checkout() -> Path | None:
 
 
 def provenance(command: str, device: str = "cpu") -> dict[str, Any]:
-    """Where a recorded number came from; the commit ends in ``+changes`` where sources differed."""
+    """Where a recorded number came from.
+
+    Args:
+        command: What measures it again.
+        device: "cuda" names the GPU, too.
+
+    Returns:
+        Command, commit (it ends in ``+changes`` where sources differed), date, versions, hardware.
+    """
     hardware: dict[str, Any] = {"cpu": _cpu_name(), "threads": torch.get_num_threads()}
     if device == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name()
