@@ -98,7 +98,7 @@ def _refuse_setting(experiment: "type[Experiment]", error: UnknownOptionError) -
     """Raise ``ValueError`` that names the settings there are, and who has the unknown one."""
     name = (error.token.keyword or "").partition("=")[0].strip("-").replace("-", "_")
     try:
-        experiment.preset(**{name: ""})
+        experiment.preset("paper", **{name: ""})
     except ValueError as refusal:
         raise ValueError(f"{error} {refusal}") from None
 
