@@ -4,8 +4,9 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from mpt_lml.checks import checked
 from mpt_lml.data.sources import (
     PUBLISHED,
     CorruptDataError,
@@ -15,14 +16,17 @@ from mpt_lml.data.sources import (
     not_found,
     verified,
 )
-from mpt_lml.spec import require
 
 __all__ = ["sentences"]
 
-_BOOKS, _WIKITEXT, _GLUE = (PUBLISHED[name] for name in ("books", "wikitext-2", "glue"))
-_UNKNOWN = re.compile(r"\[UNK\]")  # stands in a text for a word that its publisher took out
-NAMES = ("written", *(name for name in _GLUE if " " not in name), "books", "wikitext-2")
+_BOOKS = PUBLISHED["books"]
+_WIKITEXT = PUBLISHED["wikitext-2"]
+_GLUE = PUBLISHED["glue"]
+_GLUE_ON_HUB = "nyu-mll/glue"
 _WRITTEN = tuple(PUBLISHED["written"])
+_UNKNOWN = re.compile(r"\[UNK\]")  # stands in a text for a word that its publisher took out
+# A table of GLUE is named by its set, and one with classes also by its split: "glue/cola train".
+NAMES = ("written", *(name for name in _GLUE if " " not in name), "books", "wikitext-2")
 _DEFAULT = "texts.sentences('written')"
 
 
@@ -33,67 +37,108 @@ class Sentences(NamedTuple):
     second: tuple[str, ...] | None = None
 
 
+@checked
 def sentences(name: str = "written", split: Split = "test") -> Sentences:
-    """Sentences by name: ``written`` (always there), or from the local folder or the hub.
+    """Sentences by name: always there, from the local folder, or from the hub.
 
-    Those are ``glue/ax``, ``cola``, ``mrpc``, ``qnli`` and ``sst-2``, with one split that is not
-    labeled, ``books``, of which the last two are held out, and ``wikitext-2``; or ``name`` is a
-    UTF-8 file with one a line. Raises as ``data.images``, and ``CorruptDataError`` for a row with
-    too few columns and a file without a line.
+    Args:
+        name: ``written``, which is always there; ``glue/ax``, ``glue/cola``, ``glue/mrpc``,
+            ``glue/qnli`` or ``glue/sst-2``; ``books``, of which the last two are held out;
+            ``wikitext-2``; or a UTF-8 file with a sentence a line.
+        split: "train" or "test". A set of GLUE has one split that is not labeled.
+
+    Returns:
+        The sentences, or pairs of them.
+
+    Raises:
+        ValueError: for another name.
+        DataNotFoundError: as ``data.images``.
+        CorruptDataError: for a file that is not the published one, for a row with too few columns,
+            and for a file without a line.
 
     >>> sentences("written").first[2]
     'It was late in the evening when the ship came into the harbor.'
     """
-    require(locals(), "name str, split train|test")
-    if name not in NAMES and os.path.isfile(name):  # False, too, for what is too long for a path
-        lines = tuple(filter(str.strip, _text(Path(name)).splitlines()))
-        if not lines:
-            raise CorruptDataError(f"{name} is empty: it has no line of text.")
-        return Sentences(lines)
+    # isfile is False, too, for what is too long for a path.
+    if name not in NAMES and os.path.isfile(name):
+        return _lines_of(name)
     if name not in NAMES:
-        said = f"unknown sentences {name!r:.80}; there are {', '.join(NAMES)}, or name a file of lines."
-        raise ValueError(said)
+        raise ValueError(
+            f"unknown sentences {name!r:.80}; there are {', '.join(NAMES)}, or name a file of lines."
+        )
     if name == "written":
         return Sentences(_WRITTEN)
     if name in _GLUE:
         return _glue(name)
-    known = (
-        each
-        for each in _split_sentences((_books if name == "books" else _wikitext)(split))
-        if re.search(r"\w", _UNKNOWN.sub("", each))
-    )
-    return Sentences(tuple(known))
+    passage = _books(split) if name == "books" else _wikitext(split)
+    with_words = []
+    for sentence in _split_sentences(passage):
+        if re.search(r"\w", _UNKNOWN.sub("", sentence)):
+            with_words.append(sentence)
+    return Sentences(tuple(with_words))
 
 
+@checked
 def labeled(name: str, split: Split = "test") -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Sentences and their classes, 0 or 1, with the errors of :func:`sentences`.
+    """Sentences and their classes, 0 or 1.
 
-    ``glue/cola``: is it English? ``glue/sst-2``, one split: does the critic praise? ``written``:
-    any four words in a row of those sentences, and whether "the" is one of them.
+    Args:
+        name: ``glue/cola``: is it English? ``glue/sst-2``, one split: does the critic praise?
+            ``written``: any four words in a row of those sentences, and whether "the" is one of them.
+        split: "train" or "test".
+
+    Raises:
+        ValueError: for a set without classes.
+        DataNotFoundError: as :func:`sentences`.
+        CorruptDataError: as :func:`sentences`.
 
     >>> texts, classes = labeled("written")
     >>> texts[0], classes[0]
     ('The lamp was lit,', 1)
     """
-    require(locals(), "split train|test, name str")
     if name == "written":
-        words = [each.split() for each in _WRITTEN]
-        fours = [each[k : k + 4] for each in words for k in range(len(each) - 3)]
-        classes = (int("the" in map(str.lower, each)) for each in fours)
-        return tuple(map(" ".join, fours)), tuple(classes)
+        return _four_words_in_a_row()
     if f"{name} {split}" not in _GLUE:
-        known = ", ".join(["written", *(each for each in _GLUE if " " in each)])
-        raise ValueError(f"no classes of {name!r}, {split}; there are {known}.")
-    found = _glue(f"{name} {split}")
-    return found.first, tuple(map(int, found.second or ()))
+        available = ", ".join(["written", *(table for table in _GLUE if " " in table)])
+        raise ValueError(f"no classes of {name!r}, {split}; there are {available}.")
+    table = _glue(f"{name} {split}")
+    return table.first, tuple(map(int, table.second or ()))
+
+
+def labeled_splits(name: str) -> tuple[Split, ...]:
+    """The splits of :func:`labeled` that the set ``name`` has."""
+    if f"{name} train" in _GLUE:
+        return ("train", "test")
+    return ("test",)
+
+
+def _four_words_in_a_row() -> tuple[tuple[str, ...], tuple[int, ...]]:
+    texts = []
+    classes = []
+    for sentence in _WRITTEN:
+        words = sentence.split()
+        for start in range(len(words) - 3):
+            four = words[start : start + 4]
+            texts.append(" ".join(four))
+            classes.append(int("the" in map(str.lower, four)))
+    return tuple(texts), tuple(classes)
+
+
+def _lines_of(file: str) -> Sentences:
+    lines = tuple(line for line in _text(Path(file)).splitlines() if line.strip())
+    if not lines:
+        raise CorruptDataError(f"{file} is empty: it has no line of text.")
+    return Sentences(lines)
 
 
 def bert_vocabulary() -> Path:
     """The 30,522 word pieces of bert-base-uncased, a ``vocab.txt`` in the local folder.
 
-    Raises ``DataNotFoundError`` when it is not there, ``CorruptDataError`` for another one.
+    Raises:
+        DataNotFoundError: when it is not there.
+        CorruptDataError: for another one.
     """
-    return _found("BERT's vocabulary", PUBLISHED["vocabulary"])
+    return _published_file("BERT's vocabulary", PUBLISHED["vocabulary"])
 
 
 def _split_sentences(passage: str) -> Iterator[str]:
@@ -106,44 +151,68 @@ def _split_sentences(passage: str) -> Iterator[str]:
 
 
 def _books(split: Split) -> str:
-    content = _text(_found("books", _BOOKS))
+    content = _text(_published_file("books", _BOOKS))
     start = content.index(_BOOKS["first_held_out"])
     return content[start:] if split == "test" else content[:start]
 
 
 def _wikitext(split: Split) -> str:
     """The published tokenization is undone: ``@-@``, spaced punctuation, ``<unk>`` for rare words."""
-    lines = _text(_found("wikitext-2", _WIKITEXT[split])).splitlines()
-    kept = [line for line in lines if line.strip() and not line.strip().startswith("=")]
-    joined = re.sub(r" @(.)@ ", r"\1", "\n\n".join(kept)).replace("<unk>", "[UNK]")
+    lines = _text(_published_file("wikitext-2", _WIKITEXT[split])).splitlines()
+    paragraphs = []
+    for line in lines:
+        is_title = line.strip().startswith("=")
+        if line.strip() and not is_title:
+            paragraphs.append(line)
+    joined = re.sub(r" @(.)@ ", r"\1", "\n\n".join(paragraphs)).replace("<unk>", "[UNK]")
     return re.sub(r" ([,.;:!?)])", r"\1", joined.replace("( ", "("))
 
 
 def _glue(name: str) -> Sentences:
-    table, hub = _GLUE[name], "nyu-mll/glue"
-    path = None if local_path("glue") is None else _found(name, table | {"hub": hub})
-    if path is None:
-        subset, split, *names = table["rows"].split()
-        rows = from_hub(not_found(name, table["file"], hub, _DEFAULT), hub, subset, split=split)
-        columns = [tuple(map(str, rows[each])) for each in names]
-    else:
-        start, count = int(table["has_header"]), table["num_columns"]
-        cells = [line.split("\t") for line in _text(path).splitlines()[start:] if line]
-        for number, row in enumerate(cells, start=1 + start):
-            if len(row) < count:
-                said = f"{table['file']}, row {number}: {len(row)} columns, expected {count}."
-                raise CorruptDataError(f"{said} It needs the form in which GLUE publishes it.")
-        columns = [tuple(row[each].strip() for row in cells) for each in table["columns"]]
-    if len(columns[0]) != table["num_rows"]:
-        said = f"{path or hub} has {len(columns[0])} rows of {name}, expected {table['num_rows']}."
-        raise CorruptDataError(f"{said} It may be truncated; fetch it again.")
-    if path is not None:
-        content = "\n".join(map("\t".join, zip(*columns, strict=True))).encode()
-        verified(path, table["columns_sha256"], content=content)
+    """A table of GLUE, from the local folder if there is one, else from the hub."""
+    table = _GLUE[name]
+    if local_path("glue") is None:
+        columns = _glue_from_hub(name, table)
+        _require_rows(name, columns, table, _GLUE_ON_HUB)
+        return Sentences(*columns)
+    path = _published_file(name, table | {"hub": _GLUE_ON_HUB})
+    columns = _glue_from_file(path, table)
+    _require_rows(name, columns, table, path)
+    content = "\n".join("\t".join(row) for row in zip(*columns, strict=True)).encode()
+    verified(path, table["columns_sha256"], content=content)
     return Sentences(*columns)
 
 
-def _found(name: str, about: dict[str, str]) -> Path:
+def _glue_from_hub(name: str, table: dict[str, Any]) -> list[tuple[str, ...]]:
+    subset, split, *names = table["rows"].split()
+    missing = not_found(name, table["file"], _GLUE_ON_HUB, _DEFAULT)
+    rows = from_hub(missing, _GLUE_ON_HUB, subset, split=split)
+    return [tuple(str(cell) for cell in rows[column]) for column in names]
+
+
+def _glue_from_file(path: Path, table: dict[str, Any]) -> list[tuple[str, ...]]:
+    start = int(table["has_header"])
+    rows = [line.split("\t") for line in _text(path).splitlines()[start:] if line]
+    for number, row in enumerate(rows, start=1 + start):
+        if len(row) < table["num_columns"]:
+            raise CorruptDataError(
+                f"{table['file']}, row {number}: {len(row)} columns, expected "
+                f"{table['num_columns']}. It needs the form in which GLUE publishes it."
+            )
+    return [tuple(row[column].strip() for row in rows) for column in table["columns"]]
+
+
+def _require_rows(
+    name: str, columns: list[tuple[str, ...]], table: dict[str, Any], place: str | Path
+) -> None:
+    if len(columns[0]) != table["num_rows"]:
+        raise CorruptDataError(
+            f"{place} has {len(columns[0])} rows of {name}, expected {table['num_rows']}. "
+            "It may be truncated; fetch it again."
+        )
+
+
+def _published_file(name: str, about: dict[str, Any]) -> Path:
     """The local file, the published one where its checksum is known."""
     path = local_path(about["file"])
     if path is None:
