@@ -20,7 +20,7 @@ import mpt_score
 from mpt_lml import masks
 from mpt_score import networks
 from mpt_score.blocks import Blocks
-from mpt_score.keep import afresh
+from mpt_score.parts import compute_parts
 
 SENTENCES = (
     "She was alone in the house.",
@@ -67,7 +67,7 @@ def rows() -> list[dict[str, float | str]]:
         return torch.tensor([sum(each) for each in found])
 
     def pseudo(scorer: mpt_score.Scorer = scorer) -> Tensor:
-        return Blocks(scorer, 0, 0)([tokens], tokens.maskable, numbers, afresh)[0][:, 0]
+        return Blocks(scorer, 0, 0)([tokens], tokens.maskable, numbers, compute_parts)[0][:, 0]
 
     half = mpt_score.load(network, tokenizer, precision="bfloat16")
 

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from mpt_score import networks, texts, tokens
     from mpt_score.answer_scores import AnswerScores, answers
     from mpt_score.design import Design
+    from mpt_score.loading import load
     from mpt_score.networks.masked_lm import MaskedLM
     from mpt_score.networks.symbol_bert import SymbolBERT
     from mpt_score.networks.vit_mae import ViTMAE
     from mpt_score.pair_scores import PairScores, pairs
-    from mpt_score.scorer import Scorer, load
+    from mpt_score.scorer import Scorer
     from mpt_score.sentence_curves import SentenceCurves, curve
     from mpt_score.sentence_scores import SentenceScores, sentences
 
@@ -53,7 +54,7 @@ _HOMES = {
     "ViTMAE": "networks.vit_mae",
     "answers": "answer_scores",
     "curve": "sentence_curves",
-    "load": "scorer",
+    "load": "loading",
     "pairs": "pair_scores",
     "sentences": "sentence_scores",
 }

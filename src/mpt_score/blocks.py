@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,20 +11,35 @@ from torch import Tensor
 
 from mpt_lml import masks
 from mpt_lml.scores import over_orders
-from mpt_score.estimate import over_steps
-from mpt_score.keep import Part, Run, named, parts_of
+from mpt_score.estimate import sum_along_orders
+from mpt_score.parts import Part, Runner, named_parts, run_parts
 from mpt_score.scorer import Scorer
+from mpt_score.streams import stream
 from mpt_score.tokens import Tokens
 
 PART_TOKENS = 2**18
-"""Tokens that go through the model for a part of a long run, which is kept."""
+"""Tokens that go through the model for a part of a long run."""
+_MOST_DOUBLINGS = 62
+"""2^62 is the largest power of two below which another fits an int64."""
+
+
+class BlockScores(NamedTuple):
+    """log q of the places of N rows, nats."""
+
+    totals: Float[Tensor, "N S"]
+    """S values, the mean of which is that over orders; 0 where there is no place."""
+    spread: Float[Tensor, " N"]
+    """The standard deviation over orders."""
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
     """All k! orders where these take fewer masks than S = ``num_orders`` drawn ones.
 
-    With ``num_orders`` 0 there is no order: each place hides alone, as in a pseudo-likelihood.
+    Args:
+        scorer: says log q of the tokens.
+        num_orders: S. With 0 there is no order: each place hides alone, as in a pseudo-likelihood.
+        seed: of the orders.
     """
 
     scorer: Scorer
@@ -32,8 +48,10 @@ class Blocks:
 
     def num_masks(self, count: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
         """Masks of k = ``count`` places: all 2^k − 1, or k along each order."""
-        drawn = max(1, self.num_orders) * count
-        return drawn if not self.num_orders else drawn.minimum(2 ** count.clamp(max=62) - 1)
+        if self.num_orders == 0:
+            return count
+        num_subsets = 2 ** count.clamp(max=_MOST_DOUBLINGS) - 1
+        return (self.num_orders * count).minimum(num_subsets)
 
     def hidden(self, count: int, number: int) -> Bool[Tensor, "P k"]:
         """The masks of the block with this ``number``: along an order of all sizes 1..k."""
@@ -41,8 +59,7 @@ class Blocks:
             return torch.eye(count).bool()
         if 2**count - 1 <= self.num_orders * count:
             return masks.subsets(count)[1:]
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-        ranks = masks.sample_ranks(self.num_orders, count, generator=generator)
+        ranks = masks.sample_ranks(self.num_orders, count, generator=stream(self.seed, number))
         return masks.nested_masks(ranks).flatten(0, 1)
 
     def __call__(
@@ -50,58 +67,82 @@ class Blocks:
         texts: Sequence[Tokens],
         places: Bool[Tensor, "N L"],
         numbers: Int[Tensor, " N"],
-        run: Run,
-    ) -> tuple[Float[Tensor, "N S"], Float[Tensor, " N"]]:
-        """S values of log q whose mean is that over orders, and the standard deviation over orders.
+        run: Runner,
+    ) -> BlockScores:
+        """Score the places of every row. Rows go in an order that does not depend on how they came.
 
-        Of two ``texts``, which are then rows of one length, the difference along common orders. Rows
-        go in an order that does not depend on how they came; 0 where there is no place.
+        Args:
+            texts: the rows; of two texts, which are then rows of one length, the difference along
+                common orders is scored.
+            places: A of each row, (N, L).
+            numbers: of the rows' prompts or pairs, (N,); they decide the orders.
+            run: who computes the parts.
         """
-        count, lengths = places.sum(dim=1), texts[0].lengths
-        keys = [lengths.tolist(), count.tolist(), numbers.tolist(), texts[0].ids.tolist()]
-        every = sorted(zip(*keys, range(len(count)), strict=True))
-        order = torch.tensor([row for _, k, *_, row in every if k], dtype=torch.int64)
+        parts = self._parts(texts, places, numbers)
+        label = "orders" if self.num_orders else "pseudo"
+        works = [partial(self._part, texts, places, numbers, rows) for rows in parts]
+        settings = (self.num_orders, self.seed)
+        named = named_parts(label, settings, texts, works, places=places, numbers=numbers)
+        results = run_parts(run, label, named, "totals", "spread")
+        totals = torch.zeros(len(places), max(1, self.num_orders), dtype=torch.float64)
+        spread = torch.zeros(len(places), dtype=torch.float64)
+        for rows, result in zip(parts, results, strict=True):
+            totals[rows] = result["totals"]
+            spread[rows] = result["spread"]
+        return BlockScores(totals, spread)
+
+    def _parts(
+        self, texts: Sequence[Tokens], places: Tensor, numbers: Tensor
+    ) -> list[Int[Tensor, " B"]]:
+        """Rows of one length and with equally many places, cut where they are work enough."""
+        count = places.sum(dim=1)
+        lengths = texts[0].lengths
+        columns = [lengths.tolist(), count.tolist(), numbers.tolist(), texts[0].ids.tolist()]
+        keys = sorted(zip(*columns, range(len(count)), strict=True))
+        order = torch.tensor([row for _, k, *_, row in keys if k > 0], dtype=torch.int64)
         cost = (len(texts) * self.num_masks(count) * lengths)[order]
-        spent = (cost.cumsum(0) - cost) // PART_TOKENS
-        kinds = torch.stack([lengths[order], count[order], spent], dim=1)
-        parts = order.split(kinds.unique_consecutive(dim=0, return_counts=True)[1].tolist())
-        totals = torch.zeros(len(count), max(1, self.num_orders), dtype=torch.float64)
-        spread = torch.zeros(len(count), dtype=torch.float64)
-        name = "orders" if self.num_orders else "pseudo"
-        at, own = {"places": places, "numbers": numbers}, (self.num_orders, self.seed)
-        works = (partial(self._part, texts, places, numbers, rows) for rows in parts)
-        work = named(name, own, texts, works, **at)
-        answers = parts_of(run, name, work, "totals", "spread")
-        for rows, found in zip(parts, answers, strict=True):
-            totals[rows], spread[rows] = found["totals"], found["spread"]
-        return totals, spread
+        cost_before = cost.cumsum(0) - cost
+        kinds = torch.stack([lengths[order], count[order], cost_before // PART_TOKENS], dim=1)
+        sizes = kinds.unique_consecutive(dim=0, return_counts=True)[1]
+        return list(order.split(sizes.tolist()))
 
     def _part(
         self, texts: Sequence[Tokens], places: Tensor, numbers: Tensor, rows: Int[Tensor, " B"]
     ) -> Part:
         """Each text in a call of its own: exchanging two then turns signs and nothing else."""
-        texts, numbers = [text.rows(rows) for text in texts], numbers[rows]
-        at = places[rows].nonzero()[:, 1].view(len(rows), -1)
-        count = at.shape[1]
+        texts = [text.rows(rows) for text in texts]
+        numbers = numbers[rows]
+        columns = places[rows].nonzero()[:, 1].view(len(rows), -1)  # of each row its k places
+        count = columns.shape[1]
         hidden = torch.stack([self.hidden(count, number) for number in numbers.tolist()])
-        where = at[:, None].expand_as(hidden)
-        mask = torch.zeros(*hidden.shape[:2], texts[0].ids.shape[1], dtype=torch.bool)
-        mask.scatter_(2, where, hidden)
-        each = torch.arange(len(mask)).repeat_interleave(mask.shape[1])
-        ask = partial(self.scorer.log_tokens, mask=mask.flatten(0, 1), numbers=numbers[each])
-        found = [ask(text.ids[each], types=text.types[each]) for text in texts]
-        values = (found[0] - found[1] if len(found) == 2 else found[0]).view(mask.shape)
-        totals, spread = self._totals(values.gather(2, where), hidden)
-        return {"totals": totals, "spread": spread}
+        num_masks = hidden.shape[1]
+        columns_of_masks = columns[:, None].expand_as(hidden)
+        width = texts[0].ids.shape[1]
+        mask = torch.zeros(len(rows), num_masks, width, dtype=torch.bool)
+        mask.scatter_(2, columns_of_masks, hidden)
+        repeated = torch.arange(len(rows)).repeat_interleave(num_masks)
+        values = [
+            self.scorer.log_tokens(
+                text.ids[repeated],
+                mask.flatten(0, 1),
+                text.types[repeated],
+                numbers=numbers[repeated],
+            )
+            for text in texts
+        ]
+        difference = values[0] - values[1] if len(values) == 2 else values[0]
+        of_places = difference.view(mask.shape).gather(2, columns_of_masks)
+        scores = self._over_orders(of_places, hidden)
+        return {"totals": scores.totals, "spread": scores.spread}
 
-    def _totals(self, values: Float[Tensor, "B P k"], hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def _over_orders(self, values: Float[Tensor, "B P k"], hidden: Tensor) -> BlockScores:
         """When a set of M places hides, a random order is there and shows j next with probability
         (M − 1)! (k − M)! / k!: all sets have all orders, and the S values are the same."""
         count = values.shape[2]
         if self.num_orders == 0:
-            return values.sum(dim=(1, 2))[:, None], values.new_zeros(len(values))
+            return BlockScores(values.sum(dim=(1, 2))[:, None], values.new_zeros(len(values)))
         if hidden.shape[1] == 2**count - 1:
             mean, variance, *_ = over_orders(values.transpose(0, 1), masks.subsets(count))
-            return mean[:, None].repeat(1, self.num_orders), variance.sqrt()
-        totals = over_steps(values, hidden)
-        return totals, totals.std(dim=1)
+            return BlockScores(mean[:, None].repeat(1, self.num_orders), variance.sqrt())
+        totals = sum_along_orders(values, hidden)
+        return BlockScores(totals, totals.std(dim=1))

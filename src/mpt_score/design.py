@@ -3,86 +3,139 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
+from mpt_lml.checks import Count, Rate, checked
 from mpt_lml.masks import from_ranks
-from mpt_lml.spec import require
+from mpt_score.streams import StreamSeed, TextNumber, stream
 from mpt_score.tokens import Tokens
 
-SEED = f"seed 0..{9 * 10**12}"  # a million draws each are below 2⁶³
+PERCENTS = tuple(percent / 100 for percent in range(1, 100))
+"""The rates 1, 2, ..., 99 % of the paper's Section 3.2."""
+_ROUNDING = 1e-9  # 0.07 * 100 is 7.000000000000001 in floating point and has to give 7
+_FIRST_REPLACEMENT_STREAM = 2**30  # behind those of the masks of a billion sentences
 
 
+@checked
 @dataclass(frozen=True)
 class Design:
     """Which masks each sentence gets, all drawn on their own.
 
-    ``rates`` are in percent: M = ⌈rD/100⌉ of a sentence's D tokens. ``strata`` stand instead of them
-    for an unbiased area: the sizes 1..D are cut into so many, and each mask takes a random size from
-    its own. ``num_masks`` for each rate or stratum; a sentence's masks follow from ``seed`` and its
-    number, not from batches.
+    A sentence's masks follow from ``seed`` and its number, not from batches.
 
-    Raises ``ValueError`` for rates that do not increase within 1..100, and for counts below one.
+    Args:
+        rates: M = ⌈rate · D⌉ of a sentence's D tokens.
+        strata: stands instead of them for an unbiased area: the sizes 1..D are cut into so many, and
+            each mask takes a random size from its own.
+        num_masks: for each rate or stratum.
+        seed: of the masks.
+
+    Raises:
+        ValueError: for rates that do not increase within (0, 1], and for counts below one.
 
     >>> Design(strata=4).columns
-    (12.5, 37.5, 62.5, 87.5)
+    (0.125, 0.375, 0.625, 0.875)
     """
 
-    rates: tuple[int, ...] = tuple(range(1, 100))
-    strata: int | None = None
-    num_masks: int = 1
-    seed: int = 4
+    rates: tuple[Rate, ...] = PERCENTS
+    strata: Count | None = None
+    num_masks: Count = 1
+    seed: StreamSeed = 4
 
     def __post_init__(self) -> None:
-        require(vars(self), "num_masks 1.., strata? 1.., rates tuple, rates* 1..100, " + SEED)
+        if not isinstance(self.rates, tuple):
+            raise TypeError(f"rates must be of type tuple, got {self.rates!r}.")
         if not self.rates or list(self.rates) != sorted(set(self.rates)):
-            raise ValueError(f"rates must increase, in percent, got {self.rates}.")
+            raise ValueError(f"rates must increase, as (0.15, 0.5), got {self.rates}.")
 
     @property
     def columns(self) -> tuple[float, ...]:
-        """The rates, or the centers of the strata, in percent."""
+        """The rates, or the centers of the strata, R of them."""
         if self.strata is None:
-            return tuple(float(rate) for rate in self.rates)
-        return tuple(100.0 * (k + 0.5) / self.strata for k in range(self.strata))
+            return self.rates
+        return tuple((k + 0.5) / self.strata for k in range(self.strata))
 
     @property
     def has_area(self) -> bool:
         """Whether the mean over the columns is an area, and not, as at 15 % alone, a height.
 
         It is for strata, and for three or more rates a step apart, with half a step to a step left
-        at either end, and as much.
+        at either end, and as much: both up to a hundredth.
         """
-        if self.strata is not None or len(self.rates) < 3:
-            return self.strata is not None
-        first, second, last = self.rates[0], self.rates[1], self.rates[-1]
-        step = second - first
-        even = self.rates == tuple(range(first, last + 1, step))
-        return even and step / 2 - 1 <= first <= step and abs(first + last - 100) <= 1
+        if self.strata is not None:
+            return True
+        if len(self.rates) < 3:
+            return False
+        rates = torch.tensor(self.rates, dtype=torch.float64)
+        steps = rates.diff()
+        step = steps.mean().item()
+        is_even = bool((steps - step).abs().max() < _ROUNDING)
+        low = self.rates[0]
+        high = 1.0 - self.rates[-1]
+        begins_well = step / 2 - 0.01 - _ROUNDING <= low <= step + _ROUNDING
+        ends_as_it_begins = abs(low - high) <= 0.01 + _ROUNDING
+        return is_even and begins_well and ends_as_it_begins
 
     def require_area(self) -> None:
         """Raise ``ValueError`` where the rates have no area."""
         if not self.has_area:
-            raise ValueError(f"the mean over {self.rates} % is no area: take rates as 5, ..., 95.")
+            raise ValueError(
+                f"the mean over the rates {self.rates} is no area: take rates as 0.05, 0.15, ..., "
+                "0.95, or strata."
+            )
 
-    def generator(self, sentence: int) -> torch.Generator:
-        """The source of randomness of one sentence."""
-        require(locals(), f"sentence 0..{2**32}")
-        return torch.Generator().manual_seed(self.seed * 1_000_003 + sentence)
+    @checked
+    def generator(self, sentence: TextNumber) -> torch.Generator:
+        """The source of randomness of one sentence's masks.
 
-    def masks(self, row: Tokens, sentence: int) -> Bool[Tensor, "P L"]:
-        """The masks of one sentence, for each repeat all columns, and last the one of everything."""
-        require(locals(), "row Tokens")
+        Args:
+            sentence: its number, from 0.
+        """
+        return stream(self.seed, sentence)
+
+    @checked
+    def replacement_generator(self, sentence: TextNumber) -> torch.Generator:
+        """The source of randomness of what is shown in the place of a sentence's hidden tokens.
+
+        Args:
+            sentence: its number, from 0.
+        """
+        return stream(self.seed, _FIRST_REPLACEMENT_STREAM + sentence)
+
+    @checked
+    def masks(self, row: Tokens, sentence: TextNumber) -> Bool[Tensor, "P L"]:
+        """The masks of one sentence, for each repeat all columns, and last the one of everything.
+
+        Args:
+            row: its tokens, one row of L.
+            sentence: its number, from 0.
+
+        Returns:
+            Masks (P, L), P = ``num_masks`` · R + 1; True means masked.
+        """
         if len(row) != 1:
             raise ValueError(f"row must be one sentence, got {len(row)}.")
         generator = self.generator(sentence)
-        count = self.num_masks * len(self.columns)
-        ranks = row.rows(torch.zeros(count).long()).sample_ranks(generator=generator)
+        num_features = int(row.num_features)
+        repeated = torch.zeros(self.num_masks * len(self.columns), dtype=torch.int64)
+        ranks = row.rows(repeated).sample_ranks(generator=generator)
         if self.strata is None:
-            sizes = -(-torch.tensor(self.rates) * row.num_features // 100)
+            sizes = self._sizes_of_rates(num_features)
         else:
-            jitter = torch.rand(self.num_masks, self.strata, generator=generator)
-            edges = torch.arange(self.strata + 1, dtype=torch.float64) / self.strata
-            level = edges[:-1] + edges.diff() * jitter
-            sizes = ((level * row.num_features).long() + 1).clamp(max=row.num_features)
+            sizes = self._sizes_in_strata(num_features, self.strata, generator)
         sizes = sizes.expand(self.num_masks, -1).flatten()
         return torch.cat([from_ranks(ranks, sizes), row.maskable])
+
+    def _sizes_of_rates(self, num_features: int) -> Int[Tensor, " R"]:
+        rates = torch.tensor(self.rates, dtype=torch.float64)
+        return (rates * num_features - _ROUNDING).ceil().long()
+
+    def _sizes_in_strata(
+        self, num_features: int, num_strata: int, generator: torch.Generator
+    ) -> Int[Tensor, "K R"]:
+        """A random size of each stratum, for each repeat."""
+        jitter = torch.rand(self.num_masks, num_strata, generator=generator)
+        edges = torch.arange(num_strata + 1, dtype=torch.float64) / num_strata
+        level = edges[:-1] + edges.diff() * jitter
+        return ((level * num_features).long() + 1).clamp(max=num_features)

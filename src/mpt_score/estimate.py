@@ -1,35 +1,37 @@
-"""The log-score of one row of tokens from few masks, with an honest error.
+"""The log-score of one row of tokens from few masks, with an honest error (chapter 18).
 
-Where four whole orders of D masks fit the budget, their mean is the score and their spread its error:
-no estimator measured in chapter 18 does better. Otherwise the area Σ_M S(M) is S(D), which one pass
-with everything hidden gives, plus D − 1 times the mean of S over the sizes 1..D − 1. These are cut
-into K strata, and R masks take a random size from each. A mask's score less β times its control
-variate (the mean of b_j = log q(x_j | nothing) over the mask, less that over the row) has the same
-expectation whatever β is, as long as β does not see this mask: it is fitted to the other repeats, and
-drawn towards 1 where they say little. The R values of a stratum are then uncorrelated, but for the
-square of E β c, which is 0 without skewness; with their variance s_k², Σ_k s_k²/(R K²) is unbiased
-for the variance of the mean. R = 2 is enough.
+The score of a row of D tokens is the area under its curve, Σ_M S(M), which is the mean of log p_σ over
+the orders σ. There are three ways to it, from the dearest to the cheapest, and :func:`score_row`
+chooses: every mask, whole orders, or one mask a stratum of sizes.
+
+Each is a coroutine: it yields the masks that it wants to know of, is sent log q of their tokens, and
+returns a :class:`RowScore`. So :func:`score_rows` can ask a network for the masks of many rows at once.
 """
 
 import hashlib
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
 from mpt_lml.masks import from_ranks, sample_ranks, subsets
 from mpt_lml.scores import mask_score, over_orders
+from mpt_score.scorer import Scorer
 from mpt_score.tokens import Tokens
 
+MOST_TOKENS_EXACT = 16
+"""D up to which all 2^D − 1 masks may be asked for."""
 FEWEST_ORDERS = 4
 """For an error of three degrees of freedom; with fewer, Student's intervals are wider than strata's."""
+FEWEST_ORDERS_TO_STOP = 2 * FEWEST_ORDERS
+"""Where orders follow until the error is small: with eight it is less often small by chance."""
 MOST_ROUNDS = 64
 """Most masks for a target error, as a multiple of those of the first round."""
-FIELDS = ("tokens", "windows", "passes", "score", "variance", "fourth", "orders", "pseudo")
+_TINY = 1e-30
 
 
 class Plan(NamedTuple):
@@ -38,140 +40,362 @@ class Plan(NamedTuple):
     num_masks: int
     num_orders: int
     pseudo: bool
-    error: float | None
+    target_error: float | None
     seed: int
 
 
-def one_row(row: Tokens, plan: Plan) -> Generator[Tensor, Tensor, list[float]]:
-    """Yields masks (P, L) of ``row``, is sent log q (P, L) of their tokens, returns ``FIELDS``."""
-    said = f"{plan.seed} {row.ids[0].tolist()}"
-    seed = int.from_bytes(hashlib.sha256(said.encode()).digest()[:7])
-    generator = torch.Generator().manual_seed(seed)
-    places = row.maskable[0].nonzero().flatten()
-    count = len(places)
-    exact = count <= 16 and 2**count - 1 <= plan.num_masks
-    fitting = plan.num_masks // count + plan.num_orders
-    whole = not exact and plan.num_orders > 0 and fitting >= FEWEST_ORDERS
-    strata = max(1, min(count - 1, plan.num_masks // 2))
-    if plan.error is not None:  # to stop early by chance is less likely with eight
-        fitting = max(fitting, 2 * FEWEST_ORDERS)
-    size, repeats = (count, fitting) if whole else (strata, plan.num_masks // strata)
+class RowScore(NamedTuple):
+    """What one row got; in nats, summed over its tokens. Rows of one text add up, field by field."""
 
-    def along(num_orders: int) -> Bool[Tensor, "P D"]:
-        ranks = sample_ranks(max(1, num_orders), count, generator=generator)[:num_orders]
-        return from_ranks(ranks[:, None], torch.arange(1, count + 1)).flatten(0, 1)
+    num_tokens: int
+    num_windows: int
+    num_passes: int
+    log_score: float
+    variance: float  # of log_score, over masks
+    squared_variance_per_degree: float  # variance² over its degrees of freedom (Satterthwaite)
+    order_variance: float  # of log p_σ, over orders; nan from fewer than two
+    pseudo_log_likelihood: float  # nan where it was not asked for
 
-    def draw(repeats: int) -> Bool[Tensor, "P D"]:
-        """Whole orders, or for each repeat one mask a stratum, of sizes 1..D − 1."""
-        if whole:
-            return along(repeats)
-        jitter = torch.rand(repeats, strata, generator=generator, dtype=torch.float64)
-        level = (torch.arange(strata) + jitter) / strata
-        sizes = ((level * (count - 1)).long() + 1).clamp(max=count - 1)
-        ranks = sample_ranks(repeats * strata, count, generator=generator)
-        return from_ranks(ranks, sizes.flatten())
 
-    def padded(masks: Bool[Tensor, "P D"]) -> Bool[Tensor, "P L"]:
-        return row.maskable.new_zeros(len(masks), row.ids.shape[1]).index_copy(1, places, masks)
+RowMasks = Bool[Tensor, "P L"]
+RowValues = Float[Tensor, "P L"]
+Dialogue = Generator[RowMasks, RowValues, RowScore]
 
-    hidden = subsets(count)[1:] if exact else draw(repeats)
-    orders = along(plan.num_orders if not exact and not whole else 0)
-    single = torch.eye(count, dtype=torch.bool)[: count if plan.pseudo else 0]
-    together = [torch.ones(1, count, dtype=torch.bool), hidden, orders, single]
-    # Orders begin with everything hidden and end with one token: no mask is asked for twice.
-    masks, where = torch.cat(together).unique(dim=0, return_inverse=True)
-    values, passes = (yield padded(masks))[:, places][where], len(masks)
-    alone, found, totals, each = values.split([len(mask) for mask in together])
-    pseudo = each.sum().item() if plan.pseudo else math.nan
-    if exact:
-        statistics = over_orders(found[:, None], subsets(count))
-        area, spread = statistics.mean.item(), statistics.variance.item()
-        return [count, 1, passes, area, 0.0, 0.0, spread, pseudo]
-    totals = over_steps(totals, orders)
-    target, most = (plan.error or math.inf) * count, MOST_ROUNDS * plan.num_masks // size
+
+def score_rows(
+    scorer: Scorer, rows: Sequence[Tokens], numbers: Int[Tensor, " R"], plan: Plan
+) -> list[RowScore]:
+    """The score of each of R rows; rows of one length go through the model together.
+
+    Args:
+        scorer: says log q of their tokens.
+        rows: each one row of tokens that the model takes whole.
+        numbers: of the rows' texts, for messages, (R,).
+        plan: what is asked of each.
+    """
+    scores: list[RowScore | None] = [None] * len(rows)
+    lengths = torch.tensor([row.ids.shape[1] for row in rows])
+    for length in lengths.unique():
+        dialogues = {}
+        masks = {}
+        for index in (lengths == length).nonzero().flatten().tolist():
+            dialogues[index] = score_row(rows[index], plan)
+            masks[index] = next(dialogues[index])
+        while masks:
+            answers = _log_tokens(scorer, rows, numbers, masks)
+            for index, answer in answers.items():
+                try:
+                    masks[index] = dialogues[index].send(answer)
+                except StopIteration as end:
+                    scores[index] = end.value
+                    del masks[index]
+    return [score for score in scores if score is not None]
+
+
+def _log_tokens(
+    scorer: Scorer,
+    rows: Sequence[Tokens],
+    numbers: Int[Tensor, " R"],
+    masks: dict[int, RowMasks],
+) -> dict[int, RowValues]:
+    """log q of some rows of one length, each under masks of its own."""
+    counts = [len(mask) for mask in masks.values()]
+    repeated = [index for index, count in zip(masks, counts, strict=True) for _ in range(count)]
+    values = scorer.log_tokens(
+        torch.cat([rows[index].ids for index in repeated]),
+        torch.cat(list(masks.values())),
+        torch.cat([rows[index].types for index in repeated]),
+        numbers=numbers[repeated],
+    )
+    return dict(zip(masks, values.split(counts), strict=True))
+
+
+def score_row(row: Tokens, plan: Plan) -> Dialogue:
+    """The score of one row, by the best of the three ways that the budget holds.
+
+    Every mask, where there are not more than ``plan.num_masks``: the score is exact. Else whole
+    orders, where four or more of D masks fit: no estimator measured in chapter 18 does better, and
+    three degrees of freedom are enough for an error. Else one mask a stratum.
+    """
+    count = int(row.maskable.sum())
+    generator = _generator_of(row, plan.seed)
+    if count <= MOST_TOKENS_EXACT and 2**count - 1 <= plan.num_masks:
+        return (yield from _score_exactly(row, plan))
+    num_orders = plan.num_masks // count + plan.num_orders
+    if plan.num_orders > 0 and num_orders >= FEWEST_ORDERS:
+        if plan.target_error is not None:
+            num_orders = max(num_orders, FEWEST_ORDERS_TO_STOP)
+        return (yield from _score_by_orders(row, plan, num_orders, generator))
+    return (yield from _score_by_strata(row, plan, generator))
+
+
+def _generator_of(row: Tokens, seed: int) -> torch.Generator:
+    """A row's draws follow from its tokens: not from its place among others."""
+    text = f"{seed} {row.ids[0].tolist()}"
+    digest = hashlib.sha256(text.encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+
+
+def _score_exactly(row: Tokens, plan: Plan) -> Dialogue:
+    """E_σ log p_σ and its variance over orders, from all 2^D − 1 masks."""
+    count = int(row.maskable.sum())
+    everything = torch.ones(1, count, dtype=torch.bool)
+    hidden = subsets(count)[1:]
+    asked = yield from _ask(row, [everything, hidden, _single_tokens(count, plan)])
+    _, values, single = asked.values
+    mean, variance, *_ = over_orders(values[:, None], subsets(count))
+    return RowScore(
+        num_tokens=count,
+        num_windows=1,
+        num_passes=asked.num_passes,
+        log_score=mean[0].item(),
+        variance=0.0,
+        squared_variance_per_degree=0.0,
+        order_variance=variance[0].item(),
+        pseudo_log_likelihood=_pseudo_log_likelihood(single, plan),
+    )
+
+
+def _score_by_orders(
+    row: Tokens, plan: Plan, num_orders: int, generator: torch.Generator
+) -> Dialogue:
+    """The mean of log p_σ over random orders; their spread is its error."""
+    count = int(row.maskable.sum())
+    everything = torch.ones(1, count, dtype=torch.bool)
+    hidden = _masks_along_orders(num_orders, count, generator)
+    # No order more, but the draw of one: further masks are then those of recorded runs.
+    _masks_along_orders(0, count, generator)
+    asked = yield from _ask(row, [everything, hidden, _single_tokens(count, plan)])
+    _, values, single = asked.values
+    num_passes = asked.num_passes
+    most_orders = MOST_ROUNDS * plan.num_masks // count
     while True:
-        if whole:
-            totals = over_steps(found, hidden)
-            area, variance = totals.mean().item(), totals.var().item() / len(totals)
-            fourth = variance**2 / (len(totals) - 1)
-        else:
-            area, variance, fourth = _area(found, hidden, alone[0], strata)
-        repeats = len(hidden) // size
-        if variance <= target**2 or repeats >= most:
-            spread = totals.var().item() if len(totals) > 1 else math.nan
-            return [count, 1, passes, area, variance, fourth, spread, pseudo]
-        more = draw(min(most, math.ceil(repeats * variance / target**2)) - repeats)
-        found = torch.cat([found, (yield padded(more))[:, places]])
-        hidden, passes = torch.cat([hidden, more]), passes + len(more)
+        totals = sum_along_orders(values, hidden)
+        order_variance = totals.var().item()
+        variance = order_variance / len(totals)
+        num_more = _num_more(len(totals), variance, most_orders, plan, count)
+        if num_more <= 0:
+            break
+        more = _masks_along_orders(num_more, count, generator)
+        values = torch.cat([values, (yield from _ask_all(row, more))])
+        hidden = torch.cat([hidden, more])
+        num_passes += len(more)
+    return RowScore(
+        num_tokens=count,
+        num_windows=1,
+        num_passes=num_passes,
+        log_score=totals.mean().item(),
+        variance=variance,
+        squared_variance_per_degree=variance**2 / (len(totals) - 1),
+        order_variance=order_variance,
+        pseudo_log_likelihood=_pseudo_log_likelihood(single, plan),
+    )
 
 
-def over_steps(
+def _score_by_strata(row: Tokens, plan: Plan, generator: torch.Generator) -> Dialogue:
+    """S(D), exactly, and D − 1 times the mean of S over the sizes 1..D − 1 from one mask a stratum.
+
+    The orders beside it are for the inconsistency only.
+    """
+    count = int(row.maskable.sum())
+    num_strata = max(1, min(count - 1, plan.num_masks // 2))
+    everything = torch.ones(1, count, dtype=torch.bool)
+    hidden = _masks_in_strata(plan.num_masks // num_strata, num_strata, count, generator)
+    orders = _masks_along_orders(plan.num_orders, count, generator)
+    asked = yield from _ask(row, [everything, hidden, orders, _single_tokens(count, plan)])
+    alone, values, along_orders, single = asked.values
+    num_passes = asked.num_passes
+    totals = sum_along_orders(along_orders, orders)
+    most_repeats = MOST_ROUNDS * plan.num_masks // num_strata
+    while True:
+        area = area_by_strata(values, hidden, alone[0], num_strata)
+        repeats = len(hidden) // num_strata
+        num_more = _num_more(repeats, area.variance, most_repeats, plan, count)
+        if num_more <= 0:
+            break
+        more = _masks_in_strata(num_more, num_strata, count, generator)
+        values = torch.cat([values, (yield from _ask_all(row, more))])
+        hidden = torch.cat([hidden, more])
+        num_passes += len(more)
+    return RowScore(
+        num_tokens=count,
+        num_windows=1,
+        num_passes=num_passes,
+        log_score=area.value,
+        variance=area.variance,
+        squared_variance_per_degree=area.squared_variance_per_degree,
+        order_variance=totals.var().item() if len(totals) > 1 else math.nan,
+        pseudo_log_likelihood=_pseudo_log_likelihood(single, plan),
+    )
+
+
+# -- asking -----------------------------------------------------------------------------------------
+
+
+class _Asked(NamedTuple):
+    """log q of the tokens of some sets of masks, and how many different masks they were."""
+
+    values: list[Float[Tensor, "P D"]]
+    num_passes: int
+
+
+def _ask(
+    row: Tokens, sets: Sequence[Bool[Tensor, "P D"]]
+) -> Generator[RowMasks, RowValues, _Asked]:
+    """Ask for several sets of masks at once, and for no mask twice.
+
+    Orders begin with everything hidden and end with one token, so that sets have masks in common.
+    """
+    different, index = torch.cat(list(sets)).unique(dim=0, return_inverse=True)
+    values = yield from _ask_all(row, different)
+    return _Asked(list(values[index].split([len(masks) for masks in sets])), len(different))
+
+
+def _ask_all(
+    row: Tokens, masks: Bool[Tensor, "P D"]
+) -> Generator[RowMasks, RowValues, Float[Tensor, "P D"]]:
+    """Ask for masks of the D maskable tokens of a row of L."""
+    places = row.maskable[0].nonzero().flatten()
+    nothing = row.maskable.new_zeros(len(masks), row.ids.shape[1])
+    values = yield nothing.index_copy(1, places, masks)
+    return values[:, places]
+
+
+def _num_more(repeats: int, variance: float, most: int, plan: Plan, count: int) -> int:
+    """How many repeats are missing for the target error of a row of ``count`` tokens; 0 for none."""
+    if plan.target_error is None:
+        return 0
+    target_variance = (plan.target_error * count) ** 2
+    if variance <= target_variance or repeats >= most:
+        return 0
+    return min(most, math.ceil(repeats * variance / target_variance)) - repeats
+
+
+# -- masks --------------------------------------------------------------------------------------------
+
+
+def _masks_along_orders(
+    num_orders: int, count: int, generator: torch.Generator
+) -> Bool[Tensor, "P D"]:
+    """Along each random order its D masks, of sizes 1..D."""
+    ranks = sample_ranks(max(1, num_orders), count, generator=generator)[:num_orders]
+    return from_ranks(ranks[:, None], torch.arange(1, count + 1)).flatten(0, 1)
+
+
+def _masks_in_strata(
+    repeats: int, num_strata: int, count: int, generator: torch.Generator
+) -> Bool[Tensor, "P D"]:
+    """For each repeat one mask a stratum; the strata cut the sizes 1..D − 1."""
+    jitter = torch.rand(repeats, num_strata, generator=generator, dtype=torch.float64)
+    level = (torch.arange(num_strata) + jitter) / num_strata
+    sizes = ((level * (count - 1)).long() + 1).clamp(max=count - 1)
+    ranks = sample_ranks(repeats * num_strata, count, generator=generator)
+    return from_ranks(ranks, sizes.flatten())
+
+
+def _single_tokens(count: int, plan: Plan) -> Bool[Tensor, "P D"]:
+    """Each token hidden alone, for the pseudo-log-likelihood; none where it is not asked for."""
+    return torch.eye(count, dtype=torch.bool)[: count if plan.pseudo else 0]
+
+
+# -- estimates ----------------------------------------------------------------------------------------
+
+
+def _pseudo_log_likelihood(values: Float[Tensor, "P D"], plan: Plan) -> float:
+    return values.sum().item() if plan.pseudo else math.nan
+
+
+def sum_along_orders(
     values: Float[Tensor, "*B P D"], hidden: Bool[Tensor, "*B P D"]
 ) -> Float[Tensor, "*B S"]:
-    """log p_σ along S = P/D orders, whose masks of sizes 1..D follow each other in ``hidden``."""
+    """log p_σ along S = P/D orders: Σ over its steps of log q of the token that is shown next.
+
+    Args:
+        values: log q of every hidden token, (..., P, D).
+        hidden: the masks, (..., P, D); of each order those of sizes 1..D follow each other.
+
+    Returns:
+        Nats, (..., S).
+    """
     steps = hidden.unflatten(-2, (-1, hidden.shape[-1]))
-    shown_next = steps & ~pad(steps[..., :-1, :], (0, 0, 1, 0))
+    smaller = pad(steps[..., :-1, :], (0, 0, 1, 0))  # the mask one size down; none of size 0
+    shown_next = steps & ~smaller
     return (values.view(steps.shape) * shown_next).sum(dim=(-2, -1))
 
 
-def _area(
+class Area(NamedTuple):
+    """An area in nats, its variance over masks, and what that has of degrees of freedom."""
+
+    value: float
+    variance: float
+    squared_variance_per_degree: float
+
+
+def area_by_strata(
     values: Float[Tensor, "P D"],
     hidden: Bool[Tensor, "P D"],
     alone: Float[Tensor, " D"],
-    strata: int,
-) -> tuple[float, float, float]:
-    """Area, its variance over masks, and what the variance squared is to be divided by for degrees.
+    num_strata: int,
+) -> Area:
+    """Area from R repeats of one mask a stratum, less a control variate with a fitted slope.
 
-    Satterthwaite's Σ_k a_k²/(R − 1) for the strata's shares a_k. The squares are too large on
-    average, so that there are too few degrees and intervals err on the wide side.
+    A mask's control variate is the mean of b_j = log q(x_j | nothing) over it, less that over the row.
+    A mask's score less β times it has the same expectation whatever β is, as long as β does not see
+    this mask: it is fitted to the other repeats. The R values of a stratum are then uncorrelated, but
+    for the square of E β c, which is 0 without skewness; with their variance s_k², Σ_k s_k²/(R K²) is
+    unbiased for the variance of the mean over K strata. R = 2 is enough.
+
+    Args:
+        values: log q of every hidden token, (P, D), P = R K.
+        hidden: the masks, (P, D), for each repeat one a stratum.
+        alone: b_j, (D,).
+        num_strata: K.
+
+    Returns:
+        The area and its error. Degrees of freedom are Satterthwaite's, Σ_k a_k²/(R − 1) for the
+        strata's shares a_k of the variance. The squares are too large on average, so that there are
+        too few degrees and intervals err on the wide side.
     """
-    sizes = hidden.sum(dim=1).double()
-    score = mask_score(values, hidden).view(-1, strata)
-    control = (mask_score(alone.expand_as(values), hidden) - alone.mean()).view(-1, strata)
-    adjusted = score - _slopes(score, control, sizes.view(-1, strata)) * control
-    rest, repeats = len(alone) - 1, len(score)
-    area = alone.mean() + rest * adjusted.mean()
-    share = rest**2 * adjusted.var(dim=0) / (repeats * strata**2)
-    return area.item(), share.sum().item(), (share.square().sum() / (repeats - 1)).item()
+    sizes = hidden.sum(dim=1).double().view(-1, num_strata)
+    score = mask_score(values, hidden).view(-1, num_strata)
+    mean_alone = mask_score(alone.expand_as(values), hidden)
+    control = (mean_alone - alone.mean()).view(-1, num_strata)
+    adjusted = score - slopes_of_others(score, control, sizes) * control
+    num_other_sizes = len(alone) - 1  # than D, whose score is the mean of b_j
+    repeats = len(score)
+    area = alone.mean() + num_other_sizes * adjusted.mean()
+    share = num_other_sizes**2 * adjusted.var(dim=0) / (repeats * num_strata**2)
+    return Area(
+        value=area.item(),
+        variance=share.sum().item(),
+        squared_variance_per_degree=(share.square().sum() / (repeats - 1)).item(),
+    )
 
 
-def _slopes(
+def slopes_of_others(
     score: Float[Tensor, "R K"], control: Float[Tensor, "R K"], sizes: Float[Tensor, "R K"]
 ) -> Float[Tensor, "R one"]:
     """β of each repeat, from the others: least squares beside a line in the size.
 
     Its prior is normal around 1, the slope where tokens do not depend on each other, with standard
-    deviation ½.
+    deviation ½: where the others say little, it stays there.
     """
-    found = []
-    for own in range(len(score)):
-        others = torch.arange(len(score)) != own
-        y, c, size = (each[others].flatten() for each in (score, control, sizes))
-        y, c, size = (each - each.mean() for each in (y, c, size))
-        scale = size.square().sum().clamp_min(1e-30)
-        y, c = (each - (each @ size) / scale * size for each in (y, c))
-        prior = 4 * (y - c).square().mean() + 1e-30
-        found.append((c @ y + prior) / (c @ c + prior))
-    return torch.stack(found)[:, None]
+    slopes = []
+    for repeat in range(len(score)):
+        others = torch.arange(len(score)) != repeat
+        size = _centered(sizes[others])
+        scale = size.square().sum().clamp_min(_TINY)
+        y = _centered(score[others])
+        c = _centered(control[others])
+        # What a line in the size explains is no business of the control variate.
+        y = y - (y @ size) / scale * size
+        c = c - (c @ size) / scale * size
+        # The prior weighs as much as the noise, here around the slope 1, over its variance ¼.
+        prior = 4 * (y - c).square().mean() + _TINY
+        slopes.append((c @ y + prior) / (c @ c + prior))
+    return torch.stack(slopes)[:, None]
 
 
-def windows(row: Tokens, longest: int | None, special: Bool[Tensor, " L"]) -> list[Tokens]:
-    """``row`` (1, L), cut into nearly equal windows of ``longest`` tokens if need be.
-
-    Each is framed by the ``special`` tokens at the ends of the row; one without a token to mask is
-    left out.
-    """
-    length = row.ids.shape[1]
-    if longest is None or length <= longest:
-        return [row]
-    front = int(special.long().cumprod(0).sum())
-    back = int(special.flip(0).long().cumprod(0).sum())
-    body = torch.arange(front, length - back)
-    room = max(1, longest - front - back)
-    found = []
-    for part in body.tensor_split(math.ceil(len(body) / room)):
-        at = torch.cat([torch.arange(front), part, torch.arange(length - back, length)])
-        if row.maskable[0, at].any():
-            ids, types, maskable = row.ids[:, at], row.types[:, at], row.maskable[:, at]
-            found.append(Tokens(ids, types, maskable, torch.tensor([len(at)])))
-    return found
+def _centered(values: Tensor) -> Tensor:
+    values = values.flatten()
+    return values - values.mean()

@@ -1,33 +1,41 @@
 """Two texts that differ in k tokens: the log-ratio of those k given the rest."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mpt_lml.checks import Within, checked
 from mpt_lml.results import as_rows
-from mpt_lml.spec import require
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.blocks import Blocks
-from mpt_score.design import SEED
 from mpt_score.errors import TextError
-from mpt_score.keep import Run, afresh
-from mpt_score.scorer import Scorer, Texts, load
-from mpt_score.tokens import Tokens
+from mpt_score.loading import load
+from mpt_score.parts import Runner, compute_parts
+from mpt_score.scorer import Scorer
+from mpt_score.streams import StreamSeed
+from mpt_score.tokens import Texts, Tokens
 
 
 @dataclass(frozen=True, eq=False)
 class PairScores:
-    """Log-ratios of N pairs of texts, every Tensor (N,); nan for those that are not comparable.
+    """Log-ratios of N pairs of texts; :func:`pairs` makes them.
 
-    ``log_ratio`` is log q(x_A | x_R) − log q(y_A | x_R) in nats, A being the ``num_changed`` places k
-    where x and y differ, mean over orders of A; its ``standard_error`` is over orders, 0 where all k!
-    are in it. ``inconsistency`` is the standard deviation over orders, both texts in the same order: 0
-    for conditionals of one joint distribution, and no error of the truth. ``num_passes`` are rows that
-    went through the model for both texts, ``incomparable`` the pairs that were skipped, with the
-    reason. ``pseudo_difference``, of two pseudo-log-likelihoods (2D more passes), is another quantity.
+    Numbers are nan for pairs that are not comparable.
+
+    Attributes:
+        log_ratio: log q(x_A | x_R) − log q(y_A | x_R), A being the places where x and y differ, mean
+            over orders of A; nats, (N,).
+        standard_error: of ``log_ratio``, over orders; 0 where all k! are in it, (N,).
+        inconsistency: the standard deviation over orders, both texts in the same order: 0 for
+            conditionals of one joint distribution, and no error of the truth, (N,).
+        num_changed: k, (N,).
+        num_passes: rows that went through the model for both texts, (N,).
+        incomparable: the pairs that were skipped, with the reason.
+        pseudo_difference: of two pseudo-log-likelihoods (2D more passes), which is another quantity,
+            (N,); None where it was not asked for.
 
     >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).double().log().expand(ids.shape + (2,))
     >>> pairs(coin, [[0, 1, 0]], [[0, 0, 0]]).log_ratio.exp()
@@ -44,20 +52,22 @@ class PairScores:
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary a pair, for a table."""
-        return as_rows({k: each for k, each in vars(self).items() if isinstance(each, Tensor)})
+        columns = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return as_rows(columns)
 
 
+@checked
 def pairs(
     model: Any,
     first: Texts,
     second: Texts,
     *,
     tokenizer: Any = None,
-    num_orders: int = 32,
+    num_orders: Annotated[int, Within(2)] = 32,
     pseudo: bool = False,
     skip: bool = False,
-    seed: int = 0,
-    run: Run = afresh,
+    seed: StreamSeed = 0,
+    run: Runner = compute_parts,
 ) -> PairScores:
     """log p(x) − log p(y) of texts x of ``first`` and y of ``second``, by the k tokens that differ.
 
@@ -67,64 +77,93 @@ def pairs(
     k = 0 gives 0 without a pass.
 
     Texts with different numbers of tokens are not comparable by any masked model, which is told the
-    number; nor are those with unknown tokens, which stand for any word, and too long ones. Raises
-    ``ValueError`` for such a pair, by its number, or with ``skip`` gives nan and lists it.
+    number; nor are those with unknown tokens, which stand for any word, and too long ones.
 
+    Args:
+        model: as of :func:`mpt_score.load`.
+        first: as of :meth:`Scorer.encode`.
+        second: as many.
+        tokenizer: as of :func:`mpt_score.load`.
+        num_orders: most random orders.
+        pseudo: whether the difference of pseudo-log-likelihoods is computed as well.
+        skip: a pair that is not comparable gives nan, and is listed in the result.
+        seed: of the orders.
+        run: takes a label and the parts, and returns what each gives, computed now or in an earlier
+            call: see :meth:`Scorer.checkpoints_in`.
+
+    Raises:
+        TextError: for a pair that is not comparable, without ``skip``.
+        ValueError: for another number of second texts.
+
+    >>> from mpt_lml import HMM
     >>> language = HMM.cyclic(num_features=4)
     >>> x, y = torch.tensor([[0, 1, 2, 3]]), torch.tensor([[0, 4, 2, 9]])
-    >>> found = pairs(language.log_values, x, y)
-    >>> torch.allclose(found.log_ratio, language.log_marginal(x) - language.log_marginal(y))
+    >>> scores = pairs(language.log_values, x, y)
+    >>> torch.allclose(scores.log_ratio, language.log_marginal(x) - language.log_marginal(y))
     True
     """
     scorer = load(model, tokenizer)
-    require(locals(), "num_orders 2.., pseudo bool, skip bool, run Callable, " + SEED)
-    one, other = scorer.encode(first), scorer.encode(second)
-    if len(one) != len(other):
-        raise ValueError(f"{len(one)} first texts came with {len(other)} second ones.")
-    faults = {n: why for n in range(len(one)) if (why := _fault(scorer, one, other, n))}
-    if faults and not skip:
-        number, why = next(iter(faults.items()))
-        remedy = f"({len(faults)} such pairs). Leave it out, or skip=True gives nan and lists it."
-        raise TextError(f"pair {number} {why} {remedy}", number)
-    good = torch.tensor([n not in faults for n in range(len(one))])
-    width, numbers = min(one.ids.shape[1], other.ids.shape[1]), torch.arange(len(one))
-    texts = [
-        Tokens(
-            t.ids[:, :width], t.types[:, :width], t.maskable[:, :width], t.lengths.clamp(max=width)
+    x = scorer.encode(first)
+    y = scorer.encode(second)
+    if len(x) != len(y):
+        raise ValueError(f"{len(x)} first texts came with {len(y)} second ones.")
+    incomparable = _incomparable(scorer, x, y)
+    if incomparable and not skip:
+        number, reason = next(iter(incomparable.items()))
+        remedy = (
+            f"({len(incomparable)} such pairs). Leave it out, or skip=True gives nan and lists it."
         )
-        for t in (one, other)
-    ]
-    changed = (texts[0].ids != texts[1].ids) & good[:, None]
+        raise TextError(f"pair {number} {reason} {remedy}", number)
+    is_comparable = torch.tensor([number not in incomparable for number in range(len(x))])
+    width = min(x.ids.shape[1], y.ids.shape[1])
+    texts = [x.cut(width), y.cut(width)]
+    numbers = torch.arange(len(x))
+    changed = (texts[0].ids != texts[1].ids) & is_comparable[:, None]
     blocks = Blocks(scorer, num_orders, seed)
-    totals, spread = blocks(texts, changed, numbers, run)
-    alone = Blocks(scorer, 0, seed)
-    places = texts[0].maskable & changed.any(dim=1, keepdim=True) & pseudo
-    difference = alone(texts, places, numbers, run)[0][:, 0] if pseudo else None
-    count = changed.sum(dim=1)
-    mean, error = mean_and_error(totals, dim=1)
+    scores = blocks(texts, changed, numbers, run)
+    difference = None
+    if pseudo:
+        # Equal texts have equal pseudo-likelihoods: no pass is needed to know it.
+        places = texts[0].maskable & changed.any(dim=1, keepdim=True)
+        totals = Blocks(scorer, 0, seed)(texts, places, numbers, run).totals
+        difference = totals[:, 0].where(is_comparable, torch.nan)
+    mean, error = mean_and_error(scores.totals, dim=1)
+    num_changed = changed.sum(dim=1)
     return PairScores(
-        log_ratio=mean.where(good, torch.nan),
-        standard_error=error.where(good, torch.nan),
-        inconsistency=spread.where(good, torch.nan),
-        num_changed=count,
-        num_passes=2 * blocks.num_masks(count),
-        incomparable=faults,
-        pseudo_difference=None if difference is None else difference.where(good, torch.nan),
+        log_ratio=mean.where(is_comparable, torch.nan),
+        standard_error=error.where(is_comparable, torch.nan),
+        inconsistency=scores.spread.where(is_comparable, torch.nan),
+        num_changed=num_changed,
+        num_passes=2 * blocks.num_masks(num_changed),
+        incomparable=incomparable,
+        pseudo_difference=difference,
     )
 
 
-def _fault(scorer: Scorer, one: Tokens, other: Tokens, n: int) -> str | None:
-    x, y = (each.ids[n, : each.lengths[n]].tolist() for each in (one, other))
-    if len(x) != len(y):
+def _incomparable(scorer: Scorer, x: Tokens, y: Tokens) -> dict[int, str]:
+    """The numbers of the pairs that cannot be compared, and why."""
+    reasons = {}
+    for number in range(len(x)):
+        reason = _why_incomparable(scorer, x, y, number)
+        if reason is not None:
+            reasons[number] = reason
+    return reasons
+
+
+def _why_incomparable(scorer: Scorer, x: Tokens, y: Tokens, number: int) -> str | None:
+    length = int(x.lengths[number])
+    if length != int(y.lengths[number]):
         return (
-            f"has texts of {one.num_features[n]} and {other.num_features[n]} tokens; a masked model "
-            "is told their number and cannot compare them without a model of length"
+            f"has texts of {x.num_features[number]} and {y.num_features[number]} tokens; a masked "
+            "model is told their number and cannot compare them without a model of length"
         )
-    if scorer.max_length is not None and len(x) > scorer.max_length:
-        return f"has {len(x)} tokens, the model has places for {scorer.max_length}"
-    if getattr(scorer.tokenizer, "unk_token_id", None) in x + y:
+    if scorer.max_length is not None and length > scorer.max_length:
+        return f"has {length} tokens, the model has places for {scorer.max_length}"
+    ids_of_x = x.ids[number, :length]
+    ids_of_y = y.ids[number, :length]
+    if scorer.unknown_id in [*ids_of_x.tolist(), *ids_of_y.tolist()]:
         return "has a token that is unknown to the tokenizer and may stand for any word"
-    shown = zip(one.maskable[n].tolist(), other.maskable[n].tolist(), x, y, strict=False)
-    if any(a != b and not (can and also) for can, also, a, b in shown):
+    is_scored = x.maskable[number, :length] & y.maskable[number, :length]
+    if ((ids_of_x != ids_of_y) & ~is_scored).any():
         return "differs in a special token, which has no probability"
     return None

@@ -1,7 +1,12 @@
-"""Parts of a long run: made afresh, or kept in a folder and read back."""
+"""The parts of a long run: who computes them, and how they are kept in a folder between runs.
+
+A run is cut into parts with names. Whoever passes ``run=`` decides what happens to each: it is
+computed now (:func:`compute_parts`), or read from a folder where an earlier run has left it
+(:func:`checkpoints_in`), or computed by another process.
+"""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,44 +15,93 @@ from torch import Tensor
 from mpt_lml.files import digest, load_tensors, save_tensors, versions
 
 Part = Mapping[str, Tensor]
+"""What one part gives: tensors by name."""
 Parts = Mapping[str, Callable[[], Part]]
-Run = Callable[[str, Parts], list[Part]]
+"""The work of each part, by the part's name."""
+Runner = Callable[[str, Parts], list[Part]]
+"""Takes a label and the parts, and returns what each gives, in their order."""
+
+_MARK_LENGTH = 12
+"""Digits of a hash in a file's name: 48 bits tell the runs of one folder apart."""
 
 
-def parts_of(run: Run, kind: str, parts: Parts, *wanted: str) -> list[Part]:
-    """What ``run`` answers: for each of ``parts`` a mapping that has the ``wanted`` names."""
-    found = run(kind, parts)
-    if not isinstance(found, list | tuple) or len(found) != len(parts):
-        got = f"{len(found)}" if isinstance(found, list | tuple) else repr(found)
-        raise ValueError(f"run must return a list of its {len(parts)} parts, got {got}.")
-    for part in found:
-        if not isinstance(part, Mapping) or not {*wanted} <= {*part}:
-            got = repr(sorted(part) if isinstance(part, Mapping) else part)
-            raise ValueError(f"run must return what each part gives, {wanted}, got {got}.")
-    return found
+def compute_parts(label: str, parts: Parts) -> list[Part]:
+    """The :data:`Runner` that computes every part here and now, and keeps none.
 
+    Args:
+        label: what the parts are of, for a progress bar; not used.
+        parts: the work of each.
 
-def afresh(_: str, parts: Parts) -> list[Part]:
-    """For ``run``: what each part gives, in their order; nothing is shown or kept."""
+    Returns:
+        What each part gives, in their order.
+    """
     return [work() for work in parts.values()]
 
 
-def named(kind: str, said: object, texts: Any, works: Any, **more: Tensor) -> Parts:
-    """For ``run``: parts by number; what follows the @ is of ``said`` and of all tokens."""
-    every = {f"{n} {key}": own for n, text in enumerate(texts) for key, own in vars(text).items()}
-    mark = digest(repr(said), every | more)[:12]
-    return {f"{kind}-{n:05d}@{mark}": work for n, work in enumerate(works)}
+def checkpoints_in(folder: str | Path, identity: Mapping[str, Any]) -> Runner:
+    """The :data:`Runner` that keeps each part in a file of ``folder`` and reads what is there.
 
+    Args:
+        folder: where the files are; it is made if needed.
+        identity: what the numbers depend on besides the parts' names. It is part of each file's name
+            and content, together with the versions of the libraries.
 
-def keep_in(folder: str | Path, identity: dict[str, Any]) -> Run:
-    """Parts in ``folder``, each of this ``identity`` and these versions."""
-    own = {**identity, "versions": versions()}
-    mark = digest(json.dumps(own, sort_keys=True, default=str), {})[:12]
+    Returns:
+        The runner. It raises ``CheckpointMismatchError`` for a file that is damaged.
+    """
+    identity = {**identity, "versions": versions()}
+    mark = digest(json.dumps(identity, sort_keys=True, default=str), {})[:_MARK_LENGTH]
 
-    def kept(name: str, work: Callable[[], Part]) -> Part:
+    def load_or_compute(name: str, work: Callable[[], Part]) -> Part:
         path = Path(folder, f"{mark}-{name}.safetensors")
         if not path.exists():
-            save_tensors(path, work(), own)
-        return load_tensors(path, own)
+            save_tensors(path, work(), identity)
+        return load_tensors(path, identity)
 
-    return lambda _, parts: [kept(name, work) for name, work in parts.items()]
+    def run(label: str, parts: Parts) -> list[Part]:
+        return [load_or_compute(name, work) for name, work in parts.items()]
+
+    return run
+
+
+def named_parts(
+    kind: str,
+    settings: object,
+    texts: Sequence[Any],
+    works: Iterable[Callable[[], Part]],
+    **tensors: Tensor,
+) -> Parts:
+    """Works as parts KIND-00000@MARK, KIND-00001@MARK, ...
+
+    Args:
+        kind: of the parts.
+        settings: what the numbers depend on; its ``repr`` is hashed into the mark.
+        texts: the texts behind all works, as :class:`~mpt_score.tokens.Tokens`, hashed as well.
+        works: the work of each part.
+        tensors: more that is hashed.
+    """
+    hashed = dict(tensors)
+    for number, tokens in enumerate(texts):
+        for name, tensor in vars(tokens).items():
+            hashed[f"{number} {name}"] = tensor
+    mark = digest(repr(settings), hashed)[:_MARK_LENGTH]
+    return {f"{kind}-{number:05d}@{mark}": work for number, work in enumerate(works)}
+
+
+def run_parts(run: Runner, label: str, parts: Parts, *names: str) -> list[Part]:
+    """What ``run`` returns for ``parts``, refused where it is not one mapping with ``names`` each.
+
+    Raises:
+        ValueError: where a runner, which a user may have written, returns something else.
+    """
+    results = run(label, parts)
+    if not isinstance(results, list | tuple):
+        raise ValueError(f"run must return a list of its {len(parts)} parts, got {results!r}.")
+    if len(results) != len(parts):
+        raise ValueError(f"run must return a list of its {len(parts)} parts, got {len(results)}.")
+    for part in results:
+        if not isinstance(part, Mapping):
+            raise ValueError(f"run must return what each part gives, {names}, got {part!r}.")
+        if not set(names) <= set(part):
+            raise ValueError(f"run must return what each part gives, {names}, got {sorted(part)}.")
+    return list(results)

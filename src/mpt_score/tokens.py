@@ -1,32 +1,38 @@
 """Sentences as rows of token ids, and masks of exact sizes on them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mpt_lml.spec import require, require_count, require_ids
+from mpt_lml.checks import Within, check, checked, require_count, require_ids
 from mpt_score.errors import TextError
 from mpt_score.networks.hub import require_transformers
+from mpt_score.networks.kinds import Tokenizer
 
 __all__ = ["Tokens", "encode"]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
-
+@checked
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """Sentences of several lengths; what lies behind a sentence's end is padding.
 
-    ``types`` (N, L) are 0 for the first sentence of a pair, 1 for the second; ``maskable`` (N, L) the
-    word pieces, no special tokens and no padding. An unknown token is shown and not scored: which
-    word it stands for is lost. ``lengths`` (N,) count special tokens, not padding.
+    Args:
+        ids: token ids, (N, L).
+        types: 0 for the first sentence of a pair, 1 for the second, (N, L).
+        maskable: the word pieces that are scored, (N, L): no special tokens and no padding. An
+            unknown token is shown and not scored: which word it stands for is lost.
+        lengths: tokens of each sentence, special ones counted, padding not, (N,).
+
+    Raises:
+        ValueError: for a sentence without a token to score, and for one to score in the padding.
 
     >>> ids, maskable = torch.zeros(2, 3).long(), torch.ones(2, 3).bool()
     >>> Tokens(ids, ids, maskable, torch.tensor([3, 3])).num_features
@@ -39,19 +45,23 @@ class Tokens:
     lengths: Int[Tensor, " N"]
 
     def __post_init__(self) -> None:
-        require(vars(self), "int ids N L, int types N L, bool maskable N L, int lengths N")
-        low = min(self.ids.min(), self.types.min(), self.lengths.min() - 1)
-        if low < 0 or self.lengths.max() > self.ids.shape[1]:
+        width = self.ids.shape[1]
+        if min(self.ids.min(), self.types.min()) < 0:
             raise ValueError("ids and types must count from 0, lengths from 1 to L.")
-        places = torch.arange(self.ids.shape[1], device=self.ids.device)
-        outside = (self.maskable & (places >= self.lengths[:, None])).any(dim=1)
-        if outside.any():
-            row = int(outside.long().argmax())
-            said = f"maskable[{row}] is True behind the {int(self.lengths[row])} tokens of its row"
-            raise ValueError(f"{said}, where there is only padding. Set it to False there.")
-        bare = ~self.maskable.any(dim=1)
-        if bare.any():
-            row = int(bare.long().argmax())
+        if self.lengths.min() < 1 or self.lengths.max() > width:
+            raise ValueError("ids and types must count from 0, lengths from 1 to L.")
+        places = torch.arange(width, device=self.ids.device)
+        is_padding = places >= self.lengths[:, None]
+        in_padding = (self.maskable & is_padding).any(dim=1)
+        if in_padding.any():
+            row = int(in_padding.long().argmax())
+            raise ValueError(
+                f"maskable[{row}] is True behind the {int(self.lengths[row])} tokens of its row, "
+                "where there is only padding. Set it to False there."
+            )
+        has_none = ~self.maskable.any(dim=1)
+        if has_none.any():
+            row = int(has_none.long().argmax())
             raise ValueError(
                 f"maskable[{row}] is False everywhere: no token to score. Leave it out."
             )
@@ -64,29 +74,52 @@ class Tokens:
         """D of each sentence: its maskable tokens."""
         return self.maskable.sum(dim=1)
 
+    @checked
     def rows(self, chosen: Int[Tensor, " B"]) -> "Tokens":
-        """Some rows, cut to the longest of them."""
-        require(locals(), "int chosen N")
-        require_ids("chosen", chosen, len(self), "Rows are counted from 0.")
-        length = int(self.lengths[chosen].max())
-        ids, types = self.ids[chosen, :length], self.types[chosen, :length]
-        return Tokens(ids, types, self.maskable[chosen, :length], self.lengths[chosen])
+        """Some rows, cut to the longest of them.
 
+        Args:
+            chosen: their numbers, (B,).
+        """
+        require_ids("chosen", chosen, len(self), "Rows are counted from 0.")
+        return self.cut(int(self.lengths[chosen].max()), chosen)
+
+    def cut(self, width: int, chosen: Int[Tensor, " B"] | None = None) -> "Tokens":
+        """The first ``width`` tokens of some rows, or of all."""
+        rows = torch.arange(len(self)) if chosen is None else chosen
+        return Tokens(
+            self.ids[rows, :width],
+            self.types[rows, :width],
+            self.maskable[rows, :width],
+            self.lengths[rows].clamp(max=width),
+        )
+
+    def row(self, number: int) -> "Tokens":
+        """One row, cut to its length."""
+        return self.rows(torch.tensor([number]))
+
+    @checked
     def sample_ranks(self, *, generator: torch.Generator) -> Int[Tensor, "N L"]:
         """Ranks 0..D−1 of each row's maskable tokens in a random order; the others come after.
 
         ``ranks < M`` is then a uniformly random mask of M maskable tokens.
+
+        Args:
+            generator: of the orders.
         """
-        require(locals(), "generator")
         noise = torch.rand(self.ids.shape, generator=generator, dtype=torch.float64)
         return noise.masked_fill(~self.maskable, 2.0).argsort(dim=1).argsort(dim=1)
 
 
-def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> "PreTrainedTokenizerBase":
-    """An uncased WordPiece vocabulary of at most ``vocab_size`` pieces, as BERT's tokenizer.
+def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> Tokenizer:
+    """An uncased WordPiece vocabulary, as BERT's tokenizer.
 
     The trainer of ``tokenizers`` numbers continuing characters (##a) in another order each time and
     breaks ties by number. Here they are numbered beforehand, so that a text has one vocabulary.
+
+    Args:
+        sentences: the text.
+        vocab_size: most pieces, special tokens counted.
     """
     require_transformers()
     from tokenizers import BertWordPieceTokenizer
@@ -95,63 +128,174 @@ def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> "PreTrainedTok
     require_count("vocab_size", vocab_size, len(SPECIAL_TOKENS) + 1)
     trainer = BertWordPieceTokenizer(lowercase=True)
     normalize = trainer.normalizer.normalize_str
-    characters = sorted({each for text in sentences for each in normalize(text)} - {" "})
-    first = [*SPECIAL_TOKENS, *(f"##{each}" for each in characters)]
+    characters = {character for text in sentences for character in normalize(text)} - {" "}
+    numbered_first = [*SPECIAL_TOKENS, *(f"##{character}" for character in sorted(characters))]
     trainer.train_from_iterator(
-        sentences, vocab_size=vocab_size, special_tokens=first, show_progress=False
+        sentences, vocab_size=vocab_size, special_tokens=numbered_first, show_progress=False
     )
     pieces = [*SPECIAL_TOKENS, *sorted(set(trainer.get_vocab()) - set(SPECIAL_TOKENS))]
     return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)
 
 
-def encode(
-    tokenizer: "PreTrainedTokenizerBase",
-    first: Sequence[str],
-    second: Sequence[str] | None = None,
-) -> Tokens:
+def require_texts(name: str, texts: Any) -> None:
+    """Check that ``texts`` are strings, or token ids counted from 0, at least one.
+
+    Args:
+        name: of the argument, in messages.
+        texts: a sequence of strings, of sequences of ids, or of tensors; or ids (N, L).
+
+    Raises:
+        TextError: for a string that is no Unicode text.
+        ValueError: for no text, and for ids below 0.
+        TypeError: for texts of several kinds.
+    """
+    if isinstance(texts, Tensor):
+        check((name, texts, Int[Tensor, "N L"]))
+    elif not isinstance(texts, Sequence) or isinstance(texts, str | bytes) or not texts:
+        raise ValueError(f"{name} must be a sequence of at least one text, got {texts!r}.")
+    if isinstance(texts[0], str):
+        check((name, texts, Sequence[str]))
+        _require_unicode(name, texts)
+        return
+    for ids in texts:
+        ids_of_text = ids.tolist() if isinstance(ids, Tensor) else ids
+        check((name, ids_of_text, Sequence[Annotated[int, Within(0)]]))
+
+
+def _require_unicode(name: str, texts: Sequence[str]) -> None:
+    for number, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TextError(
+                f"{name}: text {number} is {text!r:.60}, which is no Unicode text "
+                f"({error.reason}). Read the file as UTF-8.",
+                number,
+            ) from error
+
+
+if TYPE_CHECKING:
+    Strings = Sequence[str]
+    Texts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Tensor] | Tensor | Tokens
+else:
+
+    def _require_strings(name: str, texts: Any) -> None:
+        require_texts(name, texts)
+        check((name, texts, Sequence[str]))
+
+    def _require_texts_or_tokens(name: str, texts: Any) -> None:
+        if not isinstance(texts, Tokens):
+            require_texts(name, texts)
+
+    Strings = Annotated[Any, _require_strings]
+    Texts = Annotated[Any, _require_texts_or_tokens]
+
+
+@checked
+def encode(tokenizer: Tokenizer, first: Strings, second: Sequence[str] | None = None) -> Tokens:
     """Tokenize sentences or pairs, whole: [CLS] a [SEP] or [CLS] a [SEP] b [SEP].
 
-    Raises ``ValueError`` for no text or an empty one. None is cut, however long it is.
+    Args:
+        tokenizer: of ``transformers``.
+        first: the sentences, or the first of each pair. None is cut, however long it is.
+        second: the second of each pair.
+
+    Raises:
+        TextError: for an empty sentence, and for one without a token to score.
+        ValueError: for no sentence, and for another number of second ones.
 
     >>> from mpt_score.networks import load_small_bert
     >>> _, tokenizer = load_small_bert()
     >>> encode(tokenizer, ["He sat down by the fire."]).num_features
     tensor([7])
     """
-    require(locals(), "tokenizer PreTrainedTokenizerBase")
-    require_texts(first, "first")
-    require(locals(), "first* str, second? Sequence, second?* str")
     if second is not None and len(second) != len(first):
         raise ValueError(f"{len(first)} first sentences came with {len(second)} second ones.")
-    for name, sentences in (("first", first), ("second", second or ())):
-        for number, sentence in enumerate(sentences):
-            if not sentence.strip():
-                raise TextError(f"sentence {number} is empty: no word to score in {name}.", number)
+    _require_words("first", first)
+    _require_words("second", second or ())
     pairs = () if second is None else (list(second),)
-    wanted = ("special_tokens_mask", "token_type_ids", "attention_mask")
-    how: Any = {"padding": True, "padding_side": "right", "return_tensors": "pt", "verbose": False}
-    found = tokenizer(list(first), *pairs, **how, **{f"return_{each}": True for each in wanted})
-    ids, maskable = found["input_ids"], found["special_tokens_mask"] == 0
+    # A network reads tokens from the left; padding in front of them would move their positions.
+    options: dict[str, Any] = {"padding": True, "padding_side": "right", "return_tensors": "pt"}
+    rows = tokenizer(
+        list(first),
+        *pairs,
+        **options,
+        verbose=False,
+        return_special_tokens_mask=True,
+        return_token_type_ids=True,
+        return_attention_mask=True,
+    )
+    ids = rows["input_ids"]
+    maskable = rows["special_tokens_mask"] == 0
     if tokenizer.unk_token_id is not None:
         maskable &= ids != tokenizer.unk_token_id
-    if not maskable.any(dim=1).all():
-        empty = int(maskable.any(dim=1).long().argmin())
-        raise TextError(f"sentence {empty} has no word pieces: {first[empty][:60]!r}.", empty)
-    return Tokens(ids, found["token_type_ids"], maskable, found["attention_mask"].sum(dim=1))
+    has_none = ~maskable.any(dim=1)
+    if has_none.any():
+        number = int(has_none.long().argmax())
+        raise TextError(f"sentence {number} has no word pieces: {first[number][:60]!r}.", number)
+    return Tokens(ids, rows["token_type_ids"], maskable, rows["attention_mask"].sum(dim=1))
 
 
-def require_texts(texts: Any, name: str = "texts") -> None:
-    """Check that ``texts`` are strings, or token ids counted from 0, at least one."""
-    if isinstance(texts, Tensor):
-        require({name: texts}, f"int {name} N L")
-    elif not isinstance(texts, Sequence) or isinstance(texts, str | bytes) or not texts:
-        raise ValueError(f"{name} must be a sequence of at least one text, got {texts!r}.")
-    for each in [texts] if isinstance(texts[0], str) else texts:
-        one = each.tolist() if isinstance(each, Tensor) else each
-        require({name: one}, f"{name}* " + ("str" if each is texts else "0.."))
-    for number, text in enumerate(texts if isinstance(texts[0], str) else ()):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            said = f"{name}: text {number} is {text!r:.60}, which is no Unicode text"
-            raise TextError(f"{said} ({error.reason}). Read the file as UTF-8.", number) from error
+def _require_words(name: str, sentences: Sequence[str]) -> None:
+    for number, sentence in enumerate(sentences):
+        if not sentence.strip():
+            raise TextError(f"sentence {number} is empty: no word to score in {name}.", number)
+
+
+def encode_ids(
+    texts: Sequence[Sequence[int]] | Sequence[Tensor] | Tensor, special_ids: Int[Tensor, " S"]
+) -> Tokens:
+    """Lists of token ids, with their special tokens, as rows.
+
+    Args:
+        texts: the ids of each.
+        special_ids: ids that are not scored, (S,).
+
+    Raises:
+        TextError: for a text of special tokens only.
+    """
+    rows = [torch.as_tensor(text, dtype=torch.int64) for text in texts]
+    lengths = torch.tensor([len(row) for row in rows])
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    is_token = torch.arange(ids.shape[1]) < lengths[:, None]
+    maskable = is_token & ~torch.isin(ids, special_ids)
+    has_none = ~maskable.any(dim=1)
+    if has_none.any():
+        number = int(has_none.nonzero()[0])
+        raise TextError(f"text {number} has nothing to mask.", number)
+    return Tokens(ids, torch.zeros_like(ids), maskable, lengths)
+
+
+def split_into_windows(
+    row: Tokens, max_length: int | None, is_frame: Bool[Tensor, " L"]
+) -> list[Tokens]:
+    """A text cut into nearly equal windows, if it is longer than a model takes.
+
+    Args:
+        row: the text, one row.
+        max_length: most tokens of a window, its frame counted; None without limit.
+        is_frame: which of its tokens the tokenizer put around the text, (L,). Those at its ends frame
+            each window.
+
+    Returns:
+        The windows, each one row; those without a token to mask are left out.
+    """
+    length = row.ids.shape[1]
+    if max_length is None or length <= max_length:
+        return [row]
+    # The cumulative product is 1 as long as all tokens from this end on belong to the frame.
+    num_front = int(is_frame.long().cumprod(dim=0).sum())
+    num_back = int(is_frame.flip(0).long().cumprod(dim=0).sum())
+    front = torch.arange(num_front)
+    body = torch.arange(num_front, length - num_back)
+    back = torch.arange(length - num_back, length)
+    room = max(1, max_length - num_front - num_back)
+    windows = []
+    for part in body.tensor_split(math.ceil(len(body) / room)):
+        places = torch.cat([front, part, back])
+        maskable = row.maskable[:, places]
+        if maskable.any():
+            ids = row.ids[:, places]
+            types = row.types[:, places]
+            windows.append(Tokens(ids, types, maskable, torch.tensor([len(places)])))
+    return windows

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from mpt_experiments.experiment import Arrays, Finding, Outcome, RunContext, setting
 from mpt_experiments.findings.small_bert import LENGTH, SmallBertTraining, next_scores
-from mpt_experiments.paper.bert import pair, parts_computed_once, some_tokens
-from mpt_score import Design, curve, load, networks, sentences
+from mpt_experiments.paper.bert import design_at, pair, parts_computed_once, some_tokens
+from mpt_score import curve, load, networks, sentences
 from mpt_score.blocks import Blocks
-from mpt_score.keep import Run
 from mpt_score.networks.masked_lm import MaskedLM
+from mpt_score.parts import Runner
 from mpt_score.tokens import Tokens
 
 
@@ -105,13 +105,13 @@ class Siblings(SmallBertTraining, name="siblings", cost="about 1 h", resumable=T
         seed = self.seeds[0]
         scorer = load(MaskedLM.of(network, tokenizer, precision="bfloat16"), tokenizer)
 
-        def run(kind: str) -> Run:
+        def run(kind: str) -> Runner:
             return parts_computed_once(context, f"{name}/{kind}-", scorer, tokens)
 
         blocks = Blocks(scorer, self.num_orders, seed)
         log_p, spread = blocks([tokens], tokens.maskable, torch.arange(len(tokens)), run("mixture"))
         areas = sentences(scorer, tokens, seed=seed, run=run("area"))
-        along_rates = curve(scorer, tokens, Design(self.rates, seed=seed), run=run("curve"))
+        along_rates = curve(scorer, tokens, design_at(self.rates, seed), run=run("curve"))
         return {
             "area": areas.log_score,
             "error": areas.standard_error,
@@ -120,7 +120,7 @@ class Siblings(SmallBertTraining, name="siblings", cost="about 1 h", resumable=T
             "spread": spread,
             "curve": along_rates.score,
             "hidden": along_rates.hidden.mean(),
-            "mean_rate": pair(along_rates.mean_rate()),
+            "mean_rate": 100 * pair(along_rates.mean_rate()),
         }
 
 

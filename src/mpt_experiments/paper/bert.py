@@ -1,5 +1,6 @@
 """Curves of BERTs with weights, the book's own or any other: areas, and which masking rate is right."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,9 +22,9 @@ from mpt_lml.results import Estimate
 from mpt_lml.theory import rates
 from mpt_lml.verdicts import mean_and_error
 from mpt_score import Design, SentenceCurves, curve, load, networks
-from mpt_score.keep import Part, Parts, Run
 from mpt_score.networks.hub import BERT_BASE
 from mpt_score.networks.masked_lm import MaskedLM
+from mpt_score.parts import Part, Parts, Runner
 from mpt_score.scorer import Scorer
 from mpt_score.texts import sentences
 from mpt_score.tokens import Tokens, encode
@@ -42,7 +43,7 @@ def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = Non
     return tokens.rows(fits.nonzero().flatten()[order[:count]])
 
 
-def parts_computed_once(context: RunContext, prefix: str, scorer: Scorer, tokens: Tokens) -> Run:
+def parts_computed_once(context: RunContext, prefix: str, scorer: Scorer, tokens: Tokens) -> Runner:
     """For ``run=`` of :mod:`mpt_score`: parts of what this ``scorer`` says of these ``tokens``."""
     inputs = {**(scorer.identity or {}), "data": digest("", vars(tokens))}
     inside = f"./{prefix}".replace("..", "_")  # a set of sentences may be a path
@@ -105,7 +106,7 @@ class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", res
     rates: tuple[int, ...] = setting(tuple(range(1, 100)), quick=(25, 50, 75))
 
     def measure(self, context: RunContext) -> Outcome:
-        design = Design(self.rates, seed=self.seeds[0])
+        design = design_at(self.rates, self.seeds[0])
         design.require_area()
         network, tokenizer = network_of(self.model)
         results = self.curves(context, network, tokenizer, design, batch_tokens=16384)
@@ -117,7 +118,7 @@ class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", res
                 f"area/{name}": pair(area).float(),
                 f"curve/{name}": result.score,
                 f"error/{name}": result.standard_error,
-                f"mean_rate/{name}": pair(result.mean_rate()),
+                f"mean_rate/{name}": 100 * pair(result.mean_rate()),
             }
             short = "ax" if self.model is None else name.removeprefix("glue/")
             if short != "sst-2":
@@ -125,6 +126,11 @@ class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", res
                 findings[key] = Finding(float(area), area.standard_error)
         checksum = context.checksum(tokens.ids for tokens, _ in results.values())
         return Outcome(findings, arrays, checksum, weights_of(self.model, network))
+
+
+def design_at(percents: Sequence[int], seed: int) -> Design:
+    """One mask at each rate; settings and stored arrays have rates in percent."""
+    return Design(tuple(percent / 100 for percent in percents), seed=seed)
 
 
 def pair(estimate: Estimate) -> Float[Tensor, " two"]:
@@ -152,7 +158,7 @@ class BertCurve(OnSentences, name="bert-curve", cost="about 10 min", resumable=T
     def measure(self, context: RunContext) -> Outcome:
         trained, tokenizer = network_of(self.model)
         random = networks.random_twin(trained, seed=self.seeds[0])
-        design = Design(self.rates, seed=self.seeds[0])
+        design = design_at(self.rates, self.seeds[0])
         arrays: dict[str, Tensor] = {}
         falls = []
         for kind, network in (("trained", trained), ("random", random)):
@@ -171,7 +177,7 @@ class BertCurve(OnSentences, name="bert-curve", cost="about 10 min", resumable=T
                     arrays[f"area/{kind}/{name}"] = torch.stack(areas).float()
                 if kind == "trained":
                     if design.has_area:
-                        arrays[f"mean_rate/{name}"] = pair(result.mean_rate())
+                        arrays[f"mean_rate/{name}"] = 100 * pair(result.mean_rate())
                     falls.append(_fall(result))
         smallest = min(falls, key=lambda finding: finding.measured)
         checksum = context.checksum(tokens.ids for tokens, _ in results.values())
@@ -201,7 +207,7 @@ class TextRates(OnSentences, name="text-rates", cost="about 6 min", resumable=Tr
     num_groups: int = setting(50, quick=4)
 
     def measure(self, context: RunContext) -> Outcome:
-        design = Design(self.rates, seed=self.seeds[0])
+        design = design_at(self.rates, self.seeds[0])
         network, tokenizer = network_of(None)
         results = self.curves(context, network, tokenizer, design, precision="bfloat16")
         arrays = {
@@ -220,7 +226,7 @@ class TextRates(OnSentences, name="text-rates", cost="about 6 min", resumable=Tr
     def summary(self, result: SentenceCurves) -> dict[str, Tensor]:
         """The arrays of one set."""
         rate = torch.tensor(self.rates).double() / 100
-        score = result.each
+        score = result.by_sentence
         groups = torch.stack([part.mean(dim=0) for part in score.tensor_split(self.num_groups)])
         num_features = result.num_features.double()
         bias = num_features[:, None] * (score - score.mean(dim=1, keepdim=True))

@@ -1,7 +1,7 @@
 """Networks of ``transformers``: built here at random, or loaded with care."""
 
 from mpt_score.networks.build import (  # noqa: F401
-    FIXED,
+    FIXED_POSITIONS,
     Architecture,
     at_random,
     random_twin,

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.request import Request, urlopen
 
 import torch
@@ -20,10 +20,21 @@ PINNED = {  # names on the hub and the commits of theirs that the book means
     BERT_BASE: "86b5e0934494bd15c9632b12f734a8a67f723594",
     VIT_MAE_BASE: "25b184bea5538bf5c4c852c79d221195fdd2778d",
 }
-HUB_SECONDS = 4.0  # how long the hub is waited for before a page goes on without it
-# What a tokenizer may consist of, and where a network's weights are.
+HUB_SECONDS = 4.0
+"""How long the hub is waited for before a page goes on without it."""
 TOKENIZER_FILES = "*.json|*.txt|*.model|*.codes|*.jinja"
+"""What a tokenizer may consist of."""
 WEIGHT_FILES = "model.safetensors|model.safetensors.index.json|model-*.safetensors"
+"""Where a network's weights are."""
+
+
+def _not_empty(name: str, value: Any) -> None:
+    if value == "":  # as a path it would be the current folder
+        raise TypeError(f"{name} must be a folder or a name on the hub, got ''.")
+
+
+Source = Annotated[str | Path, _not_empty]
+"""Where weights come from: a folder, or a name on the hub."""
 
 
 class CheckpointError(OSError):
@@ -44,19 +55,25 @@ def require_transformers() -> None:
 def require_folder(source: str | Path, *needed: str) -> None:
     """Refuse a path that is no folder with the ``needed`` files; ``transformers`` would try the hub.
 
-    Each of ``needed`` is one or more patterns with | between them.
+    Args:
+        source: a folder, or a name on the hub, which is let through.
+        needed: of each file that a folder must have one or more patterns, with | between them.
+
+    Raises:
+        CheckpointError: for a file, for what can be no name on the hub, and for a folder that lacks
+            one of the files.
     """
     folder = Path(source)
     if not folder.is_dir():
-        named = isinstance(source, str) and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", source)
-        if folder.exists() or not named:
+        is_hub_name = isinstance(source, str) and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", source)
+        if folder.exists() or not is_hub_name:
             raise CheckpointError(f"{source} is not a folder. Name one made by save_pretrained.")
         return
     for patterns in needed:
         if not any(True for pattern in patterns.split("|") for _ in folder.glob(pattern)):
-            found = ", ".join(sorted(each.name for each in folder.iterdir())[:5]) or "nothing"
+            present = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
             raise CheckpointError(
-                f"{source} has no {patterns.replace('|', ' or ')} (it holds {found}). Name a folder "
+                f"{source} has no {patterns.replace('|', ' or ')} (it holds {present}). Name a folder "
                 "made by save_pretrained; pickled weights can run code and are refused."
             )
 
@@ -65,28 +82,36 @@ def require_folder(source: str | Path, *needed: str) -> None:
 def loading(
     source: str | Path, revision: str | None, *needed: str, fetched: str
 ) -> Iterator[dict[str, Any]]:
-    """Options of ``from_pretrained``; what goes wrong in our words, the hub with little time.
+    """Around a call of ``from_pretrained``: its options, the hub with little time, our own errors.
 
-    ``needed`` are patterns of files that a folder must have. Of a name on the hub, the files with one
-    of the patterns in ``fetched`` (with | between them) are brought into the cache first, and what is
-    in the cache is loaded: nothing is asked while the block runs. No progress bar for a folder: it
-    would stay in a notebook.
+    Of a name on the hub, the wanted files are brought into the cache first, and what is in the cache
+    is loaded: nothing is asked while the block runs.
+
+    Args:
+        source: a folder, or a name on the hub.
+        revision: the commit of a name; by default the one that the book pins.
+        needed: patterns of files that a folder must have, as for :func:`require_folder`.
+        fetched: patterns of the files that are brought of a name, with | between them.
+
+    Yields:
+        Options for ``from_pretrained``.
+
+    Raises:
+        CheckpointError: for whatever goes wrong, with what to do.
     """
     require_transformers()
-    from transformers.utils import logging
-
     require_folder(source, *needed)
     revision = revision or pinned_revision(source) or "main"  # a folder has none
-    here = Path(source).is_dir()
-    quiet = here and logging.is_progress_bar_enabled()
-    if quiet:
-        logging.disable_progress_bar()
+    is_folder = Path(source).is_dir()
     unreachable: Exception | None = None
     try:
-        if not here:
+        if is_folder:
+            with _no_progress_bar():
+                yield {"revision": revision, "trust_remote_code": False}
+        else:
             unreachable = fetch(str(source), revision, fetched.split("|"))
-        with nullcontext() if here else offline():
-            yield {"revision": revision, "trust_remote_code": False}
+            with offline():
+                yield {"revision": revision, "trust_remote_code": False}
     except (SafetensorError, RuntimeError) as error:
         raise CheckpointError(
             f"{source} is damaged: its weights are not whole, or not those of its config.json. "
@@ -95,28 +120,51 @@ def loading(
     except Exception as error:  # tokenizers raise nothing more special
         # What is not in the cache is missing because the hub could not be asked.
         cause = unreachable or error
-        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".")
-        if "custom code" in reason:
-            reason = "it asks to run code of its own, which is refused"
-        remedy = "Save it again with save_pretrained, network and tokenizer."
-        if not here:
-            remedy = (
-                "Are there a network, such a name, such a revision (--revision, revision=), and "
-                "safetensors (pickles are refused)? Else name a folder made by save_pretrained, or "
-                "go on without: the book's small BERT needs no download, small_mae(...) no weights."
-            )
-        raise CheckpointError(
-            f"{source} (revision {revision}) could not be loaded: {reason}. {remedy}"
-        ) from error
+        raise CheckpointError(_why_not_loaded(source, revision, cause, is_folder)) from error
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """The bar of ``transformers`` for a folder, which takes no time, would stay in a notebook."""
+    from transformers.utils import logging
+
+    is_enabled = logging.is_progress_bar_enabled()
+    if is_enabled:
+        logging.disable_progress_bar()
+    try:
+        yield
     finally:
-        if quiet:
+        if is_enabled:
             logging.enable_progress_bar()
 
 
-def fetch(name: str, revision: str, patterns: list[str]) -> Exception | None:
-    """Bring files of a name on the hub into the cache; why the hub could not be asked, if it could not.
+def _why_not_loaded(source: str | Path, revision: str, cause: Exception, is_folder: bool) -> str:
+    reason = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".")
+    if "custom code" in reason:
+        reason = "it asks to run code of its own, which is refused"
+    remedy = "Save it again with save_pretrained, network and tokenizer."
+    if not is_folder:
+        remedy = (
+            "Are there a network, such a name, such a revision (--revision, revision=), and "
+            "safetensors (pickles are refused)? Else name a folder made by save_pretrained, or "
+            "go on without: the book's small BERT needs no download, small_mae(...) no weights."
+        )
+    return f"{source} (revision {revision}) could not be loaded: {reason}. {remedy}"
 
-    Raises ``OSError`` when the hub answered and has no such file, or hangs while it hands one out.
+
+def fetch(name: str, revision: str, patterns: list[str]) -> Exception | None:
+    """Bring files of a name on the hub into the cache.
+
+    Args:
+        name: on the hub.
+        revision: its commit, or a branch.
+        patterns: of the files' names; files in folders are left out.
+
+    Returns:
+        Why the hub could not be asked, None where it could.
+
+    Raises:
+        OSError: when the hub answered and has no such file, or hangs while it hands one out.
     """
     require_transformers()
     from huggingface_hub import hf_hub_download, model_info
@@ -125,16 +173,16 @@ def fetch(name: str, revision: str, patterns: list[str]) -> Exception | None:
 
     def list_files() -> list[tuple[int, str]]:
         info = model_info(name, revision=revision, files_metadata=True, timeout=remote.PATIENCE)
-        return [(each.size or 0, each.rfilename) for each in info.siblings or ()]
+        return [(entry.size or 0, entry.rfilename) for entry in info.siblings or ()]
 
     try:
-        there = in_time(list_files, watch)
+        sizes_and_names = in_time(list_files, watch)
     except Exception as error:
         return error
     wanted = [
         (size, file)
-        for size, file in there
-        if any(fnmatchcase(file, pattern) for pattern in patterns) and "/" not in file
+        for size, file in sizes_and_names
+        if "/" not in file and any(fnmatchcase(file, pattern) for pattern in patterns)
     ]
     if not wanted:
         raise CheckpointError(f"the hub has no {' or '.join(patterns)} of it")
@@ -170,11 +218,12 @@ def resolved_revision(source: str | Path, revision: str | None = None) -> str | 
         return None
     revision = revision or pinned_revision(source)
     place = {"revision": revision, "cache_dir": constants.HF_HUB_CACHE}
-    found = try_to_load_from_cache(str(source), "config.json", **place)
-    return Path(found).parent.name if isinstance(found, str) else None
+    path = try_to_load_from_cache(str(source), "config.json", **place)
+    return Path(path).parent.name if isinstance(path, str) else None
 
 
 def gpu() -> torch.device | None:
+    """The GPU that torch sees, if there is one."""
     return torch.device("cuda") if torch.cuda.is_available() else None
 
 

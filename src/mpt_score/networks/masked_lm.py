@@ -8,22 +8,24 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from mpt_lml.checks import Count, check, checked, require_count, require_generator, require_ids
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.spec import require, require_generator, require_ids
 from mpt_score.networks.hub import require_transformers
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from mpt_score.networks.kinds import Network, Tokenizer
 
 Precision = Literal["float32", "bfloat16", "float16"]
-PRECISIONS = "float32|bfloat16|float16"
+
+# BERT's training (Devlin et al. 2019): of the places that are scored 80 % show the mask token, 10 % a
+# random token, 10 % the token itself.
+_SHARE_NOT_MASK_TOKEN = 0.2
+_SHARE_UNCHANGED = 0.1
 
 
 @final
@@ -34,12 +36,27 @@ class MaskedLM(ConditionalModel):
     are shown to the network and never masked, nor are other ``special_token_ids``.
     :meth:`log_tokens` takes whole rows, of any length and with their special tokens.
 
-    ``replacement``: at a hidden place the network sees the mask token, or with "bert" as in its
-    training the mask token in 80 %, a random token in 10 % and the token itself in 10 % of the places,
-    which is not a conditional: some of what is scored has been seen. ``precision`` is that of the
-    products, by default "bfloat16" on a GPU; ``batch_tokens`` go through the network at a time;
-    ``max_length`` are the tokens of the longest row that it has positions for. Raises ``TypeError``
-    for a network without a masked-LM head, and warns of an ESM's changing scale.
+    Args:
+        network: of ``transformers``, with a masked-LM head.
+        mask_token_id: what the network sees at a hidden place.
+        num_features: D.
+        prefix: token ids in front of each datum.
+        suffix: token ids behind each datum.
+        special_token_ids: more ids that are never masked.
+        replacement: "mask" shows the mask token at each hidden place. "bert" shows, as in its
+            training, the mask token in 80 %, a random token in 10 % and the token itself in 10 % of
+            the places. That is not a conditional: some of what is scored has been seen.
+        precision: of the products; by default "bfloat16" on a GPU and "float32" elsewhere.
+        batch_tokens: tokens that go through the network at a time.
+
+    Attributes:
+        max_length: tokens of the longest row that the network has positions for; None without limit.
+
+    Raises:
+        TypeError: for a network without a masked-LM head.
+        ValueError: for ids that the network has not.
+
+    An ESM, whose scale changes with the share of hidden tokens, is warned of.
 
     >>> from mpt_score.networks import load_small_bert
     >>> model = MaskedLM.of(*load_small_bert(), num_features=2)
@@ -47,75 +64,89 @@ class MaskedLM(ConditionalModel):
     torch.Size([1, 2])
     """
 
+    @checked
     def __init__(
         self,
-        network: "PreTrainedModel",
+        network: Network,
         mask_token_id: int,
-        num_features: int = 1,
+        num_features: Count = 1,
         *,
         prefix: Sequence[int] = (),
         suffix: Sequence[int] = (),
         special_token_ids: Sequence[int] = (),
         replacement: Literal["mask", "bert"] = "mask",
         precision: Precision | None = None,
-        batch_tokens: int = 2048,
+        batch_tokens: Count = 2048,
     ) -> None:
         _require_masked_lm(network)
-        require(locals(), "num_features 1.., replacement mask|bert, precision? " + PRECISIONS)
-        require(locals(), "prefix Sequence, suffix Sequence, batch_tokens 1..")
-        for name in ("mask_token_id", "prefix*", "suffix*", "special_token_ids*"):
-            require(locals(), f"{name} 0..{network.config.vocab_size - 1}")
-        self.network, self.device = network, network.device
+        highest_id = network.config.vocab_size - 1
+        require_count("mask_token_id", mask_token_id, 0, highest_id)
+        several = {"prefix": prefix, "suffix": suffix, "special_token_ids": special_token_ids}
+        for name, token_ids in several.items():
+            for token_id in token_ids:
+                require_count(f"each of {name}", token_id, 0, highest_id)
+        self.network = network
+        self.device = network.device
         self.max_length = _longest_row(network)
-        self.mask_token_id, self.replacement = mask_token_id, replacement
+        self.mask_token_id = mask_token_id
+        self.replacement = replacement
         self.precision = precision or ("bfloat16" if self.device.type == "cuda" else "float32")
         self.batch_tokens = batch_tokens
         self.special_token_ids = torch.tensor(sorted({mask_token_id, *special_token_ids}))
-        self._frame = (torch.tensor(list(prefix)).long(), torch.tensor(list(suffix)).long())
         self.num_features = num_features
-        takes_types = "token_type_ids" in signature(network.forward).parameters
-        self._takes_types = takes_types and getattr(network.config, "type_vocab_size", 0) > 1
-        self._pairs_at_once = batch_tokens // (len(prefix) + num_features + len(suffix)) or 1
+        self._prefix = torch.tensor(list(prefix)).long()
+        self._suffix = torch.tensor(list(suffix)).long()
+        has_types = "token_type_ids" in signature(network.forward).parameters
+        self._takes_types = has_types and getattr(network.config, "type_vocab_size", 0) > 1
+        length = len(prefix) + num_features + len(suffix)
+        self._pairs_at_once = max(1, batch_tokens // length)
 
     @classmethod
+    @checked
     def of(
-        cls,
-        network: "PreTrainedModel",
-        tokenizer: "PreTrainedTokenizerBase",
-        num_features: int = 1,
-        **options: Any,
+        cls, network: Network, tokenizer: Tokenizer, num_features: Count = 1, **options: Any
     ) -> "MaskedLM":
         """``network`` with the mask token, special tokens and frame of its ``tokenizer``.
 
-        ``options`` are the keywords of the class. Raises ``ValueError`` for a tokenizer without a
-        mask token, or of another network.
+        Args:
+            network: as of the class.
+            tokenizer: the one that was saved with it.
+            num_features: D.
+            options: keywords of the class.
+
+        Raises:
+            ValueError: for a tokenizer without a mask token, or of another network.
+            TypeError: for an unknown option.
         """
-        require(locals(), "network PreTrainedModel, tokenizer PreTrainedTokenizerBase")
         if tokenizer.mask_token_id is None:
             kind = type(tokenizer).__name__
             raise ValueError(f"this {kind} has no mask token. Use the tokenizer of a masked model.")
-        most = max(tokenizer.get_vocab().values())
-        known = getattr(network.config, "vocab_size", 0)
-        if most >= known:
+        highest_id = max(tokenizer.get_vocab().values())
+        vocab_size = getattr(network.config, "vocab_size", 0)
+        if highest_id >= vocab_size:
             raise ValueError(
-                f"the tokenizer has ids up to {most}, the network {known} "
+                f"the tokenizer has ids up to {highest_id}, the network {vocab_size} "
                 "tokens: they do not belong together. Name the tokenizer saved with the network."
             )
-        last = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
-        ends = {"prefix": tokenizer.cls_token_id, "suffix": last}
-        frame = {name: () if token is None else (token,) for name, token in ends.items()}
         unknown = set(options) - set(signature(cls).parameters)
         if unknown:
             raise TypeError(
                 f"MaskedLM has no option {', '.join(sorted(unknown))}. See its keywords."
             )
-        options = {**frame, "special_token_ids": tokenizer.all_special_ids, **options}
-        return cls(network, tokenizer.mask_token_id, num_features, **options)
+        first = tokenizer.cls_token_id
+        last = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
+        defaults = {
+            "prefix": () if first is None else (first,),
+            "suffix": () if last is None else (last,),
+            "special_token_ids": tokenizer.all_special_ids,
+        }
+        return cls(network, tokenizer.mask_token_id, num_features, **(defaults | options))
 
     def require_data(self, x: Tensor) -> None:
-        require(locals(), "int x N D", D=self.num_features)
+        check(("x", x, Int[Tensor, "N D"]), D=self.num_features)
         require_ids("x", x, self.network.config.vocab_size)
 
+    @checked
     @torch.no_grad()
     def log_tokens(
         self,
@@ -125,61 +156,83 @@ class MaskedLM(ConditionalModel):
         types: Int[Tensor, "N L"] | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "N L"]:
-        """log q(x_j | x_R) of whole rows, each under its own mask, nats; 0 where not masked.
+        """log q(x_j | x_R) of whole rows, each under its own mask.
 
-        Rows are as long as each other, special tokens included. ``generator`` draws the
-        replacements of ``replacement="bert"`` and is not used otherwise. Raises ``ValueError`` for
-        rows that are too long or hold ids the network has not, and for masks that hide a special
-        token. ``types`` are for networks that tell sentences apart.
+        Args:
+            ids: rows of one length, special tokens included, (N, L).
+            mask: (N, L), boolean; True means masked.
+            types: 0 for the first sentence of a pair, 1 for the second, (N, L), for networks that
+                tell them apart.
+            generator: draws the replacements of ``replacement="bert"``; not used otherwise.
+
+        Returns:
+            Nats, (N, L), float64; 0 where not masked.
+
+        Raises:
+            ValueError: for rows that are too long or hold ids the network has not, and for masks that
+                hide a special token.
         """
-        require(locals(), "int ids N L, bool mask N L, int types? N L, generator?")
         self._require_rows(ids, mask, types)
         shown = self._shown(ids, mask, generator)
         result = torch.zeros(ids.shape, dtype=torch.float64)
-        half = torch.float16 if self.precision == "float16" else torch.bfloat16
-        training = self.network.training
+        rows_at_once = max(1, self.batch_tokens // ids.shape[1])
+        was_training = self.network.training
         self.network.eval()
         try:
-            for rows in torch.arange(len(ids)).split(max(1, self.batch_tokens // ids.shape[1])):
-                pair = {}
-                if types is not None and self._takes_types:
-                    pair = {"token_type_ids": types[rows].to(self.device)}
-                where = mask[rows].to(self.device)
-                with torch.autocast(self.device.type, half, enabled=self.precision != "float32"):
-                    logits = masked_logits(self.network, shown[rows].to(self.device), where, **pair)
-                    wanted = ids[rows][mask[rows]].to(self.device)
-                    logits = logits if logits.dtype == torch.float64 else logits.float()
-                    loss = functional.cross_entropy(logits, wanted, reduction="none")
-                values = torch.zeros(where.shape, dtype=torch.float64)
-                values[mask[rows]] = -loss.double().cpu()
+            for rows in torch.arange(len(ids)).split(rows_at_once):
+                types_of_rows = None if types is None else types[rows]
+                values = self._log_hidden(ids[rows], shown[rows], mask[rows], types_of_rows)
                 result[rows] = values
         finally:
-            self.network.train(training)
+            self.network.train(was_training)
         return result
+
+    def _log_hidden(
+        self, ids: Tensor, shown: Tensor, mask: Tensor, types: Tensor | None
+    ) -> Float[Tensor, "B L"]:
+        """:meth:`log_tokens` of the rows of one batch, of which the network sees ``shown``."""
+        inputs = {}
+        if types is not None and self._takes_types:
+            inputs["token_type_ids"] = types.to(self.device)
+        where = mask.to(self.device)
+        half = torch.float16 if self.precision == "float16" else torch.bfloat16
+        with torch.autocast(self.device.type, half, enabled=self.precision != "float32"):
+            logits = masked_logits(self.network, shown.to(self.device), where, **inputs)
+            wanted = ids[mask].to(self.device)
+            if logits.dtype != torch.float64:
+                logits = logits.float()
+            loss = functional.cross_entropy(logits, wanted, reduction="none")
+        values = torch.zeros(where.shape, dtype=torch.float64)
+        values[mask] = -loss.double().cpu()
+        return values
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.replacement != "mask":
             raise ValueError("conditionals hide with the mask token only: see log_tokens.")
-        before, after = (part.expand(len(x), -1) for part in self._frame)
+        before = self._prefix.expand(len(x), -1)
+        after = self._suffix.expand(len(x), -1)
         start = before.shape[1]
-        rows = functional.pad(mask, (start, after.shape[1]))
-        values = self.log_tokens(torch.cat([before, x, after], dim=1), rows)
+        mask_of_rows = functional.pad(mask, (start, after.shape[1]))
+        values = self.log_tokens(torch.cat([before, x, after], dim=1), mask_of_rows)
         return values[:, start : start + self.num_features]
 
     def _shown(self, ids: Tensor, mask: Tensor, generator: torch.Generator | None) -> Tensor:
+        """What the network sees: ``ids`` with the hidden ones replaced."""
         shown = ids.masked_fill(mask, self.mask_token_id)
         if self.replacement == "mask":
             return shown
         require_generator(generator)
         chance = torch.rand(ids.shape, generator=generator, dtype=torch.float64)
-        others = torch.randint(self.network.config.vocab_size, ids.shape, generator=generator)
-        shown = shown.where(~(mask & (chance < 0.2)), others)
-        return shown.where(~(mask & (chance < 0.1)), ids)
+        random_ids = torch.randint(self.network.config.vocab_size, ids.shape, generator=generator)
+        shown = torch.where(mask & (chance < _SHARE_NOT_MASK_TOKEN), random_ids, shown)
+        return torch.where(mask & (chance < _SHARE_UNCHANGED), ids, shown)
 
     def _require_rows(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> None:
         if self.max_length is not None and ids.shape[1] > self.max_length:
-            long = f"rows of {ids.shape[1]} tokens are longer than the model's {self.max_length}"
-            raise ValueError(f"{long} positions. Leave them out or split them; they are not cut.")
+            raise ValueError(
+                f"rows of {ids.shape[1]} tokens are longer than the model's {self.max_length} "
+                "positions. Leave them out or split them; they are not cut."
+            )
         require_ids("ids", ids, self.network.config.vocab_size)
         if types is not None and self._takes_types:
             require_ids("types", types, self.network.config.type_vocab_size)
@@ -196,14 +249,24 @@ def masked_logits(
     The vocabulary head is most of a small network's arithmetic; its last layer is applied to the
     gathered positions. After the last attention positions no longer meet, so in networks of
     BERT's and ModernBERT's form the feed-forward block too is spent on ``where``.
+
+    Args:
+        network: of ``transformers``, with a masked-LM head.
+        ids: what it sees, (N, L).
+        where: which logits are wanted, (N, L), boolean; M of them.
+        inputs: more that the network takes.
+
+    Returns:
+        Logits, (M, V).
     """
 
     def gather(_: Any, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(each[where] for each in values)
+        return tuple(value[where] for value in values)
 
     def scatter(_: Any, __: Any, value: Tensor) -> Tensor:
-        everywhere = value.new_zeros(*where.shape, value.shape[-1])  # the sum with the residual
-        everywhere[where] = value  # needs the shape
+        # The sum with the residual needs the shape of all positions.
+        everywhere = value.new_zeros(*where.shape, value.shape[-1])
+        everywhere[where] = value
         return everywhere
 
     kind = type(network).__name__
@@ -225,19 +288,20 @@ def masked_logits(
 
 def _longest_row(network: Any) -> int | None:
     """RoBERTa's kind counts positions from behind the padding's: 514 of them are 512 tokens."""
-    for name, each in network.named_modules():
-        if name.endswith(".position_embeddings") and getattr(each, "padding_idx", None) is not None:
-            return each.num_embeddings - each.padding_idx - 1
+    for name, module in network.named_modules():
+        padding = getattr(module, "padding_idx", None)
+        if name.endswith(".position_embeddings") and padding is not None:
+            return module.num_embeddings - padding - 1
     return getattr(network.config, "max_position_embeddings", None)
 
 
 def _require_masked_lm(network: Any) -> None:
     """Refuse what ``transformers`` does not list among its masked language models."""
     require_transformers()
-    from transformers import AutoModelForMaskedLM
+    from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
-    known: set[Any] = set(AutoModelForMaskedLM._model_mapping.values())
-    if type(network) not in known or getattr(network.config, "is_decoder", False):
+    masked_models: set[Any] = set(MODEL_FOR_MASKED_LM_MAPPING.values())
+    if type(network) not in masked_models or getattr(network.config, "is_decoder", False):
         raise TypeError(
             f"network must be a transformers model with a masked-LM head, such as BertForMaskedLM, "
             f"got {type(network).__name__}. An encoder alone cannot say log p of a hidden token, a "
@@ -247,5 +311,5 @@ def _require_masked_lm(network: Any) -> None:
         warnings.warn(
             "this ESM multiplies what it sees by 0.88 / (1 - hidden share): by 8.8 where 90 % are "
             'hidden, by 1 in training: constant_scale, in the book\'s "Any model", takes that out.',
-            stacklevel=3,
+            stacklevel=4,  # past the check of arguments and the class: where the model is made
         )

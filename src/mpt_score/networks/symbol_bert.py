@@ -2,16 +2,20 @@
 
 import math
 from pathlib import Path
-from typing import final
+from typing import Annotated, Any, final
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from mpt_lml.checks import Count, Index, Within, checked, require_values
 from mpt_lml.files import book_file
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.spec import require, require_values
 from mpt_score.networks.hub import CheckpointError, require_transformers
+
+_NUM_HEADS = 4
+_ATTENTION: dict[str, Any] = {"attn_implementation": "eager"}
+"""For 16 tokens faster than the fused kernel."""
 
 
 @final
@@ -23,23 +27,36 @@ class SymbolBERT(ConditionalModel):
     that the layers expect (BERT's 0.02 is made for a width of 768). The mask token keeps some of
     the probability, so that the conditionals of the symbols add up to slightly less than 1.
 
+    Args:
+        num_symbols: the symbols are 0..num_symbols − 1.
+        num_features: D.
+        width: of the hidden states, a multiple of the four heads.
+        seed: of the initial weights.
+
     >>> bert = SymbolBERT(12, 16, seed=4)
     >>> bert.log_values(torch.zeros(5, 16, dtype=torch.int64), torch.ones(5, 16) > 0).shape
     torch.Size([5, 16, 13])
     """
 
-    def __init__(self, num_symbols: int, num_features: int, width: int = 64, *, seed: int) -> None:
+    @checked
+    def __init__(
+        self,
+        num_symbols: Annotated[int, Within(2)],
+        num_features: Count,
+        width: Annotated[int, Within(_NUM_HEADS)] = 64,
+        *,
+        seed: Index,
+    ) -> None:
         require_transformers()
         from transformers import BertConfig, BertForMaskedLM
 
-        require(locals(), "num_symbols 2.., num_features 1.., width 4.., seed 0..")
-        if width % 4:
+        if width % _NUM_HEADS:
             raise ValueError(f"width must be a multiple of 4, one part a head, got {width}.")
         config = BertConfig(
             vocab_size=num_symbols + 1,
             hidden_size=width,
             num_hidden_layers=2,
-            num_attention_heads=4,
+            num_attention_heads=_NUM_HEADS,
             intermediate_size=4 * width,
             max_position_embeddings=num_features,
             type_vocab_size=1,
@@ -47,23 +64,30 @@ class SymbolBERT(ConditionalModel):
             attention_probs_dropout_prob=0.0,
             initializer_range=1.0 / math.sqrt(width),
             pad_token_id=None,
+            **_ATTENTION,
         )
-        config._attn_implementation = "eager"  # for 16 tokens faster than the fused kernel
         with torch.random.fork_rng(devices=[]):  # transformers draws from the global generator
             torch.manual_seed(seed)
             self.network = BertForMaskedLM(config)
-        self.num_features, self.mask_token = num_features, num_symbols
+        self.num_features = num_features
+        self.mask_token = num_symbols
         self._pairs_at_once = 1024
 
     @classmethod
     def load(cls, path: Path | None = None) -> "SymbolBERT":
         """The network of Chapter 10 that the book carries, or the one whose weights ``path`` holds.
 
-        ``path`` is a safetensors file, such as ``known-language`` leaves one for each of its runs.
+        Args:
+            path: a safetensors file, such as ``known-language`` leaves one for each of its runs.
+
+        Raises:
+            FileNotFoundError: where there is none.
+            CheckpointError: for one that is damaged or of another network.
         """
         from safetensors.torch import load_file
 
-        path = book_file("results/known_language.safetensors") if path is None else path
+        if path is None:
+            path = book_file("results/known_language.safetensors")
         if not isinstance(path, str | Path) or not Path(path).is_file():
             raise FileNotFoundError(f"path must be a file of safetensors, got {path!r}.")
         try:
@@ -71,11 +95,12 @@ class SymbolBERT(ConditionalModel):
             num_tokens, width = weights["bert.embeddings.word_embeddings.weight"].shape
             num_features = len(weights["bert.embeddings.position_embeddings.weight"])
             model = cls(num_tokens - 1, num_features, width, seed=0)
-            tied = model.network.load_state_dict(weights, strict=False).missing_keys
+            missing = model.network.load_state_dict(weights, strict=False).missing_keys
         except (SafetensorError, KeyError, RuntimeError) as error:
             raise CheckpointError(f"{path} is damaged, or of another network.") from error
-        if any("decoder" not in each for each in tied):  # those are stored once
-            raise CheckpointError(f"{path} is of another network: it lacks {tied[0]}.")
+        # The decoder's weights are those of the embedding, and stored once.
+        if any("decoder" not in name for name in missing):
+            raise CheckpointError(f"{path} is of another network: it lacks {missing[0]}.")
         model.network.requires_grad_(False)
         return model
 

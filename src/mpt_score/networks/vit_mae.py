@@ -11,14 +11,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import masks, scores
-from mpt_lml.checks import Data, checked
+from mpt_lml.checks import Data, check, checked, require_dtype, require_number, require_sizes
 from mpt_lml.models.base import ConditionalModel, MaskOfEachDatum, require_pairs
 from mpt_lml.numerics import log_normal, require_variance
-from mpt_lml.spec import require, require_dtype, require_number, require_sizes
 from mpt_score.networks.hub import require_transformers
 
 if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining
+
+# Images that go through the network at a time.
+_BATCH = 512
 
 
 @final
@@ -26,13 +28,19 @@ class ViTMAE(ConditionalModel):
     """p(x_j | x_R) = Π_pixels N(pixel; prediction from the patches R, σ²) for every patch j.
 
     The coordinates are the D patches of an image of d pixels each (channels counted); densities are
-    of pixels in [0, 1], in nats. ``x`` is (N, C, H, W) in every method. ``variance`` is σ²: one number,
-    one for each number M of masked patches (``variance[M - 1]``), or one for each of these and each
-    pixel i of patch j (``variance[M - 1, j, i]``). The network, of plain pixels
-    (``norm_pix_loss=False``), sees (x − pixel_mean)/pixel_scale in each channel.
+    of pixels in [0, 1], in nats. ``x`` is (N, C, H, W) in every method. The network sees
+    (x − pixel_mean)/pixel_scale in each channel.
 
-    Raises ``TypeError`` for another kind of network, ``ValueError`` for one trained on normalized
-    patches and for σ² ≤ 0.
+    Args:
+        network: a ``ViTMAEForPreTraining`` of plain pixels (``norm_pix_loss=False``).
+        variance: σ²: one number, one for each number M of masked patches (``variance[M - 1]``), or
+            one for each of these and each pixel i of patch j (``variance[M - 1, j, i]``).
+        pixel_mean: one number, or one a channel.
+        pixel_scale: one number, or one a channel.
+
+    Raises:
+        TypeError: for another kind of network.
+        ValueError: for one trained on normalized patches, and for σ² ≤ 0.
 
     >>> from mpt_score.networks import small_mae
     >>> model = ViTMAE(small_mae(8, 1, 2, width=16, seed=4), 0.1)
@@ -50,18 +58,30 @@ class ViTMAE(ConditionalModel):
     ) -> None:
         _require_network(network)
         self.network: Any = network
-        self._pairs_at_once = 512
+        self._pairs_at_once = _BATCH
         self.num_features = int(network.vit.embeddings.patch_embeddings.num_patches)
         self.device = network.decoder.mask_token.device
-        count, table = self.num_features, (self.num_features,) * 2 + (self.pixels_per_patch,)
-        sizes = f"{count} mask sizes, or of each size and pixel {table}"
-        value = self._real("variance", variance, sizes, (count,), (count, 1, 1), table)
-        self.variance = value if value.ndim == 3 else value.expand(count).view(-1, 1, 1)
+        self.variance = self._variance_table(variance)
         channels = self.image_shape[0]
-        self.pixel_mean, self.pixel_scale = (
-            self._real(name, each, f"{channels} channels", (channels,)).expand(channels)
-            for name, each in (("pixel_mean", pixel_mean), ("pixel_scale", pixel_scale))
-        )
+        owners = f"{channels} channels"
+        mean = self._one_or_one_each("pixel_mean", pixel_mean, owners, (channels,))
+        scale = self._one_or_one_each("pixel_scale", pixel_scale, owners, (channels,))
+        _require_positive("pixel_scale", scale)
+        self.pixel_mean = mean.expand(channels)
+        self.pixel_scale = scale.expand(channels)
+
+    def _variance_table(self, variance: float | Tensor) -> Tensor:
+        """σ² by mask size, patch and pixel, (D, D or 1, d or 1)."""
+        count = self.num_features
+        of_pixels = (count, count, self.pixels_per_patch)
+        owners = f"{count} mask sizes, or of each size and pixel {of_pixels}"
+        shapes = ((count,), (count, 1, 1), of_pixels)
+        value = self._one_or_one_each("variance", variance, owners, *shapes)
+        hint = "Estimate it from residuals: ViTMAE.fit_variance(network, x, generator=g)."
+        _require_positive("variance", value, hint)
+        if value.ndim == 3:
+            return value
+        return value.expand(count).view(-1, 1, 1)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -77,7 +97,7 @@ class ViTMAE(ConditionalModel):
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` holds images of this shape with pixels in [0, 1]."""
         channels, height, width = self.image_shape
-        require({"x": x}, "x N C H W", C=channels, H=height, W=width)
+        check(("x", x, Float[Tensor, "N C H W"]), C=channels, H=height, W=width)
         low, high = x.min().item(), x.max().item()
         if low < 0.0 or high > 1.0:
             raise ValueError(
@@ -86,20 +106,35 @@ class ViTMAE(ConditionalModel):
             )
 
     def patches(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D d"]:
-        """The images cut into patches, rows of pixels with the channels innermost."""
+        """The images cut into patches.
+
+        Args:
+            x: images, (N, C, H, W).
+
+        Returns:
+            Rows of pixels with the channels innermost, (N, D, d).
+        """
         self.require_data(x)
         return self.network.patchify(x.to(self.device))
 
     def images(self, patches: Float[Tensor, "N D d"]) -> Float[Tensor, "N C H W"]:
         """The inverse of :meth:`patches`."""
-        require(locals(), "patches N D d", D=self.num_features, d=self.pixels_per_patch)
+        shape = Float[Tensor, "N D d"]
+        check(("patches", patches, shape), D=self.num_features, d=self.pixels_per_patch)
         return self.network.unpatchify(patches)
 
     @checked
     def predict(self, x: Data, mask: MaskOfEachDatum) -> Float[Tensor, "N D d"]:
-        """What the network says of all patches when image n shows only those not in ``mask[n]``.
+        """The network's prediction of all patches when image n shows only those not in ``mask[n]``.
 
-        In units of pixels. The network runs in evaluation mode and in its own precision.
+        The network runs in evaluation mode and in its own precision.
+
+        Args:
+            x: images, (N, C, H, W).
+            mask: masked patches, one mask an image, (N, D), boolean.
+
+        Returns:
+            Pixels, (N, D, d).
         """
         require_pairs(x, mask)
         return self._in_batches(self._predict, x, mask)
@@ -110,6 +145,13 @@ class ViTMAE(ConditionalModel):
 
         Equally many patches are hidden in every image. With a constant variance and sizes spread
         evenly over 1..D its gradient is, up to constants, an unbiased one of the area.
+
+        Args:
+            x: images, (N, C, H, W).
+            mask: masked patches, one mask an image, (N, D), boolean.
+
+        Raises:
+            ValueError: where images have different numbers of masked patches.
         """
         require_pairs(x, mask)
         if len(mask.sum(dim=1).unique()) > 1:
@@ -117,36 +159,75 @@ class ViTMAE(ConditionalModel):
         noise = _masking_noise(self.network, mask.to(self.device))
         return self.network(self._inputs(x.to(self.device)), noise=noise).loss
 
+    @checked
     def residuals(
-        self, x: Tensor, *, generator: torch.Generator, sizes: Sequence[int] | None = None
+        self, x: Data, *, generator: torch.Generator, sizes: Sequence[int] | None = None
     ) -> Iterator[tuple[Bool[Tensor, "N D"], Float[Tensor, "N D d"]]]:
-        """Masks of one size, 1..D unless ``sizes`` are named, and pixels minus predictions under them.
+        """Masks of one size after the other, and pixels minus predictions under them.
 
         Every image has a random mask of its own at every size: a network charges nothing for it,
-        and a mean over images is then one over N masks. Residuals are 0 where not masked.
+        and a mean over images is then one over N masks.
+
+        Args:
+            x: images, (N, C, H, W).
+            generator: of the masks.
+            sizes: numbers of masked patches; 1..D where none are named.
+
+        Yields:
+            Masks (N, D), and residuals (N, D, d), which are 0 where not masked.
         """
-        patches, count = self.patches(x), self.num_features
-        every = range(1, count + 1)
-        for size in every if sizes is None else require_sizes(sizes, count, increase=False):
-            mask = masks.sample_masks(len(x), count, size, generator=generator)
+        count = self.num_features
+        if sizes is None:
+            sizes = range(1, count + 1)
+        else:
+            sizes = require_sizes(sizes, count, increase=False)
+        return self._residuals(x, sizes, generator)
+
+    def _residuals(
+        self, x: Tensor, sizes: Sequence[int], generator: torch.Generator
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        patches = self.patches(x)
+        for size in sizes:
+            mask = masks.sample_masks(len(x), self.num_features, size, generator=generator)
             mask = mask.to(self.device)
             with torch.no_grad():
                 residual = (patches - self.predict(x, mask)) * mask[:, :, None]
             yield mask, residual
 
+    @checked
     def squared_error(
-        self, x: Tensor, *, generator: torch.Generator, sizes: Sequence[int] | None = None
+        self, x: Data, *, generator: torch.Generator, sizes: Sequence[int] | None = None
     ) -> Float[Tensor, "L N"]:
-        """Mean squared residual of an image's masked pixels under the masks of :meth:`residuals`."""
-        found = self.residuals(x, generator=generator, sizes=sizes)
-        return torch.stack([scores.mask_score(r.square().mean(-1), mask) for mask, r in found])
+        """Mean squared residual of an image's masked pixels under the masks of :meth:`residuals`.
 
+        Args:
+            x: images, (N, C, H, W).
+            generator: of the masks.
+            sizes: numbers of masked patches, L of them; 1..D where none are named.
+        """
+        errors = []
+        for mask, residual in self.residuals(x, generator=generator, sizes=sizes):
+            errors.append(scores.mask_score(residual.square().mean(dim=-1), mask))
+        return torch.stack(errors)
+
+    @checked
     def image_scores(
-        self, x: Tensor, *, generator: torch.Generator, sizes: Sequence[int] | None = None
+        self, x: Data, *, generator: torch.Generator, sizes: Sequence[int] | None = None
     ) -> Float[Tensor, "L N"]:
-        """Score of each image under the masks of :meth:`residuals`, nats a patch: S(x; M) on average."""
-        found = self.residuals(x, generator=generator, sizes=sizes)
-        return torch.stack([scores.mask_score(self._density(mask, r), mask) for mask, r in found])
+        """Score of each image under the masks of :meth:`residuals`: S(x; M) on average.
+
+        Args:
+            x: images, (N, C, H, W).
+            generator: of the masks.
+            sizes: numbers of masked patches, L of them; 1..D where none are named.
+
+        Returns:
+            Nats a patch, (L, N).
+        """
+        values = []
+        for mask, residual in self.residuals(x, generator=generator, sizes=sizes):
+            values.append(scores.mask_score(self._density(mask, residual), mask))
+        return torch.stack(values)
 
     def with_variance(self, variance: float | Tensor) -> "ViTMAE":
         """The same network with another variance."""
@@ -155,22 +236,32 @@ class ViTMAE(ConditionalModel):
         )
 
     @classmethod
+    @checked
     def fit_variance(
         cls,
-        network: "ViTMAEForPreTraining",
+        network: Any,
         x: Float[Tensor, "N C H W"],
         *,
         generator: torch.Generator,
         per: Literal["all", "size"] = "all",
         **units: float | Tensor,
     ) -> "ViTMAE":
-        """Maximum-likelihood variance from residuals on ``x``; ``units`` as in the class.
+        """Maximum-likelihood variance from residuals on ``x``.
 
         With v_M the mean squared residual at size M (:meth:`squared_error`), the mean score is
-        −(d/2)(log 2πσ² + v_M/σ²). Its maximizer is σ²_M = v_M (``per="size"``). One number for
-        all sizes maximizes the area, the sum over M = 1..D: it is the mean of the v_M.
+        −(d/2)(log 2πσ² + v_M/σ²). Its maximizer is σ²_M = v_M. One number for all sizes maximizes the
+        area, the sum over M = 1..D: it is the mean of the v_M.
+
+        Args:
+            network: as of the class.
+            x: images, (N, C, H, W), pixels in [0, 1].
+            generator: of the masks.
+            per: "size" for a variance of each M, "all" for one.
+            units: ``pixel_mean`` and ``pixel_scale``, as of the class.
+
+        Returns:
+            The model with this variance.
         """
-        require(locals(), "per all|size, generator")
         model = cls(network, 1.0, **units)
         errors = model.squared_error(x, generator=generator).mean(dim=1)
         return model.with_variance(errors if per == "size" else errors.mean())
@@ -188,49 +279,57 @@ class ViTMAE(ConditionalModel):
         return log_normal(residual, self.variance.to(residual)[mask.sum(dim=1) - 1]).sum(dim=-1)
 
     def _predict(self, x: Tensor, mask: Tensor) -> Tensor:
-        x, mask = x.to(self.device), mask.to(self.device)
+        x = x.to(self.device)
+        mask = mask.to(self.device)
         inputs = self._inputs(x)
         result = x.new_empty(len(x), self.num_features, self.pixels_per_patch)
-        sizes, config = mask.sum(dim=1), self.network.vit.embeddings.config
-        before = (config.mask_ratio, self.network.training)
+        sizes = mask.sum(dim=1)
+        config = self.network.vit.embeddings.config
+        mask_ratio = config.mask_ratio
+        was_training = self.network.training
         self.network.eval()
         try:
+            # The network hides one share of its patches: images of equal mask sizes go together.
             for size in sizes.unique():
                 rows = sizes == size
-                out = self.network(inputs[rows], noise=_masking_noise(self.network, mask[rows]))
-                if not torch.equal(out.mask.bool(), mask[rows]):
+                noise = _masking_noise(self.network, mask[rows])
+                output = self.network(inputs[rows], noise=noise)
+                if not torch.equal(output.mask.bool(), mask[rows]):
                     raise RuntimeError("transformers masked other patches than those asked for")
-                result[rows] = out.logits.to(x.dtype)
+                result[rows] = output.logits.to(x.dtype)
         finally:
-            config.mask_ratio = before[0]
-            self.network.train(before[1])
-        area = self.network.config.patch_size**2  # channels are innermost in a patch
-        return self.pixel_mean.repeat(area).to(x) + self.pixel_scale.repeat(area).to(x) * result
+            config.mask_ratio = mask_ratio
+            self.network.train(was_training)
+        pixels = self.network.config.patch_size**2  # channels are innermost in a patch
+        return self.pixel_mean.repeat(pixels).to(x) + self.pixel_scale.repeat(pixels).to(x) * result
 
     def _inputs(self, x: Tensor) -> Tensor:
-        mean, width = (each.to(x).view(-1, 1, 1) for each in (self.pixel_mean, self.pixel_scale))
-        return ((x - mean) / width).to(self.network.decoder.mask_token.dtype)
+        mean = self.pixel_mean.to(x).view(-1, 1, 1)
+        scale = self.pixel_scale.to(x).view(-1, 1, 1)
+        return ((x - mean) / scale).to(self.network.decoder.mask_token.dtype)
 
-    def _real(
-        self, name: str, value: float | Tensor, each: str, *shapes: tuple[int, ...]
+    def _one_or_one_each(
+        self, name: str, value: float | Tensor, owners: str, *shapes: tuple[int, ...]
     ) -> Tensor:
-        """One number, or a tensor of one of the ``shapes``, with one for ``each``."""
+        """One number, or a tensor of one of the ``shapes``, one for each of its ``owners``."""
         if isinstance(value, Tensor):
             require_dtype(name, value)
         else:
             require_number(name, value, "[-inf,inf]~")
-        found = torch.as_tensor(value, dtype=torch.float64, device=self.device).detach()
-        if found.shape not in ((), *shapes) or not found.isfinite().all():
-            got = f"shape {tuple(found.shape)}" if found.ndim else value
-            raise ValueError(f"{name} must be finite, one or one for each {each}, got {got}.")
-        if name != "pixel_mean" and found.min() <= 0:
-            hint = "Estimate it from residuals: ViTMAE.fit_variance(network, x, generator=g)."
-            hint *= name == "variance"
-            raise ValueError(f"{name} must be > 0, got {found.min().item()}. {hint}")
-        if name != "pixel_mean":  # pixels may be of single precision
-            for extreme in (found.min().item(), found.max().item()):
-                require_variance(name, extreme, torch.float32)
-        return found
+        tensor = torch.as_tensor(value, dtype=torch.float64, device=self.device).detach()
+        if tensor.shape not in ((), *shapes) or not tensor.isfinite().all():
+            got = f"shape {tuple(tensor.shape)}" if tensor.ndim else value
+            raise ValueError(f"{name} must be finite, one or one for each {owners}, got {got}.")
+        return tensor
+
+
+def _require_positive(name: str, value: Tensor, hint: str = "") -> None:
+    """Check that numbers are above 0, and that their inverses are finite in single precision."""
+    low = value.min().item()
+    if low <= 0:
+        raise ValueError(f"{name} must be > 0, got {low}. {hint}")
+    for extreme in (low, value.max().item()):  # pixels may be of single precision
+        require_variance(name, extreme, torch.float32)
 
 
 def _masking_noise(network: "ViTMAEForPreTraining", mask: Bool[Tensor, "N D"]) -> Tensor:

@@ -1,0 +1,73 @@
+"""A user's function as a model of tokens: what it answers is checked, and tried once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpt_lml.checks import require_ids
+from mpt_lml.models.base import require_log_probabilities
+
+LogTokenValues = Callable[[Tensor, Tensor], Tensor]
+"""(ids (B, L) int64, mask (B, L) bool) → log-probabilities (B, L, V), nats."""
+
+
+class TokenFunction:
+    """log q(x_j | x_R) by a function of token ids and masks.
+
+    Args:
+        function: (ids (B, L) int64, mask (B, L) bool, True = masked) → log-probabilities (B, L, V),
+            nats.
+        mask_token: what ``function`` is shown at masked places. Where it is None it is shown the token
+            itself there, and must not read it.
+    """
+
+    def __init__(self, function: LogTokenValues, mask_token: int | None) -> None:
+        self.function = function
+        self.mask_token = mask_token
+        self.vocab_size: int | None = None  # not known before the first answer
+
+    def log_tokens(self, ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
+        """log q of the masked tokens, nats, (B, L); 0 where not masked."""
+        values = self._log_values(ids, mask)
+        wanted = ids[mask][:, None]
+        require_ids("ids", wanted, values.shape[-1])
+        result = torch.zeros(ids.shape, dtype=torch.float64)
+        return result.masked_scatter(mask, values.gather(1, wanted))
+
+    def try_once(self, ids: Tensor, mask: Tensor) -> None:
+        """Try the function on the row of which most is hidden, the first time that it is asked.
+
+        Raises:
+            ValueError: for logits, and for answers that depend on what is hidden: such a function
+                knows what it scores.
+        """
+        if self.vocab_size is not None:
+            return
+        most_hidden = int(mask.sum(dim=1).argmax())
+        row = slice(most_hidden, most_hidden + 1)
+        self.vocab_size = require_log_probabilities(
+            "the function", self._log_values, ids[row], mask[row]
+        )
+
+    @torch.no_grad()
+    def _log_values(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """log q of every value of the M masked tokens, (M, V), float64."""
+        shown = ids if self.mask_token is None else ids.masked_fill(mask, self.mask_token)
+        values = self.function(shown, mask)
+        _require_answer(values, ids)
+        return values[mask.to(values.device)].double().cpu()
+
+
+def _require_answer(values: Any, ids: Tensor) -> None:
+    """Check that a function has answered a dense floating-point tensor (B, L, V)."""
+    if not isinstance(values, Tensor) or values.ndim != 3 or values.shape[:2] != ids.shape:
+        got = tuple(getattr(values, "shape", ())) or values
+        raise ValueError(
+            f"the function must return log-probabilities (B, L, V) for ids (B, L) = "
+            f"{tuple(ids.shape)}, got {got!r}."
+        )
+    if values.layout != torch.strided or values.is_meta or not values.is_floating_point():
+        got = "a meta tensor" if values.is_meta else f"{values.layout}, {values.dtype}"
+        raise TypeError(f"the function must return a dense floating-point tensor, got {got}.")
