@@ -11,7 +11,7 @@ from torch import distributed
 from tqdm.auto import tqdm
 
 from mpt_lml.files import require_writable
-from mpt_score.keep import Part, Parts, Run
+from mpt_score.parts import Part, Parts, Runner
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ProcessGroup:
             return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
         return requested
 
-    def share(self, run: Run) -> Run:
+    def share(self, run: Runner) -> Runner:
         """``run``, with a bar, of this process's parts; those of others are read when all are done."""
 
         def run_share(label: str, parts: Parts) -> list[Part]:

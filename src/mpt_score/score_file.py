@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import mpt_score
 from mpt_lml import files
+from mpt_lml.checks import Within, check
 from mpt_score import networks, summaries
 from mpt_score.errors import TextError
-from mpt_score.keep import afresh
 from mpt_score.lines import Line, readable
 from mpt_score.options import (
     AnswerOptions,
@@ -26,9 +26,11 @@ from mpt_score.options import (
     ScoreOptions,
     SentenceOptions,
 )
+from mpt_score.parts import compute_parts
 from mpt_score.processes import ProcessGroup
 from mpt_score.scorer import Scorer
 
+Percent = Annotated[int, Within(1, 100)]
 TABLES = (".jsonl", ".csv", ".json")
 PICTURES = (".svg", ".pdf", ".png")
 
@@ -62,9 +64,11 @@ def run(
     lines, faults = readable(path, options.kind, scorer, skip=output.skip)
     score = _call(lines, options, skip=output.skip)
     record = {"kind": options.kind, **asdict(options), "calls": files.digest(repr(score), {})}
-    keep = scorer.keep(group.folder, **record) if group.folder else afresh
+    runner = compute_parts
+    if group.folder:
+        runner = scorer.checkpoints_in(group.folder, **record)
     try:
-        scores = score(scorer, run=group.share(keep))
+        scores = score(scorer, run=group.share(runner))
     except TextError as error:
         where = f"{path}, line {lines[error.number].number}"
         raise ValueError(f"{where}: {error}") from error
@@ -120,7 +124,7 @@ def _sentences(lines: Sequence[Line], options: SentenceOptions) -> Callable[...,
         num_masks=options.num_masks,
         num_orders=options.num_orders,
         pseudo=options.pseudo,
-        error=options.error,
+        target_error=options.error,
         seed=options.seed,
     )
 
@@ -148,7 +152,9 @@ def _answers(lines: Sequence[Line], options: AnswerOptions) -> Callable[..., Any
 
 
 def _curve(lines: Sequence[Line], options: CurveOptions) -> Callable[..., Any]:
-    design = mpt_score.Design(options.rates, num_masks=options.num_masks, seed=options.seed)
+    check(("rates", options.rates, tuple[Percent, ...]))
+    rates = tuple(percent / 100 for percent in options.rates)
+    design = mpt_score.Design(rates, num_masks=options.num_masks, seed=options.seed)
     return partial(mpt_score.curve, texts=[line.texts[0] for line in lines], design=design)
 
 

@@ -61,13 +61,13 @@ def _(scores: SentenceCurves) -> list[str]:
             scores.standard_error.tolist(),
             strict=True,
         )
-        return [f"score at {r:g} %: {s:.4f} ± {e:.4f} nats a token" for r, s, e in points]
+        return [f"score at {100 * r:g} %: {s:.4f} ± {e:.4f} nats a token" for r, s, e in points]
     lines = [f"area: {scores.area()} a token"]
     rate = _reading_rate(scores)
     if rate is not None:
         lines.append(f"the rate that reads it: {rate}")
-    for percent, bias in scores.bias_at().items():
-        lines.append(f"D·S − area at {percent:g} %: {bias}")
+    for rate_of_bias, bias in scores.bias_at().items():
+        lines.append(f"D·S − area at {100 * rate_of_bias:g} %: {bias}")
     return lines
 
 
@@ -84,12 +84,12 @@ def _reading_rate(curves: SentenceCurves) -> str | Estimate | None:
         first = curves.mean_rate()
     except ValueError:
         return None
-    percent = torch.tensor(curves.design.columns).double()
+    rates = torch.tensor(curves.design.columns, dtype=torch.float64)
     # The last crossing is the first one from the right.
-    last = 100 - crossover(curves.score.flip(0), 100 - percent.flip(0)).item()
+    last = 1 - crossover(curves.score.flip(0), 1 - rates.flip(0)).item()
     if last - first > first.standard_error:
         return (
             "unclear: the curve crosses its mean height more than once, "
-            f"between {first:.1f} and {last:.1f} %"
+            f"between {100 * first:.1f} and {100 * last:.1f} %"
         )
-    return first
+    return Estimate(100 * first, 100 * first.standard_error, first.num_samples, "%")

@@ -590,7 +590,7 @@ CASES = {
         "nan",
     ),
     "a text of half a character": (
-        lambda: require_texts(["fine", "\ud800 abc"]),
+        lambda: require_texts("texts", ["fine", "\ud800 abc"]),
         ValueError,
         "text 1 is .*no Unicode",
     ),

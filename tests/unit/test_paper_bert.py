@@ -193,8 +193,8 @@ class TestRefusals:
 
 def made_up(num_sentences: int, noise: float) -> SentenceCurves:
     """S(r) = −1 − 2r for every sentence, D = 20 or 40, with noise that no mask explains."""
-    design = Design(bert.TextRates().rates)
-    rate = torch.tensor(design.columns, dtype=torch.float64) / 100
+    design = bert.design_at(bert.TextRates().rates, 4)
+    rate = torch.tensor(design.columns, dtype=torch.float64)
     normal = torch.randn(num_sentences, 1, len(rate), generator=generator(1)).double()
     raw = -1 - 2 * rate + noise * normal
     size = torch.tensor([20, 40]).repeat(num_sentences // 2)
@@ -236,22 +236,22 @@ def test_the_rate_of_the_mean_height_has_an_error() -> None:
     g = generator()
     slope = 1 + 0.2 * torch.randn(400, 1, 1, generator=g, dtype=torch.float64)
     level = 0.5 * torch.randn(400, 1, 1, generator=g, dtype=torch.float64)
-    design = Design((10, 30, 50, 70, 90))
-    raw = level - 0.02 * slope * torch.tensor(design.columns, dtype=torch.float64)
+    design = Design((0.1, 0.3, 0.5, 0.7, 0.9))
+    raw = level - 2.0 * slope * torch.tensor(design.columns, dtype=torch.float64)
     sizes = torch.full((400,), 10)
     found = SentenceCurves(design, raw, torch.zeros_like(raw), raw[:, 0, 0], sizes)
     value, error = found.mean_rate(), found.mean_rate().standard_error
     # Straight lines have their mean height in the middle, whatever their slopes and levels.
-    assert math.isclose(value, 50.0, abs_tol=1e-6) and error < 1e-6
+    assert math.isclose(value, 0.5, abs_tol=1e-8) and error < 1e-8
     noisy = dataclasses.replace(found, raw=raw + 0.3 * torch.randn(raw.shape, generator=g))
     value, error = noisy.mean_rate(), noisy.mean_rate().standard_error
-    # Error of the mean at 50 %, 0.3 / 20 · √(1 − 1/5), over a slope of 0.02: 0.67 points.
-    assert 0.25 < error < 1.4 and abs(value - 50) < 4 * error
+    # Error of the mean at 50 %, 0.3 / 20 · √(1 − 1/5), over a slope of 2: 0.0067.
+    assert 0.0025 < error < 0.014 and abs(value - 0.5) < 4 * error
 
 
 def test_what_was_kept_of_other_weights_is_refused(tmp_path: Path) -> None:
     settings = bert.TextRates(data_sets=("written",), num_sentences=4)
-    context, design = RunContext(folder=tmp_path), Design(rates=(50,))
+    context, design = RunContext(folder=tmp_path), Design(rates=(0.5,))
     network, reader = networks.load_small_bert()
     settings.curves(context, network, reader, design)
     other = networks.random_twin(network, seed=1)

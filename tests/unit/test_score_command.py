@@ -114,7 +114,9 @@ def test_a_curve_says_area_only_where_it_is_one(folder, texts, tmp_path, capsys)
     assert picture.read_text().startswith("<?xml")
     with table.open() as stored:
         found = list(csv.DictReader(stored))
-    wanted = mpt_score.curve(folder, TEXTS, mpt_score.Design(tuple(range(5, 96, 10)), seed=0))
+    wanted = mpt_score.curve(
+        folder, TEXTS, mpt_score.Design(tuple(p / 100 for p in range(5, 96, 10)), seed=0)
+    )
     assert [float(row["score"]) for row in found] == wanted.score.tolist()
 
 
@@ -122,7 +124,7 @@ def summary_of(*curves: list[float]) -> str:
     """What the command says of texts of ten tokens with these scores at 10, 30, 50, 70 and 90 %."""
     raw = torch.tensor(curves, dtype=torch.float64)[:, None]
     sizes = torch.full((len(curves),), 10)
-    design = mpt_score.Design((10, 30, 50, 70, 90))
+    design = mpt_score.Design((0.1, 0.3, 0.5, 0.7, 0.9))
     found = mpt_score.SentenceCurves(design, raw, torch.zeros_like(raw), raw[:, 0, -1], sizes)
     return "\n".join(summaries.of(found))
 

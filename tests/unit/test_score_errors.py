@@ -25,7 +25,7 @@ ONE_IN_THREE_FAILS = mpt_score.load(nan_in_the_third_row)
 REFUSED = {
     "an unknown word": (lambda: SCORER.encode(["the cat", "a dog", "???"]), "sentence 2", 2),
     "an empty text": (lambda: SCORER.encode(["the cat", "a dog", " "]), "sentence 2", 2),
-    "half a character": (lambda: require_texts(["a", "b", "\ud800"]), "text 2", 2),
+    "half a character": (lambda: require_texts("texts", ["a", "b", "\ud800"]), "text 2", 2),
     "special tokens only": (
         lambda: SCORER.encode([[5, 6], [6, 7], SCORER.tokenizer.all_special_ids[:1]]),
         "text 2",

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 import mpt_score
 from mpt_lml import HMM
 from mpt_lml.files import CheckpointMismatchError
-from mpt_score import MaskedLM, ViTMAE, keep, networks, tokens
-from mpt_score import scorer as scorer_module
+from mpt_score import MaskedLM, ViTMAE, networks, parts, tokens
+from mpt_score import batches as batches_module
+from mpt_score.batches import BATCH_BYTES
 from mpt_score.networks.hub import CheckpointError
-from mpt_score.scorer import BATCH_BYTES
 from mpt_score.tokens import encode
 
 IDS = torch.tensor([[CLS, 5, 6, 7, SEP], [CLS, 10, 11, 7, SEP]])
@@ -121,7 +121,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="text 1 has nothing to mask"):
         scorer.encode([[1], []])
     with pytest.raises(ValueError, match="load\\(.*identity='NAME'\\)"):
-        scorer.keep(tmp_path)
+        scorer.checkpoints_in(tmp_path)
 
 
 @pytest.mark.bad_input
@@ -153,13 +153,13 @@ def test_batches_keep_within_the_bound(bound: int) -> None:
 def test_many_logits_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = mpt_score.load(tiny(), tokenizer())
     mask = HIDDEN.repeat(8, 1)
-    assert scorer._batches(mask) == [16]
-    assert mpt_score.load(tiny(), tokenizer(), max_tokens=20)._batches(mask) == [4, 4, 4, 4]
+    assert scorer._batch_sizes(mask) == [16]
+    assert mpt_score.load(tiny(), tokenizer(), max_tokens=20)._batch_sizes(mask) == [4, 4, 4, 4]
     each = 8 * 12 * 2 + 12 * 1 * 25  # two hidden tokens of 12 values, one head
-    monkeypatch.setattr(scorer_module, "BATCH_BYTES", 4 * each)
-    assert scorer._batches(mask) == [4, 4, 4, 4]
-    monkeypatch.setattr(scorer_module, "BATCH_BYTES", each // 3)
-    assert scorer._batches(mask) == [1] * 16
+    monkeypatch.setattr(batches_module, "BATCH_BYTES", 4 * each)
+    assert scorer._batch_sizes(mask) == [4, 4, 4, 4]
+    monkeypatch.setattr(batches_module, "BATCH_BYTES", each // 3)
+    assert scorer._batch_sizes(mask) == [1] * 16
 
 
 def test_what_is_kept_belongs_to_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,27 +170,27 @@ def test_what_is_kept_belongs_to_its_model(tmp_path: Path, monkeypatch: pytest.M
         calls.append(1)
         return {"value": torch.tensor(float(len(calls)))}
 
-    def once(run: keep.Run) -> float:
+    def once(run: parts.Runner) -> float:
         (found,) = run("a part", {"part": work})
         return found["value"].item()
 
     for scorer, seed, wanted in ((first, 0, 1), (first, 0, 1), (first, 1, 2), (second, 0, 3)):
-        assert once(scorer.keep(tmp_path, seed=seed)) == wanted
+        assert once(scorer.checkpoints_in(tmp_path, seed=seed)) == wanted
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointMismatchError, match="damaged"):
-        once(first.keep(tmp_path, seed=0))
+        once(first.checkpoints_in(tmp_path, seed=0))
     named = mpt_score.load(chain().log_values, identity="the chain")
-    assert once(named.keep(tmp_path)) == 4
-    monkeypatch.setattr(keep, "versions", lambda: {"mpt-lml": "0.0.1"})  # with other defaults
-    assert once(named.keep(tmp_path)) == 5
+    assert once(named.checkpoints_in(tmp_path)) == 4
+    monkeypatch.setattr(parts, "versions", lambda: {"mpt-lml": "0.0.1"})  # with other defaults
+    assert once(named.checkpoints_in(tmp_path)) == 5
 
 
 A, B = ["the cat sat", "a cat sat the dog"], ["the dog sat", "a cat sat a cat sat"]
 CALLS = {
     "sentences": lambda s, x, **o: mpt_score.sentences(s, x, **o).log_score,
     "curve": lambda s, x, seed=0, **o: (
-        mpt_score.curve(s, x, mpt_score.Design((50,), seed=seed), **o).raw
+        mpt_score.curve(s, x, mpt_score.Design((0.5,), seed=seed), **o).raw
     ),
     "pairs": lambda s, x, **o: mpt_score.pairs(s, x, [f"{t[:-3]}cat" for t in x], **o).log_ratio,
     "answers": lambda s, x, **o: (
@@ -203,16 +203,16 @@ CALLS = {
 def test_what_is_kept_belongs_to_its_texts_and_settings(tmp_path: Path, kind: str) -> None:
     """One folder, one scorer, nothing said of the texts: nothing comes back that is of others."""
     scorer, call = mpt_score.load(network(), tokenizer()), CALLS[kind]
-    whole = call(scorer, A, run=scorer.keep(tmp_path))
+    whole = call(scorer, A, run=scorer.checkpoints_in(tmp_path))
     before = sorted(tmp_path.iterdir())
-    assert torch.equal(call(scorer, A, run=scorer.keep(tmp_path)), whole)
+    assert torch.equal(call(scorer, A, run=scorer.checkpoints_in(tmp_path)), whole)
     assert sorted(tmp_path.iterdir()) == before
     for texts, seed in ((B, 0), (A, 1)):
-        found = call(scorer, texts, seed=seed, run=scorer.keep(tmp_path))
+        found = call(scorer, texts, seed=seed, run=scorer.checkpoints_in(tmp_path))
         assert torch.equal(found, call(scorer, texts, seed=seed))
     with torch.no_grad():
         next(scorer.network.parameters()).mul_(2.0)  # trained on, in place
-    found = call(scorer, A, run=scorer.keep(tmp_path))
+    found = call(scorer, A, run=scorer.checkpoints_in(tmp_path))
     assert torch.equal(found, call(scorer, A)) and not torch.equal(found, whole)
 
 
@@ -294,7 +294,7 @@ WRONG = {
         r"chosen must be 0\.\.0, but chosen\[0\] is -1",
     ),
     "rates in a list": (
-        lambda: mpt_score.Design(rates=[10, 50, 90]),
+        lambda: mpt_score.Design(rates=[0.1, 0.5, 0.9]),
         "rates must be of type tuple",
     ),
     "masks of two rows": (
@@ -471,7 +471,7 @@ def test_probabilities_add_up_and_hidden_ids_do_not_matter(name: str) -> None:
 
 @pytest.mark.parametrize("name", ADAPTED)
 def test_a_curve_of_it(name: str) -> None:
-    found = mpt_score.curve(ADAPTED[name], TEXTS, mpt_score.Design((25, 50, 75)))
+    found = mpt_score.curve(ADAPTED[name], TEXTS, mpt_score.Design((0.25, 0.5, 0.75)))
     assert found.score.shape == (3,) and (found.score < 0).all()
 
 
@@ -500,7 +500,7 @@ def test_attention_counts_in_what_goes_together(heads: int, batches: list[int]) 
     source = SimpleNamespace(network=network, log_tokens=torch.zeros_like)
     length = round((BATCH_BYTES / (12 * 8)) ** 0.5)  # where one row of eight heads fills it
     mask = torch.zeros(8, length, dtype=torch.bool)
-    assert mpt_score.Scorer(source, max_tokens=10**9)._batches(mask) == batches
+    assert mpt_score.Scorer(source, max_tokens=10**9)._batch_sizes(mask) == batches
 
 
 def test_a_module_without_a_configuration_is_a_function() -> None:

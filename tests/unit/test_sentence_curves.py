@@ -36,7 +36,7 @@ def exact_area(row: tokens.Tokens) -> float:
 class TestDesign:
     def test_masks_have_the_sizes_of_their_rates(self) -> None:
         row = encoded().rows(torch.tensor([5]))
-        found = Design(rates=(1, 20, 21, 50, 100), num_masks=2).masks(row, 5)
+        found = Design(rates=(0.01, 0.2, 0.21, 0.5, 1.0), num_masks=2).masks(row, 5)
         assert found.sum(dim=1).tolist() == [1, 1, 2, 3, 5] * 2 + [5]
         assert not (found & ~row.maskable).any()
         assert not torch.equal(found[:5], found[5:10])
@@ -51,7 +51,7 @@ class TestDesign:
 
     def test_every_mask_of_a_size_is_as_likely(self) -> None:
         row = encoded().rows(torch.tensor([0]))
-        found = Design(rates=(50,), num_masks=3000).masks(row, 0)[:-1, 1:4]
+        found = Design(rates=(0.5,), num_masks=3000).masks(row, 0)[:-1, 1:4]
         counts = torch.stack([(found == each).all(dim=1).sum() for each in masks.all_masks(3, 2)])
         assert counts.sum() == 3000
         assert (counts - 1000).abs().max() < 5 * math.sqrt(3000 * 2 / 9)
@@ -59,18 +59,18 @@ class TestDesign:
     def test_a_sentences_masks_do_not_depend_on_its_neighbors(self) -> None:
         together = encoded()
         alone = tokens.encode(tokenizer(), SENTENCES[1:2])
-        design = Design(rates=(10, 90))
+        design = Design(rates=(0.1, 0.9))
         found = design.masks(together.rows(torch.tensor([1])), 1)
         assert torch.equal(found, design.masks(alone, 1))
 
     def test_columns(self) -> None:
-        assert Design(rates=(15, 85)).columns == (15.0, 85.0)
-        assert Design(strata=4).columns == (12.5, 37.5, 62.5, 87.5)
+        assert Design(rates=(0.15, 0.85)).columns == (0.15, 0.85)
+        assert Design(strata=4).columns == (0.125, 0.375, 0.625, 0.875)
 
     @pytest.mark.bad_input
     def test_refusals(self) -> None:
         with pytest.raises(ValueError, match="rates must increase"):
-            Design(rates=(20, 10))
+            Design(rates=(0.2, 0.1))
         with pytest.raises(ValueError, match="rates must increase"):
             Design(rates=())
         with pytest.raises(ValueError, match="num_masks"):
@@ -78,11 +78,11 @@ class TestDesign:
         with pytest.raises(ValueError, match="strata"):
             Design(strata=0)
         with pytest.raises(ValueError, match=r"each of rates must be in 1\.\.100"):
-            Design(rates=(0, 50))
+            Design(rates=(0.0, 0.5))
 
 
 def test_scores_are_those_of_the_masks_one_by_one() -> None:
-    text, design = encoded(), Design(rates=(30, 60), num_masks=2)
+    text, design = encoded(), Design(rates=(0.3, 0.6), num_masks=2)
     found = mpt_score.curve(model(), text, design, part_size=2)
     for n in range(len(text)):
         row = text.rows(torch.tensor([n]))
@@ -114,7 +114,7 @@ def test_strata_estimate_the_exact_area_without_bias() -> None:
 
 def test_all_rates_give_the_curve_of_the_sizes() -> None:
     text = tokens.encode(tokenizer(), ["the cat sat the"] * 4)  # D = 4 = 25 % a step
-    found = mpt_score.curve(model(), text, Design(rates=(25, 50, 75, 100), num_masks=400))
+    found = mpt_score.curve(model(), text, Design(rates=(0.25, 0.5, 0.75, 1.0), num_masks=400))
     one = MaskedLM(tiny(), MASK, 4, prefix=(CLS,), suffix=(3,), special_token_ids=(0, 1, 2, 3))
     exact = curves.exact_curve(one, text.ids[:1, 1:5]).score
     error = found.raw.flatten(0, 1).std(dim=0) / math.sqrt(1600)
@@ -128,19 +128,21 @@ def test_areas_in_their_three_units() -> None:
     sizes = torch.tensor([10, 20])
     zero = torch.zeros_like(raw)
     found = SentenceCurves(Design(strata=2), raw, zero, raw[:, 0, 1], sizes)
-    assert found.each.tolist() == [[-1.0, -3.0], [-2.0, -6.0]]
+    assert found.by_sentence.tolist() == [[-1.0, -3.0], [-2.0, -6.0]]
     assert found.area() == -3.0  # −2 and −4
     assert found.area("sentence") == -50.0  # −20 and −80
     assert math.isclose(found.area("paper"), -3.0 * 512 * 0.99)
     assert math.isclose(found.area().standard_error, 1.0)
     assert found.score.tolist() == [-1.5, -4.5]
-    height = dataclasses.replace(found, design=Design(rates=(15, 85)))
-    with pytest.raises(ValueError, match=r"the mean over \(15, 85\) % is no area: take rates"):
+    height = dataclasses.replace(found, design=Design(rates=(0.15, 0.85)))
+    with pytest.raises(
+        ValueError, match=r"the mean over the rates \(0\.15, 0\.85\) is no area: take"
+    ):
         height.area()
 
 
 @pytest.mark.parametrize(
-    ("rates", "covers"),
+    ("percents", "covers"),
     [
         *[(range(*each), True) for each in ((1, 100), (1, 101), (1, 100, 2), (5, 96, 10))],
         *[(range(*each), True) for each in ((10, 91, 20), (10, 91, 10), (25, 76, 25))],
@@ -149,15 +151,16 @@ def test_areas_in_their_three_units() -> None:
         (range(2, 99, 8), False),  # less than half a step is left at either end,
     ],
 )
-def test_an_area_needs_rates_all_over_the_range(rates: range, covers: bool) -> None:
-    assert Design(rates=tuple(rates)).has_area == covers
-    assert Design(rates=tuple(rates), strata=8).has_area
+def test_an_area_needs_rates_all_over_the_range(percents: range, covers: bool) -> None:
+    rates = tuple(percent / 100 for percent in percents)
+    assert Design(rates=rates).has_area == covers
+    assert Design(rates=rates, strata=8).has_area
 
 
 def test_errors_over_masks() -> None:
     raw = torch.tensor([[[-1.0], [-3.0]], [[-2.0], [-2.0]]], dtype=torch.float64)
     sizes = torch.tensor([30, 10])
-    found = SentenceCurves(Design((50,)), raw, torch.zeros_like(raw), raw[:, 0, 0], sizes)
+    found = SentenceCurves(Design((0.5,)), raw, torch.zeros_like(raw), raw[:, 0, 0], sizes)
     # The first sentence has variance 2 over masks, its mean of two masks 1; the second has none.
     assert math.isclose(found.mask_error(), 0.5)
     with pytest.raises(ValueError, match="masks for each rate"):
@@ -181,7 +184,7 @@ def test_few_scores_are_left_raw(sentences: int, repeats: int, used: bool) -> No
     g = generator()
     control, raw = torch.randn(2, sentences, repeats, 3, generator=g, dtype=torch.float64)
     sizes = torch.full((sentences,), 10)
-    found = SentenceCurves(Design((10, 50, 90)), raw, control, raw[:, 0, 0], sizes)
+    found = SentenceCurves(Design((0.1, 0.5, 0.9)), raw, control, raw[:, 0, 0], sizes)
     assert torch.equal(found.values, raw) != used
 
 
@@ -191,7 +194,7 @@ def test_control_variates_help_and_keep_the_mean() -> None:
     noise = 0.1 * torch.randn(400, 2, 3, generator=g, dtype=torch.float64)
     raw = -5.0 + torch.tensor([0.9, 0.5, 0.0]) * control + noise
     sizes = torch.full((400,), 10)
-    found = SentenceCurves(Design((10, 50, 90)), raw, control, raw[:, 0, 0], sizes)
+    found = SentenceCurves(Design((0.1, 0.5, 0.9)), raw, control, raw[:, 0, 0], sizes)
     assert (found.score + 5).abs().max() < 5 * 0.1 / math.sqrt(800)
     assert found.mask_error() < 0.3 * found.mask_error(control=False)
     # The factor for one half of the sentences does not see their scores.
@@ -204,7 +207,7 @@ def test_control_variates_help_and_keep_the_mean() -> None:
 
 @pytest.mark.parametrize("replacement", ["mask", "bert"])
 def test_parts_that_were_kept_are_not_computed_again(replacement: str) -> None:
-    design, kept = Design(rates=(20, 80)), {}
+    design, kept = Design(rates=(0.2, 0.8)), {}
 
     def model() -> MaskedLM:
         return MaskedLM(tiny(), MASK, special_token_ids=(0, 1, 2, 3), replacement=replacement)
@@ -264,23 +267,25 @@ def test_spread_between_initializations() -> None:
 
 def straight() -> SentenceCurves:
     """S(r) = −1 − 2r for D = 10 and −2 − 4r for D = 30, r at 5, 15, ..., 95 %."""
-    design = Design(rates=tuple(range(5, 100, 10)))
-    rate = torch.tensor(design.columns, dtype=torch.float64) / 100
+    design = Design(rates=tuple(p / 100 for p in range(5, 100, 10)))
+    rate = torch.tensor(design.columns, dtype=torch.float64)
     raw = torch.stack([-1 - 2 * rate, -2 - 4 * rate])[:, None]
     return SentenceCurves(design, raw, 0 * raw, raw[:, 0, -1], torch.tensor([10, 30]))
 
 
 def test_what_a_fixed_rate_says_too_much() -> None:
-    found = straight().bias_at((15, 40, 50))
+    found = straight().bias_at((0.15, 0.4, 0.5))
     for rate, bias in found.items():
         # D·S − area is 2D (½ − r) and 4D (½ − r): 20 and 120 times ½ − r, mean 70, error 50.
-        assert bias == pytest.approx(70 * (0.5 - rate / 100), abs=1e-9)
-        assert bias.standard_error == pytest.approx(50 * abs(0.5 - rate / 100), abs=1e-9)
-    assert straight().mean_rate() == pytest.approx(50, abs=1e-9)
-    for wrong in (4, 96):
-        with pytest.raises(ValueError, match=rf"{wrong} % is outside the design's 5\.0\.\.95\.0 %"):
+        assert bias == pytest.approx(70 * (0.5 - rate), abs=1e-9)
+        assert bias.standard_error == pytest.approx(50 * abs(0.5 - rate), abs=1e-9)
+    assert straight().mean_rate() == pytest.approx(0.5, abs=1e-9)
+    for wrong in (0.04, 0.96):
+        with pytest.raises(ValueError, match=rf"{wrong} is outside the design's 0\.05\.\.0\.95"):
             straight().bias_at((wrong,))
-    heights = dataclasses.replace(straight(), design=Design(rates=tuple(range(1, 11))))
+    heights = dataclasses.replace(
+        straight(), design=Design(rates=tuple(p / 100 for p in range(1, 11)))
+    )
     for unearned in (heights.bias_at, heights.mean_rate):
         with pytest.raises(ValueError, match="is no area"):
             unearned()
@@ -290,11 +295,16 @@ def test_a_table_and_a_picture_of_the_curve() -> None:
     from matplotlib.figure import Figure
 
     rows = straight().rows()
-    assert len(rows) == 10 and rows[0]["rate"] == 5 and rows[0]["score"] == pytest.approx(-1.65)
+    assert len(rows) == 10 and rows[0]["rate"] == 0.05 and rows[0]["score"] == pytest.approx(-1.65)
     assert rows[0]["standard_error"] == pytest.approx(0.55)
     for found, dashed in (
         (straight(), 1),
-        (dataclasses.replace(straight(), design=Design(rates=tuple(range(1, 11)))), 0),
+        (
+            dataclasses.replace(
+                straight(), design=Design(rates=tuple(p / 100 for p in range(1, 11)))
+            ),
+            0,
+        ),
     ):
         ax = Figure().subplots()
         found.plot(ax, label="tiny")
@@ -332,13 +342,13 @@ def test_one_text_has_no_jackknife_and_a_control_is_taken_or_not() -> None:
 def test_a_text_that_is_too_long_is_named_before_any_work() -> None:
     texts = ["a dog", "the cat " * 8]
     with pytest.raises(ValueError, match="text 1 has 18 tokens, the model takes 16"):
-        mpt_score.curve(tiny(), texts, Design((50,)), tokenizer=tokenizer(), run=lambda *_: [])
+        mpt_score.curve(tiny(), texts, Design((0.5,)), tokenizer=tokenizer(), run=lambda *_: [])
 
 
 def test_sizes_at_rates() -> None:
     maskable = torch.arange(20) < torch.tensor([20, 7])[:, None]
     rows = tokens.Tokens(maskable.long(), maskable.long(), maskable, maskable.sum(dim=1))
-    design = mpt_score.Design(tuple(range(1, 101)))
+    design = mpt_score.Design(tuple(p / 100 for p in range(1, 101)))
     one, two = (design.masks(rows.rows(torch.tensor([n])), n)[:-1].sum(dim=1) for n in (0, 1))
     assert one.bincount().tolist() == [0] + [5] * 20  # each size has the same share
     assert two[[0, 13, 14, 28, 99]].tolist() == [1, 1, 2, 3, 7]

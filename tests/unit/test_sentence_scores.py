@@ -17,7 +17,7 @@ import mpt_score
 from mpt_lml import HMM, curves, orders
 from mpt_lml.models.base import FromFunction
 from mpt_lml.verdicts import mean_and_error
-from mpt_score import MaskedLM, estimate
+from mpt_score import MaskedLM, estimate, tokens
 
 COUNT = 8
 TEXT = [0, 1, 1, 0, 1, 0, 0, 1]
@@ -88,7 +88,7 @@ def test_two_orders_have_a_spread_and_one_stratum_a_masks_degrees() -> None:
     hidden = (
         torch.rand(5, COUNT, generator=generator(1)).argsort(dim=1) < torch.arange(2, 7)[:, None]
     )
-    _, variance, fourth = estimate._area(values, hidden, values[0], 1)
+    _, variance, fourth = estimate.area_by_strata(values, hidden, values[0], 1)
     assert fourth == pytest.approx(variance**2 / 4)
 
 
@@ -177,7 +177,7 @@ def test_long_texts_go_in_windows_that_are_counted() -> None:
         assert getattr(found, name)[0] == pytest.approx(total.item(), abs=1e-9)
     rows = scorer.encode([" ".join(words[:15])])
     frame = scorer.is_frame(rows.ids[0])
-    parts = estimate.windows(rows, 16, frame)
+    parts = tokens.split_into_windows(rows, 16, frame)
     assert [each.ids.shape[1] for each in parts] == [10, 9]  # nearly equal, none of one token
     assert all(each.ids[0, 0] == CLS and each.ids[0, -1] == SEP for each in parts)
 
@@ -186,16 +186,18 @@ def test_masks_are_added_until_the_error_is_small_enough() -> None:
     few = mpt_score.sentences(by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False)
     target = 0.4 * few.standard_error[0].item() / COUNT
     more = mpt_score.sentences(
-        by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False, error=target
+        by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False, target_error=target
     )
     assert more.standard_error[0] / COUNT <= target
     assert few.num_passes[0] < more.num_passes[0] < 1 + 8 * estimate.MOST_ROUNDS
     assert abs(more.log_score[0] - exact_area()) < 5 * target * COUNT
     orders_ = {"num_masks": 8, "num_orders": 3, "pseudo": False}
-    along = mpt_score.sentences(by_table, [TEXT], error=target / 2, **orders_)
+    along = mpt_score.sentences(by_table, [TEXT], target_error=target / 2, **orders_)
     assert along.standard_error[0] / COUNT <= target / 2 and along.degrees[0] > 7
     assert abs(along.log_score[0] - exact_area()) < 5 * target / 2 * COUNT
-    end = mpt_score.sentences(by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False, error=1e-9)
+    end = mpt_score.sentences(
+        by_table, [TEXT], num_masks=8, num_orders=0, pseudo=False, target_error=1e-9
+    )
     strata = min(COUNT - 1, 8 // 2)
     assert end.num_passes[0] == 1 + strata * (8 * estimate.MOST_ROUNDS // strata)
 
@@ -205,14 +207,14 @@ def test_a_slope_comes_from_the_other_repeats_and_is_near_one_where_they_say_lit
     control, noise = torch.randn(2, 3, 40, generator=g, dtype=torch.float64)
     sizes = torch.arange(1.0, 41.0, dtype=torch.float64).expand(3, -1)
     score_ = 0.4 * control + 0.01 * noise - 0.1 * sizes
-    found = estimate._slopes(score_, control, sizes)
+    found = estimate.slopes_of_others(score_, control, sizes)
     # 80 points of noise 0.01 around a slope of 0.4: error 0.001, and the prior's pull of 4 · 0.36/80.
     assert (found - 0.4).abs().max() < 0.02
     other = score_.clone()
     other[0] += control[0]
-    moved = estimate._slopes(other, control, sizes)
+    moved = estimate.slopes_of_others(other, control, sizes)
     assert moved[0] == found[0] and (moved[1:] > found[1:] + 0.1).all()
-    little = estimate._slopes(noise[:, :3], 1e-3 * control[:, :3], sizes[:, :3])
+    little = estimate.slopes_of_others(noise[:, :3], 1e-3 * control[:, :3], sizes[:, :3])
     assert (little - 1).abs().max() < 0.05
 
 
@@ -228,7 +230,7 @@ def test_texts_have_masks_of_their_own_and_rounds_are_few() -> None:
         mpt_score.sentences(mpt_score.load(watched), [text], **settings)
     assert not torch.equal(seen[2], seen[5])  # each after the door's two questions
     seen.clear()
-    mpt_score.sentences(watched, [TEXT], error=0.02, **settings)
+    mpt_score.sentences(watched, [TEXT], target_error=0.02, **settings)
     assert 2 < len(seen) <= 2 + 6 and sum(map(len, seen)) > 100
 
 

@@ -113,7 +113,7 @@ def test_hidden_patches_are_told_apart() -> None:
     assert spread(net) < 1e-5
     twin = networks.random_twin(network(), seed=2)
     assert spread(twin) > 1e-2
-    for name in networks.FIXED:
+    for name in networks.FIXED_POSITIONS:
         assert torch.equal(twin.get_parameter(name), network().get_parameter(name)), name
     drawn = [each.vit.embeddings.patch_embeddings.projection.weight for each in (twin, network())]
     assert not torch.equal(*drawn)

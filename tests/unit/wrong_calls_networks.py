@@ -35,7 +35,7 @@ import mpt_experiments
 import mpt_score
 from mpt_experiments import experiment
 from mpt_experiments.experiment import Finding
-from mpt_score import MaskedLM, ViTMAE, keep, networks, tokens
+from mpt_score import MaskedLM, ViTMAE, networks, parts, tokens
 from mpt_score.sentence_curves import SentenceCurves
 
 NET, READER = tiny(), tokenizer()
@@ -151,7 +151,7 @@ def reader(value: Any = READER) -> Kind:
 def scoring(**more: Kind) -> dict[str, Kind]:
     """What functions of ``score`` have in common."""
     own = {"model": function(coin, *FALSE)}
-    own |= {"tokenizer": optional(reader(None)), "run": function(keep.afresh)}
+    own |= {"tokenizer": optional(reader(None)), "run": function(parts.compute_parts)}
     return {**own, "seed": SEEDS, **more}
 
 
@@ -401,7 +401,7 @@ def _door() -> dict[str, Case]:
                 legal=lambda v: isinstance(v, Tensor) and v.dtype == torch.int64 and v.numel() > 0
                 and v.ndim > 0 and v.layout == torch.strided)
         ),
-        "score.Scorer.keep": case(SCORER_NAMED.keep, folder=Kind(
+        "score.Scorer.checkpoints_in": case(SCORER_NAMED.checkpoints_in, folder=Kind(
             lambda: Path("nowhere"), lambda v: isinstance(v, str | Path))),
         "score.Scorer.require_length": case(
             SCORER.require_length, tokens=instance(lambda: TOKENS, tokens.Tokens)
@@ -427,7 +427,7 @@ def _scores() -> dict[str, Case]:
     found = mpt_score.sentences(coin, TEXTS)
     per = choice("sentence", "token")
     two = choice("token")
-    strange = mpt_score.Design(rates=(20, 50, 80))
+    strange = mpt_score.Design(rates=(0.2, 0.5, 0.8))
     curves = mpt_score.curve(coin, [[0, 1, 2, 3]] * 4, mpt_score.Design(strata=3, num_masks=2))
     pairs = {"num_orders": count(2, 2), "pseudo": flag(), "skip": flag()}
     answers = [[[0, 1], [1, 1]], [[3]]]
@@ -454,7 +454,7 @@ def _scores() -> dict[str, Case]:
         "score.sentences": case(
             mpt_score.sentences,
             **{**scoring(texts=texts(), **few), "seed": count(0, 0)},
-            error=optional(number(0.5, 0.0)),
+            target_error=optional(number(0.5, 0.0)),
             documents=optional(several(["a", "b"], Kind(lambda: "b", _hashable))).but(
                 legal=lambda v: v is None or (_two(v) and all(map(_hashable, v)))
             ),
@@ -494,7 +494,7 @@ def _scores() -> dict[str, Case]:
         ),
         "score.SentenceCurves.area": case(curves.area, per=choice("token", "sentence", "paper")),
         "score.SentenceCurves.bias_at": case(
-            curves.bias_at, rates=several([20, 50], number(20, 50 / 3, 250 / 3, "[]"), least=0)
+            curves.bias_at, rates=several([0.2, 0.5], number(0.2, 1 / 6, 5 / 6, "[]"), least=0)
         ),
         "score.SentenceCurves.mean_rate": case(crossing().mean_rate, num_groups=count(2, 2)),
         "score.SentenceCurves.mask_error": case(curves.mask_error, control=flag(True)),
@@ -504,9 +504,9 @@ def _scores() -> dict[str, Case]:
         "score.SentenceCurves.rows": case(curves.rows),
         "score.Design": case(
             mpt_score.Design,
-            rates=several([15, 50], count(50, 1, 100), also=lambda v: v == sorted(set(v))).but(
-                value=lambda: (15, 50),
-                legal=lambda v: isinstance(v, tuple) and len(v) > 0 and all(map(_percent, v))
+            rates=several([0.15, 0.5], number(0.5, 0.0, 1.0, ends="]")).but(
+                value=lambda: (0.15, 0.5),
+                legal=lambda v: isinstance(v, tuple) and len(v) > 0 and all(map(_rate, v))
                 and list(v) == sorted(set(v)),
             ),
             strata=optional(count(3)),
@@ -539,8 +539,8 @@ def _two(v: Any) -> bool:
     return isinstance(v, list | tuple | range) and len(v) == 2
 
 
-def _percent(v: Any) -> bool:
-    return integer(v) and 1 <= v <= 100
+def _rate(v: Any) -> bool:
+    return isinstance(v, int | float) and not isinstance(v, bool) and 0 < v <= 1
 
 
 def _hashable(v: Any) -> bool:
