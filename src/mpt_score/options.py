@@ -22,7 +22,7 @@ class SentenceOptions:
     """Masks for each text."""
     num_orders: WholeNumber = 2
     """Whole orders for the inconsistency."""
-    error: float | None = None
+    target_error: float | None = None
     """More masks until the standard error is at most so many nats a token."""
     pseudo: bool = True
     """Pseudo-log-likelihoods beside it, or not."""

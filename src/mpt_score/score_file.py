@@ -124,7 +124,7 @@ def _sentences(lines: Sequence[Line], options: SentenceOptions) -> Callable[...,
         num_masks=options.num_masks,
         num_orders=options.num_orders,
         pseudo=options.pseudo,
-        target_error=options.error,
+        target_error=options.target_error,
         seed=options.seed,
     )
 

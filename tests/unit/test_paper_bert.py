@@ -155,7 +155,7 @@ class TestRefusals:
 
     def test_table_2_without_an_area(self, call: list[str], capsys) -> None:
         call = ["run", "table-2-pretrained", *call[2:-3], "--rates", "15"]
-        assert "the mean over (15,) % is no area" in self.refused(call, capsys)
+        assert "the mean over the rates (0.15,) is no area" in self.refused(call, capsys)
 
     def test_text_that_is_not_there(self, call: list[str], capsys) -> None:
         path = lines(call)

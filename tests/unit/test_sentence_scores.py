@@ -141,7 +141,7 @@ def test_what_was_kept_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) ->
 
     whole = mpt_score.sentences(by_table, texts, run=run)
     assert sorted(kept) == ["part-00000", "part-00001"] and seen == [(2, "texts")]
-    kept["part-00001"]["scores"][:, 3] = 7.0
+    kept["part-00001"]["log_score"][:] = 7.0
     again = mpt_score.sentences(by_table, texts, run=run)
     assert torch.equal(again.log_score[:2], whole.log_score[:2])
     assert again.log_score[2:].tolist() == [7.0, 7.0]

@@ -225,9 +225,7 @@ def text_features(network: Any, ids: Int[Tensor, "N L"]) -> Float[Tensor, "N w"]
 
 def labeled_text(name: str, tokenizer: Any) -> list[autoencoders.Labeled]:
     """Rows by their length; tested on the test split, or in turn on every fourth row without one."""
-    has_train_split = f"{name} train" in texts._GLUE
-    splits = ("train", "test") if has_train_split else ("test",)
-    parts = [texts.labeled(name, split) for split in splits]  # type: ignore[arg-type]
+    parts = [texts.labeled(name, split) for split in texts.labeled_splits(name)]
     sentences = [sentence for part, _ in parts for sentence in part]
     label = torch.tensor([each for _, classes in parts for each in classes])
     ids = encode(tokenizer, sentences).ids[:, :LENGTH]
