@@ -597,7 +597,7 @@ CASES = {
     "a scorer of a number": (
         lambda: mpt_score.Scorer(3),
         TypeError,
-        "source must have log_tokens, got int",
+        "model must have log_tokens, got int",
     ),
     "sentences of a very long name": (
         lambda: sentences("x" * 5000),
