@@ -23,10 +23,19 @@ _log = logging.getLogger(__name__)
 
 @register_model("mpt-lml")
 class MaskedHarness(LM):
-    """``--model_args``: pretrained (a folder or name), revision, precision, and what is spent:
-    ``num_orders`` of each answer, ``num_masks`` of each whole text, at a ``seed``.
+    """A masked language model for lm-evaluation-harness.
 
-    ``batch_size`` is not used: ``max_tokens`` bounds what goes through the model at a time.
+    Args:
+        pretrained: a folder or a name on the hub, or what else :func:`mpt_score.load` takes.
+        tokenizer: as of :func:`mpt_score.load`.
+        revision: the commit of a name on the hub.
+        device: as of :func:`mpt_score.load`.
+        precision: as of :func:`mpt_score.load`.
+        max_tokens: tokens that go through the model at a time.
+        num_orders: most random orders of each answer.
+        num_masks: masks of each whole text.
+        seed: of orders and masks.
+        batch_size: what the harness passes to every model; not used, as ``max_tokens`` bounds it.
     """
 
     def __init__(
@@ -43,33 +52,55 @@ class MaskedHarness(LM):
         batch_size: int | str | None = None,
     ) -> None:
         super().__init__()
-        self.num_orders, self.num_masks, self.seed = num_orders, num_masks, seed
-        where = {"revision": revision, "device": device or "auto", "precision": precision}
-        self.scorer = mpt_score.load(pretrained, tokenizer, max_tokens=max_tokens, **where)
+        self.num_orders = num_orders
+        self.num_masks = num_masks
+        self.seed = seed
+        self.scorer = mpt_score.load(
+            pretrained,
+            tokenizer,
+            revision=revision,
+            device=device or "auto",
+            precision=precision,
+            max_tokens=max_tokens,
+        )
 
     def loglikelihood(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Log-scores of continuations given their contexts, nats, and False.
+        """Log-scores of continuations given their contexts.
 
         A masked model has no greedy decoding to compare a continuation with; what counts it, such
         as the accuracy of tasks without options, is 0 and means nothing.
+
+        Args:
+            requests: each of a context and its continuation.
+            disable_tqdm: not used.
+
+        Returns:
+            Of each request the log-score, nats, and False.
         """
+        # Options of one question are scored along the same orders: they are asked for together.
         questions: dict[Any, list[int]] = {}
         for number, request in enumerate(requests):
-            of = (request.task_name, request.doc_id, request.args[0])
-            questions.setdefault(of, []).append(number)
+            question = (request.task_name, request.doc_id, request.args[0])
+            questions.setdefault(question, []).append(number)
         prompts = [context for *_, context in questions]
-        options = [[requests[number].args[1] for number in each] for each in questions.values()]
-        if any(len(each) == 1 for each in options):
+        options = [
+            [requests[number].args[1] for number in numbers] for numbers in questions.values()
+        ]
+        if any(len(options_of_prompt) == 1 for options_of_prompt in options):
             _log.warning("'is_greedy' is False for all: accuracies without options mean nothing.")
-        spent: Any = {"num_orders": self.num_orders, "seed": self.seed}
-        found = mpt_score.answers(self.scorer, prompts, options, **spent)
-        if not found.comparable.all():
-            count = int((~found.comparable).sum())
-            _log.warning("%d of %d have options of different lengths.", count, len(prompts))
+        scores = mpt_score.answers(
+            self.scorer, prompts, options, num_orders=self.num_orders, seed=self.seed
+        )
+        num_incomparable = int((~scores.comparable).sum())
+        if num_incomparable:
+            _log.warning(
+                "%d of %d have options of different lengths.", num_incomparable, len(prompts)
+            )
         values = [(0.0, False)] * len(requests)
-        for row, numbers in zip(found.log_score.tolist(), questions.values(), strict=True):
+        for row, numbers in zip(scores.log_score.tolist(), questions.values(), strict=True):
+            # A row is as long as the longest list of options.
             for value, number in zip(row, numbers, strict=False):
                 values[number] = (value, False)
         return values
@@ -77,12 +108,24 @@ class MaskedHarness(LM):
     def loglikelihood_rolling(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """Log-scores of whole texts, nats; one that is too long is cut into windows of its own."""
-        texts = [request.args[0] for request in requests]
-        spent: Any = {"num_masks": self.num_masks, "num_orders": 0, "seed": self.seed}
-        return mpt_score.sentences(self.scorer, texts, pseudo=False, **spent).log_score.tolist()
+        """Log-scores of whole texts, nats; one that is too long is cut into windows of its own.
+
+        Args:
+            requests: each of a text.
+            disable_tqdm: not used.
+        """
+        scores = mpt_score.sentences(
+            self.scorer,
+            [request.args[0] for request in requests],
+            num_masks=self.num_masks,
+            num_orders=0,
+            pseudo=False,
+            seed=self.seed,
+        )
+        return scores.log_score.tolist()
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Refuse tasks that generate."""
         raise NotImplementedError(
             "mpt-lml scores texts and generates none. Choose tasks with options or perplexities."
         )

@@ -1,20 +1,46 @@
-"""A model of lm-evaluation-harness: its command line and a local task, with a tiny network."""
+"""A model of lm-evaluation-harness, by a stand-in for its interface and by itself where it is there."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import inspect
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import stand_in_lm_eval
 from tiny_bert import tiny, tokenizer
 
 import mpt_score
 
-lm_eval = pytest.importorskip("lm_eval", reason="needs mpt-lml[eval]")
-from mpt_score.lm_eval import MaskedHarness  # noqa: E402
+INSTALLED = importlib.util.find_spec("lm_eval") is not None
+needs_lm_eval = pytest.mark.skipif(
+    not INSTALLED, reason="lm-evaluation-harness is not installed: pip install mpt-lml[eval]"
+)
+
+
+@pytest.fixture(params=["stand-in", pytest.param("lm_eval", marks=needs_lm_eval)])
+def adapter(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModuleType]:
+    """``mpt_score.lm_eval``, imported beside a stand-in for the harness or beside the harness."""
+    if request.param == "stand-in":
+        for name in [name for name in sys.modules if name.partition(".")[0] == "lm_eval"]:
+            monkeypatch.delitem(sys.modules, name)
+        for name, module in stand_in_lm_eval.modules().items():
+            monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.delitem(sys.modules, "mpt_score.lm_eval", raising=False)
+        yield importlib.import_module("mpt_score.lm_eval")
+        sys.modules.pop("mpt_score.lm_eval")
+    else:
+        yield importlib.import_module("mpt_score.lm_eval")
+
 
 QUESTIONS = [
     {"context": "the cat", "choices": ["sat", "dog"], "gold": 0},
@@ -57,14 +83,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def requests(kind: str, *arguments: tuple) -> list:
+    """Two requests a document, of the harness or of its stand-in: whichever is imported."""
     from lm_eval.api.instance import Instance
 
     return [Instance(kind, {}, each, n, ("task", n // 2, 1)) for n, each in enumerate(arguments)]
 
 
 class TestModel:
-    def test_options_have_the_scores_of_answers(self) -> None:
-        model = MaskedHarness(tiny(), tokenizer())
+    def test_options_have_the_scores_of_answers(self, adapter) -> None:
+        model = adapter.MaskedHarness(tiny(), tokenizer())
         asked = [("the cat", " sat"), ("the cat", " dog"), ("a dog", " sat."), ("a dog", " a cat")]
         found = model.loglikelihood(requests("loglikelihood", *asked))
         wanted = mpt_score.answers(
@@ -73,8 +100,8 @@ class TestModel:
         assert [value for value, _ in found] == wanted.log_score.flatten().tolist()
         assert not any(greedy for _, greedy in found)
 
-    def test_whole_texts(self) -> None:
-        model = MaskedHarness(tiny(), tokenizer())
+    def test_whole_texts(self, adapter) -> None:
+        model = adapter.MaskedHarness(tiny(), tokenizer())
         texts = [("the cat sat",), ("the cat sat " * 10,)]  # the network has places for 14 pieces
         found = model.loglikelihood_rolling(requests("loglikelihood_rolling", *texts))
         wanted = mpt_score.answers(
@@ -84,18 +111,51 @@ class TestModel:
         assert found[1] < 5 * found[0] < 0
 
     @pytest.mark.bad_input
-    def test_generation_is_refused(self) -> None:
+    def test_generation_is_refused(self, adapter) -> None:
         with pytest.raises(NotImplementedError, match="generates none"):
-            MaskedHarness(tiny(), tokenizer()).generate_until([])
+            adapter.MaskedHarness(tiny(), tokenizer()).generate_until([])
 
-    def test_what_cannot_be_compared_is_said(self, caplog: pytest.LogCaptureFixture) -> None:
-        model = MaskedHarness(tiny(), tokenizer())
+    def test_what_cannot_be_compared_is_said(
+        self, adapter, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        model = adapter.MaskedHarness(tiny(), tokenizer())
         model.loglikelihood(requests("loglikelihood", ("a", " cat"), ("a", " cat sat")))
         assert "1 of 1 have options of different lengths" in caplog.text
         model.loglikelihood(requests("loglikelihood", ("a", " cat")))
         assert "mean nothing" in caplog.text
 
+    def test_it_is_registered_under_its_name(self, adapter) -> None:
+        from lm_eval.api.registry import get_model
 
+        assert get_model("mpt-lml") is adapter.MaskedHarness
+
+    def test_it_takes_what_the_harness_passes_to_every_model(self, adapter) -> None:
+        settings = {"pretrained": tiny(), "tokenizer": tokenizer(), "num_orders": 2}
+        passed = {"batch_size": "auto", "device": None}
+        model = adapter.MaskedHarness.create_from_arg_obj(settings, passed)
+        assert model.num_orders == 2
+
+
+@needs_lm_eval
+def test_the_stand_in_has_the_interface_of_the_harness() -> None:
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM
+
+    stand_in = stand_in_lm_eval.modules()
+    of_instance = stand_in["lm_eval.api.instance"].Instance
+    assert (
+        list(inspect.signature(of_instance).parameters)[:5]
+        == (list(inspect.signature(Instance).parameters)[:5])
+    )
+    of_model = stand_in["lm_eval.api.model"].LM
+    assert of_model.__abstractmethods__ == LM.__abstractmethods__
+    real = Instance("loglikelihood", {}, ("a", "b"), 0, ("task", 3, 1))
+    ours = of_instance("loglikelihood", {}, ("a", "b"), 0, ("task", 3, 1))
+    for name in ("args", "task_name", "doc_id"):
+        assert getattr(ours, name) == getattr(real, name)
+
+
+@needs_lm_eval
 def test_a_local_task_by_the_command_line(folder: Path, tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "mpt_score.lm_eval", "run", "--model", "mpt-lml"),
@@ -109,6 +169,8 @@ def test_a_local_task_by_the_command_line(folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     (path,) = tmp_path.rglob("results*.json")
     results = json.loads(path.read_text())["results"]
+    from mpt_score.lm_eval import MaskedHarness
+
     model = MaskedHarness(str(folder / "network"), device="cpu")
     options = [[f" {choice}" for choice in each["choices"]] for each in QUESTIONS]
     best = mpt_score.answers(model.scorer, [each["context"] for each in QUESTIONS], options).best
