@@ -26,7 +26,7 @@ from mpt_score.options import (
     ScoreOptions,
     SentenceOptions,
 )
-from mpt_score.parts import compute_parts
+from mpt_score.parts import Runner, compute_parts
 from mpt_score.processes import ProcessGroup
 from mpt_score.scorer import Scorer
 
@@ -64,7 +64,7 @@ def run(
     lines, faults = readable(path, options.kind, scorer, skip=output.skip)
     score = _call(lines, options, skip=output.skip)
     record = {"kind": options.kind, **asdict(options), "calls": files.digest(repr(score), {})}
-    runner = compute_parts
+    runner: Runner = compute_parts
     if group.folder:
         runner = scorer.checkpoints_in(group.folder, **record)
     try:

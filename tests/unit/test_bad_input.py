@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
 from models import generator, random_bernoulli, random_hmm, random_ppca, random_table
 from torch import Tensor
 
@@ -26,6 +27,7 @@ from mpt_lml import (
     ConjugateRegression,
     Grouped,
     JointTable,
+    checks,
     curves,
     data,
     estimators,
@@ -36,7 +38,6 @@ from mpt_lml import (
     objectives,
     orders,
     scores,
-    spec,
     symbolic,
     verdicts,
 )
@@ -861,7 +862,10 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (
             ValueError,
             "leading axes must be equal or 1",
-            lambda: spec.require({"a": x, "b": torch.rand(3, 3).double()}, "a ... D, b ... D"),
+            lambda: checks.check(
+                ("a", x, Float[torch.Tensor, "... D"]),
+                ("b", torch.rand(3, 3).double(), Float[torch.Tensor, "... D"]),
+            ),
         ),
         (ValueError, "mask must", lambda: scores.mask_score(x, ones)),
         (
@@ -979,4 +983,4 @@ def test_data_that_diverge_are_for_the_fit_to_name() -> None:
 
 
 def test_the_last_seed_of_all_is_one() -> None:
-    assert spec.require_seeds([0, 2**63 - 1]) == (0, 2**63 - 1)
+    assert checks.require_seeds([0, 2**63 - 1]) == (0, 2**63 - 1)
