@@ -1,11 +1,14 @@
-"""Shared by all tests: which of them need data that is not in the repository."""
+"""Shared by all tests: which shapes are checked, what is not tested, and quick runs made once."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jaxtyping
@@ -15,7 +18,29 @@ import pytest
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 pytest.register_assert_rewrite("cases")
 
-with_shapes = jaxtyping.jaxtyped
+# -- shapes: with `--jaxtyping-packages`, as in `make unit`, every call is compared with its signature
+
+# They count lines, start processes or compute in 60 digits: no call that others do not make.
+UNSHAPED = ("benchmarks", "oracles", "floors", "packages", "shape_checks")
+# These tests see the packages' own errors for wrong calls, or measure: shapes are not checked.
+PLAIN = ("bad_input", "slow", "unshaped")
+
+
+class Shapes:
+    """Whether the signatures count at the moment."""
+
+    checked = True
+
+
+def only_where_shapes_count(plain: Callable, checked: Callable) -> Callable:
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (checked if Shapes.checked else plain)(*args, **kwargs)
+
+    return call
+
+
+jaxtyped_of_the_library = jaxtyping.jaxtyped
 
 
 def jaxtyped(*, typechecker: Callable) -> Callable:
@@ -25,10 +50,19 @@ def jaxtyped(*, typechecker: Callable) -> Callable:
     are missing at run time, which the account takes for anything.
     """
 
-    def wrapped(each: Any) -> Any:
-        hints = each.__annotations__.values() if inspect.isfunction(each) else ["a class"]
-        shaped = any(isinstance(hint, str) or "[Tensor" in str(hint) for hint in hints)
-        return with_shapes(each, typechecker=typechecker) if shaped else typechecker(each)
+    def wrapped(target: Any) -> Any:
+        if inspect.isclass(target):  # of which the fields of a dataclass are checked
+            plain = target.__init__
+            checked_class = jaxtyped_of_the_library(target, typechecker=typechecker)
+            if checked_class.__init__ is not plain:
+                checked_class.__init__ = only_where_shapes_count(plain, checked_class.__init__)
+            return checked_class
+        hints = target.__annotations__.values()
+        if any(isinstance(hint, str) or "[Tensor" in str(hint) for hint in hints):
+            checked = jaxtyped_of_the_library(target, typechecker=typechecker)
+        else:
+            checked = typechecker(target)
+        return only_where_shapes_count(target, checked)
 
     return wrapped
 
@@ -36,8 +70,49 @@ def jaxtyped(*, typechecker: Callable) -> Callable:
 jaxtyping.jaxtyped = jaxtyped
 
 
-# They count lines, start processes or compute in 60 digits: no call that others do not make.
-UNSHAPED = ("benchmarks", "oracles", "floors", "packages", "shape_checks")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    Shapes.checked = not any(item.get_closest_marker(name) for name in PLAIN)
+    try:
+        return (yield)
+    finally:
+        Shapes.checked = True
+
+
+# -- what was not tested: told once, at the end of `make test`, by tests/not_tested.py
+
+NEEDS_DATA = "needs data files: set MPT_LML_DATA to their folder"
+skipped_tests: Counter[str] = Counter()
+skipped_files: dict[str, set[str]] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        skipped_tests[reason_of(report.longrepr)] += 1
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """A file that asks for what is missing when it is read: its tests are not counted."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        skipped_files.setdefault(reason_of(report.longrepr), set()).add(report.nodeid)
+
+
+def reason_of(place_and_message: tuple) -> str:
+    return place_and_message[2].removeprefix("Skipped: ")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Add the reasons to the file that is named. A worker does not: the main process hears of all."""
+    path = os.environ.get("MPT_LML_NOT_TESTED")
+    if path is None or hasattr(session.config, "workerinput"):
+        return
+    with Path(path).open("a", encoding="utf-8") as file:
+        for reason in sorted({*skipped_tests, *skipped_files}):
+            row = [reason, skipped_tests[reason], sorted(skipped_files.get(reason, ()))]
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+# -- quick runs
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +138,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("unshaped")
     if os.environ.get("MPT_LML_DATA"):
         return
-    skip = pytest.mark.skip(reason="needs data files: set MPT_LML_DATA to their folder")
+    skip = pytest.mark.skip(reason=NEEDS_DATA)
     for item in items:
         if item.get_closest_marker("data"):
             item.add_marker(skip)

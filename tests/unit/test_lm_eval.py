@@ -21,7 +21,7 @@ import mpt_score
 
 INSTALLED = importlib.util.find_spec("lm_eval") is not None
 needs_lm_eval = pytest.mark.skipif(
-    not INSTALLED, reason="lm-evaluation-harness is not installed: pip install mpt-lml[eval]"
+    not INSTALLED, reason="needs lm-eval and minicons: pip install -e '.[eval]'"
 )
 
 

@@ -81,7 +81,7 @@ def test_the_weights_have_the_recorded_scores() -> None:
     assert found == pytest.approx(recorded_scores()["after"], abs=5e-3)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 def test_a_gpu_trains_the_same_network_up_to_rounding() -> None:
     runs = [
         SmallBert.preset("quick").run(RunContext(torch.device(kind))).arrays["watched/full"]
