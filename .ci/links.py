@@ -31,14 +31,14 @@ GONE = (404, 410)
 
 def addresses(text: str) -> set[str]:
     """Every address in ``text``, without the punctuation of its sentence; DOIs as the registry's."""
-    found = set()
+    unique = set()
     for address in ADDRESS.findall(text):
         address = address.split("#")[0].rstrip(".,;:!?*]")
         while address.endswith(")") and address.count(")") > address.count("("):
             address = address[:-1].rstrip(".,;:!?*]")
         if "localhost" not in address:
-            found.add(address)
-    return found | {f"https://doi.org/api/handles/{doi}" for doi in DOI.findall(text)}
+            unique.add(address)
+    return unique | {f"https://doi.org/api/handles/{doi}" for doi in DOI.findall(text)}
 
 
 def all_addresses(root: Path = ROOT) -> list[str]:
@@ -61,11 +61,13 @@ def ask(address: str) -> str:
         return f"{'gone' if unknown_host else 'not known'}: {error}"
 
 
-def report(found: Iterable[str], asked: Callable[[str], str] = ask) -> Iterator[tuple[str, str]]:
+def report(
+    addresses: Iterable[str], asked: Callable[[str], str] = ask
+) -> Iterator[tuple[str, str]]:
     """(address, answer) of all that did not answer well; what seems gone is asked twice."""
-    found = list(found)
+    addresses = list(addresses)
     with ThreadPoolExecutor(8) as pool:
-        for address, answer in zip(found, pool.map(asked, found), strict=True):
+        for address, answer in zip(addresses, pool.map(asked, addresses), strict=True):
             if answer.startswith("gone"):
                 answer = asked(address)
             if answer:
@@ -73,13 +75,14 @@ def report(found: Iterable[str], asked: Callable[[str], str] = ask) -> Iterator[
 
 
 def main() -> int:
-    found = all_addresses()
-    answers = list(report(found))
+    asked = all_addresses()
+    answers = list(report(asked))
     for address, answer in answers:
         print(f"{address}\n    {answer}")
-    gone = sum(answer.startswith("gone") for _, answer in answers)
-    print(f"{len(found)} addresses, {gone} gone, {len(answers) - gone} not known")
-    return bool(gone) or len(answers) == len(found)  # without a network nothing is known
+    num_gone = sum(answer.startswith("gone") for _, answer in answers)
+    print(f"{len(asked)} addresses, {num_gone} gone, {len(answers) - num_gone} not known")
+    without_network = len(answers) == len(asked)  # then nothing is known
+    return int(num_gone > 0 or without_network)
 
 
 if __name__ == "__main__":

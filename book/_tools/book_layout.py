@@ -41,12 +41,15 @@ class Book:
     @cached_property
     def pages(self) -> list[Page]:
         toc = yaml.safe_load((self.root / "_toc.yml").read_text(encoding="utf-8"))
-        pages, chapter = [], 0
+        pages = []
+        chapter = 0
         for part in [{"chapters": [{"file": toc["root"]}]}, *toc["parts"]]:
             for entry in part["chapters"]:
-                chapter += part.get("numbered", False)
                 name = entry["file"].removesuffix(".md")
-                number = chapter if part.get("numbered") else None
+                number = None
+                if part.get("numbered"):
+                    chapter += 1
+                    number = chapter
                 pages.append(Page(name, self.root / f"{name}.md", number))
         return pages
 

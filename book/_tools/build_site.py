@@ -61,7 +61,8 @@ def refresh_cache(root: Path) -> dict[str, list[str]]:
     Returns:
         Their names, each with the files that have changed since it was executed.
     """
-    sources, book = ChapterSources(root), Book(root)
+    sources = ChapterSources(root)
+    book = Book(root)
     stamp = root / CACHE / "sources.json"
     now = {page.docname: sources.hashes(page) for page in book.pages if page.path.is_file()}
     if not stamp.is_file():  # nothing is known of what may be there
@@ -91,18 +92,24 @@ def execute_ahead(root: Path) -> ExecutorRunResult:
     """
     paths = {"IPYTHONDIR": str(draw_vectors(root)), "PYTHONPATH": str(OFFLINE)}
     os.environ.update(KERNEL_SETTINGS | os.environ | paths)  # for jupyter-book, too
-    book, cache = Book(root), get_cache(str(root / CACHE))
+    book = Book(root)
+    cache = get_cache(str(root / CACHE))
     for page in book.chapters:
         cache.add_nb_to_project(str(page.path), read_data={"name": "myst_nb_md", "type": "plugin"})
     timeout = book.config["execute"]["timeout"]
     records = load_executor("local-parallel", cache).get_records()
     # The first chapters, which are the quickest, last; and one at a time: in chunks, as the executor's
     # own loop hands them out, a core waits for a minute.
-    work = [ProcessData(each.pk, each.uri, cache, timeout, False) for each in records[::-1]]
+    records.reverse()
+    work = [ProcessData(record.pk, record.uri, cache, timeout, False) for record in records]
     with multiprocessing.Pool() as pool:
-        ended = pool.map(ExecutionWorkerLocalMProc(), work, chunksize=1)
-    print(f"build: {len(ended)} chapters executed", flush=True)
-    return ExecutorRunResult(*([uri for code, uri in ended if code == kind] for kind in range(3)))
+        results = pool.map(ExecutionWorkerLocalMProc(), work, chunksize=1)
+    print(f"build: {len(results)} chapters executed", flush=True)
+    # The worker says 0 for a chapter that ran, 1 for one whose cell failed, 2 for one not begun.
+    addresses: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    for code, address in results:
+        addresses[code].append(address)
+    return ExecutorRunResult(addresses[0], addresses[1], addresses[2])
 
 
 def main(root: Path = ROOT) -> int:

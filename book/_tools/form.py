@@ -16,7 +16,9 @@ import nbformat
 from book_layout import Book, Page
 from nbformat import NotebookNode
 
-WORDS_A_MINUTE, FORMULAS_A_MINUTE, LINES_A_MINUTE = 200, 6, 20
+WORDS_A_MINUTE = 200
+FORMULAS_A_MINUTE = 6
+LINES_A_MINUTE = 20
 FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$", re.S)
 DETAILS = re.compile(r"<details>.*?</details>", re.S)
 HEADING = re.compile(r"^(##?) (\d+(?:\.\d+)*)\. ", re.M)
@@ -58,8 +60,8 @@ def words(text: str) -> int:
 
 def in_solution(cell: NotebookNode) -> bool:
     """Whether a code cell belongs to a folded solution: folded, and by no tag of its own."""
-    own = {"colab", "hide-input", "hide-cell", "check"}
-    return "cellView" in cell.metadata and own.isdisjoint(cell.metadata.get("tags", []))
+    tags = {"colab", "hide-input", "hide-cell", "check"}
+    return "cellView" in cell.metadata and tags.isdisjoint(cell.metadata.get("tags", []))
 
 
 def code_form(cell: NotebookNode) -> Form:
@@ -74,19 +76,22 @@ def code_form(cell: NotebookNode) -> Form:
 
 def sections(page: Page) -> Iterator[tuple[str, Form]]:
     """Number of each section ("3" for what stands before the first) and its form, in order."""
-    number, here = str(page.number), Form()
+    number = str(page.number)
+    section = Form()
     for cell in nbformat.read(page.notebook, as_version=4).cells:
         if cell.cell_type == "code":
-            here += code_form(cell)
+            section += code_form(cell)
         elif not cell.source.startswith("**References**"):
             pieces = HEADING.split(cell.source.replace("*This is a chapter of a book; its ", "", 1))
-            here += text_form(pieces[0])
-            for _, following, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
-                if following != number:
-                    yield number, here
-                    number, here = following, Form()
-                here += text_form(text)
-    yield number, here
+            section += text_form(pieces[0])
+            # The pattern splits into what stands before a heading, its level, its number, and so on.
+            for next_number, text in zip(pieces[2::3], pieces[3::3], strict=True):
+                if next_number != number:
+                    yield number, section
+                    number = next_number
+                    section = Form()
+                section += text_form(text)
+    yield number, section
 
 
 def form(page: Page) -> Form:
@@ -99,11 +104,11 @@ def table(pages: Iterable[Page]) -> str:
     ]
     total = Form()
     for page in pages:
-        here = form(page)
-        total += here
+        chapter = form(page)
+        total += chapter
         rows.append(
-            f"{page.name:30} {here.words:5} {here.solution_words:10} {here.code:5} "
-            f"{median(here.cells):12g} {here.functions:10} {here.minutes:8}"
+            f"{page.name:30} {chapter.words:5} {chapter.solution_words:10} {chapter.code:5} "
+            f"{median(chapter.cells):12g} {chapter.functions:10} {chapter.minutes:8}"
         )
     rows.append(f"{'all':30} {total.words:5} {total.solution_words:10} {total.code:5}")
     return "\n".join(rows)

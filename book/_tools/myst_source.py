@@ -30,16 +30,20 @@ class Block:
 
 def directive(name: str, argument: str, content: str) -> Block:
     options = re.match(r"(:[\w-]+:.*\n?)*", content)[0]
-    label = re.search(r"^:(?:label|name): *(\S+)", options, re.M)
+    label_option = re.search(r"^:(?:label|name): *(\S+)", options, re.M)
+    label = label_option[1] if label_option else ""
     body = content.removeprefix(options).strip("\n")
-    return Block(name.removeprefix("prf:"), body, label[1] if label else "", argument.strip())
+    return Block(name.removeprefix("prf:"), body, label, argument.strip())
 
 
 def special(token: Token, source: str) -> Block | None:
     """The block of a token that is more than text."""
     if token.type in ("fence", "colon_fence"):
         match = re.match(r"\{([^}]+)\}(.*)$", token.info.strip())
-        return directive(*match.groups(), token.content) if match else Block("verbatim", source)
+        if match is None:
+            return Block("verbatim", source)
+        name, argument = match.groups()
+        return directive(name, argument, token.content)
     if token.type == "math_block":
         return Block("math", token.content.strip())
     if token.type == "math_block_label":
@@ -50,21 +54,25 @@ def special(token: Token, source: str) -> Block | None:
         return Block("target", "", token.content)
     if token.type == "heading_open":
         return Block("heading", source.lstrip("#").strip(), argument=token.tag[1:])
-    return Block("verbatim", source) if token.type in ("code_block", "html_block") else None
+    if token.type in ("code_block", "html_block"):
+        return Block("verbatim", source)
+    return None
 
 
 def split_blocks(text: str) -> Iterator[Block]:
     """All of `text`, in order."""
-    lines, done = text.split("\n"), 0
+    lines = text.split("\n")
+    text_start = 0  # the first line that belongs to no block yet
     for token in PARSER.parse(text):
-        if token.level or token.map is None:
+        if token.level or token.map is None:  # inside another block, or its end
             continue
         first, last = token.map
-        if block := special(token, "\n".join(lines[first:last])):
-            yield Block("text", "\n".join(lines[done:first]))
+        block = special(token, "\n".join(lines[first:last]))
+        if block is not None:
+            yield Block("text", "\n".join(lines[text_start:first]))
             yield block
-            done = last
-    yield Block("text", "\n".join(lines[done:]))
+            text_start = last
+    yield Block("text", "\n".join(lines[text_start:]))
 
 
 ROLE = r"\{(?P<role>[a-zA-Z][\w:.-]*)\}(?P<tick>`+)(?P<content>(?:.|\n)+?)(?<!`)(?P=tick)(?!`)"
@@ -77,10 +85,13 @@ def replace_roles(text: str, role: Callable[[str, str, str], str]) -> str:
     """`role(name, title, target)` for each of running text, never inside code or mathematics."""
 
     def replaced(match: re.Match[str]) -> str:
+        if match["math"]:  # a formula broken over two lines is none in some viewers
+            return match[0].replace("\n", " ")
         if match["role"] is None:
-            return match[0].replace("\n", " ") if match["math"] else match[0]
+            return match[0]
         content = " ".join(match["content"].split())
-        titled = re.match(r"(.*\S)\s*<([^<>]+)>$", content)
-        return role(match["role"], *(titled.groups() if titled else ("", content)))
+        with_title = re.match(r"(.*\S)\s*<([^<>]+)>$", content)
+        title, target = with_title.groups() if with_title else ("", content)
+        return role(match["role"], title, target)
 
     return INLINE.sub(replaced, text)

@@ -23,9 +23,14 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from plain_markdown import Converter, Index, number_book
 
 JOBS = 2  # chapters at the same time
-KERNEL_SETTINGS = {"timeout": 300, "kernel_name": "python3", "record_timing": False}
-KERNEL_SETTINGS |= {"extra_arguments": ["--IPKernelApp.log_level=40"]}
+KERNEL_SETTINGS = {
+    "timeout": 300,
+    "kernel_name": "python3",
+    "record_timing": False,
+    "extra_arguments": ["--IPKernelApp.log_level=40"],  # errors only
+}
 GLUE = "application/papermill.record/text/plain"
+HIDING_TAGS = {"hide-input", "hide-cell", "check"}
 HIDDEN = {"jupyter": {"source_hidden": True}, "cellView": "form"}
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
@@ -47,22 +52,27 @@ def code_of(notebook: NotebookNode) -> list[NotebookNode]:
 
 def metadata(cell: NotebookNode, in_solution: bool) -> dict:
     tags = cell.metadata.get("tags", [])
-    hidden = in_solution or not {"hide-input", "hide-cell", "check"}.isdisjoint(tags)
-    return ({"tags": tags} if tags else {}) | (HIDDEN if hidden else {})
+    kept = {"tags": tags} if tags else {}
+    if in_solution or not HIDING_TAGS.isdisjoint(tags):
+        kept |= HIDDEN
+    return kept
 
 
 def build(index: Index, page: Page, glued: Callable[[str], str]) -> NotebookNode:
     """The notebook that `page` should have, without outputs."""
     converter = Converter(index, page, glued)
-    install = INSTALL.format(package=index.book.package)
-    first, cells = [new_code_cell(install, metadata=HIDDEN | {"tags": ["colab"]})], []
+    cells = []
+    has_code = False
     for cell, text, in_solution in converter.cells():
         if cell.cell_type == "code":
-            cells += [*first, new_code_cell(cell.source, metadata=metadata(cell, in_solution))]
-            first = []
+            if not has_code:
+                cells.append(install_cell(index.book.package))
+                has_code = True
+            cells.append(new_code_cell(cell.source, metadata=metadata(cell, in_solution)))
         if text:
             cells.append(new_markdown_cell(text))
-    if references := converter.references():
+    references = converter.references()
+    if references:
         cells.append(new_markdown_cell(references))
     title, _, rest = cells[0].source.partition("\n")
     link = f"[published page]({index.book.url(page.docname)}) has hover previews and search"
@@ -72,15 +82,21 @@ def build(index: Index, page: Page, glued: Callable[[str], str]) -> NotebookNode
     return new_notebook(cells=cells, metadata=METADATA)
 
 
+def install_cell(package: str) -> NotebookNode:
+    return new_code_cell(INSTALL.format(package=package), metadata=HIDDEN | {"tags": ["colab"]})
+
+
 def clean_outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
     """Without stderr, with the pieces of one stream joined."""
-    kept: list[NotebookNode] = []
-    for output in (each for each in outputs if each.get("name") != "stderr"):
-        if kept and output.output_type == kept[-1].output_type == "stream":
-            kept[-1]["text"] += output.text
+    cleaned: list[NotebookNode] = []
+    for output in outputs:
+        if output.get("name") == "stderr":
+            continue
+        if cleaned and output.output_type == cleaned[-1].output_type == "stream":
+            cleaned[-1]["text"] += output.text
         else:
-            kept.append(output)
-    return kept
+            cleaned.append(output)
+    return cleaned
 
 
 class Glued(dict[str, str]):
@@ -90,23 +106,28 @@ class Glued(dict[str, str]):
 
 def glued_values(notebook: NotebookNode) -> Glued:
     values = Glued()
-    for output in (output for cell in code_of(notebook) for output in cell.outputs):
-        if name := output.get("metadata", {}).get("scrapbook", {}).get("name"):
+    outputs = [output for cell in code_of(notebook) for output in cell.outputs]
+    for output in outputs:
+        name = output.get("metadata", {}).get("scrapbook", {}).get("name")
+        if name:
             text = "".join(output["data"][GLUE])
-            values[name] = text[1:-1] if text[:1] == text[-1:] in ("'", '"') else text
+            is_quoted = text[:1] == text[-1:] in ("'", '"')  # the repr of a string
+            values[name] = text[1:-1] if is_quoted else text
     return values
 
 
 def write(index: Index, page: Page) -> str:
-    executed, here = build(index, page, str), {"metadata": {"path": str(page.path.parent)}}
-    NotebookClient(executed, resources=here, **KERNEL_SETTINGS).execute()
-    made = build(index, page, glued_values(executed).__getitem__)
-    for cell, ran in zip(code_of(made), code_of(executed), strict=True):
-        cell["outputs"] = clean_outputs(ran.outputs)
-        cell["execution_count"] = ran.execution_count
-    nbformat.validate(made)
-    page.notebook.write_text(nbformat.writes(made) + "\n", encoding="utf-8")
-    return f"{page.docname}.ipynb: {len(made.cells)} cells"
+    """Execute a page's cells and write its notebook; returns a line that says so."""
+    executed = build(index, page, str)
+    folder = {"metadata": {"path": str(page.path.parent)}}
+    NotebookClient(executed, resources=folder, **KERNEL_SETTINGS).execute()
+    notebook = build(index, page, glued_values(executed).__getitem__)
+    for cell, executed_cell in zip(code_of(notebook), code_of(executed), strict=True):
+        cell["outputs"] = clean_outputs(executed_cell.outputs)
+        cell["execution_count"] = executed_cell.execution_count
+    nbformat.validate(notebook)
+    page.notebook.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    return f"{page.docname}.ipynb: {len(notebook.cells)} cells"
 
 
 def differences(index: Index, page: Page) -> list[str]:
@@ -117,18 +138,20 @@ def differences(index: Index, page: Page) -> list[str]:
     wanted = build(index, page, glued_values(stored).__getitem__)
     if len(stored.cells) != len(wanted.cells):
         return [f"{len(stored.cells)} cells where the source gives {len(wanted.cells)}"]
-    found = [
-        f"cell {want.id} differs: {want.source.splitlines()[:1]}"
-        for have, want in zip(stored.cells, wanted.cells, strict=True)
-        if any(have[key] != want[key] for key in ("cell_type", "source", "metadata"))
-    ]
-    never = [cell.id for cell in code_of(stored) if not cell.execution_count]
-    return found + [f"{name} was never executed" for name in never]
+    faults = []
+    for stored_cell, cell in zip(stored.cells, wanted.cells, strict=True):
+        if any(stored_cell[key] != cell[key] for key in ("cell_type", "source", "metadata")):
+            faults.append(f"cell {cell.id} differs: {cell.source.splitlines()[:1]}")
+    for cell in code_of(stored):
+        if not cell.execution_count:
+            faults.append(f"{cell.id} was never executed")
+    return faults
 
 
 def check(index: Index, page: Page) -> str:
-    if found := differences(index, page):
-        raise BookError("\n    ".join(["is stale (run make notebooks)", *found[:4]]))
+    faults = differences(index, page)
+    if faults:
+        raise BookError("\n    ".join(["is stale (run make notebooks)", *faults[:4]]))
     return f"{page.docname}.ipynb agrees with its source"
 
 
@@ -138,7 +161,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="only say what is stale")
     parser.add_argument("--root", type=Path, default=ROOT, help="folder with _config.yml")
     options = parser.parse_args(argv)
-    book, failed = Book(options.root.resolve()), 0
+    book = Book(options.root.resolve())
+    num_failed = 0
     try:
         pages = [book.chapter(name) for name in options.chapters] or book.chapters
         index = number_book(book)
@@ -151,9 +175,9 @@ def main(argv: list[str] | None = None) -> int:
             try:
                 print(run.result(), flush=True)
             except (CellExecutionError, BookError) as error:
-                failed += 1
+                num_failed += 1
                 print(f"{page.docname}.ipynb {error}", file=sys.stderr, flush=True)
-    return int(failed > 0)
+    return int(num_failed > 0)
 
 
 if __name__ == "__main__":

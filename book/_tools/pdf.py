@@ -41,17 +41,25 @@ def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
     page = opened.new_page(color_scheme="light")
     page.set_default_timeout(0)
     page.goto(f"{where}/{book.pages[0].docname}.html", wait_until="load")
-    pages = [f"{Path(each.docname).name}.html" for each in printed_pages(book)]
-    made = page.evaluate((HERE / "print.js").read_text(), pages)
-    if made["broken"] or made["nowhere"]:
-        raise SystemExit(f"pdf: images or links lead nowhere: {made['broken'] + made['nowhere']}")
+    files = [f"{Path(printed.docname).name}.html" for printed in printed_pages(book)]
+    joined = page.evaluate((HERE / "print.js").read_text(), files)
+    if joined["broken"] or joined["nowhere"]:
+        faults = joined["broken"] + joined["nowhere"]
+        raise SystemExit(f"pdf: images or links lead nowhere: {faults}")
     page.add_style_tag(path=HERE / "print.css")
-    ends = {"header_template": "<i></i>", "footer_template": FOOTER, "display_header_footer": True}
-    how = {"prefer_css_page_size": True, "print_background": True, "outline": True, "tagged": True}
-    with pikepdf.open(io.BytesIO(page.pdf(**how, **ends))) as whole:
-        page.close()
+    printed_bytes = page.pdf(
+        prefer_css_page_size=True,
+        print_background=True,
+        outline=True,
+        tagged=True,
+        display_header_footer=True,
+        header_template="<i></i>",
+        footer_template=FOOTER,
+    )
+    page.close()
+    with pikepdf.open(io.BytesIO(printed_bytes)) as whole:
         # Chromium says a heading twice whose number stands in an element of its own.
-        for entry, title in zip(entries(whole.Root.Outlines), made["headings"], strict=True):
+        for entry, title in zip(entries(whole.Root.Outlines), joined["headings"], strict=True):
             entry.Title = pikepdf.String(title)
         whole.docinfo["/Title"] = book.config["title"]
         whole.docinfo["/Author"] = book.config["author"]
@@ -60,7 +68,8 @@ def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
 
 
 def print_site() -> None:
-    book, out = Book(ROOT), SITE / "book.pdf"
+    book = Book(ROOT)
+    out = SITE / "book.pdf"
     for page in book.pages:
         if not (SITE / f"{page.docname}.html").is_file():
             raise SystemExit(f"pdf: {page.docname}.html is not built: run make book")

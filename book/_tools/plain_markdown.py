@@ -3,6 +3,10 @@
 Directives, roles, labels and numbered equations become what a reader would see on the published
 page: "**Theorem 2.1 (Area).** …", "(2.5)", "Moreno-Muñoz et al. (2023)". Every page is converted
 once to learn what its labels stand for, with the number the HTML gives it; then the wanted ones.
+
+Sphinx knows the same numbers, but only after a build, and the build itself asks this module (for the
+minutes of sections); its Markdown builders write every paragraph anew and know neither theorems nor
+solutions. Here the text passes through as its author wrote it.
 """
 
 import re
@@ -18,9 +22,20 @@ from pybtex.database import Entry, Person, parse_file
 from pybtex.richtext import Text
 
 # Kinds that sphinx_proof and sphinx_exercise number, each with a counter of its own in a chapter.
-NUMBERED = ("theorem", "lemma", "proposition", "corollary", "definition", "algorithm")
-NUMBERED += ("remark", "example", "exercise")
+NUMBERED = (
+    "theorem",
+    "lemma",
+    "proposition",
+    "corollary",
+    "definition",
+    "algorithm",
+    "remark",
+    "example",
+    "exercise",
+)
 ADMONITIONS = ("admonition", "note", "tip", "warning", "important")
+# A letter, a word in emphasis, or a formula in the line; not a list, a table, a quotation or a fence.
+BEGINS_A_SENTENCE = re.compile(r"[^\s*+\-|>#$`\d]|\*\*?\w|\$[^$]")
 VENUES = ("journal", "booktitle", "publisher", "howpublished", "school")
 
 
@@ -61,6 +76,11 @@ def number_book(book: Book) -> Index:
     return index
 
 
+def without_gaps(text: str) -> str:
+    """At most one empty line at a time."""
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
 def names(person: Person, *parts: str) -> str:
     """The last name of a person, or its ``first`` and ``middle`` ones and the last."""
     words = [word for part in (*parts, "prelast", "last") for word in person.get_part(part)]
@@ -71,28 +91,31 @@ def cite(role: str, entries: list[Entry]) -> str:
     """Moreno-Muñoz et al. (2023), or with `cite:p` (Han, 1978; Tipping and Bishop, 1999)."""
     cited = []
     for entry in entries:
-        last = [names(person) for person in entry.persons["author"]]
-        shown = f"{last[0]} et al." if len(last) > 2 else " and ".join(last)
-        cited.append((shown, entry.fields["year"]))
+        last_names = [names(person) for person in entry.persons["author"]]
+        authors = f"{last_names[0]} et al." if len(last_names) > 2 else " and ".join(last_names)
+        cited.append((authors, entry.fields["year"]))
     if role == "cite:t":
-        return ", ".join(f"{shown} ({year})" for shown, year in cited)
-    return "(" + "; ".join(sorted(f"{shown}, {year}" for shown, year in cited)) + ")"
+        return ", ".join(f"{authors} ({year})" for authors, year in cited)
+    return "(" + "; ".join(sorted(f"{authors}, {year}" for authors, year in cited)) + ")"
 
 
 def reference(entry: Entry) -> str:
     fields = {name: str(Text.from_latex(text)) for name, text in entry.fields.items()}
-    authors = ", ".join(names(each, "first", "middle") for each in entry.persons["author"])
-    ending = next((f" {fields[name]}." for name in VENUES if name in fields), "")
-    return f"* {authors} ({fields['year']}). *{fields['title']}*.{ending}"
+    authors = ", ".join(names(person, "first", "middle") for person in entry.persons["author"])
+    line = f"* {authors} ({fields['year']}). *{fields['title']}*."
+    venue = next((fields[name] for name in VENUES if name in fields), None)
+    return line if venue is None else f"{line} {venue}."
 
 
 class Converter:
     """Converts the text cells of one chapter, in order."""
 
     def __init__(self, index: Index, page: Page, glued: Callable[[str], str]) -> None:
-        self.index, self.page, self.glued = index, page, glued
+        self.index = index
+        self.page = page
+        self.glued = glued
         self.counts: Counter[str] = Counter()
-        self.sections = [page.number]
+        self.section_numbers = [page.number]
         self.pending: list[str] = []  # targets of the next heading
         self.solution = ""  # the exercise whose solution we are in
         self.solution_started = False
@@ -103,45 +126,51 @@ class Converter:
         source = myst_to_notebook(self.page.path.read_text(encoding="utf-8"), add_source_map=True)
         for cell, line in zip(source.cells, source.metadata["source_map"], strict=True):
             try:
-                code = cell.cell_type == "code"
-                text = self.caption(cell) if code else self.cell(cell.source)
-                yield cell, text, bool(self.solution)
+                if cell.cell_type == "code":
+                    text = self.caption(cell)
+                else:
+                    text = self.text_cell(cell.source)
             except BookError as error:
                 where = f"{self.page.docname}.md, cell from line {line + 1}"
                 raise BookError(f"{where}: {error}") from error
+            yield cell, text, bool(self.solution)
         if self.solution:
             raise BookError(f"{self.page.docname}.md: a solution-start without its solution-end")
 
-    def cell(self, source: str) -> str:
+    def text_cell(self, source: str) -> str:
         """One Markdown cell; a solution's prose in it is folded away."""
         parts: list[str] = []
-        folded: list[str] = []
-
-        def fold() -> None:
-            text, again = "\n".join(folded).strip(), ", continued" * self.solution_started
-            folded.clear()
-            if text:
-                head = f"<details>\n<summary><b>Solution to {self.solution}{again}</b></summary>"
-                parts.append(f"\n{head}\n\n{text}\n\n</details>\n")
-            elif not self.solution_started:
-                parts.append(f"\n**Solution to {self.solution}**: the cell below.\n")
-            self.solution_started = True
-
+        in_solution: list[str] = []
         for block in split_blocks(source):
             if block.kind == "solution-start":
                 self.solution = str(self.index.find(block.argument))
                 self.solution_started = False
             elif block.kind == "solution-end":
-                fold()
+                parts.append(self.folded(in_solution))
+                in_solution = []
                 self.solution = ""
+            elif self.solution:
+                in_solution.append(self.block(block))
             else:
-                (folded if self.solution else parts).append(self.block(block))
-        if self.solution:
-            fold()
-        return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).strip()
+                parts.append(self.block(block))
+        if self.solution:  # it goes on in the next cell
+            parts.append(self.folded(in_solution))
+        return without_gaps("\n".join(parts)).strip()
+
+    def folded(self, parts: list[str]) -> str:
+        """The prose of a solution in one cell, under a line that opens it."""
+        text = "\n".join(parts).strip()
+        continued = ", continued" if self.solution_started else ""
+        is_first = not self.solution_started
+        self.solution_started = True
+        if text:
+            title = f"<summary><b>Solution to {self.solution}{continued}</b></summary>"
+            return f"\n<details>\n{title}\n\n{text}\n\n</details>\n"
+        return f"\n**Solution to {self.solution}**: the cell below.\n" if is_first else ""
 
     def caption(self, cell: NotebookNode) -> str:
-        if (figure := cell.metadata.get("mystnb", {}).get("figure")) is None:
+        figure = cell.metadata.get("mystnb", {}).get("figure")
+        if figure is None:
             return ""
         text = " ".join(figure.get("caption", "").split())
         number = self.number("figure", figure.get("name", ""), text)
@@ -166,8 +195,10 @@ class Converter:
 
     def block(self, block: Block, nested: bool = False) -> str:
         kind = block.kind
-        if kind in ("text", "verbatim"):
-            return self.inline(block.body) if kind == "text" else block.body
+        if kind == "text":
+            return self.inline(block.body)
+        if kind == "verbatim":
+            return block.body
         if kind == "target":
             self.pending.append(block.label)
             return ""
@@ -185,22 +216,29 @@ class Converter:
             return self.quoted(f"**{self.inline(block.argument) or kind.title()}**\n", block.body)
         if self.page.number is not None:
             raise BookError(f"{{{kind}}} has no plain form")
-        # Front matter may hold any directive; its glossary is learned.
-        for term in re.findall(r"^\S.*$", block.body, re.M) if kind == "glossary" else ():
-            self.learn(f"term {term.lower()}", Label("term", self.page, "", term))
+        # Front matter may hold any directive: it is not printed, but its glossary is learned.
+        if kind == "glossary":
+            for term in re.findall(r"^\S.*$", block.body, re.M):
+                self.learn(f"term {term.lower()}", Label("term", self.page, "", term))
         return ""
 
     def heading(self, title: str, level: int) -> str:
-        number = ""
-        if self.page.number is not None:
-            self.sections = [*self.sections, *[0] * level][:level]
-            self.sections[-1] += level > 1
-            number = ".".join(map(str, self.sections))
+        number = "" if self.page.number is None else self.next_section(level)
+        kind = "page" if level == 1 else "section"
         for label in self.pending:
-            kind = "section" if level > 1 else "page"
             self.learn(label, Label(kind, self.page, number, title))
         self.pending.clear()
-        return f"{'#' * level} {number}{'. ' if number else ''}{self.inline(title)}"
+        numbered = f"{number}. " if number else ""
+        return f"{'#' * level} {numbered}{self.inline(title)}"
+
+    def next_section(self, level: int) -> str:
+        """ "3" for the chapter's title, then "3.1", "3.2" at level 2, "3.2.1" at level 3."""
+        numbers = self.section_numbers[:level]
+        numbers += [0] * (level - len(numbers))
+        if level > 1:
+            numbers[-1] += 1
+        self.section_numbers = numbers
+        return ".".join(map(str, numbers))
 
     def equation(self, block: Block, nested: bool) -> str:
         tex = block.body
@@ -208,16 +246,21 @@ class Converter:
             tex = f"\\begin{{split}}\n{tex}\n\\end{{split}}"
         if block.label:
             tex += f"\n\\tag{{{self.number('equation', block.label)}}}"
-        return f"$$ {' '.join(map(str.strip, tex.splitlines()))} $$" if nested else f"$$\n{tex}\n$$"
+        if nested:  # in a quotation each line of the formula would begin with >
+            return f"$$ {' '.join(line.strip() for line in tex.splitlines())} $$"
+        return f"$$\n{tex}\n$$"
 
     def nested(self, body: str) -> str:
         parts = [self.block(block, nested=True) for block in split_blocks(body)]
-        return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).strip("\n")
+        return without_gaps("\n".join(parts)).strip("\n")
 
     def quoted(self, lead: str, body: str) -> str:
+        """A quotation that begins with ``lead``: on a line of its own before a list or a formula."""
         text = self.nested(body)
-        runs_on = re.match(r"[^\s*+\-|>#$`\d]|\*\*?\w|\$[^$]", text) and not lead.endswith("\n")
-        text = f"{lead} {text}" if runs_on else f"{lead.strip()}\n\n{text}"
+        if BEGINS_A_SENTENCE.match(text) and not lead.endswith("\n"):
+            text = f"{lead} {text}"
+        else:
+            text = f"{lead.strip()}\n\n{text}"
         return "\n".join(f"> {line}".rstrip() for line in text.strip("\n").split("\n"))
 
     def inline(self, text: str) -> str:
@@ -227,27 +270,37 @@ class Converter:
         if name == "glue:text":
             return self.glued(target)
         if name in ("cite:t", "cite:p"):
-            keys = re.split(r"\s*,\s*", target)
-            if unknown := set(keys) - self.index.cited.keys():
-                raise BookError(f"no citation key {min(unknown)!r} in the .bib file")
-            self.cited.update(keys)
-            return cite(name, [self.index.cited[key] for key in keys])
+            return self.citation(name, re.split(r"\s*,\s*", target))
         if name == "term":
             label = self.index.find(f"term {target.lower()}")
             return self.link(label, title or target, "term-" + re.sub(r"\s+", "-", target))
         if name not in ("eq", "ref", "numref", "prf:ref"):
             raise BookError(f"role {{{name}}} has no plain form")
+        return self.cross_reference(name, title, target)
+
+    def citation(self, role: str, keys: list[str]) -> str:
+        unknown = set(keys) - self.index.cited.keys()
+        if unknown:
+            raise BookError(f"no citation key {min(unknown)!r} in the .bib file")
+        self.cited.update(keys)
+        return cite(role, [self.index.cited[key] for key in keys])
+
+    def cross_reference(self, role: str, title: str, target: str) -> str:
         label = self.index.find(target)
         # Sphinx writes equation anchors as equation-name; docutils lowercases the others.
         if label.kind == "equation":
             return self.link(label, f"({label.number})", f"equation-{target}")
-        shown = title.replace("%s", label.number) or str(label)
-        if label.kind in ("section", "page", "figure") and name == "ref" and not title:
-            shown = self.inline(label.title)
+        if title:
+            text = title.replace("%s", label.number)
+        elif role == "ref" and label.kind in ("section", "page", "figure"):
+            text = self.inline(label.title)
+        else:
+            text = str(label)
         anchor = "" if label.kind == "page" else target.lower().replace("_", "-")
-        return self.link(label, shown, anchor)
+        return self.link(label, text, anchor)
 
-    def link(self, label: Label, shown: str, anchor: str) -> str:
+    def link(self, label: Label, text: str, anchor: str) -> str:
+        """``text``, with the address on the published site if it is another page's."""
         if label.page == self.page:
-            return shown
-        return f"[{shown}]({self.index.book.url(label.page.docname, anchor)})"
+            return text
+        return f"[{text}]({self.index.book.url(label.page.docname, anchor)})"

@@ -23,30 +23,35 @@ CELL_BELOW = re.compile(r"\*\*Solution to (Exercise \d+\.\d+)\*\*: the cell belo
 
 def without_solutions(notebook: NotebookNode) -> NotebookNode:
     """The same notebook with one cell to fill in where a solution had cells."""
-    kept: list[NotebookNode] = []
-    exercise = filled = ""
+    cells: list[NotebookNode] = []
+    exercise = ""  # of the solution that was met last
+    last_to_do = ""  # the exercise that has its cell to fill in
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            found = EXERCISE.findall(cell.source) + CELL_BELOW.findall(cell.source)
-            exercise = found[-1] if found else exercise
+            exercises = EXERCISE.findall(cell.source) + CELL_BELOW.findall(cell.source)
+            if exercises:
+                exercise = exercises[-1]
             cell.source = CELL_BELOW.sub("", DETAILS.sub("", cell.source)).strip()
-            kept += [cell] if cell.source else []
+            if cell.source:
+                cells.append(cell)
         elif not in_solution(cell):
-            cell.outputs, cell.execution_count = [], None
-            kept.append(cell)
-        elif exercise != filled:
-            filled = exercise
-            kept.append(new_code_cell(f'raise NotImplementedError("{exercise}")'))
-    for number, cell in enumerate(kept):
+            cell.outputs = []
+            cell.execution_count = None
+            cells.append(cell)
+        elif exercise != last_to_do:
+            cells.append(new_code_cell(f'raise NotImplementedError("{exercise}")'))
+            last_to_do = exercise
+    for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number:03d}"
-    notebook.cells = kept
+    notebook.cells = cells
     return notebook
 
 
 def main(argv: list[str] | None = None, out: Path = ROOT / "_build" / "student") -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("chapters", nargs="*", help="03-mask-rate-curve, or 03; all by default")
-    options, book = parser.parse_args(argv), Book(ROOT)
+    options = parser.parse_args(argv)
+    book = Book(ROOT)
     try:
         pages = [book.chapter(name) for name in options.chapters] or book.chapters
     except BookError as error:
@@ -54,9 +59,9 @@ def main(argv: list[str] | None = None, out: Path = ROOT / "_build" / "student")
         return 1
     out.mkdir(parents=True, exist_ok=True)
     for page in pages:
-        made = without_solutions(nbformat.read(page.notebook, as_version=4))
-        nbformat.validate(made)
-        (out / page.notebook.name).write_text(nbformat.writes(made) + "\n", encoding="utf-8")
+        notebook = without_solutions(nbformat.read(page.notebook, as_version=4))
+        nbformat.validate(notebook)
+        (out / page.notebook.name).write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
     print(f"student: {len(pages)} notebooks in {out}")
     return 0
 
