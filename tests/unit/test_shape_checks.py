@@ -13,7 +13,6 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
 
 import mpt_experiments
