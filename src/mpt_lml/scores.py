@@ -51,8 +51,8 @@ def mask_score(
 
 @checked(finite=False)
 def mean_by_size(
-    values: Float[Tensor, "P *rest"], sizes: Int[Tensor, " P"], num_features: Count
-) -> Float[Tensor, "L *rest"]:
+    values: Float[Tensor, " P *rest"], sizes: Int[Tensor, " P"], num_features: Count
+) -> Float[Tensor, " L *rest"]:
     """Mean of ``values`` over all masks of each size.
 
     Args:

@@ -240,7 +240,7 @@ class _Asked(NamedTuple):
 
 
 def _ask(
-    row: Tokens, sets: Sequence[Bool[Tensor, "P D"]]
+    row: Tokens, sets: Sequence[Bool[Tensor, "_ D"]]
 ) -> Generator[RowMasks, RowValues, _Asked]:
     """Ask for several sets of masks at once, and for no mask twice.
 

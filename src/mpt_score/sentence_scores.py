@@ -220,10 +220,11 @@ def _first_of_each(labels: Sequence[Hashable]) -> list[int]:
     return [first[label] for label in labels]
 
 
-def _each_text(texts: Texts) -> Sequence[Any]:
+def _each_text(texts: Texts) -> Any:
+    """What can be gone through text by text: strings, rows of token ids, or nothing of each."""
     if isinstance(texts, Tokens):
         return [None] * len(texts)
-    return texts  # type: ignore[return-value]
+    return texts
 
 
 def _scored(scorer: Scorer, texts: Texts, plan: Plan, run: Runner) -> dict[str, Tensor]:

@@ -19,6 +19,6 @@ def test_a_run_with_other_settings_is_not_the_papers(
 
     monkeypatch.setattr(provenance, "checkout", fail)
     monkeypatch.chdir(tmp_path)
-    call = ["run", "figure-1-left", "--seed", "1", "2", "--set", "num_masks=2"]
+    call = ["run", "figure-1-left", "--seeds", "1,2", "--num-masks", "2"]
     assert command.main(call) == 0
     assert (tmp_path / "mpt-lml-results" / "figure-1-left.json").is_file()

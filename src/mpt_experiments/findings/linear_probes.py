@@ -225,12 +225,13 @@ def text_features(network: Any, ids: Int[Tensor, "N L"]) -> Float[Tensor, "N w"]
 
 def labeled_text(name: str, tokenizer: Any) -> list[autoencoders.Labeled]:
     """Rows by their length; tested on the test split, or in turn on every fourth row without one."""
-    parts = [texts.labeled(name, split) for split in texts.labeled_splits(name)]
+    splits = texts.labeled_splits(name)
+    parts = [texts.labeled(name, split) for split in splits]
     sentences = [sentence for part, _ in parts for sentence in part]
     label = torch.tensor([each for _, classes in parts for each in classes])
     ids = encode(tokenizer, sentences).ids[:, :LENGTH]
     order = (ids != 0).sum(dim=1).argsort(stable=True)
-    if has_train_split:
+    if "train" in splits:
         num_train = len(parts[0][0])
         tests = [order >= num_train]
     else:
