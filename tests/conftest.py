@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jaxtyping
 import pytest
@@ -30,6 +30,16 @@ class Shapes:
     """Whether the signatures count at the moment."""
 
     checked = True
+    # Classes whose fields are checked: the class, its own __init__, the one that checks.
+    classes: ClassVar[list[tuple[type, Callable, Callable]]] = []
+
+    @classmethod
+    def switch(cls, checked: bool) -> None:
+        if checked == cls.checked:
+            return
+        cls.checked = checked
+        for target, plain_init, checked_init in cls.classes:
+            target.__init__ = checked_init if checked else plain_init
 
 
 def only_where_shapes_count(plain: Callable, checked: Callable) -> Callable:
@@ -52,16 +62,22 @@ def jaxtyped(*, typechecker: Callable) -> Callable:
 
     def wrapped(target: Any) -> Any:
         if inspect.isclass(target):  # of which the fields of a dataclass are checked
-            plain = target.__init__
+            plain_init = target.__init__
             checked_class = jaxtyped_of_the_library(target, typechecker=typechecker)
-            if checked_class.__init__ is not plain:
-                checked_class.__init__ = only_where_shapes_count(plain, checked_class.__init__)
+            checked_init = checked_class.__init__
+            if checked_init is not plain_init:
+                # No wrapper here: who makes an object is read from the frame that calls its __init__.
+                Shapes.classes.append((checked_class, plain_init, checked_init))
+                if not Shapes.checked:
+                    checked_class.__init__ = plain_init
             return checked_class
         hints = target.__annotations__.values()
         if any(isinstance(hint, str) or "[Tensor" in str(hint) for hint in hints):
             checked = jaxtyped_of_the_library(target, typechecker=typechecker)
         else:
             checked = typechecker(target)
+        if checked is target:
+            return target  # nothing to check
         return only_where_shapes_count(target, checked)
 
     return wrapped
@@ -72,11 +88,8 @@ jaxtyping.jaxtyped = jaxtyped
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    Shapes.checked = not any(item.get_closest_marker(name) for name in PLAIN)
-    try:
-        return (yield)
-    finally:
-        Shapes.checked = True
+    Shapes.switch(not any(item.get_closest_marker(name) for name in PLAIN))
+    return (yield)
 
 
 # -- what was not tested: told once, at the end of `make test`, by tests/not_tested.py
