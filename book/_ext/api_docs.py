@@ -1,6 +1,7 @@
-"""The API page, from the packages' own lists.
+"""The pages of the packages, from the packages' own lists.
 
-In `book/api.md`, ``% names`` becomes every name of every public module's ``__all__``.
+In ``book/api-NAME.md``, ``% overview`` becomes a table of the package's modules and their public names,
+and ``% names`` the documentation of every name of every public module's ``__all__``.
 """
 
 import inspect
@@ -14,35 +15,70 @@ import mpt_experiments
 import mpt_lml
 import mpt_score
 
-PACKAGES = (mpt_lml, mpt_score, mpt_experiments)
+PAGES = {
+    "book/api-mpt-lml": mpt_lml,
+    "book/api-mpt-score": mpt_score,
+    "book/api-mpt-experiments": mpt_experiments,
+}
 
 
-def documented(owner: ModuleType) -> Iterator[str]:
-    """A section for ``owner``, then one for each public module in it."""
-    lines, inside = [f"## `{owner.__name__.removeprefix('mpt_lml.')}`", "", "```{eval-rst}"], []
-    lines += [f".. automodule:: {owner.__name__}", "   :no-members:"]
-    for name in getattr(owner, "__all__", ()):
-        each = getattr(owner, name)
-        if inspect.ismodule(each):
-            inside.append(each)
-        elif inspect.isclass(each):
-            members = ["   :members:", "   :show-inheritance:"]
-            lines += ["", f".. autoclass:: {each.__module__}.{name}", *members]
+def public_modules(package: ModuleType) -> Iterator[ModuleType]:
+    """``package`` and the modules in its lists, each before those inside it."""
+    yield package
+    inside = [getattr(package, name) for name in package.__all__]
+    for module in sorted(filter(inspect.ismodule, inside), key=lambda module: module.__name__):
+        yield from public_modules(module)
+
+
+def names_of(module: ModuleType) -> list[tuple[str, Any]]:
+    """What the module's list has besides modules: the name and what it stands for."""
+    pairs = [(name, getattr(module, name)) for name in module.__all__]
+    return [(name, value) for name, value in pairs if not inspect.ismodule(value)]
+
+
+def full_name(module: ModuleType, name: str, value: Any) -> str:
+    """Where ``name`` is documented: constants in the module itself, all else where it is defined."""
+    has_home = inspect.isclass(value) or inspect.isroutine(value)
+    return f"{value.__module__ if has_home else module.__name__}.{name}"
+
+
+def overview(package: ModuleType) -> str:
+    """A table: every public module, what it is for, and links to its names."""
+    rows = ["| module | what it is for | names |", "|:--|:--|:--|"]
+    for module in public_modules(package):
+        first_line = (inspect.getdoc(module) or "").partition("\n")[0]
+        links = [
+            f"{{py:obj}}`{name} <{full_name(module, name, value)}>`"
+            for name, value in names_of(module)
+        ]
+        about = first_line.replace("``", "`").replace("|", "\\|")
+        rows.append(f"| {{py:mod}}`{module.__name__}` | {about} | {', '.join(links)} |")
+    return "\n".join(rows)
+
+
+def section(module: ModuleType) -> str:
+    """The documentation of ``module`` and of its names."""
+    lines = [f"## `{module.__name__}`", "", "```{eval-rst}"]
+    lines += [f".. automodule:: {module.__name__}", "   :no-members:"]
+    for name, value in names_of(module):
+        target = full_name(module, name, value)
+        if inspect.isclass(value):
+            lines += ["", f".. autoclass:: {target}", "   :members:", "   :show-inheritance:"]
+        elif inspect.isroutine(value):
+            lines += ["", f".. autofunction:: {target}"]
         else:
-            function = inspect.isroutine(each)
-            kind, home = ("function", each.__module__) if function else ("data", owner.__name__)
-            lines += ["", f".. auto{kind}:: {home}.{name}"]
-    yield "\n".join([*lines, "```"])
-    for each in sorted(inside, key=lambda module: module.__name__):
-        yield from documented(each)
+            lines += ["", f".. autodata:: {target}"]
+    return "\n".join([*lines, "```"])
 
 
 def fill(app: Sphinx, docname: str, source: list[str]) -> None:
-    if docname == "book/api":
-        names = "\n\n".join(part for package in PACKAGES for part in documented(package))
-        source[0] = source[0].replace("% names", names)
+    if docname in PAGES:
+        package = PAGES[docname]
+        sections = "\n\n".join(section(module) for module in public_modules(package))
+        text = source[0].replace("% overview", overview(package))
+        source[0] = text.replace("% names", sections)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", fill)
-    return {"version": "3", "parallel_read_safe": True, "parallel_write_safe": True}
+    return {"version": "4", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -33,7 +33,7 @@ def entries(above: pikepdf.Object) -> Iterator[pikepdf.Object]:
 
 
 def printed_pages(book: Book) -> list[Page]:
-    return [page for page in book.pages if page.docname != "book/api"]
+    return [page for page in book.pages if not page.docname.startswith("book/api")]
 
 
 def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:

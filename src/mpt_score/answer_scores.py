@@ -91,10 +91,10 @@ def answers(
     takes fewer (8: k > 5). The masks of options of as many tokens are the same.
 
     Args:
-        model: as of :func:`mpt_score.load`.
+        model: as of :func:`~mpt_score.loading.load`.
         prompts: strings, or token ids.
         options: of each prompt a list, of the same kind.
-        tokenizer: as of :func:`mpt_score.load`.
+        tokenizer: as of :func:`~mpt_score.loading.load`.
         num_orders: most random orders.
         seed: of the orders.
         run: takes a label and the parts, and returns what each gives, computed now or in an earlier

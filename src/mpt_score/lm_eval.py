@@ -26,11 +26,11 @@ class MaskedHarness(LM):
     """A masked language model for lm-evaluation-harness.
 
     Args:
-        pretrained: a folder or a name on the hub, or what else :func:`mpt_score.load` takes.
-        tokenizer: as of :func:`mpt_score.load`.
+        pretrained: a folder or a name on the hub, or what else :func:`~mpt_score.loading.load` takes.
+        tokenizer: as of :func:`~mpt_score.loading.load`.
         revision: the commit of a name on the hub.
-        device: as of :func:`mpt_score.load`.
-        precision: as of :func:`mpt_score.load`.
+        device: as of :func:`~mpt_score.loading.load`.
+        precision: as of :func:`~mpt_score.loading.load`.
         max_tokens: tokens that go through the model at a time.
         num_orders: most random orders of each answer.
         num_masks: masks of each whole text.

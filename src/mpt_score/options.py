@@ -78,7 +78,7 @@ ScoreOptions = SentenceOptions | PairOptions | AnswerOptions | CurveOptions
 @Parameter(name="*", group=_NETWORK)
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    """Which network scores, and how it computes; see :func:`mpt_score.load`."""
+    """Which network scores, and how it computes; see :func:`~mpt_score.loading.load`."""
 
     model: str | None = None
     """Folder, or name on the hub; by default the book's own small BERT."""

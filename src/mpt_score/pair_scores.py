@@ -80,10 +80,10 @@ def pairs(
     number; nor are those with unknown tokens, which stand for any word, and too long ones.
 
     Args:
-        model: as of :func:`mpt_score.load`.
+        model: as of :func:`~mpt_score.loading.load`.
         first: as of :meth:`Scorer.encode`.
         second: as many.
-        tokenizer: as of :func:`mpt_score.load`.
+        tokenizer: as of :func:`~mpt_score.loading.load`.
         num_orders: most random orders.
         pseudo: whether the difference of pseudo-log-likelihoods is computed as well.
         skip: a pair that is not comparable gives nan, and is listed in the result.

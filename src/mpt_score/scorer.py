@@ -21,7 +21,7 @@ from mpt_score.tokens import Texts, Tokens, encode, encode_ids
 
 @dataclass(frozen=True)
 class Scorer:
-    """log q(x_j | x_R) of texts under a model; :func:`mpt_score.load` makes one.
+    """log q(x_j | x_R) of texts under a model; :func:`~mpt_score.loading.load` makes one.
 
     Args:
         model: has ``log_tokens(ids, mask, types=, generator=)``, as :class:`~mpt_score.MaskedLM`.
@@ -192,7 +192,7 @@ class Scorer:
         return log_tokens
 
     def _fast_linear(self) -> AbstractContextManager[None]:
-        """For networks that :func:`mpt_score.load` has wrapped: a user's model stays as it came."""
+        """For networks that :func:`~mpt_score.loading.load` wrapped: a user's model stays as it came."""
         if self.network is None or self.max_tokens is None:
             return nullcontext()
         return networks.fast_linear(self.network)

@@ -243,10 +243,10 @@ def curve(
     """Score every text under every mask of a design (paper, Section 3.2).
 
     Args:
-        model: as of :func:`mpt_score.load`.
+        model: as of :func:`~mpt_score.loading.load`.
         texts: as of :meth:`Scorer.encode`.
         design: by default one mask at 1, 2, ..., 99 %.
-        tokenizer: as of :func:`mpt_score.load`.
+        tokenizer: as of :func:`~mpt_score.loading.load`.
         part_size: texts of a part; they go in order of their length.
         run: takes a label and the parts, and returns what each gives, computed now or in an earlier
             call: see :meth:`Scorer.checkpoints_in`.

@@ -165,9 +165,9 @@ def sentences(
     A text's masks follow from ``seed`` and its tokens, not from its neighbors.
 
     Args:
-        model: as of :func:`mpt_score.load`.
+        model: as of :func:`~mpt_score.loading.load`.
         texts: as of :meth:`Scorer.encode`.
-        tokenizer: as of :func:`mpt_score.load`.
+        tokenizer: as of :func:`~mpt_score.loading.load`.
         documents: the document of each text; by default each is one of its own.
         num_masks: masks for each text, or all 2^D − 1 where that is not more.
         num_orders: whole orders of D masks for the inconsistency. Where four orders fit masks and

@@ -96,16 +96,15 @@ def _polyline(path: Path) -> list[float]:
     return [float(number) for number in re.findall(r"-?\d+\.?\d*", line)]
 
 
-def test_the_api_page_shows_every_package_and_every_public_class_and_function(site: Path) -> None:
-    html = (site / "book" / "api.html").read_text(encoding="utf-8")
-    packages = (mpt_lml, mpt_score, mpt_experiments)
-    for package in packages:
-        assert f'<span class="pre">{package.__name__}</span></code>' in html
-    inside = [getattr(package, name) for package in packages for name in package.__all__]
-    owners = [*packages, *filter(inspect.ismodule, inside)]
+@pytest.mark.parametrize("package", [mpt_lml, mpt_score, mpt_experiments])
+def test_a_package_page_shows_every_public_class_and_function(site: Path, package) -> None:
+    name = package.__name__
+    html = (site / "book" / f"api-{name.replace('_', '-')}.html").read_text(encoding="utf-8")
+    inside = [getattr(package, name) for name in package.__all__]
+    owners = [package, *filter(inspect.ismodule, inside)]
     shown = [getattr(owner, name) for owner in owners for name in getattr(owner, "__all__", ())]
     shown = [each for each in shown if inspect.isclass(each) or inspect.isroutine(each)]
-    assert len(shown) > 50
+    assert shown
     for each in shown:
         assert f'id="{each.__module__}.{each.__qualname__}"' in html, each
 

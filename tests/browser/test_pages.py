@@ -115,7 +115,7 @@ def test_a_page_is_typeset_offline_fits_a_phone_and_has_no_barrier(
 EXPLORED = "book/03-mask-rate-curve"
 
 
-@pytest.mark.parametrize("docname", ["book/index", EXPLORED, "book/map", "book/api"])
+@pytest.mark.parametrize("docname", ["book/index", EXPLORED, "book/map", "book/api-mpt-lml"])
 def test_a_page_works_from_a_folder(browser, address: str, docname: str) -> None:
     """Opened as a file: typeset, with its explorer, and its policy blocks nothing."""
     visit = Visit(browser, f"{(SITE / docname).as_uri()}.html", viewport=DESKTOP)
