@@ -16,8 +16,8 @@ from torch import Tensor
 from wrong_calls import Call, Legal, at_least, is_symmetric, valid
 
 import mpt_lml
+from mpt_experiments import resume
 from mpt_lml import (
-    bfgs,
     curves,
     data,
     estimators,
@@ -307,7 +307,7 @@ def curve_calls() -> list[Call]:
         valid(orders.every, 3),
         valid(orders.draw, 2, 3, generator=at()),
         valid(orders.log_probability, HMM, WORDS, torch.tensor([[0, 1, 2, 3], [2, 0, 0, 1]])).where(
-            reveal=within(0, math.inf)
+            ranks=within(0, math.inf)
         ),
         valid(orders.exact, HMM, WORDS),
         valid(orders.mixture_bound, -torch.ones(4, 3), 2)
@@ -454,7 +454,20 @@ def objective_calls() -> list[Call]:
     calls = [
         call.passing_nan("loadings", "noise_variance").where(loadings=finite) for call in calls
     ]
+    x = BITS.float()
+    noise = torch.zeros(1, 1, 3, 1)
+    half = torch.tensor([[[True, False, True]] * 3])
+    of_parts = vaes.dense_parameters(3, [4], 1, generators=[at()], partial=True)
     calls += [
+        valid(objectives.elbo, DENSE, x, noise[0], 0.5).passing_nan("noise"),
+        valid(objectives.refill, DENSE, x, half, noise, 0.5).passing_nan("noise"),
+        valid(objectives.recursive, DENSE, x, half, x[None], noise, 0.5).passing_nan(
+            "filled", "noise"
+        ),
+        valid(objectives.partial, of_parts, x, half, noise, 0.5).passing_nan("noise"),
+        valid(objectives.mask_scores, *given, few)
+        .passing_nan("loadings", "noise_variance", "moment")
+        .where(loadings=finite),
         valid(objectives.second_moment, X),
         valid(objectives.mixture, *stack, BITS, few[None], GRID)
         .passing_nan("loadings", "offset")
@@ -534,7 +547,7 @@ def training() -> list[Call]:
     epochs = lambda v: all(type(epoch) is int and 0 <= epoch <= 2 for epoch in v)  # noqa: E731
     return [
         valid(
-            bfgs.climb,
+            fit.bfgs,
             torch.zeros(2, 3),
             lambda w: -(w - 1.0).square().sum(dim=1),
             max_steps=5,
@@ -547,7 +560,7 @@ def training() -> list[Call]:
                 lambda w: w.sum(dim=1) * math.nan,
             ]
         ),
-        valid(fit.Checkpoint, Path("run"), {"law": "uniform"}, 10),
+        valid(resume.FileCheckpoint, Path("run"), {"law": "uniform"}, 10),
         valid(
             fit.maximize,
             start,
@@ -626,7 +639,7 @@ def theory() -> list[Call]:
         valid(diffusion.bernstein, score, torch.tensor([0.0, 0.5, 1.0]).double())
         .passing_nan("score")
         .where(rate=within(0, 1)),
-        valid(diffusion.speed, torch.square, torch.tensor([0.0, 0.5]))
+        valid(diffusion.schedule_derivative, torch.square, torch.tensor([0.0, 0.5]))
         .where(time=within(0, 1))
         .trying(schedule=no_schedules),
         valid(diffusion.nelbo, score, torch.square, 8)
@@ -638,7 +651,7 @@ def theory() -> list[Call]:
         valid(diffusion.block_elbo, score, 3)
         .passing_nan("score")  # with fewer blocks not every size is read
         .where(num_steps=within(1, 3)),
-        valid(diffusion.sample, HMM, steps, generator=at()).where(reveal=within(0, math.inf)),
+        valid(diffusion.sample, HMM, steps, generator=at()).where(ranks=within(0, math.inf)),
         valid(godambe.GaussianFamily, family.covariance, family.directions).where(
             directions=are_directions
         ),

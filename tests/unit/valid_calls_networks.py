@@ -17,7 +17,7 @@ from wrong_calls import Call, at_least, valid
 
 import mpt_experiments
 import mpt_score
-from mpt_experiments.bench import Finding
+from mpt_experiments.experiment import Finding
 from mpt_score import MaskedLM, ViTMAE, networks, tokens
 from mpt_score.sentence_curves import SentenceCurves
 from mpt_score.texts import sentences

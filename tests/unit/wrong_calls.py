@@ -125,6 +125,8 @@ EXCEPTIONS: dict[str, Legal] = {
     "GaussianFamily.mask_forms.mask": anything,
     "MaskedLM.log_tokens.mask": anything,
     "Scorer.log_tokens.mask": anything,
+    "refill.mask": anything,
+    "mask_scores.moment": anything,
     # What is not a moment gives NaN or is linear in it.
     "LowRankPosterior.mean_log_conditional.moment": anything,
     "LowRankPosterior.mean_log_marginal.moment": anything,
