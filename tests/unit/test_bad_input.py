@@ -485,6 +485,55 @@ CASES = {
         ValueError,
         "no weights of the encoder",
     ),
+    "networks whose layers do not fit": (
+        lambda: vae.dense_model(DENSE | {"decoder/1/weight": torch.zeros(1, 5, 3)}, 0),
+        ValueError,
+        r"parameters\['decoder/1/weight'\] must have shape \(1, 4, O\), got \(1, 5, 3\)",
+    ),
+    "networks of other K": (
+        lambda: vae.dense_model(
+            DENSE
+            | {"decoder/0/weight": torch.zeros(1, 2, 4), "decoder/0/bias": torch.zeros(1, 1, 4)},
+            0,
+        ),
+        ValueError,
+        "K = 2 numbers that the decoder takes, got 2 outputs",
+    ),
+    "networks of other D": (
+        lambda: vae.dense_model(DENSE | {"encoder/0/weight": torch.zeros(1, 4, 4)}, 0),
+        ValueError,
+        "D = 3 numbers that the decoder makes, or of 2D with a mask, got 4 inputs",
+    ),
+    "networks of other runs": (
+        lambda: vae.dense_model(
+            {
+                name: value.repeat(2, 1, 1) if name.startswith("decoder") else value
+                for name, value in DENSE.items()
+            },
+            0,
+        ),
+        ValueError,
+        "the same runs, got an encoder of 1 and a decoder of 2",
+    ),
+    "a layer without a bias": (
+        lambda: vae.dense_model(
+            {name: value for name, value in DENSE.items() if name != "encoder/1/bias"}, 0
+        ),
+        ValueError,
+        "parameters must have 'encoder/1/bias', got",
+    ),
+    "an encoder that reads no masks": (
+        lambda: objectives.partial(
+            DENSE, torch.ones(1, 3), torch.ones(1, 1, 3).bool(), torch.zeros(1, 1, 1, 1), 0.5
+        ),
+        ValueError,
+        r"another kind: vae\.dense_parameters\(\.\.\., partial=True\) makes the one",
+    ),
+    "a node at infinity": (
+        lambda: vae.dense_model(DENSE, 0).log_table(torch.ones(1, 3), torch.tensor([[math.inf]])),
+        ValueError,
+        "^nodes must be finite",
+    ),
     "bytes for a Bernoulli model": (
         lambda: BERNOULLI.log_factors(PIXELS * 255 + 1, torch.zeros(2, 1).double()),
         ValueError,

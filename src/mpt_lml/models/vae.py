@@ -5,7 +5,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, final
+from typing import Annotated, Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,6 +22,7 @@ from mpt_lml.checks import (
     require_count,
     require_dtype,
     require_entries,
+    require_finite,
     require_one_dtype,
 )
 from mpt_lml.numerics import LOG_2PI, log_likelihood
@@ -32,6 +33,8 @@ Part = Literal["encoder", "decoder"]
 Parameters = Mapping[str, Tensor]
 
 _DATA = Float[Tensor, "N D"]
+_WEIGHT = Float[Tensor, "B I O"]
+_BIAS = Float[Tensor, "B 1 O"]
 
 
 class LatentVariableModel(ABC):
@@ -81,7 +84,7 @@ class LatentVariableModel(ABC):
 
     @checked(finite=False)
     def log_table(
-        self, x: Float[Tensor, "N D"], nodes: Float[Tensor, "G K"]
+        self, x: Float[Tensor, "N D"], nodes: Annotated[Float[Tensor, "G K"], require_finite]
     ) -> Float[Tensor, "G N D"]:
         """log p(x_d | z_g); every node is decoded once, whatever N.
 
@@ -335,9 +338,7 @@ def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "
         TypeError: for inputs of another precision.
         ValueError: without weights of the part, and for inputs of another width.
     """
-    num_layers = sum(name.startswith(part) for name in parameters) // 2
-    if not num_layers:
-        raise _no_weights(parameters, part)
+    num_layers = _num_layers(parameters, part)
     width = parameters[f"{part}/0/weight"].shape[1]
     if inputs.shape[-1] != width:
         raise ValueError(f"the {part} takes {width} numbers a datum, got {tuple(inputs.shape)}.")
@@ -365,14 +366,13 @@ def dense_model(parameters: Parameters, run: int, noise_variance: Positive | Non
         The model, whose networks share the memory of the parameters.
 
     Raises:
-        ValueError: without weights of a part, or such a run.
+        TypeError: for a network with weights of several precisions.
+        ValueError: without weights of a part, for weights that do not fit each other, and without
+            such a run.
     """
-    for part in ("encoder", "decoder"):
-        if f"{part}/0/weight" not in parameters:
-            raise _no_weights(parameters, part)
-    require_count("run", run, 0, len(parameters["encoder/0/weight"]) - 1)
+    sizes = network_sizes(parameters)
+    require_count("run", run, 0, sizes.num_runs - 1)
     of_run = {name: value[run : run + 1] for name, value in parameters.items()}
-    sizes = _sizes(of_run)
 
     def apply(part: Part, inputs: Tensor) -> Tensor:
         flat = inputs.reshape(1, -1, inputs.shape[-1])
@@ -394,23 +394,76 @@ def dense_model(parameters: Parameters, run: int, noise_variance: Positive | Non
     )
 
 
-class _Sizes(NamedTuple):
+class NetworkSizes(NamedTuple):
+    """What :func:`dense_parameters` was asked for."""
+
+    num_runs: int
     num_features: int
     latent_dim: int
     is_partial: bool
 
 
-def _sizes(parameters: Parameters) -> _Sizes:
-    """What :func:`dense_parameters` was asked for."""
-    last_of_decoder = [v for name, v in parameters.items() if name.startswith("decoder")][-1]
-    num_features = last_of_decoder.shape[-1]
-    latent_dim = parameters["decoder/0/weight"].shape[1]
-    num_inputs = parameters["encoder/0/weight"].shape[1]
-    return _Sizes(num_features, latent_dim, is_partial=num_inputs == 2 * num_features)
+def network_sizes(parameters: Parameters) -> NetworkSizes:
+    """What :func:`dense_parameters` was asked for, read from its weights.
+
+    Args:
+        parameters: of B runs.
+
+    Raises:
+        TypeError: for a network with weights of several precisions.
+        ValueError: without weights of a part, and for weights that do not fit each other.
+    """
+    num_inputs, num_outputs = _ends(parameters, "encoder")
+    latent_dim, num_features = _ends(parameters, "decoder")
+    num_runs = len(parameters["encoder/0/weight"])
+    if len(parameters["decoder/0/weight"]) != num_runs:
+        raise ValueError(
+            f"parameters must be of the same runs, got an encoder of {num_runs} and a decoder of "
+            f"{len(parameters['decoder/0/weight'])}."
+        )
+    if num_outputs != 2 * latent_dim:
+        raise ValueError(
+            f"parameters must have an encoder with a mean and a log-variance of each of the K = "
+            f"{latent_dim} numbers that the decoder takes, got {num_outputs} outputs."
+        )
+    if num_inputs not in (num_features, 2 * num_features):
+        raise ValueError(
+            f"parameters must have an encoder of the D = {num_features} numbers that the decoder "
+            f"makes, or of 2D with a mask, got {num_inputs} inputs."
+        )
+    return NetworkSizes(num_runs, num_features, latent_dim, is_partial=num_inputs > num_features)
 
 
-def _no_weights(parameters: Parameters, part: str) -> ValueError:
-    return ValueError(
-        f"parameters have no weights of the {part}, but {sorted(parameters)}. vae.dense_parameters "
-        "makes them."
-    )
+def _ends(parameters: Parameters, part: Part) -> tuple[int, int]:
+    """How many inputs and outputs a network has, whose layers have to fit each other."""
+    require_one_dtype(**{name: v for name, v in parameters.items() if name.startswith(f"{part}/")})
+    sizes: dict[str, int] = {}  # of runs and inputs, once they are known
+    for layer in range(_num_layers(parameters, part)):
+        of_weight = f"{part}/{layer}/weight"
+        of_bias = f"{part}/{layer}/bias"
+        weight = parameters[of_weight]
+        check(
+            (f"parameters[{of_weight!r}]", weight, _WEIGHT),
+            (f"parameters[{of_bias!r}]", parameters[of_bias], _BIAS),
+            finite=False,  # NaN is seen in the objective
+            **sizes,
+        )
+        sizes = {"B": weight.shape[0], "I": weight.shape[2]}
+    return parameters[f"{part}/0/weight"].shape[1], sizes["I"]
+
+
+def _num_layers(parameters: Parameters, part: Part) -> int:
+    """How many layers there are of a network, each with a weight and a bias."""
+    num_tensors = sum(name.startswith(f"{part}/") for name in parameters)
+    if not num_tensors:
+        raise ValueError(
+            f"parameters have no weights of the {part}, but {sorted(parameters)}. "
+            "vae.dense_parameters makes them."
+        )
+    num_layers = math.ceil(num_tensors / 2)
+    for layer in range(num_layers):
+        for kind in ("weight", "bias"):
+            name = f"{part}/{layer}/{kind}"
+            if name not in parameters:
+                raise ValueError(f"parameters must have {name!r}, got {sorted(parameters)}.")
+    return num_layers

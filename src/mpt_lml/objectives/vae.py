@@ -12,8 +12,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import scores
-from mpt_lml.checks import Positive, check, checked, require_binary, require_finite
-from mpt_lml.models.vae import Parameters, dense
+from mpt_lml.checks import (
+    Positive,
+    check,
+    checked,
+    require_binary,
+    require_finite,
+    require_one_dtype,
+)
+from mpt_lml.models.vae import Parameters, dense, network_sizes
 from mpt_lml.numerics import log_likelihood
 from mpt_lml.objectives.bounds import mean_elbo
 
@@ -198,7 +205,7 @@ def partial(
     >>> partial(zero, x, mask, torch.zeros(1, 1, 1, 1), None).exp()
     tensor([0.1250])
     """
-    _require_data(parameters, x, noise, noise_variance, inputs=2)  # x_R and the mask
+    _require_data(parameters, x, noise, noise_variance, partial=True)
     observed = torch.where(mask, 0.0, x)
     code = _encode(parameters, torch.cat([observed, mask.to(observed)], dim=-1), noise)
     if not weighted:
@@ -222,23 +229,30 @@ def partial(
 
 
 def _require_data(
-    parameters: Parameters, x: Tensor, noise: Tensor, noise_variance: float | None, inputs: int = 1
+    parameters: Parameters,
+    x: Tensor,
+    noise: Tensor,
+    noise_variance: float | None,
+    *,
+    partial: bool = False,
 ) -> None:
-    """Check that data and draws fit the networks, and data the likelihood.
+    """Check that networks fit each other, data and draws the networks, and data the likelihood.
 
-    The encoder has ``inputs`` numbers for every coordinate. Where a network is missing, nothing is
-    said here: :func:`mpt_lml.models.vae.dense` does.
+    A ``partial`` encoder reads x_R and the mask.
     """
     if noise_variance is None:
         require_binary(x)
     else:
         require_finite("x", x)
-    if "encoder/0/weight" not in parameters:
-        return
-    weight = parameters["encoder/0/weight"]
-    check(("parameters['encoder/0/weight']", weight, Float[Tensor, "B I O"]), finite=False)
-    num_runs, width, _ = weight.shape
-    check(("x", x, _Data), finite=False, D=width // inputs)
+    sizes = network_sizes(parameters)
+    if sizes.is_partial != partial:
+        wanted = "partial=True" if partial else "partial=False"
+        raise ValueError(
+            f"parameters have an encoder of another kind: vae.dense_parameters(..., {wanted}) makes "
+            "the one that is needed here."
+        )
+    check(("x", x, _Data), finite=False, D=sizes.num_features)
+    num_runs = sizes.num_runs
     if x.ndim > 2 and (x.ndim > 3 or len(x) not in (1, num_runs)):
         raise ValueError(
             f"x must have shape (N, D), or (B, N, D) with the B = {num_runs} runs of parameters, got "
@@ -249,6 +263,7 @@ def _require_data(
             f"noise must have an axis of the B = {num_runs} runs of parameters, got "
             f"{tuple(noise.shape)}."
         )
+    require_one_dtype(noise=noise, **parameters)
 
 
 def _mean_score(values: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N D"]) -> Float[Tensor, " B"]:
