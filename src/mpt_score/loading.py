@@ -12,7 +12,7 @@ import torch
 from mpt_lml.checks import Count, check, checked
 from mpt_score import networks
 from mpt_score.functions import TokenFunction
-from mpt_score.networks.hub import gpu
+from mpt_score.networks.hub import Source, gpu
 from mpt_score.networks.kinds import Tokenizer
 from mpt_score.networks.masked_lm import MaskedLM, Precision
 from mpt_score.scorer import Scorer
@@ -60,6 +60,9 @@ def load(
     if isinstance(model, Scorer):
         return model
     _require_device(device)
+    for name, value in (("model", model), ("tokenizer", tokenizer)):
+        if isinstance(value, str | Path):
+            check((name, value, Source))
     if isinstance(model, str | Path):
         tokenizer = model if tokenizer is None else tokenizer
         model = networks.load_network(model, revision=revision)

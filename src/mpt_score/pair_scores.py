@@ -103,8 +103,8 @@ def pairs(
     True
     """
     scorer = load(model, tokenizer)
-    x = scorer.encode(first)
-    y = scorer.encode(second)
+    x = _encode(scorer, "first", first)
+    y = _encode(scorer, "second", second)
     if len(x) != len(y):
         raise ValueError(f"{len(x)} first texts came with {len(y)} second ones.")
     incomparable = _incomparable(scorer, x, y)
@@ -138,6 +138,13 @@ def pairs(
         incomparable=incomparable,
         pseudo_difference=difference,
     )
+
+
+def _encode(scorer: Scorer, name: str, texts: Texts) -> Tokens:
+    try:
+        return scorer.encode(texts)
+    except TextError as error:
+        raise TextError(f"{name}: {error}", error.number) from error
 
 
 def _incomparable(scorer: Scorer, x: Tokens, y: Tokens) -> dict[int, str]:

@@ -226,5 +226,8 @@ class TestIncomparable:
     def test_refusals(self) -> None:
         with pytest.raises(ValueError, match="2 first texts came with 1 second"):
             mpt_score.pairs(tiny(), ["a", "a"], ["a"], tokenizer=tokenizer())
+        with pytest.raises(ValueError, match="second: sentence 1 is empty") as refusal:
+            mpt_score.pairs(tiny(), ["a", "a"], ["a", ""], tokenizer=tokenizer())
+        assert refusal.value.number == 1
         with pytest.raises(ValueError, match="num_orders"):
             mpt_score.pairs(tiny(), ["a"], ["a"], tokenizer=tokenizer(), num_orders=1)

@@ -113,6 +113,10 @@ def test_refusals(tmp_path: Path) -> None:
         mpt_score.load(tiny(), tokenizer(), max_length=17)
     with pytest.raises(CheckpointError, match="not a folder"):
         mpt_score.load(tmp_path / "absent")
+    with pytest.raises(TypeError, match="model must be a folder or a name on the hub, got ''"):
+        mpt_score.load("")
+    with pytest.raises(TypeError, match="tokenizer must be a folder or a name on the hub, got ''"):
+        mpt_score.load(tiny(), "")
     scorer = mpt_score.load(chain().log_values)
     with pytest.raises(ValueError, match="give a tokenizer="):
         scorer.encode(["words"])
@@ -341,6 +345,10 @@ def test_a_function_that_answers_no_plain_numbers_is_named(change) -> None:
 def test_an_unknown_option_of_a_masked_lm_is_named() -> None:
     with pytest.raises(TypeError, match="MaskedLM has no option foo"):
         MaskedLM.of(tiny(), tokenizer(), foo=3)
+    with pytest.raises(TypeError, match="MaskedLM has no option mask_token_id"):
+        MaskedLM.of(tiny(), tokenizer(), mask_token_id=4)
+    with pytest.raises(ValueError, match="batch_tokens must be >= 1, got 0"):
+        MaskedLM.of(tiny(), tokenizer(), batch_tokens=0)
 
 
 def test_a_variance_of_pixels_has_an_inverse() -> None:

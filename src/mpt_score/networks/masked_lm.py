@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from inspect import signature
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_type_hints
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -128,11 +128,18 @@ class MaskedLM(ConditionalModel):
                 f"the tokenizer has ids up to {highest_id}, the network {vocab_size} "
                 "tokens: they do not belong together. Name the tokenizer saved with the network."
             )
-        unknown = set(options) - set(signature(cls).parameters)
+        keywords = {
+            parameter.name
+            for parameter in signature(cls).parameters.values()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        }
+        unknown = set(options) - keywords
         if unknown:
             raise TypeError(
                 f"MaskedLM has no option {', '.join(sorted(unknown))}. See its keywords."
             )
+        annotations = get_type_hints(cls.__init__, include_extras=True)
+        check(*((name, value, annotations[name]) for name, value in options.items()))
         first = tokenizer.cls_token_id
         last = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
         defaults = {
