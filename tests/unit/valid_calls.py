@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from mpt_lml import (
     symbolic,
     verdicts,
 )
+from mpt_lml.checks import Data
 from mpt_lml.estimators.conditionals import GibbsConditional, ImportanceConditional
 from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import vae as vaes
@@ -93,6 +95,12 @@ def positive(v: Tensor) -> bool:
 
 def are_permutations(v: Tensor) -> bool:
     return torch.equal(v.sort(-1).values, torch.arange(v.shape[-1]).expand_as(v))
+
+
+def have_shapes_of(parameters: dict[str, Tensor]) -> Legal:
+    """Weights of the same networks, in their precision."""
+    of_valid = {name: (value.shape, value.dtype) for name, value in parameters.items()}
+    return lambda v: {name: (w.shape, w.dtype) for name, w in v.items()} == of_valid
 
 
 def are_zeros_and_ones(v: Tensor) -> bool:
@@ -219,6 +227,7 @@ def methods() -> list[Call]:
     ):
         few = masks.all_masks(model.num_features, 1)[:2]
         paired = few.repeat(2, 1)[: len(x)]
+        calls.append(data_check(model, x))
         calls.append(valid(model.log_each, x, paired))
         if getattr(model, "num_values", None) or isinstance(model, mpt_lml.FromFunction):
             calls.append(valid(model.log_values, x, paired))
@@ -230,6 +239,11 @@ def methods() -> list[Call]:
             calls.append(valid(model.mean_log_subset_marginal, x, few))
             calls.append(valid(model.sample, 2, generator=at()))
     return calls
+
+
+def data_check(model: Any, x: Tensor) -> Call:
+    """Refuse what is no data of a model: a part of every check, and public itself."""
+    return replace(valid(model.require_data, x), annotations={"x": Data})
 
 
 def _uniform(x: Tensor, mask: Tensor) -> Tensor:
@@ -246,6 +260,7 @@ def latent_variable_models() -> list[Call]:
         calls.append(valid(model.log_prior, z).passing_nan("z"))
         calls.append(valid(model.log_joint, x, z, x > -1).passing_nan("z"))
         calls.append(valid(model.decode, z).passing_nan("z"))
+    calls.append(data_check(VAE, BITS.float()))
     calls.append(valid(VAE.encode, BITS.float()).passing_nan("x"))
     return calls
 
@@ -321,10 +336,21 @@ def results() -> list[Call]:
     number = {"value": 0.3, "error": 0.2, "n": 5}
     calls = [
         valid(mpt_lml.Estimate, 1.0, 0.1, 3),
-        valid(mpt_lml.MaskCurve, length, -1.0 * length, 0.1 * length, 3, 9, 0.1)
+        valid(
+            mpt_lml.MaskCurve,
+            length,
+            -1.0 * length,
+            0.1 * length,
+            3,
+            9,
+            0.1,
+            each=torch.zeros(3, 9),
+        )
         .then(lambda curve: curve.area())
-        .taking_nan("standard_error")  # of the parts: the area has one of its own
+        # Of the parts: the area has an error of its own, and reads no single mask.
+        .taking_nan("standard_error", "each")
         .where(
+            each=lambda v: v.is_floating_point() and v.ndim == 2 and len(v) == 3,
             num_masked=lambda v: increase(v.tolist()) and v[0] > 0 and v[-1] < 4,
             num_features=at_least(3),
         ),
@@ -459,12 +485,18 @@ def objective_calls() -> list[Call]:
     half = torch.tensor([[[True, False, True]] * 3])
     of_parts = vaes.dense_parameters(3, [4], 1, generators=[at()], partial=True)
     calls += [
-        valid(objectives.elbo, DENSE, x, noise[0], 0.5).passing_nan("noise"),
-        valid(objectives.refill, DENSE, x, half, noise, 0.5).passing_nan("noise"),
-        valid(objectives.recursive, DENSE, x, half, x[None], noise, 0.5).passing_nan(
-            "filled", "noise"
-        ),
-        valid(objectives.partial, of_parts, x, half, noise, 0.5).passing_nan("noise"),
+        valid(objectives.elbo, DENSE, x, noise[0], 0.5)
+        .passing_nan("noise")
+        .where(parameters=have_shapes_of(DENSE)),
+        valid(objectives.refill, DENSE, x, half, noise, 0.5, pixel_noise=torch.zeros(1, 1, 3, 3))
+        .passing_nan("noise", "pixel_noise")
+        .where(parameters=have_shapes_of(DENSE)),
+        valid(objectives.recursive, DENSE, x, half, x[None], noise, 0.5)
+        .passing_nan("filled", "noise")
+        .where(parameters=have_shapes_of(DENSE)),
+        valid(objectives.partial, of_parts, x, half, noise, 0.5)
+        .passing_nan("noise")
+        .where(parameters=have_shapes_of(of_parts)),
         valid(objectives.mask_scores, *given, few)
         .passing_nan("loadings", "noise_variance", "moment")
         .where(loadings=finite),
@@ -494,7 +526,7 @@ def gaussian_calls() -> list[Call]:
             gaussian.LowRankPosterior.of, MODEL.loadings, MODEL.noise_variance, HIDDEN
         ).passing_nan("loadings", "noise_variance"),
     ]
-    for name in ("explain", "log_conditional", "log_marginal"):
+    for name in ("mean_and_residual", "log_conditional", "log_marginal"):
         calls.append(valid(getattr(of, name), X).passing_nan("centered"))
     for name in ("mean_log_conditional", "mean_log_marginal"):
         calls.append(valid(getattr(of, name), moment).passing_nan("moment"))
@@ -510,7 +542,7 @@ def grid_calls() -> list[Call]:
             log_weights=lambda v: abs(v.double().exp().sum().item() - 1) < 1e-3
         ),
         valid(grid.sample, 2, generator=at()),
-        valid(grid.to, X).where(like=lambda v: v.is_floating_point()),
+        valid(grid.to, X).taking_nan("like"),  # its dtype and device are all that is read
         valid(grids.trapezoid, 1, 9, 5.0).where(latent_dim=within(1, 3)),
         valid(grids.gauss_hermite, 1, 9).where(latent_dim=within(1, 3)),
         valid(

@@ -12,7 +12,15 @@ from models import generator as at
 from tiny_bert import CLS, LINES, MASK, SEP, tiny, tokenizer
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM
-from valid_calls import AX, WORD_OR_NOTHING, increase, multiple_of, one_of, within
+from valid_calls import (
+    AX,
+    WORD_OR_NOTHING,
+    data_check,
+    increase,
+    multiple_of,
+    one_of,
+    within,
+)
 from wrong_calls import Call, at_least, valid
 
 import mpt_experiments
@@ -103,7 +111,9 @@ def network_calls() -> list[Call]:
     is_network = lambda v: callable(v) or is_folder(v)  # noqa: E731
     devices = one_of("auto", "cpu")
     calls = [
-        valid(networks.at_random, BertForMaskedLM, config, seed=4).but_not("config"),
+        valid(networks.at_random, lambda config: BertForMaskedLM(config), config, seed=4)
+        .but_not("config")
+        .trying(build=WORD_OR_NOTHING),
         valid(networks.random_twin, MAE, seed=4),
         valid(networks.small_mae, 4, 1, 2, width=8, num_layers=1, decoder_layers=1, seed=4).where(
             image_size=multiple_of(2),
@@ -175,7 +185,21 @@ def masked_lm_calls() -> list[Call]:
             suffix=are_numbers,
             special_token_ids=are_numbers,
         ),
-        valid(MaskedLM.of, NET, READER, 3, batch_tokens=7),
+        valid(
+            MaskedLM.of,
+            NET,
+            READER,
+            3,
+            prefix=[CLS],
+            suffix=[CLS],
+            special_token_ids=[8],
+            replacement="mask",
+            precision="float32",
+            batch_tokens=7,
+        )
+        .passing_on_to(MaskedLM)
+        .where(prefix=are_numbers, suffix=are_numbers, special_token_ids=are_numbers),
+        data_check(LANGUAGE_MODEL, x).where(x=are_ids),
         valid(LANGUAGE_MODEL.log_each, x, few).where(x=words),
         valid(LANGUAGE_MODEL.log_conditional, x, few).where(x=words),
         valid(LANGUAGE_MODEL.mean_log_conditional, x, few).where(x=words),
@@ -210,6 +234,7 @@ def vit_mae_calls() -> list[Call]:
     units = {"pixel_mean": 0.5, "pixel_scale": 0.5}
     rules = {"variance": is_variance, "pixel_mean": is_channel, "pixel_scale": is_scale}
     calls = [
+        data_check(IMAGES, PIXELS).where(x=pixels),
         valid(ViTMAE, MAE, 0.1, **units).where(**rules),
         valid(ViTMAE, MAE, table).where(**rules),
         valid(IMAGES.patches, PIXELS).where(x=pixels),
@@ -247,7 +272,7 @@ def token_calls() -> list[Call]:
         valid(tokens.encode, READER, two, two).where(first=are_lines, second=are_lines),
         valid(scorer.encode, TEXTS).where(texts=lambda v: are_texts(v, 2**62)),
         valid(scorer.is_frame, ids),
-        valid(mpt_score.load(coin, identity="a coin").keep, Path("nowhere")),
+        valid(mpt_score.load(coin, identity="a coin").checkpoints_in, Path("nowhere")),
         valid(scorer.require_length, TOKENS),
         valid(
             scorer.log_tokens,
@@ -265,7 +290,7 @@ def token_calls() -> list[Call]:
 
 def score_calls() -> list[Call]:
     scores_of_texts = mpt_score.sentences(coin, TEXTS)
-    design = mpt_score.Design(rates=(20, 50, 80))
+    design = mpt_score.Design(rates=(0.2, 0.5, 0.8))
     curve = mpt_score.curve(coin, [[0, 1, 2, 3]] * 4, mpt_score.Design(strata=3, num_masks=2))
     three = torch.zeros(4, 2, 3).double()
     raw = -torch.arange(1.0, 4.0).expand(4, 2, 3).double()
@@ -281,7 +306,7 @@ def score_calls() -> list[Call]:
             num_masks=4,
             num_orders=2,
             pseudo=True,
-            error=0.5,
+            target_error=0.5,
             documents=["a", "b"],
         )
         .where(texts=are_texts, num_masks=at_least(2), documents=are_hashable)
@@ -302,9 +327,6 @@ def score_calls() -> list[Call]:
     ]
     calls = [call.trying(model=NO_NETWORKS) for call in calls]
     calls += [
-        valid(mpt_score.images, MAE, PIXELS, num_masks=2, num_replicates=2, variance=0.1).where(
-            x=within(0, 1), num_replicates=at_least(2)
-        ),
         valid(scores_of_texts.interval, level=0.95).where(level=lambda v: 0 < v < 1),
         valid(scores_of_texts.bits_per, unit="token").where(unit=one_of("token")),
         valid(scores_of_texts.mean, per="token"),
@@ -320,15 +342,15 @@ def score_calls() -> list[Call]:
             torch.tensor([4] * 4),
         ),
         valid(curve.area, per="token"),
-        valid(curve.bias_at, rates=[20, 50]).where(
-            rates=lambda v: all(is_number(r) and 50 / 3 <= r <= 250 / 3 for r in v)
+        valid(curve.bias_at, rates=[0.2, 0.5]).where(
+            rates=lambda v: all(1 / 6 <= rate <= 5 / 6 for rate in v)
         ),
         valid(crossing.mean_rate, num_groups=2),
         valid(curve.mask_error, control=True),
         valid(curve.plot, ax=AX, label="a curve"),
         valid(curve.rows),
-        valid(mpt_score.Design, rates=(15, 50), strata=3, num_masks=2, seed=4).where(
-            rates=lambda v: len(v) > 0 and increase(v) and v[0] >= 1 and v[-1] <= 100,
+        valid(mpt_score.Design, rates=(0.15, 0.5), strata=3, num_masks=2, seed=4).where(
+            rates=lambda v: len(v) > 0 and increase(v),
             strata=at_least(1),
             seed=within(0, 9 * 10**12),
         ),

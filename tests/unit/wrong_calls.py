@@ -350,6 +350,10 @@ class Call:
         """NaN has a meaning, or stands where nothing is read."""
         return replace(self, takes_nan=frozenset(names))
 
+    def passing_on_to(self, function: Callable[..., Any]) -> Call:
+        """Keywords go on to ``function`` as they are: its annotations say what is legal."""
+        return replace(self, annotations=annotations_of(function) | self.annotations)
+
     def but_not(self, *names: str) -> Call:
         """Arguments that are not tried."""
         return replace(self, untried=frozenset(names))
