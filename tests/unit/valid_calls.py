@@ -489,7 +489,8 @@ def objective_calls() -> list[Call]:
         .passing_nan("noise")
         .where(parameters=have_shapes_of(DENSE)),
         valid(objectives.refill, DENSE, x, half, noise, 0.5, pixel_noise=torch.zeros(1, 1, 3, 3))
-        .passing_nan("noise", "pixel_noise")
+        .passing_nan("noise")
+        .taking_nan("pixel_noise")  # only that of hidden pixels is read
         .where(parameters=have_shapes_of(DENSE)),
         valid(objectives.recursive, DENSE, x, half, x[None], noise, 0.5)
         .passing_nan("filled", "noise")
