@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import Within, checked
@@ -108,25 +108,18 @@ def pairs(
     if len(x) != len(y):
         raise ValueError(f"{len(x)} first texts came with {len(y)} second ones.")
     incomparable = _incomparable(scorer, x, y)
-    if incomparable and not skip:
-        number, reason = next(iter(incomparable.items()))
-        remedy = (
-            f"({len(incomparable)} such pairs). Leave it out, or skip=True gives nan and lists it."
-        )
-        raise TextError(f"pair {number} {reason} {remedy}", number)
+    if not skip:
+        _refuse_first(incomparable)
     is_comparable = torch.tensor([number not in incomparable for number in range(len(x))])
     width = min(x.ids.shape[1], y.ids.shape[1])
     texts = [x.cut(width), y.cut(width)]
-    numbers = torch.arange(len(x))
     changed = (texts[0].ids != texts[1].ids) & is_comparable[:, None]
     blocks = Blocks(scorer, num_orders, seed)
-    scores = blocks(texts, changed, numbers, run)
-    difference = None
+    scores = blocks(texts, changed, torch.arange(len(x)), run)
+    pseudo_difference = None
     if pseudo:
-        # Equal texts have equal pseudo-likelihoods: no pass is needed to know it.
-        places = texts[0].maskable & changed.any(dim=1, keepdim=True)
-        totals = Blocks(scorer, 0, seed)(texts, places, numbers, run).totals
-        difference = totals[:, 0].where(is_comparable, torch.nan)
+        difference = _pseudo_difference(scorer, texts, changed, seed, run)
+        pseudo_difference = difference.where(is_comparable, torch.nan)
     mean, error = mean_and_error(scores.totals, dim=1)
     num_changed = changed.sum(dim=1)
     return PairScores(
@@ -136,8 +129,26 @@ def pairs(
         num_changed=num_changed,
         num_passes=2 * blocks.num_masks(num_changed),
         incomparable=incomparable,
-        pseudo_difference=difference,
+        pseudo_difference=pseudo_difference,
     )
+
+
+def _refuse_first(incomparable: dict[int, str]) -> None:
+    """Raise for the first of the pairs that cannot be compared, if there is one."""
+    for number, reason in incomparable.items():
+        remedy = (
+            f"({len(incomparable)} such pairs). Leave it out, or skip=True gives nan and lists it."
+        )
+        raise TextError(f"pair {number} {reason} {remedy}", number)
+
+
+def _pseudo_difference(
+    scorer: Scorer, texts: list[Tokens], changed: Bool[Tensor, "N L"], seed: int, run: Runner
+) -> Float[Tensor, " N"]:
+    """First minus second pseudo-log-likelihood; equal texts have equal ones, which needs no pass."""
+    places = texts[0].maskable & changed.any(dim=1, keepdim=True)
+    numbers = torch.arange(len(changed))
+    return Blocks(scorer, 0, seed)(texts, places, numbers, run).totals[:, 0]
 
 
 def _encode(scorer: Scorer, name: str, texts: Texts) -> Tokens:
