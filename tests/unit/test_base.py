@@ -182,6 +182,29 @@ class TestFromFunction:
             model.log_each(points(4, 3), torch.ones(81, 4).bool())
         assert asked == [81, 1, 1, 81]
 
+    @pytest.mark.parametrize("method", ["log_each", "log_values"])
+    def test_is_asked_for_few_pairs_at_a_time(self, method: str) -> None:
+        asked = []
+
+        def coins(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            asked.append(len(x))
+            return torch.zeros(*x.shape, 3).log_softmax(dim=-1)
+
+        model = FromFunction(coins, 4, rows=30)
+        answer = getattr(model, method)(points(4, 3), torch.ones(81, 4).bool())
+        assert len(answer) == 81
+        assert max(asked) == 30
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("method", ["log_each", "log_conditional", "mean_log_conditional"])
+def test_a_model_without_mathematics_says_what_it_lacks(method: str) -> None:
+    class Empty(ConditionalModel):
+        num_features = 2
+
+    with pytest.raises(TypeError, match="Empty must override _log_each or _log_conditional"):
+        getattr(Empty(), method)(torch.zeros(1, 2), torch.ones(1, 2).bool())
+
 
 def every_model(base: type = ConditionalModel) -> list[type]:
     return [base, *(below for child in base.__subclasses__() for below in every_model(child))]

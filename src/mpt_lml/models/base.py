@@ -89,7 +89,7 @@ class ConditionalModel(ABC):
         """
         require_pairs(x, mask)
         with self._precision():
-            return self._log_values(x, mask)
+            return self._in_batches(self._log_values, x, mask)
 
     @checked
     def log_conditional(self, x: Data, mask: Masks) -> Float[Tensor, "P N D"]:
@@ -130,6 +130,9 @@ class ConditionalModel(ABC):
         return nullcontext()
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        # Each of the two is made from the other: without one of them they would call on for ever.
+        if type(self)._log_conditional is ConditionalModel._log_conditional:
+            raise TypeError(f"{type(self).__name__} must override _log_each or _log_conditional.")
         pairs = zip(x.split(1), mask.split(1), strict=True)
         return torch.cat([self._log_conditional(*pair)[0] for pair in pairs])
 
