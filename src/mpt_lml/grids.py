@@ -76,8 +76,9 @@ class Grid:
     @checked
     def sample(self, n: Count, *, generator: torch.Generator) -> Float[Tensor, "n K"]:
         """``n`` nodes drawn by their weights, (n, K)."""
-        weights = self.log_weights.exp()
-        return self.nodes[torch.multinomial(weights, n, replacement=True, generator=generator)]
+        weights = self.log_weights.exp().cpu()  # where the generator is
+        drawn = torch.multinomial(weights, n, replacement=True, generator=generator)
+        return self.nodes[drawn.to(self.nodes.device)]
 
     @checked(finite=False)
     def to(self, like: Float[Tensor, "..."]) -> "Grid":

@@ -9,8 +9,9 @@ import torch
 from models import generator, random_bernoulli, random_ppca
 from torch import Tensor
 
-from mpt_lml import estimators, masks
+from mpt_lml import HMM, PPCA, BernoulliPCA, ConjugateRegression, TractableModel, estimators, masks
 from mpt_lml.estimators.latent import GaussianProposal
+from mpt_lml.models.vae import LatentVariableModel
 
 BERNOULLI = random_bernoulli(6, 2, 12)
 
@@ -61,3 +62,55 @@ def test_all_randomness_is_the_generators(draw: Callable[[torch.Generator], Tens
         found.append(draw(generator(5)))
     assert torch.equal(*found)
     assert not torch.equal(found[0], draw(generator(6)))
+
+
+# -- a model on another device than its generator -------------------------------------------------------
+
+
+def models_on(device: str) -> dict[str, TractableModel]:
+    loadings = torch.ones(4, 2)
+    models = {
+        "PPCA": PPCA(loadings, 0.2),
+        "HMM": HMM.cyclic(num_features=4),
+        "ConjugateRegression": ConjugateRegression(loadings),
+    }
+    for model in models.values():
+        for name, value in vars(model).items():
+            if isinstance(value, Tensor):
+                setattr(model, name, value.to(device))
+    return models
+
+
+@pytest.mark.parametrize("name", models_on("cpu"))
+def test_draws_are_where_the_model_is(name: str) -> None:
+    # The device "meta" is on every machine: it has shapes only, and refuses tensors of other devices.
+    draws = models_on("meta")[name].sample(3, generator=generator())
+    assert draws.shape == (3, 4)
+    assert draws.device.type == "meta"
+
+
+@pytest.mark.parametrize("noise_variance", [None, 0.5])
+def test_draws_given_z_are_where_the_decoder_is(noise_variance: float | None) -> None:
+    class Elsewhere(LatentVariableModel):
+        def _decoded(self, z: Tensor) -> Tensor:
+            return torch.zeros(*z.shape[:-1], 4, device="meta")
+
+    model = Elsewhere()
+    model.num_features, model.latent_dim, model.noise_variance = 4, 2, noise_variance
+    assert model.sample_given(torch.zeros(3, 2), generator=generator()).device.type == "meta"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@pytest.mark.parametrize("name", ["PPCA", "ConjugateRegression", "BernoulliPCA"])
+def test_a_gpu_gets_the_draws_of_the_cpu(name: str) -> None:
+    def draws(device: str) -> Tensor:
+        loadings = torch.ones(4, 2, device=device)
+        models = {
+            "PPCA": PPCA(loadings, 0.2),
+            "ConjugateRegression": ConjugateRegression(loadings),
+            "BernoulliPCA": BernoulliPCA(loadings),
+        }
+        return models[name].sample(3, generator=generator())
+
+    assert draws("cuda").device.type == "cuda"
+    torch.testing.assert_close(draws("cuda").cpu(), draws("cpu"))

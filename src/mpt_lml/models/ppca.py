@@ -101,8 +101,11 @@ class PPCA(TractableModel):
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         dtype = self.loadings.dtype
+        # Drawn on the CPU, where the generator is: the numbers are the same on every device.
         latent = torch.randn(n, self.latent_dim, generator=generator, dtype=dtype)
         noise = torch.randn(n, self.num_features, generator=generator, dtype=dtype)
+        latent = latent.to(self.loadings.device)
+        noise = noise.to(self.loadings.device)
         return self.mean + latent @ self.loadings.T + self.noise_variance.sqrt() * noise
 
     @classmethod

@@ -65,7 +65,10 @@ class ConjugateRegression(TractableModel):
         noise = torch.randn(n, self.num_features, generator=generator, dtype=dtype)
         shape = torch.full((n, 1), self.shape, dtype=dtype)
         precision = standard_gamma(shape, generator=generator) / self.rate
-        return (self.prior_scale * weights @ self.inputs.T + noise) / precision.sqrt()
+        # Drawn on the CPU, where the generator is: the numbers are the same on every device.
+        device = self.inputs.device
+        location = self.prior_scale * weights.to(device) @ self.inputs.T
+        return (location + noise.to(device)) / precision.to(device).sqrt()
 
     def _posterior(self, observed: Bool[Tensor, "P D"]) -> LowRankPosterior:
         """The Gaussian of y/s given the noise variance s²."""

@@ -125,9 +125,9 @@ class LatentVariableModel(ABC):
         mean = self.decode(z)
         if self.noise_variance is None:
             uniform = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
-            return (uniform < mean).to(mean)
+            return (uniform.to(mean.device) < mean).to(mean)
         noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
-        return mean + math.sqrt(self.noise_variance) * noise
+        return mean + math.sqrt(self.noise_variance) * noise.to(mean.device)
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), finite, and zeros and ones where there is no σ²."""
