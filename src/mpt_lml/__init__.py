@@ -25,7 +25,7 @@ from mpt_lml import (
     theory,
     verdicts,
 )
-from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped
+from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped, TractableModel
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.mixture import BernoulliPCA, GridConditional
 from mpt_lml.models.ppca import PPCA
@@ -51,6 +51,7 @@ __all__ = [
     "Grouped",
     "JointTable",
     "MaskCurve",
+    "TractableModel",
     "curves",
     "data",
     "estimators",

@@ -22,6 +22,7 @@ NUM_ROUNDS = int(os.environ.get("MPT_LML_WRONG_CALLS", "1"))
 # Public names without a valid call, and why.
 WITHOUT = {
     "ConditionalModel": "abstract; its methods are called on each model",
+    "TractableModel": "abstract; its methods are called on each model",
     "data.CorruptDataError": "an error",
     "data.DataNotFoundError": "an error",
     "fit.Checkpoint": "a protocol; `resume.FileCheckpoint` is called",

@@ -184,6 +184,15 @@ class TractableModel(ConditionalModel):
     """A model whose joint and marginal probabilities are known exactly.
 
     They are computed in the precision of its numbers, under ``torch.autocast``, too.
+
+    A subclass writes ``_log_subset_marginal`` and ``_sample``, and one of the two methods that
+    :class:`ConditionalModel` asks for: conditionals are not derived from marginals.
+
+    >>> model = JointTable(torch.tensor([[0.4, 0.1], [0.2, 0.3]]))
+    >>> isinstance(model, TractableModel)
+    True
+    >>> model.log_subset_marginal(torch.tensor([[1, 0]]), torch.tensor([[True, False]])).exp()
+    tensor([[0.5000]], dtype=torch.float64)
     """
 
     def _precision(self) -> AbstractContextManager[None]:
