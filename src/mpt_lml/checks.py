@@ -2,26 +2,32 @@
 
 :func:`checked` is the decorator. What it reads, and what it then asks for:
 
-====================================  ==============================================================
-``Float[Tensor, "N D"]``              float32 or float64, two axes, no NaN or infinity
-``Int[Tensor, "N D"]``                int64
-``Bool[Tensor, "P D"]``               bool; a mask, in which **True means masked**
-``Data``                              data that ``self``, or the argument ``model``, can have made
-``int``, ``Count``, ``Index``         an integer, from 1, from 0 (``Annotated[int, Within(2, 9)]``)
-``float``, ``Positive``, ``Rate``     a finite number, above 0, in (0, 1] (``Annotated[float,
-                                      Interval("[0,1)")]``)
-``Literal["one", "all"]``             one of these words
-``Sequence[Count]``, ``list[str]``    a sequence, and what each of its items is
-``Callable``, ``PPCA``, ``str``, ...  an object of that type
-``... | None``                        the same, or None
-====================================  ==============================================================
+=======================================  ===========================================================
+``Float[Tensor, "N D"]``                 float32 or float64, two axes, no NaN or infinity
+``Int[Tensor, "N D"]``                   int64
+``Bool[Tensor, "P D"]``                  bool; a mask, in which **True means masked**
+``Data``                                 data that ``self``, or the argument ``model``, can have made
+``int``                                  an integer
+``Count``                                an integer from 1 on
+``Index``                                an integer from 0 on
+``Annotated[int, Within(2, 9)]``         an integer from 2 to 9
+``float``                                a finite number
+``Positive``, ``NonNegative``            a finite number > 0, one >= 0
+``Rate``                                 a number in (0, 1]
+``Annotated[float, Interval("[0,1)")]``  a number in [0, 1)
+``Literal["one", "all"]``                one of these words
+``Sequence[Count]``, ``list[str]``       a sequence, and what each of its items is
+``Callable``, ``PPCA``, ``str``, ...     an object of that type
+``... | None``                           the same, or None
+=======================================  ===========================================================
 
 Letters are axes: N data, D coordinates, K latent dimensions, P masks, M masked coordinates, L sizes on
-a curve. Equal letters of one call are equal sizes, at least 1 (small letters: at least 0); D is the
-``num_features`` and K the ``latent_dim`` of ``self`` or of the argument ``model``. Axes before the
-others (``...``, ``*batch``) broadcast. Floating-point tensors of one call share a dtype. Whatever
-else stands in ``Annotated`` and can be called is called with the name and the value; a string there
-ends the sentence of a refusal.
+a curve. Equal letters of one call are equal sizes, at least 1; only an axis named by a single small
+letter (``n``, ``k``) may be empty, not one named by a word (``subsets``). D is the ``num_features``
+and K the ``latent_dim`` of ``self`` or of the argument ``model``. Axes before the others (``...``,
+``*batch``) broadcast. Floating-point tensors of one call share a dtype. Whatever else stands in
+``Annotated`` and can be called is called with the name and the value; a string there is a sentence
+that follows a refusal, and so is the ``hint`` of ``Interval``.
 
 What is left to say by hand is mathematics, and the answers of functions that a user passes in: for
 those there are :func:`check` and the ``require_...`` functions below.
@@ -66,7 +72,7 @@ class Within:
 
 @dataclass(frozen=True)
 class Interval:
-    """A number in "(0,1]"; "[0,1)~" lets NaN pass. ``hint`` ends the sentence of a refusal."""
+    """A number in "(0,1]"; "[0,1)~" lets NaN pass. ``hint`` is a sentence that follows a refusal."""
 
     legal: str
     hint: str = ""
@@ -84,13 +90,15 @@ Index = Annotated[int, Within(0)]
 Seed = Annotated[int, Within(0, 2**63 - 1)]
 Positive = Annotated[float, Interval("(0,inf)")]
 NonNegative = Annotated[float, Interval("[0,inf)")]
-Rate = Annotated[float, Interval("(0,1]", " 15 % is rate=0.15.")]
+Rate = Annotated[float, Interval("(0,1]", "15 % is rate=0.15.")]
 Data = Annotated[Tensor, _OfModel()]
 FilePath = str | os.PathLike[str]
 
 
 # -- the decorator ------------------------------------------------------------------------------------
 
+# Their calls from one public function to another are inner ones. mpt_experiments, which is built on
+# them, calls them as a user does: its calls are checked.
 _PACKAGES = frozenset({"mpt_lml", "mpt_score"})
 _stack = threading.local()
 _stack.inside = False
@@ -110,7 +118,7 @@ def checked(function: Any = None, *, finite: bool = True) -> Any:
 
     Args:
         function: a function, a method, or a dataclass.
-        finite: False where NaN and infinities pass on to a result that someone looks at.
+        finite: False: NaN and infinity are let through, because they show in the result.
 
     Returns:
         The function (or class), with the same signature. It raises ``TypeError`` for a wrong type or
@@ -521,7 +529,10 @@ def require_slope(name: str, slope: Tensor | None) -> None:
 def require_dtype(
     name: str, value: object, dtype: torch.dtype | None = None, *, hint: str = ""
 ) -> None:
-    """Check that ``value`` is a dense tensor of this dtype, by default float32 or float64."""
+    """Check that ``value`` is a dense tensor of this dtype, by default float32 or float64.
+
+    ``hint`` is a sentence that follows a refusal.
+    """
     if isinstance(value, Tensor) and value.dtype in (_FLOATS if dtype is None else (dtype,)):
         is_plain = value.layout is torch.strided and not value.is_meta and not value.is_nested
         if is_plain and not torch._C._functorch.is_batchedtensor(value):
@@ -540,7 +551,8 @@ def require_dtype(
     if got not in map(str, (torch.float32, torch.float64) if dtype is None else (dtype,)):
         kind = dtype or "floating-point (float32 or float64)"
         if dtype == torch.bool:
-            hint = f" Convert with {name}.bool(); in a mask True = masked."
+            hint = f"Convert with {name}.bool(); in a mask True = masked."
+        hint = f" {hint}" if hint else ""
         raise TypeError(f"{name} must be a {kind} tensor, got {got}.{hint}")
 
 
@@ -552,6 +564,20 @@ def require_one_dtype(**tensors: Tensor) -> None:
 
 
 def require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: str) -> None:
+    """Refuse a tensor that has entries which are not legal, and name the first of them.
+
+    Args:
+        name: of the tensor, in the message.
+        value: the tensor, of any shape.
+        bad: where it is not legal, boolean, of the same shape.
+        legal: what follows "must be", such as "0 or 1".
+        remedy: a sentence that says what to do.
+
+    >>> x = torch.tensor([0.5, 2.0])
+    >>> require_entries("x", x, x > 1, "at most 1", "Divide by the largest.")
+    Traceback (most recent call last):
+    ValueError: x must be at most 1, but x[1] is 2 (1 such entries). Divide by the largest.
+    """
     if bad.any():
         where = tuple(bad.nonzero()[0].tolist())
         raise ValueError(
@@ -561,6 +587,7 @@ def require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: s
 
 
 def require_finite(name: str, value: Tensor) -> None:
+    """Check that ``value`` has no NaN and no infinity."""
     # One pass, where all is well: a sum is finite only if each of its terms is.
     if not math.isfinite(value.detach().sum()):
         require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
@@ -592,6 +619,7 @@ def require_second_moment(name: str, moment: Tensor) -> None:
 
 
 def require_binary(x: Tensor) -> None:
+    """Check that the data ``x`` are zeros and ones."""
     remedy = (
         "Binarize with (pixels >= 0.5).to(pixels), or use a Gaussian likelihood (a noise_variance)."
     )
@@ -602,11 +630,16 @@ def require_binary(x: Tensor) -> None:
 def require_ids(
     name: str, ids: Tensor, count: int, hint: str = "It comes from another tokenizer."
 ) -> None:
+    """Check that ``ids`` are 0..``count`` − 1; ``hint`` is a sentence that follows a refusal."""
     require_entries(name, ids, (ids < 0) | (ids >= count), f"0..{count - 1}", hint)
 
 
 def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str = "") -> None:
-    """Check that ``value`` is a single number, no bool, in "(0,inf)", "[0,1)~" (or NaN), ..."""
+    """Check that ``value`` is a single number, no bool, in "(0,inf)", "[0,1)~" (or NaN), ...
+
+    ``hint`` is a sentence that follows a refusal.
+    """
+    hint = f" {hint}" if hint else ""
     low, high = map(float, legal.rstrip("~")[1:-1].split(","))
     if isinstance(value, Tensor) and (value.is_meta or value.is_nested):
         raise TypeError(f"{name} must be a single number, got a meta or nested tensor.{hint}")
@@ -703,6 +736,7 @@ def require_values(x: Tensor, sizes: Sequence[int]) -> None:
 
 
 def require_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    """``seeds`` as a tuple, checked: each one that torch takes, and no two alike."""
     check(("seeds", seeds, Sequence))
     for seed in seeds:
         require_count("a seed", seed, 0, 2**63 - 1)

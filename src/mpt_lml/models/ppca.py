@@ -26,7 +26,7 @@ CACHE_BYTES = 2**22
 NoiseVariance = Annotated[
     float | Tensor,
     Interval(
-        "(0,inf)", " It is a variance (sigma squared), not a precision or a standard deviation."
+        "(0,inf)", "It is a variance (sigma squared), not a precision or a standard deviation."
     ),
 ]
 _DATA = Float[Tensor, "N D"]
@@ -59,7 +59,7 @@ class PPCA(TractableModel):
     @checked
     def __init__(
         self,
-        loadings: Float[Tensor, "D k"],
+        loadings: Float[Tensor, "D k"],  # a small k: K may be 0
         noise_variance: NoiseVariance,
         mean: Float[Tensor, " D"] | None = None,
     ) -> None:
@@ -216,7 +216,7 @@ class PPCA(TractableModel):
         """
         centered = Centered.of(x, self.mean).rounded
         moment = centered.T @ centered / len(x)
-        # T, T_R, T_R C and the rows they are made of, and six vectors.
+        # T, T_R and T_R C (see gaussian.LowRankPosterior), the rows they are made of, six vectors.
         bytes_of_a_set = 8 * self.num_features * (4 * self.latent_dim + 6)
         means = []
         for rows in chunks(len(observed), bytes_of_a_set, 2 * CACHE_BYTES):

@@ -42,7 +42,7 @@ class ConjugateRegression(TractableModel):
     @checked
     def __init__(
         self,
-        inputs: Float[Tensor, "D k"],
+        inputs: Float[Tensor, "D k"],  # a small k: K may be 0
         *,
         prior_scale: Positive = 1.0,
         shape: Positive = 2.0,
