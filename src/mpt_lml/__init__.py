@@ -5,8 +5,9 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-# Before torch is loaded: its waiting threads sleep after microseconds. By default they spin on, which
-# beside other busy processes takes the cores from those that work. A setting of the user's wins.
+# Before torch is loaded: OpenMP's idle threads sleep after microseconds. By default they spin on, which
+# beside other busy processes takes the cores from those that work. A setting of the user's
+# wins, of either variable: GNU's OpenMP lets GOMP_SPINCOUNT overrule OMP_WAIT_POLICY.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 

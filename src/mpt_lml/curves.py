@@ -68,8 +68,9 @@ def subset_curve(model: TractableModel, x: Data) -> MaskCurve:
         The curve, nats a coordinate, mean over the data, without error.
 
     Raises:
-        ValueError: for D > 18, and for marginals so large that their differences lose their digits:
-            1e-8 nats a coordinate in double precision, 1e-3 in single.
+        ValueError: for D > 18, and for marginals so large that rounding moves a difference of them
+            by more than 1e-8 nats a coordinate and more than 1e-10 of itself (in single precision
+            1e-3 nats and 2e-7).
 
     >>> subset_curve(HMM.cyclic(num_features=3), torch.zeros(1, 3).long()).num_masked
     tensor([1, 2, 3])
@@ -77,7 +78,7 @@ def subset_curve(model: TractableModel, x: Data) -> MaskCurve:
     levels = subset_levels(model, x)
     score = levels.diff()
     in_double = levels.dtype == torch.float64
-    # What is still right: nats a coordinate or, where a difference is large, a part of it.
+    # The most that rounding may take: ``nats`` or, where a difference is large, a ``share`` of it.
     nats = (1e-8 if in_double else 1e-3) * model.num_features
     share = 1e-10 if in_double else 2e-7
     rounding = 0.5 * torch.finfo(levels.dtype).eps * levels.abs().max()
@@ -147,6 +148,7 @@ def sampled_curve(
     if scheme == "independent":
         num_orders = num_masks * len(visited)
     ranks = masks.sample_ranks(num_orders, num_features, generator=generator)
+    # Independent: L blocks of P orders. Nested: one block, which all L sizes share.
     ranks = ranks.view(-1, num_masks, num_features).expand(len(visited), -1, -1).to(x.device)
     mask = masks.from_ranks(ranks, visited[:, None])
     if targets == "all":

@@ -104,7 +104,8 @@ class MaskCurve:
     num_features: Count
     num_masks: Index = 0
     area_standard_error: ErrorOrNan | None = None
-    each: Any = None  # Float[Tensor, "L P"], which most callers know to be there
+    # Float[Tensor, "L P"] or None; Any, so that mypy lets callers use it without asking for None.
+    each: Any = None
 
     def __post_init__(self) -> None:
         if self.each is not None:
@@ -142,6 +143,8 @@ class MaskCurve:
 
     def partial_sums(self) -> Tensor:
         """Cumulative sums over sizes (D,): log p(x) − ℓ_{D−M}, the mean log-probability of a block.
+
+        ℓ_r is the mean of log p(x_R) over the sets R of size r, see :func:`mpt_lml.curves.subset_levels`.
 
         Raises ``ValueError`` on a grid with missing sizes.
         """

@@ -40,6 +40,8 @@ def mask_score(
     require_mask(mask)
     if log_conditional.ndim > mask.ndim:
         mask = mask[..., None, :]
+    # Which axis of the one meets which of the other depends on their numbers: letters are compared
+    # here, where both have the same, and not in the signature.
     check(
         ("log_conditional", log_conditional, _LOG_CONDITIONAL),
         ("mask", mask, _MASK),

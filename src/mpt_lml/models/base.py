@@ -28,14 +28,20 @@ _INTEGER_DATA = Int[Tensor, "N D"]
 MaskOfEachDatum = Annotated[Bool[Tensor, "B D"], each_masks_something]
 Masks = Annotated[Bool[Tensor, "P D"], each_masks_something]
 
+# Of a pair of a datum and a mask while its conditionals are computed: four arrays of doubles.
+_BYTES_OF_A_COORDINATE = 4 * 8
+# The same for the marginal of a subset: two arrays.
+_BYTES_OF_A_MARGINAL_COORDINATE = 2 * 8
+
 
 class ConditionalModel(ABC):
     """Given the observed coordinates of x, what is log p(x_j | x_R) for each masked one?
 
-    The four public methods check their arguments, choose the precision, cut the work into chunks
-    that fit into memory, and put zeros where nothing is masked. A subclass writes mathematics only:
+    The four public methods check their arguments, choose the precision, cut the pairs of a datum and
+    a mask into batches, and put zeros where nothing is masked. A subclass writes mathematics only:
     ``_log_each`` (one mask a datum), or ``_log_conditional`` (every mask with every datum) where that
-    is cheaper than its pairs. What these say of coordinates that are not masked is not read.
+    is cheaper than its pairs. Their arguments have been checked, x by ``require_data``. What they
+    answer where nothing is masked is not read.
 
     >>> model = FromFunction(lambda x, mask: torch.zeros(*x.shape, 4).log_softmax(-1), 3)
     >>> x, mask = torch.zeros(5, 3).long(), torch.ones(2, 3).bool()
@@ -49,7 +55,8 @@ class ConditionalModel(ABC):
     num_values: int | None = None
     """V, where every coordinate takes one of the values 0..V−1."""
 
-    # Most pairs of a datum and a mask in one call of _log_each, where memory is not the limit.
+    # Most pairs of a datum and a mask in one call of _log_each or _log_values. None: as many as fit
+    # WORKING_BYTES with a few arrays of D each; a model with a latent axis besides sets it.
     _pairs_at_once: int | None = None
 
     @checked
@@ -68,6 +75,7 @@ class ConditionalModel(ABC):
             ValueError: for data that the model cannot have made, a mask that hides nothing, or
                 another number of masks than of data.
         """
+        # By hand: ``Data`` has no letters, so that @checked cannot compare B of x and of mask.
         require_pairs(x, mask)
         with self._precision():
             return _zero_where_observed(self._in_batches(self._log_each, x, mask), mask)
@@ -77,7 +85,8 @@ class ConditionalModel(ABC):
         """log p(x_j = v | x_R) of every value v, one mask a datum.
 
         Args:
-            x: data, (B, D). What it holds at masked coordinates is not read.
+            x: data, (B, D), legal everywhere. The values at masked coordinates do not change the
+                answer.
             mask: one mask a datum, (B, D), boolean; True means masked.
 
         Returns:
@@ -123,13 +132,14 @@ class ConditionalModel(ABC):
         """Check that ``x`` is something the model can have made: (N, D), finite."""
         check(("x", x, _DATA), D=self.num_features)
 
-    # -- for subclasses -------------------------------------------------------------------------
+    # -- for subclasses: arguments are checked before they come here --------------------------------
 
     def _precision(self) -> AbstractContextManager[None]:
-        """A network runs in the precision that its user has chosen by ``torch.autocast``."""
+        """The context of every answer. Default: none, so that ``torch.autocast`` rules a network."""
         return nullcontext()
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x (B, D) and mask (B, D) -> (B, D)."""
         # Each of the two is made from the other: without one of them they would call on for ever.
         if type(self)._log_conditional is ConditionalModel._log_conditional:
             raise TypeError(f"{type(self).__name__} must override _log_each or _log_conditional.")
@@ -137,6 +147,7 @@ class ConditionalModel(ABC):
         return torch.cat([self._log_conditional(*pair)[0] for pair in pairs])
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x (B, D) and mask (B, D) -> (B, D, V)."""
         if self.num_values is None:
             raise TypeError(f"{type(self).__name__} has no list of values a coordinate can take.")
         # A conditional does not see what is masked: every masked coordinate is set to v at once.
@@ -146,23 +157,25 @@ class ConditionalModel(ABC):
         return torch.stack(log_probabilities, dim=-1)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x (N, D) and mask (P, D) -> (P, N, D)."""
         return self._every_pair(self._log_each, x, mask)
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x (N, D) and mask (P, D) -> (P, D)."""
         means = []
-        for rows in chunks(len(mask), 32 * len(x) * self.num_features):
+        for rows in chunks(len(mask), _BYTES_OF_A_COORDINATE * len(x) * self.num_features):
             means.append(self.log_conditional(x, mask[rows]).mean(dim=1))
         return torch.cat(means)
 
     def _every_pair(self, function: LogValues, x: Tensor, mask: Tensor) -> Tensor:
-        """``function``, which takes one mask a datum, of every mask with every datum."""
+        """``function``, which takes one mask a datum, of every mask with every datum: (P, N, ...)."""
         data_of_pairs = x.repeat(len(mask), *[1] * (x.ndim - 1))
         masks_of_pairs = mask.repeat_interleave(len(x), dim=0)
         values = self._in_batches(function, data_of_pairs, masks_of_pairs)
         return values.unflatten(0, (len(mask), len(x)))
 
     def _in_batches(self, function: LogValues, x: Tensor, mask: Tensor) -> Tensor:
-        most = self._pairs_at_once or WORKING_BYTES // (32 * self.num_features)
+        most = self._pairs_at_once or WORKING_BYTES // (_BYTES_OF_A_COORDINATE * self.num_features)
         if len(x) <= most:
             return function(x, mask)
         batches = chunks(len(x), 1, most)
@@ -227,7 +240,8 @@ class TractableModel(ConditionalModel):
         """
         values = []
         with self._precision():
-            for rows in chunks(len(observed), 16 * len(x) * self.num_features):
+            bytes_of_a_subset = _BYTES_OF_A_MARGINAL_COORDINATE * len(x) * self.num_features
+            for rows in chunks(len(observed), bytes_of_a_subset):
                 values.append(self._log_subset_marginal(x, observed[rows]))
         is_nonempty = observed.any(dim=1, keepdim=True)
         return _zero_where_observed(torch.cat(values), is_nonempty)
@@ -248,12 +262,15 @@ class TractableModel(ConditionalModel):
             return self._sample(n, generator)
 
     @abstractmethod
-    def _sample(self, n: int, generator: torch.Generator) -> Tensor: ...
+    def _sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """-> (n, D)."""
 
     @abstractmethod
-    def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor: ...
+    def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
+        """x (N, D) and observed (P, D) -> (P, N); what it answers for an empty subset is not read."""
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
+        """x (N, D) and observed (P, D) -> (P,)."""
         return self.log_subset_marginal(x, observed).mean(dim=1)
 
 
