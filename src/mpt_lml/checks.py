@@ -593,6 +593,16 @@ def require_finite(name: str, value: Tensor) -> None:
         require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
 
 
+_ROUNDING_OF_SINGLE = 1e-6
+
+
+def rounded_to_single(dtype: torch.dtype, error: float) -> str:
+    """What to add where float64 numbers miss a sum of 1 by what single precision would miss it by."""
+    if dtype != torch.float64 or error > _ROUNDING_OF_SINGLE:
+        return ""
+    return " The numbers look rounded to single precision: make them with dtype=torch.float64."
+
+
 def require_second_moment(name: str, moment: Tensor) -> None:
     """Check that ``moment`` (..., D, D) can be the mean of x xᵀ: symmetric, no negative eigenvalue.
 

@@ -67,6 +67,7 @@ SHORTLY = {"num_epochs": 2, "learning_rate": 0.1}
 PIXELS = BERNOULLI.sample(2, generator=generator())
 X = MODEL.sample(3, generator=generator())
 FLAT = torch.zeros(1, 2)
+SQUARE = torch.full((2, 2), 0.5)
 MASK = masks.all_masks(4, 2)
 LOADINGS = torch.ones(4, 2, dtype=torch.float64)
 FREE = FromFunction(lambda x, mask: torch.zeros(*x.shape, 4).log_softmax(-1), 3)
@@ -152,7 +153,22 @@ CASES = {
     "probabilities that do not sum to 1": (
         lambda: JointTable(torch.full((2, 2), 0.3)),
         ValueError,
-        "sum to 1, got 1.2",
+        "sum to 1, got 1.2.*Divide by their sum.$",
+    ),
+    "a table that was rounded to single precision": (
+        lambda: JointTable(torch.tensor([0.2, 0.5, 0.3]).double()),
+        ValueError,
+        r"got 1\.00000001.* rounded to single precision: .*dtype=torch\.float64",
+    ),
+    "rows that do not sum to 1": (
+        lambda: HMM(torch.tensor([0.5, 0.6]), SQUARE, SQUARE, 3),
+        ValueError,
+        r"initial must sum to 1 in every row, one is off by 0\.1\. Divide each by its sum.$",
+    ),
+    "a row that was rounded to single precision": (
+        lambda: HMM(torch.tensor([0.2, 0.8]).double(), SQUARE.double(), SQUARE.double(), 3),
+        ValueError,
+        r"off by 1\.5e-08\..* rounded to single precision: .*dtype=torch\.float64",
     ),
     "a zero probability": (
         lambda: JointTable(torch.tensor([0.0, 1.0])),

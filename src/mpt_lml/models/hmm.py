@@ -7,7 +7,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Count, Interval, Within, checked, require_memory, require_values
+from mpt_lml.checks import (
+    Count,
+    Interval,
+    Within,
+    checked,
+    require_memory,
+    require_values,
+    rounded_to_single,
+)
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import double
 
@@ -300,4 +308,8 @@ def _require_table(name: str, table: Tensor) -> None:
     worst = (table.sum(dim=-1) - 1.0).abs().max().item()
     tolerance = 1e-9 if table.dtype == torch.float64 else 1e-5
     if worst > tolerance:
-        raise ValueError(f"{name} must sum to 1 in every row, one is off by {worst:.2g}.")
+        hint = rounded_to_single(table.dtype, worst)
+        raise ValueError(
+            f"{name} must sum to 1 in every row, one is off by {worst:.2g}. Divide each by its sum."
+            f"{hint}"
+        )

@@ -18,6 +18,7 @@ from mpt_lml.checks import (
     require_log_enumerable,
     require_memory,
     require_values,
+    rounded_to_single,
 )
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.numerics import chunks
@@ -54,8 +55,12 @@ class JointTable(TractableModel):
         total = probabilities.double().sum().item()
         # A user who divides by a sum in single precision rounds it about √V of V times.
         rounding = 4 * torch.finfo(probabilities.dtype).eps * math.sqrt(probabilities.numel())
-        if abs(total - 1.0) > max(1e-9, rounding):
-            raise ValueError(f"probabilities must sum to 1, got {total}. Divide by their sum.")
+        error = abs(total - 1.0)
+        if error > max(1e-9, rounding):
+            hint = rounded_to_single(probabilities.dtype, error)
+            raise ValueError(
+                f"probabilities must sum to 1, got {total}. Divide by their sum.{hint}"
+            )
         self.log_table = probabilities.double().log()
         self.num_features = probabilities.ndim
 
