@@ -6,6 +6,7 @@ in all; `MPT_LML_WRONG_CALLS=5` makes five rounds, each with other random number
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 
@@ -14,6 +15,8 @@ import valid_calls
 import valid_calls_networks
 from surface import SURFACE
 from wrong_calls import Call, name_of
+
+from mpt_lml import ConditionalModel, TractableModel
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.slow]
 
@@ -43,6 +46,27 @@ def test_every_public_name_has_a_valid_call_or_a_reason() -> None:
     called = [call.function for call in CALLS]
     missing = [name for name, function in SURFACE.items() if function not in called]
     assert [name for name in missing if name not in WITHOUT] == []
+
+
+BASES = (ConditionalModel, TractableModel)
+
+
+def test_the_methods_of_every_public_model_are_called() -> None:
+    called = set()
+    for call in CALLS:
+        owner = getattr(call.function, "__self__", None)
+        called.add((type(owner), call.function.__name__))
+    missing = []
+    for name, model in SURFACE.items():
+        for base in BASES:
+            if not inspect.isclass(model) or model in BASES or not issubclass(model, base):
+                continue
+            for method, function in vars(base).items():
+                is_public = inspect.isfunction(function) and not method.startswith("_")
+                # Not every model has a list of values.
+                if is_public and method != "log_values" and (model, method) not in called:
+                    missing.append(f"{name}.{method}")
+    assert missing == [], "a row in the list of methods() of valid_calls.py makes these calls"
 
 
 @pytest.mark.parametrize("call", CALLS, ids=name_of_call)

@@ -225,19 +225,27 @@ def methods() -> list[Call]:
         (GibbsConditional(VAE, 4, generator=at(), corrected=True), BITS.float()),
         (ImportanceConditional(BERNOULLI, 3, generator=at()), BITS),
     ):
-        few = masks.all_masks(model.num_features, 1)[:2]
-        paired = few.repeat(2, 1)[: len(x)]
-        calls.append(data_check(model, x))
-        calls.append(valid(model.log_each, x, paired))
-        if getattr(model, "num_values", None) or isinstance(model, mpt_lml.FromFunction):
-            calls.append(valid(model.log_values, x, paired))
-        calls.append(valid(model.log_conditional, x, few))
-        calls.append(valid(model.mean_log_conditional, x, few))
-        if isinstance(model, TractableModel):
-            calls.append(valid(model.log_marginal, x))
-            calls.append(valid(model.log_subset_marginal, x, few))
-            calls.append(valid(model.mean_log_subset_marginal, x, few))
-            calls.append(valid(model.sample, 2, generator=at()))
+        calls += methods_of(model, x)
+    return calls
+
+
+def methods_of(model: mpt_lml.ConditionalModel, x: Tensor) -> list[Call]:
+    few = masks.all_masks(model.num_features, 1)[:2]
+    paired = few.repeat(2, 1)[: len(x)]
+    calls = [
+        data_check(model, x),
+        valid(model.log_each, x, paired),
+        valid(model.log_conditional, x, few),
+        valid(model.mean_log_conditional, x, few),
+    ]
+    # A function and a network say what their values are when they answer.
+    if model.num_values is not None or "_log_values" in vars(type(model)):
+        calls.append(valid(model.log_values, x, paired))
+    if isinstance(model, TractableModel):
+        calls.append(valid(model.log_marginal, x))
+        calls.append(valid(model.log_subset_marginal, x, few))
+        calls.append(valid(model.mean_log_subset_marginal, x, few))
+        calls.append(valid(model.sample, 2, generator=at()))
     return calls
 
 

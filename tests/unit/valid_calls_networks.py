@@ -15,8 +15,10 @@ from transformers import BertConfig, BertForMaskedLM
 from valid_calls import (
     AX,
     WORD_OR_NOTHING,
+    WORDS,
     data_check,
     increase,
+    methods_of,
     multiple_of,
     one_of,
     within,
@@ -138,7 +140,7 @@ def network_calls() -> list[Call]:
         call = valid(getattr(networks, name), folder).where(source=is_folder)
         no_folders = ["no/where", "nowhere at all", Path(__file__), "someone/bert"]
         calls.append(call.trying(source=no_folders))
-    return calls
+    return calls + methods_of(mpt_score.SymbolBERT(3, 4, width=8, seed=4), WORDS)
 
 
 def masked_lm_calls() -> list[Call]:
