@@ -66,6 +66,14 @@ class TractableModelCase:
         with pytest.raises(ValueError, match="same number of rows"):
             model.log_each(torch.cat([x, x]), mask)
 
+    def test_all_randomness_is_the_generators(self, model: TractableModel) -> None:
+        draws = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)  # what must not matter
+            draws.append(model.sample(200, generator=generator(5)))
+        assert torch.equal(*draws)
+        assert not torch.equal(draws[0], model.sample(200, generator=generator(6)))
+
     def test_the_empty_and_the_full_set(self, model: TractableModel) -> None:
         x = self.data(model)
         ends = torch.stack([torch.zeros(model.num_features), torch.ones(model.num_features)]).bool()

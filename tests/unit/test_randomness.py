@@ -29,8 +29,6 @@ EVIDENCE = {"num_chains": 2, "num_steps": 3}
 
 
 DRAWS: dict[str, Callable[[torch.Generator], Tensor]] = {
-    "PPCA.sample": lambda g: random_ppca(4, 2).sample(5, generator=g),
-    "BernoulliPCA.sample": lambda g: BERNOULLI.sample(20, generator=g),
     "BernoulliPCA.sample_given": lambda g: BERNOULLI.sample_given(
         torch.zeros(20, 2).double(), generator=g
     ),
