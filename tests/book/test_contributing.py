@@ -13,6 +13,8 @@ from book_layout import ROOT
 from checks import run
 
 BLOCK = re.compile(r"^```python\n# (in )?(\S+\.py)\n(.*?)^```$", re.M | re.S)
+COMMAND = re.compile(r'^\.venv/bin/python -m pytest tests/unit -k "(.*)"$', re.M)
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -24,26 +26,40 @@ def tree(tmp_path: Path) -> Path:
         )
     for path in ("pyproject.toml", "tests/conftest.py"):
         shutil.copy(ROOT / path, tmp_path / path)
-    blocks = BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
-    assert len(blocks) == 4
-    for added, name, code in blocks:
-        before = (tmp_path / name).read_text(encoding="utf-8") if added else ""
-        (tmp_path / name).write_text(before + code, encoding="utf-8")
+    blocks = BLOCK.findall(CONTRIBUTING)
+    assert len(blocks) == 8
+    for is_added, name, code in blocks:
+        if is_added:
+            before = (tmp_path / name).read_text(encoding="utf-8")
+            code = with_lines_added(before, code)
+        (tmp_path / name).write_text(code, encoding="utf-8")
     return tmp_path
 
 
+def with_lines_added(text: str, block: str) -> str:
+    """``text`` with the lines of ``block`` below the first of them, which it has."""
+    anchor = block.splitlines(keepends=True)[0]
+    assert f"\n{text}".count(f"\n{anchor}") == 1, f"{anchor!r} is to be there once"
+    return f"\n{text}".replace(f"\n{anchor}", f"\n{block}")[1:]
+
+
 def test_the_model_of_the_example_passes_its_tests(tree: Path) -> None:
-    oracles = tree / "tests" / "unit" / "oracles.py"
-    families = re.sub(
-        r"^FAMILIES = \(.*?^\)$",
-        'FAMILIES = ("oracles_independent",)',
-        oracles.read_text(encoding="utf-8"),
-        flags=re.M | re.S,
-    )
-    oracles.write_text(families, encoding="utf-8")
+    (chosen,) = COMMAND.findall(CONTRIBUTING)
     env = os.environ | {"PYTHONPATH": str(tree / "src")}
-    files = [f"tests/unit/test_{name}.py" for name in ("independent", "oracles")]
-    options = ["-q", "-p", "no:cacheprovider", "-k", "independent or coin", "--doctest-modules"]
-    module = "src/mpt_lml/models/independent.py"
-    printed = run(sys.executable, "-m", "pytest", *options, *files, module, cwd=tree, env=env)
-    assert re.search(r"^\d\d passed", printed, re.M), printed
+    names = ("independent", "oracles", "surface", "wrong_calls")
+    files = [f"tests/unit/test_{name}.py" for name in names]
+    # All examples of the surface run in the tests of the packages: here only that of the new name does.
+    chosen = chosen.replace("surface or ", "")
+    options = ["-p", "no:cacheprovider", "-v", "-k", chosen]
+    printed = run(sys.executable, "-m", "pytest", *options, *files, cwd=tree, env=env)
+    passed = re.findall(r"^tests/unit/(test_\w+\.py::\S+)(?: .*)? PASSED", printed, re.M)
+    # Of every step one test that asks for the whole of it.
+    for test in (
+        "test_independent.py::TestIndependentBernoulli::test_proposition_1[four]",
+        "test_oracles.py::test_every_number_is_right_to_its_precision[IndependentBernoulli:",
+        "test_surface.py::test_the_examples_run[IndependentBernoulli]",
+        "test_wrong_calls.py::test_every_public_name_has_a_valid_call_or_a_reason",
+        "test_wrong_calls.py::test_the_methods_of_every_public_model_are_called",
+        "test_wrong_calls.py::test_wrong_calls_are_refused[models.independent.IndependentBernoulli]",
+    ):
+        assert test in passed, printed
