@@ -138,6 +138,23 @@ def test_each_row_is_tested_once() -> None:
     assert ((folds[0].x > 0).sum(dim=1).diff() >= 0).all()
 
 
+def test_the_test_split_is_what_is_tested(monkeypatch) -> None:
+    """Where there is a training split, the probe is fitted to its rows and to no others."""
+    splits = {
+        "train": (("the cat sat on a dog", "a cat sat", "a dog"), (0, 0, 1)),
+        "test": (("the old dog sat", "an old cat"), (1, 0)),
+    }
+    monkeypatch.setattr(texts, "labeled_splits", lambda name: tuple(splits))
+    monkeypatch.setattr(texts, "labeled", lambda name, split: splits[split])
+    tokenizer = tokens.train_tokenizer([*splits["train"][0], *splits["test"][0]], 100)
+    (of,) = linear_probes.labeled_text("two splits", tokenizer)
+    for is_test, split in ((True, "test"), (False, "train")):
+        chosen = of.is_test == is_test
+        read = [tokenizer.decode(row, skip_special_tokens=True) for row in of.x[chosen]]
+        found = dict(zip(read, of.label[chosen].tolist(), strict=True))
+        assert found == dict(zip(*splits[split], strict=True))
+
+
 def test_classes_that_are_not_there(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(ValueError, match="no classes of 'glue/sst-2', train; there are written, "):
         texts.labeled("glue/sst-2", "train")
