@@ -67,6 +67,25 @@ def test_the_source_does_not_differ_from_itself() -> None:
     assert different["spread"] < 1e-10
 
 
+def test_each_design_has_the_error_of_what_it_shares() -> None:
+    """Source and network are asked about the same masks, or the same sequences, or neither."""
+    other, count = random_hmm(2, 3, 4, seed=9), 40
+    problem = Problem(SOURCE, count, 2, generator=generator(6))
+    of_source, of_network = (
+        problem.by_size(model.log_each(problem.rows, problem.mask)).sum(dim=2)
+        for model in (SOURCE, other)
+    )
+    found = problem.designs(problem.compare(other)["area"])
+    variances = {
+        "error/same masks, all tokens": (of_source - of_network)[:, 0].var(),
+        "error/same sequences, other masks": (of_source[:, 0] - of_network[:, 1]).var(),
+        "error/other sequences": of_source[:, 0].var() + of_network[:, 0].var(),
+    }
+    errors = {name: (variance / count).sqrt() for name, variance in variances.items()}
+    torch.testing.assert_close(found, errors)
+    assert len({round(error.item(), 6) for error in errors.values()}) == 3
+
+
 @pytest.mark.parametrize("law", LAWS)
 def test_training_masks_follow_their_law(law: str) -> None:
     sizes = torch.cat(
