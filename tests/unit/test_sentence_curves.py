@@ -12,7 +12,7 @@ from tiny_bert import CLS, MASK, tiny, tokenizer
 
 import mpt_score
 from mpt_lml import curves, masks
-from mpt_score import Design, MaskedLM, SentenceCurves, tokens
+from mpt_score import Design, MaskedLM, SentenceCurves, streams, tokens
 from mpt_score.networks import at_random
 
 SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "dog the cat a dog"]
@@ -363,3 +363,13 @@ def test_sizes_of_strata_are_drawn_on_their_own() -> None:
     assert (low <= 100).all() and (high > 100).all()
     correlation = torch.corrcoef(sizes.T.double())[0, 1].item()
     assert abs(correlation) <= 5 / 200**0.5
+
+
+def test_texts_of_neighboring_seeds_have_streams_of_their_own() -> None:
+    numbers = (0, 1, 2, streams.MOST_TEXTS - 1)
+    drawn = [
+        torch.rand((), generator=streams.stream(seed, number), dtype=torch.float64).item()
+        for seed in range(4)
+        for number in numbers
+    ]
+    assert len(set(drawn)) == 4 * len(numbers)
