@@ -16,12 +16,13 @@ import yaml
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "_tools"))
 from book_layout import Book
 from form import Form, form, sections
-from plain_markdown import number_book
+from plain_markdown import number_book, plain_title
 
 READING = "book/reading.yml"
 HOUR = "hour"
@@ -45,6 +46,11 @@ def measure(app: Sphinx) -> None:
     app.config.reading = {
         "descriptions": content["descriptions"],
         "forms": forms,
+        "chapters": {
+            name: (label.page.docname, label.number, plain_title(label.title))
+            for name, label in index.labels.items()
+            if label.is_chapter
+        },
         "paths": {
             name: [measured(label) for label in way] for name, way in content["paths"].items()
         },
@@ -52,9 +58,10 @@ def measure(app: Sphinx) -> None:
 
 
 def link(label: str, docname: str) -> addnodes.pending_xref:
+    """A link that prints the title of a section, or of a chapter."""
     where = {"refdoc": docname, "refdomain": "std", "reftype": "ref", "reftarget": label}
     text = nodes.inline("", label, classes=["std", "std-ref"])
-    return addnodes.pending_xref("", text, refexplicit=False, refwarn=True, **where)
+    return addnodes.pending_xref("", text, refexplicit=False, refwarn=True, titled=True, **where)
 
 
 def paragraph(*children: nodes.Node | str, classes: tuple[str, ...] = ()) -> nodes.paragraph:
@@ -98,6 +105,25 @@ def mend_chapter(app: Sphinx, doctree: nodes.document) -> None:
             section += paragraph(*onwards, classes=("onwards",))
 
 
+class NumberedChapters(SphinxPostTransform):
+    """``{ref}`chapter-05` `` in a sentence prints "Chapter 5", with the title on hover."""
+
+    default_priority = 5  # before Sphinx resolves references, with the title of what they name
+
+    def run(self, **options: Any) -> None:
+        chapters = self.config.reading["chapters"]
+        for link in list(self.document.findall(addnodes.pending_xref)):
+            chapter = chapters.get(link.get("reftarget"))
+            plain = link.get("reftype") == "ref" and not link["refexplicit"]
+            if chapter is None or not plain or link.get("titled"):
+                continue
+            docname, number, title = chapter
+            address = self.app.builder.get_relative_uri(link["refdoc"], docname)
+            text = nodes.inline("", f"Chapter {number}", classes=["std", "std-ref"])
+            hover = {"reftitle": title}
+            link.replace_self(nodes.reference("", "", text, internal=True, refuri=address, **hover))
+
+
 def describe(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
 ) -> None:
@@ -132,6 +158,7 @@ def fold_checks(app: Sphinx, doctree: nodes.document) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("reading", {}, "", dict)
     app.add_directive("reading-path", ReadingPath)
+    app.add_post_transform(NumberedChapters)
     app.connect("builder-inited", measure)
     app.connect("source-read", link_pdf)
     app.connect("html-page-context", describe, priority=400)

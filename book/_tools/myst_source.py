@@ -26,14 +26,17 @@ class Block:
     body: str
     label: str = ""
     argument: str = ""
+    classes: tuple[str, ...] = ()
 
 
 def directive(name: str, argument: str, content: str) -> Block:
     options = re.match(r"(:[\w-]+:.*\n?)*", content)[0]
     label_option = re.search(r"^:(?:label|name): *(\S+)", options, re.M)
     label = label_option[1] if label_option else ""
+    class_option = re.search(r"^:class: *(.+)", options, re.M)
+    classes = tuple(class_option[1].split()) if class_option else ()
     body = content.removeprefix(options).strip("\n")
-    return Block(name.removeprefix("prf:"), body, label, argument.strip())
+    return Block(name.removeprefix("prf:"), body, label, argument.strip(), classes)
 
 
 def special(token: Token, source: str) -> Block | None:

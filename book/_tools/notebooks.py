@@ -3,12 +3,14 @@
     python book/_tools/notebooks.py                        every chapter of _toc.yml
     python book/_tools/notebooks.py 03-mask-rate-curve     one chapter (03 is enough)
     python book/_tools/notebooks.py --check                which notebooks are stale
+    python book/_tools/notebooks.py --text                 the text anew, around the stored outputs
 
 The cells are executed first; the text is then rewritten as plain Markdown, with the numbers that
 the cells glued. Nothing of the machine is kept: no times, no paths, no messages on stderr.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +32,10 @@ KERNEL_SETTINGS = {
     "extra_arguments": ["--IPKernelApp.log_level=40"],  # errors only
 }
 GLUE = "application/papermill.record/text/plain"
-HIDING_TAGS = {"hide-input", "hide-cell", "check"}
+FOLDING_TAGS = {"hide-input", "hide-cell", "check"}  # a bar on the page that opens
+REMOVING_TAGS = {"remove-input", "remove-cell"}  # not on the page; the notebook has them, folded
+HIDING_TAGS = FOLDING_TAGS | REMOVING_TAGS
+TITLE = "# @title "  # Colab shows the rest of the line, and folds the cell under it
 HIDDEN = {"jupyter": {"source_hidden": True}, "cellView": "form"}
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
@@ -58,6 +63,15 @@ def metadata(cell: NotebookNode, in_solution: bool) -> dict:
     return kept
 
 
+def titled(source: str, tags: list[str], caption: str) -> str:
+    """The source of a code cell; one that the page leaves out begins with a title to fold under."""
+    if REMOVING_TAGS.isdisjoint(tags) or source.startswith(TITLE):
+        return source
+    figure = re.match(r"\*\*(Figure [\d.]+)\.\*\*", caption)
+    title = f"Code of {figure[1]}" if figure else "Not on the page: set-up and numbers"
+    return f"{TITLE}{title}\n{source}"
+
+
 def build(index: Index, page: Page, glued: Callable[[str], str]) -> NotebookNode:
     """The notebook that `page` should have, without outputs."""
     converter = Converter(index, page, glued)
@@ -68,7 +82,8 @@ def build(index: Index, page: Page, glued: Callable[[str], str]) -> NotebookNode
             if not has_code:
                 cells.append(install_cell(index.book.package))
                 has_code = True
-            cells.append(new_code_cell(cell.source, metadata=metadata(cell, in_solution)))
+            source = titled(cell.source, cell.metadata.get("tags", []), text)
+            cells.append(new_code_cell(source, metadata=metadata(cell, in_solution)))
         if text:
             cells.append(new_markdown_cell(text))
     references = converter.references()
@@ -130,6 +145,30 @@ def write(index: Index, page: Page) -> str:
     return f"{page.docname}.ipynb: {len(notebook.cells)} cells"
 
 
+def rewrite(index: Index, page: Page) -> str:
+    """Write the text of a page's notebook anew around the outputs that it has; returns a line."""
+    if not page.notebook.is_file():
+        raise BookError("has no notebook yet: execute the chapter")
+    stored = nbformat.read(page.notebook, as_version=4)
+    notebook = build(index, page, glued_values(stored).__getitem__)
+    pairs = list(zip(code_of(notebook), code_of(stored), strict=False))
+    same_code = all(untitled(cell.source) == untitled(old.source) for cell, old in pairs)
+    if not same_code or len(code_of(notebook)) != len(code_of(stored)):
+        raise BookError("has other code than its source: execute the chapter")
+    for cell, old in pairs:
+        cell["outputs"] = old.outputs
+        cell["execution_count"] = old.execution_count
+    nbformat.validate(notebook)
+    page.notebook.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    return f"{page.docname}.ipynb: {len(notebook.cells)} cells, outputs as they were"
+
+
+def untitled(source: str) -> str:
+    """The source of a cell without a title to fold under, which is no code."""
+    first, _, rest = source.partition("\n")
+    return rest if first.startswith(TITLE) else source
+
+
 def differences(index: Index, page: Page) -> list[str]:
     """What makes the committed notebook other than what its source would give now."""
     if not page.notebook.is_file():
@@ -159,6 +198,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("chapters", nargs="*", help="03-mask-rate-curve, or 03; all by default")
     parser.add_argument("--check", action="store_true", help="only say what is stale")
+    parser.add_argument(
+        "--text", action="store_true", help="keep the outputs; only the text is new"
+    )
     parser.add_argument("--root", type=Path, default=ROOT, help="folder with _config.yml")
     options = parser.parse_args(argv)
     book = Book(options.root.resolve())
@@ -170,7 +212,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"notebooks: {error}", file=sys.stderr)
         return 1
     with ThreadPoolExecutor(JOBS) as pool:
-        runs = [pool.submit(check if options.check else write, index, page) for page in pages]
+        work = check if options.check else rewrite if options.text else write
+        runs = [pool.submit(work, index, page) for page in pages]
         for page, run in zip(pages, runs, strict=True):
             try:
                 print(run.result(), flush=True)

@@ -46,8 +46,13 @@ class Label:
     number: str
     title: str
 
+    @property
+    def is_chapter(self) -> bool:
+        return self.kind == "page" and bool(self.number)
+
     def __str__(self) -> str:
-        return f"{self.kind.title()} {self.number}"
+        kind = "Chapter" if self.is_chapter else self.kind.title()
+        return f"{kind} {self.number}"
 
 
 @dataclass
@@ -74,6 +79,11 @@ def number_book(book: Book) -> Index:
             list(Converter(index, page, str).cells())
     index.complete = True
     return index
+
+
+def plain_title(title: str) -> str:
+    """A title as a browser shows it on hover: without marks of emphasis, code or formulas."""
+    return re.sub(r"[*`$\\]", "", title).replace('"', "'")
 
 
 def without_gaps(text: str) -> str:
@@ -212,6 +222,9 @@ class Converter:
             return self.quoted(f"**{kind.title()} {number}{title}.**", block.body)
         if kind == "proof":
             return "*Proof.* " + self.nested(block.body)
+        if kind in ADMONITIONS and "dropdown" in block.classes:
+            title = f"<summary><b>{self.inline(block.argument) or kind.title()}</b></summary>"
+            return f"\n<details>\n{title}\n\n{self.nested(block.body)}\n\n</details>\n"
         if kind in ADMONITIONS:
             return self.quoted(f"**{self.inline(block.argument) or kind.title()}**\n", block.body)
         if self.page.number is not None:
@@ -292,6 +305,9 @@ class Converter:
             return self.link(label, f"({label.number})", f"equation-{target}")
         if title:
             text = title.replace("%s", label.number)
+        elif role == "ref" and label.is_chapter:
+            hover = plain_title(label.title)
+            return self.link(label, str(label), "", hover)
         elif role == "ref" and label.kind in ("section", "page", "figure"):
             text = self.inline(label.title)
         else:
@@ -299,8 +315,9 @@ class Converter:
         anchor = "" if label.kind == "page" else target.lower().replace("_", "-")
         return self.link(label, text, anchor)
 
-    def link(self, label: Label, text: str, anchor: str) -> str:
+    def link(self, label: Label, text: str, anchor: str, hover: str = "") -> str:
         """``text``, with the address on the published site if it is another page's."""
         if label.page == self.page:
             return text
-        return f"[{text}]({self.index.book.url(label.page.docname, anchor)})"
+        address = self.index.book.url(label.page.docname, anchor)
+        return f'[{text}]({address} "{hover}")' if hover else f"[{text}]({address})"

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from lxml import html
 from nbformat import NotebookNode
-from notebooks import clean_outputs, code_of
+from notebooks import clean_outputs, code_of, untitled
 
 # -- notebooks ---------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ def unpublished_links(notebook: NotebookNode, address: str, site: Path) -> list[
     """Links from a notebook to the published book that the built site would not answer."""
     faults = []
     for cell in notebook.cells:
-        for link in re.findall(r"\]\((https?://[^)\s]+)\)", cell.source):
+        for link in re.findall(r"\]\((https?://[^)\s]+)(?: \"[^\"]*\")?\)", cell.source):
             if cell.cell_type == "markdown" and link.startswith(address):
                 target, anchor = resolve(site / "x", link.removeprefix(address).lstrip("/"))
                 if not target.is_file() or (anchor and anchor not in anchors(target)):
@@ -244,7 +244,7 @@ def outputs(cell: NotebookNode) -> list[dict]:
 def other_outputs(notebook: NotebookNode, built: NotebookNode) -> list[str]:
     """Cells of a stored notebook that put out something else when the book was built."""
     own = [cell for cell in code_of(notebook) if "colab" not in cell.metadata.get("tags", [])]
-    if [cell.source for cell in own] != [cell.source for cell in code_of(built)]:
+    if [untitled(cell.source) for cell in own] != [untitled(c.source) for c in code_of(built)]:
         return ["the cells themselves differ"]
     pairs = zip(own, code_of(built), strict=True)
     return [cell.source for cell, again in pairs if outputs(cell) != outputs(again)]

@@ -45,6 +45,13 @@ def edit(book: Book, name: str, old: str, new: str) -> None:
         "**Figure 1.1.** A line, with $y = x$ of (1.1), in two lines.",
         "> **Warning**\n>\n> A warning with code:",
         "> **Exercise 1.1 (Add up).** Add $1 + 1$.",
+        "# @title Code of Figure 1.1\nfig, ax = plt.subplots",
+        '# @title Not on the page: set-up and numbers\nglue("sample-half", "0.5")',
+        "\n\n# @title A silent check of the half\nassert",
+        "> **Question 1**\n>\n> What is $1 + 1$?\n>\n> * two\n> * <sample-half>",
+        "<details>\n<summary><b>Answer</b></summary>\n\nTwo, by Theorem 1.1:\n\n```python\n1 + 1",
+        "See A number and a figure and [Chapter 2](https://mpt-lml.github.io/mpt-lml/book/02-second.html"
+        ' "The second chapter").',
         "Solution to Exercise 1.1</b></summary>\n\nThe answer is in the cell, by (1.1):",
         "<summary><b>Solution to Exercise 1.1, continued</b></summary>\n\nAs said.",
         "<summary><b>Solution to Exercise 1.2</b></summary>\n\nIt is plain.",
@@ -59,7 +66,7 @@ def test_first_chapter_reads(sample: Book, expected: str) -> None:
     "expected",
     [
         "As [Theorem 1.1](https://mpt-lml.github.io/mpt-lml/book/01-first.html#thm-area)",
-        "in [The first chapter](https://mpt-lml.github.io/mpt-lml/book/01-first.html)",
+        'in [Chapter 1](https://mpt-lml.github.io/mpt-lml/book/01-first.html "The first chapter")',
         "([its rule](https://mpt-lml.github.io/mpt-lml/book/01-first.html#sec-rule))",
         "[Figure 1.1](https://mpt-lml.github.io/mpt-lml/book/01-first.html#fig-line), Exercise 2.1",
         "> **Exercise 2.1 (A code).** Run\n>\n> ```python\n> print(1)\n> ```",
@@ -75,6 +82,35 @@ def test_cells_of_a_solution_stay_cells_and_are_folded(sample: Book) -> None:
     answer = next(cell for cell in made.cells if cell.source == "print(1 + 1)")
     assert answer.cell_type == "code"
     assert answer.metadata["jupyter"]["source_hidden"]
+
+
+def test_cells_that_leave_the_page_stay_in_the_notebook_folded(sample: Book) -> None:
+    made = notebooks.build(number_book(sample), sample.chapter("01"), str)
+    titled = [cell for cell in made.cells if cell.source.startswith("# @title ")]
+    assert [cell.metadata.tags for cell in titled] == [
+        ["remove-input"],
+        ["remove-cell"],
+        ["remove-cell"],
+    ]
+    assert all(cell.metadata["cellView"] == "form" for cell in titled)
+    assert all(cell.metadata["jupyter"]["source_hidden"] for cell in titled)
+
+
+def test_the_text_is_written_anew_around_stored_outputs(sample: Book, capsys) -> None:
+    root = ["--root", str(sample.root)]
+    assert notebooks.main([*root, "--text", "02"]) == 1
+    assert "no notebook yet" in capsys.readouterr().err
+    assert notebooks.main([*root, "02"]) == 0
+    first = nbformat.read(sample.chapter("02").notebook, as_version=4)
+    edit(sample, "02", "Another one, with", "One more, with")
+    assert notebooks.main([*root, "--text", "02"]) == 0
+    second = nbformat.read(sample.chapter("02").notebook, as_version=4)
+    assert any("One more, with" in cell.source for cell in second.cells)
+    pairs = zip(notebooks.code_of(first), notebooks.code_of(second), strict=True)
+    assert all(cell == again for cell, again in pairs)
+    edit(sample, "02", "print(np.arange(3).sum())", "print(np.arange(4).sum())")
+    assert notebooks.main([*root, "--text", "02"]) == 1
+    assert "other code than its source" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
