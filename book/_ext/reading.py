@@ -79,10 +79,10 @@ class ReadingPath(SphinxDirective):
         way = self.config.reading["paths"][self.arguments[0]]
         steps = nodes.enumerated_list(enumtype="arabic", classes=["reading-path"], suffix=".")
         for label, part in way:
-            minutes = f" ({part.minutes} min)"
+            minutes = f" ({part.time})"
             steps += nodes.list_item("", paragraph(link(label, self.env.docname), minutes))
         whole = sum((part for _, part in way), Form())
-        return [steps, paragraph(f"Together {whole.minutes} minutes, {whole.words:,} words.")]
+        return [steps, paragraph(f"Together {whole.time}, {whole.words:,} words.")]
 
 
 def mend_chapter(app: Sphinx, doctree: nodes.document) -> None:
@@ -92,7 +92,7 @@ def mend_chapter(app: Sphinx, doctree: nodes.document) -> None:
     app.env.note_dependency(f"{docname}.ipynb")
     app.env.note_dependency(READING)
     title = next(iter(doctree.findall(nodes.title)))
-    says = paragraph(f"{reading['forms'][docname].minutes} minutes to read", classes=("minutes",))
+    says = paragraph(f"{reading['forms'][docname].time} to read", classes=("minutes",))
     title.parent.insert(title.parent.index(title) + 1, says)
     way = [label for label, _ in reading["paths"][HOUR]]
     for section in doctree.findall(nodes.section):

@@ -2,8 +2,10 @@
 
     python book/_tools/form.py            the table of all chapters
 
-A formula counts as one word; folded solutions are counted apart; the list of references, which
-is made by the generator, and the cell that installs the package on Colab are not counted.
+The minutes are a student's, who stops at a formula, redoes a proof and reads the code that the page
+shows. Folded solutions and answers are counted apart, and so is code that the page folds or leaves
+out; the list of references, which is made by the generator, and the cell that installs the package
+on Colab are not counted.
 """
 
 import ast
@@ -15,11 +17,16 @@ from statistics import median
 import nbformat
 from book_layout import Book, Page
 from nbformat import NotebookNode
+from notebooks import HIDING_TAGS
 
-WORDS_A_MINUTE = 200
-FORMULAS_A_MINUTE = 6
-LINES_A_MINUTE = 20
+SECONDS_A_WORD = 60 / 200
+SECONDS_A_FORMULA = 4  # in a line
+SECONDS_A_DISPLAY = 12
+SECONDS_A_PROOF = 150  # besides its words and formulas
+SECONDS_A_LINE = 5  # of code that the page shows
+QUICK, SLOW = 0.8, 1.25  # of the minutes: readers differ
 FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$", re.S)
+PROOF = re.compile(r"^(?:> ?)?\*Proof\.\*", re.M)
 DETAILS = re.compile(r"<details>.*?</details>", re.S)
 HEADING = re.compile(r"^(##?) (\d+(?:\.\d+)*)\. ", re.M)
 
@@ -28,10 +35,13 @@ HEADING = re.compile(r"^(##?) (\d+(?:\.\d+)*)\. ", re.M)
 class Form:
     """Counts of a stretch of a chapter."""
 
-    words: int = 0
+    words: int = 0  # a formula in a line is one
     solution_words: int = 0
-    formulas: int = 0  # displayed ones
-    code: int = 0  # lines that are not blank, outside folded solutions
+    formulas: int = 0  # in a line
+    displays: int = 0
+    proofs: int = 0
+    code: int = 0  # lines that are not blank and that the page shows
+    folded_code: int = 0
     solution_code: int = 0
     functions: int = 0
     cells: list[int] = field(default_factory=list)  # lines of each counted cell
@@ -40,15 +50,30 @@ class Form:
         return Form(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     @property
-    def minutes(self) -> int:
-        reading = self.words / WORDS_A_MINUTE + self.formulas / FORMULAS_A_MINUTE
-        return round(reading + self.code / LINES_A_MINUTE)
+    def minutes(self) -> float:
+        text = self.words * SECONDS_A_WORD + self.proofs * SECONDS_A_PROOF
+        formulas = self.formulas * SECONDS_A_FORMULA + self.displays * SECONDS_A_DISPLAY
+        return (text + formulas + self.code * SECONDS_A_LINE) / 60
+
+    @property
+    def time(self) -> str:
+        """As a range: "2 to 3 min", in steps of five from ten minutes on, "12 to 18 hours"."""
+        if self.minutes > 150:
+            unit, size, step = "hours", 60, 1
+        else:
+            unit, size, step = "min", 1, 5 if self.minutes >= 10 else 1
+        ends = (share * self.minutes / size / step for share in (QUICK, SLOW))
+        low, high = (max(1, round(end)) * step for end in ends)
+        return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
 
 
 def text_form(text: str) -> Form:
     folded = " ".join(DETAILS.findall(text))
     shown = DETAILS.sub(" ", text)
-    return Form(words(shown), words(folded), len(re.findall(r"\$\$.+?\$\$", shown, re.S)))
+    found = FORMULA.findall(shown)
+    displays = sum(formula.startswith("$$") for formula in found)
+    proofs = len(PROOF.findall(shown))
+    return Form(words(shown), words(folded), len(found) - displays, displays, proofs)
 
 
 def words(text: str) -> int:
@@ -60,7 +85,7 @@ def words(text: str) -> int:
 
 def in_solution(cell: NotebookNode) -> bool:
     """Whether a code cell belongs to a folded solution: folded, and by no tag of its own."""
-    tags = {"colab", "hide-input", "hide-cell", "check"}
+    tags = HIDING_TAGS | {"colab"}
     return "cellView" in cell.metadata and tags.isdisjoint(cell.metadata.get("tags", []))
 
 
@@ -71,6 +96,8 @@ def code_form(cell: NotebookNode) -> Form:
     if in_solution(cell):
         return Form(solution_code=lines)
     functions = sum(isinstance(node, ast.FunctionDef) for node in ast.walk(ast.parse(cell.source)))
+    if "cellView" in cell.metadata:
+        return Form(folded_code=lines, functions=functions)
     return Form(code=lines, functions=functions, cells=[lines])
 
 
@@ -100,17 +127,20 @@ def form(page: Page) -> Form:
 
 def table(pages: Iterable[Page]) -> str:
     rows = [
-        "chapter                        words  solutions  code  median cell  functions  minutes"
+        "chapter                        words  solutions  proofs  code  folded  median cell  minutes"
     ]
     total = Form()
     for page in pages:
         chapter = form(page)
         total += chapter
         rows.append(
-            f"{page.name:30} {chapter.words:5} {chapter.solution_words:10} {chapter.code:5} "
-            f"{median(chapter.cells):12g} {chapter.functions:10} {chapter.minutes:8}"
+            f"{page.name:30} {chapter.words:5} {chapter.solution_words:10} {chapter.proofs:7} "
+            f"{chapter.code:5} {chapter.folded_code:7} {median(chapter.cells or [0]):12g}  {chapter.time}"
         )
-    rows.append(f"{'all':30} {total.words:5} {total.solution_words:10} {total.code:5}")
+    rows.append(
+        f"{'all':30} {total.words:5} {total.solution_words:10} {total.proofs:7} {total.code:5} "
+        f"{total.folded_code:7} {'':12}  {total.time}"
+    )
     return "\n".join(rows)
 
 

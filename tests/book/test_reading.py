@@ -97,7 +97,7 @@ def test_checks_fold_and_minutes_show(page: Page, site: Path) -> None:
         title = source.splitlines()[0].removeprefix("# @title ")
         assert f'<p class="collapsed admonition-title">{title}</p>' in text, title
     assert checks and "@title" not in text
-    assert f'<p class="minutes">{form(page).minutes} minutes to read</p>' in text
+    assert f'<p class="minutes">{form(page).time} to read</p>' in text
 
 
 def test_the_one_hour_path_leads_from_section_to_section(book: Book, site: Path) -> None:
