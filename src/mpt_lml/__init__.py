@@ -36,7 +36,7 @@ from mpt_lml.models.vae import VAE
 from mpt_lml.results import Estimate, MaskCurve
 
 if TYPE_CHECKING:
-    from mpt_lml import plots, symbolic
+    from mpt_lml import drawings, plots, symbolic
 
 __all__ = [
     "HMM",
@@ -55,6 +55,7 @@ __all__ = [
     "TractableModel",
     "curves",
     "data",
+    "drawings",
     "estimators",
     "fit",
     "gaussian",
@@ -73,7 +74,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> ModuleType:
-    """`mpt_lml.plots` and `mpt_lml.symbolic` bring matplotlib and SymPy when they are used."""
-    if name in ("plots", "symbolic"):
+    """`drawings`, `plots` and `symbolic` bring matplotlib and SymPy when they are used."""
+    if name in ("drawings", "plots", "symbolic"):
         return importlib.import_module(f"mpt_lml.{name}")
     raise AttributeError(f"module 'mpt_lml' has no attribute {name!r}")

@@ -21,6 +21,7 @@ from mpt_experiments import resume
 from mpt_lml import (
     curves,
     data,
+    drawings,
     estimators,
     fit,
     gaussian,
@@ -395,6 +396,38 @@ def results() -> list[Call]:
     return calls + [call.where(n=at_least(2)) for call in decisions]
 
 
+def drawing_calls() -> list[Call]:
+    def is_place(v: Any) -> bool:
+        return len(v) == 2
+
+    at_place = {"ax": AX, "at": (0.0, 1.0)}
+    row = ["visible", "asked"]
+    return [
+        valid(drawings.canvas, 2, 1.5),
+        valid(drawings.write, "a word", **at_place, look="asked").where(at=is_place),
+        valid(drawings.tokens, ["a", "?"], row, **at_place).where(
+            at=is_place, words=lambda v: len(v) == 2, looks=lambda v: len(v) == 2
+        ),
+        valid(drawings.table, [["a", "?"]], [row], **at_place).where(
+            at=is_place,
+            words=lambda v: [len(cells) for cells in v] == [2],
+            looks=lambda v: [len(cells) for cells in v] == [2],
+        ),
+        valid(drawings.node, "z", **at_place).where(at=is_place),
+        valid(drawings.arrow, (0.0, 0.0), (1.0, 0.0), ax=AX, word="p").where(
+            start=is_place, end=is_place
+        ),
+        valid(drawings.brace, (0.0, 0.0), (1.0, 0.0), ax=AX).where(
+            start=lambda v: is_place(v) and v[0] < 1 and v[1] == 0,
+            end=lambda v: is_place(v) and v[0] > 0 and v[1] == 0,
+        ),
+        valid(drawings.clock, ["0", "1"], **at_place, width=2.0).where(
+            at=is_place, times=lambda v: len(v) > 1
+        ),
+        valid(drawings.bars, [1.0, 0.5], **at_place).where(at=is_place),
+    ]
+
+
 def symbolic_calls() -> list[Call]:
     model = symbolic.SymbolicTable(2)
 
@@ -762,6 +795,7 @@ CALLS = (
     + curve_calls()
     + results()
     + symbolic_calls()
+    + drawing_calls()
     + estimator_calls()
     + objective_calls()
     + gaussian_calls()
