@@ -58,7 +58,12 @@ def add_static_folders(app: Sphinx, config: Config) -> None:
 def add_site_files(app: Sphinx) -> None:
     for path in [Path("site.css"), *sorted(STATIC.glob("*.css"))]:
         app.add_css_file(path.name)
-    for path in [Path("page-buttons.js"), *sorted(STATIC.glob("*.js"))]:
+    for path in [
+        Path("page-buttons.js"),
+        Path("typeset.js"),
+        Path("verdict-filter.js"),
+        *sorted(STATIC.glob("*.js")),
+    ]:
         app.add_js_file(path.name, loading_method="defer")
 
 

@@ -79,7 +79,7 @@ class ReadingPath(SphinxDirective):
         way = self.config.reading["paths"][self.arguments[0]]
         steps = nodes.enumerated_list(enumtype="arabic", classes=["reading-path"], suffix=".")
         for label, part in way:
-            minutes = f" ({part.time})"
+            minutes = f" ({part.time})".replace(" ", "\u00a0").replace("\u00a0", " ", 1)
             steps += nodes.list_item("", paragraph(link(label, self.env.docname), minutes))
         whole = sum((part for _, part in way), Form())
         return [steps, paragraph(f"Together {whole.time}, {whole.words:,} words.")]

@@ -1,6 +1,7 @@
 """Draw the cover, ``book/_static/cover.svg``: an exact mask-rate curve with its area shaded.
 
     python book/_tools/cover.py [FILE]
+    python book/_tools/cover.py shared-link      the picture that goes with a shared link
 
 The curve is that of a PPCA model with D = 14 coordinates. The same command writes the same file.
 """
@@ -18,6 +19,7 @@ import torch
 from mpt_lml import PPCA, curves, plots
 
 TARGET = Path(__file__).resolve().parents[1] / "_static" / "cover.svg"
+SHARED = TARGET.with_name("shared-link.png")  # those who show links take no SVG
 PAPER, INK, BLUE, WASH = "#fbfaf7", "#222222", "#0072B2", "#d5e5ee"
 
 
@@ -41,5 +43,29 @@ def draw(target: Path = TARGET) -> None:
     fig.savefig(target, facecolor=PAPER, metadata={"Date": None, "Creator": None})
 
 
+def draw_shared_link(target: Path = SHARED) -> None:
+    """1200 x 630 pixels: the question, the answer, the curve; nothing that needs good eyes."""
+    g = torch.Generator().manual_seed(3)
+    model = PPCA(torch.randn(14, 4, generator=g, dtype=torch.float64), noise_variance=0.2)
+    curve = curves.exact_curve(model, model.sample(200, generator=g))
+    fig = plt.figure(figsize=(12, 6.3), facecolor=PAPER)
+    ax = fig.add_axes((0.06, 0.1, 0.88, 0.5), facecolor=PAPER)
+    ax.bar(curve.num_masked, curve.score, width=1.0, color=WASH, edgecolor=PAPER, lw=2)
+    ax.plot(curve.num_masked, curve.score, color=BLUE, lw=5, marker="o", ms=10)
+    ax.axhline(0.0, color=INK, lw=2)
+    ax.set(xlim=(0.4, 14.6), xticks=[], yticks=[])
+    for side in ax.spines.values():
+        side.set_visible(False)
+    ax.text(9.6, -0.34, r"this area is $\log\, p(x)$", fontsize=34, color=INK, ha="center")
+    fig.text(0.06, 0.82, "Why Masked Pre-training Works", fontsize=40, weight="bold", color=INK)
+    says = "Hide one word, two, all of them. Add up the scores."
+    fig.text(0.06, 0.7, says, fontsize=27, color=INK)
+    fig.text(0.94, 0.04, "1 … 14 of 14 hidden", fontsize=20, color=INK, ha="right")
+    fig.savefig(target, facecolor=PAPER, dpi=100, metadata={"Software": None})
+
+
 if __name__ == "__main__":
-    draw(*map(Path, sys.argv[1:2]))
+    if sys.argv[1:] == ["shared-link"]:
+        draw_shared_link()
+    else:
+        draw(*map(Path, sys.argv[1:2]))

@@ -39,6 +39,13 @@ STANDSTILL = """async seconds => {
     }
   }
 }"""
+# Run before anything else of a page: `shifted` is its cumulative layout shift so far.
+MEASURE_SHIFTS = """() => {
+  window.shifted = 0;
+  new PerformanceObserver(list => {
+    for (const shift of list.getEntries()) if (!shift.hadRecentInput) window.shifted += shift.value;
+  }).observe({ type: "layout-shift", buffered: true });
+}"""
 THEME = "scheme => { document.documentElement.dataset.theme = scheme }"
 
 AXE = Axe().axe_script

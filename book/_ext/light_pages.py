@@ -1,0 +1,255 @@
+"""Make the written pages light, and still while they load.
+
+The theme asks for some fifty files and 1.4 MB on a first visit, most of it an icon library, twice.
+
+* Style sheets become one file, and so do the scripts that every page has; an explorer's script
+  (``NAME-explorer.js``) stays on the pages that have an element of the class ``NAME-explorer``.
+* Of the icon fonts the glyphs that are used are kept, inside the style sheet; their rules, too.
+* The search's scripts and index are on the page of the search only.
+* Pictures say how large they are, and formulas are set before they are shown (``typeset.js``).
+* A full stop after a formula in a line stays with it, and a cell of the ledger's tables says the
+  name of its column.
+"""
+
+import base64
+import hashlib
+import io
+import logging
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fontTools.subset import Options, Subsetter
+from fontTools.ttLib import TTFont
+from sphinx.application import Sphinx
+
+SHEET = re.compile(r'[ \t]*<link\b[^>]*\brel="stylesheet"[^>]*>\n?')
+SCRIPT = re.compile(r'[ \t]*<script\b[^>]*\bsrc="([^"]+)"[^>]*>\s*</script>\n?')
+PRELOAD = re.compile(r'[ \t]*<link\b[^>]*\brel="preload"[^>]*>\n?')
+HREF = re.compile(r'\bhref="([^"]+)"')
+IMAGE = re.compile(r'<img\b[^>]*\bsrc="([^"]+\.svg)"[^>]*>')
+SIZE = re.compile(r'<svg\b[^>]*?\bwidth="([\d.]+)(pt|px)?"[^>]*?\bheight="([\d.]+)(pt|px)?"', re.S)
+SIZE_SWAPPED = re.compile(
+    r'<svg\b[^>]*?\bheight="([\d.]+)(pt|px)?"[^>]*?\bwidth="([\d.]+)(pt|px)?"', re.S
+)
+FORMULA = r'<span class="math notranslate nohighlight">\\\((?:(?!</span>).)*?\\\)</span>'
+PUNCTUATED = re.compile(rf"([(“‘]?)({FORMULA})((?:[.,;:!?)”’…]|-\w+)+)", re.S)
+
+LEDGER = re.compile(r'<table class="ledger.*?</table>', re.S)
+
+# Not asked for by any page of this book, or by the page of the search alone.
+SUPERFLUOUS = ("fontawesome.js", "searchtools.js", "searchindex.js", "language_data.js")
+APART = ("tex-chtml.js",)  # a library of its own, kept by browsers for longer
+OPTIONS = "documentation_options.js"  # inline scripts of the page need it at once
+TABS = "design-tabs.js"
+EXPLORERS = ("explorers.js", "explorers.css")
+
+ICON_FACE = re.compile(r"@font-face\s*\{[^}]*Font ?Awesome[^}]*\}", re.I)
+ICON_RULE = re.compile(r'((?:\.fa-[\w-]+::?before\s*,?\s*)+)\{content:"([^"]*)"\}')
+FONTS = {  # family, weight
+    "fa-solid-900.ttf": ("Font Awesome 6 Free", 900),
+    "fa-regular-400.ttf": ("Font Awesome 6 Free", 400),
+    "fa-brands-400.ttf": ("Font Awesome 6 Brands", 400),
+}
+WEBFONTS = Path("_static", "vendor", "fontawesome", "webfonts")
+
+# Hides what follows the first formula until typeset.js has set those in sight; never for long.
+SETTING = (
+    "<script>document.documentElement.classList.add('setting');"
+    "setTimeout(() => document.documentElement.classList.remove('setting'), 4000)</script>"
+)
+
+
+def file_of(page: Path, address: str) -> Path:
+    return (page.parent / urlsplit(address).path).resolve()
+
+
+def relative(page: Path, file: Path, out: Path) -> str:
+    return "../" * len(page.parent.relative_to(out).parts) + file.relative_to(out).as_posix()
+
+
+def with_imports(sheet: Path, static: Path) -> str:
+    """The text of a style sheet with what it imports, its addresses seen from ``static``."""
+    text = sheet.read_text(encoding="utf-8")
+
+    def imported(match: re.Match[str]) -> str:
+        return with_imports((sheet.parent / match[1]).resolve(), static)
+
+    def moved(match: re.Match[str]) -> str:
+        address = match[2]
+        if re.match(r"data:|#|\w+:", address):
+            return match[0]
+        target = (sheet.parent / address).resolve()
+        inside = target.is_relative_to(static)
+        return f"url({match[1]}{target.relative_to(static).as_posix() if inside else address}{match[1]})"
+
+    text = re.sub(r'@import\s+"([^"]+)";', imported, text)
+    text = re.sub(r"/\*# sourceMappingURL=.*?\*/", "", text)
+    return re.sub(r"url\((['\"]?)([^'\")]+)\1\)", moved, text)
+
+
+def icon_font(file: Path, codes: set[int]) -> str | None:
+    """The glyphs of a font that are wanted, as a data address; ``None`` if it has none of them."""
+    font = TTFont(file)
+    wanted = codes & set(font.getBestCmap())
+    if not wanted:
+        return None
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it would tell every table
+    cutter = Subsetter(Options(layout_features=[], hinting=False, notdef_outline=False))
+    cutter.populate(unicodes=wanted)
+    cutter.subset(font)
+    font.flavor = "woff"
+    packed = io.BytesIO()
+    font.save(packed)
+    return f"data:font/woff;base64,{base64.b64encode(packed.getvalue()).decode()}"
+
+
+def icons_cut(css: str, names: set[str], out: Path) -> str:
+    """A style sheet with the rules and glyphs of the icons in ``names`` and of its own rules only."""
+
+    def kept(match: re.Match[str]) -> str:
+        used = names & set(re.findall(r"\.fa-([\w-]+?)::?before", match[1]))
+        return match[0] if used else ""
+
+    css = ICON_FACE.sub("", ICON_RULE.sub(kept, css))
+    escaped = {int(code, 16) for code in re.findall(r"\\(f[0-9a-f]{3})\b", css)}
+    codes = escaped | {ord(letter) for letter in css if "\uf000" <= letter <= "\uf8ff"}
+    faces = []
+    for name, (family, weight) in FONTS.items():
+        data = icon_font(out / WEBFONTS / name, codes)
+        if data:
+            faces.append(
+                f'@font-face{{font-family:"{family}";font-weight:{weight};font-display:block;'
+                f"src:url({data})}}"
+            )
+    return css + "\n" + "\n".join(faces) + "\n"
+
+
+def labelled(table: re.Match[str]) -> str:
+    """A table whose cells say the name of their column, which stands above each on a phone."""
+    head, _, body = table[0].partition("</thead>")
+    names = [re.sub(r"<[^>]+>", "", name) for name in re.findall(r"<th\b.*?</th>", head, re.S)]
+
+    def row(found: re.Match[str]) -> str:
+        cells = iter(names)
+        return re.sub(r"<td\b", lambda _: f'<td data-label="{next(cells)}"', found[0])
+
+    return head + "</thead>" + re.sub(r"<tr\b.*?</tr>", row, body, flags=re.S)
+
+
+class Lightener:
+    """Mends the pages of one output folder."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.static = out / "_static"
+        self.pages = [each for each in out.rglob("*.html") if "_static" not in each.parts]
+        texts = (page.read_text(encoding="utf-8") for page in self.pages)
+        self.icons = {name for text in texts for name in re.findall(r'[" ]fa-([a-z][\w-]*)', text)}
+        self.style = cache(self.style)
+        self.bundle = cache(self.bundle)
+        self.size = cache(self.size)
+
+    def written(self, kind: str, text: str) -> Path:
+        """A file with ``text``, whose name changes with it."""
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        file = self.static / f"book-{digest}.{kind}"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    def style(self, sheets: tuple[Path, ...]) -> Path:
+        css = "\n".join(with_imports(sheet, self.static) for sheet in sheets)
+        charset = re.compile(r'@charset "[^"]*";', re.I)
+        return self.written("css", icons_cut(charset.sub("", css), self.icons, self.out))
+
+    def bundle(self, scripts: tuple[Path, ...]) -> Path:
+        parts = [script.read_text(encoding="utf-8") for script in scripts]
+        plain = (re.sub(r"^//# sourceMappingURL=.*$", "", part, flags=re.M) for part in parts)
+        return self.written("js", ";" + "\n;\n".join(plain))
+
+    def size(self, picture: Path) -> tuple[int, int] | None:
+        """Width and height of an SVG in pixels."""
+        if not picture.is_file():
+            return None
+        head = picture.read_text(encoding="utf-8")[:3000]
+        found, swapped = SIZE.search(head), SIZE_SWAPPED.search(head)
+        if found is None and swapped is None:
+            return None
+        wide, wide_unit, high, high_unit = (
+            found.groups() if found else (swapped[3], swapped[4], swapped[1], swapped[2])
+        )
+        pixels = {"pt": 4 / 3, "px": 1, None: 1}
+        return round(float(wide) * pixels[wide_unit]), round(float(high) * pixels[high_unit])
+
+    def mend(self, page: Path, text: str) -> str:
+        has_explorer = bool(re.search(r'class="[^"]*\bexplorer\b', text))
+        text = self.one_style(page, text, has_explorer)
+        text = self.few_scripts(page, text, has_explorer)
+        text = IMAGE.sub(lambda match: self.sized(page, match), text)
+        text = LEDGER.sub(labelled, text)
+        text = PUNCTUATED.sub(r'<span class="kept">\1\2\3</span>', text)
+        if 'class="math' in text:
+            text = text.replace("</head>", f"{SETTING}\n</head>", 1)
+        return text
+
+    def one_style(self, page: Path, text: str, has_explorer: bool) -> str:
+        sheets = [file_of(page, HREF.search(link)[1]) for link in SHEET.findall(text)]
+        kept = tuple(each for each in sheets if has_explorer or each.name not in EXPLORERS)
+        if not kept:
+            return text
+        link = f'<link rel="stylesheet" href="{relative(page, self.style(kept), self.out)}" />\n'
+        first = SHEET.search(text).start()
+        return text[:first] + link + SHEET.sub("", text[first:])
+
+    def few_scripts(self, page: Path, text: str, has_explorer: bool) -> str:
+        found = list(SCRIPT.finditer(text))
+        common, others = [], []
+        for match in found:
+            file = file_of(page, match[1])
+            explorer = re.fullmatch(r"([\w-]+-explorer)\.js", file.name)
+            if explorer or file.name in EXPLORERS:
+                name = explorer[1] if explorer else "explorer"
+                if has_explorer and re.search(rf'class="[^"]*\b{name}\b', text):
+                    others.append(match[0])
+            elif file.name in APART or "tippy" in file.parts or file.name == "search-data.js":
+                others.append(match[0])
+            elif file.name not in (*SUPERFLUOUS, OPTIONS) and (
+                file.name != TABS or "sd-tab-" in text
+            ):
+                common.append(file)
+        if not common:
+            return text
+        options = (self.static / OPTIONS).read_text(encoding="utf-8")
+        address = relative(page, self.bundle(tuple(common)), self.out)
+        # All deferred, so in this order: the common ones, explorers and previews, MathJax.
+        said = [f"<script>{options}</script>\n", f'<script defer src="{address}"></script>\n']
+        said += others
+        first = found[0].start()
+        text = text[:first] + "".join(said) + SCRIPT.sub("", text[first:])
+        return PRELOAD.sub("", text)
+
+    def sized(self, page: Path, match: re.Match[str]) -> str:
+        size = self.size(file_of(page, match[1]))
+        if size is None or re.search(r'\b(?:width|height|style)="', match[0]):
+            return match[0]
+        return match[0].replace("<img", f'<img width="{size[0]}" height="{size[1]}"', 1)
+
+
+def lighten(app: Sphinx, exception: Exception | None) -> None:
+    if exception is not None or app.builder.format != "html":
+        return
+    lightener = Lightener(Path(app.outdir))
+    for page in lightener.pages:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(lightener.mend(page, text), encoding="utf-8")
+    for name in ("scripts/fontawesome.js", "scripts/fontawesome.js.map"):
+        (lightener.static / name).unlink(missing_ok=True)
+    for font in (Path(app.outdir) / WEBFONTS).glob("*"):
+        font.unlink()
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("build-finished", lighten, priority=850)  # before the pages get their policy
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
