@@ -162,22 +162,20 @@ def raw_roles(path: Path) -> list[str]:
     return re.findall(r"\{(?:prf|eq|cite|ref|numref|doc|glue|term)[\w:]*\}|`{3,}|:label:", text)
 
 
-def search_index(site: Path) -> dict:
-    text = (site / "searchindex.js").read_text(encoding="utf-8")
-    return json.loads(text[text.index("(") + 1 : text.rindex(")")])
+def search_data(site: Path) -> list[dict]:
+    """What the page of the search looks up."""
+    text = (site / "_static" / "search-data.js").read_text(encoding="utf-8")
+    return json.loads(text[text.index("=") + 1 : text.rindex(";")])
 
 
-def found_by_search(index: dict, word: str) -> set[str]:
-    """Pages whose text has `word`, as the page's own search would find them."""
-    from sphinx.search.en import SearchEnglish
-
-    stem = SearchEnglish({}).stem(word.lower())
-    hits: set[str] = set()
-    for table in ("terms", "titleterms"):
-        numbers = index[table].get(stem, [])
-        numbers = [numbers] if isinstance(numbers, int) else numbers
-        hits |= {index["docnames"][number] for number in numbers}
-    return hits
+def found_by_search(pages: list[dict], word: str) -> set[str]:
+    """Pages in whose text ``word`` stands, as a whole."""
+    whole = re.compile(rf"\b{re.escape(word)}\b", re.I)
+    return {
+        page["address"].removesuffix(".html")
+        for page in pages
+        if any(whole.search(f"{heading} {text}") for _, heading, text in page["sections"])
+    }
 
 
 def colab_links(path: Path) -> list[str]:

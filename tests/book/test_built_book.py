@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import checks
@@ -41,7 +42,7 @@ def test_no_myst_is_left_on_a_page(site: Path) -> None:
 
 
 def test_search_finds_the_theorems(site: Path, numbered: Index) -> None:
-    index = checks.search_index(site)
+    index = checks.search_data(site)
     theorems = [
         label for label in numbered.labels.values()
         if label.kind in ("theorem", "proposition", "lemma") and label.title
@@ -100,9 +101,22 @@ def test_left_over_roles_are_found(broken: Path) -> None:
 
 
 def test_search_that_does_not_know_a_word_finds_nothing() -> None:
-    index = {"docnames": ["a", "b"], "terms": {"theorem": 1}, "titleterms": {}}
-    assert checks.found_by_search(index, "theorems") == {"b"}
-    assert checks.found_by_search(index, "lemma") == set()
+    pages = [
+        {"address": "a.html", "sections": [["x", "Rain", "It rains."]]},
+        {"address": "b.html", "sections": [["x", "Training", "No theorem."]]},
+    ]
+    assert checks.found_by_search(pages, "theorem") == {"b"}
+    assert checks.found_by_search(pages, "rain") == {"a"}
+    assert checks.found_by_search(pages, "lemma") == set()
+
+
+def test_the_search_reads_neither_formulas_nor_code(site: Path) -> None:
+    pages = checks.search_data(site)
+    texts = [f"{head} {text}" for page in pages for _, head, text in page["sections"]]
+    assert [
+        text[:80] for text in texts if re.search(r"\\[(\[]|\\(?:log|frac|sum|mid)\b", text)
+    ] == []
+    assert not any("fig, ax = plt" in text for text in texts)
 
 
 def test_a_wrong_number_is_seen(tmp_path: Path) -> None:

@@ -127,15 +127,6 @@ def test_a_page_works_from_a_folder(browser, address: str, docname: str) -> None
     visit.close()
 
 
-def test_the_search_works_from_a_folder(browser, address: str) -> None:
-    where = f"{(SITE / 'search').as_uri()}.html?q=theorem"
-    visit = Visit(browser, where, viewport=DESKTOP)
-    visit.page.wait_for_selector("#search-results li a")
-    # Browsers do not let a file read the found pages, so the results have no excerpts.
-    assert [error for error in visit.errors if "Content Security Policy" in error] == []
-    visit.close()
-
-
 def test_the_buttons_of_the_theme_work(browser, address: str) -> None:
     visit = Visit(browser, f"{address}/{CHAPTERS[0]}.html", viewport=DESKTOP)
     page = visit.settle()

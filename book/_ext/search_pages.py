@@ -1,0 +1,132 @@
+"""The book's search: what its page looks up (``search-data.js``), read from the written pages.
+
+Sphinx's own search looks for parts of words, shows TeX in its excerpts, needs a server for them, and
+ranks all pages alike. This one reads sections: heading, text without formulas and code, and what the
+page is about (the descriptions of ``book/reading.yml``). ``static/search.js`` ranks them.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from lxml import html
+from sphinx.application import Sphinx
+
+# What a reader does not look for, or what stands elsewhere in full.
+LEFT_OUT = ("script", "style", "svg", "math", "button", "nav", "pre", "colgroup")
+CLASSES_LEFT_OUT = {
+    "headerlink",
+    "cell_input",
+    "cell_output",
+    "toctree-wrapper",
+    "reading-path",
+    "onwards",
+    "minutes",
+    "explorer",
+    "eqno",
+    "viewcode-link",
+}
+# Simple enough for a sentence: a letter or a number, one of them equal to another.
+READABLE = re.compile(r"\\\(\s*([A-Za-z]|\d+|[A-Za-z] = [A-Za-z]|[A-Za-z] = \d+)\s*\\\)")
+
+
+def formula(tex: str) -> str:
+    simple = READABLE.fullmatch(tex.strip())
+    return simple[1] if simple else "…"
+
+
+def text_of(element: html.HtmlElement, skip_sections: bool) -> str:
+    """The words of an element, without what is left out."""
+    parts: list[str] = []
+
+    def walk(node: html.HtmlElement) -> None:
+        if not isinstance(node.tag, str) or node.tag in LEFT_OUT:
+            return
+        classes = set((node.get("class") or "").split())
+        if CLASSES_LEFT_OUT & classes:
+            return
+        if "math" in classes:
+            parts.append(formula(node.text_content()))
+            return
+        if skip_sections and node.tag == "section" and node is not element:
+            return
+        is_block = node.tag in ("p", "li", "td", "th", "dt", "dd", "div", "figcaption", "h2", "h3")
+        parts.append(" " if is_block else "")
+        parts.append(node.text or "")
+        for child in node:
+            walk(child)
+            parts.append(child.tail or "")
+        parts.append(" " if is_block else "")
+
+    walk(element)
+    return re.sub(r"\s+", " ", "".join(parts)).strip()
+
+
+def heading_of(section: html.HtmlElement) -> tuple[str, html.HtmlElement | None]:
+    for child in section:
+        if child.tag in ("h1", "h2", "h3", "h4", "h5", "h6"):
+            return text_of(child, skip_sections=False), child
+    return "", None
+
+
+def sections_of(page: html.HtmlElement) -> list[list[str]]:
+    """[anchor, heading, text] of each section, in order."""
+    found = []
+    for section in page.xpath("//article//section[@id]"):
+        heading, element = heading_of(section)
+        if element is not None:
+            tail = element.tail
+            section.remove(element)
+            section.text = f"{section.text or ''} {tail or ''}"
+        found.append([section.get("id"), heading, text_of(section, skip_sections=True)])
+        if element is not None:
+            section.insert(0, element)
+            element.tail = ""
+    return found
+
+
+def page_data(file: Path, name: str, description: str) -> dict[str, Any]:
+    parser = html.HTMLParser(encoding="utf-8")
+    page = html.document_fromstring(file.read_bytes(), parser=parser)
+    sections = sections_of(page)
+    title = sections[0][1] if sections else ""
+    # Names of the package, that somebody looks for who knows them.
+    names = [each.get("id") for each in page.xpath("//article//dt[@id]")]
+    return {
+        "title": title,
+        "address": f"{name}.html",
+        "about": description,
+        "sections": sections,
+        "names": [each for each in names if each and "." in each],
+    }
+
+
+def write_data(app: Sphinx, exception: Exception | None) -> None:
+    if exception is not None or app.builder.format != "html":
+        return
+    out = Path(app.outdir)
+    says = app.config.reading["descriptions"]
+    found = sorted(app.env.found_docs)
+    pages = [
+        page_data(out / f"{name}.html", name, says.get(name.removeprefix("book/"), ""))
+        for name in found
+        if (out / f"{name}.html").is_file()
+    ]
+    data = json.dumps(pages, ensure_ascii=False, separators=(",", ":"))
+    (out / "_static" / "search-data.js").write_text(f"window.searchPages={data};\n", "utf-8")
+    (out / "searchindex.js").unlink(missing_ok=True)
+    for name in ("searchtools.js", "language_data.js"):
+        (out / "_static" / name).unlink(missing_ok=True)
+    page = out / "search.html"
+    scripts = "".join(
+        f'<script defer src="_static/{name}"></script>\n'
+        for name in ("search-data.js", "search.js")
+    )
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace("</head>", f"{scripts}</head>", 1), "utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("build-finished", write_data, priority=870)  # after light_pages, before the policy
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

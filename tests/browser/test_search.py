@@ -1,0 +1,106 @@
+"""The search: whole words, no TeX, and first the page that is about them."""
+
+from __future__ import annotations
+
+import pytest
+from chromium import SITE
+from visits import Visit
+
+pytestmark = pytest.mark.browser
+
+DESKTOP = {"width": 1280, "height": 900}
+FIRST = {
+    "marginal likelihood": "01-masked-pretraining",
+    "telescoping lemma": "02-chain-rule",
+    "Shapley value": "02-chain-rule",
+    "mask-rate curve": "03-mask-rate-curve",
+    "Han's inequality": "03-mask-rate-curve",
+    "probabilistic PCA": "04-ppca",
+    "Woodbury": "04-ppca",
+    "variance of the estimator": "05-convergence",
+    "bias of a fixed rate": "06-training",
+    "area under the curve": "07-area-under-the-curve",
+    "pseudo-Gibbs": "09-deep-vae",
+    "importance sampling": "09-deep-vae",
+    "BERT": "11-bert",
+    "masked autoencoder": "12-vit-mae",
+    "crossover rate": "13-reading-one-rate",
+    "Godambe information": "14-training-at-one-rate",
+    "mixture of orders": "15-orders",
+    "masked diffusion": "16-masked-diffusion",
+    "leave-one-out": "17-cross-validation",
+    "likelihood of a sentence": "18-scoring",
+    "perplexity": "which-number",
+    "install": "how-to-run",
+    "exact_curve": "api-mpt-lml",
+}
+RESULTS = "#search-results li > a:first-child"
+ADDRESSES = "all => all.map(a => a.getAttribute('href'))"
+
+
+@pytest.fixture(scope="module")
+def search(browser, address: str):
+    """Types a query into the page of the search; returns the addresses found, best first."""
+    visit = Visit(browser, f"{address}/search.html", viewport=DESKTOP)
+    page = visit.settle()
+    field = page.locator(".bd-search-container input[type=search]")
+
+    def found(query: str) -> list[str]:
+        field.fill(query)
+        return page.eval_on_selector_all(RESULTS, ADDRESSES)
+
+    found.page = page
+    yield found
+    errors = visit.errors
+    visit.close()
+    assert errors == []
+
+
+@pytest.mark.parametrize("query", FIRST)
+def test_the_page_that_is_about_it_comes_first(search, query: str) -> None:
+    found = search(query)
+    assert found[0].partition("#")[0] == f"book/{FIRST[query]}.html", found[:5]
+
+
+def test_words_are_found_and_not_parts_of_them(search) -> None:
+    search("rain")
+    marks = set(search.page.locator("#search-results mark").all_inner_texts())
+    assert marks and {mark.lower() for mark in marks} <= {"rain", "rains", "rained", "raining"}
+    search("marginal")
+    assert "margin" not in search.page.locator("#search-results mark").all_inner_texts()
+    assert search("ikeliho") == []
+    assert "No page" in search.page.locator(".search-summary").inner_text()
+
+
+def test_forms_of_a_word_are_one(search) -> None:
+    assert search("masked scores") == search("mask score")
+
+
+def test_results_show_no_tex_and_lead_to_sections(search) -> None:
+    for query in ("telescoping", "variance", "conditional"):
+        search(query)
+        assert "\\" not in search.page.locator("#search-results").inner_text()
+    links = search.page.eval_on_selector_all("#search-results .search-section", ADDRESSES)
+    assert links and all("#" in link for link in links)
+    assert (SITE / links[0].partition("#")[0]).is_file()
+
+
+def test_every_page_asks_the_page_of_the_search(browser, address: str) -> None:
+    visit = Visit(browser, f"{address}/book/index.html", viewport=DESKTOP)
+    page = visit.settle()
+    page.keyboard.press("Control+k")
+    page.locator("#pst-search-dialog input[type=search]").fill("Godambe")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(RESULTS)
+    assert page.eval_on_selector_all(RESULTS, ADDRESSES)[0].endswith("14-training-at-one-rate.html")
+    visit.close()
+
+
+def test_it_works_from_a_folder(browser, address: str) -> None:
+    """With excerpts: a browser lets a file read no other, so the texts come with the search."""
+    where = f"{(SITE / 'search').as_uri()}.html?q=theorem"
+    visit = Visit(browser, where, viewport=DESKTOP)
+    visit.page.wait_for_selector(RESULTS)
+    assert visit.page.locator("#search-results p.context").count() > 5
+    assert visit.errors == []
+    visit.close()
