@@ -9,6 +9,7 @@ that `help` shows as well.
 
 import io
 import multiprocessing
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,13 +37,35 @@ def printed_pages(book: Book) -> list[Page]:
     return [page for page in book.pages if not page.docname.startswith("book/api")]
 
 
+def title_page(book: Book) -> list[tuple[str, str]]:
+    """Its lines, each with the class that says how it is set."""
+    changelog = (book.root / "book" / "changelog.md").read_text(encoding="utf-8")
+    version = re.search(r"^## (\S+)", changelog, re.M)
+    return [
+        ("title", book.config["title"]),
+        ("subtitle", "Masked pre-training and the marginal likelihood, by hand and in code"),
+        ("authors", f"By {book.config['author']}"),
+        ("about", f"Version {version[1]}, {book.config['copyright']}" if version else ""),
+        ("about", f"To read on a screen, and to run: {book.site}"),
+        ("about", f"Sources, licence and who did what: {book.repository}"),
+    ]
+
+
+def link_printed(book: Book) -> None:
+    """The home page links to the PDF beside it, which works without a network, too."""
+    page = SITE / f"{book.pages[0].docname}.html"
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace(f'href="{book.site}/book.pdf"', 'href="../book.pdf"'), "utf-8")
+
+
 def print_book(book: Book, opened: Browser, where: str, out: Path) -> int:
     """Write ``out`` from the site at ``where`` and return its number of pages."""
     page = opened.new_page(color_scheme="light")
     page.set_default_timeout(0)
     page.goto(f"{where}/{book.pages[0].docname}.html", wait_until="load")
     files = [f"{Path(printed.docname).name}.html" for printed in printed_pages(book)]
-    joined = page.evaluate((HERE / "print.js").read_text(), files)
+    given = {"pages": files, "front": title_page(book)}
+    joined = page.evaluate((HERE / "print.js").read_text(), given)
     if joined["broken"] or joined["nowhere"]:
         faults = joined["broken"] + joined["nowhere"]
         raise SystemExit(f"pdf: images or links lead nowhere: {faults}")
@@ -77,6 +100,7 @@ def print_site() -> None:
         raise SystemExit("pdf: no Chromium in PATH: install one, or set MPT_LML_CHROMIUM")
     with served(SITE) as where, browser() as opened:
         pages = print_book(book, opened, where, out)
+    link_printed(book)
     print(f"pdf: {pages} pages, {out.stat().st_size / 2**20:.1f} MiB, {out.relative_to(ROOT)}")
 
 

@@ -1,7 +1,9 @@
 /* Turns the home page into the whole book: the articles of all pages, one after the other.
-   `pages` are addresses relative to the site, in the order of the contents. */
+   `pages` are addresses relative to the site, in the order of the contents, `front` the lines of the
+   title page with the class of each. */
 
-async (pages) => {
+async ({ pages, front }) => {
+  await MathJax.startup.promise; // else it would go on with formulas of a page that is no more
   const root = new URL(".", location.href);
   const key = (address) => address.replace(/\.html$/, "").replace(/[^\w-]+/g, "_");
   const known = new Set(pages);
@@ -53,11 +55,19 @@ async (pages) => {
       each.classList.remove("toggle", "dropdown", "toggle-hidden");
     }
     for (const each of article.querySelectorAll(".headerlink")) each.remove();
+    // Answers wait at the end, too, and say there which question they answer.
+    const answers = [...article.querySelectorAll("div.admonition.answer")];
+    let question = "";
+    for (const each of article.querySelectorAll("div.admonition.question, div.admonition.answer")) {
+      const title = each.querySelector(".admonition-title");
+      if (each.matches(".question")) question = title.textContent.trim();
+      else title.textContent = `Answer to ${question}`;
+    }
     const solutions = [...article.querySelectorAll("div.solution")];
-    if (solutions.length) {
+    if (answers.length + solutions.length) {
       const heading = page.createElement("h2");
-      heading.textContent = "Solutions";
-      article.append(heading, ...solutions);
+      heading.textContent = answers.length ? "Answers and solutions" : "Solutions";
+      article.append(heading, ...answers, ...solutions);
     }
     if (notes.length) {
       const list = page.createElement("ol");
@@ -72,7 +82,14 @@ async (pages) => {
   document.documentElement.dataset.theme = "light";
   document.documentElement.dataset.mode = "light";
   document.body.className = "printed";
-  document.body.replaceChildren(...articles);
+  const titlePage = document.createElement("section");
+  titlePage.className = "title-page";
+  for (const [kind, text] of front) {
+    titlePage.append(Object.assign(document.createElement("p"), { className: kind, textContent: text }));
+  }
+  const cover = articles[0].querySelector("img.cover");
+  if (cover) titlePage.querySelector(".authors").before(cover.cloneNode());
+  document.body.replaceChildren(titlePage, ...articles);
   await MathJax.startup.promise;
   await MathJax.typesetPromise(articles);
   const images = [...document.images].map((image) => image.decode().catch(() => image.src));

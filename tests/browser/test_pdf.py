@@ -63,6 +63,21 @@ def test_every_statement_figure_and_equation_is_there(text: str, index: Index) -
     assert f"Theorem {len(index.book.chapters) + 1}.1" not in text
 
 
+def test_it_begins_with_a_title_page(printed: Path, index: Index) -> None:
+    with pypdfium2.PdfDocument(printed) as whole:
+        first, second = (whole[k].get_textpage().get_text_bounded() for k in (0, 1))
+    for line in (index.book.config["title"], index.book.config["author"], index.book.repository):
+        assert line in " ".join(first.split())
+    assert len(first) < 600
+    assert index.book.config["title"] in " ".join(second.split())
+
+
+def test_the_home_page_links_to_it_where_it_stands(printed: Path) -> None:
+    home = (SITE / "book" / "index.html").read_text(encoding="utf-8")
+    assert 'href="../book.pdf"' in home
+    assert "/book.pdf" not in home.replace('href="../book.pdf"', "")
+
+
 def test_the_outline_is_the_table_of_contents(printed: Path, index: Index) -> None:
     with pikepdf.open(printed) as whole:
         outline = whole.Root.Outlines
