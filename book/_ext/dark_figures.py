@@ -55,6 +55,7 @@ PIXELS = re.compile(r"data:image/png;base64,\s*([A-Za-z0-9+/=\s]+)")
 SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 IMAGE = re.compile(r'<img\b[^>]*\bsrc="(?:\.\./)*_images/([^"/]+\.svg)"[^>]*/?>')
 PIXELS_PER_POINT = 4 / 3
+GRAY_EXPONENT = 1.5
 
 # Linear light to cone responses, and these to lightness and two axes of hue (Ottosson's Oklab).
 TO_CONES = np.array(
@@ -99,7 +100,8 @@ def turned(colors: np.ndarray) -> np.ndarray:
     # A strong color of middle lightness stays in the middle: a dark blue would vanish.
     chroma = np.hypot(lab[..., 1:2], lab[..., 2:])
     strength = np.clip(chroma / 0.12, 0.0, 1.0)
-    around = light + (dark - light) * lightness
+    # The eye needs a larger step in the dark: middle grays come out lighter than halfway.
+    around = light + (dark - light) * lightness**GRAY_EXPONENT
     middle = 0.62 + 0.22 * around
     lab = np.concatenate([around + strength * (middle - around), lab[..., 1:]], axis=-1)
     neutral = to_lab(parsed(PAPER))[1:]  # the paper's own blue, for grays
