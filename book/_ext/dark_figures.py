@@ -188,5 +188,6 @@ def show_both(
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    app.connect("html-page-context", show_both, priority=910)
+    # Before sphinx_tippy, at 450, takes figures from the page: a hover preview has both images, too.
+    app.connect("html-page-context", show_both, priority=440)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
