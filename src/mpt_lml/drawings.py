@@ -35,6 +35,7 @@ Place = Sequence[float]
 
 INCHES_PER_UNIT = 0.48
 TEXT_SIZE = 10.0  # points: 11 pixels on a phone that shows ten units on its width of 390 pixels
+SYMBOL_SIZE = 12.0  # the index of a symbol has 70 % of it: 9 pixels on a phone
 LINE_WIDTH = 1.3
 
 
@@ -206,7 +207,7 @@ def node(
     """A node of a graph.
 
     Args:
-        word: in the node.
+        word: in the node, a symbol.
         ax: the axes to draw on.
         at: its middle.
         look: of the node.
@@ -220,7 +221,7 @@ def node(
     colors = _COLORS[look]
     center = _numbers("at", at)
     ax.add_patch(Circle(center, radius, fc=colors.fill, ec=colors.edge, lw=LINE_WIDTH, zorder=3))
-    ax.text(*center, word, color=colors.text, ha="center", va="center", size=TEXT_SIZE, zorder=4)
+    ax.text(*center, word, color=colors.text, ha="center", va="center", size=SYMBOL_SIZE, zorder=4)
 
 
 @checked
