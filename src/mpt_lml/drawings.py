@@ -70,7 +70,7 @@ def canvas(
     Returns:
         The axes of a new figure. The place (0, 0) is their lower left corner.
 
-    >>> canvas(10, 4).get_xlim() == (0.0, 10.0)
+    >>> canvas(10.0, 4.0).get_xlim() == (0.0, 10.0)
     True
     """
     size = (width * INCHES_PER_UNIT, height * INCHES_PER_UNIT)
@@ -104,7 +104,7 @@ def write(
     Raises:
         ValueError: for a place that is not two numbers.
 
-    >>> write("the rest", ax=canvas(4, 1), at=(2, 0.5))
+    >>> write("the rest", ax=canvas(4.0, 1.0), at=(2.0, 0.5))
     """
     x, y = _numbers("at", at)
     ax.text(x, y, words, color=_COLORS[look].text, ha=align, va="center", size=size)
@@ -134,7 +134,7 @@ def tokens(
     Raises:
         ValueError: for another number of looks than of words, or a place that is not two numbers.
 
-    >>> tokens(["the", "?"], ["visible", "asked"], ax=canvas(2, 1), at=(0, 0.5))
+    >>> tokens(["the", "?"], ["visible", "asked"], ax=canvas(2.0, 1.0), at=(0.0, 0.5))
     [(0.5, 0.5), (1.5, 0.5)]
     """
     if len(words) != len(looks):
@@ -183,7 +183,7 @@ def table(
     Raises:
         ValueError: for rows of words and looks of different lengths, or a wrong place.
 
-    >>> table([["0.5", "0.5"]], [["visible", "summed"]], ax=canvas(2, 1), at=(0, 1))
+    >>> table([["0.5", "0.5"]], [["visible", "summed"]], ax=canvas(2.0, 1.0), at=(0.0, 1.0))
     """
     left, top = _numbers("at", at)
     if [len(row) for row in words] != [len(row) for row in looks]:
@@ -216,7 +216,7 @@ def node(
     Raises:
         ValueError: for a place that is not two numbers.
 
-    >>> node("$z$", ax=canvas(1, 1), at=(0.5, 0.5), look="latent")
+    >>> node("$z$", ax=canvas(1.0, 1.0), at=(0.5, 0.5), look="latent")
     """
     colors = _COLORS[look]
     center = _numbers("at", at)
@@ -249,7 +249,7 @@ def arrow(
     Raises:
         ValueError: for a place that is not two numbers.
 
-    >>> arrow((0, 0.5), (3, 0.5), ax=canvas(3, 1), word="p")
+    >>> arrow((0.0, 0.5), (3.0, 0.5), ax=canvas(3.0, 1.0), word="p")
     """
     begin = np.array(_numbers("start", start))
     stop = np.array(_numbers("end", end))
@@ -292,7 +292,7 @@ def brace(start: Place, end: Place, *, ax: Axes, word: str = "", look: Look = "s
         ValueError: for ends at different heights, an end that is not right of the start, or places
             that are not two numbers.
 
-    >>> brace((0, 1), (4, 1), ax=canvas(4, 1), word="their sum")
+    >>> brace((0.0, 1.0), (4.0, 1.0), ax=canvas(4.0, 1.0), word="their sum")
     """
     left, y = _numbers("start", start)
     right, height_right = _numbers("end", end)
@@ -340,7 +340,7 @@ def clock(
     Raises:
         ValueError: for fewer than two times, or a place that is not two numbers.
 
-    >>> clock(["0", "1/2", "1"], ax=canvas(6, 1), at=(0.5, 0.5), width=4, word="t")
+    >>> clock(["0", "1/2", "1"], ax=canvas(6.0, 1.0), at=(0.5, 0.5), width=4.0, word="t")
     [(0.5, 0.5), (2.5, 0.5), (4.5, 0.5)]
     """
     if len(times) < 2:
@@ -374,7 +374,7 @@ def bars(
     Raises:
         ValueError: for a place that is not two numbers.
 
-    >>> bars([1.0, 0.5], ax=canvas(2, 1), at=(0, 0), width=1.0)
+    >>> bars([1.0, 0.5], ax=canvas(2.0, 1.0), at=(0.0, 0.0), width=1.0)
     [(0.5, 1.0), (1.5, 0.5)]
     """
     left, base = _numbers("at", at)

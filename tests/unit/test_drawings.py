@@ -23,7 +23,7 @@ def _style():
 
 @pytest.fixture
 def ax() -> Axes:
-    return drawings.canvas(10, 4)
+    return drawings.canvas(10.0, 4.0)
 
 
 def drawn(ax: Axes, kind: type) -> list:
@@ -52,7 +52,7 @@ def test_a_unit_is_as_wide_as_high_and_ten_fit_a_phone(ax) -> None:
 
 def test_tokens_stand_side_by_side(ax) -> None:
     places = drawings.tokens(
-        ["a", "?", ""], ["visible", "asked", "hidden"], ax=ax, at=(1, 2), width=2
+        ["a", "?", ""], ["visible", "asked", "hidden"], ax=ax, at=(1.0, 2.0), width=2.0
     )
     assert places == [(2, 2), (4, 2), (6, 2)]
     boxes = drawn(ax, FancyBboxPatch)
@@ -64,19 +64,19 @@ def test_tokens_stand_side_by_side(ax) -> None:
 
 def test_a_table_begins_at_its_upper_left_corner(ax) -> None:
     looks = [["faint", "summed"], ["asked", "faint"]]
-    drawings.table([["1", "2"], ["3", "4"]], looks, ax=ax, at=(1, 3), width=2, height=1)
+    drawings.table([["1", "2"], ["3", "4"]], looks, ax=ax, at=(1.0, 3.0), width=2.0, height=1.0)
     assert [cell.get_xy() for cell in drawn(ax, Rectangle)] == [(1, 2), (3, 2), (1, 1), (3, 1)]
     assert words(ax) == {"1": (2, 2.5), "2": (4, 2.5), "3": (2, 1.5), "4": (4, 1.5)}
 
 
 def test_the_edge_of_a_colored_cell_lies_above_its_neighbors(ax) -> None:
-    drawings.table([["", "", ""]], [["visible", "asked", "hidden"]], ax=ax, at=(0, 1))
+    drawings.table([["", "", ""]], [["visible", "asked", "hidden"]], ax=ax, at=(0.0, 1.0))
     before, colored, after = drawn(ax, Rectangle)
     assert colored.get_zorder() > before.get_zorder() > after.get_zorder()
 
 
 def test_an_arrow_ends_before_what_it_points_to(ax) -> None:
-    drawings.arrow((1, 2), (5, 2), ax=ax, word="2", gap=0.5)
+    drawings.arrow((1.0, 2.0), (5.0, 2.0), ax=ax, word="2", gap=0.5)
     (arrow,) = drawn(ax, FancyArrowPatch)
     path = outline(arrow)
     assert path[:, 0].min() == pytest.approx(1.5, abs=0.05)
@@ -85,8 +85,8 @@ def test_an_arrow_ends_before_what_it_points_to(ax) -> None:
 
 
 def test_the_word_of_a_bent_arrow_goes_with_it(ax) -> None:
-    drawings.arrow((1, 2), (5, 2), ax=ax, word="right of the way", bend=0.5)
-    drawings.arrow((1, 2), (5, 2), ax=ax, word="left of the way", bend=-0.5)
+    drawings.arrow((1.0, 2.0), (5.0, 2.0), ax=ax, word="right of the way", bend=0.5)
+    drawings.arrow((1.0, 2.0), (5.0, 2.0), ax=ax, word="left of the way", bend=-0.5)
     for arrow, (_, height) in zip(drawn(ax, FancyArrowPatch), words(ax).values(), strict=True):
         path = outline(arrow)
         bottom, top = path[:, 1].min(), path[:, 1].max()
@@ -96,7 +96,7 @@ def test_the_word_of_a_bent_arrow_goes_with_it(ax) -> None:
 
 
 def test_a_brace_joins_its_ends_above_its_word(ax) -> None:
-    drawings.brace((1, 3), (7, 3), ax=ax, word="their sum")
+    drawings.brace((1.0, 3.0), (7.0, 3.0), ax=ax, word="their sum")
     (line,) = drawn(ax, PathPatch)
     vertices = line.get_path().vertices
     assert vertices[0].tolist() == [1, 3]
@@ -107,14 +107,14 @@ def test_a_brace_joins_its_ends_above_its_word(ax) -> None:
 
 
 def test_a_node_has_its_word_in_the_middle(ax) -> None:
-    drawings.node("$z$", ax=ax, at=(2, 1), look="latent", radius=0.3)
+    drawings.node("$z$", ax=ax, at=(2.0, 1.0), look="latent", radius=0.3)
     (circle,) = drawn(ax, Circle)
     assert circle.get_center() == words(ax)["$z$"] == (2, 1)
     assert circle.get_radius() == 0.3
 
 
 def test_ticks_of_a_clock_divide_its_width_equally(ax) -> None:
-    ticks = drawings.clock(["0", "1/2", "1"], ax=ax, at=(1, 2), width=6, word="t")
+    ticks = drawings.clock(["0", "1/2", "1"], ax=ax, at=(1.0, 2.0), width=6.0, word="t")
     assert ticks == [(1, 2), (4, 2), (7, 2)]
     assert [line.get_xdata()[0] for line in ax.lines] == [1, 4, 7]
     assert words(ax)["1/2"][0] == 4
@@ -122,13 +122,13 @@ def test_ticks_of_a_clock_divide_its_width_equally(ax) -> None:
 
 
 def test_bars_are_to_scale_and_hang_where_they_are_negative(ax) -> None:
-    ends = drawings.bars([1.0, -0.5], ax=ax, at=(2, 1), width=1)
+    ends = drawings.bars([1.0, -0.5], ax=ax, at=(2.0, 1.0), width=1.0)
     assert ends == [(2.5, 2.0), (3.5, 0.5)]
     assert [bar.get_height() for bar in drawn(ax, Rectangle)] == [1.0, -0.5]
 
 
 def test_words_stand_where_they_are_aligned(ax) -> None:
-    drawings.write("the rest", ax=ax, at=(3, 1), look="asked", align="left", size=9)
+    drawings.write("the rest", ax=ax, at=(3.0, 1.0), look="asked", align="left", size=9.0)
     (text,) = ax.texts
     assert (text.get_ha(), text.get_va(), text.get_size()) == ("left", "center", 9)
 
@@ -136,14 +136,14 @@ def test_words_stand_where_they_are_aligned(ax) -> None:
 @pytest.mark.bad_input
 def test_what_cannot_be_drawn_is_refused(ax) -> None:
     with pytest.raises(ValueError, match="a look for each word"):
-        drawings.tokens(["a", "b"], ["visible"], ax=ax, at=(0, 0))
+        drawings.tokens(["a", "b"], ["visible"], ax=ax, at=(0.0, 0.0))
     with pytest.raises(ValueError, match="the same rows and columns"):
-        drawings.table([["a"]], [["visible", "visible"]], ax=ax, at=(0, 0))
+        drawings.table([["a"]], [["visible", "visible"]], ax=ax, at=(0.0, 0.0))
     with pytest.raises(ValueError, match="at must be two numbers"):
-        drawings.write("a", ax=ax, at=(0, 0, 0))
+        drawings.write("a", ax=ax, at=(0.0, 0.0, 0.0))
     with pytest.raises(ValueError, match="end must lie right of start"):
-        drawings.brace((1, 0), (0, 0), ax=ax)
+        drawings.brace((1.0, 0.0), (0.0, 0.0), ax=ax)
     with pytest.raises(ValueError, match="end must lie right of start"):
-        drawings.brace((0, 0), (1, 1), ax=ax)
+        drawings.brace((0.0, 0.0), (1.0, 1.0), ax=ax)
     with pytest.raises(ValueError, match="two times or more"):
-        drawings.clock(["0"], ax=ax, at=(0, 0), width=1)
+        drawings.clock(["0"], ax=ax, at=(0.0, 0.0), width=1.0)
