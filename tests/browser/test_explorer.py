@@ -164,7 +164,7 @@ def test_keyboard_alone(visit, place):
         page.keyboard.press("Tab")
     assert page.locator(".oe-card[data-revealed=true]").count() == 4
     assert abs(shown(page, "running") - data["log_p"]) <= 1e-10
-    live = page.locator(".oe-live")
+    live = page.locator(".order-explorer .oe-live")
     assert live.get_attribute("aria-live") == "polite" and "1 of 24 orders" in live.inner_text()
     page.keyboard.press("Enter")  # the focus has come to Undo
     assert page.locator(".oe-card[data-revealed=true]").count() == 3
@@ -182,7 +182,7 @@ def test_a_revealed_coordinate_is_not_counted_twice(visit, place):
     before = shown(page, "running")
     card.press("Enter")  # still in reach of the keyboard, but it does nothing more
     assert shown(page, "running") == before and card.get_attribute("aria-disabled") == "true"
-    assert "already revealed" in page.locator(".oe-live").inner_text()
+    assert "already revealed" in page.locator(".order-explorer .oe-live").inner_text()
 
 
 @pytest.mark.parametrize("motion", ["reduce", "no-preference"])
