@@ -156,7 +156,7 @@ def dark_name(name: str) -> str:
 
 
 def with_class(image: str, theme: str) -> str:
-    names = f"vector only-{theme} dark-light"
+    names = f"vector on-{theme} dark-light"
     if 'class="' in image:
         image = image.replace('class="', f'class="{names} ', 1)
     else:

@@ -95,5 +95,5 @@ def test_a_page_has_both_figures_with_one_text() -> None:
     both = dark_figures.pair(image, "a.svg", '<svg viewBox="0 0 72 36">')
     assert both.count('alt="A line."') == 2
     assert both.count('width="96" height="48"') == 2
-    assert 'class="vector only-light' in both
+    assert 'class="vector on-light' in both
     assert 'src="../_images/a-dark.svg"' in both

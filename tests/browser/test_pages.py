@@ -34,6 +34,12 @@ CUT = """() => [...document.querySelectorAll('article span.math')]
   .filter(e => getComputedStyle(e).overflowX === 'hidden' && e.firstElementChild
     && e.querySelector('mjx-math, i').getBoundingClientRect().width > e.clientWidth + 2)
   .map(e => e.textContent.slice(0, 60))"""
+# Figures of which not one image (of those for a light and for a dark page) and the caption are shown.
+NOT_SHOWN = """() => [...document.querySelectorAll('article figure:has(img)')]
+  .filter(each => each.checkVisibility())
+  .filter(each => [...each.querySelectorAll('img')].filter(e => e.checkVisibility()).length !== 1
+    || !each.querySelector('figcaption')?.checkVisibility())
+  .map(each => each.id || each.outerHTML.slice(0, 80))"""
 # The theme lets the keyboard into tables that scroll, some time after the window has changed.
 REACHED = """() => [...document.querySelectorAll('.pst-scrollable-table-container')]
   .every(e => e.scrollWidth <= e.clientWidth || e.tabIndex === 0)"""
@@ -106,6 +112,7 @@ def test_a_page_is_typeset_offline_fits_a_phone_and_has_no_barrier(
     assert page.evaluate(UNTYPESET) == []
     assert page.evaluate(OVERFLOW) <= 1, page.evaluate(TOO_WIDE)
     assert page.evaluate(CUT) == []
+    assert page.evaluate(NOT_SHOWN) == []
     change(page, viewport=DESKTOP)
     page.wait_for_function(REACHED)
     assert serious(page) == []
@@ -165,6 +172,7 @@ def test_dark_mode_is_dark_and_readable(browser, address: str, docname: str) -> 
         visit = Visit(browser, f"{address}/{docname}.html", color_scheme=scheme, viewport=DESKTOP)
         colour = visit.settle().evaluate(BACKGROUND)[4:-1]
         levels.append(sum(int(part) for part in colour.split(",")[:3]))
+        assert visit.page.evaluate(NOT_SHOWN) == []
         if scheme == "dark":
             assert serious(visit.page) == []
         visit.close()
