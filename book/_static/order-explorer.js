@@ -75,7 +75,7 @@
     // ---- the skeleton, built once --------------------------------------
     var frame = shared.shell(root, id, "Order explorer",
       "Reveal the " + D + (data.values ? " coordinates" : " pieces") + " in any order. Each button shows what " +
-        "its own would add next: log " + (joint ? "p" : "q") + "(x_j | what is revealed so far), in nats.");
+        "it would add if it came next: its log-probability given what is revealed so far, in nats.");
     var say = frame.say;
     var named = joint ? "log p" : "log q";
 
@@ -149,7 +149,7 @@
 
     // ---- behavior -------------------------------------------------------
     function digits(value) {
-      return number(value, joint ? 10 : 3);
+      return number(value, 3);
     }
     function totals(list) {
       return list.map(function (o) { return sum(termsAlong(data, o)); });
@@ -318,17 +318,17 @@
       var mean = data.names.map(function (_, t) {
         return sum(lines.map(function (line) { return line[t]; })) / lines.length;
       });
-      var head = ["Step t"];
+      var head = ["Hidden"];
       var means = ["Mean term"];
       var curve = ["S(x; M)"];
-      mean.forEach(function (value, t) {
-        head.push(t + 1 + " (M = " + (D - t) + ")");
-        means.push(number(value, 6));
-        curve.push(number(data.curve[D - 1 - t], 6));
+      data.curve.forEach(function (value, k) {
+        head.push("M = " + (k + 1));
+        means.push(number(mean[D - 1 - k], 3));
+        curve.push(number(value, 3));
       });
       head.push("Sum");
-      means.push(number(sum(mean), 6));
-      curve.push(number(sum(data.curve), 6));
+      means.push(number(sum(mean), 3));
+      curve.push(number(sum(data.curve), 3));
       allBox.append(
         el("p", { class: "oe-subtitle" }, ["All " + all.length + " orders at once"]),
         joint ? picture(lines, mean) : histogram(reached, low, high),
@@ -337,10 +337,10 @@
             (order.length === D ? " Thick: your order." : "") :
           "Thin: one order each. Thick with dots: their mean, step by step." +
             (order.length ? " Dashed: your order." : "") +
-            " At step t, M = " + D + " \u2212 t + 1 coordinates are still hidden; the mean is the mask-rate curve there."
+            " Each order walks from the right, where all is hidden, to the left. The mean is the mask-rate curve."
         ]),
         scrollBox(
-          "Mean term at each step and the mask-rate curve",
+          "Mean term at each number of hidden coordinates and the mask-rate curve",
           el("table", {}, [
             el("thead", {}, [row(head, "th")]),
             el("tbody", {}, [row(means), row(curve)])
@@ -348,10 +348,15 @@
         ),
         el("p", { class: "oe-note oe-range" }, [
           "Smallest and largest total over all orders: " + digits(low) + " and " + digits(high) +
-            (joint ? "." : ", by " + path(all[reached.indexOf(low)]) + " and " +
+            (joint ? agreement(high - low) : ", by " + path(all[reached.indexOf(low)]) + " and " +
               path(all[reached.indexOf(high)]) + ". Their mean: " + digits(sum(reached) / reached.length) + ".")
         ])
       );
+    }
+
+    function agreement(distance) {
+      var decimals = Math.min(12, Math.floor(-Math.log10(2 * distance + 1e-300)));
+      return decimals >= 3 ? ", equal to " + decimals + " decimals." : ".";
     }
 
     function histogram(values, low, high) {
@@ -378,18 +383,18 @@
 
     function picture(lines, mean) {
       var lowest = Math.min.apply(null, lines.map(function (line) { return Math.min.apply(null, line); }));
-      var c = shared.chart(root, "Term against step for all " + lines.length +
-        " orders; the mean at each step is given in the table below.", 250, [0.8, D + 0.2],
-        [Math.floor(lowest * 2) / 2, 0], "step t, with M = " + D + " \u2212 t + 1 still hidden", "nats");
-      function points(values) {
-        return values.map(function (v, t) { return [t + 1, v]; });
+      var c = shared.chart(root, "Term against the number still hidden for all " + lines.length +
+        " orders; their mean is given in the table below.", 250, [0.8, D + 0.2],
+        [Math.floor(lowest * 2) / 2, 0], "hidden coordinates M", "term in nats");
+      function points(values) { // at step t, M = D - t + 1 are still hidden
+        return values.map(function (v, t) { return [D - t, v]; });
       }
       lines.forEach(function (line) {
         c.line("oe-one", points(line));
       });
       c.line("oe-mean", points(mean));
       mean.forEach(function (v, t) {
-        c.add("circle", { class: "oe-mean-dot", cx: c.px(t + 1), cy: c.py(v), r: 5 });
+        c.add("circle", { class: "oe-mean-dot", cx: c.px(D - t), cy: c.py(v), r: 5 });
       });
       if (order.length) c.line("oe-mine", points(termsAlong(data, order)));
       return c.node;

@@ -40,7 +40,7 @@
 
   function Explorer(root, data, id) {
     var frame = shared.shell(root, id, "Rate explorer",
-      "One masking rate, multiplied up, against the area under the whole curve, by the formula. Move the sliders.");
+      "The height of the curve at one masking rate, times D, is a rectangle. Is it the area under the curve? Move the sliders.");
     function percent(value) {
       return value + " %";
     }
@@ -52,7 +52,7 @@
     var rate = shared.slider("rate", "Masking rate \u03c1", [1, 100, 1], percent, moved);
     var picture = shared.el("div", { class: "oe-picture" });
     var sums = shared.sums({
-      area: "Area, E log p(x)", one: "D S at the rate", error: "Error of the rate", crossover: "Crossover rate \u03c1*"
+      area: "Area, E log p(x)", one: "Rectangle, D S(M)", error: "The rectangle is", crossover: "Crossover rate \u03c1*"
     });
     root.append(
       shared.el("div", { class: "oe-sliders" }, [K.node, D.node, s2.node, rate.node]),
@@ -63,16 +63,16 @@
       K.set(Math.min(K.get(), D.get() - 1), Math.min(100, D.get() - 1));
       var now = at(K.get(), D.get(), NOISE[s2.get()], rate.get() / 100);
       var error = now.one - now.area;
-      var side = Math.abs(error) < 0.005 ? "right" : number(Math.abs(error), 2) + (error > 0 ? " too high" : " too low");
-      sums.set("area", number(now.area, 2));
-      sums.set("one", number(now.one, 2));
+      var side = Math.abs(error) < 0.0005 ? "right" : number(Math.abs(error), 3) + (error > 0 ? " too high" : " too low");
+      sums.set("area", number(now.area, 3));
+      sums.set("one", number(now.one, 3));
       sums.set("error", side);
       sums.set("crossover", number(100 * now.crossover, 1) + " %");
       draw(now);
       if (final) {
         frame.say(
-          "With " + now.M + " of " + D.get() + " coordinates masked, D S is " + number(now.one, 2) +
-            " nats, the area " + number(now.area, 2) + ": " + side + ". It would be right at a rate of " +
+          "With " + now.M + " of " + D.get() + " coordinates masked, D S is " + number(now.one, 3) +
+            " nats, the area " + number(now.area, 3) + ": " + side + ". It would be right at a rate of " +
             number(100 * now.crossover, 1) + " %."
         );
       }
@@ -80,21 +80,31 @@
 
     function draw(now) {
       var size = now.S.length, first = now.S[0], last = now.S[size - 1];
-      var c = shared.chart(root, "The mask-rate curve by the formula, its mean height, and its height at the " +
-        "chosen rate; the numbers are given below.", 270, [0, 1],
-        [last - 0.05 * (first - last), first + 0.12 * (first - last)], "masking rate \u03c1 = M / D", "S in nats");
-      var points = now.S.map(function (s, k) { return [(k + 1) / size, s]; });
+      var low = Math.min(last, 0), high = Math.max(first, 0), pad = 0.06 * (high - low);
+      var c = shared.chart(root, "The mask-rate curve by the formula with the area under it, and the rectangle of the " +
+        "chosen rate; the numbers are given below.", 290, [0, 1], [low - pad, high + pad],
+        "masking rate \u03c1 = M / D", "S(M) in nats");
       var r = now.M / size, S = now.S[now.M - 1];
-      c.line("oe-chosen", [[0, S], [1, S]]);
+      var curve = []; // as a staircase, since there are only whole M
+      now.S.forEach(function (s, k) { curve.push([k / size, s], [(k + 1) / size, s]); });
+      function between(name, keeps) { // the curve and the rectangle's edge, where one is above the other
+        var edge = curve.map(function (p) { return [p[0], keeps(p[1]) ? p[1] : S]; });
+        c.add("path", { class: name, d: c.path([[0, S]].concat(edge, [[1, S]])) + "Z" });
+      }
+      c.add("path", { class: "oe-area", d: c.path([[0, 0]].concat(curve, [[1, 0]])) + "Z" });
+      between("oe-too-high", function (s) { return s < S; });
+      between("oe-too-low", function (s) { return s > S; });
+      c.line("oe-chosen", [[0, 0], [0, S], [1, S], [1, 0], [0, 0]]);
       c.line("oe-rule", [[0, now.height], [1, now.height]]);
-      c.line("oe-rule", [[now.crossover, now.height], [now.crossover, last]]);
-      c.line("oe-mean", points);
+      c.line("oe-rule", [[now.crossover, now.height], [now.crossover, low - pad]]);
+      c.line("oe-mean", now.S.map(function (s, k) { return [(k + 1) / size, s]; }));
       c.add("circle", { class: "oe-chosen-dot", cx: c.px(r), cy: c.py(S), r: 6 });
-      c.add("text", { x: c.px(now.crossover) - 6, y: c.py(last) - 6, "text-anchor": "end" }, "\u03c1*");
+      c.add("text", { x: c.px(now.crossover) - 6, y: c.py(low - pad) - 6, "text-anchor": "end" }, "\u03c1*");
       c.add("text", { x: c.px(0.02), y: c.py(now.height) + 16 }, "mean height, area / D");
       picture.replaceChildren(c.node, shared.el("p", { class: "oe-note" }, [
-        "Thick: S(M). Solid line with the dot: its height at your rate, kept up over all D coordinates. " +
-          "Dashed: the mean height; the curve passes it at \u03c1*."
+        "Filled between the thick curve and zero: the area. Frame with the dot: the rectangle of your rate. Red, where " +
+          "the curve is below its edge: what the rectangle has too much. Green, where it is above: what it lacks. At the " +
+          "crossover rate \u03c1* both are equally large, and the edge is the mean height, dashed."
       ]));
     }
 

@@ -106,7 +106,7 @@
       var rho = schedule(which), count = T.get();
       var parts = steps(data.curve, rho, count), values = loss(data.curve, rho, 2000);
       var area = shared.sum(values) / values.length, bound = -shared.sum(parts);
-      sums.set("area", number(area, 2));
+      sums.set("area", number(area, 3));
       sums.set("sum", number(bound, 3));
       sums.set("gap", number(bound + shared.sum(data.curve), 3));
       sums.set("best", number(-shared.sum(data.curve), 3));
@@ -115,7 +115,7 @@
       if (final) {
         frame.say(
           (typeof which === "string" ? "The " + which : "Your own") + " schedule, " + count +
-            (count > 1 ? " steps" : " step") + ": area " + number(area, 2) + " nats as before, sum of the steps " +
+            (count > 1 ? " steps" : " step") + ": area " + number(area, 3) + " nats as before, sum of the steps " +
             number(bound, 3) + "."
         );
       }

@@ -127,11 +127,11 @@ def test_every_order_gives_the_emitted_total(visit, place):
         for j, step in zip(order, steps, strict=True):
             term, running, remaining = map(read, step)
             assert abs(term - data["terms"][revealed][j]) <= 0.0005 + 1e-9  # three decimals
-            assert abs(running + remaining - data["log_p"]) <= 2e-10
+            assert abs(running + remaining - data["log_p"]) <= 0.001 + 1e-9
             revealed |= 1 << j
         totals.append(running)
-    assert len(set(totals)) == 1  # as displayed, to ten decimals
-    assert abs(totals[0] - data["log_p"]) <= 1e-10
+    assert len(set(totals)) == 1  # as displayed
+    assert abs(totals[0] - data["log_p"]) <= 0.0005 + 1e-9
     rows = page.locator(".oe-tried tbody tr").evaluate_all(
         "rows => rows.map(row => [...row.querySelectorAll('td')].map(cell => cell.textContent))"
     )
@@ -145,15 +145,23 @@ def test_mean_over_all_orders_is_the_mask_rate_curve(visit, place):
     data, page = place[1], visit()
     press(page, "All 24 orders")
     assert page.locator(".oe-all svg .oe-one").count() == 24
+    # The curve as in the figures: M = 1 is on the left, and M = D, the lowest, on the right.
+    dots = page.locator(".oe-all svg .oe-mean-dot").evaluate_all(
+        "all => all.map(dot => [Number(dot.getAttribute('cx')), Number(dot.getAttribute('cy'))])"
+    )
+    heights = [-y for _, y in sorted(dots)]
+    np.testing.assert_array_equal(np.argsort(heights), np.argsort(data["curve"]))
     mean, curve = (
         [read(c) for c in page.locator(".oe-all tbody tr").nth(k).locator("td").all_inner_texts()]
         for k in (0, 1)
     )
-    # both are shown with six decimals, so they may differ by one unit of the last place
-    np.testing.assert_allclose(mean, curve, atol=1.1e-6, rtol=0)
-    np.testing.assert_allclose(curve, [*data["curve"][::-1], data["log_p"]], atol=0.6e-6, rtol=0)
-    low, high = map(read, re.findall(r"\u2212\d+\.\d{10}", page.locator(".oe-range").inner_text()))
-    assert low == high and abs(low - data["log_p"]) <= 1e-10
+    # both are shown with three decimals, so they may differ by one unit of the last place
+    np.testing.assert_allclose(mean, curve, atol=1.1e-3, rtol=0)
+    np.testing.assert_allclose(curve, [*data["curve"], data["log_p"]], atol=0.51e-3, rtol=0)
+    said = page.locator(".oe-range").inner_text()
+    low, high = map(read, re.findall(r"\u2212\d+\.\d{3}\b", said))
+    assert low == high and abs(low - data["log_p"]) <= 0.0005 + 1e-9
+    assert int(re.search(r"equal to (\d+) decimals", said)[1]) >= 10
 
 
 def test_keyboard_alone(visit, place):
@@ -163,7 +171,7 @@ def test_keyboard_alone(visit, place):
         page.keyboard.press(key)
         page.keyboard.press("Tab")
     assert page.locator(".oe-card[data-revealed=true]").count() == 4
-    assert abs(shown(page, "running") - data["log_p"]) <= 1e-10
+    assert abs(shown(page, "running") - data["log_p"]) <= 0.0005 + 1e-9
     live = page.locator(".order-explorer .oe-live")
     assert live.get_attribute("aria-live") == "polite" and "1 of 24 orders" in live.inner_text()
     page.keyboard.press("Enter")  # the focus has come to Undo
@@ -196,7 +204,7 @@ def test_random_order_finishes(visit, place, motion):
         )
         assert transition == "0s"
     page.locator(".oe-tried tbody tr").wait_for(timeout=10_000)
-    assert abs(shown(page, "running") - place[1]["log_p"]) <= 1e-10
+    assert abs(shown(page, "running") - place[1]["log_p"]) <= 0.0005 + 1e-9
 
 
 def test_no_serious_accessibility_fault_and_no_overflow(visit):

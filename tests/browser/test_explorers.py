@@ -1,4 +1,4 @@
-"""Three explorers in the pages of chapters 7, 15 and 16, and on a bare page of their own."""
+"""Three explorers in the pages of chapters 3, 15 and 16, and on a bare page of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 STATIC = BOOK / "_static"
-CHAPTERS = {"rate": "07-area-under-the-curve", "order": "15-orders"}
+CHAPTERS = {"rate": "03-mask-rate-curve", "order": "15-orders"}
 CHAPTERS["schedule"] = "16-masked-diffusion"
 KINDS = list(CHAPTERS)
 LARGEST = 40_000  # bytes of scripts and numbers of one explorer
@@ -104,9 +104,36 @@ def test_sliders_give_the_numbers_of_the_package(visit) -> None:
         for label, value in {**values, "Noise variance": noises.index(s2)}.items():
             slide(page, label, value)
         if K <= 100:  # where the slider ends
-            assert abs(shown(page, "area") - area) < 0.0051
-            assert abs(shown(page, "one") - one) < 0.0051
+            assert abs(shown(page, "area") - area) < 0.00051
+            assert abs(shown(page, "one") - one) < 0.00051
+            error = page.locator("[data-sum=error]").inner_text()
+            assert abs(read(error) - abs(one - area)) < 0.00051
+            assert error.endswith("too high" if one > area else "too low")
             assert abs(shown(page, "crossover") - 100 * crossover) < 0.051
+
+
+SIZES = """names => names.map(name => {
+  const path = document.querySelector(`.rate-explorer svg .${name}`).getAttribute("d");
+  const points = path.slice(1, -1).split("L").map(p => p.split(" ").map(Number));
+  let twice = 0;
+  points.forEach(([x, y], k) => {
+    const [u, v] = points[(k + 1) % points.length];
+    twice += x * v - u * y;
+  });
+  return Math.abs(twice) / 2;
+})"""
+
+
+def test_red_and_green_are_what_the_rectangle_has_too_much_and_lacks(visit) -> None:
+    page = visit("rate")
+    names = ["oe-area", "oe-too-high", "oe-too-low"]
+    for rate in (2, 15, 60, 90):
+        slide(page, "Masking rate", rate)
+        area, red, green = page.evaluate(SIZES, names)  # in square pixels
+        nats = -shown(page, "area") / area  # of a square pixel; the curve is below zero here
+        error = shown(page, "one") - shown(page, "area")
+        assert abs(nats * (red - green) - error) < 0.01 * -shown(page, "area")
+        assert (red > green) == (error > 0)
 
 
 def test_the_totals_of_orders_differ_and_their_mean_is_the_area(visit) -> None:
@@ -120,7 +147,7 @@ def test_the_totals_of_orders_differ_and_their_mean_is_the_area(visit) -> None:
     for k in (0, 3, 1, 4, 2):
         page.locator(".oe-card").nth(k).click()
     wanted = totals[list(itertools.permutations(range(D))).index((0, 3, 1, 4, 2))]
-    assert abs(shown(page, "running") - wanted) < 1e-6
+    assert abs(shown(page, "running") - wanted) < 0.00051
     page.get_by_role("button", name="All 120 orders").click()
     text = page.locator(".order-explorer").inner_text().replace("−", "-")
     for value in (min(totals), max(totals), sum(data["curve"])):
@@ -134,9 +161,9 @@ def test_the_area_stays_while_the_sum_creeps_up(visit) -> None:
         page.get_by_role("button", name=name, exact=True).click()
         slide(page, "Steps T", T)
         assert abs(shown(page, "sum") + bound) < 0.00051
-        assert abs(shown(page, "area") - area) < 0.02  # the loss is summed over 2000 short times
+        assert abs(shown(page, "area") - area) < 0.00101  # the loss is summed over 2000 short times
     slide(page, "Handle, rate", 0.9)
-    assert abs(shown(page, "area") - area) < 0.02 and shown(page, "sum") > area
+    assert abs(shown(page, "area") - area) < 0.00101 and shown(page, "sum") > area
 
 
 def test_the_handle_can_be_dragged(visit) -> None:
