@@ -382,8 +382,8 @@
       });
       answers.replaceChildren(
         el("div", { class: "oe-small" }, wanted.map(function (j, k) {
-          return el("figure", {}, [
-            el("figcaption", {}, ["Position " + (j + 1) + ", in truth " + letter(j)]), guesses(j, q[k], p[j], full)
+          return el("div", { class: "oe-guess" }, [
+            el("p", {}, ["Position " + (j + 1) + ": " + letter(j)]), guesses(j, q[k], p[j], full)
           ]);
         })),
         el("p", { class: "oe-note" }, [

@@ -173,7 +173,7 @@ def test_what_is_hidden_is_asked_of_both(visit, network, source) -> None:
     x = spelled(text)
     press(page, "Text 2")
     press(page, "Show all")
-    assert page.locator(f"{EXPLORER} .oe-small figure").count() == 0
+    assert page.locator(f"{EXPLORER} .oe-guess").count() == 0
     for hidden in ([7], [7, 3], [7, 3, 15], [7, 3, 15, 4]):
         card(page, 0, hidden[-1]).click()
         mask = torch.zeros(1, 16, dtype=torch.bool)
@@ -186,7 +186,7 @@ def test_what_is_hidden_is_asked_of_both(visit, network, source) -> None:
             assert abs(read(row[2]) - log_p[j]) < 0.00051
             best = log_q[j, :12].argmax().item()
             assert row[4] == f"{LETTERS[best]} ({log_q[j, best].exp():.3f})"
-        assert page.locator(f"{EXPLORER} .oe-small figure").count() == len(hidden)
+        assert page.locator(f"{EXPLORER} .oe-guess").count() == len(hidden)
         live = page.locator(f"{EXPLORER} .oe-live").inner_text()
         assert f"{log_q[hidden[-1], x[0, hidden[-1]]]:.3f}".replace("-", "−") in live
     card(page, 0, 7).click()  # and visible again
