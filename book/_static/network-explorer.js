@@ -459,7 +459,8 @@
       el("p", { class: "oe-subtitle" }, ["Reveal them in an order, and add up"]),
       el("p", { class: "oe-help" }, [
         "At first all symbols are hidden. Each step reveals one and adds its log-probability given " +
-          "those before it. Choose an order, or make your own by pressing the symbols."
+          "those before it. Choose an order, or make your own by pressing the symbols. (Most certain first: the " +
+          "network says of which hidden symbol it is surest.)"
       ]),
       group("Orders", ways), walked.node, frame.live, sums.node,
       el("p", { class: "oe-note oe-count-note" }), picture, steps, tables
