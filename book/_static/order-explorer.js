@@ -161,6 +161,7 @@
       return o.map(function (j) { return data.names[j]; }).join(" \u2192 ");
     }
     function stop() {
+      frame.live.setAttribute("aria-live", "polite");
       if (timer !== null) window.clearTimeout(timer);
       timer = null;
     }
@@ -402,6 +403,10 @@
 
     draw();
     shared.onWidth(root, drawAll);
+    if ("play" in root.dataset && !still.matches) {
+      frame.live.setAttribute("aria-live", "off"); // nobody has asked for it yet
+      play(data.names.map(function (_, j) { return j; }));
+    }
   }
 
   shared.start("order-explorer", isUsable, Explorer);

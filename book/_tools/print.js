@@ -87,7 +87,7 @@ async ({ pages, front }) => {
   for (const [kind, text] of front) {
     titlePage.append(Object.assign(document.createElement("p"), { className: kind, textContent: text }));
   }
-  const cover = articles[0].querySelector("img.cover");
+  const cover = articles.map((each) => each.querySelector("img.cover")).find(Boolean);
   if (cover) titlePage.querySelector(".authors").before(cover.cloneNode());
   document.body.replaceChildren(titlePage, ...articles);
   await MathJax.startup.promise;

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "book" / "_tools"))
+sys.path.append(str(ROOT / "book" / "_ext"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from book_layout import Book  # noqa: E402

@@ -8,12 +8,15 @@ import inspect
 import re
 from pathlib import Path
 
+import front_door
+import lxml.html
 import nbformat
 import pytest
 import student
 import yaml
 from book_layout import Book, Page
 from form import form
+from sphinx.errors import ExtensionError
 
 import mpt_lml
 import mpt_score
@@ -63,12 +66,49 @@ def test_every_page_has_a_description_for_link_previews(book: Book, site: Path) 
         assert len(descriptions) == 2, page.name
 
 
-def test_the_landing_page_counts_the_exercises(book: Book) -> None:
+def test_the_page_of_the_paths_counts_the_exercises(book: Book) -> None:
     texts = [page.path.read_text(encoding="utf-8") for page in book.chapters]
     exercises = sum(text.count("```{exercise}") for text in texts)
     assert exercises == sum(text.count("```{solution-start}") for text in texts)
-    landing = (book.root / "book" / "index.md").read_text(encoding="utf-8")
-    assert f"Each of the {exercises} exercises has a solution" in landing
+    paths = (book.root / "book" / "paths.md").read_text(encoding="utf-8")
+    assert f"Each of the {exercises} exercises has a solution" in paths
+
+
+def test_the_landing_page_is_a_door(book: Book, site: Path) -> None:
+    """Few words, three ways on, three numbers of two digits and the explorer's numbers as emitted."""
+    text = (site / "book" / "index.html").read_text(encoding="utf-8")
+    article = lxml.html.document_fromstring(text).xpath("//article")[0]
+    buttons = article.xpath("//*[contains(@class, 'door-buttons')]//a/@href")
+    assert [each.partition("#")[0] for each in buttons] == ["paths.html"] * 2 + [
+        "which-number.html"
+    ]
+    cards = article.xpath("//*[contains(@class, 'door-numbers')]//*[contains(@class, 'sd-card ')]")
+    assert len(cards) == 3
+    for card in cards:
+        shown = card.xpath(".//*[contains(@class, 'sd-card-title')]")[0].text_content()
+        assert len(re.findall(r"[1-9]\d*", shown.replace(".", ""))[0]) == 2, shown
+        assert card.xpath(".//a/@href")
+    for person in ("Moreno-Muñoz", "Recasens", "Hauberg", book.config["author"]):
+        assert person in article.text_content()
+    (shown,) = re.findall(r'class="order-explorer-data">(.*?)</script>', text, re.S)
+    assert shown in front_door.emitted(book.root / "book" / "15-orders.ipynb")
+
+
+def test_two_digits_of_a_number() -> None:
+    numbers = {
+        68.233: "68",
+        1.2576: "1.3",
+        0.06399: "0.064",
+        9.96: "10",
+        298.8: "300",
+        -0.25: "−0.25",
+    }
+    assert {number: front_door.two_digits(number) for number in numbers} == numbers
+
+
+def test_a_chapter_without_an_explorer_is_named(book: Book) -> None:
+    with pytest.raises(ExtensionError, match="01-masked-pretraining.ipynb: 0 order explorers"):
+        front_door.emitted(book.root / "book" / "01-masked-pretraining.ipynb")
 
 
 @pytest.mark.parametrize("page", CHAPTERS)

@@ -1,0 +1,82 @@
+"""The landing page: an explorer of a chapter at work, and numbers of two digits.
+
+``{explorer} NAME``     the order explorer that a cell of the chapter ``NAME`` put out, with its numbers
+``{about}`ID` ``        a measured value of the ledger to two digits, without its error; ``ID %``
+``{judged}`VERDICT` ``  how many entries of the paper have this verdict; ``run``: were run for a rule
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from docutils import nodes
+from ledger import LEDGER, format_number
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+
+EXPLORER = re.compile(r'<div class="explorer order-explorer">')
+
+
+def emitted(notebook: Path) -> str:
+    """The order explorer of a notebook: HTML that says the same without JavaScript."""
+    cells = nbformat.read(notebook, as_version=4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    texts = [output.get("data", {}).get("text/html", "") for output in outputs]
+    found = [text for text in texts if EXPLORER.search(text)]
+    if len(found) != 1:
+        raise ExtensionError(f"{notebook}: {len(found)} order explorers, and one is wanted")
+    return found[0]
+
+
+def opened(html: str) -> str:
+    """The same, in the landing page's small form, where it plays once by itself."""
+    return EXPLORER.sub(lambda found: f'{found[0][:-2]} door" data-play>', html, count=1)
+
+
+class Explorer(SphinxDirective):
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        place = f"book/{self.arguments[0]}.ipynb"
+        self.env.note_dependency(place)
+        html = opened(emitted(Path(self.env.srcdir, place)))
+        return [nodes.raw("", html, format="html")]
+
+
+class About(SphinxRole):
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        self.env.note_dependency(LEDGER)
+        wanted, _, percent = self.text.partition(" ")
+        ledger = self.env.app.ledger
+        for entry in (*ledger.paper, *ledger.findings):
+            if entry.id == wanted and entry.measured is not None:
+                value = 100 * entry.measured if percent else entry.measured
+                return [nodes.Text(two_digits(value) + ("\u00a0%" if percent else ""))], []
+        raise ExtensionError(f"{{about}}: no measured entry {wanted!r} in {LEDGER}")
+
+
+def two_digits(value: float) -> str:
+    """68.23 is "68", 1.2576 is "1.3", 0.06399 is "0.064"."""
+    rounded = float(f"{value:.1e}")
+    return format_number(rounded, f".{max(0, -int(f'{rounded:e}'[-3:]) + 1)}f")
+
+
+class Judged(SphinxRole):
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        self.env.note_dependency(LEDGER)
+        paper = self.env.app.ledger.paper
+        number = sum(entry.verdict == self.text for entry in paper)
+        if self.text == "run":
+            number = sum(bool(entry.rule) and entry.measured is not None for entry in paper)
+        if not number:
+            raise ExtensionError(f"{{judged}}: no entry of the paper is {self.text!r}")
+        return [nodes.Text(str(number))], []
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("explorer", Explorer)
+    app.add_role("about", About())
+    app.add_role("judged", Judged())
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
