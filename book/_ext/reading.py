@@ -3,8 +3,9 @@
 ``{reading-path} NAME``  the sections of a path of ``book/reading.yml``, or all ``chapters``, with
 their minutes and the sum
 
-Every chapter says its minutes below its title; every section on the one-hour path ends with a link
-to the next one. Minutes are computed from the chapter's notebook (``book/_tools/form.py``).
+Every chapter says its minutes below its title. On the one-hour path a section ends where its first
+subsection begins, unless that is on the path, too: there stands a link to what comes next. Minutes are
+computed from the chapter's notebook (``book/_tools/form.py``).
 """
 
 import html
@@ -21,7 +22,7 @@ from sphinx.util.docutils import SphinxDirective
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "_tools"))
 from book_layout import Book
-from form import Form, form, sections
+from form import ANY_HEADING, Form, form, sections, text_form
 from plain_markdown import number_book, plain_title
 
 READING = "book/reading.yml"
@@ -34,10 +35,15 @@ def measure(app: Sphinx) -> None:
     book = Book(Path(app.srcdir))
     index = number_book(book)
     forms = {page.docname: form(page) for page in book.chapters}
-    parts = {number: part for page in book.chapters for number, part in sections(page)}
+    alone = {
+        number: part for page in book.chapters for number, part in sections(page, ANY_HEADING)
+    }
+    whole = alone | {number: part for page in book.chapters for number, part in sections(page)}
 
-    def measured(label: str) -> tuple[str, Form]:
+    def measured(label: str, parts: dict[str, Form]) -> tuple[str, Form]:
         at = index.find(label)
+        if at.page.number is None:
+            return label, text_form(at.page.path.read_text(encoding="utf-8"))
         return label, forms[at.page.docname] if at.kind == "page" else parts[at.number]
 
     content = yaml.safe_load((book.root / READING).read_text(encoding="utf-8"))
@@ -52,7 +58,8 @@ def measure(app: Sphinx) -> None:
             if label.is_chapter
         },
         "paths": {
-            name: [measured(label) for label in way] for name, way in content["paths"].items()
+            name: [measured(label, alone if name == HOUR else whole) for label in way]
+            for name, way in content["paths"].items()
         },
     }
 
@@ -96,13 +103,15 @@ def mend_chapter(app: Sphinx, doctree: nodes.document) -> None:
     title.parent.insert(title.parent.index(title) + 1, says)
     way = [label for label, _ in reading["paths"][HOUR]]
     for section in doctree.findall(nodes.section):
-        for label in set(section["names"]) & set(way):
-            place = way.index(label) + 1
-            if place < len(way):
-                onwards = ["The one-hour path goes on with ", link(way[place], docname), "."]
-            else:
-                onwards = ["This is the end of the one-hour path."]
-            section += paragraph(*onwards, classes=("onwards",))
+        for label in set(section["names"]) & set(way[:-1]):
+            onwards = [
+                "The one-hour path goes on with ",
+                link(way[way.index(label) + 1], docname),
+                ".",
+            ]
+            inside = [each for each in section.children if isinstance(each, nodes.section)]
+            place = section.index(inside[0]) if inside else len(section)
+            section.insert(place, paragraph(*onwards, classes=("onwards",)))
 
 
 class NumberedChapters(SphinxPostTransform):

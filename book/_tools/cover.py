@@ -2,6 +2,7 @@
 
     python book/_tools/cover.py [FILE]
     python book/_tools/cover.py shared-link      the picture that goes with a shared link
+    python book/_tools/cover.py bert [FILE]      one rate against the area, for BERT-base
 
 The curve is that of a PPCA model with D = 14 coordinates. The same command writes the same file.
 """
@@ -16,11 +17,13 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 import torch
 
-from mpt_lml import PPCA, curves, plots
+from mpt_lml import PPCA, curves, data, plots
 
 TARGET = Path(__file__).resolve().parents[1] / "_static" / "cover.svg"
+BERT = TARGET.with_name("bert-base.svg")
 SHARED = TARGET.with_name("shared-link.png")  # those who show links take no SVG
 PAPER, INK, BLUE, WASH = "#fbfaf7", "#222222", "#0072B2", "#d5e5ee"
+ORANGE, FALSE_WASH = "#D55E00", "#fde3d0"
 
 
 def draw(target: Path = TARGET) -> None:
@@ -64,8 +67,39 @@ def draw_shared_link(target: Path = SHARED) -> None:
     fig.savefig(target, facecolor=PAPER, dpi=100, metadata={"Software": None})
 
 
+def draw_bert(target: Path = BERT) -> None:
+    """The authors' curves of BERT-base, their mean over five sets, and the rectangle at 15 %."""
+    published = data.published_curves()
+    sets = ("ax", "cola", "qnli", "mrpc", "sst2")
+    mean = torch.stack([published[f"pretrained/{name}"] for name in sets]).mean(dim=0)
+    percent = torch.arange(1, 100)
+    at_15, height = mean[14].item(), mean.mean().item()
+    crossing = int((mean - height).abs().argmin()) + 1
+    plots.use_style()
+    mpl.rcParams.update({"svg.hashsalt": "bert", "svg.fonttype": "path"})
+    fig, ax = plt.subplots(figsize=(7.6, 3.7), facecolor=PAPER)
+    ax.fill_between(percent, mean, 0, color=WASH, lw=0)
+    ax.fill_between(percent, mean, at_15, where=mean < at_15, color=FALSE_WASH, lw=0)
+    ax.plot([0, 100], [at_15, at_15], color=ORANGE, lw=2)
+    ax.plot([0, 100], [height, height], color=INK, lw=1.2, ls="--")
+    ax.plot(percent, mean, color=BLUE, lw=3)
+    ax.plot([15, crossing], [at_15, height], "o", color=INK, ms=8)
+    ax.text(17, at_15 + 0.12, "15 %: one score, kept up", color="#a63c00", va="bottom")
+    ax.text(1, height - 0.14, "mean height of the curve", color=INK, va="top")
+    ax.text(crossing - 1.5, height - 0.14, f"{crossing} %", color=INK, va="top", ha="right")
+    ax.text(45, -1.3, "the area of the curve", color=INK, ha="center", fontsize=12)
+    ax.text(72, -3.02, "what 15 %\ndoes not see", color="#a63c00", va="top", fontsize=9.5)
+    ax.axhline(0.0, color=INK, lw=1.0)
+    ax.grid(False)
+    ax.set(facecolor=PAPER, xlim=(0, 100), ylim=(-5.9, 0.1), xticks=(0, 15, 40, crossing, 100))
+    ax.set(xlabel="word pieces hidden, in %", ylabel="score, nats a piece")
+    fig.savefig(target, facecolor=PAPER, metadata={"Date": None, "Creator": None})
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["shared-link"]:
         draw_shared_link()
+    elif sys.argv[1:2] == ["bert"]:
+        draw_bert(*map(Path, sys.argv[2:3]))
     else:
         draw(*map(Path, sys.argv[1:2]))

@@ -28,7 +28,8 @@ QUICK, SLOW = 0.8, 1.25  # of the minutes: readers differ
 FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$", re.S)
 PROOF = re.compile(r"^(?:> ?)?\*Proof\.\*", re.M)
 DETAILS = re.compile(r"<details>.*?</details>", re.S)
-HEADING = re.compile(r"^(##?) (\d+(?:\.\d+)*)\. ", re.M)
+HEADING = re.compile(r"^##? (\d+(?:\.\d+)*)\. ", re.M)
+ANY_HEADING = re.compile(r"^#{1,3} (\d+(?:\.\d+)*)\. ", re.M)
 
 
 @dataclass
@@ -101,18 +102,21 @@ def code_form(cell: NotebookNode) -> Form:
     return Form(code=lines, functions=functions, cells=[lines])
 
 
-def sections(page: Page) -> Iterator[tuple[str, Form]]:
-    """Number of each section ("3" for what stands before the first) and its form, in order."""
+def sections(page: Page, heading: re.Pattern[str] = HEADING) -> Iterator[tuple[str, Form]]:
+    """Number of each section ("3" for what stands before the first) and its form, in order.
+
+    With ``ANY_HEADING`` a section ends where its first subsection begins, which is told apart.
+    """
     number = str(page.number)
     section = Form()
     for cell in nbformat.read(page.notebook, as_version=4).cells:
         if cell.cell_type == "code":
             section += code_form(cell)
         elif not cell.source.startswith("**References**"):
-            pieces = HEADING.split(cell.source.replace("*This is a chapter of a book; its ", "", 1))
+            pieces = heading.split(cell.source.replace("*This is a chapter of a book; its ", "", 1))
             section += text_form(pieces[0])
-            # The pattern splits into what stands before a heading, its level, its number, and so on.
-            for next_number, text in zip(pieces[2::3], pieces[3::3], strict=True):
+            # The pattern splits into what stands before a heading, its number, and so on.
+            for next_number, text in zip(pieces[1::2], pieces[2::2], strict=True):
                 if next_number != number:
                     yield number, section
                     number = next_number

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import html
 import inspect
+import itertools
 import re
 from pathlib import Path
 
@@ -141,9 +142,18 @@ def test_checks_fold_and_minutes_show(page: Page, site: Path) -> None:
 
 
 def test_the_one_hour_path_leads_from_section_to_section(book: Book, site: Path) -> None:
+    """Each with a link to the next, before its first subsection, and the last to the closing page."""
     way = yaml.safe_load((book.root / "book" / "reading.yml").read_text())["paths"]["hour"]
-    pages = [(site / f"{page.docname}.html").read_text() for page in book.chapters]
-    onwards = [each for text in pages for each in re.findall(r'<p class="onwards">.*?</p>', text)]
-    assert len(onwards) == len(way)
-    for label in way[1:]:
-        assert sum(f'#{label}"' in each for each in onwards) == 1, label
+    found = {}
+    for page in book.chapters:
+        text = (site / f"{page.docname}.html").read_text(encoding="utf-8")
+        for link in lxml.html.document_fromstring(text).xpath("//p[@class='onwards']//a"):
+            section = link.xpath("ancestor::section")[-1]
+            assert not section.xpath("./section[following-sibling::p[@class='onwards']]")
+            names = {section.get("id"), *section.xpath("./span/@id")}
+            found[link.get("href").partition("#")[2]] = names
+    assert set(found) == set(way[1:])
+    for label, following in itertools.pairwise(way):
+        assert label in found[following], (label, following)
+    closing = (site / "book" / "after-one-hour.html").read_text(encoding="utf-8")
+    assert "Five things you now know" in closing
