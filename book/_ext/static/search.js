@@ -6,9 +6,11 @@
   if (!results || !window.searchPages) return;
 
   // How much a word counts where it stands; a page's text is weighed as in BM25.
-  const TITLE = 7, ABOUT = 3, HEADING = 2.5, NAME = 6, TEXT = 1, PHRASE = 4, BEST = 0.6;
+  const TITLE = 7, ABOUT = 4.5, HEADING = 2.5, NAME = 6, TEXT = 1, PHRASE = 4, BEST = 0.6;
   const RARE = { "book/changelog": 0.25, "book/bibliography": 0.35, "book/map": 0.6,
-    "book/errata": 0.7, "book/status": 0.6, "book/teach": 0.6, "book/api": 0.5 };
+    "book/errata": 0.7, "book/status": 0.6, "book/teach": 0.6, "book/api": 0.5,
+    // these name much and explain little
+    "book/index": 0.4, "book/paths": 0.5, "book/results": 0.5, "book/after-one-hour": 0.5 };
   const COMMON = new Set(("a an and are as at be by can do does for from has have how i if in is it " +
     "its not of on or should that the this to was what when which who why will with").split(" "));
   const MOST = 30, EXCERPT = 220;
@@ -113,7 +115,7 @@
       0.7 * page.sections.slice(1).some((s) => together(s.headingList, wanted)) +
       phrases / (phrases + 3));
     const asked = [page.titleList, page.aboutList, ...page.sections.map((s) => s.headingList)];
-    if (all.length > wanted.length) score += PHRASE * asked.some((list) => together(list, all));
+    if (all.length > wanted.length) score += 2 * PHRASE * asked.some((list) => together(list, all));
     // A name of the package, written as it is: the page that documents it.
     if (page.known.has(query)) return 10 * NAME + score;
     return score * page.weight;
