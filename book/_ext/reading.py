@@ -35,9 +35,7 @@ def measure(app: Sphinx) -> None:
     book = Book(Path(app.srcdir))
     index = number_book(book)
     forms = {page.docname: form(page) for page in book.chapters}
-    alone = {
-        number: part for page in book.chapters for number, part in sections(page, ANY_HEADING)
-    }
+    alone = {number: part for page in book.chapters for number, part in sections(page, ANY_HEADING)}
     whole = alone | {number: part for page in book.chapters for number, part in sections(page)}
 
     def measured(label: str, parts: dict[str, Form]) -> tuple[str, Form]:
