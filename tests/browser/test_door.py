@@ -52,6 +52,7 @@ def test_one_order_plays_by_itself_in_room_that_was_kept(visit, viewport) -> Non
     before = page.evaluate(HEIGHT)
     page.locator(".door .oe-steps > li").nth(5).wait_for()  # five terms and their sum
     assert page.evaluate(HEIGHT) == before
+    assert page.locator("script[src*=explorer]").count() == 2  # what all share, and its own
     data = numbers()
     order = tuple(range(len(data["names"])))
     assert shown(page, "running") == pytest.approx(total(data, order), abs=6e-4)
