@@ -17,6 +17,7 @@ WIDTHS = {"desk": {"width": 1440, "height": 900}, "phone": {"width": 390, "heigh
 PAGES = ["book/index", "book/01-masked-pretraining", "book/03-mask-rate-curve"]
 PAGES += ["book/10-known-language", "book/11-bert", "book/16-masked-diffusion"]
 PAGES += ["book/cheat-sheet", "book/map", "search"]
+COME_NEAR = "at => scrollTo(0, scrollY + at.getBoundingClientRect().top - innerHeight - 500)"
 SET = "() => !window.MathJax || (MathJax.startup && MathJax.startup.promise)"
 
 
@@ -32,7 +33,7 @@ def test_a_first_visit_is_light_and_still(browser, address: str, docname: str, w
     page.wait_for_function(SET)
     page.evaluate("() => window.MathJax ? MathJax.startup.promise : null")
     if page.locator(".network-explorer").count():  # its weights come when a reader comes near
-        page.locator(".network-explorer").scroll_into_view_if_needed()
+        page.locator(".network-explorer").evaluate(COME_NEAR)
         page.locator(".network-explorer[data-ready=true]").wait_for()
     page.wait_for_timeout(500)
     asked = [each for each in requests if not each.url.startswith("data:")]
