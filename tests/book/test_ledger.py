@@ -170,7 +170,7 @@ def test_chapters_say_what_the_command_says_a_run_takes():
     from mpt_experiments import experiment
 
     pages = " ".join(path.read_text(encoding="utf-8") for path in BOOK.glob("[0-9]*.md"))
-    said = re.findall(r"`mpt-lml run ([\w-]+)`\W+about (\d+) minutes", pages)
+    said = re.findall(r"`mpt-lml run ([\w-]+)`\W+(?:takes )?about (\d+) minutes", pages)
     assert len(said) >= 3
     for name, minutes in said:
         assert experiment.find(name).cost == f"about {minutes} min", name
