@@ -98,7 +98,7 @@ def train(
 def over_orders(
     model: ConditionalModel, x: Tensor, orders: Iterable[tuple[int, ...]]
 ) -> dict[str, float]:
-    """Mean, variance and log-mean-exp of log p_σ(x) over ``orders``, one conditional at a time.
+    """Mean, variance and log-mean-exp of log p_π(x) over ``orders``, one conditional at a time.
 
     x is one datum (1, D); an order lists the coordinates as they are revealed.
     """

@@ -1,9 +1,9 @@
 """Orders in which the coordinates are shown, and what conditionals say along each.
 
 An order is written as *ranks* (S, D): the step at which each coordinate is shown, 0 first; those of
-equal rank are shown together. Without ties it is an order σ and log p_σ(x) = Σ_j log q(x_j | coordinates
+equal rank are shown together. Without ties it is an order π and log p_π(x) = Σ_j log q(x_j | coordinates
 shown before j). For conditionals of one joint every order gives log p(x). For others the orders
-differ, and their mixture p_mix = E_σ p_σ is a distribution (Uria et al. 2014; Hoogeboom et al. 2022).
+differ, and their mixture p_mix = E_π p_π is a distribution (Uria et al. 2014; Hoogeboom et al. 2022).
 """
 
 import itertools
@@ -90,7 +90,7 @@ def draw(
 
 @checked
 def log_probability(model: ConditionalModel, x: Data, ranks: Ranks) -> Float[Tensor, "S N"]:
-    """log p_σ(x) of every order and every datum.
+    """log p_π(x) of every order and every datum.
 
     Args:
         model: any conditionals. Equal masks of different orders are asked for once.
@@ -143,7 +143,7 @@ def _without_gaps(ranks: Int[Tensor, "S D"]) -> Int[Tensor, "S D"]:
 
 @checked
 def exact(model: ConditionalModel, x: Data) -> OverOrders:
-    """log p_σ(x) over all D! orders σ, from 2^D masks.
+    """log p_π(x) over all D! orders π, from 2^D masks.
 
     Args:
         model: any conditionals.
@@ -181,13 +181,13 @@ def _log_conditional_of_all(
 
 @checked(finite=False)
 def mixture_bound(log_probability: Float[Tensor, "S N"], num_orders: Count) -> Float[Tensor, "G N"]:
-    """log of the mean of p_σ over groups of K orders: a lower bound on log p_mix(x) in expectation.
+    """log of the mean of p_π over groups of K orders: a lower bound on log p_mix(x) in expectation.
 
     The expectation rises with K to log p_mix(x): the argument of Burda, Grosse & Salakhutdinov (2016)
     with orders for latents.
 
     Args:
-        log_probability: log p_σ(x) of S orders, nats, (S, N).
+        log_probability: log p_π(x) of S orders, nats, (S, N).
         num_orders: K, of each group.
 
     Returns:

@@ -1,7 +1,7 @@
 """The log-score of one row of tokens from few masks, with an honest error (chapter 18).
 
-The score of a row of D tokens is the area under its curve, Σ_M S(M), which is the mean of log p_σ over
-the orders σ. There are three ways to it, from the dearest to the cheapest, and :func:`score_row`
+The score of a row of D tokens is the area under its curve, Σ_M S(M), which is the mean of log p_π over
+the orders π. There are three ways to it, from the dearest to the cheapest, and :func:`score_row`
 chooses: every mask, whole orders, or one mask a stratum of sizes.
 
 Each is a coroutine: it yields the masks that it wants to know of, is sent log q of their tokens, and
@@ -53,7 +53,7 @@ class RowScore(NamedTuple):
     log_score: float
     variance: float  # of log_score, over masks
     squared_variance_per_degree: float  # variance² over its degrees of freedom (Satterthwaite)
-    order_variance: float  # of log p_σ, over orders; nan from fewer than two
+    order_variance: float  # of log p_π, over orders; nan from fewer than two
     pseudo_log_likelihood: float  # nan where it was not asked for
 
 
@@ -137,7 +137,7 @@ def _generator_of(row: Tokens, seed: int) -> torch.Generator:
 
 
 def _score_exactly(row: Tokens, plan: Plan) -> Dialogue:
-    """E_σ log p_σ and its variance over orders, from all 2^D − 1 masks."""
+    """E_π log p_π and its variance over orders, from all 2^D − 1 masks."""
     count = int(row.maskable.sum())
     everything = torch.ones(1, count, dtype=torch.bool)
     hidden = subsets(count)[1:]
@@ -159,7 +159,7 @@ def _score_exactly(row: Tokens, plan: Plan) -> Dialogue:
 def _score_by_orders(
     row: Tokens, plan: Plan, num_orders: int, generator: torch.Generator
 ) -> Dialogue:
-    """The mean of log p_σ over random orders; their spread is its error."""
+    """The mean of log p_π over random orders; their spread is its error."""
     count = int(row.maskable.sum())
     everything = torch.ones(1, count, dtype=torch.bool)
     hidden = _masks_along_orders(num_orders, count, generator)
@@ -308,7 +308,7 @@ def _pseudo_log_likelihood(values: Float[Tensor, "P D"], plan: Plan) -> float:
 def sum_along_orders(
     values: Float[Tensor, "*B P D"], hidden: Bool[Tensor, "*B P D"]
 ) -> Float[Tensor, "*B S"]:
-    """log p_σ along S = P/D orders: Σ over its steps of log q of the token that is shown next.
+    """log p_π along S = P/D orders: Σ over its steps of log q of the token that is shown next.
 
     Args:
         values: log q of every hidden token, (..., P, D).

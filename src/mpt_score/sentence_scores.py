@@ -1,4 +1,4 @@
-"""Scores of whole texts: the mean of log p_σ over orders, what it costs and how far it is off."""
+"""Scores of whole texts: the mean of log p_π over orders, what it costs and how far it is off."""
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
@@ -38,10 +38,10 @@ class SentenceScores:
         num_windows: a text longer than the model takes is cut into so many, each scored as if it
             stood alone, (N,).
         num_passes: rows that went through the model, (N,).
-        log_score: the mean of log p_σ over orders, (N,).
+        log_score: the mean of log p_π over orders, (N,).
         standard_error: of ``log_score``, over masks or orders; 0 where every mask was visited, (N,).
         degrees: of freedom of ``standard_error``, (N,).
-        inconsistency: the standard deviation of log p_σ over orders: 0 for a joint distribution, no
+        inconsistency: the standard deviation of log p_π over orders: 0 for a joint distribution, no
             error of ``log_score``, silent about the truth; nan for fewer than two orders drawn, (N,).
         pseudo_log_likelihood: Σ_j log q(x_j | all others) (Salazar et al. 2020); nan where it was not
             asked for, (N,).
@@ -160,7 +160,7 @@ def sentences(
     seed: Index = 0,
     run: Runner = compute_parts,
 ) -> SentenceScores:
-    """Log-score of every text: E_σ log p_σ(x), the area under its mask-rate curve, nats.
+    """Log-score of every text: E_π log p_π(x), the area under its mask-rate curve, nats.
 
     A text's masks follow from ``seed`` and its tokens, not from its neighbors.
 

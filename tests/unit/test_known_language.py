@@ -25,7 +25,7 @@ def small(seed: int = 1) -> SymbolBERT:
 
 
 def test_the_gap_is_the_mean_divergence_over_orders() -> None:
-    """Σ_M (S_p − S_q), averaged under p, against KL(p ‖ p_σ) summed over all x and all orders."""
+    """Σ_M (S_p − S_q), averaged under p, against KL(p ‖ p_π) summed over all x and all orders."""
     net, features = small(), 4
     x = torch.tensor(list(itertools.product(range(3), repeat=features)))
     weight = SOURCE.log_marginal(x).exp()
@@ -36,7 +36,7 @@ def test_the_gap_is_the_mean_divergence_over_orders() -> None:
             mask = torch.ones(len(x), features, dtype=torch.bool)
             mask[:, list(order[:position])] = False
             log_p_sigma += net.log_each(x, mask)[:, j]
-        # The mask token has a little probability too, so p_σ may sum to less than 1.
+        # The mask token has a little probability too, so p_π may sum to less than 1.
         assert log_p_sigma.exp().sum() < 1 + 1e-6
         divergence += (weight @ (SOURCE.log_marginal(x) - log_p_sigma)).item() / 24
     gap = 0.0

@@ -55,7 +55,7 @@ class Problem:
     def compare(self, model: ConditionalModel) -> dict[str, Tensor]:
         """The source minus ``model`` at the same sequences and masks, with standard errors, nats.
 
-        ``area`` and ``chain`` (N, O): every masked token scored, and log p(x) − log p_σ(x).
+        ``area`` and ``chain`` (N, O): every masked token scored, and log p(x) − log p_π(x).
         """
         difference = self.values - model.log_each(self.rows, self.mask)
         by_size = self.by_size(difference)
@@ -108,7 +108,7 @@ class KnownLanguage(
 
     Arrays, for law in ``LAWS``, nats: ``gap/LAW``, ``gap_error/LAW`` (over sequences),
     ``excess_error/LAW`` (of the gap minus that of uniform sizes with the same seed, over sequences)
-    and ``spread/LAW`` (log p_σ over orders σ), all (seeds,); ``size_gap/LAW`` (seeds, D).
+    and ``spread/LAW`` (log p_π over orders π), all (seeds,); ``size_gap/LAW`` (seeds, D).
     ``variant/WIDTH-STEPS-RATE`` (4,): parameters, gap, its error, spread. ``error/*`` (): standard
     error of one gap, one order a sequence, by what source and network share.
     """

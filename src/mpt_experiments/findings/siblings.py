@@ -27,8 +27,8 @@ class Siblings(SmallBertTraining, name="siblings", cost="about 1 h", resumable=T
     each network LAW/SEED: ``watched/NETWORK`` (W, 4) as of small-bert. For each set ``tokens/SET``
     (N,), and (N,), nats a sentence: ``log_p/NAME/SET`` of the causal network and of 1-, 2- and
     3-grams; of a masked NETWORK ``area``, its ``error`` over masks, ``pseudo`` (-log-likelihood),
-    ``mixture``, log of the mean p_σ over S random orders, the same ones for each network, and
-    ``spread`` of log p_σ over them, /NETWORK/SET. ``curve`` (R,), ``hidden`` (), nats per token;
+    ``mixture``, log of the mean p_π over S random orders, the same ones for each network, and
+    ``spread`` of log p_π over them, /NETWORK/SET. ``curve`` (R,), ``hidden`` (), nats per token;
     ``mean_rate`` (2,), r* in percent. NETWORK small-bert is the book's own, where its word pieces are
     those of the others.
     """

@@ -65,7 +65,7 @@ def area(
 def ordered_chain(
     model: ConditionalModel, x: Data, num_orders: Count, *, generator: torch.Generator
 ) -> Estimate:
-    """Chain rule log p(x) = Σ_t log p(x_σ(t) | later ones), averaged over random orders σ (Eq. 2).
+    """Chain rule log p(x) = Σ_t log p(x_π(t) | later ones), averaged over random orders π (Eq. 2).
 
     Args:
         model: any conditionals.
