@@ -38,8 +38,21 @@ FIRST = {
     "likelihood of a sentence": "18-scoring",
     "perplexity": "which-number",
     "install": "how-to-run",
+    "PPCA": "04-ppca",
+    "how many random masks do I need": "05-convergence",
+    "mistakes in the paper": "errata",
     "exact_curve": "api-mpt-lml",
 }
+AMONG_THREE = {
+    "why 15% masking": "13-reading-one-rate",
+    "Besag pseudolikelihood": "14-training-at-one-rate",
+}
+SAME = [
+    ("hidden Markov model", "HMMs"),
+    ("why 15% masking", "why 15 percent masking"),
+    ("Besag pseudolikelihood", "Besag pseudo-likelihood"),
+    ("auto-regressive", "autoregressive"),
+]
 RESULTS = "#search-results li > a:first-child"
 ADDRESSES = "all => all.map(a => a.getAttribute('href'))"
 
@@ -66,6 +79,24 @@ def search(browser, address: str):
 def test_the_page_that_is_about_it_comes_first(search, query: str) -> None:
     found = search(query)
     assert found[0].partition("#")[0] == f"book/{FIRST[query]}.html", found[:5]
+
+
+@pytest.mark.parametrize("query", AMONG_THREE)
+def test_a_page_that_answers_it_is_one_of_three(search, query: str) -> None:
+    found = search(query)[:3]
+    assert f"book/{AMONG_THREE[query]}.html" in found
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_two_ways_to_write_it_find_the_same_first(search, one: str, other: str) -> None:
+    found = search(one)[:3]
+    assert found and found == search(other)[:3]
+
+
+def test_a_short_name_finds_and_marks_the_long_one(search) -> None:
+    assert "book/11-bert.html" in search("PLL")
+    marks = search.page.locator("#search-results mark").all_inner_texts()
+    assert {"PLL", "pseudo", "log", "likelihood"} <= set(marks)
 
 
 def test_words_are_found_and_not_parts_of_them(search) -> None:

@@ -6,14 +6,24 @@
   if (!results || !window.searchPages) return;
 
   // How much a word counts where it stands; a page's text is weighed as in BM25.
-  const TITLE = 7, ABOUT = 4.5, HEADING = 2.5, NAME = 6, TEXT = 1, PHRASE = 4, BEST = 0.6;
+  const TITLE = 7, ABOUT = 4.5, HEADING = 2.5, NAME = 6, TEXT = 1, PHRASE = 4, BEST = 0.6, LOOSE = 0.1;
   const RARE = { "book/changelog": 0.25, "book/bibliography": 0.35, "book/map": 0.6,
     "book/errata": 0.7, "book/status": 0.6, "book/teach": 0.6, "book/api": 0.5,
     // these name much and explain little
     "book/index": 0.4, "book/paths": 0.5, "book/results": 0.5, "book/after-one-hour": 0.5 };
-  const COMMON = new Set(("a an and are as at be by can do does for from has have how i if in is it " +
-    "its not of on or should that the this to was what when which who why will with").split(" "));
+  const COMMON = "a about an and are as at be by can do does for from get has have how i if in is it its " +
+    "many me much my need not of on or should that the there this to was we what when which who why will with";
   const MOST = 30, EXCERPT = 220;
+
+  // One thing and its names in the field: the first is found where another stands, and back.
+  const ONE_THING = ["pll: pseudo-log-likelihood", "pppl: pseudo-perplexity", "ppl: perplexity",
+    "lm: language model", "mlm: masked language model", "llm: large language model",
+    "hmm: hidden Markov model", "pca: principal component analysis",
+    "ppca: probabilistic PCA, probabilistic principal component analysis",
+    "vae: variational autoencoder", "mae: masked autoencoder", "elbo: evidence lower bound",
+    "iwae: importance weighted autoencoder", "kl: Kullback-Leibler", "nll: negative log-likelihood",
+    "loo: leave-one-out", "cv: cross-validation", "mle: maximum likelihood", "mc: Monte Carlo",
+    "mask rate: mask ratio", "erratum: errata, mistake, misprint, typo"];
 
   // Masks, masked and masking are one word; margin and marginal, which a stemmer would join, are two.
   const stems = new Map();
@@ -31,8 +41,116 @@
     if (cut && cut[1].length > 2) stem = cut[1].replace(/([bdgmnprt])\1$/, "$1");
     return stem.length > 4 ? stem.replace(/e$/, "") : stem;
   }
-  const words = (text) => text.toLowerCase().match(/[\p{L}\p{N}_]+/gu) || [];
-  const terms = (text) => words(text).map(stem);
+
+  // 15 %, 15% and 15 percent are one word, and 15 is another: a chapter has that number.
+  const WORD = /\d+(?:\s?%|\sper\s?cent\b)|[\p{L}\p{N}_]+/giu;
+  const read = new Map(), classes = new Set();
+  function asStem(word) {
+    let found = read.get(word);
+    if (found === undefined) {
+      found = stem(word.toLowerCase().replace(/^(\d+)\s?(?:%|per\s?cent)$/, "$1%"));
+      if (/\p{Ll}\p{Lu}/u.test(word)) classes.add(found); // FixedRate is not a fixed rate
+      read.set(word, found);
+    }
+    return found;
+  }
+  const lists = new Map();
+  function stemsOf(text) {
+    if (!lists.has(text)) lists.set(text, (text.match(WORD) || []).map(asStem));
+    return lists.get(text);
+  }
+
+  // Pseudo-likelihood and pseudolikelihood are one word, in the form that the book has more often.
+  const texts = window.searchPages.flatMap((page) => page.sections)
+    .flatMap(([, heading, text]) => [stemsOf(heading), stemsOf(text)]);
+  const single = counts(texts.flat());
+  function splits(word) {
+    const found = [];
+    for (let k = 3; k <= word.length - 3 && !classes.has(word); k += 1) {
+      const pair = [word.slice(0, k), word.slice(k)];
+      if (pair.every((part) => single.has(part))) found.push(pair);
+    }
+    return found;
+  }
+  const pairs = new Map(); // first word: second word: how often side by side, and the joint word
+  function addPair(a, b) {
+    if (!pairs.has(a)) pairs.set(a, new Map());
+    pairs.get(a).set(b, { count: 0, joint: a + b });
+  }
+  for (const joint of single.keys()) for (const [a, b] of splits(joint)) addPair(a, b);
+  for (const list of texts) {
+    list.forEach((word, k) => {
+      const pair = pairs.has(word) && pairs.get(word).get(list[k + 1]);
+      if (pair) pair.count += 1;
+    });
+  }
+  const apart = new Map();
+  for (const [a, seconds] of pairs) {
+    for (const [b, { count, joint }] of seconds) if (count > single.get(joint)) apart.set(joint, [a, b]);
+  }
+  const partsOf = (word) => apart.get(word) || [word];
+  function jointOf(a, b) {
+    const pair = pairs.has(a) && pairs.get(a).get(b);
+    return pair && pair.count < single.get(pair.joint) ? pair.joint : "";
+  }
+  function oneSpelling(list) {
+    const found = [];
+    for (let k = 0; k < list.length; k += 1) {
+      const joint = jointOf(list[k], list[k + 1]);
+      if (joint) {
+        found.push(joint);
+        k += 1;
+      } else if (apart.has(list[k])) found.push(...apart.get(list[k]));
+      else found.push(list[k]);
+    }
+    return found;
+  }
+  /** Words of a query that the book never writes: those of which they are parts, or made. */
+  function learn(word, k, list) {
+    if (single.has(word) || apart.has(word)) return;
+    const pair = splits(word).find((parts) => texts.some((text) => together(text, parts)));
+    if (pair) apart.set(word, pair);
+    if (k && single.has(list[k - 1] + word)) addPair(list[k - 1], word);
+    if (k + 1 < list.length && single.has(word + list[k + 1])) addPair(word, list[k + 1]);
+  }
+
+  const spelled = (text) => oneSpelling(stemsOf(text));
+  const names = ONE_THING.flatMap((line) => {
+    const [name, others] = line.split(": ");
+    return others.split(", ").map((other) => ({ name: spelled(name), other: spelled(other) }));
+  }).sort((a, b) => b.other.length - a.other.length);
+  const byLast = new Map();
+  for (const each of names) {
+    const last = each.other[each.other.length - 1];
+    byLast.set(last, [...(byLast.get(last) || []), each]);
+  }
+  const startsAt = (list, k, words) => words.every((word, i) => list[k + i] === word);
+
+  /** The words of the book's text, and after each thing's other names the first one. */
+  function terms(text) {
+    const list = spelled(text);
+    const found = [];
+    list.forEach((word, k) => {
+      found.push(word);
+      for (const { name, other } of byLast.get(word) || []) {
+        if (startsAt(list, k + 1 - other.length, other)) found.push(...name);
+      }
+    });
+    return found;
+  }
+  /** The words of a query, each thing by its first name, and the longer names that were typed. */
+  function wordsAsked(text) {
+    stemsOf(text).forEach(learn);
+    const list = spelled(text), all = [], typed = new Map();
+    for (let k = 0; k < list.length;) {
+      const known = names.find(({ other }) => startsAt(list, k, other));
+      all.push(...(known ? known.name : [list[k]]));
+      if (known && known.name.length === 1) typed.set(known.name[0], known.other);
+      k += known ? known.other.length : 1;
+    }
+    return { all, typed };
+  }
+  const common = new Set(stemsOf(COMMON));
 
   function counts(list) {
     const found = new Map();
@@ -114,37 +232,51 @@
       0.7 * Boolean(together(page.aboutList, wanted)) +
       0.7 * page.sections.slice(1).some((s) => together(s.headingList, wanted)) +
       phrases / (phrases + 3));
-    const asked = [page.titleList, page.aboutList, ...page.sections.map((s) => s.headingList)];
-    if (all.length > wanted.length) score += 2 * PHRASE * asked.some((list) => together(list, all));
+    const says = [page.titleList, page.aboutList, ...page.sections.map((s) => s.headingList)];
+    if (all.length > wanted.length) score += 2 * PHRASE * says.some((list) => together(list, all));
     // A name of the package, written as it is: the page that documents it.
     if (page.known.has(query)) return 10 * NAME + score;
     return score * page.weight;
   }
 
   function search(text) {
-    const all = terms(text);
-    const telling = words(text).filter((word) => !COMMON.has(word)).map(stem);
+    const { all, typed } = wordsAsked(text);
+    const telling = all.filter((word) => !common.has(word));
     const wanted = telling.length ? telling : all;
     if (!wanted.length) return [];
     const weights = wanted.map(rarity);
+    const loose = [...typed.values()].flat(); // its words may stand apart
+    const looseWeights = loose.map(rarity);
+    const fits = (page, term) => has(page, term) ||
+      (typed.has(term) && typed.get(term).every((word) => has(page, word)));
     const query = text.trim().toLowerCase().replace(/\(\)$/, "");
     let found = pages.filter((page) =>
-      page.known.has(query) || wanted.every((term) => has(page, term)));
-    if (!found.length) found = pages.filter((page) => wanted.some((term) => has(page, term)));
+      page.known.has(query) || wanted.every((term) => fits(page, term)));
+    if (!found.length) found = pages.filter((page) => wanted.some((term) => fits(page, term)));
     return found
       .map((page) => {
         const scored = page.sections.map((s) => [sectionScore(s, wanted, weights), s]);
         scored.sort((a, b) => b[0] - a[0]);
-        const score = pageScore(page, wanted, weights, query, all);
+        const score = pageScore(page, wanted, weights, query, all) +
+          LOOSE * pageScore(page, loose, looseWeights, "", loose);
         return { page, wanted, section: scored[0][1], anchor: page.known.get(query), score };
       })
       .sort((a, b) => b.score - a.score);
   }
 
+  /** Whether a word of a text is one that was looked for, or part of another name of it. */
+  function isMeant(list, k, wanted) {
+    const apart = partsOf(list[k]);
+    return apart.every((word) => wanted.includes(word)) ||
+      wanted.includes(jointOf(list[k], list[k + 1])) || wanted.includes(jointOf(list[k - 1], list[k])) ||
+      names.some(({ name, other }) => name.every((word) => wanted.includes(word)) &&
+        other.some((word, i) => word === list[k] && startsAt(list, k - i, other)));
+  }
+
   /** Some words of the section around the first that was looked for, which are marked. */
   function excerpt(text, wanted) {
-    const at = [...text.matchAll(/[\p{L}\p{N}_]+/gu)]
-      .filter((match) => wanted.includes(stem(match[0].toLowerCase())));
+    const matches = [...text.matchAll(WORD)], list = matches.map((match) => asStem(match[0]));
+    const at = matches.filter((match, k) => isMeant(list, k, wanted));
     const first = at.length ? at[0].index : 0;
     let start = Math.max(0, first - EXCERPT / 3);
     if (start) start = text.indexOf(" ", start) + 1;
