@@ -45,6 +45,7 @@ FIRST = {
 }
 AMONG_THREE = {
     "why 15% masking": "13-reading-one-rate",
+    "reconstruction error as log likelihood": "12-vit-mae",
     "Besag pseudolikelihood": "14-training-at-one-rate",
 }
 SAME = [
@@ -97,6 +98,12 @@ def test_a_short_name_finds_and_marks_the_long_one(search) -> None:
     assert "book/11-bert.html" in search("PLL")
     marks = search.page.locator("#search-results mark").all_inner_texts()
     assert {"PLL", "pseudo", "log", "likelihood"} <= set(marks)
+
+
+def test_pages_with_most_of_the_words_stand_below_those_with_all(search) -> None:
+    assert len(search("reconstruction error as log likelihood")) > 1
+    says = search.page.locator(".search-summary").inner_text()
+    assert says.startswith("One page has these words") and "more have most of them" in says
 
 
 def test_words_are_found_and_not_parts_of_them(search) -> None:

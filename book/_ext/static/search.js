@@ -13,7 +13,7 @@
     "book/index": 0.4, "book/paths": 0.5, "book/results": 0.5, "book/after-one-hour": 0.5 };
   const COMMON = "a about an and are as at be by can do does for from get has have how i if in is it its " +
     "many me much my need not of on or should that the there this to was we what when which who why will with";
-  const MOST = 30, EXCERPT = 220;
+  const MOST = 30, EXCERPT = 220, ENOUGH = 4;
 
   // One thing and its names in the field: the first is found where another stands, and back.
   const ONE_THING = ["pll: pseudo-log-likelihood", "pppl: pseudo-perplexity", "ppl: perplexity",
@@ -250,18 +250,22 @@
     const fits = (page, term) => has(page, term) ||
       (typed.has(term) && typed.get(term).every((word) => has(page, word)));
     const query = text.trim().toLowerCase().replace(/\(\)$/, "");
-    let found = pages.filter((page) =>
-      page.known.has(query) || wanted.every((term) => fits(page, term)));
-    if (!found.length) found = pages.filter((page) => wanted.some((term) => fits(page, term)));
+    const whole = new Set(pages.filter((page) =>
+      page.known.has(query) || wanted.every((term) => fits(page, term))));
+    // One page has every word of a long query: others with most of them are shown below it.
+    const missing = whole.size ? wanted.length / 2 : wanted.length;
+    const found = whole.size >= ENOUGH ? [...whole] : pages.filter((page) =>
+      whole.has(page) || wanted.filter((term) => !fits(page, term)).length < missing);
     return found
       .map((page) => {
         const scored = page.sections.map((s) => [sectionScore(s, wanted, weights), s]);
         scored.sort((a, b) => b[0] - a[0]);
         const score = pageScore(page, wanted, weights, query, all) +
           LOOSE * pageScore(page, loose, looseWeights, "", loose);
-        return { page, wanted, section: scored[0][1], anchor: page.known.get(query), score };
+        const anchor = page.known.get(query);
+        return { page, wanted, section: scored[0][1], anchor, score, whole: whole.has(page) };
       })
-      .sort((a, b) => b.score - a.score);
+      .sort((a, b) => b.whole - a.whole || b.score - a.score);
   }
 
   /** Whether a word of a text is one that was looked for, or part of another name of it. */
@@ -303,8 +307,11 @@
     const says = document.createElement("p");
     says.className = "search-summary";
     says.setAttribute("role", "status");
+    const whole = found.filter((each) => each.whole).length, others = found.length - whole;
     says.textContent = !found.length ? "No page has these words."
-      : found.length === 1 ? "One page has these words." : `${found.length} pages have these words.`;
+      : !whole ? `No page has all of these words, ${others} ${others === 1 ? "has" : "have"} some.`
+      : (whole === 1 ? "One page has these words" : `${whole} pages have these words`) +
+        (others ? `, ${others} more ${others === 1 ? "has" : "have"} most of them.` : ".");
     const list = document.createElement("ul");
     list.className = "search";
     for (const { page, section, wanted, anchor } of found.slice(0, MOST)) {
