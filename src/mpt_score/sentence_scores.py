@@ -88,10 +88,10 @@ class SentenceScores:
         mixture_lower: a lower bound, in expectation over orders, on log p_mix, the log-probability of
             the mixture of orders, from the orders of ``log_score``; nan where no two orders that
             differ were drawn, (N,).
-        mixture_lower_error: its standard error over orders; with ``mixture_lower`` equal to
-            ``mixture_upper`` and 0 where every mask was visited, (N,).
-        mixture_upper: an upper bound, likewise (:func:`mpt_lml.orders.mixture_bounds`), (N,).
-        mixture_upper_error: likewise; nan from two orders, (N,).
+        mixture_lower_error: its standard error over orders, (N,).
+        mixture_upper: an upper bound, likewise (:func:`mpt_lml.orders.mixture_bounds`), (N,). Where
+            every mask was visited, both bounds are log p_mix itself, and their errors are 0.
+        mixture_upper_error: its standard error over orders; nan from two orders, (N,).
         is_heavy_tailed: whether one order holds more than half of the probability of those that were
             drawn. Others may hold more still: then only ``mixture_lower`` counts, (N,).
         documents: the number of the first text of each text's document, (N,). Texts of one document

@@ -18,6 +18,9 @@ from mpt_lml.checks import Within, checked, require_entries, require_memory
 
 __all__ = ["ChainBlocks", "markov_blocks", "rate_efficiency", "rate_noise"]
 
+MOST_LEFT_OUT = 1e-3
+"""Of a sum over blocks, in those that are longer than the longest that is known."""
+
 _SLACK = 1e-9  # of sums that are 1 or 0 in exact arithmetic
 
 
@@ -70,40 +73,41 @@ def markov_blocks(
     _require_row_sums("transition", transition, 1.0)
     _require_row_sums("slope", slope, 0.0)
     num_states = len(transition)
-    bytes_needed = 8 * num_blocks**2 * num_states**4
+    bytes_needed = 8 * 8 * num_blocks * num_states**3
     require_memory(f"blocks of up to {num_blocks} places", bytes_needed, "fewer num_blocks")
-    powers = [torch.eye(num_states).to(transition)]
+    power, relative = _powers(transition, slope, num_blocks + 1)
+    stationary = _stationary(transition)
+    sensitivity = torch.zeros(num_blocks).to(transition)
+    covariance = torch.zeros(num_blocks).to(transition)
+    # E of what the places before j say, given x_j, both ends and k; all blocks of k ≥ j at once.
+    # Axes: block length k, left end a, symbol x at place j, right end b.
+    earlier = torch.zeros(num_blocks, num_states, num_states, num_states).to(transition)
+    for place in range(1, num_blocks + 1):
+        length = torch.arange(place, num_blocks + 1)
+        to_end = length + 1 - place
+        reached = (stationary[:, None] * power[place])[:, :, None]
+        ends = power[to_end][:, None]
+        score = relative[place][:, :, None] + relative[to_end][:, None]
+        score = score - relative[length + 1][:, :, None]
+        sensitivity[place - 1 :] += (reached * ends * score.square()).sum(dim=(1, 2, 3))
+        covariance[place - 1 :] += (earlier * ends * score).sum(dim=(1, 2, 3))
+        earlier = torch.einsum("kaxb,xy->kayb", earlier + reached * score, transition)[1:]
+    variability = sensitivity + 2.0 * covariance
+    information = (stationary[:, None] * slope.square() / transition).sum().item()
+    return ChainBlocks(sensitivity, variability, information)
+
+
+def _powers(transition: Tensor, slope: Tensor, highest: int) -> tuple[Tensor, Tensor]:
+    """Tⁿ and ∂ log Tⁿ[a, b] for n = 0, 1, ..., (n, Q, Q) each; the second is 0 for n = 0."""
+    powers = [torch.eye(len(transition)).to(transition)]
     changes = [torch.zeros_like(transition)]  # of the powers, by the product rule
-    for _ in range(num_blocks + 1):
+    for _ in range(highest):
         changes.append(changes[-1] @ transition + powers[-1] @ slope)
         powers.append(powers[-1] @ transition)
     power = torch.stack(powers)
     relative = torch.stack(changes)
-    relative[1:] /= power[1:]  # ∂ log Tⁿ[a, b]
-    stationary = _stationary(transition)
-
-    sensitivity = []
-    variability = []
-    for k in range(1, num_blocks + 1):
-        n = k + 1
-        place = torch.arange(1, n)
-        # Axes: place j, left end a, symbol x, right end b.
-        to_place = power[place][:, :, :, None]
-        from_place = power[n - place][:, None]
-        score = relative[place][:, :, :, None] + relative[n - place][:, None]
-        score = score - relative[n][None, :, None, :]
-        probability = stationary[:, None, None] * to_place * from_place
-        own = (probability * score.square()).sum()
-        # E ψ_i ψ_j for i < j: from a to x at i, to y at j, to b.
-        gap = place - place[:, None]
-        step = power[gap.clamp(min=0)] * (gap > 0)[:, :, None, None]
-        first = stationary[:, None, None] * to_place * score
-        second = from_place * score
-        reached = torch.einsum("iaxb,ijxy->jayb", first, step)
-        sensitivity.append(own)
-        variability.append(own + 2.0 * (reached * second).sum())
-    information = (stationary[:, None] * slope.square() / transition).sum().item()
-    return ChainBlocks(torch.stack(sensitivity), torch.stack(variability), information)
+    relative[1:] /= power[1:]
+    return power, relative
 
 
 def _require_row_sums(name: str, table: Tensor, total: float) -> None:
@@ -121,10 +125,23 @@ def _stationary(transition: Float[Tensor, "Q Q"]) -> Float[Tensor, " Q"]:
     return torch.linalg.lstsq(equations, right[:, None]).solution[:, 0]
 
 
-def _how_often(hidden_share: Tensor, num_blocks: int) -> Float[Tensor, "S K"]:
-    """Blocks of k per place, (1 − ρ)² ρᵏ."""
-    length = torch.arange(1, num_blocks + 1).to(hidden_share)
-    return (1.0 - hidden_share[:, None]).square() * hidden_share[:, None] ** length
+def _per_place(of_block: Float[Tensor, " K"], hidden_share: Tensor) -> Float[Tensor, " S"]:
+    """Σ_k (1 − ρ)² ρᵏ times what a block of k has, if the blocks beyond K add next to nothing.
+
+    These are bounded by a geometric series: they grow no faster than the last two have.
+    """
+    length = torch.arange(1, len(of_block) + 1).to(hidden_share)
+    often = (1.0 - hidden_share[:, None]).square() * hidden_share[:, None] ** length
+    terms = often * of_block.to(often)
+    total = terms.sum(dim=1)
+    growth = (of_block[-1] / of_block[-2]).nan_to_num(1.0) if len(of_block) > 1 else 1.0
+    ratio = hidden_share * growth
+    left_out = terms[:, -1].abs() * ratio / (1.0 - ratio)
+    is_wrong = (ratio >= 1.0) | (left_out > MOST_LEFT_OUT * total.abs())
+    legal = f"so small that blocks of more than K = {len(of_block)} places add nothing"
+    hint = "Ask markov_blocks for longer ones (num_blocks), or leave these shares out."
+    require_entries("hidden_share", hidden_share, is_wrong, legal, hint)
+    return total
 
 
 @checked
@@ -132,7 +149,7 @@ def rate_efficiency(blocks: ChainBlocks, hidden_share: Float[Tensor, " S"]) -> F
     """Efficiency of one random mask per datum of each rate, relative to maximum likelihood.
 
     (Σ_k (1 − ρ)² ρᵏ H_k)² / (i Σ_k (1 − ρ)² ρᵏ J_k), with i the information per place: what a long
-    chain tends to. Blocks beyond the last of ``blocks`` are left out.
+    chain tends to.
 
     Args:
         blocks: such as :func:`markov_blocks` gives.
@@ -142,16 +159,16 @@ def rate_efficiency(blocks: ChainBlocks, hidden_share: Float[Tensor, " S"]) -> F
         A share, (S,).
 
     Raises:
-        ValueError: for a share that is not between 0 and 1.
+        ValueError: for a share that is not between 0 and 1, or so large that blocks longer than the
+            last of ``blocks`` would add more than a thousandth.
 
     >>> blocks = ChainBlocks(torch.full((200,), 2.0), torch.full((200,), 2.0), 1.0)
     >>> rate_efficiency(blocks, torch.tensor([0.25, 0.5]))  # 2 ρ (1 − ρ)
     tensor([0.3750, 0.5000])
     """
     _require_shares(hidden_share)
-    often = _how_often(hidden_share, len(blocks.sensitivity))
-    sensitivity = often @ blocks.sensitivity.to(often)
-    variability = often @ blocks.variability.to(often)
+    sensitivity = _per_place(blocks.sensitivity, hidden_share)
+    variability = _per_place(blocks.variability, hidden_share)
     return sensitivity.square() / (variability * blocks.information)
 
 
@@ -169,15 +186,17 @@ def rate_noise(blocks: ChainBlocks, hidden_share: Float[Tensor, " S"]) -> Float[
         (S,); near ρ = 0 it grows like J_1/(i ρ).
 
     Raises:
-        ValueError: for a share that is not between 0 and 1.
+        ValueError: for a share that is not between 0 and 1, or so large that blocks longer than the
+            last of ``blocks`` would add more than a thousandth.
 
     >>> blocks = ChainBlocks(torch.full((200,), 2.0), torch.full((200,), 2.0), 1.0)
     >>> rate_noise(blocks, torch.tensor([0.5])).round(decimals=3)  # 2 (1 − ρ)/ρ
     tensor([2.])
     """
     _require_shares(hidden_share)
-    often = _how_often(hidden_share, len(blocks.variability))
-    return often @ blocks.variability.to(often) / (hidden_share.square() * blocks.information)
+    return _per_place(blocks.variability, hidden_share) / (
+        hidden_share.square() * blocks.information
+    )
 
 
 def _require_shares(hidden_share: Tensor) -> None:
