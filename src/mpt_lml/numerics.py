@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 LOG_2PI = math.log(2.0 * math.pi)
@@ -174,3 +175,17 @@ def chunks(total: int, bytes_per_item: int, budget: int = WORKING_BYTES) -> Iter
     step = max(1, budget // max(1, bytes_per_item))
     for start in range(0, total, step):
         yield slice(start, min(total, start + step))
+
+
+def pick(weights: Float[Tensor, "N C"], level: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
+    """One category a row: the one in which the cumulative sum of the weights passes ``level``.
+
+    Args:
+        weights: not negative, (N, C).
+        level: uniform between 0 and the sum of the row, (N,).
+
+    >>> pick(torch.tensor([[0.2, 0.5, 0.3]]), torch.tensor([0.6]))
+    tensor([1])
+    """
+    bounds = weights.cumsum(dim=1)[:, :-1].contiguous()
+    return torch.searchsorted(bounds, level[:, None], right=True).squeeze(1)

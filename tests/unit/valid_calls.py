@@ -728,7 +728,7 @@ def theory() -> list[Call]:
 
     coin = torch.tensor([[0.75, 0.25], [0.25, 0.75]]).double()
     turn = torch.tensor([[0.5, -0.5], [-0.5, 0.5]]).double()
-    blocks = chains.markov_blocks(coin, turn, 4)
+    blocks = chains.markov_blocks(coin, turn, 24)
     shares = torch.tensor([0.25, 0.5]).double()
 
     def are_steps(v: Tensor) -> bool:

@@ -15,7 +15,7 @@ from mpt_lml.checks import (
     rounded_to_single,
 )
 from mpt_lml.models.base import TractableModel
-from mpt_lml.numerics import WORKING_BYTES, differentiable, double
+from mpt_lml.numerics import WORKING_BYTES, differentiable, double, pick
 
 _TINY = 1e-300
 """Below every scale of a span, so that a span which no phrase derives is divided by something."""
@@ -231,11 +231,9 @@ def _scaled(span: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _draw(weights: Float[Tensor, "N C"], generator: torch.Generator) -> Int[Tensor, " N"]:
-    """One category a row, by inversion of the cumulative sums."""
-    uniform = torch.rand(len(weights), 1, generator=generator, dtype=torch.float64)
-    bounds = weights.cumsum(dim=1)
-    level = uniform.to(weights.device) * bounds[:, -1:]
-    return torch.searchsorted(bounds[:, :-1].contiguous(), level, right=True).squeeze(1)
+    """One category a row, with a probability proportional to its weight."""
+    uniform = torch.rand(len(weights), generator=generator, dtype=torch.float64)
+    return pick(weights, uniform.to(weights.device) * weights.cumsum(dim=1)[:, -1])
 
 
 def _require_kinds(rules: Tensor, emission: Tensor) -> None:

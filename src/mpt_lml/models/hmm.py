@@ -17,7 +17,7 @@ from mpt_lml.checks import (
     rounded_to_single,
 )
 from mpt_lml.models.base import TractableModel
-from mpt_lml.numerics import double
+from mpt_lml.numerics import double, pick
 
 CACHE_BYTES = 2**21
 """2 MiB, a core's cache: the messages of one batch of sequences stay in it."""
@@ -136,8 +136,8 @@ class HMM(TractableModel):
         symbols = []
         weights = self.initial.expand(n, -1)
         for pick_state, pick_symbol in zip(*uniform.to(self.initial.device), strict=True):
-            state = _pick(weights, pick_state)
-            symbols.append(_pick(self.emission[state], pick_symbol))
+            state = pick(weights, pick_state)
+            symbols.append(pick(self.emission[state], pick_symbol))
             weights = self.transition[state]
         return torch.stack(symbols, dim=1)
 
@@ -293,12 +293,6 @@ class _Extended(NamedTuple):
         """log of ``self`` / ``other``, with the exponents subtracted before they are rounded."""
         ratio = (self.mantissa / other.mantissa).log()
         return ratio + math.log(2.0) * (self.exponent - other.exponent)
-
-
-def _pick(weights: Float[Tensor, "N C"], uniform: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
-    """One category a row by inversion of its cumulative sums."""
-    bounds = weights.cumsum(dim=1)[:, :-1].contiguous()
-    return torch.searchsorted(bounds, uniform[:, None], right=True).squeeze(1)
 
 
 def _require_table(name: str, table: Tensor) -> None:
