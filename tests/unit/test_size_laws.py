@@ -12,8 +12,6 @@ from models import generator, random_hmm
 from mpt_experiments.experiment import RunContext
 from mpt_experiments.findings.size_laws import (
     RECIPES,
-    BandSize,
-    BellSize,
     LawsOfSizes,
     Referee,
     passes_to,
@@ -47,13 +45,6 @@ def test_passes_are_read_off_straight_lines_of_the_logarithm() -> None:
     assert passes_to(halving, 100, 3.0).item() == pytest.approx(100 * math.log2(8 / 3))
     assert passes_to(halving, 100, 0.1).item() == math.inf
     assert passes_to(torch.tensor([2.0, 3.0]), 10, 5.0).item() == 0.0
-
-
-def test_laws_of_the_recipes() -> None:
-    assert BandSize(0.45, 0.55).probabilities(20).nonzero()[:, 0].tolist() == [8, 9, 10]
-    bell = BellSize(0.5, 0.2).probabilities(10)
-    assert bell[4].item() == bell.max().item()
-    assert (bell[4] / bell[8]).item() == pytest.approx(math.exp(0.5 * (0.4 / 0.2) ** 2))
 
 
 def test_a_run_that_was_stopped_has_the_same_gaps(tmp_path) -> None:

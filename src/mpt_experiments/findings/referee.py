@@ -2,18 +2,12 @@
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
-from torch.optim import AdamW
-from torch.optim.lr_scheduler import OneCycleLR
 
 from mpt_experiments.experiment import (
     Arrays,
@@ -24,176 +18,14 @@ from mpt_experiments.experiment import (
     seeded,
     setting,
 )
-from mpt_experiments.resume import surroundings
-from mpt_lml import fit, masks, orders, scores
+from mpt_experiments.language_trainings import Training
+from mpt_lml import masks, orders
 from mpt_lml.files import computed_once
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.models.grammar import Grammar
-from mpt_lml.models.hmm import HMM
 from mpt_lml.verdicts import mean_and_error
-from mpt_score.networks.symbol_bert import SymbolBERT
 
-# -- languages ----------------------------------------------------------------------------------------
-
-
-def circle(num_features: int, *, advance: float, uniform: float, preferred: float) -> HMM:
-    """Six states on a circle with two symbols each, as ``HMM.cyclic`` has them, and other habits.
-
-    A state is followed by its successor (``advance``), by any state at random (``uniform``), or by
-    itself. How fast the chain forgets follows from the first two; ``preferred`` is the share of a state's
-    own symbols among what it emits.
-    """
-    language = HMM.cyclic(num_features=num_features, preferred=preferred)
-    stay = torch.eye(6, dtype=torch.float64)
-    successor = stay.roll(1, dims=1)
-    transition = advance * successor + uniform / 6 + (1 - advance - uniform) * stay
-    return HMM(language.initial, transition, language.emission, num_features)
-
-
-def near(num_features: int) -> HMM:
-    """A circle that forgets a third or more at every step, and shows its state well."""
-    return circle(num_features, advance=0.5, uniform=0.4, preferred=0.95)
-
-
-def middle(num_features: int) -> HMM:
-    """The known language of Chapter 10."""
-    return HMM.cyclic(num_features=num_features)
-
-
-def far(num_features: int) -> HMM:
-    """A circle that runs like a clock, and shows its state badly: many symbols tell where it is."""
-    return circle(num_features, advance=0.97, uniform=0.01, preferred=0.8)
-
-
-def brackets(num_features: int) -> Grammar:
-    """Nested brackets of three kinds, given the length."""
-    return Grammar.brackets(num_features=num_features)
-
-
-SOURCES: dict[str, Callable[[int], TractableModel]] = {
-    "near": near,
-    "middle": middle,
-    "far": far,
-    "grammar": brackets,
-}
-
-
-# -- laws of the size ---------------------------------------------------------------------------------
-
-
-LAWS: dict[str, masks.SizeLaw] = {
-    "uniform": masks.UniformSize(),
-    "inverse-root": masks.PowerSize(
-        -0.5
-    ),  # its scores are weighted, so that their mean stays the area
-    "fixed-15": masks.FixedRate(0.15),  # BERT's: what users have
-}
-
-
-def size_weights(law: str, num_features: int) -> Float[Tensor, " D"]:
-    """Of the scores of each size 1..D, so that a law with every size trains on the area: 1/(D P(M))."""
-    if (LAWS[law].probabilities(num_features) == 0).any():
-        return torch.ones(num_features)
-    return LAWS[law].weights(num_features).float()
-
-
-# -- trainings ----------------------------------------------------------------------------------------
-
-CHECKPOINT_SHARES = (0.25, 0.375, 0.5, 0.625, 0.75, 1.0)
-"""Of the steps, after which the weights are kept. In the first quarter the pilot learned which symbols
-there are, and nothing else."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """Everything that decides the weights of one network."""
-
-    source: str
-    num_features: int
-    law: str
-    width: int
-    seed: int
-    num_steps: int
-    batch_size: int
-    learning_rate: float
-    half_precision: bool
-
-    @property
-    def name(self) -> str:
-        return (
-            f"{self.source}-{self.num_features}-{self.law}-width-{self.width}-"
-            f"steps-{self.num_steps}-batch-{self.batch_size}-rate-{self.learning_rate:g}-"
-            f"seed-{self.seed}"
-        )
-
-    def steps_kept(self) -> list[int]:
-        return sorted({max(1, round(share * self.num_steps)) for share in CHECKPOINT_SHARES})
-
-    def language(self) -> TractableModel:
-        return SOURCES[self.source](self.num_features)
-
-    def network(self) -> SymbolBERT:
-        num_values = self.language().num_values
-        assert num_values is not None
-        return SymbolBERT(num_values, self.num_features, self.width, seed=self.seed)
-
-    def weights(self, context: RunContext) -> Arrays:
-        """The weights after each of :meth:`steps_kept`, by step, (weights,) each: one file a training.
-
-        The file depends on the training alone, so that another experiment finds it in the same folder.
-        """
-        if context.folder is None:
-            return self.train(context)
-        path = Path(context.folder, "trainings", f"{self.name}.safetensors")
-        path.parent.mkdir(exist_ok=True)
-        return computed_once(path, lambda: self.train(context), self.identity())
-
-    def identity(self) -> dict[str, Any]:
-        """What the weights depend on; of the sequences, the first batch stands for all."""
-        first = self.language().sample(self.batch_size, generator=seeded(self.seed))
-        return {**asdict(self), "data": RunContext.checksum([first]), **surroundings("cpu")}
-
-    def train(self, context: RunContext) -> Arrays:
-        """One mask a sequence, sizes spread evenly over the batch, sequences never seen twice."""
-        source = self.language()
-        model = self.network()
-        network = model.network
-        generator = seeded(self.seed)
-        weight_of_size = size_weights(self.law, self.num_features)
-        dtype = torch.bfloat16 if self.half_precision else torch.float32
-        optimizer = AdamW(network.parameters(), lr=self.learning_rate, fused=True)
-        schedule = OneCycleLR(optimizer, self.learning_rate, total_steps=self.num_steps)
-
-        def loss(step: int) -> Tensor:
-            x = source.sample(self.batch_size, generator=generator)
-            law = LAWS[self.law]
-            mask = masks.stratified_masks(len(x), x.shape[1], law, generator=generator)
-            parameters = {name: value.to(dtype) for name, value in network.named_parameters()}
-            inputs = {"input_ids": x.masked_fill(mask, model.mask_token)}
-            logits = torch.func.functional_call(network, parameters, kwargs=inputs).logits.float()
-            losses = functional.cross_entropy(logits.transpose(1, 2), x, reduction="none")
-            weight = weight_of_size[mask.sum(dim=1) - 1]
-            return (weight * scores.mask_score(losses, mask)).mean()
-
-        _, kept = fit.descend(
-            network,
-            loss,
-            [schedule],
-            num_steps=self.num_steps,
-            generators=[generator],
-            watch=lambda: parameters_to_vector(network.parameters()).detach().clone(),
-            watched=self.steps_kept(),
-            progress=context.progress,
-            label=self.name,
-        )
-        return {f"{step}": weights for step, weights in zip(self.steps_kept(), kept, strict=True)}
-
-    def network_after(self, weights: Float[Tensor, " weights"]) -> SymbolBERT:
-        model = self.network()
-        vector_to_parameters(weights, model.network.parameters())
-        model.network.requires_grad_(False)
-        return model
-
+LAWS = ("uniform", "inverse-root", "fixed-15")
+"""Of the size of the mask, by their names in ``RECIPES``."""
 
 # -- numbers ------------------------------------------------------------------------------------------
 
@@ -274,8 +106,9 @@ def numbers(answers: Arrays) -> Arrays:
     return values
 
 
+CURVE_TEST = 8
 CURVE_ORDERS = 2
-"""Orders behind what each size adds to the area's gap; the source's conditionals take longest."""
+"""Sequences, and orders of each, behind what each size adds to the area's gap."""
 
 # -- verdicts -----------------------------------------------------------------------------------------
 # Committed before the runs that they judge.
@@ -343,77 +176,82 @@ class Referee(Experiment, name="referee", cost="about 8 min", resumable=True, gp
     checkpoint_test: int = setting(8, quick=4)
 
     def measure(self, context: RunContext) -> Outcome:
-        cells = []
-        for seed in self.seeds:  # every source and law with the first seed, then with the second
-            for source in self.sources:
-                for law in LAWS:
-                    cells.append((source, law, seed))
+        cells = list(product(self.sources, LAWS))
         results = {}
-        for cell in context.progress(cells, "network"):
-            results[cell] = self.examined(self.training(*cell), context)
+        for cell in context.progress(cells, "trainings"):
+            training = self.training(*cell)
+            for number, seed in enumerate(self.seeds):
+                results[*cell, seed] = self.examined(training, number, context)
         arrays = self.as_grid(results)
         arrays |= self.verdicts(arrays)
-        log_probabilities = [results[cell]["log_probability"] for cell in cells]
+        log_probabilities = [result["log_probability"] for result in results.values()]
         findings = self.findings(arrays)
         return Outcome(findings, arrays, context.checksum(log_probabilities))
+
+    @property
+    def largest_mixture(self) -> int:
+        return max(count for count in MIXTURE_SIZES if count <= self.num_orders)
 
     def findings(self, arrays: Arrays) -> dict[str, Finding]:
         """How much nearer than the area three numbers are, mean over languages, error over seeds."""
         found = {}
         for law_number, law in enumerate(LAWS):
             area = arrays["gap/area"][:, law_number]
-            for name in ("mixture-16", "confidence", "left-to-right"):
+            for name in (f"mixture-{self.largest_mixture}", "confidence", "left-to-right"):
                 gain = area - arrays[f"gap/{name}"][:, law_number]
                 found[f"{self.name}-{name}/{law}"] = Finding.over(gain.mean(dim=0))
         return found
 
-    def training(self, source: str, law: str, seed: int) -> Training:
+    def training(self, source: str, law: str) -> Training:
         return Training(
             source=source,
             num_features=self.num_features,
             law=law,
             width=self.width,
-            seed=seed,
+            seeds=self.seeds,
             num_steps=self.num_steps,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             half_precision=self.half_precision,
         )
 
-    def examined(self, training: Training, context: RunContext) -> Arrays:
+    def examined(self, training: Training, number: int, context: RunContext) -> Arrays:
         """What :meth:`examine` measures, from its file where it was done before."""
 
         def compute() -> Arrays:
-            return self.examine(training, training.weights(context))
+            weights = training.weights(context)
+            own = {int(step): of_seeds[number] for step, of_seeds in weights.items()}
+            return self.examine(training, training.seeds[number], own)
 
         if context.folder is None:
             return compute()
-        path = Path(context.folder, "examined", f"{training.name}.safetensors")
+        name = f"{training.name}-number-{number}"
+        path = Path(context.folder, "examined", f"{name}.safetensors")
         path.parent.mkdir(exist_ok=True)
         identity = {
             **training.identity(),
+            "number": number,
             "num_test": self.num_test,
             "num_orders": self.num_orders,
             "checkpoint_test": self.checkpoint_test,
         }
         return computed_once(path, compute, identity)
 
-    def examine(self, training: Training, weights: Arrays) -> Arrays:
+    def examine(self, training: Training, seed: int, weights: dict[int, Tensor]) -> Arrays:
         """Numbers of every sequence after the last step, and means of fewer after every step."""
-        generator = seeded(31_000_000 + training.seed)
-        questions = Questions(
-            training.language(), self.num_test, self.num_orders, generator=generator
-        )
+        source = training.language()
+        generator = seeded(31_000_000 + seed)
+        questions = Questions(source, self.num_test, self.num_orders, generator=generator)
         few = questions.first(self.checkpoint_test, 2 * CHECKPOINT_ORDERS)
-        last = training.network_after(weights[f"{training.num_steps}"])
+        last = training.network_after(weights[training.num_steps])
         answers = questions.answers(last)
         result = {"log_probability": questions.log_probability, "random": answers["random"]}
         for name, values in numbers(answers).items():
             result[f"number/{name}"] = values
         gaps: dict[str, list[Tensor]] = {}
-        for step in training.steps_kept():
-            network = training.network_after(weights[f"{step}"])
-            answers = few.answers(network)
+        steps = training.steps_kept() if self.checkpoint_test else []
+        for step in steps:
+            answers = few.answers(training.network_after(weights[step]))
             truth, asked = answers["random"].split(CHECKPOINT_ORDERS)
             of_step = numbers({**answers, "random": asked}) | {"truth": truth.mean(dim=0)}
             for name, value in of_step.items():
@@ -421,8 +259,8 @@ class Referee(Experiment, name="referee", cost="about 8 min", resumable=True, gp
                 gaps.setdefault(f"checkpoint/{name}", []).append(gap)
         for name, along in gaps.items():
             result[name] = torch.stack(along)
-        fewest = questions.first(self.checkpoint_test, CURVE_ORDERS)
-        terms = fewest.along_random_orders(training.language()) - fewest.along_random_orders(last)
+        fewest = questions.first(CURVE_TEST, CURVE_ORDERS)
+        terms = fewest.along_random_orders(source) - fewest.along_random_orders(last)
         result["curve"] = terms.mean(dim=(0, 1))
         return result
 
@@ -443,10 +281,10 @@ class Referee(Experiment, name="referee", cost="about 8 min", resumable=True, gp
             distances = [arrays[f"gap/{name}"][:, law_number] for name in names]
             rows = [[float(nearer(row, other)) for other in distances] for row in distances]
             decided[f"nearer/{law}"] = torch.tensor(rows)
-        truth = arrays["checkpoint/truth"]
         for key, along in arrays.items():
             name = key.removeprefix("checkpoint/")
             if name != key and name != "truth":
+                truth = arrays["checkpoint/truth"]
                 of_source = [agreement(*pair) for pair in zip(along, truth, strict=True)]
                 decided[f"ranks/{name}"] = torch.tensor(of_source)
         return decided
@@ -473,13 +311,50 @@ def _summary(result: Arrays) -> Arrays:
 
 
 class RefereeTrained(
-    Referee, name="referee-trained", cost="about 4 min", resumable=True, gpu=False
+    Referee, name="referee-trained", cost="about 10 min", resumable=True, gpu=False
 ):
-    """The referee on the language of Chapter 10, with two and a half times as many steps.
+    """The referee, with two and a half times as many steps.
 
     Arrays as those of :class:`Referee`.
     """
 
-    seeds: tuple[int, ...] = setting((4, 44, 444), quick=(4, 44))  # a look, not a verdict
-    sources: tuple[str, ...] = setting(("middle",), quick=("near",))
     num_steps: int = setting(1500, quick=8)
+
+
+class RefereeNarrow(Referee, name="referee-narrow", cost="about 5 min", resumable=True, gpu=False):
+    """The referee, with networks of half the width.
+
+    Arrays as those of :class:`Referee`.
+    """
+
+    width: int = setting(32, quick=8)
+
+
+class RefereeOfLength64(Referee, name="referee-64", cost="about 40 min", resumable=True, gpu=False):
+    """The referee, on sequences of 64 symbols.
+
+    Arrays as those of :class:`Referee`.
+    """
+
+    num_features: int = setting(64, quick=4)
+    batch_size: int = setting(16, quick=8)
+    num_test: int = setting(16, quick=6)
+    checkpoint_test: int = setting(4, quick=4)
+
+
+class RefereeOfLength256(
+    Referee, name="referee-256", cost="about 45 min", resumable=True, gpu=False
+):
+    """The referee, on sequences of 256 symbols of the two hidden Markov languages.
+
+    Fewer seeds, sequences and orders, and no checkpoints: what a processor can do in an hour. So
+    there is no mixture of 16 orders and no ``checkpoint/NUMBER``. Arrays as those of :class:`Referee`.
+    """
+
+    seeds: tuple[int, ...] = setting((4, 44, 444), quick=(4, 44))
+    sources: tuple[str, ...] = setting(("middle", "far"), quick=("near",))
+    num_features: int = setting(256, quick=4)
+    batch_size: int = setting(8, quick=8)
+    num_test: int = setting(8, quick=6)
+    num_orders: int = setting(4, quick=4)
+    checkpoint_test: int = setting(0, quick=0)

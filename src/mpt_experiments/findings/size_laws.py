@@ -1,9 +1,7 @@
 """Laws of the mask size, measured in passes: how soon a network comes within a fixed KL of the truth."""
 
 import math
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -11,6 +9,7 @@ from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
+from mpt_experiments import language_trainings
 from mpt_experiments.experiment import (
     Arrays,
     Experiment,
@@ -21,50 +20,17 @@ from mpt_experiments.experiment import (
     setting,
 )
 from mpt_experiments.findings.known_language import masked_scores
+from mpt_experiments.language_trainings import Recipe
 from mpt_lml import fit, masks
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
 from mpt_score.networks.symbol_bert import SymbolBERT
 
-
-@dataclass(frozen=True)
-class BellSize(masks.SizeLaw):
-    """P(M) proportional to a normal density at the rate M/D."""
-
-    mean: float
-    deviation: float
-
-    def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
-        rate = torch.arange(1, num_features + 1).double() / num_features
-        return (-0.5 * ((rate - self.mean) / self.deviation).square()).softmax(dim=0)
-
-
-@dataclass(frozen=True)
-class BandSize(masks.SizeLaw):
-    """Uniform over the sizes whose rate M/D lies from ``low`` to ``high``."""
-
-    low: float
-    high: float
-
-    def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
-        rate = torch.arange(1, num_features + 1).double() / num_features
-        inside = ((rate >= self.low) & (rate <= self.high)).double()
-        return inside / inside.sum()
-
-
-class Recipe(NamedTuple):
-    """A law of sizes, and by what a size's score is multiplied."""
-
-    law: masks.SizeLaw
-    unbiased: bool = True  # weights 1/(D ν(M)), so that the objective is the area; else all are 1
-
-
-BELL = BellSize(0.5, 0.2)
-RECIPES: dict[str, Recipe] = {
-    "uniform": Recipe(masks.UniformSize()),
-    "root": Recipe(masks.PowerSize(-0.5)),
-    "bell": Recipe(BELL, unbiased=False),
-    "middle": Recipe(BandSize(0.45, 0.55), unbiased=False),
+RECIPES = {
+    "uniform": language_trainings.RECIPES["uniform"],
+    "root": language_trainings.RECIPES["inverse-root"],
+    "bell": language_trainings.RECIPES["bell"],
+    "middle": language_trainings.RECIPES["band-45-55"],
 }
 
 
@@ -186,9 +152,7 @@ class LawsOfSizes(Experiment, name="laws-of-sizes", cost="about 10 min", resumab
         mask_generator = seeded(seed + 1)
         optimizer = AdamW(model.network.parameters(), lr=self.learning_rate, fused=True)
         schedule = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / self.num_warmup))
-        weight_of_size = torch.ones(length)
-        if recipe.unbiased:
-            weight_of_size = recipe.law.weights(length).float()
+        weight_of_size = recipe.weights(length)
 
         def loss(step: int) -> Tensor:
             x = source.sample(self.batch_size, generator=data_generator)
