@@ -33,29 +33,33 @@ def test_a_gap_is_a_divergence() -> None:
     x = every_string(training)
     source = training.language()
     log_probability = source.log_marginal(x)
-    questions = Questions(source, 600, 16, generator=generator(2))
-    values = numbers(questions.answers(network))
+    draw = generator(2)
+    sequences = source.sample(600, generator=draw)
+    truth = source.log_marginal(sequences)
+    values = numbers(Questions(sequences, 16, generator=draw).answers(network))
     for name, rule in referee.RULES.items():
         along = orders.adaptive(network, x, rule).log_probability.double()
         # The mask token keeps a little probability, so these may add up to less than 1.
         assert along.exp().sum() < 1 + 1e-6
         divergence = (log_probability.exp() * (log_probability - along)).sum().item()
-        gaps = questions.log_probability - values[name]
+        gaps = truth - values[name]
         assert abs(gaps.mean().item() - divergence) < 4 * gaps.std().item() / math.sqrt(600)
     exact = orders.exact(network, x)
     area_gap = (log_probability.exp() * (log_probability - exact.mean)).sum().item()
-    gaps = questions.log_probability - values["area"]
+    gaps = truth - values["area"]
     assert abs(gaps.mean().item() - area_gap) < 4 * gaps.std().item() / math.sqrt(600)
 
 
 def test_the_source_itself_has_no_gap() -> None:
     source = language_trainings.near(5)
-    questions = Questions(source, 7, 16, generator=generator(1))
-    values = numbers(questions.answers(source))
+    draw = generator(1)
+    sequences = source.sample(7, generator=draw)
+    truth = source.log_marginal(sequences)
+    values = numbers(Questions(sequences, 16, generator=draw).answers(source))
     for name in referee.DISTRIBUTIONS:
-        torch.testing.assert_close(values[name], questions.log_probability, atol=1e-9, rtol=0)
-    assert (values["mixture-16-above"] - questions.log_probability).abs().max() < 1e-9
-    assert (values["pseudo"] != questions.log_probability).all()
+        torch.testing.assert_close(values[name], truth, atol=1e-9, rtol=0)
+    assert (values["mixture-16-above"] - truth).abs().max() < 1e-9
+    assert (values["pseudo"] != truth).all()
 
 
 def test_a_run_goes_on_from_what_it_kept(tmp_path) -> None:

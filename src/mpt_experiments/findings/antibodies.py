@@ -198,7 +198,7 @@ class AntibodyCurves(OnAntibodies, name="antibody-curves", cost="about 1 h", res
 
     def measure(self, context: RunContext) -> Outcome:
         require_count("num_orders", self.num_orders, 2)  # whose spread is asked for
-        available = _therapeutic(self.table)
+        available = therapeutic(self.table)
         chosen = self.sample(available)
         sample = [available[number] for number in chosen]
         scorer = self.scorer(context)
@@ -344,7 +344,7 @@ class AntibodyCurves(OnAntibodies, name="antibody-curves", cost="about 1 h", res
         return findings
 
 
-def _therapeutic(table: Table) -> tuple[Antibody, ...]:
+def therapeutic(table: Table) -> tuple[Antibody, ...]:
     return antibodies.few() if table == "few" else antibodies.therapeutic().antibodies
 
 
@@ -473,7 +473,7 @@ class AntibodyScores(OnAntibodies, name="antibody-scores", cost="about 80 min", 
         """Names of the antibodies of antibody-curves; of the few that are always there, none."""
         if self.table == "few":
             return set()
-        available = _therapeutic(self.table)
+        available = therapeutic(self.table)
         return {available[place].name for place in AntibodyCurves().sample(available)}
 
     def origin(self, by_origin: Sequence[Antibody], scored: "ScoredChains") -> Arrays:

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_experiments.experiment import (
@@ -21,7 +21,7 @@ from mpt_experiments.experiment import (
 from mpt_experiments.language_trainings import Training
 from mpt_lml import masks, orders
 from mpt_lml.files import computed_once
-from mpt_lml.models.base import ConditionalModel, TractableModel
+from mpt_lml.models.base import ConditionalModel
 from mpt_lml.verdicts import mean_and_error
 
 LAWS = ("uniform", "inverse-root", "fixed-15")
@@ -50,22 +50,19 @@ CHECKPOINT_ORDERS = 4
 
 
 class Questions:
-    """Sequences of a source, what their probability is, and random orders of each."""
+    """Sequences, and random orders of each: what every network is asked."""
 
     def __init__(
-        self, source: TractableModel, num_data: int, num_orders: int, *, generator: torch.Generator
+        self, x: Int[Tensor, "N D"], num_orders: int, *, generator: torch.Generator
     ) -> None:
-        num_features = source.num_features
-        self.x = source.sample(num_data, generator=generator)
-        self.log_probability = source.log_marginal(self.x)
-        ranks = masks.sample_ranks(num_data * num_orders, num_features, generator=generator)
-        self.order = ranks.argsort(dim=1).view(num_data, num_orders, num_features)
+        self.x = x
+        ranks = masks.sample_ranks(len(x) * num_orders, x.shape[1], generator=generator)
+        self.order = ranks.argsort(dim=1).view(len(x), num_orders, x.shape[1])
 
     def first(self, num_data: int, num_orders: int) -> "Questions":
         """The same questions, of fewer sequences and orders."""
         fewer = copy(self)
         fewer.x = self.x[:num_data]
-        fewer.log_probability = self.log_probability[:num_data]
         fewer.order = self.order[:num_data, :num_orders]
         return fewer
 
@@ -241,11 +238,13 @@ class Referee(Experiment, name="referee", cost="about 8 min", resumable=True, gp
         """Numbers of every sequence after the last step, and means of fewer after every step."""
         source = training.language()
         generator = seeded(31_000_000 + seed)
-        questions = Questions(source, self.num_test, self.num_orders, generator=generator)
+        x = source.sample(self.num_test, generator=generator)
+        log_probability = source.log_marginal(x)
+        questions = Questions(x, self.num_orders, generator=generator)
         few = questions.first(self.checkpoint_test, 2 * CHECKPOINT_ORDERS)
         last = training.network_after(weights[training.num_steps])
         answers = questions.answers(last)
-        result = {"log_probability": questions.log_probability, "random": answers["random"]}
+        result = {"log_probability": log_probability, "random": answers["random"]}
         for name, values in numbers(answers).items():
             result[f"number/{name}"] = values
         gaps: dict[str, list[Tensor]] = {}
@@ -255,7 +254,7 @@ class Referee(Experiment, name="referee", cost="about 8 min", resumable=True, gp
             truth, asked = answers["random"].split(CHECKPOINT_ORDERS)
             of_step = numbers({**answers, "random": asked}) | {"truth": truth.mean(dim=0)}
             for name, value in of_step.items():
-                gap = (few.log_probability - value).mean()
+                gap = (log_probability[: len(value)] - value).mean()
                 gaps.setdefault(f"checkpoint/{name}", []).append(gap)
         for name, along in gaps.items():
             result[name] = torch.stack(along)
