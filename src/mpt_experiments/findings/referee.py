@@ -329,8 +329,21 @@ class RefereeNarrow(Referee, name="referee-narrow", cost="about 5 min", resumabl
     width: int = setting(32, quick=8)
 
 
-class RefereeOfLength64(Referee, name="referee-64", cost="about 40 min", resumable=True, gpu=False):
-    """The referee, on sequences of 64 symbols.
+class RefereeNarrowTrained(
+    RefereeTrained, name="referee-narrow-trained", cost="about 9 min", resumable=True, gpu=False
+):
+    """The referee, with half the width and 1,500 steps: after 600 most had not learned the chains.
+
+    Arrays as those of :class:`Referee`.
+    """
+
+    width: int = setting(32, quick=8)
+
+
+class RefereeOfLength64(
+    RefereeTrained, name="referee-64", cost="about 40 min", resumable=True, gpu=False
+):
+    """The referee, on sequences of 64 symbols, with 1,500 steps.
 
     Arrays as those of :class:`Referee`.
     """
@@ -338,13 +351,13 @@ class RefereeOfLength64(Referee, name="referee-64", cost="about 40 min", resumab
     num_features: int = setting(64, quick=4)
     batch_size: int = setting(16, quick=8)
     num_test: int = setting(16, quick=6)
-    checkpoint_test: int = setting(4, quick=4)
+    checkpoint_test: int = setting(2, quick=4)
 
 
 class RefereeOfLength256(
-    Referee, name="referee-256", cost="about 45 min", resumable=True, gpu=False
+    RefereeTrained, name="referee-256", cost="about 45 min", resumable=True, gpu=False
 ):
-    """The referee, on sequences of 256 symbols of the two hidden Markov languages.
+    """The referee, on sequences of 256 symbols of the two hidden Markov languages, with 1,500 steps.
 
     Fewer seeds, sequences and orders, and no checkpoints: what a processor can do in an hour. So
     there is no mixture of 16 orders and no ``checkpoint/NUMBER``. Arrays as those of :class:`Referee`.
@@ -354,6 +367,6 @@ class RefereeOfLength256(
     sources: tuple[str, ...] = setting(("middle", "far"), quick=("near",))
     num_features: int = setting(256, quick=4)
     batch_size: int = setting(8, quick=8)
-    num_test: int = setting(8, quick=6)
+    num_test: int = setting(6, quick=6)
     num_orders: int = setting(4, quick=4)
     checkpoint_test: int = setting(0, quick=0)
