@@ -341,7 +341,7 @@ class RefereeNarrowTrained(
 
 
 class RefereeOfLength64(
-    RefereeTrained, name="referee-64", cost="about 40 min", resumable=True, gpu=False
+    RefereeTrained, name="referee-64", cost="about 30 min", resumable=True, gpu=False
 ):
     """The referee, on sequences of 64 symbols, with 1,500 steps.
 
@@ -350,14 +350,14 @@ class RefereeOfLength64(
 
     num_features: int = setting(64, quick=4)
     batch_size: int = setting(16, quick=8)
-    num_test: int = setting(16, quick=6)
+    num_test: int = setting(8, quick=6)
     checkpoint_test: int = setting(2, quick=4)
 
 
 class RefereeOfLength256(
-    RefereeTrained, name="referee-256", cost="about 45 min", resumable=True, gpu=False
+    RefereeTrained, name="referee-256", cost="about 30 min", resumable=True, gpu=False
 ):
-    """The referee, on sequences of 256 symbols of the two hidden Markov languages, with 1,500 steps.
+    """The referee, on sequences of 256 symbols of the two hidden Markov languages, with 1,000 steps.
 
     Fewer seeds, sequences and orders, and no checkpoints: what a processor can do in an hour. So
     there is no mixture of 16 orders and no ``checkpoint/NUMBER``. Arrays as those of :class:`Referee`.
@@ -366,7 +366,8 @@ class RefereeOfLength256(
     seeds: tuple[int, ...] = setting((4, 44, 444), quick=(4, 44))
     sources: tuple[str, ...] = setting(("middle", "far"), quick=("near",))
     num_features: int = setting(256, quick=4)
+    num_steps: int = setting(1000, quick=8)
     batch_size: int = setting(8, quick=8)
-    num_test: int = setting(6, quick=6)
+    num_test: int = setting(4, quick=6)
     num_orders: int = setting(4, quick=4)
     checkpoint_test: int = setting(0, quick=0)
