@@ -18,7 +18,7 @@ from mpt_experiments.language_trainings import (
     Training,
 )
 from mpt_experiments.side_by_side import SideBySide
-from mpt_lml import masks
+from mpt_lml import fit, masks
 from mpt_lml.files import CheckpointMismatchError
 from mpt_lml.models.hmm import HMM
 from mpt_score import SymbolBERT
@@ -109,6 +109,35 @@ def test_trainings_of_two_laws_see_the_same_sequences(monkeypatch: pytest.Monkey
     first, second = seen.values()
     assert len(first) == 2
     assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
+
+
+class FirstStep(Exception):
+    """Raised with the loss of the first step, where a training would begin."""
+
+
+def test_the_loss_is_the_weighted_mean_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a loop over networks and sequences with the conditionals of each network alone."""
+
+    def first_step(network, loss, schedules, **options) -> None:
+        raise FirstStep(loss(0).item())
+
+    monkeypatch.setattr(fit, "descend", first_step)
+    training = Training("near", 4, "inverse-root", 8, (4, 44), 8, 8, 3e-3, half_precision=False)
+    with pytest.raises(FirstStep) as stopped:
+        training.train(RunContext())
+    x = training.language().sample(16, generator=generator(4))
+    of_masks = generator(5)
+    law = RECIPES["inverse-root"].law
+    expected = 0.0
+    for number, seed in enumerate(training.seeds):
+        rows = x[8 * number : 8 * number + 8]
+        mask = masks.stratified_masks(8, 4, law, generator=of_masks)
+        values = training.network(seed).log_each(rows, mask)
+        for of_row, hidden in zip(values, mask, strict=True):
+            size = int(hidden.sum())
+            weight = 1 / (4 * law.probabilities(4)[size - 1].item())
+            expected -= weight * of_row[hidden].mean().item() / 8
+    assert stopped.value.args[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_training_is_kept_by_its_own_options(tmp_path) -> None:
