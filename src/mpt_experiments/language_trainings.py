@@ -251,3 +251,20 @@ class Training:
         vector_to_parameters(weights, model.network.parameters())
         model.network.requires_grad_(False)
         return model
+
+
+@dataclass(frozen=True)
+class ModernTraining(Training):
+    """The same with ModernBERTs, which learn long sequences much sooner."""
+
+    @property
+    def name(self) -> str:
+        return f"modern-{super().name}"
+
+    def network(self, seed: int) -> SymbolBERT:
+        num_values = self.language().num_values
+        assert num_values is not None
+        return SymbolBERT(num_values, self.num_features, self.width, "modern", seed=seed)
+
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "architecture": "modern"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from mpt_experiments.language_trainings import (
     BandSize,
     BellSize,
     EitherRate,
+    ModernTraining,
     Training,
 )
 from mpt_experiments.side_by_side import SideBySide
@@ -59,9 +61,10 @@ def test_laws_of_several_sizes() -> None:
     assert (either[[2, 16]] == 0.5).all()
 
 
-def test_networks_side_by_side_learn_as_if_alone() -> None:
+@pytest.mark.parametrize("architecture", ["classic", "modern"])
+def test_networks_side_by_side_learn_as_if_alone(architecture: str) -> None:
     """Three steps of each by itself, with a plain loop, against three steps of both together."""
-    models = [SymbolBERT(5, 6, 8, seed=seed) for seed in (1, 2)]
+    models = [SymbolBERT(5, 6, 8, architecture, seed=seed) for seed in (1, 2)]
     together = SideBySide([model.network for model in models])
     ids = torch.randint(6, (3, 2, 4, 6), generator=generator(3))
     optimizer = torch.optim.SGD(together.parameters(), lr=0.5)
@@ -83,13 +86,15 @@ def test_networks_side_by_side_learn_as_if_alone() -> None:
         torch.testing.assert_close(together.vectors()[number], expected, atol=1e-5, rtol=0)
 
 
-def test_weights_return_to_a_network() -> None:
-    kept = FEW_STEPS.train(RunContext())
-    assert sorted(map(int, kept)) == FEW_STEPS.steps_kept()
+@pytest.mark.parametrize("kind", [Training, ModernTraining])
+def test_weights_return_to_a_network(kind: type[Training]) -> None:
+    training = kind(**asdict(FEW_STEPS))
+    kept = training.train(RunContext())
+    assert sorted(map(int, kept)) == training.steps_kept()
     first = kept["2"]
     assert first.shape[0] == 2
     assert not torch.equal(first[0], first[1])
-    network = FEW_STEPS.network_after(first[1]).network
+    network = training.network_after(first[1]).network
     assert torch.equal(torch.nn.utils.parameters_to_vector(network.parameters()), first[1])
 
 

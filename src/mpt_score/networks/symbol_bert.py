@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any, Literal, final
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +18,9 @@ _ATTENTION: dict[str, Any] = {"attn_implementation": "eager"}
 """For 16 tokens faster than the fused kernel."""
 
 
+Architecture = Literal["classic", "modern"]
+
+
 @final
 class SymbolBERT(ConditionalModel):
     """log q(x_j | x_R) of a two-layer BERT for sequences of D symbols; one more token is the mask.
@@ -31,6 +34,9 @@ class SymbolBERT(ConditionalModel):
         num_symbols: the symbols are 0..num_symbols − 1.
         num_features: D.
         width: of the hidden states, a multiple of the four heads.
+        architecture: "classic" is BERT, with a vector for each position. "modern" is ModernBERT, whose
+            attention depends on how far apart two places are; without it, sequences much longer than
+            16 take very long to learn.
         seed: of the initial weights.
 
     >>> bert = SymbolBERT(12, 16, seed=4)
@@ -44,31 +50,17 @@ class SymbolBERT(ConditionalModel):
         num_symbols: Annotated[int, Within(2)],
         num_features: Count,
         width: Annotated[int, Within(_NUM_HEADS)] = 64,
+        architecture: Architecture = "classic",
         *,
         seed: Index,
     ) -> None:
         require_transformers()
-        from transformers import BertConfig, BertForMaskedLM
-
         if width % _NUM_HEADS:
             raise ValueError(f"width must be a multiple of 4, one part a head, got {width}.")
-        config = BertConfig(
-            vocab_size=num_symbols + 1,
-            hidden_size=width,
-            num_hidden_layers=2,
-            num_attention_heads=_NUM_HEADS,
-            intermediate_size=4 * width,
-            max_position_embeddings=num_features,
-            type_vocab_size=1,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            initializer_range=1.0 / math.sqrt(width),
-            pad_token_id=None,
-            **_ATTENTION,
-        )
+        build = {"classic": _bert, "modern": _modern_bert}[architecture]
         with torch.random.fork_rng(devices=[]):  # transformers draws from the global generator
             torch.manual_seed(seed)
-            self.network = BertForMaskedLM(config)
+            self.network = build(num_symbols + 1, num_features, width)
         self.num_features = num_features
         self.mask_token = num_symbols
         self._pairs_at_once = 1024
@@ -114,3 +106,46 @@ class SymbolBERT(ConditionalModel):
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         return self._log_values(x, mask).gather(2, x[..., None])[..., 0]
+
+
+def _bert(num_tokens: int, num_features: int, width: int) -> Any:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=num_tokens,
+        hidden_size=width,
+        num_hidden_layers=2,
+        num_attention_heads=_NUM_HEADS,
+        intermediate_size=4 * width,
+        max_position_embeddings=num_features,
+        type_vocab_size=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=1.0 / math.sqrt(width),
+        pad_token_id=None,
+        **_ATTENTION,
+    )
+    return BertForMaskedLM(config)
+
+
+def _modern_bert(num_tokens: int, num_features: int, width: int) -> Any:
+    from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+    all_places: dict[str, Any] = {"global_attn_every_n_layers": 1}  # seen by every layer
+    config = ModernBertConfig(
+        vocab_size=num_tokens,
+        hidden_size=width,
+        num_hidden_layers=2,
+        num_attention_heads=_NUM_HEADS,
+        intermediate_size=2 * width,  # with a gate, which has as many
+        max_position_embeddings=num_features,
+        initializer_range=1.0 / math.sqrt(width),
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+        cls_token_id=None,
+        sep_token_id=None,
+        **all_places,
+        **_ATTENTION,
+    )
+    return ModernBertForMaskedLM(config)
