@@ -25,7 +25,7 @@ import mpt_experiments
 from mpt_experiments import command, experiment, recording
 from mpt_experiments.experiment import Outcome
 from mpt_experiments.findings import public_models
-from mpt_experiments.findings.referee import Training
+from mpt_experiments.language_trainings import Training
 from mpt_experiments.options import RunOptions
 from mpt_experiments.paper import training
 from mpt_experiments.resume import FileCheckpoint
@@ -37,7 +37,8 @@ from mpt_score import antibodies, networks, texts
 
 RESUMABLE = [name for name in experiment.names() if experiment.find(name).resumable]
 FILE_OF_A_SEED = ["known-language", "laws-of-sizes"]
-FILE_OF_A_NETWORK = ["referee", "referee-trained"]  # for other experiments, too
+# A training has a file of its own, which other experiments find.
+FILE_OF_A_NETWORK = [name for name in RESUMABLE if name.startswith("referee")]
 WITH_A_NETWORK = ["bert-curve", "table-2-pretrained", "figure-6", "figure-6-pretrained"]
 every = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in RESUMABLE]
