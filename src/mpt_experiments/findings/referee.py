@@ -330,17 +330,6 @@ class RefereeNarrow(Referee, name="referee-narrow", cost="about 5 min", resumabl
     width: int = setting(32, quick=8)
 
 
-class RefereeNarrowTrained(
-    RefereeTrained, name="referee-narrow-trained", cost="about 9 min", resumable=True, gpu=False
-):
-    """The referee, with half the width and 1,500 steps: after 600 most had not learned the chains.
-
-    Arrays as those of :class:`Referee`.
-    """
-
-    width: int = setting(32, quick=8)
-
-
 class RefereeOfLength64(Referee, name="referee-64", cost="about 20 min", resumable=True, gpu=False):
     """The referee, on sequences of 64 symbols, with ModernBERTs.
 
