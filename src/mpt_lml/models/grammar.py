@@ -8,13 +8,14 @@ from torch import Tensor
 
 from mpt_lml.checks import (
     Count,
+    Data,
     Within,
     checked,
     require_memory,
     require_values,
     rounded_to_single,
 )
-from mpt_lml.models.base import TractableModel
+from mpt_lml.models.base import TractableModel, require_pairs
 from mpt_lml.numerics import WORKING_BYTES, differentiable, double, pick
 
 _TINY = 1e-300
@@ -120,6 +121,39 @@ class Grammar(TractableModel):
         """Check that ``x`` is (N, D), int64, with symbols in 0..V−1."""
         require_values(x, [self.num_values] * self.num_features)
 
+    @checked
+    def log_posterior(self, x: Data, observed: Bool[Tensor, "N D"]) -> Float[Tensor, "N D Q"]:
+        """log p(a_j | x_R) of the kind of the phrase behind every symbol, one set R a string.
+
+        This is the inside–outside posterior: the probability, over all ways to build a string that
+        agrees with x_R, that symbol j is what a phrase of kind a became.
+
+        Args:
+            x: strings, (N, D), int64. What stands where ``observed`` is False is not read.
+            observed: the set R of each string, (N, D), boolean; True means in R.
+
+        Returns:
+            Nats, (N, D, Q); −inf for a kind that cannot be.
+
+        Raises:
+            TypeError: for sets that are not boolean, or symbols that are not int64.
+            ValueError: for a symbol outside 0..V−1, or another number of sets than of strings.
+
+        >>> language = Grammar.brackets(num_features=4)
+        >>> x = torch.tensor([[0, 6, 6, 6]])  # "[...": does the last symbol, hidden, close the first?
+        >>> kind = language.log_posterior(x, torch.tensor([[True, True, True, False]]))[0, 3].exp()
+        >>> kind[[0, 3]]  # a symbol of its own, or a closing bracket of the first kind
+        tensor([0.0091, 0.9909], dtype=torch.float64)
+        """
+        require_pairs(x, observed)
+        with self._precision():
+            return self._in_batches(self._log_kinds, x, ~observed)
+
+    def _log_kinds(self, x: Tensor, mask: Tensor) -> Tensor:
+        leaves, slope = self._slope_of_leaves(x, mask)
+        # p(x_R) is linear in each leaf: the share of it that goes through kind a at place j.
+        return (slope * leaves).log().to(self.emission)
+
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         return self._every_pair(self._log_observed, x, ~observed)
 
@@ -133,11 +167,16 @@ class Grammar(TractableModel):
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         return self._log_values(x, mask).gather(2, x[..., None])[..., 0]
 
-    def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
+    def _slope_of_leaves(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """What stands at each place, and the derivative of log p(x_R) with respect to it, (B, D, Q)."""
         with differentiable(), torch.enable_grad():
             leaves = self._leaves(x, mask).detach().requires_grad_()
             log_inside = self._log_inside(leaves)
             (slope,) = torch.autograd.grad(log_inside.sum(), leaves)
+        return leaves.detach(), slope
+
+    def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
+        _, slope = self._slope_of_leaves(x, mask)
         # p(x_R) is linear in what stands at place j: put symbol v there instead of every symbol.
         return (slope @ double(self.emission)).log().to(self.emission)
 

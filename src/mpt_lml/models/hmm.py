@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mpt_lml.checks import (
     Count,
+    Data,
     Interval,
     Within,
     checked,
@@ -16,7 +17,7 @@ from mpt_lml.checks import (
     require_values,
     rounded_to_single,
 )
-from mpt_lml.models.base import TractableModel
+from mpt_lml.models.base import TractableModel, require_pairs
 from mpt_lml.numerics import double, pick
 
 CACHE_BYTES = 2**21
@@ -129,6 +130,41 @@ class HMM(TractableModel):
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), int64, with symbols in 0..V−1."""
         require_values(x, [self.num_values] * self.num_features)
+
+    @checked
+    def log_posterior(self, x: Data, observed: Bool[Tensor, "N D"]) -> Float[Tensor, "N D Q"]:
+        """log p(z_j | x_R) of the state behind every symbol, hidden or not, one set R a sequence.
+
+        It is all that the visible symbols tell about place j: p(x_j | x_R) of a hidden symbol is
+        Σ_q p(z_j = q | x_R) emission[q, x_j].
+
+        Args:
+            x: sequences, (N, D), int64. What stands where ``observed`` is False is not read.
+            observed: the set R of each sequence, (N, D), boolean; True means in R.
+
+        Returns:
+            Nats, (N, D, Q); −inf for a state that cannot be.
+
+        Raises:
+            TypeError: for sets that are not boolean, or symbols that are not int64.
+            ValueError: for a symbol outside 0..V−1, or another number of sets than of sequences.
+
+        >>> language = HMM.cyclic(num_features=4)
+        >>> x = torch.zeros(1, 4, dtype=torch.int64)
+        >>> language.log_posterior(x, torch.tensor([[True, False, False, True]])).argmax(dim=2)
+        tensor([[0, 1, 5, 0]])
+        """
+        require_pairs(x, observed)
+        with self._precision():
+            return self._in_batches(self._log_states, x, ~observed)
+
+    def _log_states(self, x: Tensor, mask: Tensor) -> Tensor:
+        factors = self._factors(x, mask)
+        forward, _ = self._forward_extended(factors)
+        weights = forward.times(_Extended.of(factors)).times(self._backward_extended(factors))
+        total = weights.sum(dim=2)
+        each = _Extended(total.mantissa[..., None], total.exponent[..., None])
+        return weights.log_ratio(each).transpose(0, 1).to(self.emission)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         shape = (2, self.num_features, n)
