@@ -142,6 +142,7 @@ def train(
     learning_rate: float,
     matrix_rate: float | None = None,
     law: masks.SizeLaw | None = None,
+    weight_of_size: Float[Tensor, " D"] | None = None,
     **options: Any,
 ) -> list[Tensor]:
     """Fit the network of ``model`` to ``x`` by :meth:`ViTMAE.loss`, each size once in D steps.
@@ -155,6 +156,7 @@ def train(
         learning_rate: the largest of AdamW's one cycle.
         matrix_rate: of Muon, which the matrices inside the layers follow where it is given.
         law: of the sizes in D steps, where it is not uniform.
+        weight_of_size: by which the loss is multiplied where 1, ..., D patches are hidden.
         options: of ``fit.descend``.
 
     Returns:
@@ -173,7 +175,10 @@ def train(
         rows = torch.randint(len(x), (batch_size,), generator=generator)
         size = next_sizes.pop()
         mask = masks.sample_masks(batch_size, num_features, size, generator=generator)
-        return model.loss(x[rows], mask)
+        value = model.loss(x[rows], mask)
+        if weight_of_size is not None:
+            value = weight_of_size[size - 1] * value
+        return value
 
     schedules = _schedules(model.network, num_steps, learning_rate, matrix_rate)
     model.network.train()
