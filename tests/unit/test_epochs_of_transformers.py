@@ -126,6 +126,23 @@ def test_excesses_are_sums_over_every_string() -> None:
     assert of_causal["selection/causal"][1].item() == pytest.approx(excess.mean().item())
 
 
+def test_every_sequence_has_its_own_orders() -> None:
+    networks = masked(*SEEDS)
+    x = drawn(5)
+    order = masks.sample_ranks(2 * 5 * 4, LENGTH, generator=seeded(1)).view(2, 5, 4, LENGTH)
+    along = epochs.log_along_orders(networks.together, x, order, networks.mask_token)
+    model = bert(SEEDS[1])
+    for number, row in enumerate(x[1]):
+        for order_number, places in enumerate(order[1, number]):
+            terms = []
+            for step in range(LENGTH):
+                mask = torch.zeros(1, LENGTH, dtype=torch.bool)
+                mask[0, places[: step + 1]] = True
+                terms.append(model.log_each(row[None], mask)[0, places[step]])
+            wanted = torch.stack(terms).sum().item()
+            assert along[order_number, 1, number].item() == pytest.approx(wanted, abs=1e-5)
+
+
 def test_long_lists_are_asked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     networks = masked(*SEEDS)
     twins = causal(*SEEDS)
