@@ -595,7 +595,7 @@ class EpochsOfTransformers(
     num_features: int = setting(16, quick=4)
     width: int = setting(64, quick=8)
     num_data: tuple[int, ...] = setting((100, 1000, 10_000), quick=(100, 1000))
-    num_passes: tuple[int, ...] = setting((300, 300, 40), quick=(3, 2))
+    num_passes: tuple[int, ...] = setting((300, 300, 16), quick=(3, 2))
     batch_sizes: tuple[int, ...] = setting((50, 100, 100), quick=(50, 500))
     masked_rates: tuple[float, ...] = setting((1e-3, 3e-3, 1e-2), quick=(3e-3, 1e-2))
     causal_rates: tuple[float, ...] = setting((1e-3, 3e-3, 1e-2, 3e-2), quick=(3e-3, 1e-2))
