@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -139,3 +140,36 @@ def test_tables_that_are_no_grammar_are_refused() -> None:
         Grammar(good.rules, emission, 4)
     with pytest.raises(ValueError, match="not negative"):
         Grammar(-good.rules, good.emission, 4)
+
+
+def through_kind(model: Grammar, string: tuple[int, ...], place: int, kind: int) -> Fraction:
+    """Probability of ``string`` where what stands at ``place`` comes from a phrase of ``kind``.
+
+    A symbol of its own stands there, which no other kind emits.
+    """
+    own = torch.zeros(len(model.emission), 1, dtype=torch.float64)
+    own[kind] = model.emission[kind, string[place]]
+    other = SimpleNamespace(rules=model.rules, emission=torch.cat([model.emission, own], dim=1))
+    marked = (*string[:place], model.num_values, *string[place + 1 :])
+    return by_trees(other, 0, marked)
+
+
+@pytest.mark.parametrize("name", ["three kinds", "brackets"])
+def test_posteriors_of_kinds_are_sums_over_trees(name: str) -> None:
+    model = GRAMMARS[name]
+    x = torch.tensor(every_string(model)[::7])
+    seen = model.log_posterior(x, torch.ones_like(x, dtype=torch.bool)).exp()
+    hidden = torch.zeros_like(x, dtype=torch.bool)
+    hidden[:, 1] = True
+    around = model.log_posterior(x, ~hidden).exp()
+    for row, string in enumerate(x.tolist()):
+        for kind in range(len(model.rules)):
+            shares = [through_kind(model, tuple(string), place, kind) for place in range(4)]
+            whole = by_trees(model, 0, tuple(string))
+            expected = torch.tensor([float(share / whole) for share in shares], dtype=torch.float64)
+            torch.testing.assert_close(seen[row, :, kind], expected, atol=EXACT, rtol=0)
+            # Place 1 hidden: add up over the symbols that may stand there.
+            fillings = [(string[0], v, *string[2:]) for v in range(model.num_values)]
+            share = sum(through_kind(model, filling, 1, kind) for filling in fillings)
+            total = sum(by_trees(model, 0, filling) for filling in fillings)
+            assert abs(around[row, 1, kind].item() - float(share / total)) < EXACT

@@ -241,3 +241,58 @@ CASES = {
 def test_a_wrong_call_is_named(call, error, message) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def posterior_by_paths(model: HMM, x: torch.Tensor, observed: torch.Tensor) -> torch.Tensor:
+    """p(z_j | x_R) of every place, (D, Q), by a sum over all paths of the hidden states."""
+    states = range(len(model.initial))
+    posterior = torch.zeros(len(x), len(model.initial), dtype=torch.float64)
+    for path in itertools.product(states, repeat=len(x)):
+        probability = model.initial[path[0]]
+        for before, after in itertools.pairwise(path):
+            probability = probability * model.transition[before, after]
+        for state, symbol, seen in zip(path, x, observed, strict=True):
+            probability = probability * (model.emission[state, symbol] if seen else 1)
+        for place, state in enumerate(path):
+            posterior[place, state] += probability
+    return posterior / posterior.sum(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_posteriors_of_states_are_sums_over_paths(has_zeros: bool) -> None:
+    model = random_hmm(3, 4, 5, seed=3)
+    if has_zeros:  # from left to right
+        transition = model.transition.triu()
+        transition = transition / transition.sum(dim=1, keepdim=True)
+        initial = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+        model = HMM(initial, transition, model.emission, 5)
+    at = generator(1)
+    x = model.sample(8, generator=at)
+    observed = torch.rand(8, 5, generator=at) < 0.6
+    observed[0] = False
+    observed[1] = True
+    found = model.log_posterior(x, observed).exp()
+    for row in range(8):
+        expected = posterior_by_paths(model, x[row], observed[row])
+        torch.testing.assert_close(found[row], expected, atol=1e-12, rtol=0)
+    assert (found == 0).any() == has_zeros
+
+
+def test_a_hidden_symbol_is_predicted_by_the_posterior_of_its_state() -> None:
+    """At a length at which messages that are not scaled would underflow."""
+    model = HMM.cyclic(num_features=2000)
+    x = model.sample(2, generator=generator(2))
+    mask = masks.sample_masks(2, 2000, 700, generator=generator(3))
+    posterior = model.log_posterior(x, ~mask).exp()
+    predicted = (posterior @ model.emission).log().gather(2, x[..., None])[..., 0]
+    torch.testing.assert_close(predicted[mask], model.log_each(x, mask)[mask], atol=1e-10, rtol=0)
+
+
+@pytest.mark.bad_input
+def test_one_set_a_sequence_is_asked_for() -> None:
+    model = random_hmm(2, 3, 4)
+    x = model.sample(3, generator=generator(1))
+    with pytest.raises(ValueError, match="same number of rows, got 3 and 2"):
+        model.log_posterior(x, torch.ones(2, 4) > 0)
+    with pytest.raises(TypeError, match="observed"):
+        model.log_posterior(x, torch.ones(3, 4))

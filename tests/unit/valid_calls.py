@@ -168,6 +168,8 @@ def models() -> list[Call]:
             emission=lambda v: positive(v) and abs(v.double().sum().item() - 0.5) < 1e-6,
         ),
         valid(mpt_lml.Grammar.brackets, 2, 1, 4),
+        valid(HMM.log_posterior, WORDS, WORDS > 0),
+        valid(GRAMMAR.log_posterior, GRAMMAR.sample(2, generator=at()), torch.ones(2, 4) > 0),
         valid(
             mpt_lml.FromFunction,
             lambda x, mask: torch.zeros(*x.shape, 4).log_softmax(-1),
