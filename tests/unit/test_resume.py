@@ -38,9 +38,7 @@ from mpt_score import antibodies, networks, texts
 RESUMABLE = [name for name in experiment.names() if experiment.find(name).resumable]
 FILE_OF_A_SEED = ["known-language", "laws-of-sizes"]
 # A training has a file of its own, which other experiments find.
-FILE_OF_A_NETWORK = [
-    name for name in RESUMABLE if name.startswith("referee") or name.startswith("known-features")
-]
+FILE_OF_A_NETWORK = [name for name in RESUMABLE if name.startswith(("referee", "known-features"))]
 WITH_A_NETWORK = ["bert-curve", "table-2-pretrained", "figure-6", "figure-6-pretrained"]
 every = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in RESUMABLE]

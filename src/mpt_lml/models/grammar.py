@@ -140,7 +140,9 @@ class Grammar(TractableModel):
             ValueError: for a symbol outside 0..V−1, or another number of sets than of strings.
 
         >>> language = Grammar.brackets(num_features=4)
-        >>> x = torch.tensor([[0, 6, 6, 6]])  # "[...": does the last symbol, hidden, close the first?
+        >>> x = torch.tensor(
+        ...     [[0, 6, 6, 6]]
+        ... )  # "[...": does the last symbol, hidden, close the first?
         >>> kind = language.log_posterior(x, torch.tensor([[True, True, True, False]]))[0, 3].exp()
         >>> kind[[0, 3]]  # a symbol of its own, or a closing bracket of the first kind
         tensor([0.0091, 0.9909], dtype=torch.float64)
