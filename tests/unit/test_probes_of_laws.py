@@ -291,3 +291,15 @@ def test_a_network_is_trained_in_each_setting() -> None:
     found = mpt_experiments.run("probes-of-laws", "quick", **wanted).arrays
     assert (found["found/vae"][..., AREA] > found["before/vae"][:, AREA]).all()
     assert (found["found/vae"][..., 1] > 0).all()
+
+
+def test_the_run_takes_what_the_recorded_pilot_admits() -> None:
+    """Clear gains that fifteen laws can pay for; with the same networks, images and steps."""
+    pilot = mpt_experiments.load("probe-pilot")
+    asked = {wanted[0]: wanted for wanted in probes_of_laws.ProbePilot().images}
+    admitted = {
+        name: asked[name][:4]
+        for name in asked
+        if pilot.arrays[f"clear/{name}"] and pilot.arrays[f"payable/{name}"]
+    }
+    assert {wanted[0]: wanted[:4] for wanted in ProbesOfLaws().images} == admitted
