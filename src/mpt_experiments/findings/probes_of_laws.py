@@ -44,6 +44,9 @@ NUM_ERRORS = 2.0
 PAYABLE_SECONDS = 900.0
 FEWEST_TRAININGS = 15 * 3
 
+LEFT_OUT = ("fashion-mnist",)
+"""Admitted by the pilot, and not run for want of time; decided before any law of it was."""
+
 SECONDS_OF_SMALL_BERT = 2700.0
 """On one core, by its model card."""
 
@@ -218,16 +221,19 @@ def gain_of_one(trained: Float[Tensor, " 1"], random: Float[Tensor, " seeds"]) -
 
 
 class ProbesOfLaws(
-    ImageProbes, name="probes-of-laws", cost="about 35 min", resumable=True, gpu=False
+    ImageProbes, name="probes-of-laws", cost="about 30 min", resumable=True, gpu=False
 ):
     """Area against linear probes of frozen features, over sixteen laws of the mask size.
 
     In settings where pre-training beats random features clearly (``probe-pilot``): the same
     networks, data and steps for every law, areas on held-out images, features of complete ones. The
-    laws are ``RECIPES`` of ``language_trainings``; those that are unbiased weight each size. Of 16
-    patches 45 to 55 % are eight, as 50 % are, so that there are fifteen laws. ``num_labels`` is small,
-    because pre-training is for where labels are few. Steps, seeds and ``num_scored`` are what half an
-    hour pays.
+    laws are ``RECIPES`` of ``language_trainings``; those that are unbiased weight each size.
+    ``num_labels`` is small, because pre-training is for where labels are few. Steps and ``num_scored``
+    are what half an hour pays.
+
+    ``LEFT_OUT`` was admitted by the pilot, by a hair, and has not been run: it would take a quarter of an
+    hour more. Its setting is ("fashion-mnist", "mae", "fashion_mnist", 500, 3), and of its 16 patches
+    45 to 55 % are eight, as 50 % are, so that there are fifteen laws.
 
     The rule, from before the run, is ``direction``. The unit is the law: its area and its accuracy are
     means over seeds. One law that learns nothing stays among them, and ``without-one`` tells whether the
@@ -250,7 +256,6 @@ class ProbesOfLaws(
         (
             ("vae", "vae", "digits", 1000, 5),
             ("vae-fashion-mnist", "vae", "fashion_mnist", 400, 5),
-            ("fashion-mnist", "mae", "fashion_mnist", 500, 3),
         ),
         quick=(("vae", "vae", "digits", 6, 2),),
     )
