@@ -141,6 +141,8 @@ def depends(book: Book) -> dict[str, set[str]]:
                 'load("scoring"',
                 'load("referee"',
                 'load("laws-of-sizes"',
+                'load("known-features"',
+                'load("epochs-of-transformers"',
             ),
         ),
         ("book/results/table-1.json", ('load("table-1")',)),

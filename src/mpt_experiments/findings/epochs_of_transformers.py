@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -55,15 +55,12 @@ class CausalNetwork(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, input_ids: Int[Tensor, "N D"]) -> Tensor:
+    def forward(self, input_ids: Int[Tensor, "N D"]) -> Any:
         """What ``network`` answers, with ``logits`` (N, D, V)."""
         num_places = input_ids.shape[-1]
         is_later = torch.full((num_places, num_places), -torch.inf).triu(diagonal=1)
         # Every layer of a SymbolBERT has full attention, and a dictionary is taken as it is.
-        answer: Tensor = self.network(
-            input_ids=input_ids, attention_mask={"full_attention": is_later}
-        )
-        return answer
+        return self.network(input_ids=input_ids, attention_mask={"full_attention": is_later})
 
 
 def log_each(

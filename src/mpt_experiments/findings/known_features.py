@@ -255,12 +255,13 @@ def baselines(source: HMM | Grammar, x: Int[Tensor, "N D"]) -> Arrays:
     distance = (place[:, None] - place).abs()
     rows = x.repeat_interleave(num_places, dim=0)
     mean = whole.exp().mean(dim=(0, 1)).log()
-    left = {"nothing": divergence(whole.flatten(0, 1), mean)}
+    everywhere = whole.flatten(0, 1)
+    left = {"nothing": divergence(everywhere, mean.expand_as(everywhere))}
     for name, reach in (("symbol", 0), ("neighbors", 1), ("three", 3)):
         seen = (distance <= reach).repeat(len(x), 1)
         given = source.log_posterior(rows, seen).unflatten(0, x.shape)
         at_place = given[:, place, place]
-        left[name] = divergence(whole.flatten(0, 1), at_place.flatten(0, 1))
+        left[name] = divergence(everywhere, at_place.flatten(0, 1))
     return left
 
 
@@ -297,7 +298,7 @@ class KnownFeatures(
     """
 
     seeds: tuple[int, ...] = setting((5, 55, 555, 5555, 55555), quick=(5, 55))
-    sources: tuple[str, ...] = setting(("middle",), quick=("near",))
+    sources: tuple[str, ...] = setting(("middle",), quick=("middle",))
     laws: tuple[str, ...] = setting(LAWS, quick=("uniform", *LAWS[5:9]))
     widths: tuple[int, ...] = setting((64, 32), quick=(8,))
     num_steps: tuple[int, ...] = setting((800, 1000), quick=(8,))
@@ -459,14 +460,14 @@ class KnownFeatures(
         return judged
 
     def findings(self, arrays: Arrays) -> dict[str, Finding]:
-        """Correlations over laws, of each language and width."""
+        """Correlations over laws, of each language and width; a second width is the narrow one."""
         found = {}
         for what in ("shown", "hidden"):
             for row, source in enumerate(self.sources):
-                for column, width in enumerate(self.widths):
+                for column, which in enumerate(("", "-narrow")[: len(self.widths)]):
                     fields = arrays[f"laws/{what}"][row, column].tolist()
                     of_laws = law_correlation.OfLaws(*fields)
-                    name = f"known-features-{what}/{source}-{width}"
+                    name = f"known-features-{what}/{source}{which}"
                     found[name] = Finding(of_laws.correlation, of_laws.standard_error)
         return found
 
