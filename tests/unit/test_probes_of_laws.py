@@ -81,6 +81,8 @@ def test_the_pilot_compares_the_same_networks(quick) -> None:
     found, _ = quick("probe-pilot")
     for name in ("vae", "digits", "cola"):
         random, trained = (found.arrays[f"{key}/{name}"] for key in ("random", "trained"))
+        for accuracy in (random, trained):
+            assert ((accuracy > 0) & (accuracy <= 1)).all()
         gain = found.findings[f"probe-pilot/{name}"]
         assert gain.measured == pytest.approx((trained.mean() - random.mean()).item())
         assert found.arrays[f"clear/{name}"] == probes_of_laws.is_clear(gain)
