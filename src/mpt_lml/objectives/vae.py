@@ -192,7 +192,7 @@ def partial(
         weighted: weights w̄_s ∝ p(x_R, z_s)/q(z_s | x_R); the decoder follows the score, the encoder
             the ELBO of x_R. Otherwise all w̄_s are 1/S and both follow the score.
         row_weights: by which the score of each datum is multiplied, (B, N), such as those of a law of
-            sizes (:meth:`~mpt_lml.masks.SizeLaw.weights`). The ELBO of x_R is not.
+            sizes (``SizeLaw.weights``). The ELBO of x_R is not.
 
     Returns:
         Nats, (B,).
