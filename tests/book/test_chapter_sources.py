@@ -143,6 +143,7 @@ def depends(book: Book) -> dict[str, set[str]]:
                 'load("laws-of-sizes"',
                 'load("known-features"',
                 'load("epochs-of-transformers"',
+                'load("probes-of-laws"',
             ),
         ),
         ("book/results/table-1.json", ('load("table-1")',)),

@@ -584,8 +584,7 @@ class EpochsOfTransformers(
     be judged. ``best/MEASURE/N`` (2,): the rate and the passes of the own best.
 
     Findings: ``epochs-own-best-area/N`` and ``epochs-own-best-mixture/N``, causal minus masked excess,
-    each at its own best, error over seeds; ``epochs-crossing/N``, the first look from which the mean
-    masked excess by the area is below the causal one to the end, at equal passes, if there is one.
+    each at its own best, error over seeds.
     """
 
     seeds: tuple[int, ...] = setting((5, 55, 555, 5555, 55555), quick=(5, 55))
@@ -729,7 +728,4 @@ class EpochsOfTransformers(
                 difference = ahead(arrays, f"masked/{measure}", num_data)
                 if difference is not None:
                     found[f"epochs-own-best-{measure}/{num_data}"] = Finding.over(difference)
-            passes = crossing(arrays, num_data)
-            if passes is not None:
-                found[f"epochs-crossing/{num_data}"] = Finding(passes)
         return found
