@@ -413,7 +413,7 @@ def along_passes(arrays: Arrays, measure: str, num_data: int) -> Float[Tensor, "
 
 
 def first_ahead(
-    masked: Float[Tensor, " looks"], causal: Float[Tensor, " looks"], passes: Sequence[float]
+    masked: Float[Tensor, " looks"], causal: Float[Tensor, " looks"], passes: Sequence[int | float]
 ) -> float | None:
     """The first of ``passes`` from which ``masked`` is below ``causal``, and stays so to the end."""
     is_ahead = (masked < causal).tolist()

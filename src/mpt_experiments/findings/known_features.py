@@ -480,7 +480,7 @@ class KnownFeaturesElsewhere(
     Arrays as those of :class:`KnownFeatures`.
     """
 
-    sources: tuple[str, ...] = setting(("far", "grammar"), quick=("grammar",))
+    sources: tuple[str, ...] = setting(("far", "grammar"), quick=("far",))
     widths: tuple[int, ...] = setting((64,), quick=(8,))
     num_steps: tuple[int, ...] = setting((800,), quick=(8,))
     learning_rates: tuple[float, ...] = setting((3e-3,), quick=(3e-3,))
