@@ -33,6 +33,11 @@ class OfLaws(NamedTuple):
     within_error: float
 
     @property
+    def direction(self) -> int:
+        """The rule: 1 where the interval lies above 0, −1 where it lies below, 0 for undecided."""
+        return int(self.low > 0) - int(self.high < 0)
+
+    @property
     def standard_error(self) -> float:
         """Of the correlation, from the width of its interval."""
         return (self.high - self.low) / (2 * _normal_quantile(0.5 + LEVEL / 2))

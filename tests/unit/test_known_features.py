@@ -18,7 +18,6 @@ from mpt_experiments.findings.known_features import (
     Sizes,
     Split,
     baselines,
-    better,
     divergence,
     fitted_probe,
     left_by_probe,
@@ -125,21 +124,13 @@ def test_a_run_goes_on_from_what_it_kept(tmp_path) -> None:
     assert first.arrays["laws/shown"][0, 0].tolist() == pytest.approx(list(of_laws_again))
 
 
-def test_the_rule_looks_at_both_ends_of_the_interval() -> None:
-    x = torch.arange(8.0)[:, None] + torch.zeros(8, 2)
-    assert better(of_laws(x, x + torch.tensor([1.0, -1.0]))) == 1
-    assert better(of_laws(x, -x)) == -1
-    scattered = torch.tensor([1.0, -1, 1, -1, 1, -1, 1, -1])[:, None] + torch.zeros(8, 2)
-    assert better(of_laws(x, scattered)) == 0
-
-
 def test_only_converged_laws_are_taken() -> None:
     gap = torch.tensor([1.0, 1.2, 1.4, 1.6, 1.8, 9.0])[:, None].double()
     quality = torch.tensor([3.0, 1.0, 2.0, 2.5, 1.5, -40.0])[:, None].double()
     found = known_features._over_converged(gap, quality)
     expected = of_laws(-gap[:5], quality[:5])
     assert found.tolist() == pytest.approx([5, expected.correlation, expected.low, expected.high])
-    assert known_features._over_converged(gap[2:], quality[2:])[0] == 3 + 0
+    assert known_features._over_converged(gap[2:], quality[2:])[0] == 3
 
 
 def hand_made() -> dict[str, torch.Tensor]:

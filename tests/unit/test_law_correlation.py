@@ -91,6 +91,14 @@ def test_power_is_what_simulations_have() -> None:
     assert found / 4000 == pytest.approx(power(true, 15), abs=0.04)  # Fisher's z is approximate
 
 
+def test_the_rule_looks_at_both_ends_of_the_interval() -> None:
+    x = torch.arange(8.0)[:, None] + torch.zeros(8, 2)
+    assert of_laws(x, x + torch.tensor([1.0, -1.0])).direction == 1
+    assert of_laws(x, -x).direction == -1
+    scattered = torch.tensor([1.0, -1, 1, -1, 1, -1, 1, -1])[:, None] + torch.zeros(8, 2)
+    assert of_laws(x, scattered).direction == 0
+
+
 @pytest.mark.bad_input
 def test_three_laws_are_too_few() -> None:
     with pytest.raises(ValueError, match="at least 4 laws, one row each, got 3"):

@@ -72,11 +72,6 @@ CONVERGED = 2.0
 PREDICTIONS = ("hidden", "inner", "small", "composed", "random", "converged")
 
 
-def better(found: law_correlation.OfLaws) -> float:
-    """1 for better features, −1 for worse ones, 0 for undecided."""
-    return float(found.low > 0) - float(found.high < 0)
-
-
 # -- probes -------------------------------------------------------------------------------------------
 
 

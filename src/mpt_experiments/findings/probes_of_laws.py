@@ -62,14 +62,8 @@ def is_payable(seconds: float) -> bool:
     return FEWEST_TRAININGS * seconds <= PAYABLE_SECONDS
 
 
-def direction(low: float, high: float) -> int:
-    """The rule of the run, on the 99 % interval of the correlation of area and accuracy over laws.
-
-    1 where it lies above 0: in this setting more area goes with better features. −1 where it lies
-    below: with worse ones. 0: undecided.
-    """
-    return int(low > 0) - int(high < 0)
-
+# Of the run: ``OfLaws.direction`` of area and accuracy. 1: in this setting more area goes with better
+# features. −1: with worse ones. 0: undecided.
 
 POWER = 0.8
 
@@ -235,9 +229,9 @@ class ProbesOfLaws(
     hour more. Its setting is ("fashion-mnist", "mae", "fashion_mnist", 500, 3), and of its 16 patches
     45 to 55 % are eight, as 50 % are, so that there are fifteen laws.
 
-    The rule, from before the run, is ``direction``. The unit is the law: its area and its accuracy are
-    means over seeds. One law that learns nothing stays among them, and ``without-one`` tells whether the
-    answer hangs on it.
+    The rule, from before the run, is ``OfLaws.direction``. The unit is the law: its area and its
+    accuracy are means over seeds. One law that learns nothing stays among them, and ``without-one``
+    tells whether the answer hangs on it.
 
     Arrays: ``found/SETTING`` (laws, seeds, 6) and, with random weights, ``before/SETTING`` (seeds, 6),
     the columns ``probed_networks.MEASURED``; ``laws/SETTING`` (laws,), their numbers in ``RECIPES``;
@@ -306,7 +300,7 @@ def over_laws(found: Float[Tensor, "laws seeds 6"]) -> Arrays:
         "at-rates": torch.tensor(at_rates, dtype=torch.float64),
         "without-one": without_one(area.mean(dim=1), accuracy.mean(dim=1)),
         "ranks": ranks,
-        "direction": torch.tensor(direction(of_laws.low, of_laws.high)),
+        "direction": torch.tensor(of_laws.direction),
         "detectable": torch.tensor(detectable(len(found)), dtype=torch.float64),
     }
 
