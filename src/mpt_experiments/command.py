@@ -40,7 +40,7 @@ def compare(name: str | None = None, /, *, everything: Everything = False) -> No
     """Measured against published, from the ledger.
 
     Args:
-        name: An experiment, see 'mpt-lml list'.
+        name: An experiment, see 'mpt-lml list', or the record of one that is no code any more.
         everything: The paper's entries and the findings of all experiments.
     """
     if (name is None) != everything:

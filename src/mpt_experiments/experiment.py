@@ -31,7 +31,7 @@ _Value = TypeVar("_Value")
 
 
 class UnknownExperimentError(ValueError):
-    """No experiment of this name; the message suggests the nearest ones."""
+    """No experiment of this name; the message says which is near, or where its code is."""
 
 
 # -- what a run returns -----------------------------------------------------------------------------
@@ -230,18 +230,51 @@ def names() -> list[str]:
     return sorted({*catalogue(), *_REGISTRY})
 
 
+def recorded() -> list[str]:
+    """Names of all recorded runs, sorted: also of experiments whose code left the package."""
+    return sorted(path.stem for path in book_file("results").glob("*.json"))
+
+
+def require_known(name: str) -> str:
+    """``name``, if an experiment or a record is called so.
+
+    Raises:
+        UnknownExperimentError: for another one; the message suggests near names.
+    """
+    known = sorted({*names(), *recorded()})
+    if name in known:
+        return name
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(known)}."
+    raise UnknownExperimentError(f"unknown experiment {name!r}. {hint}")
+
+
 @checked
 def find(name: str) -> type[Experiment]:
-    """The experiment called ``name``; :class:`UnknownExperimentError` suggests near names."""
+    """The experiment called ``name``. Its module is imported when it is first asked for.
+
+    Raises:
+        UnknownExperimentError: for an unknown name, and for one that is only recorded; the message
+            says how the code of that one can be had.
+    """
     if name in _REGISTRY:
         return _REGISTRY[name]
-    if name in catalogue():  # its module is imported when it is first asked for
-        entry = catalogue()[name]
-        chosen: type[Experiment] = getattr(import_module(entry.module), entry.class_name)
-        return chosen
-    near = difflib.get_close_matches(name, names(), n=3, cutoff=0.4)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(names())}."
-    raise UnknownExperimentError(f"unknown experiment {name!r}. {hint}")
+    if name not in catalogue():
+        raise UnknownExperimentError(_where_the_code_is(require_known(name)))
+    entry = catalogue()[name]
+    chosen: type[Experiment] = getattr(import_module(entry.module), entry.class_name)
+    return chosen
+
+
+def _where_the_code_is(name: str) -> str:
+    """A sentence about an experiment of which the package has the record only."""
+    sentence = (
+        f"the code of {name!r} left the package; its record stays: mpt_experiments.load({name!r})."
+    )
+    rerun = read_json(book_file(f"results/{name}.json")).get("rerun")
+    if rerun is not None:
+        sentence += f" To run it again, in a checkout: {rerun}"
+    return sentence
 
 
 @checked
@@ -316,11 +349,12 @@ def context_for(
     return RunContext(torch.device("cuda" if gpu else "cpu"), progress, folder)
 
 
+@checked
 def load(name: str) -> Outcome:
     """The recorded run of an experiment at the paper's settings: what ``mpt-lml run NAME`` stored.
 
     Args:
-        name: of the experiment.
+        name: of the experiment, which may be one whose code left the package.
 
     Returns:
         Its :class:`Outcome`, in the units that the experiment states, NaN where a number is missing.
@@ -332,7 +366,7 @@ def load(name: str) -> Outcome:
     >>> load("table-1").arrays["estimates"].shape
     torch.Size([3, 5])
     """
-    path = book_file(f"results/{find(name).name}.json")
+    path = book_file(f"results/{require_known(name)}.json")
     if not path.is_file():
         raise FileNotFoundError(f"no run of {name} is recorded. Make one: mpt-lml run {name}")
     stored = read_json(path)

@@ -184,11 +184,15 @@ def record(findings: Mapping[str, Finding], path: Path) -> list[dict[str, Any]]:
     return [by_id[name] for name in findings]
 
 
-def compare(command: str | None, path: Path) -> list[dict[str, Any]]:
-    """The entries of the ledger at ``path`` that ``command`` writes (``None``: all of them)."""
-    if command is None:
+def compare(name: str | None, path: Path) -> list[dict[str, Any]]:
+    """The entries of the ledger at ``path`` that the experiment ``name`` measured (``None``: all).
+
+    The command of an entry ends in the name, ``mpt-lml run table-1``, also where it begins with what
+    brings back code that left the package, ``git checkout COMMIT && ...``.
+    """
+    if name is None:
         return entries(path)
-    return [entry for entry in entries(path) if entry["command"].split() == command.split()]
+    return [entry for entry in entries(path) if entry["command"].split()[-1] == name]
 
 
 def _significant(value: float | None) -> float | None:

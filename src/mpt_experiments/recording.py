@@ -16,7 +16,13 @@ import torch
 from tqdm.auto import tqdm
 
 from mpt_experiments import ledger, provenance
-from mpt_experiments.experiment import Experiment, Outcome, RunContext, context_for, find
+from mpt_experiments.experiment import (
+    Experiment,
+    Outcome,
+    RunContext,
+    context_for,
+    require_known,
+)
 from mpt_experiments.options import RunOptions, as_arguments
 from mpt_lml import files
 
@@ -189,10 +195,11 @@ def comparison(name: str | None) -> str:
     """Measured against published, as text.
 
     Args:
-        name: An experiment; ``None`` for all of them.
+        name: An experiment or a recorded run; ``None`` for all of them.
     """
-    command = None if name is None else f"mpt-lml run {find(name).name}"
-    return _tables(ledger.compare(command, ledger.location()))
+    if name is not None:
+        require_known(name)
+    return _tables(ledger.compare(name, ledger.location()))
 
 
 def _tables(entries: Sequence[Mapping[str, Any]]) -> str:

@@ -3,9 +3,17 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.nn import functional
+from torch.nn.utils import vector_to_parameters
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import OneCycleLR
+
+from mpt_lml import fit, masks, scores
+from mpt_lml.fit import Progress, silent
+from mpt_lml.models.base import TractableModel
+from mpt_score.networks.symbol_bert import SymbolBERT
 
 
 class SideBySide(nn.Module):
@@ -18,7 +26,6 @@ class SideBySide(nn.Module):
     Args:
         networks: of one kind, whose answers have ``logits``. Their weights are copied.
 
-    >>> from mpt_score.networks.symbol_bert import SymbolBERT
     >>> both = SideBySide([SymbolBERT(12, 16, 8, seed=seed).network for seed in (4, 44)])
     >>> both(torch.zeros(2, 5, 16, dtype=torch.int64)).shape  # networks, rows, places, symbols
     torch.Size([2, 5, 16, 13])
@@ -54,6 +61,57 @@ class SideBySide(nn.Module):
         return logits
 
     @torch.no_grad()
-    def vectors(self) -> Float[Tensor, "networks weights"]:
-        """A copy of the weights, one row a network, as ``vector_to_parameters`` takes them."""
-        return torch.cat([weight.flatten(1) for weight in self.weights], dim=1)
+    def copy_to(self, networks: Sequence[nn.Module]) -> None:
+        """Give each network its weights."""
+        vectors = torch.cat([weight.flatten(1) for weight in self.weights], dim=1)
+        for network, vector in zip(networks, vectors, strict=True):
+            vector_to_parameters(vector, network.parameters())
+
+
+def train(
+    models: Sequence[SymbolBERT],
+    source: TractableModel,
+    law: masks.SizeLaw,
+    *,
+    generators: Sequence[torch.Generator],
+    num_steps: int,
+    batch_size: int,
+    learning_rate: float,
+    half_precision: bool,
+    progress: Progress = silent,
+) -> None:
+    """Maximize each network's score of one random mask a sequence, on sequences never seen twice.
+
+    Args:
+        models: networks of one kind, one a generator; they are trained in place.
+        source: what the sequences are drawn from, of D symbols each.
+        law: of the size of the mask.
+        generators: what each network's sequences and masks are drawn from.
+        num_steps: of AdamW.
+        batch_size: sequences a step and network.
+        learning_rate: the largest of one cycle.
+        half_precision: products in bfloat16; the weights and AdamW stay float32.
+        progress: shows the steps as they pass.
+    """
+    together = SideBySide([model.network for model in models])
+    dtype = torch.bfloat16 if half_precision else torch.float32
+    optimizer = AdamW(together.parameters(), lr=learning_rate, fused=True)
+    schedule = OneCycleLR(optimizer, learning_rate, total_steps=num_steps)
+    num_features = models[0].num_features
+    mask_token = models[0].mask_token
+
+    def loss(step: int) -> Tensor:
+        sequences = []
+        hidden = []
+        for generator in generators:
+            sequences.append(source.sample(batch_size, generator=generator))
+            hidden.append(masks.sample_masks(batch_size, num_features, law, generator=generator))
+        x = torch.stack(sequences)
+        mask = torch.stack(hidden)
+        logits = together(x.masked_fill(mask, mask_token), dtype)
+        losses = functional.cross_entropy(logits.flatten(0, 2), x.flatten(), reduction="none")
+        score = scores.mask_score(-losses.view(-1, num_features), mask.flatten(0, 1))
+        return -score.view(len(models), batch_size).mean(dim=1).sum()
+
+    fit.descend(together, loss, [schedule], num_steps=num_steps, progress=progress)
+    together.copy_to([model.network for model in models])

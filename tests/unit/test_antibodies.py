@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from models import generator
-from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 import mpt_experiments
@@ -17,12 +16,9 @@ import mpt_score
 from mpt_experiments.experiment import RunContext
 from mpt_experiments.findings import antibodies as uses
 from mpt_experiments.findings.antibodies import (
-    METHODS,
     AntibodyChain,
     AntibodyCurves,
-    AntibodyScores,
     bootstrap_auc,
-    bootstrap_correlation,
     frequency_score,
     group_of,
     position_score,
@@ -52,11 +48,11 @@ def table(tmp_path, monkeypatch) -> Path:
     """Eight rows in the form of the published table."""
     path = tmp_path / antibodies.THERAPEUTIC
     path.parent.mkdir()
-    header = "\t".join(("Antibody", "Species", "Seqs (comma-separated)", *METHODS))
-    lines = ["\t".join((*row, *(f"{n}.5" for n in range(7)), "")) for row in ROWS]
+    header = "\t".join(("Antibody", "Species", "Seqs (comma-separated)"))
+    lines = ["\t".join(row) for row in ROWS]
     path.write_text("\n".join([header, *lines]) + "\n")
     checksum = hashlib.sha256(path.read_bytes()).hexdigest()
-    monkeypatch.setitem(antibodies.CHECKSUMS, antibodies.THERAPEUTIC, checksum)
+    monkeypatch.setattr(antibodies, "SHA_256", checksum)
     monkeypatch.setenv("MPT_LML_DATA", str(tmp_path))
     return path
 
@@ -64,25 +60,20 @@ def table(tmp_path, monkeypatch) -> Path:
 # -- tables -------------------------------------------------------------------------------------------
 
 
-def test_rows_that_are_left_out_are_counted(table) -> None:
+def test_each_pair_of_chains_of_one_origin_is_taken_once(table) -> None:
     found = antibodies.therapeutic()
-    assert [one.name for one in found.antibodies] == ["a", "b"]
-    assert found[1:] == (3, 1, 2)  # not two chains; repeated; of two origins
-    first = found.antibodies[0]
-    assert (first.heavy, first.light) == (HEAVY, LIGHT)
-    assert first.scores["T20"] == 1.5 and math.isnan(first.scores[METHODS[-1]])
+    assert [one.name for one in found] == ["a", "b"]
+    assert (found[0].heavy, found[0].light) == (HEAVY, LIGHT)
 
 
 @pytest.mark.bad_input
 def test_tables_that_are_not_there_or_others(table, tmp_path, monkeypatch) -> None:
-    with pytest.raises(DataNotFoundError, match=r"(?s)immunogenicity.tsv .*BioPhi.*few\(\)"):
-        antibodies.immunogenicity()
     table.write_text(table.read_text() + "\n")
     with pytest.raises(CorruptDataError, match="is not the published file"):
         antibodies.therapeutic()
     monkeypatch.delenv("MPT_LML_DATA")
-    with pytest.raises(DataNotFoundError, match="therapeutic_antibodies.tsv"):
-        mpt_experiments.run("antibody-scores", "quick", table="published")
+    with pytest.raises(DataNotFoundError, match=r"(?s)therapeutic_antib.*BioPhi.*few\(\)"):
+        mpt_experiments.run("antibody-curves", "quick", table="published")
 
 
 def test_heavy_chains_are_known_by_their_end() -> None:
@@ -93,35 +84,17 @@ def test_heavy_chains_are_known_by_their_end() -> None:
 def test_the_few_are_of_all_groups_and_can_be_scored() -> None:
     groups = [group_of(one) for one in few()]
     assert groups == ["mouse", "mouse", "human", "human", "other", "other"]
-    require_chains(list(antibodies.chains_of(few())))
-    for one in few():
-        assert list(one.scores) == list(METHODS) and not any(map(math.isnan, one.scores.values()))
-        assert 0 <= one.immunogenicity <= 100
+    require_chains([chain for one in few() for chain in (one.heavy, one.light)])
 
 
 @pytest.mark.data
-def test_the_published_tables() -> None:
+def test_the_published_table() -> None:
     found = antibodies.therapeutic()
-    assert found[1:] == (20, 51, 9)
     number = {"human": 177, "mouse": 61, "other": 235}
     for group in uses.GROUPS:
-        assert sum(group_of(one) == group for one in found.antibodies) == number[group]
-    reactions = antibodies.immunogenicity()
-    assert len(reactions) == 217
-    by_name = {one.name: one for one in found.antibodies}
-    shared = [one for one in reactions if one.name.lower() in by_name]
-    assert len(shared) > 100
-    for one in shared:  # the sign of AbLSTM is turned in one of them
-        other = by_name[one.name.lower()]
-        if (one.heavy, one.light) == (other.heavy, other.light):
-            assert one.scores["AbLSTM"] == pytest.approx(other.scores["AbLSTM"], abs=0.02)
-    by_chains = {(one.heavy, one.light): one for one in reactions}
-    for one in few():
-        published = by_chains[one.heavy, one.light]
-        assert one.immunogenicity == published.immunogenicity
-        assert one.scores == pytest.approx(published.scores, abs=0.02)
+        assert sum(group_of(one) == group for one in found) == number[group]
     # Listed as humanized and, under another name, as chimeric.
-    assert "trastuzumab" not in by_name
+    assert "trastuzumab" not in {one.name for one in found}
 
 
 # -- what is drawn ------------------------------------------------------------------------------------
@@ -130,8 +103,7 @@ def test_the_published_tables() -> None:
 def made_up(number: int, species: str, heavy: str = "", light: str = "") -> Antibody:
     letters = "ACDEFGHIKL"
     own = "".join(letters[int(digit)] for digit in f"{number:03d}")
-    scores = dict.fromkeys(METHODS, 0.0)
-    return Antibody(f"{number}", species, heavy or f"V{own}", light or f"S{own}", scores)
+    return Antibody(f"{number}", species, heavy or f"V{own}", light or f"S{own}")
 
 
 def test_no_chain_is_drawn_twice_and_groups_have_their_numbers() -> None:
@@ -149,15 +121,6 @@ def test_no_chain_is_drawn_twice_and_groups_have_their_numbers() -> None:
     assert chosen != sorted(chosen)
     with pytest.raises(ValueError, match="25 mouse antibodies were asked for, there are 1"):
         AntibodyCurves().sample([made_up(n, "Mouse" if n == 7 else "Human") for n in range(40)])
-
-
-def test_antibodies_without_all_scores_are_left_out(monkeypatch) -> None:
-    incomplete = few()[2]._replace(scores={**few()[2].scores, "MG Score": math.nan})
-    table = antibodies.Table((incomplete, *few()), 5, 6, 7)
-    monkeypatch.setattr(antibodies, "therapeutic", lambda: table)
-    by_origin, left_out = AntibodyScores().with_origin()
-    assert left_out == (5, 6, 7, 1)
-    assert [one.name for one in by_origin] == [one.name for one in few()[:4]]
 
 
 # -- what is read off ---------------------------------------------------------------------------------
@@ -219,34 +182,6 @@ def test_auc_is_the_libraries_and_its_error_the_binomials_where_ranks_are_free()
     assert difference[1, 2, 1] < 0.5 * found.values_and_errors()[1, 1]
 
 
-def test_rank_correlation_is_the_libraries() -> None:
-    draws = generator(3)
-    share = torch.randint(0, 20, (80,), generator=draws).double()
-    scores = torch.randn(80, 2, generator=draws, dtype=torch.float64)
-    scores[:, 1] -= 0.2 * share
-    found = bootstrap_correlation(scores, share, 1000, generator(4))
-    for column in range(2):
-        expected = spearmanr(scores[:, column].numpy(), share.numpy()).statistic
-        assert found.value[column].item() == pytest.approx(expected)
-    assert found.values_and_errors()[0, 1].item() == pytest.approx(1 / math.sqrt(79), rel=0.15)
-
-
-def test_chains_are_put_together_to_antibodies() -> None:
-    pair = (made_up(1, "Human", "AAAA", "CC"), made_up(2, "Mouse", "DDD", "CC"))
-    chains = antibodies.chains_of(pair)
-    assert chains == ("AAAA", "CC", "DDD")
-    columns = torch.tensor(
-        [[-4.0, -2, -8, 0, 0, 0.3], [-1, -1, -1, 0, 0, 0.4], [-3, -3, -6, 0, 0, 0.0]]
-    ).double()
-    scored = uses.ScoredChains(chains, torch.tensor([4, 2, 3]), columns)
-    scores, error = scored.of(pair)
-    assert scores[:, :3].tolist() == [[-5 / 6, -0.5, -1.5], [-0.8, -0.8, -1.4]]
-    torch.testing.assert_close(error, torch.tensor([0.5 / 6, 0.4 / 5]).double())
-    heavy, light = scored.of_each_chain(pair)
-    assert heavy.tolist() == [[-1, -0.5, -2, 0, 0], [-1, -1, -2, 0, 0]]
-    assert light[0].tolist() == light[1].tolist() == [-0.5, -0.5, -0.5, 0, 0]
-
-
 @pytest.mark.xdist_group("antibody-curves")
 def test_arrays_of_the_curves_hang_together(quick) -> None:
     outcome, _ = quick("antibody-curves")
@@ -270,20 +205,6 @@ def test_arrays_of_the_curves_hang_together(quick) -> None:
 def test_a_single_order_has_no_spread() -> None:
     with pytest.raises(ValueError, match=r"num_orders must be >= 2, got 1\."):
         mpt_experiments.run("antibody-curves", "quick", num_orders=1)
-
-
-@pytest.mark.xdist_group("antibody-scores")
-def test_a_chain_of_both_tables_is_scored_once(quick) -> None:
-    outcome, folder = quick("antibody-scores")
-    assert outcome.arrays["chains"].shape == (12, 6)
-    lengths = sum(len(one.heavy) + len(one.light) for one in few()[:4]) / 4
-    assert outcome.arrays["passes"].tolist() == [18, lengths, 18, 18, 2]
-    scorer = AntibodyScores.preset("quick").scorer(RunContext())
-    scored = mpt_score.sentences(scorer, [few()[0].heavy, few()[0].light], num_masks=9)
-    assert scored.num_passes.sum() == 18
-    assert outcome.arrays["scores/immunogenicity"].shape == (6, 5 + len(METHODS))
-    assert outcome.arrays["share"].tolist() == [one.immunogenicity for one in few()]
-    assert folder is not None and any(folder.glob("pseudo-*.safetensors"))
 
 
 @pytest.mark.xdist_group("antibody-chain")

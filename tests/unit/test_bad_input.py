@@ -270,7 +270,7 @@ CASES = {
     "nothing like an experiment": (
         lambda: experiment.find("zzz"),
         experiment.UnknownExperimentError,
-        "There are: antibody-chain, antibody-curves, antibody-orders, antibody-scores",
+        "There are: antibody-chain, antibody-curves, ",
     ),
     "an unknown preset": (
         lambda: experiment.run("table-1", "fast"),

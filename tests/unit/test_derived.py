@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mpt_experiments
-from mpt_experiments.experiment import Outcome, RunContext, seeded
+from mpt_experiments.experiment import RunContext, seeded
 from mpt_experiments.findings import derived
 from mpt_experiments.paper.deep_vae import Figure3Lower, elbo
 from mpt_lml import BernoulliPCA
@@ -78,13 +78,3 @@ def test_at_twenty_percent_a_share_is_near_that_of_figure_2() -> None:
     judged = mpt_experiments.load("figure-2").findings["claim-lml-still-maximized"]
     assert abs(found["claim-fixed-rate-maximizes"].measured - judged.measured) < 0.01
     assert found["fixed-rate-share/90"].measured < found["fixed-rate-share/80"].measured < 0.9
-
-
-def test_the_law_of_epochs_is_judged_where_it_is_worst() -> None:
-    one = torch.tensor([0.25, 0.4], **f64)
-    passes = torch.tensor([1.0, 2.0, 4.0], **f64)
-    law = 1.0 / (1.0 + (1.0 / one[:, None] - 1.0) / passes)
-    off = torch.tensor([[0.01, -0.03, 0.02], [0.01, -0.05, 0.0]], **f64)
-    arrays = {"epochs": law * (1.0 + off), "epochs/one": one}
-    run = Outcome({}, arrays, settings={"passes": [1, 2, 4]})
-    assert derived.worst_of_epochs_law(run).measured == pytest.approx(-0.04)

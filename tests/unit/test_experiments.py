@@ -419,18 +419,78 @@ class TestCommand:
             experiment.context_for(chosen, "cuda")
 
 
-@pytest.mark.parametrize("name", experiment.names())
+@pytest.mark.parametrize("name", experiment.recorded())
 def test_a_recorded_run_comes_back_as_it_was(name: str) -> None:
+    """Also where its code left the package."""
     path = ROOT / "book" / "results" / f"{name}.json"
-    if not path.exists():
-        with pytest.raises(FileNotFoundError, match=f"mpt-lml run {name}"):
-            mpt_experiments.load(name)
-        return
     stored, loaded = read_json(path), mpt_experiments.load(name)
     again = loaded.as_dict()
     assert again["arrays"] == stored["arrays"]
     assert again["findings"] == stored["findings"]
     assert (loaded.settings, loaded.seconds) == (stored["config"], stored["seconds"])
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("name", sorted({*experiment.names()} - {*experiment.recorded()}))
+def test_without_a_record_the_command_that_makes_one_is_named(name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=f"no run of {name} .* mpt-lml run {name}$"):
+        mpt_experiments.load(name)
+
+
+class TestArchive:
+    """A record of which the package has no code: it is read, and says how to have the code."""
+
+    @pytest.fixture(autouse=True)
+    def book(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A folder like ``book`` with one record and its entries in the ledger."""
+        rerun = "git checkout 0abc && mpt-lml run old-run"
+        finding = {"measured": 2.5, "standard_error": None}
+        record = {"findings": {"old": finding}, "arrays": {}, "config": {}, "provenance": {}}
+        record["rerun"] = rerun
+        (tmp_path / "results").mkdir()
+        files.write_json(tmp_path / "results" / "old-run.json", record)
+        entries = [
+            {"id": "old", "command": rerun, "unit": "nats", **finding},
+            {"id": "other", "command": f"{rerun}-2", "unit": "nats", **finding},
+        ]
+        files.write_json(tmp_path / "ledger.json", {"paper": [], "findings": entries})
+        for module in (experiment, ledger):
+            monkeypatch.setattr(module, "book_file", lambda name: tmp_path / name)
+        return tmp_path
+
+    def test_it_is_read(self) -> None:
+        assert mpt_experiments.load("old-run").findings == {"old": Finding(2.5)}
+        assert "old-run" not in experiment.names()
+
+    def test_it_is_compared(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert command.main(["compare", "old-run"]) == 0
+        rows = capsys.readouterr().out.splitlines()[1:]
+        assert [row.split() for row in rows] == [["old", "2.5", "–", "nats"]]
+
+    @pytest.mark.bad_input
+    def test_whoever_runs_it_is_told_how(
+        self, book: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        left = r"the code of 'old-run' left the package; its record stays: .*load\('old-run'\)\."
+        again = r" To run it again, in a checkout: git checkout 0abc && mpt-lml run old-run$"
+        with pytest.raises(experiment.UnknownExperimentError, match=left + again):
+            mpt_experiments.run("old-run", "quick")
+        assert command.main(["run", "old-run"]) == 2
+        assert "git checkout 0abc" in capsys.readouterr().err
+        record = read_json(book / "results" / "old-run.json")
+        del record["rerun"]
+        files.write_json(book / "results" / "old-run.json", record)
+        with pytest.raises(experiment.UnknownExperimentError, match=left + "$"):
+            experiment.find("old-run")
+
+    @pytest.mark.bad_input
+    @pytest.mark.parametrize("name", ["old-rum", "../ledger", "tabel-1"])
+    def test_another_name_is_unknown(self, name: str) -> None:
+        near = {"old-rum": "Did you mean old-run", "tabel-1": "Did you mean table-1"}
+        message = rf"unknown experiment '{name}'\. {near.get(name, '')}"
+        for ask in (mpt_experiments.load, experiment.find):
+            with pytest.raises(experiment.UnknownExperimentError, match=message):
+                ask(name)
 
 
 SHORT = ["run", "table-1", "--preset", "quick", "--json", "-", "--num-features", "8"]

@@ -5,8 +5,6 @@ import itertools
 import pytest
 import torch
 
-import mpt_experiments
-from mpt_experiments.findings.efficiency import information
 from mpt_lml import masks, objectives
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
 
@@ -255,56 +253,6 @@ class TestRandomMasks:
         values = torch.cat(rows)
         # The two ends have one neighbor: a share of a few places in 200 beside the noise.
         assert abs(values.mean() - limit) < 4 * values.std() / 8**0.5 + 0.02 * limit
-
-
-class TestLowRank:
-    @pytest.mark.parametrize("size", [1, 2, 3, 4])
-    def test_a_mask_has_the_moments_of_its_forms(
-        self, size: int, ppca: tuple[GaussianFamily, Godambe]
-    ) -> None:
-        _, info = ppca
-        flat = steps().flatten(1)
-        for mask, h, j in (
-            (masks.all_masks(5, size), info.sensitivity[size - 1], info.one_mask[size - 1]),
-            *(
-                (mask[None], None, ppca[0].products(ppca[0].mask_forms(mask[None]))[0])
-                for mask in masks.all_masks(5, size)[:3]
-            ),
-        ):
-            found = information(loadings(), 0.3, mask).flatten(3).flatten(1, 2)
-            for wanted, got in zip((h, j), flat @ found @ flat.mT, strict=True):
-                if wanted is not None:  # sums of some 1e3 products: 1e3 ε of entries up to 1e2
-                    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-9)
-
-    def test_rotations_are_seen_by_no_mask(self) -> None:
-        turned = (loadings() @ torch.tensor([[0.0, 1.0], [-1.0, 0.0]], **f64)).flatten()
-        for mask in masks.subsets(5)[1:-1]:
-            both = information(loadings(), 0.3, mask[None]).flatten(3).flatten(1, 2)
-            assert (both @ turned).abs().max() < 1e-9 * both.abs().max()
-
-    @pytest.mark.parametrize(("size", "latent_dim"), [(10, 1), (9, 2)])
-    def test_random_masks_agree_with_the_enumeration(self, size: int, latent_dim: int) -> None:
-        given = {"seeds": tuple(range(100)), "models": ((size, latent_dim),), "num_masks": 32}
-        found = mpt_experiments.run("ppca-efficiency", rates=(3 / size,), **given).arrays[
-            "efficiency"
-        ]
-        exact = []
-        for seed in given["seeds"]:
-            g = torch.Generator().manual_seed(seed)
-            family = GaussianFamily.ppca(torch.randn(size, latent_dim, generator=g, **f64), 0.2)
-            exact.append(Godambe.of(family, [3]).efficiency(1))
-        off = found[0] / torch.stack(exact) - 1.0
-        # A row of W is scored ρP times, give or take √(ρ(1 − ρ)P): the loss of P masks is off by
-        # (1 − ρ)/(ρP) = 7 %; extrapolated, by its square.
-        assert off.mean().abs() < 4 * off.std() / 10 + 0.005
-
-    def test_long_data_have_the_efficiency_of_the_limit(self) -> None:
-        """ρ / (1 + a (1 − ρ)): what is missing goes like 1 / ((1 − ρ) D)."""
-        given = {"seeds": (4, 44), "num_masks": 64, "rates": (0.5,)}
-        arrays = mpt_experiments.run("ppca-efficiency", models=((24, 1), (96, 1)), **given).arrays
-        limit = 0.5 / (1.0 + 0.5 * arrays["pull"])
-        off = (arrays["efficiency"][..., 0] / limit - 1.0).mean(dim=1).abs()
-        assert off[1] < 0.06 and off[1] < off[0]
 
 
 class TestBestLaw:

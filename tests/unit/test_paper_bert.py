@@ -18,6 +18,7 @@ import mpt_experiments
 from mpt_experiments import command
 from mpt_experiments.experiment import RunContext
 from mpt_experiments.paper import bert
+from mpt_lml.data import published_curves
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_score import Design, MaskedLM, SentenceCurves, networks, texts
 from mpt_score.networks import hub
@@ -247,6 +248,16 @@ def test_the_rate_of_the_mean_height_has_an_error() -> None:
     value, error = noisy.mean_rate(), noisy.mean_rate().standard_error
     # Error of the mean at 50 %, 0.3 / 20 · √(1 − 1/5), over a slope of 2: 0.0067.
     assert 0.0025 < error < 0.014 and abs(value - 0.5) < 4 * error
+
+
+def test_a_rerun_is_compared_in_shape_with_the_stored_curves() -> None:
+    stored = {name: published_curves()[f"pretrained/{name[5:]}"] for name in bert.PRINTED}
+    same = {name: 3.0 * curve - 1.0 for name, curve in stored.items()}
+    assert bert.farthest_from_published(same).measured < 1e-12
+    fall = stored["glue/cola"][0] - stored["glue/cola"][-1]
+    bent = {**stored, "glue/cola": stored["glue/cola"].clone()}
+    bent["glue/cola"][40] += 0.3 * fall
+    assert abs(bert.farthest_from_published(bent).measured - 0.3) < 1e-12
 
 
 def test_what_was_kept_of_other_weights_is_refused(tmp_path: Path) -> None:

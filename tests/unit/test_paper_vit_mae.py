@@ -270,3 +270,25 @@ def test_muon_takes_the_matrices_of_the_layers() -> None:
     moved = [k for k, v in state.items() if (v - first[k]).abs().max() > 1e-4]
     assert len(moved) == 12  # four of attention and two of the MLP, in one layer and one decoder's
     assert all(re.search(r"layers?\.0\.", key) for key in moved)  # transformers 5.0: "layer"
+
+
+def test_matrices_move_with_the_momentum_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    momenta = []
+    second_betas = []
+
+    class WatchedMuon(torch.optim.Muon):
+        def step(self, closure=None):
+            momenta.extend(group["momentum"] for group in self.param_groups)
+            return super().step(closure)
+
+    class WatchedAdamW(torch.optim.AdamW):
+        def step(self, closure=None):
+            second_betas.extend(group["betas"][1] for group in self.param_groups)
+            return super().step(closure)
+
+    monkeypatch.setattr(vit_mae, "Muon", WatchedMuon)
+    monkeypatch.setattr(vit_mae, "AdamW", WatchedAdamW)
+    x = data.images("digits").grid[:4].float()
+    options = {"batch_size": 2, "learning_rate": 1e-3, "matrix_rate": 0.02}
+    vit_mae.train(small_model(x), x, 4, generator(1), **options)
+    assert (momenta, second_betas) == ([0.95] * 4, [0.95] * 4)

@@ -24,8 +24,6 @@ from tiny_bert import tiny, tokenizer
 import mpt_experiments
 from mpt_experiments import command, experiment, recording
 from mpt_experiments.experiment import Outcome
-from mpt_experiments.findings import public_models
-from mpt_experiments.language_trainings import Training
 from mpt_experiments.options import RunOptions
 from mpt_experiments.paper import training
 from mpt_experiments.resume import FileCheckpoint
@@ -36,9 +34,6 @@ from mpt_lml.models.hmm import HMM
 from mpt_score import antibodies, networks, texts
 
 RESUMABLE = [name for name in experiment.names() if experiment.find(name).resumable]
-FILE_OF_A_SEED = ["known-language", "laws-of-sizes"]
-# A training has a file of its own, which other experiments find.
-FILE_OF_A_NETWORK = [name for name in RESUMABLE if name.startswith(("referee", "known-features"))]
 WITH_A_NETWORK = ["bert-curve", "table-2-pretrained", "figure-6", "figure-6-pretrained"]
 every = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in RESUMABLE]
@@ -83,13 +78,11 @@ def test_other_seeds_are_refused(name: str, quick: Callable[[str], Done], tmp_pa
     _, folder = quick(name)
     seeds = experiment.find(name).preset("quick").seeds
     other = tuple(seed + 1 for seed in seeds)
-    if name in FILE_OF_A_SEED + FILE_OF_A_NETWORK:  # others are computed
+    if name == "known-language":  # which has a file for each seed: others are computed
         own = shutil.copytree(folder, tmp_path / "own")
         assert run(name, own, seeds=other).as_dict() == run(name, tmp_path, seeds=other).as_dict()
         assert contents(folder).items() < contents(own).items()
         other = seeds[::-1]
-    if name in FILE_OF_A_NETWORK:
-        return
     assert "its seeds is" in refused(name, folder, seeds=other)
 
 
@@ -97,16 +90,13 @@ def test_other_seeds_are_refused(name: str, quick: Callable[[str], Done], tmp_pa
 def test_every_file_says_all_that_it_depends_on(name: str, quick: Callable[[str], Done]) -> None:
     _, folder = quick(name)
     settings = {each.name for each in dataclasses.fields(experiment.find(name))}
-    if name in FILE_OF_A_NETWORK:
-        settings = {each.name for each in dataclasses.fields(Training)}
-    else:
-        settings.add("experiment")
-    wanted = settings | {"device", "precision", "data", "version of mpt-lml", "version of torch"}
+    wanted = settings | {"experiment", "device", "precision", "data"}
+    wanted |= {"version of mpt-lml", "version of torch"}
     for path in contents(folder):
         with safe_open(folder / path, framework="pt") as stored:
             said = json.loads(stored.metadata()["mpt-lml"].partition(" ")[2])
         assert wanted <= said.keys(), path
-        assert name in FILE_OF_A_NETWORK or said["experiment"] == name
+        assert said["experiment"] == name
 
 
 @every
@@ -118,8 +108,6 @@ def test_other_data_are_refused(
     digits = image_sets._digits
     monkeypatch.setattr(image_sets, "_digits", lambda split: digits(split).flip(0))
     monkeypatch.setattr(texts, "_WRITTEN", texts._WRITTEN[::-1])
-    proteins = public_models.proteins()[::-1]
-    monkeypatch.setattr(public_models, "proteins", lambda: proteins)
     chains = antibodies.few()[::-1]
     monkeypatch.setattr(antibodies, "few", lambda: chains)
     problem, sample = training.paper_problem, HMM.sample

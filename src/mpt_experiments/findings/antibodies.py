@@ -1,4 +1,4 @@
-"""A real pre-trained network, AntiBERTy: its curves on antibodies, and two uses of its scores.
+"""A real pre-trained network, AntiBERTy: its curves on antibodies, and each residue of one chain.
 
 What is drawn, left out and compared stands here, and stood here before the runs were made.
 """
@@ -9,10 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.stats import rankdata
 from torch import Tensor
 
 from mpt_experiments.experiment import (
@@ -30,7 +28,7 @@ from mpt_lml.checks import require_count
 from mpt_lml.theory.rates import crossover, jackknife
 from mpt_lml.verdicts import mean_and_error
 from mpt_score import Design, SentenceCurves, antibodies, curve, load, networks, sentences
-from mpt_score.antibodies import METHODS, Antibody
+from mpt_score.antibodies import Antibody
 from mpt_score.blocks import Blocks
 from mpt_score.networks.hub import ANTIBERTY
 from mpt_score.networks.masked_lm import MaskedLM, Precision
@@ -40,24 +38,18 @@ from mpt_score.tokens import Tokens
 
 OURS = ("log-score", "pseudo", "fifteen")
 """Scores of a network: the area from masks in strata, every residue hidden alone, D·S at 15 %."""
-LATE = ("eighty", "hidden")
-"""D·S at 80 %, and with everything hidden, chosen after antibody-curves had been seen: there, on fifty
-antibodies, the rates above 75 % told human from mouse best."""
 OF_ORDERS = ("one-order", "two-orders", "all-orders", *OURS)
 KINDS = ("heavy", "light")
 GROUPS = ("human", "mouse", "other")
 """By whose genes the variable domains are: those of a chimeric antibody are a mouse's, a few another
 animal's; "other" is humanized (or made a dog's or a cat's), wholly or in one chain."""
 GROUP_OF_SPECIES = {"Human": "human", "Mouse": "mouse", "Chimeric": "mouse"}
-LATE_RATE = 0.8
 TRAINED_RATE = 0.15
 """Of AntiBERTy's training: each residue was hidden with this probability (a coin each)."""
 BEYOND = 0.25
 """Above it nearly nothing was asked in training: of 114 coins at 15 %, 3 standard deviations above."""
 UNIFORM = -math.log(20)
 """log q of each residue, nats, where all twenty are as likely."""
-
-Table = Literal["published", "few"]
 
 
 def group_of(antibody: Antibody) -> str:
@@ -87,34 +79,6 @@ class AskingAntiBERTy(Experiment):
             tokenizer = networks.load_tokenizer(self.model)
         model = MaskedLM.of(network.to(context.device), tokenizer, precision=precision)
         return load(model, tokenizer)
-
-
-class OnAntibodies(AskingAntiBERTy):
-    """Scores of antibodies, one chain at a time."""
-
-    table: Table = setting("published", quick="few")
-    num_masks: int = setting(16, quick=8)
-    num_draws: int = setting(2000, quick=50)  # of a bootstrap
-
-    def score(self, scorer: Scorer, tokens: Tokens, run: Callable[[str], Runner]) -> Arrays:
-        """The scores :data:`OURS` of each chain, nats a chain, and the error of the first over masks."""
-        seed = self.seeds[0]
-        num_masks = self.num_masks + 1  # one of them hides everything
-        areas = sentences(scorer, tokens, num_masks=num_masks, seed=seed, run=run("area"))
-        fifteen = self.at_rate(TRAINED_RATE, scorer, tokens, run("fifteen"))
-        numbers = torch.arange(len(tokens))
-        alone = Blocks(scorer, 0, seed)([tokens], tokens.maskable, numbers, run("pseudo"))
-        return {
-            "log-score": areas.log_score,
-            "error": areas.standard_error,
-            "pseudo": alone.totals[:, 0],
-            "fifteen": tokens.num_features * fifteen.by_sentence[:, 0],
-        }
-
-    def at_rate(self, rate: float, scorer: Scorer, tokens: Tokens, run: Runner) -> SentenceCurves:
-        """The curve of each chain at one rate, and with everything hidden."""
-        design = Design((rate,), num_masks=self.num_masks, seed=self.seeds[0])
-        return curve(scorer, tokens, design, run=run)
 
 
 # -- one chain --------------------------------------------------------------------------------------
@@ -165,8 +129,8 @@ class AntibodyChain(AskingAntiBERTy, name="antibody-chain", cost="about 20 s", g
 # -- curves -----------------------------------------------------------------------------------------
 
 
-class AntibodyCurves(OnAntibodies, name="antibody-curves", cost="about 1 h", resumable=True):
-    """AntiBERTy's curve on therapeutic antibodies: heavy and light chains, human, mouse and other.
+class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", cost="about 1 h", resumable=True):
+    """AntiBERTy's curve on therapeutic antibodies: heavy and light chains, human, mouse, other.
 
     Of each group so many antibodies, in an order drawn once from seed 0; one that shares a chain with
     an earlier one is passed over. A antibodies give 2A chains, first all heavy, then all light ones, in
@@ -190,6 +154,9 @@ class AntibodyCurves(OnAntibodies, name="antibody-curves", cost="about 1 h", res
     ``auc_difference`` (6, 6, 2), row less column, errors by bootstrap.
     """
 
+    table: Literal["published", "few"] = setting("published", quick="few")
+    num_masks: int = setting(16, quick=8)
+    num_draws: int = setting(2000, quick=50)  # of a bootstrap
     num_human: int = setting(25, quick=2)
     num_mouse: int = setting(25, quick=2)
     num_other: int = setting(10, quick=2)
@@ -198,7 +165,7 @@ class AntibodyCurves(OnAntibodies, name="antibody-curves", cost="about 1 h", res
 
     def measure(self, context: RunContext) -> Outcome:
         require_count("num_orders", self.num_orders, 2)  # whose spread is asked for
-        available = therapeutic(self.table)
+        available = antibodies.few() if self.table == "few" else antibodies.therapeutic()
         chosen = self.sample(available)
         sample = [available[number] for number in chosen]
         scorer = self.scorer(context)
@@ -248,6 +215,22 @@ class AntibodyCurves(OnAntibodies, name="antibody-curves", cost="about 1 h", res
             if found < number:
                 raise ValueError(f"{number} {group} antibodies were asked for, there are {found}.")
         return chosen
+
+    def score(self, scorer: Scorer, tokens: Tokens, run: Callable[[str], Runner]) -> Arrays:
+        """The scores :data:`OURS` of each chain, nats a chain, and the error of the first over masks."""
+        seed = self.seeds[0]
+        num_masks = self.num_masks + 1  # one of them hides everything
+        areas = sentences(scorer, tokens, num_masks=num_masks, seed=seed, run=run("area"))
+        as_trained = Design((TRAINED_RATE,), num_masks=self.num_masks, seed=seed)
+        fifteen = curve(scorer, tokens, as_trained, run=run("fifteen"))
+        numbers = torch.arange(len(tokens))
+        alone = Blocks(scorer, 0, seed)([tokens], tokens.maskable, numbers, run("pseudo"))
+        return {
+            "log-score": areas.log_score,
+            "error": areas.standard_error,
+            "pseudo": alone.totals[:, 0],
+            "fifteen": tokens.num_features * fifteen.by_sentence[:, 0],
+        }
 
     def summary(
         self, kind: str, rows: Int[Tensor, " N"], curves: SentenceCurves, arrays: Arrays
@@ -344,10 +327,6 @@ class AntibodyCurves(OnAntibodies, name="antibody-curves", cost="about 1 h", res
         return findings
 
 
-def therapeutic(table: Table) -> tuple[Antibody, ...]:
-    return antibodies.few() if table == "few" else antibodies.therapeutic().antibodies
-
-
 def frequency_score(chains: Sequence[str]) -> Float[Tensor, " N"]:
     """Mean log frequency of each chain's residues in the other chains, one more of each; nats."""
     from mpt_score.networks.residues import RESIDUES
@@ -411,165 +390,6 @@ def _mean(values: Float[Tensor, " N"]) -> Float[Tensor, " two"]:
     return torch.stack(mean_and_error(values))
 
 
-# -- uses -------------------------------------------------------------------------------------------
-
-
-class AntibodyScores(OnAntibodies, name="antibody-scores", cost="about 80 min", resumable=True):
-    """Two uses with published answers: human or not, and how many patients react.
-
-    The network was trained on six species: what it says is how natural a chain is, not how human. An
-    antibody's score is that of both chains by the residues of both, nats a residue. *Origin*: human
-    antibodies against mouse and chimeric ones, of those that have two chains and all published scores.
-    *Immunogenicity*: the 217 of the other table. Errors are standard deviations over a bootstrap of
-    the antibodies, by origin within each of the two groups, the same draws for each score.
-
-    Columns S: log-score from masks in strata, pseudo-log-likelihood, 15 %, 80 %, everything hidden, then
-    the methods of ``mpt_score.antibodies.METHODS``. As 80 % was chosen on the antibodies of
-    antibody-curves, the origin is also told of those that were not among them. Arrays: ``left_out``
-    (4,), rows of the table without exactly two chains, repeated, of two origins, and of human, mouse and
-    chimeric ones without all scores; for USE origin, immunogenicity: ``scores/USE`` (N, S),
-    ``error/USE`` (N,), of the first score over masks; ``is_human``, ``is_new`` (N,), not in
-    antibody-curves; ``share`` (N,), percent of the patients who reacted; ``auc``, ``auc/new`` (S, 2), the
-    probability that a human antibody has the higher score; ``auc/heavy``, ``auc/light`` (5, 2), of one
-    chain alone; ``correlation`` (S, 2), Spearman's, with the share; ``auc_difference``,
-    ``auc_difference/new``, ``correlation_difference`` (S, S, 2), row less column; ``passes`` (5,), what
-    each of the network's scores takes for a mean antibody; ``chains`` (C, 6), the network's scores and
-    the error of the first over masks, nats a chain.
-    """
-
-    def measure(self, context: RunContext) -> Outcome:
-        by_origin, left_out = self.with_origin()
-        reactions = antibodies.few() if self.table == "few" else antibodies.immunogenicity()
-        chains = antibodies.chains_of([*by_origin, *reactions])
-        scorer = self.scorer(context)
-        tokens = scorer.encode(chains)
-
-        def run(label: str) -> Runner:
-            return parts_computed_once(context, f"{label}-", scorer, tokens)
-
-        of_chain = self.score(scorer, tokens, run)
-        late = self.at_rate(LATE_RATE, scorer, tokens, run("eighty"))
-        of_chain["eighty"] = tokens.num_features * late.by_sentence[:, 0]
-        of_chain["hidden"] = tokens.num_features * late.hidden
-        columns = torch.stack([of_chain[name] for name in (*OURS, *LATE, "error")], dim=1)
-        scored = ScoredChains(chains, tokens.num_features, columns)
-        arrays = {"left_out": torch.tensor(left_out), "chains": columns}
-        arrays |= self.origin(by_origin, scored)
-        arrays |= self.immunogenicity(reactions, scored)
-        weights = weights_of(self.model, scorer.network)
-        return Outcome(self.findings(arrays), arrays, context.checksum([tokens.ids]), weights)
-
-    def with_origin(self) -> tuple[tuple[Antibody, ...], tuple[int, ...]]:
-        """Human, mouse and chimeric antibodies with all scores, and how many rows were left out."""
-        table = antibodies.Table(antibodies.few(), 0, 0, 0)
-        if self.table == "published":
-            table = antibodies.therapeutic()
-        with_group = [one for one in table.antibodies if group_of(one) != "other"]
-        complete = [one for one in with_group if not any(map(math.isnan, one.scores.values()))]
-        num_incomplete = len(with_group) - len(complete)
-        return tuple(complete), (*table[1:], num_incomplete)
-
-    def seen(self) -> set[str]:
-        """Names of the antibodies of antibody-curves; of the few that are always there, none."""
-        if self.table == "few":
-            return set()
-        available = therapeutic(self.table)
-        return {available[place].name for place in AntibodyCurves().sample(available)}
-
-    def origin(self, by_origin: Sequence[Antibody], scored: "ScoredChains") -> Arrays:
-        """How well each score tells human antibodies from the others."""
-        scores, error = scored.of(by_origin)
-        is_human = torch.tensor([group_of(one) == "human" for one in by_origin])
-        seen = self.seen()
-        is_new = torch.tensor([one.name not in seen for one in by_origin])
-        drawn = bootstrap_auc(scores, is_human, self.num_draws, seeded(self.seeds[0]))
-        of_new = bootstrap_auc(
-            scores[is_new], is_human[is_new], self.num_draws, seeded(self.seeds[0])
-        )
-        num_residues = scored.lengths(by_origin).sum(dim=1).mean().item()
-        of_masks = 2.0 * (self.num_masks + 1)  # one of each chain hides everything
-        arrays = {
-            "scores/origin": scores,
-            "error/origin": error,
-            "is_human": is_human,
-            "is_new": is_new,
-            "auc": drawn.values_and_errors(),
-            "auc_difference": drawn.differences(),
-            "auc/new": of_new.values_and_errors(),
-            "auc_difference/new": of_new.differences(),
-            "passes": torch.tensor([of_masks, num_residues, of_masks, of_masks, 2.0]),
-        }
-        for kind, of_kind in zip(KINDS, scored.of_each_chain(by_origin), strict=True):
-            drawn = bootstrap_auc(of_kind, is_human, self.num_draws, seeded(self.seeds[0]))
-            arrays[f"auc/{kind}"] = drawn.values_and_errors()
-        return arrays
-
-    def immunogenicity(self, reactions: Sequence[Antibody], scored: "ScoredChains") -> Arrays:
-        """How each score goes with the share of the patients who reacted."""
-        scores, error = scored.of(reactions)
-        share = torch.tensor([one.immunogenicity for one in reactions], dtype=torch.float64)
-        drawn = bootstrap_correlation(scores, share, self.num_draws, seeded(self.seeds[0]))
-        return {
-            "scores/immunogenicity": scores,
-            "error/immunogenicity": error,
-            "share": share,
-            "correlation": drawn.values_and_errors(),
-            "correlation_difference": drawn.differences(),
-        }
-
-    def findings(self, arrays: Arrays) -> dict[str, Finding]:
-        """Each of the network's scores and OASis, and what they differ by."""
-        names = (*OURS, *LATE, "oasis")
-        oasis = len(OURS) + len(LATE) + METHODS.index("OASis identity (relaxed)")
-        columns = (*range(len(OURS) + len(LATE)), oasis)
-        uses = {
-            "origin": ("auc", "auc_difference"),
-            "origin-new": ("auc/new", "auc_difference/new"),
-            "immunogenicity": ("correlation", "correlation_difference"),
-        }
-        findings = {}
-        for use, (key, difference) in uses.items():
-            for name, column in zip(names, columns, strict=True):
-                findings[f"antibody-{use}/{name}"] = Finding(*arrays[key][column].tolist())
-            for name, column in zip(names[1:], columns[1:], strict=True):
-                gain = arrays[difference][0, column]
-                findings[f"antibody-{use}/less-{name}"] = Finding(*gain.tolist())
-        return findings
-
-
-class ScoredChains(NamedTuple):
-    """Scores of chains, to be put together to those of antibodies."""
-
-    chains: tuple[str, ...]
-    num_residues: Int[Tensor, " C"]
-    columns: Float[Tensor, "C 6"]  # OURS, LATE, and the error of the first; nats a chain
-
-    def of(self, chosen: Sequence[Antibody]) -> tuple[Float[Tensor, "N S"], Float[Tensor, " N"]]:
-        """Scores of antibodies, the network's and the published ones, and the error of the first.
-
-        The network's are nats a residue, both chains together.
-        """
-        total = self.columns[self._places(chosen)]
-        length = self.lengths(chosen).sum(dim=1)
-        ours = total[..., :-1].sum(dim=1) / length[:, None]
-        error = total[..., -1].square().sum(dim=1).sqrt() / length
-        published = [[one.scores[method] for method in METHODS] for one in chosen]
-        return torch.cat([ours, torch.tensor(published, dtype=torch.float64)], dim=1), error
-
-    def of_each_chain(self, chosen: Sequence[Antibody]) -> tuple[Tensor, ...]:
-        """The network's scores of the heavy chains, and of the light ones, nats a residue, (N, 5)."""
-        scores = self.columns[self._places(chosen)][..., :-1] / self.lengths(chosen)[..., None]
-        return scores.unbind(dim=1)
-
-    def lengths(self, chosen: Sequence[Antibody]) -> Float[Tensor, "N 2"]:
-        """Residues of both chains."""
-        return self.num_residues[self._places(chosen)].double()
-
-    def _places(self, chosen: Sequence[Antibody]) -> Int[Tensor, "N 2"]:
-        place = {chain: number for number, chain in enumerate(self.chains)}
-        return torch.tensor([[place[one.heavy], place[one.light]] for one in chosen])
-
-
 # -- errors -----------------------------------------------------------------------------------------
 
 
@@ -611,34 +431,6 @@ def bootstrap_auc(
     sums = torch.einsum("bh,hms->bms", of_human, wins)
     draws = (sums * of_others[..., None]).sum(dim=1) / (len(human) * len(others))
     return Drawn(wins.mean(dim=(0, 1)), draws)
-
-
-def bootstrap_correlation(
-    scores: Float[Tensor, "N S"],
-    share: Float[Tensor, " N"],
-    num_draws: int,
-    generator: torch.Generator,
-) -> Drawn:
-    """Spearman's rank correlation of each score with ``share``, and its bootstrap over antibodies."""
-    number = torch.randint(len(share), (num_draws, len(share)), generator=generator)
-    everything = torch.arange(len(share))[None]
-    value = _rank_correlation(scores, share, everything)[0]
-    return Drawn(value, _rank_correlation(scores, share, number))
-
-
-def _rank_correlation(
-    scores: Float[Tensor, "N S"], share: Float[Tensor, " N"], rows: Int[Tensor, "B N"]
-) -> Float[Tensor, "B S"]:
-    y = _standardized_ranks(share[rows])
-    columns = [(_standardized_ranks(score[rows]) * y).sum(dim=1) for score in scores.T]
-    return torch.stack(columns, dim=1)
-
-
-def _standardized_ranks(values: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
-    """Ranks within each row, ties their mean, of mean 0 and length 1."""
-    ranks = torch.from_numpy(np.asarray(rankdata(values.numpy(), axis=1)))
-    ranks = ranks - ranks.mean(dim=1, keepdim=True)
-    return ranks / ranks.norm(dim=1, keepdim=True)
 
 
 def _counts(num_draws: int, size: int, generator: torch.Generator) -> Float[Tensor, "B n"]:

@@ -49,7 +49,6 @@ class Derived(Experiment, name="derived", cost="about 10 s", gpu=False):
             **recursion(load("recursion").arrays),
             **fixed_sizes(load("fixed-sizes").arrays),
             **shapes(load("figure-5-left").arrays, load("figure-6").arrays),
-            "epochs-law/worst": worst_of_epochs_law(load("training-efficiency")),
         }
         if not self.with_images:
             return Outcome(findings)
@@ -197,12 +196,3 @@ def shapes(ppca: Arrays, images: Arrays) -> dict[str, Finding]:
         "fig-5-right-similar": Finding.over(unlike_bert(curve[:, :-1], percents)),
         "fig-6-unlike": farthest_from_bert(images, sets),
     }
-
-
-def worst_of_epochs_law(run: Outcome) -> Finding:
-    """Efficiency over that of the epochs law, minus one, at the passes where it is farthest off."""
-    passes = torch.tensor(run.settings["passes"], dtype=torch.float64)
-    law = 1.0 / (1.0 + (1.0 / run.arrays["epochs/one"][:, None] - 1.0) / passes)
-    error = run.arrays["epochs"] / law - 1.0
-    worst = error.mean(dim=0).abs().argmax()
-    return Finding.over(error[:, worst])

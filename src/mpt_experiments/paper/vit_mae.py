@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import AdamW, Muon
+from torch.optim.lr_scheduler import OneCycleLR
 
-from mpt_experiments.autoencoders import train
 from mpt_experiments.experiment import (
     Arrays,
     Experiment,
@@ -24,7 +25,8 @@ from mpt_experiments.experiment import (
     weights_of,
 )
 from mpt_experiments.paper.table_2 import unlike_bert
-from mpt_lml import data, masks, scores
+from mpt_lml import data, fit, masks, scores
+from mpt_lml.fit import Progress, silent
 from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import log_normal
@@ -267,6 +269,72 @@ class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
 def _smallest(values: Sequence[Float[Tensor, " seeds"]]) -> Finding:
     """Of several data sets the one with the smallest mean."""
     return Finding.over(min(values, key=lambda each: each.mean().item()))
+
+
+def train(
+    model: ViTMAE,
+    x: Float[Tensor, "N C H W"],
+    num_steps: int,
+    generator: torch.Generator,
+    *,
+    batch_size: int,
+    learning_rate: float,
+    matrix_rate: float | None = None,
+    progress: Progress = silent,
+) -> None:
+    """Fit the network of ``model`` to ``x`` by :meth:`ViTMAE.loss`, each size once in D steps.
+
+    Args:
+        model: whose network is trained, in place.
+        x: images, (N, C, H, W).
+        num_steps: of the optimizers.
+        generator: what sizes, rows and masks are drawn from.
+        batch_size: images a step.
+        learning_rate: the largest of AdamW's one cycle.
+        matrix_rate: of Muon, which the matrices inside the layers follow where it is given.
+        progress: shows the steps as they pass.
+    """
+    num_features = model.num_features
+    next_sizes: list[int] = []
+
+    def loss(step: int) -> Tensor:
+        if not next_sizes:
+            sizes = torch.randperm(num_features, generator=generator) + 1
+            next_sizes.extend(sizes.tolist())
+        rows = torch.randint(len(x), (batch_size,), generator=generator)
+        size = next_sizes.pop()
+        mask = masks.sample_masks(batch_size, num_features, size, generator=generator)
+        return model.loss(x[rows], mask)
+
+    schedules = _schedules(model.network, num_steps, learning_rate, matrix_rate)
+    model.network.train()
+    fit.descend(
+        model.network, loss, schedules, num_steps=num_steps, max_norm=1.0, progress=progress
+    )
+    model.network.eval()
+
+
+def _schedules(
+    network: nn.Module, num_steps: int, learning_rate: float, matrix_rate: float | None
+) -> list[OneCycleLR]:
+    """One cycle of AdamW, and of Muon for the matrices inside the layers."""
+    cycle = partial(OneCycleLR, total_steps=num_steps, pct_start=0.1)
+    matrices = []
+    others = []
+    for name, weight in network.named_parameters():
+        if not weight.requires_grad:
+            continue
+        is_inner_matrix = weight.ndim == 2 and "layer" in name
+        if matrix_rate is not None and is_inner_matrix:
+            matrices.append(weight)
+        else:
+            others.append(weight)
+    adam = AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+    schedules = [cycle(adam, learning_rate)]
+    if matrix_rate is not None:
+        muon = Muon(matrices, lr=matrix_rate, weight_decay=0.01)
+        schedules.append(cycle(muon, matrix_rate, cycle_momentum=False))
+    return schedules
 
 
 class PreTrained(Figure6, name="figure-6-pretrained", cost="GPU advised", resumable=True):

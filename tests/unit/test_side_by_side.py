@@ -1,0 +1,103 @@
+"""Networks that are trained side by side as if each were alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from models import generator
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils import parameters_to_vector
+
+from mpt_experiments import side_by_side
+from mpt_experiments.findings.known_language import masked_scores
+from mpt_experiments.side_by_side import SideBySide
+from mpt_lml import HMM, fit, masks
+from mpt_score import SymbolBERT
+
+pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize("architecture", ["classic", "modern"])
+def test_networks_side_by_side_learn_as_if_alone(architecture: str) -> None:
+    """Three steps of each by itself, with a plain loop, against three steps of both together."""
+    models = [SymbolBERT(5, 6, 8, architecture, seed=seed) for seed in (1, 2)]
+    together = SideBySide([model.network for model in models])
+    ids = torch.randint(6, (3, 2, 4, 6), generator=generator(3))
+    optimizer = torch.optim.SGD(together.parameters(), lr=0.5)
+    for batch in ids:
+        logits = together(batch)
+        losses = functional.cross_entropy(logits.flatten(0, 2), batch.flatten(), reduction="none")
+        optimizer.zero_grad()
+        losses.view(2, -1).mean(dim=1).sum().backward()
+        optimizer.step()
+    expected = []
+    for number, model in enumerate(models):
+        network = model.network
+        alone = torch.optim.SGD(network.parameters(), lr=0.5)
+        for batch in ids[:, number]:
+            logits = network(input_ids=batch).logits
+            alone.zero_grad()
+            functional.cross_entropy(logits.flatten(0, 1), batch.flatten()).backward()
+            alone.step()
+        expected.append(parameters_to_vector(network.parameters()))
+    together.copy_to([model.network for model in models])
+    for model, weights in zip(models, expected, strict=True):
+        found = parameters_to_vector(model.network.parameters())
+        torch.testing.assert_close(found, weights, atol=1e-5, rtol=0)
+
+
+def test_the_gradient_is_that_of_each_networks_own_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first step, against the score of the known language with the same draws."""
+    source = HMM.cyclic(num_features=6)
+    seeds = (4, 44)
+    models = [SymbolBERT(source.num_values, 6, 8, seed=seed) for seed in seeds]
+    gradients: list[Tensor] = []
+
+    def first_step(together: SideBySide, loss, schedules, **options) -> None:
+        of_weights = torch.autograd.grad(loss(0), list(together.weights))
+        gradients.append(torch.cat([gradient.flatten(1) for gradient in of_weights], dim=1))
+
+    monkeypatch.setattr(fit, "descend", first_step)
+    side_by_side.train(
+        models,
+        source,
+        masks.UniformSize(),
+        generators=[generator(seed) for seed in seeds],
+        num_steps=5,
+        batch_size=8,
+        learning_rate=3e-3,
+        half_precision=False,
+    )
+    for model, seed, found in zip(models, seeds, gradients[0], strict=True):
+        draws = generator(seed)
+        x = source.sample(8, generator=draws)
+        mask = masks.sample_masks(8, 6, masks.UniformSize(), generator=draws)
+        score = masked_scores(model, x, mask, half_precision=False).mean()
+        alone = torch.autograd.grad(-score, list(model.network.parameters()))
+        expected = torch.cat([gradient.flatten() for gradient in alone])
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_each_network_learns() -> None:
+    """Which of three symbols is frequent: its entropy is 0.39 nats, of the first networks log 4."""
+    frequent = torch.tensor([[0.9, 0.05, 0.05]], dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    source = HMM(one, one[:, None], frequent, 4)
+    models = [SymbolBERT(3, 4, 8, seed=seed) for seed in (1, 2)]
+    side_by_side.train(
+        models,
+        source,
+        masks.FixedRate(0.5),
+        generators=[generator(seed) for seed in (1, 2)],
+        num_steps=60,
+        batch_size=16,
+        learning_rate=3e-2,
+        half_precision=True,
+    )
+    x = source.sample(200, generator=generator(3))
+    mask = masks.sample_masks(200, 4, masks.FixedRate(0.5), generator=generator(4))
+    scores = [model.log_each(x, mask).sum() / mask.sum() for model in models]
+    assert min(scores) > -0.6
+    weights = [parameters_to_vector(model.network.parameters()) for model in models]
+    assert not torch.equal(*weights)
