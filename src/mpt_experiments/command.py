@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter, UnknownOptionError
 
-from mpt_experiments import registry
 from mpt_experiments.options import RunOptions, setting_parameters
+from mpt_experiments.registry import EXPERIMENTS
 from mpt_score.command_line import answer, new_app
 
 if TYPE_CHECKING:
@@ -30,10 +30,9 @@ def command_line(experiment: "type[Experiment] | None" = None) -> App:
 
 def list_experiments() -> None:
     """Names, costs and titles of the experiments."""
-    entries = registry.catalogue().values()
-    width = max(len(entry.name) for entry in entries)
-    for entry in entries:
-        print(f"  {entry.name:<{width}}  {entry.cost:<12} {entry.title}")
+    width = max(map(len, EXPERIMENTS))
+    for name, entry in sorted(EXPERIMENTS.items()):
+        print(f"  {name:<{width}}  {entry.cost:<12} {entry.title}")
 
 
 def compare(name: str | None = None, /, *, everything: Everything = False) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpt_experiments.registry import catalogue
+from mpt_experiments.registry import EXPERIMENTS
 from mpt_experiments.resume import FileCheckpoint, surroundings
 from mpt_lml.checks import FilePath, NonNegative, checked, require_seeds
 from mpt_lml.files import book_file, computed_once, read_json
@@ -164,36 +164,29 @@ def setting(paper: _Value, *, quick: _Value) -> _Value:
     return dataclasses.field(default=paper, metadata={"quick": quick})
 
 
-_REGISTRY: dict[str, "type[Experiment]"] = {}
-
-
 @dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Experiment(ABC):
     """Frozen settings of one thing that can be run; the defaults are the paper's.
 
-    A subclass is known by its ``name``, without one it is shared by others; its docstring
-    begins with its title. Unless ``resumable`` it keeps nothing, without ``gpu`` it always computes
-    on the CPU.
+    A subclass with a ``name`` is in :data:`mpt_experiments.registry.EXPERIMENTS`, with its title and
+    its cost; one without is shared by others. Unless ``resumable`` it keeps nothing, without ``gpu``
+    it always computes on the CPU.
     """
 
     name: ClassVar[str]
-    cost: ClassVar[str]
     resumable: ClassVar[bool]
     gpu: ClassVar[bool]
     seeds: tuple[int, ...] = setting((4, 44, 444, 4444, 44444), quick=(4, 44))  # the paper's five
 
     def __init_subclass__(
-        cls, *, name: str = "", cost: str = "", resumable: bool = False, gpu: bool = True
+        cls, *, name: str = "", resumable: bool = False, gpu: bool = True
     ) -> None:
         checked(dataclass(frozen=True)(cls))
-        if not name:
-            return
-        cls.name = name
-        cls.cost = cost
-        cls.resumable = resumable
-        cls.gpu = gpu
-        _REGISTRY[name] = cls
+        if name:
+            cls.name = name
+            cls.resumable = resumable
+            cls.gpu = gpu
 
     @classmethod
     @checked
@@ -227,7 +220,7 @@ class Experiment(ABC):
 
 def names() -> list[str]:
     """Names of all experiments, sorted."""
-    return sorted({*catalogue(), *_REGISTRY})
+    return sorted(EXPERIMENTS)
 
 
 def recorded() -> list[str]:
@@ -257,11 +250,9 @@ def find(name: str) -> type[Experiment]:
         UnknownExperimentError: for an unknown name, and for one that is only recorded; the message
             says how the code of that one can be had.
     """
-    if name in _REGISTRY:
-        return _REGISTRY[name]
-    if name not in catalogue():
+    if name not in EXPERIMENTS:
         raise UnknownExperimentError(_where_the_code_is(require_known(name)))
-    entry = catalogue()[name]
+    entry = EXPERIMENTS[name]
     chosen: type[Experiment] = getattr(import_module(entry.module), entry.class_name)
     return chosen
 
@@ -338,9 +329,7 @@ def context_for(
 ) -> RunContext:
     """Where to run ``chosen``; asking for a device or a folder it would not use is an error."""
     if folder is not None and not chosen.resumable:
-        raise ValueError(
-            f"{chosen.name} keeps no state to go on from ({chosen.cost}): leave the checkpoints out."
-        )
+        raise ValueError(f"{chosen.name} keeps no state to go on from: leave the checkpoints out.")
     if device == "cuda" and not chosen.gpu:
         raise ValueError(f"{chosen.name} computes on the CPU only. Leave the device out.")
     gpu = torch.cuda.is_available() and chosen.gpu and device != "cpu"

@@ -7,6 +7,7 @@ import math
 import shlex
 import sys
 from pathlib import Path
+from typing import ClassVar
 from unittest import mock
 
 import pytest
@@ -17,6 +18,7 @@ from mpt_experiments import command, experiment, ledger
 from mpt_experiments.experiment import Finding, RunContext
 from mpt_experiments.options import as_arguments
 from mpt_experiments.paper import identity
+from mpt_experiments.registry import EXPERIMENTS, Entry
 from mpt_lml import PPCA, curves, data, estimators, files
 from mpt_lml.files import read_json
 from mpt_score import networks
@@ -189,32 +191,36 @@ def test_a_random_size_is_scaled_by_the_number_of_sizes() -> None:
         assert abs(found.measured) < 4 * found.standard_error < 4.0
 
 
-@pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
-    """A resumable experiment that stops in its second step the first time; the steps it did."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(experiment, "_REGISTRY", dict(experiment._REGISTRY))
-    done: list[int] = []
+class Counting(experiment.Experiment, name="counting", resumable=True):
+    """It stops in its second step the first time."""
 
-    def work(step: int) -> dict[str, torch.Tensor]:
-        if done == [0]:
-            done.append(-1)
+    num_steps: int = experiment.setting(3, quick=2)
+    model: str | None = None
+
+    done: ClassVar[list[int]] = []
+
+    def measure(self, context: RunContext) -> experiment.Outcome:
+        for step in range(self.num_steps):
+            found = context.computed_once(f"{step}", lambda step=step: self.work(step))
+            assert found["step"] == step
+        return mpt_experiments.Outcome({"fig-3-upper": Finding(1.0)})
+
+    def work(self, step: int) -> dict[str, torch.Tensor]:
+        if self.done == [0]:
+            self.done.append(-1)
             raise KeyboardInterrupt
-        done.append(step)
+        self.done.append(step)
         return {"step": torch.tensor(step)}
 
-    class Counting(experiment.Experiment, name="counting", cost="c", resumable=True):
-        num_steps: int = experiment.setting(3, quick=2)
-        model: str | None = None
 
-        def measure(self, context: RunContext) -> experiment.Outcome:
-            for step in range(self.num_steps):
-                assert (
-                    context.computed_once(f"{step}", lambda step=step: work(step))["step"] == step
-                )
-            return mpt_experiments.Outcome({"fig-3-upper": Finding(1.0)})
-
-    return done
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """The steps that the resumable experiment "counting" has done."""
+    monkeypatch.chdir(tmp_path)
+    entry = Entry(__name__, "Counting", "seconds", "It stops.")
+    monkeypatch.setitem(EXPERIMENTS, "counting", entry)
+    monkeypatch.setattr(Counting, "done", [])
+    return Counting.done
 
 
 class TestResumableRuns:
@@ -317,9 +323,8 @@ class TestCommand:
     ) -> None:
         assert command.main(["list"]) == 0
         listed = capsys.readouterr().out
-        for name in experiment.names():
-            assert name in listed
-            assert experiment.find(name).cost in listed
+        for name, entry in EXPERIMENTS.items():
+            assert name in listed and entry.cost in listed and entry.title in listed
         assert command.main(["--help"]) == 0
         assert "list " in capsys.readouterr().out
 

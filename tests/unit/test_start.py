@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,31 +55,21 @@ print("brought:", sorted(set({HEAVY}) & set(sys.modules)))
     assert found.stdout.endswith("brought: []\n")
 
 
-def test_what_is_read_from_the_sources_is_what_the_classes_say() -> None:
-    for name, entry in registry.catalogue().items():
+def test_the_table_of_experiments_is_that_of_the_classes() -> None:
+    for name, entry in registry.EXPERIMENTS.items():
         chosen = experiment.find(name)
-        assert (entry.name, entry.cost) == (chosen.name, chosen.cost)
+        assert (name, entry.class_name) == (chosen.name, chosen.__name__)
         assert entry.title == (chosen.__doc__ or "").partition("\n")[0]
-        assert (entry.module, entry.class_name) == (chosen.__module__, chosen.__name__)
-    known = {
-        each.name for each in experiment._REGISTRY.values() if "mpt_experiments" in each.__module__
-    }
-    assert known == set(registry.catalogue())
+    named = {kind.name for kind in kinds(experiment.Experiment) if "name" in vars(kind)}
+    assert named == set(registry.EXPERIMENTS)
 
 
-def test_a_class_without_a_name_is_none_of_the_experiments() -> None:
-    source = """
-class Training(Experiment):
-    '''Shared by others.'''
-
-class Second(Training, name="second", cost="2 s", gpu=False):
-    '''Its title.
-
-    More.
-    '''
-"""
-    (entry,) = registry.entries_of(source, "some.module")
-    assert entry == ("second", "Its title.", "2 s", "some.module", "Second")
+def kinds(of: type) -> Iterator[type]:
+    """Every kind of it that a module of the package defines."""
+    for kind in of.__subclasses__():
+        if kind.__module__.startswith("mpt_experiments."):
+            yield kind
+        yield from kinds(kind)
 
 
 def test_the_command_says_in_one_sentence_what_is_missing(tmp_path: Path) -> None:

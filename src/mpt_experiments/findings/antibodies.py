@@ -84,7 +84,7 @@ class AskingAntiBERTy(Experiment):
 # -- one chain --------------------------------------------------------------------------------------
 
 
-class AntibodyChain(AskingAntiBERTy, name="antibody-chain", cost="about 20 s", gpu=False):
+class AntibodyChain(AskingAntiBERTy, name="antibody-chain", gpu=False):
     """The heavy chain of adalimumab, and what AntiBERTy says of each of its residues.
 
     In single precision on the CPU, so that a page can compute it again and compare. Arrays: ``score``,
@@ -129,7 +129,7 @@ class AntibodyChain(AskingAntiBERTy, name="antibody-chain", cost="about 20 s", g
 # -- curves -----------------------------------------------------------------------------------------
 
 
-class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", cost="about 1 h", resumable=True):
+class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
     """AntiBERTy's curve on therapeutic antibodies: heavy and light chains, human, mouse, other.
 
     Of each group so many antibodies, in an order drawn once from seed 0; one that shares a chain with

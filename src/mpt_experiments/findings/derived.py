@@ -26,7 +26,7 @@ MNIST, DIGITS = "track/mnist", "track/digits"
 PUBLISHED, ELBO, MARGINAL = "published/1/1", "elbo/1/0", "marginal/1/0"
 
 
-class Derived(Experiment, name="derived", cost="about 10 s", gpu=False):
+class Derived(Experiment, name="derived", gpu=False):
     """Shares of the way to direct training, and other numbers that recorded runs hold.
 
     It trains nothing: it reads recorded runs, and draws again the starts that two of them did not

@@ -98,9 +98,7 @@ def masked_scores(model: SymbolBERT, x: Tensor, mask: Tensor, half_precision: bo
     return scores.mask_score(-loss, mask)
 
 
-class KnownLanguage(
-    Experiment, name="known-language", cost="about 25 min", resumable=True, gpu=False
-):
+class KnownLanguage(Experiment, name="known-language", resumable=True, gpu=False):
     """A BERT on a language of known likelihood: laws of the size, and what closes the gap.
 
     Five laws of the mask size with several seeds each, and shorter, longer and wider runs. A variant

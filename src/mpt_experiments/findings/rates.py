@@ -23,7 +23,7 @@ RULES: tuple[rates.Rule, ...] = ("midpoint", "trapezoid", "clenshaw-curtis", "ga
 Setting = tuple[int, int, float]  # D, K and σ²
 
 
-class MaskingRates(Experiment, name="masking-rates", cost="about 80 s", gpu=False):
+class MaskingRates(Experiment, name="masking-rates", gpu=False):
     """Which masking rate: crossovers, few sizes, laws of sizes.
 
     PPCA with N(0, 1) loadings: first D, K and σ² of Figure 4, then each of them varied. Findings are

@@ -104,7 +104,7 @@ def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
     }
 
 
-class Recursion(DeepVAETraining, name="recursion", cost="about 40 min", resumable=True, gpu=False):
+class Recursion(DeepVAETraining, name="recursion", resumable=True, gpu=False):
     """The recursion of Figure 3, lower, choice by choice, and an encoder of x_R.
 
     Digits, K = 2, 33 %: every choice changed by itself; all exact values from a grid. Arrays

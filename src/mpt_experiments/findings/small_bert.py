@@ -112,7 +112,7 @@ class SmallBertTraining(Experiment):
         return torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
 
 
-class SmallBert(SmallBertTraining, name="small-bert", cost="about 45 min", resumable=True):
+class SmallBert(SmallBertTraining, name="small-bert", resumable=True):
     """The book's own BERT on classic books.
 
     Train it; masks and rows are drawn on the CPU. With a folder the trained network is left in its

@@ -14,7 +14,7 @@ from mpt_lml.models.ppca import PPCA
 from mpt_lml.theory.rates import random_loadings_curve
 
 
-class Figure4(Experiment, name="figure-4", cost="about 15 s", gpu=False):
+class Figure4(Experiment, name="figure-4", gpu=False):
     """Figure 4: area under the mask-rate curve at D = 200.
 
     Three panels as (K, P), on the paper's own draw and on data from the model with the same loadings.
@@ -77,7 +77,7 @@ def dense_curve(
     return torch.stack(score).cpu()
 
 
-class CurveShape(Experiment, name="curve-shape", cost="about 2 min", gpu=False):
+class CurveShape(Experiment, name="curve-shape", gpu=False):
     """Figure 4: tail, decay and its beginning, at twenty truths.
 
     Smooth curves on the paper's own draw, and expected ones under the model, at several truths.

@@ -99,7 +99,7 @@ def network_of(model: str | Path | None) -> tuple[Any, Any]:
     return networks.load_network(model), networks.load_tokenizer(model)
 
 
-class PreTrained(OnSentences, name="table-2-pretrained", cost="GPU advised", resumable=True):
+class PreTrained(OnSentences, name="table-2-pretrained", resumable=True):
     """Table 2, second row, and Figure 5, right: needs the weights of bert-base-uncased.
 
     Arrays: ``area/SET`` (2,) in the paper's unit with its error over sentences, ``curve/SET`` and
@@ -162,7 +162,7 @@ def pair(estimate: Estimate) -> Float[Tensor, " two"]:
     return torch.tensor([estimate, estimate.standard_error], dtype=torch.float64)
 
 
-class BertCurve(OnSentences, name="bert-curve", cost="about 10 min", resumable=True):
+class BertCurve(OnSentences, name="bert-curve", resumable=True):
     """Figure 5, right, in small: the book's BERT before and after training on eight texts.
 
     Arrays, for KIND in (trained, random) and each set: ``curve/KIND/SET`` and ``error/KIND/SET``
@@ -216,7 +216,7 @@ def _fall(result: SentenceCurves) -> Finding:
     return Finding(fall.item(), torch.hypot(error[0], error[-1]).item())
 
 
-class TextRates(OnSentences, name="text-rates", cost="about 6 min", resumable=True):
+class TextRates(OnSentences, name="text-rates", resumable=True):
     """Which masking rate? The book's small BERT on held-out books and Wikipedia.
 
     Arrays, for each set: ``groups/SET`` (G, R), mean curves of groups of sentences, nats per token;

@@ -47,7 +47,7 @@ def of_spread(value: float, degrees: int | float) -> Finding:
     return Finding(value, value / math.sqrt(2 * degrees))
 
 
-class Table1(Experiment, name="table-1", cost="about 10 s"):
+class Table1(Experiment, name="table-1"):
     """Table 1: LML and its estimate from P = 1, 10, 100 masks per size.
 
     Mean and sample standard deviation over the mask seeds, the exact value, and the spread. The text
@@ -130,7 +130,7 @@ def mean_of_last(arrays: dict[str, Tensor]) -> Finding:
     return Finding(last.mean().item(), error.square().sum().sqrt().item() / len(error))
 
 
-class Figure1Left(Figure1, name="figure-1-left", cost="under 1 s"):
+class Figure1Left(Figure1, name="figure-1-left"):
     """Figure 1, left: convergence at D = 5."""
 
     num_features: int = 5
@@ -148,7 +148,7 @@ class Figure1Left(Figure1, name="figure-1-left", cost="under 1 s"):
         return Outcome(findings, arrays, checksum)
 
 
-class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
+class Figure1Center(Figure1, name="figure-1-center"):
     """Figure 1, center: convergence at D = 50, and its rate."""
 
     rate_replicates: int = setting(200, quick=20)
@@ -182,7 +182,7 @@ class Figure1Center(Figure1, name="figure-1-center", cost="about 15 s"):
         return Outcome(findings, arrays, checksum)
 
 
-class Figure1Right(Experiment, name="figure-1-right", cost="about 90 s"):
+class Figure1Right(Experiment, name="figure-1-right"):
     """Figure 1, right: one fixed size, 76 of 512, from 512·P masks and from P.
 
     LML − D · Ŝ(M) after 1..P steps of the one size, for every seed, on one draw of data; nats. The
@@ -233,7 +233,7 @@ class Figure1Right(Experiment, name="figure-1-right", cost="about 90 s"):
         return Outcome(findings, arrays, context.checksum([x, model.loadings]))
 
 
-class Unbiased(Experiment, name="unbiased", cost="about 10 s", gpu=False):
+class Unbiased(Experiment, name="unbiased", gpu=False):
     """Bias at D = 50 of one mask per size and of one mask of a random size.
 
     Mean of estimate minus log p(x), for the paper's estimator at P = 1 and for D · s(A). The problems

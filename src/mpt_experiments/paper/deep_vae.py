@@ -287,7 +287,7 @@ class DeepVAETraining(Experiment):
         return torch.tensor(values)
 
 
-class Figure3Lower(DeepVAETraining, name="figure-3-lower", cost="about 15 min", resumable=True):
+class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
     """Figure 3, lower: a deep VAE trained by the ELBO and by masks.
 
     The paper states the data, the likelihood, the recursion and 33 %; sizes are ours. Trained by the

@@ -22,7 +22,7 @@ from mpt_lml.numerics import log_normal
 f64 = torch.float64
 
 
-class Identity(Experiment, name="identity", cost="about 5 s", gpu=False):
+class Identity(Experiment, name="identity", gpu=False):
     """Equations 1-7, Proposition 1 and Appendix A, each as printed."""
 
     max_features: int = setting(12, quick=6)

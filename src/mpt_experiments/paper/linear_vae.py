@@ -44,7 +44,7 @@ ON_EACH = {  # on every data
 }
 
 
-class Figure3Upper(Experiment, name="figure-3-upper", cost="about 50 min", resumable=True):
+class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
     """Figure 3, upper: Bernoulli linear VAE by the ELBO and by masks.
 
     Full-batch Adam from all seeds, fresh masks every epoch, judged on adaptive grids. ``trained``

@@ -23,7 +23,7 @@ from mpt_score.tokens import Tokens, train_tokenizer
 SETS = ("ax", "cola", "qnli", "mrpc", "sst2")  # of the authors' files; the last is not in Table 2
 
 
-class Table2(OnSentences, name="table-2", cost="about 20 min", resumable=True):
+class Table2(OnSentences, name="table-2", resumable=True):
     """Table 2, first row: area of a randomly initialized BERT-base, twelve initializations.
 
     Arrays, for each set: ``area/SET``, in the paper's unit, and ``sentence_error/SET`` (seeds,), the
@@ -128,7 +128,7 @@ def joint_p(
     return p, (p * (1 - p) / num_draws) ** 0.5
 
 
-class PublishedCurves(Experiment, name="published-curves", cost="seconds", gpu=False):
+class PublishedCurves(Experiment, name="published-curves", gpu=False):
     """Table 2 and Figure 5, right, from the authors' stored curves of BERT-base.
 
     Arrays, for KIND in (random, pretrained) and each SET: ``area/KIND/SET`` () in the paper's unit;

@@ -106,7 +106,7 @@ class PPCATraining(Experiment):
         )
 
 
-class Figure2(PPCATraining, name="figure-2", cost="about 2 s"):
+class Figure2(PPCATraining, name="figure-2"):
     """Figure 2: PPCA trained at every size and at 20 %, on two draws of data.
 
     Both laws on the paper's own draw and on data from the model, five starts each. Arrays, for draw
@@ -174,7 +174,7 @@ def _gradient_difference(
     return gradient.abs()
 
 
-class Figure5Left(PPCATraining, name="figure-5-left", cost="about 5 s"):
+class Figure5Left(PPCATraining, name="figure-5-left"):
     """Figure 5, left: the mask-rate curve during training.
 
     Arrays: ``epochs`` (C,), ``score`` and ``standard_error`` (C, D) of the first seed, P masks a
@@ -254,7 +254,7 @@ class Figure5Left(PPCATraining, name="figure-5-left", cost="about 5 s"):
         }
 
 
-class FixedSizes(PPCATraining, name="fixed-sizes", cost="about 5 min", resumable=True, gpu=False):
+class FixedSizes(PPCATraining, name="fixed-sizes", resumable=True, gpu=False):
     """Maxima of the masked objective at fixed sizes, by truth and start scale.
 
     Figure 2's problem at several truths, from starts of several scales. ``truths`` are seeds of the
@@ -329,7 +329,7 @@ class FixedSizes(PPCATraining, name="fixed-sizes", cost="about 5 min", resumable
         }
 
 
-class DigitsTraining(Experiment, name="digits-training", cost="about 5 min", gpu=False):
+class DigitsTraining(Experiment, name="digits-training", gpu=False):
     """The digits at 15 %: slow, or headed elsewhere?
 
     PPCA with loadings and log σ² free, trained at one rate on the scanned digits from random starts:

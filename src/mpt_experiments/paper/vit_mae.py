@@ -57,7 +57,7 @@ class _Images(NamedTuple):
         return trapezoid_weights(torch.tensor(self.sizes), self.num_patches)
 
 
-class Figure6(Experiment, name="figure-6", cost="about 10 min", resumable=True):
+class Figure6(Experiment, name="figure-6", resumable=True):
     """Figure 6: curves of masked autoencoders on three image sets.
 
     With ``model``, "trained" are its weights, "random" its twin; both see enlarged images. Arrays,
@@ -337,7 +337,7 @@ def _schedules(
     return schedules
 
 
-class PreTrained(Figure6, name="figure-6-pretrained", cost="GPU advised", resumable=True):
+class PreTrained(Figure6, name="figure-6-pretrained", resumable=True):
     """Figure 6 with the paper's network: needs the weights of vit-mae-base.
 
     The finding is how far its curves differ in shape from BERT-base's, on the set where they do most.
@@ -375,7 +375,7 @@ def _sizes(rates: Sequence[float], num_features: int) -> list[int]:
     return sorted({min(num_features, max(1, round(rate * num_features))) for rate in rates})
 
 
-class Patches(Experiment, name="patches", cost="seconds", gpu=False):
+class Patches(Experiment, name="patches", gpu=False):
     """Proposition 1 with patches as coordinates, by enumeration.
 
     The sum of all scores S(x; M) of held-out digits, over every mask of four patches. Patches are
