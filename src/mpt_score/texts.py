@@ -25,8 +25,7 @@ _GLUE = PUBLISHED["glue"]
 _GLUE_ON_HUB = "nyu-mll/glue"
 _WRITTEN = tuple(PUBLISHED["written"])
 _UNKNOWN = re.compile(r"\[UNK\]")  # stands in a text for a word that its publisher took out
-# A table of GLUE is named by its set, and one with classes also by its split: "glue/cola train".
-NAMES = ("written", *(name for name in _GLUE if " " not in name), "books", "wikitext-2")
+NAMES = ("written", *_GLUE, "books", "wikitext-2")
 _DEFAULT = "texts.sentences('written')"
 
 
@@ -45,7 +44,7 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
         name: ``written``, which is always there; ``glue/ax``, ``glue/cola``, ``glue/mrpc``,
             ``glue/qnli`` or ``glue/sst-2``; ``books``, of which the last two are held out;
             ``wikitext-2``; or a UTF-8 file with a sentence a line.
-        split: "train" or "test". A set of GLUE has one split that is not labeled.
+        split: "train" or "test". A set of GLUE has one split.
 
     Returns:
         The sentences, or pairs of them.
@@ -76,52 +75,6 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
         if re.search(r"\w", _UNKNOWN.sub("", sentence)):
             with_words.append(sentence)
     return Sentences(tuple(with_words))
-
-
-@checked
-def labeled(name: str, split: Split = "test") -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Sentences and their classes, 0 or 1.
-
-    Args:
-        name: ``glue/cola``: is it English? ``glue/sst-2``, one split: does the critic praise?
-            ``written``: any four words in a row of those sentences, and whether "the" is one of them.
-        split: "train" or "test".
-
-    Raises:
-        ValueError: for a set without classes.
-        DataNotFoundError: as :func:`sentences`.
-        CorruptDataError: as :func:`sentences`.
-
-    >>> texts, classes = labeled("written")
-    >>> texts[0], classes[0]
-    ('The lamp was lit,', 1)
-    """
-    if name == "written":
-        return _four_words_in_a_row()
-    if f"{name} {split}" not in _GLUE:
-        available = ", ".join(["written", *(table for table in _GLUE if " " in table)])
-        raise ValueError(f"no classes of {name!r}, {split}; there are {available}.")
-    table = _glue(f"{name} {split}")
-    return table.first, tuple(map(int, table.second or ()))
-
-
-def labeled_splits(name: str) -> tuple[Split, ...]:
-    """The splits of :func:`labeled` that the set ``name`` has."""
-    if f"{name} train" in _GLUE:
-        return ("train", "test")
-    return ("test",)
-
-
-def _four_words_in_a_row() -> tuple[tuple[str, ...], tuple[int, ...]]:
-    texts = []
-    classes = []
-    for sentence in _WRITTEN:
-        words = sentence.split()
-        for start in range(len(words) - 3):
-            four = words[start : start + 4]
-            texts.append(" ".join(four))
-            classes.append(int("the" in map(str.lower, four)))
-    return tuple(texts), tuple(classes)
 
 
 def _lines_of(file: str) -> Sentences:

@@ -52,7 +52,7 @@ class Trickle:
         return getattr(self.stream, name)
 
 
-def _handler(models: list[Model], asked: list[str]) -> type:
+def _handler(model: Model, asked: list[str]) -> type:
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
@@ -62,20 +62,17 @@ def _handler(models: list[Model], asked: list[str]) -> type:
             if "head" in TRICKLE:
                 self.wfile = Trickle(self.wfile, TRICKLE["head"])
             BEFORE.get(self.path.rpartition("/")[2], lambda _: None)(self.path)
-            plain = self.path.partition("?")[0]
-            for model in models:
-                address = model.commit_in(plain)
-                if address == f"/api/models/{model.name}/revision/{model.revision}":
-                    self.information(model)
-                    return
-                if address.startswith(model.prefix):
-                    self.file(model, model.folder / address.removeprefix(model.prefix), body=body)
-                    return
-            self.missing("RepoNotFound", models[0].revision)
+            address = model.commit_in(self.path.partition("?")[0])
+            if address == f"/api/models/{model.name}/revision/{model.revision}":
+                self.information()
+            elif address.startswith(model.prefix):
+                self.file(model.folder / address.removeprefix(model.prefix), body=body)
+            else:
+                self.missing("RepoNotFound")
 
-        def file(self, model: Model, path: Path, *, body: bool) -> None:
+        def file(self, path: Path, *, body: bool) -> None:
             if not path.is_file():
-                self.missing("EntryNotFound", model.revision)
+                self.missing("EntryNotFound")
                 return
             content = path.read_bytes()
             self.send_response(200)
@@ -88,14 +85,14 @@ def _handler(models: list[Model], asked: list[str]) -> type:
             elif body:
                 self.wfile.write(content)
 
-        def missing(self, code: str, revision: str) -> None:
+        def missing(self, code: str) -> None:
             self.send_response(404)
             self.send_header("X-Error-Code", code)
-            self.send_header("X-Repo-Commit", revision)
+            self.send_header("X-Repo-Commit", model.revision)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def information(self, model: Model) -> None:
+        def information(self) -> None:
             paths = [path for path in sorted(model.folder.iterdir()) if path.is_file()]
             files = [{"rfilename": path.name, "size": path.stat().st_size} for path in paths]
             found = {"id": model.name, "sha": model.revision, "siblings": files}
@@ -118,15 +115,9 @@ def _handler(models: list[Model], asked: list[str]) -> type:
 @contextmanager
 def local_hub(name: str, revision: str, folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Serve ``folder`` as commit ``revision`` of ``name``; yields the address and what was asked."""
-    with hub_of([Model(name, revision, folder)]) as address_and_asked:
-        yield address_and_asked
-
-
-@contextmanager
-def hub_of(models: list[Model]) -> Iterator[tuple[str, list[str]]]:
-    """Serve several names; yields the address and what was asked."""
     asked: list[str] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(models, asked))
+    handler = _handler(Model(name, revision, folder), asked)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True  # an answer that nobody waits for any more holds up no test
     server.block_on_close = False
     server.handle_error = lambda *_: None  # who has given up hangs up

@@ -46,7 +46,6 @@ from mpt_lml import (
     verdicts,
 )
 from mpt_lml.data import image_sets
-from mpt_lml.data.sources import DataNotFoundError
 from mpt_lml.estimators import latent
 from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import vae
@@ -1215,7 +1214,6 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (ValueError, "num_orders must", lambda: orders.draw(0, 3, generator=generator())),
         (TypeError, "score must", lambda: diffusion.block_elbo([-1.0, -2.0], 2)),
         (TypeError, "samples must", lambda: verdicts.mean_and_error([1.0, 2.0])),
-        (DataNotFoundError, "labels of mnist", lambda: image_sets.labels("mnist", "test")),
         (ValueError, "num_features must", lambda: masks.subsets(0)),
         (ValueError, "num_features must", lambda: masks.all_masks(0, 1)),
         (

@@ -264,28 +264,3 @@ def test_an_image_that_is_not_square_keeps_its_rows() -> None:
         for i in range(3)
         for j in range(2)
     )
-
-
-def test_labels_are_the_files(monkeypatch) -> None:
-    monkeypatch.setattr(image_sets, "local_path", Path)
-    monkeypatch.setattr(image_sets, "_read_idx", lambda *_: [7, 0, 2])
-    assert image_sets.labels("fashion_mnist", "test").tolist() == [7, 0, 2]
-
-
-def test_labels_are_those_of_the_images(tmp_path: Path, monkeypatch) -> None:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    for split in ("train", "test"):
-        pixels, y = data.images("digits", split).pixels, image_sets.labels("digits", split)
-        rows = [int(np.flatnonzero((bunch.data / 16 == p).all(1))[0]) for p in pixels[:20].numpy()]
-        assert y[:20].tolist() == bunch.target[rows].tolist() and len(y) == len(pixels)
-    monkeypatch.setenv("MPT_LML_DATA", str(tmp_path))
-    with pytest.raises(data.DataNotFoundError, match="labels of fashion_mnist"):
-        image_sets.labels("fashion_mnist", "test")
-
-
-@pytest.mark.data
-def test_fashion_has_as_many_labels_as_images() -> None:
-    y = image_sets.labels("fashion_mnist", "test")
-    assert y.bincount().tolist() == [1000] * 10 and y[:3].tolist() == [9, 2, 1]

@@ -246,10 +246,3 @@ def test_wikitext_has_two_files(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     assert sentences("wikitext-2").first == ("A test.",)
     assert sentences("wikitext-2", "train").first == ("A fit; held out?",)
-
-
-def test_four_words_in_a_row_are_four() -> None:
-    found = texts.labeled("written")[0]
-    assert {len(each.split()) for each in found} == {4}
-    assert any(texts._WRITTEN[0].endswith(four) for four in found)
-    assert all(any(four in sentence for sentence in texts._WRITTEN) for four in found)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml.checks import Count, checked
@@ -84,7 +84,7 @@ def images(name: str = "digits", split: Split = "train") -> Images:
     torch.Size([599, 1, 8, 8])
     """
     if name == "digits":
-        return Images(_digits(split)[:, :64] / 16.0, (8, 8))
+        return Images(_digits(split) / 16.0, (8, 8))
     if name not in _SETS:
         names = ", ".join(["digits", *_SETS])
         raise ValueError(f"unknown image data {name!r}; there are {names}.")
@@ -104,22 +104,12 @@ def images(name: str = "digits", split: Split = "train") -> Images:
     return Images(pixels.div_(255.0), tuple(map(int, array.shape[1:])))
 
 
-def labels(name: str, split: Split) -> Int[Tensor, " N"]:
-    """The class of each of :func:`images`, in their order: of ``digits`` or ``fashion_mnist``."""
-    if name == "digits":
-        return _digits(split)[:, 64].long()
-    folder = local_path(name)
-    if folder is None or f"{split} labels" not in _SETS[name]:
-        hub = _SETS[name]["hub"]
-        raise not_found(f"labels of {name}", f"{name}/*.gz", hub, "labels('digits')")
-    return torch.tensor(_read_idx(folder, f"{split} labels")).long()
-
-
-def _digits(split: Split) -> Float[Tensor, "N 65"]:
-    """Pixels and class, from scikit-learn's file: to import it would take a second."""
+def _digits(split: Split) -> Float[Tensor, "N 64"]:
+    """Pixels from 0 to 16, from scikit-learn's file: to import it would take a second."""
     (folder,) = find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr, misc]
     rows = torch.tensor(np.loadtxt(Path(folder, "datasets/data/digits.csv.gz"), delimiter=","))
-    return rows[_is_in_split(len(rows), 3, split)]
+    pixels = rows[:, :64]  # behind them stands the class
+    return pixels[_is_in_split(len(rows), 3, split)]
 
 
 def _is_in_split(count: int, step: int, split: Split) -> Bool[Tensor, " N"]:
@@ -128,8 +118,8 @@ def _is_in_split(count: int, step: int, split: Split) -> Bool[Tensor, " N"]:
     return is_test if split == "test" else ~is_test
 
 
-def _read_idx(folder: Path, split: str) -> np.ndarray:
-    """Pixels (N, H, W) or labels (N,) of one IDX file as published, checked against its MD5."""
+def _read_idx(folder: Path, split: Split) -> np.ndarray:
+    """Pixels (N, H, W) of one IDX file as published, checked against its MD5."""
     path = folder / _SETS[folder.name][split]["file"]
     if not path.is_file():
         raise DataNotFoundError(

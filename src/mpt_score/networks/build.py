@@ -9,7 +9,7 @@ from mpt_lml.checks import Count, Index, Within, checked
 from mpt_score.networks.hub import require_transformers
 from mpt_score.networks.kinds import Network
 
-Architecture = Literal["modern", "classic", "decoder"]
+Architecture = Literal["modern", "classic"]
 FIXED_POSITIONS = ("vit.embeddings.position_embeddings", "decoder.decoder_pos_embed")
 """The positions of a ViT-MAE, which transformers 5 sets to zero in a new one: all patches look alike."""
 MAE_HEADS = 4
@@ -82,7 +82,7 @@ def small_masked_lm(
     Args:
         vocab_size: V, the number of tokens.
         architecture: "modern" is ModernBERT, with local and global attention in turn; "classic" is
-            BERT; "decoder" has the same weights as "modern" and sees what stands to the left only.
+            BERT.
         width: of the hidden states, one head for each 32.
         num_layers: of the encoder.
         max_length: the longest row, in tokens.
@@ -109,9 +109,6 @@ def small_masked_lm(
         return at_random(hub.BertForMaskedLM, config, seed=seed)
     shared |= {"cls_token_id": 2, "sep_token_id": 3, "intermediate_size": 2 * width}
     shared |= {"local_attention": 32, "global_attn_every_n_layers": 2}
-    if architecture == "decoder":
-        causal = hub.ModernBertDecoderConfig(bos_token_id=2, eos_token_id=3, **shared)
-        return at_random(hub.ModernBertDecoderForCausalLM, causal, seed=seed)
     modern = hub.ModernBertConfig(bos_token_id=None, eos_token_id=None, **shared)
     return at_random(hub.ModernBertForMaskedLM, modern, seed=seed)
 
