@@ -101,3 +101,11 @@ def test_every_row_weighs_alike_however_much_of_it_is_hidden() -> None:
             small_bert.mean_score(network, rows[k : k + 1], mask[k : k + 1], 4) for k in range(3)
         ]
     torch.testing.assert_close(together, torch.stack(alone).mean())
+
+
+def test_half_of_the_masks_are_small_and_sizes_are_spread_evenly() -> None:
+    mask = small_bert.training_masks(40, 20, generator=torch.Generator().manual_seed(3))
+    low, whole = mask.sum(dim=1).split(20)
+    counts = low.bincount(minlength=7)  # 20 rows over the sizes up to 30 % of 20
+    assert low.max() == 6 and set(counts[1:].tolist()) == {3, 4}
+    assert whole.sort().values.tolist() == list(range(1, 21))

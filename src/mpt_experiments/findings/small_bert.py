@@ -1,10 +1,10 @@
-"""The book's own masked language model: vocabulary, training, and what it was compared with."""
+"""The book's own masked language model: vocabulary and training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional
 from torch.optim import AdamW
@@ -17,16 +17,18 @@ from mpt_score.networks.masked_lm import masked_logits
 from mpt_score.texts import sentences
 from mpt_score.tokens import train_tokenizer
 
-LawAndSeed = tuple[str, int]
-Look = Callable[[], Tensor] | None
 LENGTH = 64
 """Tokens of a full row, [CLS] and [SEP] counted."""
-FIXED = {"fifteen": 0.15, "fifty": 0.5, "seventy-five": 0.75}
-"""Laws with one size a row: what share of its pieces is hidden."""
 
 
-class SmallBertTraining(Experiment):
-    """A network of the small BERT's size, trained on its text in its word pieces."""
+class SmallBert(Experiment, name="small-bert", resumable=True):
+    """The book's own BERT on classic books.
+
+    Train it; masks and rows are drawn on the CPU. With a folder the trained network is left in its
+    folder ``model``. Arrays: ``watched/full`` (W, 4), the step and the scores of held-out rows at 15,
+    50 and 98 %, nats per token; ``unigram`` (), the mean log frequency of held-out tokens (counts of
+    the training text plus one), what a network that ignores its input can reach.
+    """
 
     seeds: tuple[int, ...] = (4,)
     vocab_size: int = setting(6000, quick=200)
@@ -51,47 +53,18 @@ class SmallBertTraining(Experiment):
         batches = Batches(text, tokenizer, self.num_held_out * LENGTH)
         return batches.rows(batches.starts, LENGTH - 2, seeded(0))
 
-    def network(self, text: "Batches", architecture: networks.Architecture, seed: int) -> Any:
-        """A new one."""
-        return networks.small_masked_lm(
-            len(text.tokenizer),
-            architecture,
-            seed=seed,
-            width=self.width,
-            num_layers=self.num_layers,
-        )
-
-    def train(
-        self,
-        context: RunContext,
-        name: str,
-        network: Any,
-        text: "Batches",
-        law_and_seed: LawAndSeed,
-        look: Look = None,
-    ) -> Tensor:
-        """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4).
-
-        Or each step with what ``look()`` gave after it. The law ``next`` is for a causal network: the
-        score of each piece given those before it.
-        """
-        law, seed = law_and_seed
+    def train(self, context: RunContext, network: Any, text: "Batches", seed: int) -> Tensor:
+        """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4)."""
         steps = self.num_steps
         generator = seeded(seed)
         optimizer = AdamW(network.to(context.device).parameters(), lr=3e-3, weight_decay=0.01)
         schedule = OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps, pct_start=0.1)
-        token = None if law == "next" else text.mask_token
 
         def loss(step: int) -> Tensor:
             batch = text.draw(step, generator=generator)
-            mask = None
-            if token is not None:
-                num_features = batch.shape[1] - 2
-                mask = training_masks(law, len(batch), num_features, generator=generator)
+            mask = training_masks(len(batch), batch.shape[1] - 2, generator=generator)
             network.train()
             with torch.autocast(network.device.type, torch.bfloat16):
-                if mask is None:
-                    return -next_scores(network, batch).mean()
                 return -mean_score(network, batch, mask, text.mask_token)
 
         data = context.checksum([text.stream, text.held_out])
@@ -103,31 +76,23 @@ class SmallBertTraining(Experiment):
             num_steps=steps,
             generators=[generator],
             max_norm=1.0,
-            watch=look or (lambda: watch(network, text.held_out, token)),
+            watch=lambda: watch(network, text.held_out, text.mask_token),
             watched=watched,
-            checkpoint=context.checkpoint(name, every=self.every, data=data),
+            checkpoint=context.checkpoint("full", every=self.every, data=data),
             progress=context.progress,
-            label=f"{network.config.model_type}, {law}, step",
+            label="step",
         )
         return torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
-
-
-class SmallBert(SmallBertTraining, name="small-bert", resumable=True):
-    """The book's own BERT on classic books.
-
-    Train it; masks and rows are drawn on the CPU. With a folder the trained network is left in its
-    folder ``model``. Arrays: ``watched/full`` (W, 4), the step and the scores of held-out rows at 15,
-    50 and 98 %, nats per token; ``unigram`` (), the mean log frequency of held-out tokens (counts of
-    the training text plus one), what a network that ignores its input can reach.
-    """
 
     def measure(self, context: RunContext) -> Outcome:
         text = self.read()
         seed = self.seeds[0]
         pieces = text.held_out[:, 1:-1]
         counts = text.stream.bincount(minlength=int(pieces.max()) + 1).double() + 1.0
-        network = self.network(text, "modern", seed)
-        watched = self.train(context, "full", network, text, ("mixture", seed))
+        network = networks.small_masked_lm(
+            len(text.tokenizer), seed=seed, width=self.width, num_layers=self.num_layers
+        )
+        watched = self.train(context, network, text, seed)
         if context.folder is not None:
             network.half().save_pretrained(context.folder / "model")
             text.tokenizer.save_pretrained(context.folder / "model")
@@ -182,27 +147,18 @@ class Batches:
 
 
 def training_masks(
-    law: str, num_rows: int, num_features: int, *, generator: torch.Generator
+    num_rows: int, num_features: int, *, generator: torch.Generator
 ) -> Bool[Tensor, "N D"]:
-    """One mask a row, sizes spread evenly over the batch.
-
-    ``uniform``: sizes 1..D. ``mixture``: half of the rows so, half with sizes up to 30 % of D. A name
-    in ``FIXED``: one share of D.
-    """
-    if law in FIXED:
-        sizes = torch.tensor(max(1, round(FIXED[law] * num_features)))
-    else:
-        num_low = {"mixture": num_rows // 2, "uniform": 0}[law]
+    """One mask a row: half of the rows have sizes up to 30 % of D, the others up to D, spread evenly."""
+    uniform = masks.UniformSize()
+    num_low = num_rows // 2
+    parts = []
+    if num_low:
         largest_low = max(1, round(0.3 * num_features))
-        uniform = masks.UniformSize()
-        parts = []
-        if num_low:
-            parts.append(uniform.stratified(num_low, largest_low, generator=generator))
-        if num_rows > num_low:
-            parts.append(uniform.stratified(num_rows - num_low, num_features, generator=generator))
-        sizes = torch.cat(parts)
+        parts.append(uniform.stratified(num_low, largest_low, generator=generator))
+    parts.append(uniform.stratified(num_rows - num_low, num_features, generator=generator))
     ranks = masks.sample_ranks(num_rows, num_features, generator=generator)
-    return masks.from_ranks(ranks, sizes)
+    return masks.from_ranks(ranks, torch.cat(parts))
 
 
 def mean_score(network: Any, rows: Tensor, mask: Tensor, mask_token: int) -> Tensor:
@@ -215,21 +171,10 @@ def mean_score(network: Any, rows: Tensor, mask: Tensor, mask_token: int) -> Ten
     return -(loss * weight[mask]).sum() / len(rows)  # in this order: training magnifies rounding
 
 
-def next_scores(network: Any, rows: Tensor) -> Float[Tensor, "N D"]:
-    """log p of each piece given those before it, nats; the ends of a row are shown, not scored."""
-    rows = rows.to(network.device)
-    logits = network(input_ids=rows[:, :-2]).logits.float()
-    pieces = rows[:, 1:-1]
-    loss = functional.cross_entropy(logits.flatten(0, 1), pieces.flatten(), reduction="none")
-    return -loss.view(pieces.shape)
-
-
 @torch.no_grad()
-def watch(network: Any, rows: Tensor, mask_token: int | None) -> Tensor:
-    """Score of held-out rows at 15, 50 and 98 %, the same masks every time, (3,); or of the next."""
+def watch(network: Any, rows: Tensor, mask_token: int) -> Tensor:
+    """Score of held-out rows at 15, 50 and 98 %, the same masks every time, (3,)."""
     network.eval()
-    if mask_token is None:
-        return next_scores(network, rows).mean().expand(3).cpu()
     features = rows.shape[1] - 2
     ranks = masks.sample_ranks(len(rows), features, generator=seeded(0))
     hidden = [masks.from_ranks(ranks, round(rate * features)) for rate in (0.15, 0.5, 0.98)]

@@ -2,7 +2,6 @@
 
 from mpt_score.networks.build import (  # noqa: F401
     FIXED_POSITIONS,
-    Architecture,
     at_random,
     random_twin,
     small_mae,
