@@ -136,15 +136,10 @@ class EncoderByELBO(RecursiveScore):
 
 @dataclass(frozen=True)
 class PartialEncoder(MaskedObjective):
-    """An encoder q(z | x_R) without recursion, which follows the ELBO of x_R or the score itself.
-
-    ``is_unbiased``: the score of size M has the law's weight 1/(D P(M)), so that the objective is the
-    area whatever the law.
-    """
+    """An encoder q(z | x_R) without recursion, which follows the ELBO of x_R or the score itself."""
 
     num_samples: int = 1
     encoder_follows: Literal["bound", "score"] = "bound"
-    is_unbiased: bool = False
 
     def score(
         self,
@@ -155,10 +150,6 @@ class PartialEncoder(MaskedObjective):
         settings: "DeepVAETraining",
     ) -> Float[Tensor, " B"]:
         noise = normal_noise(self.num_samples, x, settings.latent_dim, generators)
-        row_weights = None
-        if self.is_unbiased:
-            weight_of_size = self.law.weights(x.shape[2]).to(x)
-            row_weights = weight_of_size[mask.sum(dim=2) - 1]
         return objectives.partial(
             p,
             x,
@@ -166,7 +157,6 @@ class PartialEncoder(MaskedObjective):
             noise,
             settings.noise_variance,
             weighted=self.encoder_follows == "bound",
-            row_weights=row_weights,
         )
 
 

@@ -176,7 +176,6 @@ def partial(
     noise_variance: Positive | None,
     *,
     weighted: bool = True,
-    row_weights: Float[Tensor, "B N"] | None = None,
 ) -> Float[Tensor, " B"]:
     """D times the mean of (1/M) Σ_{j∈A} log Σ_s w̄_s p(x_j | z_s), z_s ~ q(z | x_R).
 
@@ -191,8 +190,6 @@ def partial(
         noise_variance: σ² of a Gaussian likelihood; None: Bernoulli.
         weighted: weights w̄_s ∝ p(x_R, z_s)/q(z_s | x_R); the decoder follows the score, the encoder
             the ELBO of x_R. Otherwise all w̄_s are 1/S and both follow the score.
-        row_weights: by which the score of each datum is multiplied, (B, N), such as those of a law of
-            sizes (``SizeLaw.weights``). The ELBO of x_R is not.
 
     Returns:
         Nats, (B,).
@@ -214,7 +211,7 @@ def partial(
     if not weighted:
         log_p = log_likelihood(x, _decode(parameters, code.z), noise_variance)
         values = log_p.logsumexp(dim=0) - math.log(len(noise))
-        return _mean_score(values, mask, row_weights)
+        return _mean_score(values, mask)
 
     z = code.z.detach()
     log_p = log_likelihood(x, _decode(parameters, z), noise_variance)
@@ -222,7 +219,7 @@ def partial(
     log_joint = log_p.where(~mask, 0.0).sum(dim=-1) - 0.5 * z.square().sum(dim=-1)
     log_weight = (log_joint - log_q).log_softmax(dim=0)
     values = (log_weight[..., None] + log_p).logsumexp(dim=0)
-    score = _mean_score(values, mask, row_weights)
+    score = _mean_score(values, mask)
 
     # The value is the score's; the encoder's derivative is that of the ELBO of x_R, for which the
     # decoder is held.
@@ -271,15 +268,8 @@ def _require_data(
     require_one_dtype(noise=noise, **parameters)
 
 
-def _mean_score(
-    values: Float[Tensor, "B N D"],
-    mask: Bool[Tensor, "B N D"],
-    row_weights: Float[Tensor, "B N"] | None = None,
-) -> Float[Tensor, " B"]:
-    score = scores.mask_score(values, mask)
-    if row_weights is not None:
-        score = row_weights * score
-    return mask.shape[-1] * score.mean(dim=-1)
+def _mean_score(values: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N D"]) -> Float[Tensor, " B"]:
+    return mask.shape[-1] * scores.mask_score(values, mask).mean(dim=-1)
 
 
 class _Code(NamedTuple):
