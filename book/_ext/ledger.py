@@ -4,7 +4,7 @@
 ``{ledger-findings}``    what this book states beyond the paper
 ``{ledger-read}``        claims of the paper that no run can judge
 ``{ledger-summary}``     how many of the paper's entries have which verdict, and rules of what date
-``{stored-results}``     the full-scale runs the book carries, with where they came from
+``{stored-results}``     the full-scale runs the book carries: how to repeat them, where they came from
 ``{measured}`ID` ``         a measured value in a sentence, ± its standard error; ``ID %`` in percent
 ``{build-environment}``  versions and hardware this build ran on
 
@@ -273,12 +273,14 @@ class StoredResults(Table):
 
     def origin(self, run: dict[str, Any]) -> dict[str, Any]:
         other = sorted(run["versions"].items() - versions().items())
+        commit = literal(run["commit"].partition("+")[0][:9])
+        history = ", ".join(run.get("history", []))
         return {
-            "Command": literal(run["command"]),
+            "Command": literal(run.get("rerun", run["command"])),
             "Time": f"{run['seconds'] / 60:.1f} min" if "seconds" in run else "–",
             "Versions": ", ".join(map(" ".join, other)) or "as above",
             "Hardware": ", ".join(f"{what}: {each}" for what, each in run["hardware"].items()),
-            "Commit": literal(run["commit"].partition("+")[0][:9]),
+            "Commit": [commit, paragraph(history, "ledger-note")] if history else commit,
         }
 
 

@@ -1,9 +1,10 @@
 """Which files the outputs of a chapter depend on, read from the sources without running them.
 
 These are the modules of our packages that its cells import, by name or by way of another module,
-at once or inside a function; the recorded runs that it loads and the experiments that it runs; the
-files of ``book/`` that one of these asks for, by ``book_file("ledger.json")``, or that the cells name;
-the pins and whatever else lies in the packages.
+at once or inside a function; the recorded runs that it loads, also of experiments that are no longer
+in the packages, and the experiments that it runs; the files of ``book/`` that one of these asks for,
+by ``book_file("ledger.json")``, or that the cells name; the pins and whatever else lies in the
+packages.
 
 A package's ``__init__`` is looked through: ``from mpt_lml import PPCA`` leads to the module that
 defines ``PPCA``, not to all that ``mpt_lml`` imports. Where the sources do not say what is meant (a
@@ -105,7 +106,7 @@ def strings(tree: ast.AST) -> set[str]:
 
 
 def literal_names(tree: ast.AST) -> dict[str, set[str]]:
-    """The texts that a loop's variable takes: ``for name in ("probes", "text-probes")``."""
+    """The texts that a loop's variable takes: ``for name in ("figure-2", "table-1")``."""
     names = {}
     for node in nodes_of(tree):
         if isinstance(node, ast.For | ast.comprehension) and isinstance(node.target, ast.Name):
@@ -162,6 +163,11 @@ class ChapterSources:
                 for entry in entries_of(path.read_text("utf-8"), module):
                     modules[entry.name] = module
         return modules
+
+    @cached_property
+    def recorded(self) -> set[str]:
+        """The names of the runs that the book carries, of experiments that left the packages, too."""
+        return {path.stem for path in (self.root / RESULTS).glob("*.json")}
 
     @cached_property
     def common(self) -> set[Path]:
@@ -224,7 +230,8 @@ class ChapterSources:
             modules |= self.modules_of(name)
         files = self.files_asked_for(tree)
         for name in self.experiments_named(tree):
-            modules |= self.modules_of(self.experiments[name])
+            if name in self.experiments:
+                modules |= self.modules_of(self.experiments[name])
             files.add(self.root / RESULTS / f"{name}.json")
         return Uses(modules, files)
 
@@ -262,6 +269,7 @@ class ChapterSources:
 
     def experiments_named(self, tree: ast.AST) -> set[str]:
         """The experiments that ``tree`` loads or runs; all where it does not say which."""
+        known = set(self.experiments) | self.recorded
         imported = imported_names(tree)
         loops = literal_names(tree)
         names: set[str] = set()
@@ -276,8 +284,8 @@ class ChapterSources:
             elif isinstance(asked, ast.Name) and asked.id in loops:
                 names |= loops[asked.id]
             else:
-                return set(self.experiments)
-        return names & set(self.experiments)
+                return known
+        return names & known
 
     def is_by_name(self, name: str) -> bool:
         package, *rest = name.split(".")

@@ -13,6 +13,7 @@ TREE = {
     "book/ledger.json": "{}",
     "book/results/table-1.json": "{}",
     "book/results/figure-1.json": "{}",
+    "book/results/without-code.json": "{}",
     "book/results/network/weights.bin": "0",
     "book/results/network/README.md": "weights",
     "src/mpt_lml/__init__.py": "from mpt_lml import curves, masks\nfrom mpt_lml.models import PPCA\n",
@@ -45,6 +46,7 @@ BERT = {
     "results/figure-1.json",
     "ledger.json",
 }
+WITHOUT_CODE = {"results/without-code.json"}
 NETWORK = {"mpt_score/networks", "results/network/weights.bin", "results/network/README.md"}
 ALL = "all"
 
@@ -90,8 +92,10 @@ def short_names(sources: ChapterSources, files: set[Path]) -> set[str]:
             AREA | BERT,
         ),
         ("import mpt_experiments as m\n[m.run(n) for n in ['figure-1']]", BERT),
-        ("import mpt_experiments as m\nm.load(f'table-{1}')", AREA | BERT),
-        ("import mpt_experiments as m\nx = map(m.load, names)", AREA | BERT),
+        ("from mpt_experiments import load\nload('without-code')", WITHOUT_CODE),
+        ("from mpt_experiments import load\nload('of-no-run')", set()),
+        ("import mpt_experiments as m\nm.load(f'table-{1}')", AREA | BERT | WITHOUT_CODE),
+        ("import mpt_experiments as m\nx = map(m.load, names)", AREA | BERT | WITHOUT_CODE),
         ("open('results/network/weights.bin')", {"results/network/weights.bin"}),
         ("%matplotlib inline\nfrom mpt_lml import masks", {"mpt_lml/masks"}),
         ("import importlib", ALL),

@@ -6,7 +6,9 @@ import importlib.util
 import io
 import json
 import re
+import subprocess
 import sys
+from collections import defaultdict
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
 from pathlib import Path
@@ -106,6 +108,36 @@ def _finding(**changes):
     return {**finding, **changes}
 
 
+def _commit_and_experiment(command: str) -> tuple[str | None, str]:
+    """What a command checks out before it runs, if anything, and what it runs."""
+    form = r"(?:git checkout (\w+) && make env && \.venv/bin/)?mpt-lml run ([a-z0-9-]+)"
+    commit, name = re.fullmatch(form, command).groups()
+    return commit, name
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def history() -> set[str]:
+    """The commits that led here, where git has them all."""
+    try:
+        if _git("rev-parse", "--is-shallow-repository").strip() == "true":
+            pytest.skip("the clone is shallow: git fetch --unshallow")
+        return set(_git("rev-list", "HEAD").split())
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no history: clone the repository with git")
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, dict]:
+    """The recorded runs by the names of their experiments."""
+    paths = sorted((BOOK / "results").glob("*.json"))
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+
 READING = {"claims": ["C1"], "place": "abstract", "says": "It explains.", "answer": "It may."}
 
 
@@ -162,10 +194,42 @@ def test_chapters_exist():
 
 
 def test_commands_name_experiments_that_exist():
+    """In the packages, or in the commit that the command checks out."""
     from mpt_experiments import experiment
 
     for entry in (*COMMITTED.paper, *COMMITTED.findings):
-        assert entry.command.split()[2] in experiment.names(), entry.id
+        commit, name = _commit_and_experiment(entry.command)
+        if commit is None:
+            assert name in experiment.names(), entry.id
+
+
+def test_an_experiment_that_left_is_run_by_one_command(records):
+    """What its record says is what stands with each of its entries."""
+    from mpt_experiments import experiment
+
+    archived = {name: record["rerun"] for name, record in records.items() if "rerun" in record}
+    assert {name for name in records if name not in experiment.names()} <= archived.keys()
+    for name, command in archived.items():
+        commit, named = _commit_and_experiment(command)
+        assert commit is not None and named == name
+    for entry in (*COMMITTED.paper, *COMMITTED.findings):
+        _, name = _commit_and_experiment(entry.command)
+        if name in archived:
+            assert entry.command == archived[name], entry.id
+
+
+def test_a_commit_that_a_command_checks_out_is_of_this_history_and_has_the_experiment(history):
+    commands = {entry.command for entry in (*COMMITTED.paper, *COMMITTED.findings)}
+    of_commit = defaultdict(set)
+    for command in commands:
+        commit, name = _commit_and_experiment(command)
+        if commit is not None:
+            of_commit[commit].add(name)
+    assert of_commit
+    for commit, names in of_commit.items():
+        assert any(each.startswith(commit) for each in history), commit
+        sources = _git("grep", "-hE", r"name=\"[a-z0-9-]+\"", commit, "--", "src")
+        assert names - set(re.findall(r'name="([a-z0-9-]+)"', sources)) == set()
 
 
 def test_chapters_say_what_the_command_says_a_run_takes():
@@ -178,18 +242,28 @@ def test_chapters_say_what_the_command_says_a_run_takes():
         assert experiment.find(name).cost == f"about {minutes} min", name
 
 
-# Recorded before a run noted its date and the versions of transformers and tokenizers.
-OLDER = {"known-language.json", "small-bert.json"}
-
-
-def test_every_recorded_run_names_a_clean_tree_a_date_and_what_it_depended_on():
-    for path in sorted((BOOK / "results").glob("*.json")):
-        origin = json.loads(path.read_text(encoding="utf-8"))["provenance"]
-        assert re.fullmatch("[0-9a-f]{40}", origin["commit"]), (path.name, origin["commit"])
-        if path.name in OLDER:
-            continue
-        assert re.fullmatch(r"2\d{3}-\d\d-\d\d", origin["date"]), path.name
+def test_every_recorded_run_names_a_clean_tree_a_date_and_what_it_depended_on(records):
+    for name, record in records.items():
+        origin = record["provenance"]
+        assert re.fullmatch("[0-9a-f]{40}", origin["commit"]), (name, origin["commit"])
+        if "undated" in record.get("history", []):
+            continue  # recorded before a run noted its date and so many versions
+        assert re.fullmatch(r"2\d{3}-\d\d-\d\d", origin["date"]), name
         assert {"torch", "numpy", "transformers", "tokenizers"} <= origin["versions"].keys()
+
+
+def test_every_recorded_run_names_a_commit_of_this_history(records, history):
+    for name, record in records.items():
+        assert record["provenance"]["commit"] in history, name
+
+
+def test_records_are_written_as_the_runs_write_them(records, tmp_path):
+    from mpt_lml.files import write_json
+
+    for name, record in records.items():
+        write_json(tmp_path / "again.json", record)
+        stored = (BOOK / "results" / f"{name}.json").read_bytes()
+        assert stored == (tmp_path / "again.json").read_bytes(), name
 
 
 def test_the_file_is_written_as_the_runs_write_it(tmp_path):
@@ -243,6 +317,10 @@ BROKEN = {
     "an empty statement": ({"says": " "}, "does not match"),
     "a chapter that is no docname": ({"chapter": "05"}, "'05' does not match"),
     "a command that is none": ({"command": "make it so"}, "'make it so' does not match"),
+    "a command that checks out no commit": (
+        {"command": "git checkout main && make env && .venv/bin/mpt-lml run identity"},
+        "mpt-lml run identity' does not match",
+    ),
     "an id that is no id": ({"id": "Eq. 1"}, "'Eq. 1' does not match"),
     "a claim that is none": ({"claims": ["X1"]}, "'X1' does not match"),
     "a key that nobody knows": ({"measured_by": 1.0}, "'measured_by' was unexpected"),
@@ -441,6 +519,16 @@ def test_a_recorded_run_is_listed_with_where_it_came_from(small_site):
     for piece in ("run table-1", "torch 2.0.0", "A processor, threads: 2", "012345678"):
         assert piece in text
     assert "numpy" not in text  # the same as here
+    assert "begun earlier" not in text
+
+    again = "git checkout 0123456 && make env && .venv/bin/mpt-lml run table-1"
+    later = {"provenance": origin, "rerun": again, "history": ["begun earlier", "pruned"]}
+    record.write_text(json.dumps(later), encoding="utf-8")
+    result = build()
+    assert result.returncode == 0, result.stderr
+    text = _text((folder / "_build" / "book" / "map.html").read_text(encoding="utf-8"))
+    assert again.replace("&", "&amp;") in text
+    assert "012345678 begun earlier, pruned" in text
 
     record.write_text("{}", encoding="utf-8")
     result = build()
