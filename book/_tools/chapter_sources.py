@@ -15,8 +15,8 @@ import ast
 import hashlib
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from book_layout import Page
 from jupytext.myst import myst_to_notebook
 
-from mpt_experiments.registry import ROOMS, entries_of
+from mpt_experiments.registry import EXPERIMENTS
 
 PACKAGES = ("mpt_lml", "mpt_score", "mpt_experiments")
 PINS = "constraints.txt"
@@ -33,6 +33,8 @@ RESULTS = "book/results"
 # recorded run, so the name of the file that it asks for is computed.
 EXPERIMENT = "mpt_experiments.experiment"
 BY_NAME = (f"{EXPERIMENT}.load", f"{EXPERIMENT}.run")
+# The table of experiments. Where one of them is counts by itself; no chapter prints title and cost.
+REGISTRY = "mpt_experiments.registry"
 # What imports or executes by a text that may be computed.
 COMPUTED_IMPORTS = {
     "importlib",
@@ -134,11 +136,20 @@ class Uses(NamedTuple):
     files: set[Path]
 
 
+def modules_of_experiments() -> dict[str, str]:
+    """The module of each experiment of the installed package, by the experiment's name."""
+    return {name: entry.module for name, entry in EXPERIMENTS.items()}
+
+
 @dataclass(frozen=True)
 class ChapterSources:
-    """The sources of our packages below ``root``, and what each chapter needs of them."""
+    """The sources of our packages below ``root``, and what each chapter needs of them.
+
+    ``experiments`` has the module of each experiment by its name.
+    """
 
     root: Path
+    experiments: Mapping[str, str] = field(default_factory=modules_of_experiments)
 
     @cached_property
     def paths(self) -> dict[str, Path]:
@@ -153,16 +164,6 @@ class ChapterSources:
     @cached_property
     def trees(self) -> dict[str, ast.Module]:
         return {name: ast.parse(path.read_text("utf-8")) for name, path in self.paths.items()}
-
-    @cached_property
-    def experiments(self) -> dict[str, str]:
-        """The module of each experiment, by the experiment's name."""
-        modules = {}
-        for module, path in self.paths.items():
-            if module.startswith(tuple(f"mpt_experiments.{room}." for room in ROOMS)):
-                for entry in entries_of(path.read_text("utf-8"), module):
-                    modules[entry.name] = module
-        return modules
 
     @cached_property
     def recorded(self) -> set[str]:
@@ -233,7 +234,7 @@ class ChapterSources:
             if name in self.experiments:
                 modules |= self.modules_of(self.experiments[name])
             files.add(self.root / RESULTS / f"{name}.json")
-        return Uses(modules, files)
+        return Uses(modules - {REGISTRY}, files)
 
     def modules_of(self, name: str, imported_only: bool = False) -> set[str]:
         """The modules that are read where ``name`` is used, with the packages they lie in.

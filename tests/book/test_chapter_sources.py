@@ -30,14 +30,19 @@ TREE = {
     "src/mpt_score/pair_scores.py": "from mpt_lml import PPCA\ndef pairs(): ...\n",
     "src/mpt_score/networks.py": "class SymbolBERT:\n    path = book_file('results/network')\n",
     "src/mpt_experiments/__init__.py": "from mpt_experiments.experiment import load, run\n",
-    "src/mpt_experiments/experiment.py": "def load(name): return book_file(f'results/{name}.json')\n",
+    "src/mpt_experiments/experiment.py": "from mpt_experiments.registry import EXPERIMENTS\n"
+    "def load(name): return book_file(f'results/{name}.json')\n",
     "src/mpt_experiments/ledger.py": "def read(): return book_file('ledger.json')\n",
-    "src/mpt_experiments/registry.py": "",
+    "src/mpt_experiments/registry.py": "EXPERIMENTS = {}\n",
     "src/mpt_experiments/paper/__init__.py": "",
     "src/mpt_experiments/paper/area.py": "from mpt_lml import masks\n"
-    "class Table1(Experiment, name='table-1', cost='5 s'): ...\n",
+    "class Table1(Experiment, name='table-1'): ...\n",
     "src/mpt_experiments/paper/bert.py": "from mpt_experiments import ledger\n"
-    "class Figure1(Experiment, name='figure-1', cost='5 s'): ...\n",
+    "class Figure1(Experiment, name='figure-1'): ...\n",
+}
+EXPERIMENTS = {
+    "table-1": "mpt_experiments.paper.area",
+    "figure-1": "mpt_experiments.paper.bert",
 }
 AREA = {"mpt_experiments/paper/area", "mpt_lml/masks", "results/table-1.json"}
 BERT = {
@@ -56,7 +61,7 @@ def sources(tmp_path: Path) -> ChapterSources:
     for name, text in TREE.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    return ChapterSources(tmp_path)
+    return ChapterSources(tmp_path, EXPERIMENTS)
 
 
 def short_names(sources: ChapterSources, files: set[Path]) -> set[str]:
@@ -139,19 +144,11 @@ def depends(book: Book) -> dict[str, set[str]]:
         ("src/mpt_score/pair_scores.py", ("mpt_score.pairs(",)),
         (
             "src/mpt_score/networks/symbol_bert.py",
-            (
-                "SymbolBERT",
-                'run("scoring"',
-                'load("scoring"',
-                'load("referee"',
-                'load("laws-of-sizes"',
-                'load("known-features"',
-                'load("epochs-of-transformers"',
-                'load("probes-of-laws"',
-            ),
+            ("SymbolBERT", 'load("known-language"'),
         ),
         ("book/results/table-1.json", ('load("table-1")',)),
         ("book/results/figure-2.json", ('load("figure-2")',)),
+        ("book/results/scoring.json", ('load("scoring")',)),
     ],
 )
 def test_a_chapter_depends_on_a_file_if_its_cells_use_it(

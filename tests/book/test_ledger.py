@@ -206,7 +206,7 @@ def test_an_experiment_that_left_is_run_by_one_command(records):
     from mpt_experiments import experiment
 
     archived = {name: record["rerun"] for name, record in records.items() if "rerun" in record}
-    assert {name for name in records if name not in experiment.names()} <= archived.keys()
+    assert {name for name in records if name not in experiment.names()} == archived.keys()
     for name, command in archived.items():
         commit, named = _commit_and_experiment(command)
         assert commit is not None and named == name
@@ -231,13 +231,13 @@ def test_a_commit_that_a_command_checks_out_is_of_this_history_and_has_the_exper
 
 
 def test_chapters_say_what_the_command_says_a_run_takes():
-    from mpt_experiments import experiment
+    from mpt_experiments.registry import EXPERIMENTS
 
     pages = " ".join(path.read_text(encoding="utf-8") for path in BOOK.glob("[0-9]*.md"))
     said = re.findall(r"`mpt-lml run ([\w-]+)`\W+(?:takes )?about (\d+) minutes", pages)
     assert len(said) >= 3
     for name, minutes in said:
-        assert experiment.find(name).cost == f"about {minutes} min", name
+        assert EXPERIMENTS[name].cost == f"about {minutes} min", name
 
 
 def test_every_recorded_run_names_a_clean_tree_a_date_and_what_it_depended_on(records):
