@@ -70,7 +70,7 @@ def test_a_masked_symbol_is_not_seen() -> None:
 
 @pytest.mark.bad_input
 def test_weights_are_loaded_from_a_file_only(tmp_path) -> None:
-    for path in (tmp_path, tmp_path / "nothing.safetensors", 7):
+    for path in (tmp_path, tmp_path / "nothing.safetensors"):
         with pytest.raises(FileNotFoundError, match="path must be a file of safetensors, got"):
             SymbolBERT.load(path)
 

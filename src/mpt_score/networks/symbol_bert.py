@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from mpt_lml.checks import Count, Index, Within, checked, require_values
+from mpt_lml.checks import Count, FilePath, Index, Within, checked, require_values
 from mpt_lml.files import book_file
 from mpt_lml.models.base import ConditionalModel
 from mpt_score.networks.hub import CheckpointError, require_transformers
@@ -66,7 +66,8 @@ class SymbolBERT(ConditionalModel):
         self._pairs_at_once = 1024
 
     @classmethod
-    def load(cls, path: Path | None = None) -> "SymbolBERT":
+    @checked
+    def load(cls, path: FilePath | None = None) -> "SymbolBERT":
         """The network of Chapter 10 that the book carries, or the one whose weights ``path`` holds.
 
         Args:
@@ -80,7 +81,7 @@ class SymbolBERT(ConditionalModel):
 
         if path is None:
             path = book_file("results/known_language.safetensors")
-        if not isinstance(path, str | Path) or not Path(path).is_file():
+        if not Path(path).is_file():
             raise FileNotFoundError(f"path must be a file of safetensors, got {path!r}.")
         try:
             weights = load_file(path)
