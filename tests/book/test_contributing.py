@@ -46,7 +46,7 @@ def with_lines_added(text: str, block: str) -> str:
 def test_the_model_of_the_example_passes_its_tests(tree: Path) -> None:
     (chosen,) = COMMAND.findall(CONTRIBUTING)
     env = os.environ | {"PYTHONPATH": str(tree / "src")}
-    names = ("independent", "oracles", "surface", "wrong_calls")
+    names = ("independent", "oracles", "surface", "valid_calls")
     files = [f"tests/unit/test_{name}.py" for name in names]
     # All examples of the surface run in the tests of the packages: here only that of the new name does.
     chosen = chosen.replace("surface or ", "")
@@ -58,8 +58,9 @@ def test_the_model_of_the_example_passes_its_tests(tree: Path) -> None:
         "test_independent.py::TestIndependentBernoulli::test_proposition_1[four]",
         "test_oracles.py::test_every_number_is_right_to_its_precision[IndependentBernoulli:",
         "test_surface.py::test_the_examples_run[IndependentBernoulli]",
-        "test_wrong_calls.py::test_every_public_name_has_a_valid_call_or_a_reason",
-        "test_wrong_calls.py::test_the_methods_of_every_public_model_are_called",
-        "test_wrong_calls.py::test_wrong_calls_are_refused[models.independent.IndependentBernoulli]",
+        "test_valid_calls.py::test_every_public_name_has_a_valid_call_or_a_reason",
+        "test_valid_calls.py::test_the_methods_of_every_public_model_are_called",
+        "test_valid_calls.py::test_a_wrong_type_or_shape_is_refused_by_its_name"
+        "[models.independent.IndependentBernoulli]",
     ):
         assert test in passed, printed
