@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from models import generator, random_bernoulli, random_hmm, random_ppca, random_table
 from torch import Tensor
 
-import mpt_experiments
 import mpt_score
 from mpt_experiments import command, experiment
 from mpt_experiments.resume import FileCheckpoint
@@ -46,7 +45,6 @@ from mpt_lml import (
     verdicts,
 )
 from mpt_lml.data import image_sets
-from mpt_lml.estimators import latent
 from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import vae
 from mpt_lml.page import glue
@@ -88,9 +86,7 @@ def with_entry(value: float) -> torch.Tensor:
 
 
 CASES = {
-    "integer mask": (lambda: MODEL.log_conditional(X, MASK.long()), TypeError, "torch.int64"),
     "float mask": (lambda: MODEL.log_conditional(X, MASK.double()), TypeError, "True = masked"),
-    "list as mask": (lambda: MODEL.log_conditional(X, [[True] * 4]), TypeError, "list"),
     "mask of one axis": (
         lambda: MODEL.log_conditional(X, MASK[0]),
         ValueError,
@@ -123,9 +119,7 @@ CASES = {
         ValueError,
         r"x\[1, 2\] is nan",
     ),
-    "x of other D": (lambda: MODEL.log_marginal(X[:, :3]), ValueError, r"\(N, 4\).*got \(3, 3\)"),
     "x of one axis": (lambda: MODEL.log_marginal(X[0]), ValueError, r"x\[None, :\]"),
-    "integer x": (lambda: MODEL.log_marginal(X.long()), TypeError, "torch.int64"),
     "x of other precision": (lambda: MODEL.log_marginal(X.float()), TypeError, "torch.float32"),
     "noise variance zero": (lambda: PPCA(LOADINGS, 0.0), ValueError, "> 0, got 0.0"),
     "noise variance negative": (lambda: PPCA(LOADINGS, -0.2), ValueError, "> 0, got -0.2"),
@@ -134,11 +128,6 @@ CASES = {
         lambda: PPCA(LOADINGS, torch.ones(4)),
         ValueError,
         "single finite number",
-    ),
-    "mean of other D": (
-        lambda: PPCA(LOADINGS, 0.2, torch.zeros(3)),
-        ValueError,
-        r"\(4,\).*got \(3,\)",
     ),
     "loadings of one axis": (lambda: PPCA(LOADINGS[:, 0], 0.2), ValueError, r"\(D, K\).*\(4,\)"),
     "loadings with NaN": (lambda: PPCA(LOADINGS * math.nan, 0.2), ValueError, r"loadings\[0, 0\]"),
@@ -178,11 +167,6 @@ CASES = {
         lambda: TABLE.log_marginal(torch.tensor([[0, 1], [0, 3]])),
         ValueError,
         r"0\.\.2 in column 1, but x\[1, 1\] is 3",
-    ),
-    "float x for a table": (
-        lambda: TABLE.log_marginal(torch.tensor([[0.0, 1.0]])),
-        TypeError,
-        "int64",
     ),
     "M = 0": (lambda: masks.all_masks(5, 0), ValueError, r"1\.\.5, got 0"),
     "M above D": (lambda: masks.all_masks(5, 6), ValueError, r"1\.\.5, got 6"),
@@ -250,16 +234,6 @@ CASES = {
         lambda: masks.nested_masks(torch.tensor([0, 0, 2])),
         ValueError,
         "permutation",
-    ),
-    "an unknown scheme": (
-        lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), scheme="shuffled"),
-        ValueError,
-        "shuffled",
-    ),
-    "unknown tokens": (
-        lambda: curves.sampled_curve(MODEL, X, 2, generator=generator(), targets="some"),
-        ValueError,
-        "some",
     ),
     "an unknown experiment": (
         lambda: experiment.find("table1"),
@@ -367,11 +341,6 @@ CASES = {
         lambda: BERNOULLI.sample_given(torch.tensor([math.nan]).double(), generator=generator()),
         ValueError,
         r"z\[0\] is nan",
-    ),
-    "seeds that are one number": (
-        lambda: experiment.run("table-1", "quick", seeds=4),
-        TypeError,
-        "seeds must be of type Sequence, got 4",
     ),
     "a generator of NumPy": (
         lambda: fit.maximize(
@@ -807,111 +776,25 @@ CASES = {
         ValueError,
         r"maskable\[1\] is True behind the 1 tokens",
     ),
-    # Every kind of annotation is met three times at least.
     "a mask of a dense Gaussian that hides nothing": (
         lambda: gaussian.condition_dense(X, X[0], MODEL.covariance, MASK[0] & ~MASK[0]),
         ValueError,
         r"mask(\[0\])? masks nothing: one True at least",
-    ),
-    "a generator of NumPy instead of one": (
-        lambda: MODEL.sample(3, generator=np.random.default_rng(0)),
-        TypeError,
-        r"generator must be a torch.Generator, got Generator\(PCG64\)",
-    ),
-    "data as a model": (
-        lambda: curves.exact_curve(X, X),
-        TypeError,
-        "model must be of type ConditionalModel, got tensor",
     ),
     "a model of which no marginal is known": (
         lambda: curves.subset_curve(FREE, torch.zeros(1, 3).long()),
         TypeError,
         "model must be of type TractableModel, got .*FromFunction",
     ),
-    "a number as a curve": (
-        lambda: plots.mask_curve(-60.3, ax=None),
-        TypeError,
-        "curve must be of type MaskCurve, got -60.3",
-    ),
-    "a schedule that is a number": (
-        lambda: diffusion.nelbo(X[0], 0.5),
-        TypeError,
-        r"schedule must be of type Callable, got 0\.5",
-    ),
-    "a statistic by its name": (
-        lambda: rates.jackknife("mean", X),
-        TypeError,
-        "statistic must be of type Callable, got 'mean'",
-    ),
-    "an objective that is a tensor": (
-        lambda: fit.maximize({"level": torch.zeros(2)}, X[0], **SHORTLY),
-        TypeError,
-        r"objective must be of type Callable, got tensor",
-    ),
-    "parameters in a list": (
-        lambda: fit.maximize([X], lambda p, _: p[0].sum(), **SHORTLY),
-        TypeError,
-        r"parameters must be of type Mapping, got \[tensor",
-    ),
-    "a function to track without a name": (
-        lambda: fit.maximize(
-            {"level": torch.zeros(2)},
-            lambda parameters, _: -parameters["level"].square(),
-            **SHORTLY,
-            track=[torch.sum],
-        ),
-        TypeError,
-        r"track must be of type Mapping, got \[<built-in",
-    ),
-    "findings without names": (
-        lambda: mpt_experiments.Outcome([0.5]),
-        TypeError,
-        r"findings must be of type dict, got \[0\.5\]",
-    ),
     "a number as a flag": (
         lambda: plots.mask_curve(curves.exact_curve(MODEL, X), ax=AXES, area=1),
         TypeError,
         "area must be of type bool, got 1",
     ),
-    "a word as a flag": (
-        lambda: objectives.mixture(*STACK, PIXELS, None, GRID, block="no"),
-        TypeError,
-        "block must be of type bool, got 'no'",
-    ),
-    "a unit that is a number": (
-        lambda: Estimate(1.0, unit=2),
-        TypeError,
-        "unit must be of type str, got 2",
-    ),
-    "no words where they are to say what to do instead": (
-        lambda: masks.subsets(4, instead=None),
-        TypeError,
-        "instead must be of type str, got None",
-    ),
-    "an experiment by number": (
-        lambda: experiment.run(1),
-        TypeError,
-        "name must be of type str, got 1",
-    ),
-    "half an axis": (
-        lambda: verdicts.mean_and_error(X, 0.5),
-        TypeError,
-        r"dim must be an integer, got 0\.5",
-    ),
     "M as a float": (
         lambda: masks.all_masks(4, 2.0),
         TypeError,
         r"num_masked must be an integer.*, got 2\.0",
-    ),
-    "a number in words": (
-        lambda: verdicts.agrees("0.3", 0.1),
-        TypeError,
-        r"value must be a single number .*, got '0\.3'",
-    ),
-    "a target that is not there": (
-        lambda: verdicts.agrees(0.3, 0.1, at=None),
-        TypeError,
-        "at must be a single number .*, got None",
     ),
     "an infinite difference": (
         lambda: verdicts.interval(math.inf, 0.1),
@@ -928,20 +811,10 @@ CASES = {
         TypeError,
         r"each of snapshots must be an integer.*, got 1\.5",
     ),
-    "ranks that are no integers": (
-        lambda: masks.nested_masks(torch.tensor([1.0, 0.0])),
-        TypeError,
-        "order must be a torch.int64 tensor, got torch.float32",
-    ),
     "sizes in 32 bits": (
         lambda: scores.mean_by_size(X, torch.tensor([1, 1, 2]).int(), 4),
         TypeError,
         "sizes must be a torch.int64 tensor, got torch.int32",
-    ),
-    "sizes of a curve in single precision": (
-        lambda: MaskCurve(torch.tensor([1.0, 2.0]), torch.zeros(2), torch.zeros(2), 4),
-        TypeError,
-        "num_masked must be a torch.int64 tensor, got torch.float32",
     ),
     "complex scores": (
         lambda: curves.running_area(X.to(torch.complex64)),
@@ -968,16 +841,6 @@ CASES = {
         TypeError,
         "law must be of type SizeLaw or Sequence, got .0.15.",
     ),
-    "a shape that is no tuple": (
-        lambda: data.Images(torch.zeros(2, 4), 4),
-        TypeError,
-        "shape must be of type (tuple|Sequence), got 4",
-    ),
-    "a shape of one number": (
-        lambda: JointTable.random(3, generator=generator()),
-        TypeError,
-        "sizes must be of type Sequence, got 3",
-    ),
     "five runs and three moments": (
         lambda: objectives.log_marginal(
             torch.ones(5, 4, 2), torch.tensor(0.2), torch.eye(4).expand(3, 4, 4)
@@ -998,21 +861,6 @@ CASES = {
         ),
         ValueError,
         r"leading axes must be equal or 1, got .*mask \(3, 1, 4\)",
-    ),
-    "weights at a place that is a number": (
-        lambda: networks.load_network(3),
-        TypeError,
-        "source must be of type .*, got 3",
-    ),
-    "a tokenizer at no place": (
-        lambda: networks.load_tokenizer(None),
-        TypeError,
-        "source must be of type .*, got None",
-    ),
-    "checkpoints in a number": (
-        lambda: experiment.run("table-1", "quick", checkpoints=3),
-        TypeError,
-        "checkpoints must be of type .*, got 3",
     ),
 }
 
@@ -1125,19 +973,13 @@ def test_true_is_no_number(call: Callable[[], object]) -> None:
 def test_a_wrong_call_is_refused_by_its_name() -> None:
     """Where going on would give another error, or a number."""
     x, ones = torch.rand(2, 3, dtype=torch.float64), torch.ones(1, 2).bool()
-    loadings = torch.ones(3, 1).double()
-    posterior = gaussian.LowRankPosterior.of(loadings, torch.tensor(1.0).double(), masks.subsets(3))
     ids = torch.tensor([[0, 1]])
     length = torch.tensor([2])
     small = networks.small_masked_lm(9, "classic", width=32, num_layers=1, seed=1)
     letters = mpt_score.MaskedLM(small, 4, 1)
     wrong: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (ValueError, r"such as \(2, 2, 1, 2\)", lambda: ConditionalTable(torch.zeros(3))),
-        (TypeError, "logits", lambda: ConditionalTable(torch.zeros(2, 2, 1, 2).long())),
         (ValueError, "observed", lambda: symbolic.SymbolicTable(2).log_marginal([2])),
-        (TypeError, "model must", lambda: orders.exact("model", x)),
-        (TypeError, "like must", lambda: grids.gauss_hermite(1, 3).to(ids)),
-        (ValueError, "moment must", lambda: posterior.mean_log_conditional(torch.eye(2).double())),
         (ValueError, "must increase", lambda: rates.crossover(x[0], torch.tensor([0.2, 0.1, 1.0]))),
         (ValueError, r"in 0\.333\.\.1:", lambda: rates.crossover(x[0], height=2.0)),
         (
@@ -1152,7 +994,6 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (ValueError, "from 1 to L", lambda: tokens.Tokens(ids, ids, ones, length - 2)),
         (ValueError, "shape must be", lambda: image_sets.Images(torch.ones(1, 8), (2, 2, 2))),
         (ValueError, r"in \[0, 1\]", lambda: image_sets.Images(torch.tensor([[0.5, 1.5]]), (1, 2))),
-        (TypeError, "second must", lambda: tokens.encode(networks.load_small_bert()[1], ["a"], 3)),
         (
             ValueError,
             r"track\['sum'\]",
@@ -1164,13 +1005,6 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
             lambda: letters.log_each(torch.tensor([[9]]), ones[:, :1]),
         ),
         (ValueError, "num_features must", lambda: orders.every(0)),
-        (
-            TypeError,
-            "law must be of type SizeLaw or Sequence, got .u.",
-            lambda: masks.stratified_masks(2, 3, "u", generator=generator()),
-        ),
-        (TypeError, "source must", lambda: networks.load_network(3)),
-        (TypeError, "model must", lambda: latent.at_mode("model", x, None)),
         (
             ValueError,
             "leading axes must be equal or 1",
@@ -1212,8 +1046,6 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
             lambda: grids.find_modes(lambda z: z.sum(dim=1) * math.nan, torch.zeros(2, 1).double()),
         ),
         (ValueError, "num_orders must", lambda: orders.draw(0, 3, generator=generator())),
-        (TypeError, "score must", lambda: diffusion.block_elbo([-1.0, -2.0], 2)),
-        (TypeError, "samples must", lambda: verdicts.mean_and_error([1.0, 2.0])),
         (ValueError, "num_features must", lambda: masks.subsets(0)),
         (ValueError, "num_features must", lambda: masks.all_masks(0, 1)),
         (
@@ -1228,21 +1060,10 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         ),
         (
             TypeError,
-            "order must be a torch.int64",
-            lambda: masks.nested_masks(torch.tensor([0.0, 1.0])),
-        ),
-        (
-            TypeError,
             "a mean and a log-variance",
             lambda: VAE(lambda x: (x, x, x), lambda z: z, num_features=1, latent_dim=1).encode(
                 x[:, :1]
             ),
-        ),
-        (TypeError, "model must", lambda: estimators.exact_variance("model", x)),
-        (
-            TypeError,
-            "model must",
-            lambda: estimators.ImportanceConditional("model", 4, generator=generator()),
         ),
         (
             ValueError,
