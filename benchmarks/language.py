@@ -80,8 +80,7 @@ def our_sums(model: MaskedLM, tokens: Tokens, masks: Tensor) -> Tensor:
         batch = tokens.rows(rows)
         hidden = masks[:, rows, : batch.ids.shape[1]].flatten(0, 1)
         ids, types = batch.ids.repeat(count, 1), batch.types.repeat(count, 1)
-        with networks.fast_linear(model.network):
-            values = model.log_tokens(ids, hidden, types=types)
+        values = model.log_tokens(ids, hidden, types=types)
         sums[:, rows] = values.sum(dim=1).view(count, len(rows))
     return sums
 
@@ -123,8 +122,7 @@ def compare(what: str, network: PreTrainedModel, model: MaskedLM, tokens: Tokens
     mean, variance = (over_rates(each) for each in zip(*found, strict=True))
     design = Design(strata=8, num_masks=2)
     start = time.process_time()
-    with networks.fast_linear(network):
-        result = curve(model, tokens, design, part_size=len(tokens))
+    result = curve(model, tokens, design, part_size=len(tokens))
     share = result.num_features / result.num_features.sum()
     spread = result.values.mean(dim=2).var(dim=1) / design.num_masks
     return Comparison(

@@ -1,7 +1,5 @@
 """``mpt-score``: texts, pairs, answers or a curve from a file, with errors."""
 
-import ctypes
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -115,24 +113,6 @@ def curve(
     _score(file, scores, network, source, output, plot)
 
 
-M_MMAP_THRESHOLD = -3
-"""Of glibc's ``mallopt``: from how many bytes on memory goes back to the system when it is freed."""
-
-
-def _keep_little() -> None:
-    """Bound what is kept of tensors that are gone; before torch is loaded.
-
-    Batches of texts have thousands of shapes. For each torch's library of kernels keeps what it has
-    prepared, 1,024 of them, and the heap keeps the holes that they leave. With 32 and without the
-    holes 6,000 sentences need 0.9 instead of 1.4 GiB, in the same time.
-    """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
-    if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
-        if mallopt is not None:
-            mallopt(M_MMAP_THRESHOLD, 2**20)
-
-
 def _score(
     file: str,
     scores: ScoreOptions,
@@ -144,7 +124,6 @@ def _score(
     # Mistakes in the call are said before anything is loaded.
     require_options(scores, network, source, output)
     require_form(file, scores.kind, source)
-    _keep_little()
     try:
         # It brings torch, which --help does not need.
         from mpt_score import score_file

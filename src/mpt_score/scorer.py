@@ -1,6 +1,5 @@
 """A model that says log q(x_j | x_R) of tokens, with the tokenizer and the limits it is used with."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,23 +210,16 @@ class Scorer:
         if isinstance(self.model, TokenFunction):
             self.model.try_once(ids, mask)
         values = []
-        with self._fast_linear():
-            for rows in torch.arange(len(ids)).split(self._batch_sizes(mask)):
-                types_of_rows = None if types is None else types[rows]
-                values.append(
-                    self.model.log_tokens(
-                        ids[rows], mask[rows], types=types_of_rows, generator=generator
-                    )
+        for rows in torch.arange(len(ids)).split(self._batch_sizes(mask)):
+            types_of_rows = None if types is None else types[rows]
+            values.append(
+                self.model.log_tokens(
+                    ids[rows], mask[rows], types=types_of_rows, generator=generator
                 )
+            )
         log_tokens = torch.cat(values)
         _require_finite(log_tokens, ids, numbers, is_function=self.network is None)
         return log_tokens
-
-    def _fast_linear(self) -> AbstractContextManager[None]:
-        """For networks that :func:`~mpt_score.loading.load` wrapped: a user's model stays as it came."""
-        if self.network is None or self.max_tokens is None:
-            return nullcontext()
-        return networks.fast_linear(self.network)
 
     def _batch_sizes(self, mask: Tensor) -> list[int]:
         """How many rows go together, one number a batch."""

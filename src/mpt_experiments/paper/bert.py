@@ -88,8 +88,7 @@ class OnSentences(Experiment):
             run = parts_computed_once(context, f"{label}{name}/", scorer, tokens)
             return tokens, curve(scorer, tokens, design, part_size=self.part_size, run=run)
 
-        with networks.fast_linear(network):
-            return {name: of_set(name) for name in self.data_sets}
+        return {name: of_set(name) for name in self.data_sets}
 
 
 def network_of(model: str | Path | None) -> tuple[Any, Any]:

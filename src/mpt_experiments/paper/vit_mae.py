@@ -31,7 +31,7 @@ from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import log_normal
 from mpt_lml.results import trapezoid_weights
-from mpt_score.networks import fast_linear, load_network, random_twin, small_mae
+from mpt_score.networks import load_network, random_twin, small_mae
 from mpt_score.networks.hub import VIT_MAE_BASE
 from mpt_score.networks.vit_mae import ViTMAE
 
@@ -238,7 +238,7 @@ class Figure6(Experiment, name="figure-6", resumable=True):
                 progress=context.progress,
             )
         error = partial(model.squared_error, generator=seeded(1000 + seed), sizes=images.sizes)
-        with torch.no_grad(), fast_linear(network):
+        with torch.no_grad():
             return {
                 "train": error(images.x[: self.num_variance]).mean(dim=1).double().cpu(),
                 "test": error(images.test).double().cpu(),

@@ -10,7 +10,6 @@ from mpt_score.networks.build import (  # noqa: F401
 from mpt_score.networks.esm import constant_scale
 from mpt_score.networks.hub import CheckpointError
 from mpt_score.networks.load import (  # noqa: F401
-    fast_linear,
     fingerprint,
     load_network,
     load_small_bert,

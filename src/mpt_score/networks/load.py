@@ -2,15 +2,10 @@
 
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
 from mpt_lml.checks import checked
 from mpt_lml.files import book_file, digest
@@ -160,44 +155,3 @@ def _require_whole(source: str | Path, network: Any, missing_keys: set[str]) -> 
     for name, parameter in network.named_parameters():
         if not parameter.isfinite().all():
             raise CheckpointError(f"{source} is damaged: {name} is not finite. Fetch it again.")
-
-
-@contextmanager
-def fast_linear(network: nn.Module) -> Iterator[None]:
-    """Float32 linear layers of ``network`` on a CPU through oneDNN, where nothing is differentiated.
-
-    PyTorch asks MKL, which does not use the widest registers of every maker's processors: on such a
-    one oneDNN takes a whole BERT forward in 0.84 of the time. The operation is the one that
-    ``torch.compile`` puts in the place of a linear layer, and it has no public name. The public way to
-    oneDNN, a linear layer of tensors ``to_mkldnn()``, gives the same bits, and its copies of the
-    activations cost what it gains. Recorded numbers are those of this operation: without it their last
-    digits move.
-
-    Args:
-        network: whose layers are changed while the block runs. Layers of another type, those that
-            somebody else has changed, and calls in another precision, on another device or with
-            gradients stay as they are; all do where torch has no such operation.
-    """
-    product = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    changed = []
-    if product is not None and torch.backends.mkldnn.is_available():
-        for layer in network.modules():
-            if type(layer) is nn.Linear and "forward" not in vars(layer):
-                vars(layer)["forward"] = partial(_linear, layer, product)
-                changed.append(layer)
-    try:
-        yield
-    finally:
-        for layer in changed:
-            del vars(layer)["forward"]
-
-
-def _linear(layer: nn.Linear, product: Any, x: Tensor) -> Tensor:
-    is_float32 = x.dtype == layer.weight.dtype == torch.float32
-    is_differentiated = torch.is_grad_enabled()
-    is_autocast = torch.is_autocast_enabled("cpu")
-    is_on_cpu = x.device.type == "cpu"
-    is_empty = x.numel() == 0  # oneDNN knows no empty product
-    if is_differentiated or is_autocast or is_empty or not (is_float32 and is_on_cpu):
-        return functional.linear(x, layer.weight, layer.bias)
-    return product(x, layer.weight, layer.bias, "none", [], "")
