@@ -1,6 +1,8 @@
 """A probabilistic grammar: a language of nested phrases whose every conditional is known exactly."""
 
-from typing import Annotated, final
+import itertools
+import math
+from typing import Annotated, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,10 +18,13 @@ from mpt_lml.checks import (
     rounded_to_single,
 )
 from mpt_lml.models.base import TractableModel, require_pairs
-from mpt_lml.numerics import WORKING_BYTES, differentiable, double, pick
+from mpt_lml.numerics import WORKING_BYTES, double, pick
 
-_TINY = 1e-300
-"""Below every scale of a span, so that a span which no phrase derives is divided by something."""
+_LOG_ZERO = -1e12
+"""Stands for log 0: far below every log-probability, and finite, so that no difference is NaN."""
+
+_LOG_LEAST = -700.0
+"""e^−700 is nothing beside the largest term of a sum, which is 1; exp is slow where it underflows."""
 
 
 @final
@@ -33,9 +38,12 @@ class Grammar(TractableModel):
     p(x) is the inside algorithm (Baker 1979): the probability that a phrase of kind a becomes
     x_i ... x_j is a sum over its rules and over the places where it is cut in two. A hidden
     coordinate is a sum over its symbols, which a phrase of one symbol takes at once. So p(x_R) costs
-    what p(x) costs, O(D³) for each rule, and p(x_j | x_R) of every j is a derivative of log p(x_R) with
-    respect to what stands at place j: the outside algorithm is the inside one, differentiated
-    (Eisner 2016). Every span has its own scale, so that nothing underflows.
+    what p(x) costs, O(D³) for each rule, and p(x_j | x_R) of every j is a derivative of p(x_R) with
+    respect to what stands at place j, which the outside algorithm gives for all places at once
+    (Eisner 2016). All is computed in logarithms, of each kind for itself, so that nothing underflows:
+    what one kind makes may be 10^300 times as probable as what the only kind makes that fits the rest.
+
+    An entry of ``rules`` or ``emission`` that is 0 stands for what cannot happen; its derivative is 0.
 
     Args:
         rules: of two phrases in place of one, (Q, Q, Q); ``rules[0, 0, 0]`` is positive.
@@ -46,7 +54,7 @@ class Grammar(TractableModel):
     Raises:
         TypeError: for tables that are not floating point.
         ValueError: for tables that do not fit, or do not sum to 1 for each kind, rules and symbols
-            together (1e-9 in double precision, 1e-5 in single).
+            together (1e-9 in double precision, 1e-5 in single); for a D whose D² spans no memory holds.
 
     >>> language = Grammar.brackets(num_features=4)
     >>> x = language.sample(5, generator=torch.Generator().manual_seed(0))
@@ -68,12 +76,21 @@ class Grammar(TractableModel):
         self.emission = emission
         self.num_features = num_features
         self.num_values = emission.shape[1]
-        # Most pairs of phrases follow from no rule. Only those that do are ever multiplied.
-        pair = (rules > 0).any(dim=0).nonzero()
-        self._first = pair[:, 0]
-        self._second = pair[:, 1]
-        num_products = len(pair) * (num_features**3 // 6 + num_features)
-        self._pairs_at_once = max(1, WORKING_BYTES // (4 * 8 * num_products))
+        self._groups = _pairs_of(rules)
+        first = torch.cat([pairs.first for pairs in self._groups])
+        second = torch.cat([pairs.second for pairs in self._groups])
+        self._num_pairs = len(first)
+        # Most rules cannot be used. Only the others are computed: what they rewrite, and as what pair.
+        kind, pair = (rules[:, first, second] > 0).nonzero().T
+        self._kind_of_rule = kind
+        self._pair_of_rule = pair
+        self._entries_of_rules = (kind, first[pair], second[pair])
+        of_a_span = 3 * len(rules) + 8 * self._num_pairs
+        of_a_place = 4 * len(kind) + 2 * self.num_values
+        bytes_of_a_string = 8 * num_features * (num_features * of_a_span + of_a_place)
+        what = f"the parts of one string of {num_features} symbols"
+        require_memory(what, bytes_of_a_string, "a smaller num_features")
+        self._pairs_at_once = max(1, WORKING_BYTES // bytes_of_a_string)
 
     @classmethod
     @checked
@@ -152,123 +169,268 @@ class Grammar(TractableModel):
             return self._in_batches(self._log_kinds, x, ~observed)
 
     def _log_kinds(self, x: Tensor, mask: Tensor) -> Tensor:
-        leaves, slope = self._slope_of_leaves(x, mask)
-        # p(x_R) is linear in each leaf: the share of it that goes through kind a at place j.
-        return (slope * leaves).log().to(self.emission)
+        leaves = self._leaves(x, mask)
+        log_joint = self._around(leaves) + leaves
+        log_kinds = log_joint - _log_sum(log_joint, 0)
+        is_impossible = log_kinds < 0.5 * _LOG_ZERO
+        log_kinds = log_kinds.masked_fill(is_impossible, -math.inf)
+        return log_kinds.permute(2, 1, 0).contiguous().to(self.emission)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        return self._every_pair(self._log_observed, x, ~observed)
+        log_length = self._of_lengths()[-1, 0]
+        return (self._every_pair(self._log_inside, x, ~observed) - log_length).to(self.emission)
 
-    def _log_observed(
-        self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]
-    ) -> Float[Tensor, " B"]:
-        """log p(x_R) of every pair."""
-        log_inside = self._log_inside(self._leaves(x, mask))
-        return (log_inside - self._log_length()).to(self.emission)
+    def _log_inside(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Float[Tensor, " B"]:
+        """log p(x_R, length D) of every pair."""
+        return self._spans(self._leaves(x, mask))[-1][0, 0]
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self._log_values(x, mask).gather(2, x[..., None])[..., 0]
-
-    def _slope_of_leaves(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """What stands at each place, and the derivative of log p(x_R) with respect to it, (B, D, Q)."""
-        with differentiable(), torch.enable_grad():
-            leaves = self._leaves(x, mask).detach().requires_grad_()
-            log_inside = self._log_inside(leaves)
-            (slope,) = torch.autograd.grad(log_inside.sum(), leaves)
-        return leaves.detach(), slope
+        leaves = self._leaves(x, mask)
+        around = self._around(leaves)
+        symbols = self._leaves(x, torch.zeros_like(mask))
+        # p(x_R) is linear in what stands at place j: put x_j there instead of every symbol.
+        log_each = _log_sum(around + symbols, 0) - _log_sum(around + leaves, 0)
+        return log_each.T.contiguous().to(self.emission)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
-        _, slope = self._slope_of_leaves(x, mask)
-        # p(x_R) is linear in what stands at place j: put symbol v there instead of every symbol.
-        return (slope @ double(self.emission)).log().to(self.emission)
+        leaves = self._leaves(x, mask)
+        around = self._around(leaves)
+        log_total = _log_sum(around + leaves, 0)
+        log_values = []
+        for symbol in self._log_emission().T[:-1]:
+            log_values.append(_log_sum(around + symbol[:, None, None], 0) - log_total)
+        return torch.stack(log_values).permute(2, 1, 0).contiguous().to(self.emission)
 
-    def _leaves(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Tensor:
-        """What each kind makes of place j: of x_j, or of any symbol where j is hidden, (B, D, Q)."""
-        emission = double(self.emission).T
-        of_any = emission.sum(dim=0, keepdim=True)
+    def _leaves(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Float[Tensor, "Q D B"]:
+        """log of what each kind makes of place j: of x_j, or of any symbol where j is hidden."""
         symbols = torch.where(mask, self.num_values, x)
-        return torch.cat([emission, of_any])[symbols]
+        return self._log_emission()[:, symbols.T]
 
-    def _log_inside(self, leaves: Float[Tensor, "B D Q"]) -> Float[Tensor, " B"]:
-        """log of the probability that a phrase of kind 0 becomes the whole string."""
-        spans, log_scales = self._spans(leaves)
-        return spans[-1][:, 0, 0].log() + log_scales[-1][:, 0]
+    def _log_emission(self) -> Float[Tensor, "Q W"]:
+        """log of what each kind becomes, symbol 0..V−1 or, last, any of them: W = V + 1."""
+        emission = double(self.emission)
+        emission = emission.masked_fill(emission == 0, 0.0)  # the sum has no derivative there
+        of_any = emission.sum(dim=1, keepdim=True)
+        return _log(torch.cat([emission, of_any], dim=1))
 
-    def _spans(self, leaves: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Inside probabilities of the spans of length 1, 2, ..., D, one row a first place.
+    def _log_rules(self) -> Float[Tensor, "R 1 1"]:
+        """log of the rules that can be used, in the order of ``_kind_of_rule`` and ``_pair_of_rule``."""
+        return _log(double(self.rules)[self._entries_of_rules])[:, None, None]
 
-        Returns:
-            Of each length ℓ: the probabilities, (B, D − ℓ + 1, Q), the largest of a span being 1, and
-            the logarithm of that scale, (B, D − ℓ + 1).
+    def _spans(self, leaves: Float[Tensor, "Q D B"]) -> list[Float[Tensor, "Q S B"]]:
+        """log of the inside probabilities of the spans of length ℓ = 1, ..., D, by first place.
+
+        There are S = D − ℓ + 1 of each length.
         """
-        first_table = double(self.rules)[:, self._first, self._second].T
-        span, log_scale = _scaled(leaves, torch.zeros_like(leaves[..., 0]))
-        spans = [span]
-        log_scales = [log_scale]
+        spans = [leaves]
+        log_rules = self._log_rules()
         num_places = leaves.shape[1]
         for length in range(2, num_places + 1):
             num_spans = num_places - length + 1
-            products = []
-            log_weights = []
+            left = []
+            right = []
             for cut in range(1, length):
-                left = spans[cut - 1][:, :num_spans, self._first]
-                right = spans[length - cut - 1][:, cut : cut + num_spans, self._second]
-                products.append(left * right)
-                log_left = log_scales[cut - 1][:, :num_spans]
-                log_right = log_scales[length - cut - 1][:, cut : cut + num_spans]
-                log_weights.append(log_left + log_right)
-            log_weight = torch.stack(log_weights)
-            largest = log_weight.detach().amax(dim=0)
-            weight = (log_weight - largest).exp()
-            pairs = (torch.stack(products) * weight[..., None]).sum(dim=0)
-            span, log_scale = _scaled(pairs @ first_table, largest)
-            spans.append(span)
-            log_scales.append(log_scale)
-        return spans, log_scales
+                left.append(spans[cut - 1][:, :num_spans])
+                right.append(spans[length - cut - 1][:, cut : cut + num_spans])
+            spans.append(self._joined(left, right, log_rules))
+        return spans
 
-    def _of_lengths(self, num_places: int) -> Float[Tensor, "L Q"]:
-        """log of the probability that a phrase of each kind becomes ℓ symbols, ℓ = 1, ..., L."""
-        of_any = double(self.emission).sum(dim=1)
-        spans, log_scales = self._spans(of_any.expand(1, num_places, -1))
-        rows = []
-        for span, log_scale in zip(spans, log_scales, strict=True):
-            rows.append(span[0, 0].log() + log_scale[0, 0])
-        return torch.stack(rows)
+    def _of_lengths(self) -> Float[Tensor, "D Q"]:
+        """log of the probability that a phrase of each kind becomes ℓ symbols, ℓ = 1, ..., D."""
+        log_rules = self._log_rules()
+        lengths = [self._log_emission()[:, -1, None, None]]
+        for _ in range(1, self.num_features):
+            lengths.append(self._joined(lengths, lengths[::-1], log_rules))
+        return torch.stack(lengths)[..., 0, 0]
 
-    def _log_length(self) -> Float[Tensor, ""]:
-        """log p(length D)."""
-        return self._of_lengths(self.num_features)[-1, 0]
+    def _joined(
+        self, left: list[Tensor], right: list[Tensor], log_rules: Tensor
+    ) -> Float[Tensor, "Q S B"]:
+        """Two phrases become one: log of the sum over its rules and the places where it is cut.
+
+        Args:
+            left: what stands before the first, the second, ... place to cut, each (Q, S, B).
+            right: what stands after it.
+            log_rules: of :meth:`_log_rules`.
+        """
+        by_pair = []
+        for pairs in self._groups:
+            cuts = pairs.cuts(len(left))
+            if left[cuts]:
+                first = _of_kinds(left[cuts], pairs.first)
+                second = _of_kinds(right[cuts], pairs.second)
+                by_pair.append(_log_sum(first + second, 1))
+            else:
+                shape = (len(pairs.first), *left[0].shape[1:])
+                by_pair.append(left[0].new_full(shape, _LOG_ZERO))
+        by_rule = torch.cat(by_pair)[self._pair_of_rule] + log_rules
+        return _log_sum_by(self._kind_of_rule, by_rule, len(self.rules))
+
+    def _around(self, leaves: Float[Tensor, "Q D B"]) -> Float[Tensor, "Q D B"]:
+        """log of the derivative of the inside probability with respect to each leaf.
+
+        The outside algorithm: around a span are its sibling, to the right or to the left of it, and
+        what is around the parent of the two.
+        """
+        spans = self._spans(leaves)
+        log_rules = self._log_rules()
+        num_places = len(spans)
+        # In row i is the span that begins with place i, or the one that ends just before it.
+        by_start = [_padded(span, 0, length) for length, span in enumerate(spans, start=1)]
+        by_end = [_padded(span, length, 0) for length, span in enumerate(spans, start=1)]
+        right_siblings = []
+        left_siblings = []
+        for pairs in self._groups:
+            right_siblings.append(_of_kinds(by_start[pairs.lengths_of_second], pairs.second))
+            left_siblings.append(_of_kinds(by_end[pairs.lengths_of_first], pairs.first))
+        parents_by_start: list[Tensor] = []  # the shortest first
+        parents_by_end: list[Tensor] = []
+        around = torch.full_like(spans[-1], _LOG_ZERO)
+        around[0] = 0.0
+        for length in range(num_places - 1, 0, -1):
+            num_spans = num_places - length + 1
+            by_rule = around[self._kind_of_rule] + log_rules
+            parent = _log_sum_by(self._pair_of_rule, by_rule, self._num_pairs)
+            parents_by_start.insert(0, _padded(parent, 0, length + 1))
+            parents_by_end.insert(0, _padded(parent, length + 1, 0))
+            from_start = [parent[:, :num_spans] for parent in parents_by_start]
+            from_end = [parent[:, length:] for parent in parents_by_end]
+            terms = []
+            kinds = []
+            for pairs, right, left in zip(self._groups, right_siblings, left_siblings, strict=True):
+                if length == 1 or not pairs.first_is_lexical:
+                    terms.append(_beside(right[:, :, length:], from_start, pairs.rows))
+                    kinds.append(pairs.first)
+                if length == 1 or not pairs.second_is_lexical:
+                    terms.append(_beside(left[:, :, :num_spans], from_end, pairs.rows))
+                    kinds.append(pairs.second)
+            around = _log_sum_by(torch.cat(kinds), torch.cat(terms), len(self.rules))
+        return around
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         """From the whole to its parts: which rule, and how long is its first phrase?"""
-        log_lengths = self._of_lengths(self.num_features)
-        log_rules = double(self.rules)[:, self._first, self._second].log()
-        # The kind of the phrase of each length that begins at each place; −1: there is none.
-        shape = (self.num_features + 1, n, self.num_features)
-        kind = torch.full(shape, -1, device=self.emission.device)
-        kind[self.num_features, :, 0] = 0
+        log_lengths = self._of_lengths()
+        first, second = (self.rules > 0).any(dim=0).nonzero().T
+        log_rules = _log(double(self.rules)[:, first, second])
+        # Of the phrase that begins at each place and is not cut yet; length 0: none begins there.
+        shape = (n, self.num_features)
+        lengths = torch.zeros(shape, dtype=torch.int64, device=self.emission.device)
+        kinds = torch.zeros_like(lengths)
+        lengths[:, 0] = self.num_features
         for length in range(self.num_features, 1, -1):
-            row, place = (kind[length] >= 0).nonzero(as_tuple=True)
+            row, place = (lengths == length).nonzero(as_tuple=True)
             if len(row) == 0:
                 continue
-            cut = torch.arange(1, length, device=kind.device)
-            log_first = log_lengths[cut - 1][:, self._first]
-            log_second = log_lengths[length - cut - 1][:, self._second]
+            cut = torch.arange(1, length, device=lengths.device)
+            log_first = log_lengths[cut - 1][:, first]
+            log_second = log_lengths[length - cut - 1][:, second]
             log_choice = log_rules[:, None] + log_first + log_second
-            choice = log_choice.flatten(1).softmax(dim=1)[kind[length, row, place]]
+            choice = log_choice.flatten(1).softmax(dim=1)[kinds[row, place]]
             chosen = _draw(choice, generator)
-            chosen_cut = 1 + chosen // len(self._first)
-            chosen_rule = chosen % len(self._first)
-            kind[chosen_cut, row, place] = self._first[chosen_rule]
-            kind[length - chosen_cut, row, place + chosen_cut] = self._second[chosen_rule]
-        symbol = _draw(double(self.emission)[kind[1].flatten()], generator)
+            chosen_cut = 1 + chosen // len(first)
+            chosen_rule = chosen % len(first)
+            kinds[row, place] = first[chosen_rule]
+            kinds[row, place + chosen_cut] = second[chosen_rule]
+            lengths[row, place] = chosen_cut
+            lengths[row, place + chosen_cut] = length - chosen_cut
+        symbol = _draw(double(self.emission)[kinds.flatten()], generator)
         return symbol.view(n, self.num_features)
 
 
-def _scaled(span: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
-    """``span`` (..., Q) divided by its largest entry, whose logarithm joins ``log_scale``."""
-    largest = span.detach().amax(dim=-1).clamp(min=_TINY)
-    return span / largest[..., None], log_scale + largest.log()
+class _Pairs(NamedTuple):
+    """Pairs of kinds that follow from some rule, alike in which of the two is lexical.
+
+    A lexical kind is one that no rule rewrites: it becomes one symbol and no more. In a grammar such
+    as that of brackets most are, and most sums over the places where a phrase is cut have one term.
+    """
+
+    rows: slice  # where these pairs stand among all
+    first: Int[Tensor, " P"]
+    second: Int[Tensor, " P"]
+    first_is_lexical: bool
+    second_is_lexical: bool
+
+    @property
+    def lengths_of_first(self) -> slice:
+        """Those of the lengths 1, 2, ... that the first phrase can have."""
+        return slice(0, 1 if self.first_is_lexical else None)
+
+    @property
+    def lengths_of_second(self) -> slice:
+        return slice(0, 1 if self.second_is_lexical else None)
+
+    def cuts(self, num_cuts: int) -> slice:
+        """Those of the places where a phrase can be cut at which one of these pairs may meet."""
+        first = num_cuts - 1 if self.second_is_lexical else 0
+        last = 0 if self.first_is_lexical else num_cuts - 1
+        return slice(first, last + 1)
+
+
+def _pairs_of(rules: Float[Tensor, "Q Q Q"]) -> list[_Pairs]:
+    can_be_used = rules > 0
+    is_lexical = ~can_be_used.any(dim=2).any(dim=1)
+    first, second = can_be_used.any(dim=0).nonzero().T
+    pairs = []
+    start = 0
+    for first_is_lexical, second_is_lexical in itertools.product((False, True), repeat=2):
+        is_alike = is_lexical[first] == first_is_lexical
+        is_alike = is_alike & (is_lexical[second] == second_is_lexical)
+        if is_alike.any():
+            rows = slice(start, start + int(is_alike.sum()))
+            alike = (first[is_alike], second[is_alike])
+            pairs.append(_Pairs(rows, *alike, first_is_lexical, second_is_lexical))
+            start = rows.stop
+    return pairs
+
+
+def _log(values: Tensor) -> Tensor:
+    """log of numbers >= 0; that of 0 is ``_LOG_ZERO``, with the derivative 0."""
+    is_zero = values == 0
+    return values.masked_fill(is_zero, 1.0).log().masked_fill(is_zero, _LOG_ZERO)
+
+
+def _log_sum(terms: Tensor, dim: int) -> Tensor:
+    """log Σ exp over one axis."""
+    if terms.shape[dim] == 1:
+        return terms.squeeze(dim)
+    largest = terms.detach().amax(dim=dim, keepdim=True)
+    shares = (terms - largest).clamp_(min=_LOG_LEAST).exp_()
+    return shares.sum(dim=dim).log() + largest.squeeze(dim)
+
+
+def _log_sum_by(
+    group: Int[Tensor, " T"], terms: Float[Tensor, "T S B"], num_groups: int
+) -> Float[Tensor, "G S B"]:
+    """log Σ exp over the terms of each group; of none it is about ``_LOG_ZERO``."""
+    largest = terms.new_full((num_groups, *terms.shape[1:]), _LOG_ZERO)
+    index = group[:, None, None].expand_as(terms)
+    largest = largest.scatter_reduce(0, index, terms.detach(), "amax")
+    shares = (terms - largest[group]).clamp_(min=_LOG_LEAST).exp_()
+    total = torch.full_like(largest, math.exp(_LOG_LEAST)).index_add(0, group, shares)
+    return total.log() + largest
+
+
+def _of_kinds(
+    spans: list[Float[Tensor, "Q S B"]], kinds: Int[Tensor, " P"]
+) -> Float[Tensor, "P L S B"]:
+    """The rows of these kinds, of spans of L lengths."""
+    if len(spans) == 1:
+        return spans[0][kinds][:, None]
+    num_kinds = int(kinds.max()) + 1  # the others need not be copied
+    return torch.stack([span[:num_kinds] for span in spans], dim=1).index_select(0, kinds)
+
+
+def _padded(spans: Float[Tensor, "Q S B"], before: int, after: int) -> Tensor:
+    """With so many impossible spans before and after."""
+    return torch.nn.functional.pad(spans, (0, 0, before, after), value=_LOG_ZERO)
+
+
+def _beside(
+    siblings: Float[Tensor, "P L S B"], parents: list[Float[Tensor, "pairs S B"]], rows: slice
+) -> Float[Tensor, "P S B"]:
+    """log of what siblings of 1, 2, ... places and what is around the parents with them add up to."""
+    parents = [parent[rows] for parent in parents[: siblings.shape[1]]]
+    return _log_sum(siblings[:, : len(parents)] + torch.stack(parents, dim=1), 1)
 
 
 def _draw(weights: Float[Tensor, "N C"], generator: torch.Generator) -> Int[Tensor, " N"]:
