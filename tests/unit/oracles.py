@@ -22,6 +22,7 @@ from mpt_lml.models.base import TractableModel
 
 DIGITS = 60
 FAMILIES = (
+    "oracles_grammar",
     "oracles_hmm",
     "oracles_tables",
     "oracles_mixture",
