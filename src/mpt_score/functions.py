@@ -45,22 +45,13 @@ class TokenFunction:
     def try_once(self, ids: Tensor, mask: Tensor) -> None:
         """Try the function on one row, the first time that it is asked.
 
-        It is tried under the mask that hides most, and with a single token hidden: a function may
-        treat few hidden tokens in another way than many. What it does between the two is not tried.
-
         Raises:
             ValueError: for logits, and for answers that depend on what is hidden: such a function
                 knows what it scores.
         """
         if self.vocab_size is not None:
             return
-        most_hidden = int(mask.sum(dim=1).argmax())
-        row = slice(most_hidden, most_hidden + 1)
-        for tried in (mask[row], _first_of_each_row(mask[row])):
-            vocab_size = require_log_probabilities(
-                "the function", self._log_values, ids[row], tried
-            )
-        self.vocab_size = vocab_size
+        self.vocab_size = require_log_probabilities("the function", self._log_values, ids, mask)
 
     def _log_values(self, ids: Tensor, mask: Tensor) -> Tensor:
         """log q of every value of the M masked tokens, (M, V), float64, on the CPU."""

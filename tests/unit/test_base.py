@@ -170,6 +170,27 @@ class TestFromFunction:
         shown = FromFunction(lambda x, mask: leak(x.masked_fill(mask, 0), mask), 4)
         assert shown.log_conditional(points(4, 3), masks.all_masks(4, 1)).isfinite().all()
 
+    @pytest.mark.bad_input
+    @pytest.mark.parametrize(
+        "peeks",
+        [
+            lambda mask: mask & (mask.sum(dim=1, keepdim=True) == 1),
+            lambda mask: mask & (mask.sum(dim=1, keepdim=True) > 1),
+            lambda mask: mask & torch.tensor([False, False, False, True]),
+        ],
+        ids=["where one is hidden", "where several are", "at the last place"],
+    )
+    def test_is_tried_where_much_is_hidden_and_where_little_is(self, peeks) -> None:
+        """Of the masks 1000, 0110, 0111: the one in the middle hides neither most nor the last."""
+
+        def leak(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            seen = torch.nn.functional.one_hot(x, 3) * peeks(mask)[..., None]
+            return (0.01 * seen).log_softmax(dim=-1)
+
+        mask = torch.tensor([[1, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]]).bool()
+        with pytest.raises(ValueError, match="it reads what it scores"):
+            FromFunction(leak, 4).log_conditional(points(4, 3)[:1], mask)
+
     def test_is_tested_once(self) -> None:
         asked = []
 
@@ -180,7 +201,7 @@ class TestFromFunction:
         model = FromFunction(coins, 4)
         for _ in range(2):
             model.log_each(points(4, 3), torch.ones(81, 4).bool())
-        assert asked == [81, 1, 1, 81]
+        assert asked == [81, 1, 1, 1, 1, 81]  # under two masks, each with two texts
 
     @pytest.mark.parametrize("method", ["log_each", "log_values"])
     def test_is_asked_for_few_pairs_at_a_time(self, method: str) -> None:

@@ -277,11 +277,15 @@ class TractableModel(ConditionalModel):
 def require_log_probabilities(name: str, function: LogValues, x: Tensor, mask: Tensor) -> int:
     """Try a function that says what its hidden coordinates are, and refuse one that cannot be right.
 
+    It is tried on one datum, twice: under the mask that hides most, and with a single one of those
+    coordinates hidden, because a function may treat few in another way than many. What it does
+    between the two is not tried.
+
     Args:
         name: of the function, in messages.
         function: takes integers ``x`` and ``mask``, both (B, D), and gives log q(x_j = v | x_R) of
             the hidden coordinates only, nats, (M, V). NaN is let through: who uses it can say where.
-        x: data to try it on, (B, D).
+        x: data, of which one is tried, (B, D).
         mask: one mask a datum, (B, D).
 
     Returns:
@@ -291,6 +295,17 @@ def require_log_probabilities(name: str, function: LogValues, x: Tensor, mask: T
         ValueError: where the probabilities of all values do not add up to 1, and where the answer
             changes with what is hidden: the function knows what it scores.
     """
+    most_hidden = int(mask.sum(dim=1).argmax())
+    datum = x[most_hidden : most_hidden + 1]
+    most = mask[most_hidden : most_hidden + 1]
+    single = most & (most.cumsum(dim=1) == 1)
+    for tried in (most, single):
+        num_values = _try_once(name, function, datum, tried)
+    return num_values
+
+
+def _try_once(name: str, function: LogValues, x: Tensor, mask: Tensor) -> int:
+    """:func:`require_log_probabilities` with these data and masks."""
     values = function(x, mask).double()
     log_total = values.logsumexp(dim=-1)
     if (log_total.abs() > 0.05).any():  # bfloat16 has three digits
@@ -317,7 +332,8 @@ def require_log_probabilities(name: str, function: LogValues, x: Tensor, mask: T
 class FromFunction(ConditionalModel):
     """The conditionals of a function that answers one mask a datum, such as a network.
 
-    The function is tested once, at its first answer, on the datum of which most is hidden.
+    The function is tested once, at its first answer, on the datum of which most is hidden: so, and
+    with one coordinate of it hidden.
 
     Args:
         log_values: takes (x, mask), both (B, D), and returns log q(x_j = v | x_R) for every value v,
@@ -347,9 +363,7 @@ class FromFunction(ConditionalModel):
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         values = self._answer(x, mask)
         if not self._is_tested:
-            most_hidden = int(mask.sum(dim=1).argmax())
-            one = slice(most_hidden, most_hidden + 1)
-            require_log_probabilities("log_values", self._answer_hidden, x[one], mask[one])
+            require_log_probabilities("log_values", self._answer_hidden, x, mask)
             self._is_tested = True
         return values
 
