@@ -1,6 +1,7 @@
 """Safe files: written whole or not at all, and read back only as what they were written for."""
 
 import dataclasses
+import errno
 import functools
 import hashlib
 import inspect
@@ -21,6 +22,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+# What the system says of a disk that is full, or gives way. It does not say which file was written.
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class CheckpointMismatchError(ValueError):
@@ -62,9 +66,13 @@ def replacing(path: Path) -> Iterator[Path]:
     """A temporary sibling of ``path`` that replaces it when the block ends without an error.
 
     A device, a pipe or a link is none to be replaced: it is written in place.
+
+    Raises:
+        OSError: where it cannot be written, as on a full disk; it names the file.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        yield path
+        with _named(path):
+            yield path
         return
     require_writable(path.parent)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -72,14 +80,28 @@ def replacing(path: Path) -> Iterator[Path]:
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     mode = partial.stat().st_mode & 0o777
     try:
-        yield partial
-        partial.chmod(mode)  # safetensors puts a file of its own in the place
-        _sync(partial)
-        partial.replace(path)
+        with _named(path):
+            yield partial
+            partial.chmod(mode)  # safetensors puts a file of its own in the place
+            _sync(partial)
+            partial.replace(path)
         with suppress(OSError):  # some systems cannot open a folder
             _sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of the disk inside name ``path``, as other errors of files do."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in _DISK_ERRORS:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    except SafetensorError as error:  # what safetensors makes of them
+        raise OSError(f"cannot write {path}: {error}") from error
 
 
 def _sync(path: Path) -> None:
@@ -92,7 +114,12 @@ def _sync(path: Path) -> None:
 
 
 def write_json(path: str | Path, content: Any) -> None:
-    """Write ``content`` as indented JSON to ``path``, atomically; NaN is refused."""
+    """Write ``content`` as indented JSON to ``path``, atomically; NaN is refused.
+
+    Raises:
+        OSError: where it cannot be written; it names the file.
+        ValueError: for NaN or infinity.
+    """
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
     # A row of numbers stays on one line: a curve is not a thousand lines of a diff.
     text = re.sub(
@@ -107,7 +134,11 @@ def read_json(path: str | Path) -> Any:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], identity: Mapping[Any, Any]) -> None:
-    """Write ``tensors`` (safetensors) with what they belong to and a checksum of both."""
+    """Write ``tensors`` (safetensors) with what they belong to and a checksum of both.
+
+    Raises:
+        OSError: where they cannot be written; it names the file.
+    """
     copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     identity_text = _as_json(identity)
     with replacing(path) as partial:
