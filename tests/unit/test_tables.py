@@ -10,15 +10,7 @@ from cases import TractableModelCase
 from models import generator, points, random_ppca, random_table
 
 from mpt_lml import ConditionalTable, JointTable, masks
-
-
-def test_values_left_out_in_one_context_only_are_missed() -> None:
-    """A third value that has probability beside a zero, and none beside a one."""
-    joint = torch.tensor([[0.1, 0.2, 0.1], [0.3, 0.3, 1e-9], [1e-9, 1e-9, 1e-9]]).double()
-    model = JointTable(joint / joint.sum())
-    with pytest.raises(ValueError, match=r"values 0..1 have 0.75 of p"):
-        ConditionalTable.of(model, num_values=2)
-
+from mpt_lml.models import tables
 
 EXACT = 1e-12  # sums of at most 120 × 5 logarithms of size 10
 
@@ -29,6 +21,40 @@ def inconsistent(num_features: int = 4, num_values: int = 3, noise: float = 0.7,
 
 
 class TestConditionalTable:
+    def test_noise_is_the_standard_deviation_of_a_logit(self) -> None:
+        """Within a row of V logits their common level is lost; V − 1 contrasts are left."""
+        joint, noise = random_table(3, 3, 3, seed=2), 0.3
+        plain = ConditionalTable.of(joint, 3)
+        noisy = ConditionalTable.of(joint, 3, noise=noise, generator=generator(3))
+        moved = noisy.log_table - plain.log_table
+        moved = moved - moved.mean(dim=-1, keepdim=True)
+        degrees = 2 * moved[..., 0].numel()
+        chi_square = (moved / noise).square().sum().item()
+        assert abs(chi_square - degrees) <= 5 * math.sqrt(2 * degrees)
+
+    @pytest.mark.bad_input
+    def test_values_left_out_in_one_context_only_are_missed(self) -> None:
+        """A third value that has probability beside a zero, and none beside a one."""
+        joint = torch.tensor([[0.1, 0.2, 0.1], [0.3, 0.3, 1e-9], [1e-9, 1e-9, 1e-9]]).double()
+        model = JointTable(joint / joint.sum())
+        with pytest.raises(ValueError, match=r"values 0..1 have 0.75 of p"):
+            ConditionalTable.of(model, num_values=2)
+
+    @pytest.mark.bad_input
+    def test_a_rare_value_that_is_left_out_is_no_rounding(self) -> None:
+        """It moves the others' logarithms by about its own probability."""
+        rare = 1e-12
+        almost = JointTable(torch.tensor([0.4, 0.6 - rare, rare], dtype=torch.float64))
+        table = ConditionalTable.of(almost, num_values=2)
+        x = torch.tensor([[0], [1]])
+        mask = torch.ones(1, 1).bool()
+        values = table.log_conditional(x, mask)
+        torch.testing.assert_close(values, almost.log_conditional(x, mask), rtol=0, atol=2 * rare)
+        rare = 1e-5
+        wrong = JointTable(torch.tensor([0.4, 0.6 - rare, rare], dtype=torch.float64))
+        with pytest.raises(ValueError, match=r"values 0..1 have 0.99999 of p"):
+            ConditionalTable.of(wrong, num_values=2)
+
     def test_without_noise_it_is_the_joint(self) -> None:
         joint = random_table(3, 3, 3, seed=2)
         model, x = ConditionalTable.of(joint, 3), points(3, 3)
@@ -130,6 +156,22 @@ class TestJointTable(TractableModelCase):
         mask[0, last] = True
         assert abs(model.log_conditional(x, mask)[0, :, last].exp().sum().item() - 1) <= EXACT
 
+    def test_data_in_parts_are_answered_as_a_whole(self, model: JointTable, monkeypatch) -> None:
+        x, mask = self.data(model, 5), self.every_mask(model)
+
+        def answers() -> list[torch.Tensor]:
+            return [
+                model.log_conditional(x, mask),
+                model.log_subset_marginal(x, ~mask),
+                model.mean_log_conditional(x, mask),
+            ]
+
+        whole = answers()
+        monkeypatch.setattr(tables, "_SUBSET_TABLE_BYTES", 1)  # a part for each datum
+        parts = answers()
+        for value, expected in zip(parts, whole, strict=True):
+            torch.testing.assert_close(value, expected, atol=EXACT, rtol=0)
+
     def test_sampler_follows_the_table(self, model: JointTable) -> None:
         count = 40_000
         x = model.sample(count, generator=generator(5))
@@ -140,6 +182,27 @@ class TestJointTable(TractableModelCase):
         observed = torch.bincount(index, minlength=len(expected)) / count
         error = (expected * (1 - expected) / count).sqrt()
         assert ((observed - expected).abs() <= 5 * error).all()
+
+
+def test_a_random_table_is_uniform_on_the_simplex() -> None:
+    """Exponential weights e_i over their sum: Σ p_i² is Σ e_i²/(Σ e_i)², about 2/V for V cells.
+
+    By the delta method V Σ p_i² has the variance Var(e² − 4 e)/V = (20 + 16 − 32)/V.
+    """
+    table = JointTable.random((2,) * 12, generator=generator(4))
+    p = table.log_table.exp()
+    num_cells = p.numel()
+    assert abs(num_cells * p.square().sum().item() - 2.0) <= 5 * math.sqrt(4 / num_cells)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(("dtype", "slip"), [(torch.float64, 1e-8), (torch.float32, 1e-5)])
+def test_a_sum_that_is_off_by_more_than_rounding(dtype: torch.dtype, slip: float) -> None:
+    cells = torch.full((2, 2), 0.25, dtype=dtype)
+    model = JointTable(cells)
+    assert model.log_marginal(torch.zeros(1, 2).long()).exp().item() == 0.25
+    with pytest.raises(ValueError, match="must sum to 1"):
+        JointTable(cells * (1 + slip))
 
 
 @pytest.mark.bad_input

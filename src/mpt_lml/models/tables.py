@@ -240,7 +240,7 @@ class ConditionalTable(ConditionalModel):
                 logits[row, :, :, value] = model.log_conditional(filled, mask[None])[0]
             total = logits[row][:, mask].logsumexp(dim=-1).exp().min().item()
             if not abs(total - 1.0) <= 1e-6:
-                raise ValueError(f"num_values: values 0..{num_values - 1} have {total:.4g} of p.")
+                raise ValueError(f"num_values: values 0..{num_values - 1} have {total:.9g} of p.")
         if noise:
             require_generator(generator)
             logits += noise * torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
