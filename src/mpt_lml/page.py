@@ -16,7 +16,8 @@ def glue(name: str, value: object) -> None:
 
     Raises:
         TypeError: for a name that is no text.
-        ValueError: for a float that is not finite: a number in prose has to be a number.
+        ValueError: for an empty name, and for a float that is not finite: a number in prose has to
+            be a number.
 
     >>> glue("gap", math.inf)
     Traceback (most recent call last):
@@ -24,6 +25,8 @@ def glue(name: str, value: object) -> None:
     """
     if not isinstance(name, str):
         raise TypeError(f"glue takes a name first, a str, got {name!r}")
+    if not name.strip():
+        raise ValueError(f"glue takes a name that prose can call, got {name!r}")
     number = value
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         number = value.item()  # of a tensor or array without axes

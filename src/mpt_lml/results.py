@@ -23,7 +23,8 @@ class Estimate(float):
         value: the number, kept as a plain float, too.
         standard_error: over the random choices of the estimator (masks, orders), with the data held
             fixed: 0 for an exact computation, NaN where a single sample gives none.
-        num_samples: the independent replicates behind it, 0 for an exact computation.
+        num_samples: the independent replicates behind it, 0 for an exact computation and where their
+            number is not known.
         unit: nats as a rule.
 
     >>> Estimate(-60.3, 0.02, 100) + 0.3
@@ -55,10 +56,10 @@ class Estimate(float):
         raise AttributeError(f"an Estimate is immutable; cannot set {name!r}")
 
     def __repr__(self) -> str:
-        if self.num_samples == 0:
-            return f"{self:.4f} {self.unit} (exact)"
         if math.isnan(self.standard_error):
             return f"{self:.4f} {self.unit} (no error from one sample)"
+        if self.num_samples == 0 and self.standard_error == 0.0:
+            return f"{self:.4f} {self.unit} (exact)"
         return f"{self:.4f} ± {self.standard_error:.4f} {self.unit}"
 
 
@@ -88,10 +89,11 @@ class MaskCurve:
         num_features: D.
         num_masks: masks a size; 0 for every mask.
         area_standard_error: of :meth:`area`, where sizes are not independent (nested masks).
-        each: the score of every mask that was drawn, (L, P).
+        each: the score of every mask that was drawn, (L, P), P = ``num_masks``.
 
     Raises:
-        ValueError: for other shapes, and for sizes that do not increase within 1..D.
+        ValueError: for other shapes, for sizes that do not increase within 1..D, for a score that is
+            not finite, and for a negative error.
 
     >>> sizes = torch.arange(1, 4)
     >>> MaskCurve(sizes, -1.0 * sizes, 0.1 * sizes, num_features=3, num_masks=9).area()
@@ -109,13 +111,13 @@ class MaskCurve:
 
     def __post_init__(self) -> None:
         if self.each is not None:
-            num_sizes = len(self.num_masked)
-            check(("each", self.each, Float[Tensor, "L P"]), finite=False, L=num_sizes)
+            sizes = {"L": len(self.num_masked), "P": self.num_masks}
+            check(("each", self.each, Float[Tensor, "L P"]), finite=False, **sizes)
         require_finite("score", self.score)
         require_number("standard_error", self.standard_error.nan_to_num().min(), "[0,inf]")
-        sizes = self.num_masked
-        if sizes[0] < 1 or sizes[-1] > self.num_features or (sizes.diff() <= 0).any():
-            legal = f"1..{self.num_features}, got {sizes.tolist()}"
+        visited = self.num_masked
+        if visited[0] < 1 or visited[-1] > self.num_features or (visited.diff() <= 0).any():
+            legal = f"1..{self.num_features}, got {visited.tolist()}"
             raise ValueError(f"num_masked must increase within {legal}.")
 
     @property

@@ -9,7 +9,7 @@ from models import generator, random_ppca, random_table
 
 from mpt_lml import PPCA, curves, estimators, masks
 from mpt_lml.models.base import TractableModel
-from mpt_lml.results import MaskCurve, trapezoid_weights
+from mpt_lml.results import MaskCurve
 
 MODELS = {"ppca": random_ppca(5, 2, seed=1), "table": random_table(2, 3, 2, 2, seed=2)}
 MODEL = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
@@ -86,6 +86,24 @@ def test_nested_curve_states_the_error_of_its_area() -> None:
     assert area.standard_error == pytest.approx(theory, rel=0.08)
 
 
+@MODEL
+@pytest.mark.parametrize("sizes", [None, [2, 4], [1, 3]])
+def test_a_nested_area_is_a_mean_over_orders(model: TractableModel, sizes) -> None:
+    """Each order is a curve of its own; areas of independent orders spread as a sample does."""
+    x = model.sample(4, generator=generator(6))
+    nested = {"scheme": "nested", "sizes": sizes}
+    curve = curves.sampled_curve(model, x, 30, generator=generator(7), **nested)
+    of_each_order = []
+    for score in curve.each.T:
+        of_order = MaskCurve(curve.num_masked, score, 0 * score, curve.num_features)
+        of_each_order.append(of_order.area().value)
+    areas = torch.tensor(of_each_order, dtype=torch.float64)
+    assert curve.area() == pytest.approx(areas.mean().item(), abs=1e-12)
+    error = areas.std().item() / math.sqrt(30)
+    # Areas of size 10 are rounded at 1e-15, their spread over orders is about 0.1.
+    assert curve.area().standard_error == pytest.approx(error, rel=1e-10)
+
+
 def test_running_area_is_the_area_after_each_mask() -> None:
     model = MODELS["ppca"]
     x = model.sample(4, generator=generator(8))
@@ -108,21 +126,6 @@ def test_size_scores_of_given_masks() -> None:
     torch.testing.assert_close(value.mean(dim=1), score[1:3], atol=1e-12, rtol=0)
 
 
-def test_trapezoid_is_exact_for_a_straight_line_and_says_which_rule() -> None:
-    sizes = torch.tensor([1, 4, 10])
-    line = MaskCurve(sizes, 2.0 - 0.5 * sizes.double(), torch.ones(3).double(), 10, 5)
-    assert line.area_rule == "trapezoid"
-    assert line.area() == pytest.approx(sum(2.0 - 0.5 * m for m in range(1, 11)), abs=1e-12)
-    weights = trapezoid_weights(sizes, 10)
-    assert weights.sum().item() == pytest.approx(10.0)
-    assert line.area().standard_error == pytest.approx(weights.square().sum().sqrt().item())
-
-
-def test_area_outside_the_grid_is_constant() -> None:
-    curve = MaskCurve(torch.tensor([3]), torch.tensor([-2.0]), torch.zeros(1), 8)
-    assert curve.area() == pytest.approx(-16.0)
-
-
 def test_marginals_too_large_for_their_differences_are_refused() -> None:
     model = PPCA(torch.ones(4, 1), torch.tensor(0.1))
     near = torch.tensor([[1.0, -1.0, 2.0, 0.5]])
@@ -135,3 +138,27 @@ def test_marginals_too_large_for_their_differences_are_refused() -> None:
     assert torch.allclose(
         curves.subset_curve(wide, far).score, curves.exact_curve(wide, far).score, rtol=1e-9
     )
+
+
+def test_what_is_not_refused_has_its_digits() -> None:
+    """All loadings are 1 and σ² is small: the first coordinate is far off, the others follow it.
+
+    Given n others, all of value a, x_j is normal with mean a n/(n + σ²) and variance
+    σ² (n + 1 + σ²)/(n + σ²).
+    """
+    num_features, noise_variance = 4, 1e-5
+    model = PPCA(torch.ones(num_features, 1).double(), noise_variance)
+    num_observed = torch.arange(num_features - 1, -1, -1).double()
+    bottom = num_observed + noise_variance
+    variance = noise_variance * (bottom + 1) / bottom
+    for value, is_refused in ((1e3, False), (1e4, False), (1e5, True)):
+        x = torch.full((1, num_features), value).double()
+        if is_refused:
+            with pytest.raises(ValueError, match="rounding in their differences"):
+                curves.subset_curve(model, x)
+            continue
+        residual = value * noise_variance / bottom
+        expected = -0.5 * (torch.log(2 * math.pi * variance) + residual.square() / variance)
+        score = curves.subset_curve(model, x).score
+        # As documented: 1e-8 nats a coordinate, or 1e-10 of a score that is large.
+        torch.testing.assert_close(score, expected, atol=1e-8 * num_features, rtol=1e-10)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
+
 from mpt_lml import page
 
 
@@ -21,3 +25,17 @@ def test_glue_writes_the_output_that_myst_nb_reads() -> None:
         "mime_prefix": "application/papermill.record/",
     }
     assert output.data == {"application/papermill.record/text/plain": "'0.110'"}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_value_that_no_prose_can_call(name: str) -> None:
+    with pytest.raises(ValueError, match="glue takes a name that prose can call, got"):
+        page.glue(name, 1)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_no_number_to_print(value: float) -> None:
+    with pytest.raises(ValueError, match="is not a number to print in prose"):
+        page.glue("01-gap", value)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mpt_lml import results
-from mpt_lml.results import Estimate, MaskCurve
+from mpt_lml.results import Estimate, MaskCurve, trapezoid_weights
 
 
 def test_an_estimate_is_a_number_with_an_error() -> None:
@@ -19,6 +19,12 @@ def test_an_estimate_is_a_number_with_an_error() -> None:
     assert (estimate.value, estimate.standard_error, estimate.num_samples) == (-60.3, 0.02, 100)
     assert type(estimate.value) is float
     assert (torch.ones(2) - estimate).tolist() == pytest.approx([61.3, 61.3])
+
+
+def test_what_has_an_error_is_not_called_exact() -> None:
+    """Also where nobody says how many samples are behind it, as in a published table."""
+    assert repr(Estimate(-1.5, 0.25)) == "-1.5000 ± 0.2500 nats"
+    assert repr(Estimate(-1.5, math.nan)) == "-1.5000 nats (no error from one sample)"
 
 
 def test_curves_can_be_compared() -> None:
@@ -40,6 +46,44 @@ def test_a_size_stands_once_in_a_curve() -> None:
     assert MaskCurve(torch.tensor([4]), -torch.ones(1), torch.zeros(1), 4).num_features == 4
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"score": torch.tensor([-1.0, math.nan])}, r"score must be finite, but score\[1\] is nan"),
+        ({"score": torch.tensor([-1.0, -math.inf])}, r"score\[1\] is -inf"),
+        (
+            {"standard_error": torch.tensor([0.1, -0.1])},
+            "standard_error must be a single number in",
+        ),
+        ({"standard_error": torch.zeros(3)}, r"standard_error must have shape \(2,\), got \(3,\)"),
+        ({"area_standard_error": -0.1}, "area_standard_error must be .* got -0.1"),
+        ({"each": torch.zeros(3, 5)}, r"each must have shape \(2, 5\), got \(3, 5\)"),
+        ({"each": torch.zeros(2, 4)}, r"each must have shape \(2, 5\), got \(2, 4\)"),
+        ({"num_masks": -1}, "num_masks must be >= 0"),
+    ],
+)
+def test_a_curve_made_by_hand_can_be_one(change: dict, message: str) -> None:
+    parts = {
+        "num_masked": torch.tensor([1, 3]),
+        "score": torch.tensor([-1.0, -2.0]),
+        "standard_error": torch.tensor([0.1, math.nan]),
+        "num_features": 4,
+        "num_masks": 5,
+        "each": torch.full((2, 5), -1.5),
+    }
+    MaskCurve(**parts)
+    with pytest.raises(ValueError, match=message):
+        MaskCurve(**parts | change)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("error", [-0.1, -math.inf])
+def test_no_error_is_negative(error: float) -> None:
+    with pytest.raises(ValueError, match="standard_error must be a single number in"):
+        Estimate(1.0, error, 3)
+
+
 def test_columns_of_a_table_are_of_one_length() -> None:
     assert results.as_rows({"a": [1, 2], "b": torch.tensor([3, 4])})[1] == {"a": 2, "b": 4}
     for columns in ({"a": [1, 2], "b": [3]}, {"a": [1], "b": [3, 4]}):
@@ -55,3 +99,18 @@ def test_a_grid_of_rates_is_sizes_over_coordinates() -> None:
 def test_a_curve_is_exact_unless_masks_were_drawn() -> None:
     one = torch.ones(1)
     assert repr(MaskCurve(one.long(), -one, 0 * one, 1).area()) == "-1.0000 nats (exact)"
+
+
+def test_trapezoid_is_exact_for_a_straight_line_and_says_which_rule() -> None:
+    sizes = torch.tensor([1, 4, 10])
+    line = MaskCurve(sizes, 2.0 - 0.5 * sizes.double(), torch.ones(3).double(), 10, 5)
+    assert line.area_rule == "trapezoid"
+    assert line.area() == pytest.approx(sum(2.0 - 0.5 * m for m in range(1, 11)), abs=1e-12)
+    weights = trapezoid_weights(sizes, 10)
+    assert weights.sum().item() == pytest.approx(10.0)
+    assert line.area().standard_error == pytest.approx(weights.square().sum().sqrt().item())
+
+
+def test_area_outside_the_grid_is_constant() -> None:
+    curve = MaskCurve(torch.tensor([3]), torch.tensor([-2.0]), torch.zeros(1), 8)
+    assert curve.area() == pytest.approx(-16.0)
