@@ -6,13 +6,12 @@ import errno
 import math
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from mpt_lml import files
 
@@ -163,6 +162,63 @@ def test_a_set_has_one_order() -> None:
     assert files.as_plain("names", {"b", "a", "c"}) == ["a", "b", "c"]
 
 
+def test_of_several_differences_a_reader_is_told_of_no_hash(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    files.save_tensors(path, {"a": torch.ones(2)}, {"data": "0" * 64, "seed": 4})
+    with pytest.raises(files.CheckpointMismatchError, match="its seed is 4, wanted 5"):
+        files.load_tensors(path, {"data": "1" * 64, "seed": 5})
+    with pytest.raises(files.CheckpointMismatchError, match="its data is '000"):
+        files.load_tensors(path, {"data": "1" * 64, "seed": 4})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"a": torch.tensor([[1.5, -2.0]])},
+        {"a": torch.tensor([1.5, -2.0]).view(torch.int32)},
+        {"b": torch.tensor([1.5, -2.0])},
+    ],
+    ids=["shape", "type", "name"],
+)
+def test_the_same_bytes_are_another_tensor_in_another_form(other: dict) -> None:
+    assert files.digest("", other) != files.digest("", {"a": torch.tensor([1.5, -2.0])})
+
+
+def test_an_array_of_numpy_is_the_tensor_of_its_numbers() -> None:
+    """Its own text leaves out the middle."""
+    data = np.zeros(5000)
+    other = data.copy()
+    other[2500] = 1.0
+    assert str(data) == str(other)
+    assert files.as_plain("data", data) == files.as_plain("data", torch.from_numpy(data))
+    assert files.as_plain("data", data) != files.as_plain("data", other)
+
+
+def test_nan_is_equal_to_itself() -> None:
+    assert files.as_plain("x", [math.nan]) == files.as_plain("x", [math.nan]) == ["nan"]
+
+
+def test_a_pipe_is_written_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe holds a few words without a reader
+    try:
+        files.write_json(path, {"a": 1})
+        assert os.read(reader, 100) == b'{\n  "a": 1\n}\n'
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_a_link_stays_one_and_what_it_points_to_is_written(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "file")
+    for content in ({"a": 1}, {"a": 2}):  # into a file that is not there yet, and one that is
+        files.write_json(link, content)
+        assert link.is_symlink()
+        assert files.read_json(tmp_path / "file") == content
+
+
 def test_what_is_computed_once_is_read_the_second_time(tmp_path: Path) -> None:
     path = tmp_path / "part.safetensors"
     calls = []
@@ -177,100 +233,3 @@ def test_what_is_computed_once_is_read_the_second_time(tmp_path: Path) -> None:
     assert len(calls) == 1
     with pytest.raises(files.CheckpointMismatchError, match="its seed is 4, wanted 5"):
         files.computed_once(path, compute, {"seed": 5})
-
-
-TENSORS = {"a": torch.tensor([1.5, -2.0]), "b": torch.tensor(3)}
-
-
-@pytest.mark.bad_input
-class TestWhatIsReadBack:
-    """What was stored, or a sentence that names the file and the first difference."""
-
-    def test_any_changed_byte_is_seen(self, tmp_path: Path) -> None:
-        path = tmp_path / "state"
-        files.save_tensors(path, TENSORS, {"seeds": [4]})
-        whole = path.read_bytes()
-        for place in range(len(whole)):
-            changed = bytearray(whole)
-            changed[place] ^= 0x01
-            if whole[place] == ord(" ") and changed[place] in b" \t\r\n":
-                continue  # space between the words of the header says nothing
-            path.write_bytes(changed)
-            with pytest.raises(files.CheckpointMismatchError, match=f"{path} (is damaged|belongs)"):
-                files.load_tensors(path, {"seeds": [4]})
-        path.write_bytes(whole)
-        stored = files.load_tensors(path, {"seeds": [4]})
-        assert all(torch.equal(stored[name], value) for name, value in TENSORS.items())
-
-    @pytest.mark.parametrize("length", [0, 1, 100, -1])
-    def test_a_file_that_ends_early(self, tmp_path: Path, length: int) -> None:
-        path = tmp_path / "state"
-        files.save_tensors(path, TENSORS, {})
-        path.write_bytes(path.read_bytes()[:length])
-        with pytest.raises(files.CheckpointMismatchError, match=f"{path} is damaged"):
-            files.load_tensors(path, {})
-
-    def test_a_file_of_somebody_else(self, tmp_path: Path) -> None:
-        path = tmp_path / "state"
-        save_file(TENSORS, path)
-        with pytest.raises(
-            files.CheckpointMismatchError, match="or not of this version of mpt-lml"
-        ):
-            files.load_tensors(path, {})
-
-    @pytest.mark.parametrize(
-        "other",
-        [{"a": TENSORS["a"][None]}, {"a": TENSORS["a"].view(torch.int32)}, {"c": TENSORS["a"]}],
-        ids=["shape", "type", "name"],
-    )
-    def test_the_same_bytes_are_another_tensor_in_another_form(self, other: dict) -> None:
-        assert files.digest("", other) != files.digest("", {"a": TENSORS["a"]})
-
-    def test_of_several_differences_a_reader_is_told_of_no_hash(self, tmp_path: Path) -> None:
-        path = tmp_path / "state"
-        files.save_tensors(path, TENSORS, {"data": "0" * 64, "seed": 4})
-        with pytest.raises(files.CheckpointMismatchError, match="its seed is 4, wanted 5"):
-            files.load_tensors(path, {"data": "1" * 64, "seed": 5})
-        with pytest.raises(files.CheckpointMismatchError, match="its data is '000"):
-            files.load_tensors(path, {"data": "1" * 64, "seed": 4})
-
-
-class TestIdentities:
-    """What a file belongs to, in words that JSON has: equal today and tomorrow, and to nothing else."""
-
-    def test_nan_is_equal_to_itself(self) -> None:
-        assert files.as_plain("x", math.nan) == files.as_plain("x", math.nan) == "nan"
-
-    @pytest.mark.parametrize("of", [torch.from_numpy, np.asarray], ids=["torch", "NumPy"])
-    def test_the_middle_of_a_long_array_counts(self, of: Callable) -> None:
-        """Their own text leaves it out."""
-        data = np.zeros(5000)
-        other = data.copy()
-        other[2500] = 1.0
-        assert str(of(data)) == str(of(other))
-        assert files.as_plain("data", of(data)) != files.as_plain("data", of(other))
-        assert files.as_plain("data", of(data)) == files.as_plain("data", torch.from_numpy(data))
-
-    @pytest.mark.bad_input
-    def test_what_is_told_apart_by_its_address_only(self) -> None:
-        with pytest.raises(TypeError, match=r"a\[1\] must be .* object at 0x.*address"):
-            files.as_plain("a", [1, object()])
-        with pytest.raises(TypeError, match="rule must be told apart by a name, got .*<lambda>"):
-            files.as_plain("rule", lambda x: x)
-
-    @pytest.mark.bad_input
-    def test_two_keys_with_one_text(self) -> None:
-        with pytest.raises(ValueError, match="settings has keys that are equal as texts"):
-            files.as_plain("settings", {1: "a", "1": "b"})
-
-
-def test_a_pipe_is_written_in_place(tmp_path: Path) -> None:
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe holds a few words without a reader
-    try:
-        files.write_json(path, {"a": 1})
-        assert os.read(reader, 100) == b'{\n  "a": 1\n}\n'
-    finally:
-        os.close(reader)
-    assert stat.S_ISFIFO(path.stat().st_mode)
