@@ -163,7 +163,8 @@ def sampled_curve(
         return curve
     # Nested masks share an order: the error of the area is that of one area an order.
     weights = trapezoid_weights(visited, num_features).to(values)
-    _, area_error = mean_and_error(weights @ values)
+    area_of_order = (weights[:, None] * values).sum(dim=0)
+    _, area_error = mean_and_error(area_of_order)
     return replace(curve, area_standard_error=area_error.item())
 
 

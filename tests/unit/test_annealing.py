@@ -10,6 +10,7 @@ from models import generator, random_bernoulli
 
 from mpt_lml import PPCA, BernoulliPCA, estimators, objectives
 from mpt_lml.estimators import annealing, latent
+from mpt_lml.numerics import full_precision
 
 F64 = {"dtype": torch.float64}
 
@@ -37,7 +38,7 @@ def test_no_latent_dimension_is_exact() -> None:
 
 def by_quadrature(moment: torch.Tensor, num_data: int, noise_variance: float) -> float:
     """K = 1 and D = 1 or 2: the trapezoid rule for a smooth integrand that vanishes at the ends."""
-    axis = torch.linspace(-7, 7, 401, **F64)
+    axis = torch.linspace(-7, 7, 161, **F64)
     points = torch.cartesian_prod(*[axis] * len(moment)).view(1, -1, len(moment), 1)
     noise = torch.tensor(noise_variance, **F64)
     value = num_data * objectives.log_marginal(points, noise, moment)
@@ -64,7 +65,7 @@ def test_chains_up_and_chains_down_enclose_the_evidence() -> None:
     loadings = torch.randn(24, 3, 2, generator=g, **F64)
     rows = [PPCA(W, 0.5).sample(num_data, generator=g) for W in loadings]
     moment = torch.stack([x.T @ x / num_data for x in rows])
-    settings = {"num_chains": 60, "num_steps": 120, "generator": g}
+    settings = {"num_chains": 60, "num_steps": 60, "generator": g}
     low, low_error = estimators.annealed_evidence(moment, num_data, 2, 0.5, **settings)
     high, high_error = estimators.annealed_evidence(
         moment, num_data, 2, 0.5, backward_from=loadings, **settings
@@ -85,7 +86,7 @@ def test_backward_chains_against_quadrature() -> None:
     loadings = torch.randn(24, 2, 1, generator=g, **F64)
     rows = [PPCA(W, 0.5).sample(num_data, generator=g) for W in loadings]
     moment = torch.stack([x.T @ x / num_data for x in rows])
-    settings = {"num_chains": 60, "num_steps": 200, "generator": g}
+    settings = {"num_chains": 60, "num_steps": 100, "generator": g}
     value, _ = estimators.annealed_evidence(
         moment, num_data, 1, 0.5, backward_from=loadings, **settings
     )
@@ -120,7 +121,7 @@ def test_more_steps_and_fewer_agree() -> None:
         estimators.annealed_evidence(
             moment, 15, 2, 0.5, num_chains=count, num_steps=steps, generator=generator(steps)
         )
-        for count, steps in ((600, 40), (60, 300))
+        for count, steps in ((400, 30), (100, 100))
     ]
     (a, a_error), (b, b_error) = results
     assert ((a - b).abs() < 4.5 * (a_error.square() + b_error.square()).sqrt()).all()
@@ -170,17 +171,36 @@ def test_annealing_ends_at_the_posterior_and_begins_at_the_prior() -> None:
     assert found.standard_error < 0.05
 
 
-@pytest.mark.parametrize(("likelihood", "factor"), [(0.0, 1.05), (math.nan, 0.95)])
-def test_steps_grow_where_moves_are_taken_and_shrink_where_not(
-    monkeypatch, likelihood: float, factor: float
-) -> None:
+def test_steps_of_a_datum_grow_where_moves_are_taken_and_shrink_where_not(monkeypatch) -> None:
     """Short ones on a constant likelihood nearly all are; into what is no number, none is."""
-    steps, move = [], annealing._hamiltonian_move
+    steps, betas, move = [], [], annealing._hamiltonian_move
+    likelihood = torch.tensor([0.0, math.nan])  # of the two data
 
     def watched(chains, log_likelihood, beta, step, **settings):
-        steps.append(step.flatten()[0].item())
+        steps.append(step.flatten())
+        betas.append(beta)
         return move(chains, lambda z: log_likelihood(z) + likelihood, beta, step, **settings)
 
     monkeypatch.setattr(annealing, "_hamiltonian_move", watched)
-    estimators.ais(BernoulliPCA(torch.zeros(3, 1)), torch.ones(1, 3), 50, 4, generator=generator())
-    assert steps == pytest.approx([0.2 * factor**k for k in range(3)])
+    estimators.ais(BernoulliPCA(torch.zeros(3, 1)), torch.ones(2, 3), 50, 4, generator=generator())
+    factors = torch.tensor([1.05, 0.95])
+    expected = torch.stack([0.2 * factors**k for k in range(3)])
+    torch.testing.assert_close(torch.stack(steps).expand(3, 2), expected)
+    # A sigmoid: as dense at one end as at the other, and denser than in the middle.
+    assert betas[0] + betas[1] == pytest.approx(1.0) and betas[2] == 1.0
+    assert betas[0] < betas[1] - betas[0]
+
+
+def test_autocast_leaves_derivatives_alone() -> None:
+    """Of a likelihood that is computed in the precision of its numbers."""
+    loadings = torch.randn(6, 2, generator=generator(2))
+
+    @full_precision()
+    def log_likelihood(z: torch.Tensor) -> torch.Tensor:
+        return -0.5 * (z @ loadings.T).square().sum(dim=-1)
+
+    start = torch.randn(5, 2, generator=generator(3))
+    expected = annealing._chains_at(log_likelihood, start)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = annealing._chains_at(log_likelihood, start)
+    assert torch.equal(found.gradient, expected.gradient)

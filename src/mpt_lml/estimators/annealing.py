@@ -29,7 +29,7 @@ from mpt_lml.estimators.latent import (
     require_decoded,
 )
 from mpt_lml.models.vae import LatentVariableModel
-from mpt_lml.numerics import differentiable, without_inference
+from mpt_lml.numerics import differentiable, full_precision, without_inference
 from mpt_lml.results import Estimate
 
 _LogLikelihood = Callable[[Tensor], Tensor]
@@ -80,7 +80,8 @@ def ais(
     -2.0794 ± 0.0000 nats
     """
     bytes_of_chains = 8 * num_chains * len(x) * model.latent_dim
-    require_memory(f"{num_chains} chains a datum", bytes_of_chains, "fewer num_chains")
+    what = f"K = {model.latent_dim} in {num_chains} chains a datum"
+    require_memory(what, bytes_of_chains, "fewer num_chains or data, or a smaller K")
     require_enumerable("the temperatures", num_temperatures, "fewer num_temperatures")
     x = without_inference(x)
 
@@ -157,7 +158,7 @@ def annealed_evidence(
     loadings_shape = (second_moment.shape[-1], latent_dim)
     bytes_of_chains = 8 * num_chains * len(second_moment) * math.prod(loadings_shape)
     what = f"{num_chains} chains of K = {latent_dim} a data set"
-    require_memory(what, bytes_of_chains, "fewer num_chains")
+    require_memory(what, bytes_of_chains, "fewer num_chains, or a smaller latent_dim")
     require_enumerable("the steps of annealing", num_steps, "fewer num_steps")
     second_moment = without_inference(second_moment)
     variance = second_moment.new_tensor(noise_variance)
@@ -230,7 +231,9 @@ def _chains_at(log_likelihood: _LogLikelihood, position: Tensor) -> _Chains:
         position = position.detach().requires_grad_()
         value = log_likelihood(position)
         total = value.sum() + 0.0 * position.sum()  # the likelihood may not depend on the position
-        (gradient,) = torch.autograd.grad(total, position)
+        # What the model computed in full precision, under torch.autocast, is derived so, too.
+        with full_precision():
+            (gradient,) = torch.autograd.grad(total, position)
     return _Chains(position.detach(), value.detach(), gradient)
 
 

@@ -85,10 +85,10 @@ def ordered_chain(
     >>> ordered_chain(model, x, 3, generator=torch.Generator().manual_seed(0)) - exact(model, x)
     0.0
     """
-    bytes_of_values = (
-        8 * num_orders * model.num_features**2
-    )  # one for every order, size, coordinate
-    require_memory(f"{num_orders} orders", bytes_of_values, "fewer num_orders")
+    num_features = model.num_features
+    bytes_of_values = 8 * num_orders * num_features**2  # one for every order, size, coordinate
+    what = f"D = {num_features} coordinates in {num_orders} orders"
+    require_memory(what, bytes_of_values, "fewer num_orders, or a smaller D")
     curve = curves.sampled_curve(
         model, x, num_orders, generator=generator, scheme="nested", targets="one"
     )

@@ -150,7 +150,7 @@ class GibbsConditional(_EstimatedConditional):
 
         def log_weight(latent: Tensor) -> Tensor:
             """log p(x, z) − log q(z | x) but for a constant, (C, N)."""
-            square = (latent - mean).square() / variance + variance.log()
+            square = (latent - mean).square() / variance
             log_joint = self.model.log_joint(filled.flatten(0, 1), latent.flatten(0, 1))
             return log_joint.view(latent.shape[:2]) + 0.5 * square.sum(dim=-1)
 

@@ -23,7 +23,7 @@ from mpt_lml.checks import (
     require_memory,
 )
 from mpt_lml.models.vae import VAE, LatentVariableModel
-from mpt_lml.numerics import LOG_2PI, chunks, differentiable, without_inference
+from mpt_lml.numerics import LOG_2PI, chunks, differentiable, full_precision, without_inference
 from mpt_lml.results import Estimate
 from mpt_lml.verdicts import mean_and_error
 
@@ -54,10 +54,12 @@ class GaussianProposal:
         require_finite("the proposal's factor", self.factor.detach())
 
     @checked
+    @full_precision()
     def sample(self, num_samples: Count, *, generator: torch.Generator) -> Float[Tensor, "S N K"]:
         """``num_samples`` draws of z for every datum, (S, N, K)."""
         bytes_of_draws = 8 * num_samples * self.mean.numel()
-        require_memory(f"{num_samples} draws of z a datum", bytes_of_draws, "fewer num_samples")
+        what = f"{num_samples} draws of z a datum"
+        require_memory(what, bytes_of_draws, "fewer num_samples or data")
         shape = (num_samples, *self.mean.shape)
         noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
         z = self.mean + (self.factor @ noise[..., None])[..., 0]
@@ -67,15 +69,27 @@ class GaussianProposal:
         is_from_prior = uniform < self.prior_share
         return torch.where(is_from_prior[..., None], noise, z)
 
+    @full_precision()
     def log_density(self, z: Float[Tensor, "... N K"]) -> Float[Tensor, "... N"]:
-        """Log-density of the mixture at ``z`` (..., N, K), nats, (..., N)."""
+        """Log-density of the mixture at ``z`` (..., N, K), nats, (..., N).
+
+        Raises:
+            ValueError: for a factor that is singular.
+        """
         check(
             ("mean", self.mean, Float[Tensor, "N K"]),
             ("z", z, Float[Tensor, "... N K"]),
             finite=False,
         )
-        white = torch.linalg.solve(self.factor, (z - self.mean)[..., None])[..., 0]
         log_volume = torch.linalg.slogdet(self.factor).logabsdet
+        require_entries(
+            "log |det| of the proposal's factor",
+            log_volume.detach(),
+            log_volume == -math.inf,
+            "finite",
+            "A singular factor is no square root of a covariance: there is no density.",
+        )
+        white = torch.linalg.solve(self.factor, (z - self.mean)[..., None])[..., 0]
         constant = 0.5 * z.shape[-1] * LOG_2PI
         log_normal = -0.5 * white.square().sum(dim=-1) - constant - log_volume
         if not self.prior_share:
@@ -272,7 +286,8 @@ def log_weights(
     )
     proposal.require_finite()
     bytes_of_weights = 8 * num_samples * len(x)
-    require_memory(f"{num_samples} weights a datum", bytes_of_weights, "fewer num_samples")
+    what = f"{num_samples} weights a datum"
+    require_memory(what, bytes_of_weights, "fewer num_samples or data")
     parts = []
     for rows in chunks(num_samples, x.element_size() * x.numel() * 6):
         z = proposal.sample(rows.stop - rows.start, generator=generator)
