@@ -45,7 +45,9 @@ def paper_gaussian(
     >>> draw.x.shape, draw.loadings.shape
     (torch.Size([100, 6]), torch.Size([6, 2]))
     """
-    require_memory(f"{num_data} data", 8 * num_data * num_features, "a smaller num_data")
+    what = f"D = {num_features} and K = {latent_dim} coordinates of {num_data} data"
+    num_entries = max(num_data * num_features, num_data * latent_dim, num_features * latent_dim)
+    require_memory(what, 8 * num_entries, "a smaller num_data, num_features or latent_dim")
     single = torch.float32  # named: the numbers must not follow torch's default dtype
     loadings = torch.randn(num_features, latent_dim, generator=generator, dtype=single)
     latent = torch.randn(num_data, latent_dim, generator=generator, dtype=single)
