@@ -1,9 +1,9 @@
 """What both command lines share: kinds of values, the look of help, one sentence for a mistake."""
 
 import io
-import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, get_args
 
 from cyclopts import App, CycloptsError, Parameter, Token, UnusedCliTokensError
@@ -111,11 +111,9 @@ def answer(program: str, act: Callable[[], object]) -> int:
         sys.stdout.reconfigure(errors="replace")
     try:
         act()
-        sys.stdout.flush()
+        _flush_output()
     except BrokenPipeError:
-        # Whoever read the lines has had enough, as in `mpt-lml list | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 1  # whoever read the lines has had enough, as in `mpt-lml list | head`
     except UnusedCliTokensError as error:
         unused = " ".join(error.unused_tokens or ())
         print(f"{program}: too many arguments: {unused}", file=sys.stderr)
@@ -126,4 +124,27 @@ def answer(program: str, act: Callable[[], object]) -> int:
     except KeyboardInterrupt as stop:
         print(f"{program}: stopped; {str(stop) or 'nothing was written'}", file=sys.stderr)
         return 130
+    finally:
+        _let_go_of_output()
     return 0
+
+
+def _flush_output() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(f"standard output cannot be written: {error.strerror}.") from error
+
+
+def _let_go_of_output() -> None:
+    """Close standard output where it cannot be written.
+
+    Python would write what is left in its buffer once more when it ends, and complain.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            sys.stdout.close()

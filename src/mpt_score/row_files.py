@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 if sys.platform != "win32":  # where there is none
     import fcntl
@@ -78,8 +78,6 @@ class _StandardOutput:
         except BrokenPipeError:
             raise  # whoever read the rows has had enough
         except OSError as error:
-            # What is in the buffer would be tried again, and fail again, when the program ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise OSError(
                 f"standard output cannot be written: {error.strerror}. {self.count} rows were."
             ) from error
@@ -102,7 +100,8 @@ class _File:
         self._require_new()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = self.partial.open("ab")
+            # Without a buffer nothing is left behind that would be written later, when it is closed.
+            self._stream = self.partial.open("ab", buffering=0)
         except OSError as error:
             raise OSError(f"--out {path} cannot be written: {error.strerror}.") from error
         try:
@@ -162,14 +161,17 @@ class _File:
 
     def _append(self, text: str) -> None:
         """All of ``text`` or, where the disk is full, nothing of it."""
+        unwritten = text.encode()  # bytes: no system may change the ends of lines
+        size = self._size + len(unwritten)
         try:
-            self._stream.write(text.encode())  # bytes: no system may change the ends of lines
-            self._stream.flush()
+            while unwritten:
+                num_written = self._stream.write(unwritten)
+                unwritten = unwritten[num_written:]
         except OSError as error:
-            _drop_buffer(self._stream, self._size)
+            self._stream.truncate(self._size)  # to the rows that were whole
             left = f" {self.left}." if self.left else ""
             raise OSError(f"{self.partial} cannot be written: {error.strerror}.{left}") from error
-        self._size = self._stream.tell()
+        self._size = size
 
     def close(self) -> None:
         """Let go of the file. Unfinished, it stays if it has rows."""
@@ -178,17 +180,6 @@ class _File:
         if self.count == 0:
             self.partial.unlink(missing_ok=True)
         self._stream.close()
-
-
-def _drop_buffer(stream: IO[bytes], size: int) -> None:
-    """Cut a file to the rows that were whole, and forget those that did not fit."""
-    descriptor = os.dup(stream.fileno())
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())  # closing the stream writes its buffer once more
-    stream.close()
-    os.ftruncate(descriptor, size)
-    os.close(nowhere)
-    os.close(descriptor)
 
 
 @runtime_checkable

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -96,6 +100,22 @@ def test_an_interrupted_command_says_what_is_left(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "tool: stopped; nothing was written\n"
     assert ended(["fail", "left"]) == 130
     assert capsys.readouterr().err == "tool: stopped; all of it is in DIR\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_a_full_disk_behind_standard_output_is_one_sentence() -> None:
+    program = "from mpt_score.command_line import answer; raise SystemExit(answer('tool', {}))"
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", program.format("lambda: print('a word')")],
+            env=os.environ | {"PYTHONUNBUFFERED": ""},  # as a user has it
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    sentence = "tool: standard output cannot be written: No space left on device.\n"
+    assert (ended.returncode, ended.stderr) == (2, sentence)
 
 
 @pytest.mark.parametrize(

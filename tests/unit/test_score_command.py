@@ -11,6 +11,8 @@ import resource
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -623,22 +625,76 @@ def test_a_second_run_into_one_file_is_refused(folder, texts, tmp_path, capsys) 
     assert "is there already" in capsys.readouterr().err
 
 
+@contextmanager
+def full_disk(path: Path, num_bytes: int) -> Iterator[None]:
+    """No file of this process can grow beyond so many bytes more than ``path`` has."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
 def test_a_full_disk_keeps_the_rows_that_were_whole(tmp_path) -> None:
     out = tmp_path / "rows.jsonl"
+    partial = tmp_path / "rows.jsonl.partial"
     row = {"text": "x" * 1000}
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with (
         pytest.raises(OSError, match=r"rows.jsonl.partial cannot be written: .*3 rows are in"),
         row_files.opened(str(out), resumes=False) as stream,
     ):
         stream.write([row] * 3)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))
-        try:
+        with full_disk(partial, 1000):
             stream.write([row] * 3)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    kept = (tmp_path / "rows.jsonl.partial").read_text().splitlines()
-    assert [json.loads(line) for line in kept] == [row] * 3
+    assert [json.loads(line) for line in partial.read_text().splitlines()] == [row] * 3
+
+
+def test_after_a_full_disk_the_same_command_goes_on(
+    folder, texts, tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(lines, "MOST_LINES", 2)
+    whole = tmp_path / "whole.jsonl"
+    out = tmp_path / "rows.jsonl"
+    partial = tmp_path / "rows.jsonl.partial"
+    assert call(folder, "sentences", texts, "--out", whole) == 0
+    write = row_files._File.write
+
+    def write_to_a_full_disk(self: Any, more: Any) -> None:
+        with full_disk(partial, 100) if self.count else nullcontext():
+            write(self, more)
+
+    capsys.readouterr()
+    command = ("sentences", texts, "--out", out, "--checkpoints", tmp_path / "state")
+    with monkeypatch.context() as full:
+        full.setattr(row_files._File, "write", write_to_a_full_disk)
+        assert call(folder, *command) == 2
+    price, refusal = capsys.readouterr().err.splitlines()
+    assert "passes" in price
+    assert refusal.startswith(f"mpt-score: {partial} cannot be written: ")
+    assert refusal.endswith(f"2 rows are in {partial}.")
+    assert whole.read_bytes().startswith(partial.read_bytes())
+    assert call(folder, *command) == 0
+    assert out.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_a_full_disk_behind_standard_output(folder, texts) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "mpt_score.command", "sentences", texts, "--model", folder],
+            env=os.environ | {"PYTHONUNBUFFERED": ""},  # as a user has it
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 2
+    price, refusal = ended.stderr.splitlines()
+    assert "passes" in price
+    assert refusal == (
+        "mpt-score: standard output cannot be written: No space left on device. 0 rows were."
+    )
 
 
 def test_a_part_that_cannot_be_kept_names_its_file(folder, texts, tmp_path, capsys) -> None:
