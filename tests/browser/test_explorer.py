@@ -196,7 +196,7 @@ def test_random_order_finishes(visit, place, motion):
             "n => getComputedStyle(n).transitionDuration"
         )
         assert transition == "0s"
-    page.locator(".oe-tried tbody tr").wait_for(timeout=10_000)
+    page.locator(".oe-tried tbody tr").wait_for()
     assert abs(shown(page, "running") - place[1]["log_p"]) <= 0.0005 + 1e-9
 
 

@@ -303,7 +303,7 @@ def test_keyboard_alone(visit) -> None:
 def test_it_walks_where_motion_is_welcome(visit) -> None:
     page = visit(motion="no-preference")
     press(page, "Left to right")
-    page.locator(".oe-tried tbody tr").wait_for(timeout=30_000)
+    page.locator(".oe-tried tbody tr").wait_for()
     press(page, "Most certain first")
     press(page, "My own order")  # in the middle of it
     page.wait_for_timeout(500)

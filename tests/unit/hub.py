@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,8 +13,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 BEFORE: dict[str, Callable[[str], None]] = {}
 """What happens before a file of that name is handed out."""
-TRICKLE: dict[str, float] = {}
-"""Seconds between two bytes, of an answer's head and of its content."""
+TRICKLE: dict[str, Callable[[], None]] = {}
+"""What happens between two bytes of an answer's head, and of its content."""
 
 
 class Model(NamedTuple):
@@ -38,15 +37,15 @@ class Model(NamedTuple):
 class Trickle:
     """A connection that takes every byte by itself."""
 
-    def __init__(self, stream: BinaryIO, seconds: float) -> None:
+    def __init__(self, stream: BinaryIO, between: Callable[[], None]) -> None:
         self.stream = stream
-        self.seconds = seconds
+        self.between = between
 
     def write(self, content: bytes) -> None:
         for place in range(len(content)):
             self.stream.write(content[place : place + 1])
             self.stream.flush()
-            time.sleep(self.seconds)
+            self.between()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

@@ -180,7 +180,9 @@ def test_without_a_network_it_goes_on_at_once(monkeypatch, capsys, answers: bool
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
         start = time.perf_counter()
         assert live() == {}
-        assert time.perf_counter() - start < 3.0
+        assert (
+            time.perf_counter() - start < 60
+        )  # a hundred times HUB_SECONDS; the client waits 400 s
     assert "not run here (no network)" in capsys.readouterr().out
 
 
