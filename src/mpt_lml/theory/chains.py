@@ -8,24 +8,48 @@ sums over blocks (chapter 22).
 Axes: Q states, K block lengths, S shares that are hidden.
 """
 
-from typing import Annotated, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.checks import Within, checked, require_entries, require_memory
+from mpt_lml.checks import (
+    NonNegative,
+    Within,
+    checked,
+    require_entries,
+    require_memory,
+    rounded_to_single,
+)
+from mpt_lml.numerics import double
 
 __all__ = ["ChainBlocks", "markov_blocks", "rate_efficiency", "rate_noise"]
 
 MOST_LEFT_OUT = 1e-3
 """Of a sum over blocks, in those that are longer than the longest that is known."""
 
+MOST_ROUNDING = 1e-9
+"""Of H_k and of J_k, in what may be rounding: of a chain that nearly falls apart it is more."""
+
 _SLACK = 1e-9  # of sums that are 1 or 0 in exact arithmetic
 
 
-class ChainBlocks(NamedTuple):
-    """What hidden blocks of k = 1, ..., K places tell about one parameter, nats.
+@checked
+@dataclass(frozen=True, eq=False)
+class ChainBlocks:
+    """What hidden blocks of k = 1, ..., K places tell about one parameter.
+
+    :func:`markov_blocks` makes one of a chain of few states; those of another chain are given by hand.
+
+    Args:
+        sensitivity: H_k, the sum over its places of E (∂ log p(x_j | both ends))², nats, (K,).
+        variability: J_k, the variance of the sum of these derivatives, nats, (K,).
+        information: Fisher information of the chain, nats per place.
+
+    Raises:
+        ValueError: for negative ones: all are means of squares.
 
     >>> blocks = ChainBlocks(torch.ones(3), torch.full((3,), 2.0), 0.5)
     >>> blocks.information
@@ -33,11 +57,15 @@ class ChainBlocks(NamedTuple):
     """
 
     sensitivity: Float[Tensor, " K"]
-    """H_k: the sum over its places of E (∂ log p(x_j | both ends))²."""
     variability: Float[Tensor, " K"]
-    """J_k: the variance of the sum of these derivatives."""
-    information: float
-    """Fisher information of the chain, per place."""
+    information: NonNegative
+
+    def __post_init__(self) -> None:
+        slack = _SLACK * self.sensitivity.abs().max()  # J_k is a sum of terms of either sign
+        for name in ("sensitivity", "variability"):
+            values = vars(self)[name]
+            remedy = "It is a mean of squares."
+            require_entries(name, values, values < -slack, "not negative", remedy)
 
 
 @checked
@@ -57,10 +85,13 @@ def markov_blocks(
         num_blocks: K, the longest block.
 
     Returns:
-        Sums for k = 1, ..., K, and the information per place.
+        Sums for k = 1, ..., K, and the information per place, in the precision of ``transition``.
 
     Raises:
-        ValueError: for entries that are not positive, and rows that do not sum to 1, or to 0.
+        ValueError: for entries that are not positive, rows that do not sum to 1, or to 0 (1e-9 in
+            double precision, of ``slope`` relative to its largest entry; 1e-6 in single), and for a
+            chain that so nearly falls apart (steps below some 1e-20) that differences of log p(x_j)
+            would be rounding.
 
     >>> coin = torch.tensor([[0.75, 0.25], [0.25, 0.75]]).double()
     >>> turn = torch.tensor([[0.5, -0.5], [-0.5, 0.5]]).double()
@@ -75,6 +106,12 @@ def markov_blocks(
     num_states = len(transition)
     bytes_needed = 8 * 8 * num_blocks * num_states**3
     require_memory(f"blocks of up to {num_blocks} places", bytes_needed, "fewer num_blocks")
+    dtype = transition.dtype
+    transition = double(transition)
+    slope = double(slope)
+    # In this unit no ∂ log T is larger than 1, and no square is too large or too small for a float.
+    unit = (slope / transition).abs().max()
+    slope = slope / unit.where(unit > 0, 1.0)
     power, relative = _powers(transition, slope, num_blocks + 1)
     stationary = _stationary(transition)
     sensitivity = torch.zeros(num_blocks).to(transition)
@@ -93,8 +130,36 @@ def markov_blocks(
         covariance[place - 1 :] += (earlier * ends * score).sum(dim=(1, 2, 3))
         earlier = torch.einsum("kaxb,xy->kayb", earlier + reached * score, transition)[1:]
     variability = sensitivity + 2.0 * covariance
-    information = (stationary[:, None] * slope.square() / transition).sum().item()
-    return ChainBlocks(sensitivity, variability, information)
+    _, magnitude = _powers(transition, slope.abs(), num_blocks + 1)
+    rounding = _rounding(stationary[:, None] * power, magnitude)
+    # Not "more than": of what underflows both are 0.
+    is_known = rounding < MOST_ROUNDING * torch.minimum(sensitivity, variability)
+    if slope.any() and not is_known.all():
+        raise ValueError(
+            "transition must not fall apart into sets of states that are next to never left, but its "
+            f"smallest entry is {transition.min().item():.3g}: what blocks tell of slope would be "
+            "rounding. Look at each set as a chain of its own."
+        )
+    information = (stationary[:, None] * slope * (slope / transition)).sum()
+    of_blocks = [(value * unit * unit).to(dtype) for value in (sensitivity, variability)]
+    return ChainBlocks(*of_blocks, (information * unit * unit).item())
+
+
+def _rounding(pair: Float[Tensor, "n Q Q"], magnitude: Float[Tensor, "n Q Q"]) -> Tensor:
+    """What rounding may add to H_k and J_k, (K,).
+
+    Each score is a sum of three ∂ log Tⁿ[a, b], n up to k + 1, which have errors of about √n ε times
+    the sum of the absolute values of their terms. Where to leave a set of states is improbable these
+    are large, of one size at all places, and cancel.
+
+    Args:
+        pair: probabilities of two symbols at distance n = 0, ..., K + 1.
+        magnitude: of ∂ log Tⁿ[a, b], that sum.
+    """
+    square = (pair * magnitude * magnitude).sum(dim=(1, 2)).cummax(dim=0).values[2:]
+    length = torch.arange(1, len(square) + 1).to(square)
+    epsilon = torch.finfo(square.dtype).eps
+    return (3.0 * length * epsilon).square() * (length + 1.0) * square
 
 
 def _powers(transition: Tensor, slope: Tensor, highest: int) -> tuple[Tensor, Tensor]:
@@ -111,18 +176,34 @@ def _powers(transition: Tensor, slope: Tensor, highest: int) -> tuple[Tensor, Te
 
 
 def _require_row_sums(name: str, table: Tensor, total: float) -> None:
+    unit = max(total, table.abs().max().item())  # a slope is as large as its parameter's unit says
     off = (table.sum(dim=1) - total).abs().max().item()
-    if off > max(_SLACK, 10 * torch.finfo(table.dtype).eps):
-        raise ValueError(f"each row of {name} must sum to {total:g}, and one is off by {off:.3g}.")
+    if off > unit * max(_SLACK, 10 * torch.finfo(table.dtype).eps):
+        hint = rounded_to_single(table.dtype, off / unit)
+        raise ValueError(
+            f"each row of {name} must sum to {total:g}, and one is off by {off:.3g}.{hint}"
+        )
 
 
 def _stationary(transition: Float[Tensor, "Q Q"]) -> Float[Tensor, " Q"]:
-    """The law π with π T = π."""
-    num_states = len(transition)
-    identity = torch.eye(num_states).to(transition)
-    equations = torch.cat([(transition - identity).mT, torch.ones(1, num_states).to(transition)])
-    right = torch.cat([torch.zeros(num_states), torch.ones(1)]).to(transition)
-    return torch.linalg.lstsq(equations, right[:, None]).solution[:, 0]
+    """The law π with π T = π, every digit of it, however rarely a set of states is left.
+
+    States are taken out one after the other, the last first, until one is left; in the chain watched
+    only at the others, steps that led through a state lead on from it (Grassmann, Taksar & Heyman
+    1985). The chance to leave one is a sum, not 1 − T[q, q]: nothing is subtracted, so nothing
+    cancels. On the way back what leaves a state is what comes in from those before it.
+    """
+    watched = transition.clone()
+    num_states = len(watched)
+    leaving = torch.ones(num_states).to(watched)
+    for state in range(num_states - 1, 0, -1):
+        leaving[state] = watched[state, :state].sum()
+        leads_to = watched[state, :state] / leaving[state]
+        watched[:state, :state] += watched[:state, state, None] * leads_to
+    law = torch.ones(num_states).to(watched)
+    for state in range(1, num_states):
+        law[state] = law[:state] @ watched[:state, state] / leaving[state]
+    return law / law.sum()
 
 
 def _per_place(of_block: Float[Tensor, " K"], hidden_share: Tensor) -> Float[Tensor, " S"]:
@@ -160,16 +241,17 @@ def rate_efficiency(blocks: ChainBlocks, hidden_share: Float[Tensor, " S"]) -> F
 
     Raises:
         ValueError: for a share that is not between 0 and 1, or so large that blocks longer than the
-            last of ``blocks`` would add more than a thousandth.
+            last of ``blocks`` would add more than a thousandth, and for ``blocks`` that tell nothing.
 
     >>> blocks = ChainBlocks(torch.full((200,), 2.0), torch.full((200,), 2.0), 1.0)
     >>> rate_efficiency(blocks, torch.tensor([0.25, 0.5]))  # 2 ρ (1 − ρ)
     tensor([0.3750, 0.5000])
     """
     _require_shares(hidden_share)
+    _require_information(blocks)
     sensitivity = _per_place(blocks.sensitivity, hidden_share)
     variability = _per_place(blocks.variability, hidden_share)
-    return sensitivity.square() / (variability * blocks.information)
+    return sensitivity / variability * (sensitivity / blocks.information)
 
 
 @checked
@@ -187,13 +269,14 @@ def rate_noise(blocks: ChainBlocks, hidden_share: Float[Tensor, " S"]) -> Float[
 
     Raises:
         ValueError: for a share that is not between 0 and 1, or so large that blocks longer than the
-            last of ``blocks`` would add more than a thousandth.
+            last of ``blocks`` would add more than a thousandth, and for ``blocks`` that tell nothing.
 
     >>> blocks = ChainBlocks(torch.full((200,), 2.0), torch.full((200,), 2.0), 1.0)
     >>> rate_noise(blocks, torch.tensor([0.5])).round(decimals=3)  # 2 (1 − ρ)/ρ
     tensor([2.])
     """
     _require_shares(hidden_share)
+    _require_information(blocks)
     return _per_place(blocks.variability, hidden_share) / (
         hidden_share.square() * blocks.information
     )
@@ -205,3 +288,12 @@ def _require_shares(hidden_share: Tensor) -> None:
     require_entries(
         "hidden_share", hidden_share, is_wrong, legal, "A rate is a share, not a percentage."
     )
+
+
+def _require_information(blocks: ChainBlocks) -> None:
+    if blocks.information == 0 or not blocks.variability.any():
+        raise ValueError(
+            "blocks must tell something about the parameter, got information = "
+            f"{blocks.information:g} and variability {blocks.variability.tolist()}: there is no share "
+            "of nothing. Give markov_blocks a slope that is not 0."
+        )
