@@ -29,6 +29,10 @@ __all__ = [
 MOST_ROUNDING = 1e-8
 """Nats a coordinate: more is not lost to rounding, or a call is refused."""
 
+# So many standard deviations out, the twelfth digit of a log-density is 1e-8 nats. That is what is kept
+# of larger ones, whose error grows more slowly than they do themselves.
+_FARTHEST = 141.4
+
 _EPSILON = torch.finfo(torch.float64).eps
 _CACHED_ENTRIES = 2**18  # of w_d w_dᵀ for all d that a cache holds (2 MiB)
 
@@ -462,9 +466,11 @@ class LowRankPosterior:
         with torch.no_grad():
             if self.careful:
                 farthest = _farthest(log_density.amin(dim=-2, keepdim=True), variance)
-                fit = self._squares(latent_mean, residual).max().sqrt()
-                nats = (4.0 * _EPSILON * self.scale) ** 2 * (1.0 + fit) * (1.0 + farthest)
-                self._require_squares(nats.item(), centered.rounded)
+                square = self._squares(latent_mean, residual).max()
+                largest = torch.where(square.isfinite(), farthest.square(), square)
+                self._require_squares(largest.item(), centered.rounded)
+                of_residual = (4.0 * _EPSILON * self.scale) ** 2 * (1.0 + square.sqrt())
+                nats = of_residual * (1.0 + farthest.clamp(max=_FARTHEST))
                 _require_little_rounding(nats.item(), self.dtype)
             elif self._is_too_rounded(centered.rounded, latent_mean, log_density, variance):
                 return self._carefully()._conditionals(centered)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
+
+import mpmath
 import pytest
 import torch
 from models import generator, random_ppca
@@ -76,6 +79,103 @@ def test_both_ways_have_one_derivative() -> None:
         torch.testing.assert_close(quick, careful, atol=0, rtol=1e-7)
 
 
+class InSixtyDigits:
+    """x_R, and x_j given x_R, under N(μ, W Wᵀ + σ² I) by the dense formulas."""
+
+    def __init__(
+        self,
+        w: torch.Tensor,
+        noise: float,
+        mean: torch.Tensor,
+        x: torch.Tensor,
+        observed: list[int],
+    ) -> None:
+        rows = mpmath.matrix(w.tolist())
+        self.covariance = rows * rows.T + mpmath.mpf(noise) * mpmath.eye(len(w))
+        self.centered = mpmath.matrix(x.tolist()) - mpmath.matrix(mean.tolist())
+        self.observed = observed
+        self.x_R = mpmath.matrix([self.centered[i] for i in observed])
+        self.within = mpmath.matrix([self.with_observed(i) for i in observed])
+        self.whitened = mpmath.lu_solve(self.within, self.x_R)
+
+    def with_observed(self, j: int) -> list[mpmath.mpf]:
+        """Σ_jR."""
+        return [self.covariance[j, i] for i in self.observed]
+
+    def log_marginal(self) -> mpmath.mpf:
+        square = mpmath.fdot(self.x_R, self.whitened)
+        log_det = mpmath.log(mpmath.det(self.within))
+        return -(len(self.observed) * mpmath.log(2 * mpmath.pi) + log_det + square) / 2
+
+    def variance(self, j: int) -> mpmath.mpf:
+        cross = self.with_observed(j)
+        gain = mpmath.lu_solve(self.within, mpmath.matrix(cross))
+        return self.covariance[j, j] - mpmath.fdot(cross, gain)
+
+    def log_conditional(self, j: int) -> mpmath.mpf:
+        variance = self.variance(j)
+        residual = self.centered[j] - mpmath.fdot(self.with_observed(j), self.whitened)
+        return -(mpmath.log(2 * mpmath.pi * variance) + residual**2 / variance) / 2
+
+
+@pytest.mark.parametrize(("along", "beside"), [(1.0, 1.0), (1e3, 1.0), (1e7, 1e7)])
+@pytest.mark.parametrize("noise", [1e-6, 1e-9, 1e-11])
+def test_the_careful_way_at_little_noise(noise: float, along: float, beside: float) -> None:
+    """σ²/‖W‖² down to 1e-12, data far along W and far beside it, two rows alike."""
+    observed = [0, 2, 3, 5]
+    w = torch.randn(6, 2, generator=generator(1), dtype=torch.float64)
+    w[2] = w[0]
+    z, e = (torch.randn(n, generator=generator(2), dtype=torch.float64) for n in (2, 6))
+    mean = torch.randn(6, generator=generator(3), dtype=torch.float64)
+    x = mean + along * w @ z + beside * noise**0.5 * e
+    centered = gaussian.Centered.of(x[None], mean)
+    is_observed = torch.zeros(1, 6, dtype=torch.bool)
+    is_observed[0, observed] = True
+    variance = torch.tensor(noise, dtype=torch.float64)
+    given = gaussian.LowRankPosterior.of(w, variance, is_observed, careful=True)
+    # 1e-8 nats a coordinate, or the twelfth digit.
+    close = {"abs": 1e-8, "rel": 1e-12}
+    with mpmath.workdps(60):
+        exact = InSixtyDigits(w, noise, mean, x, observed)
+        marginal = exact.log_marginal()
+        assert given.log_marginal(centered).item() == pytest.approx(float(marginal), **close)
+        for j in (1, 4):
+            value = given.log_conditional(centered)[0, 0, j].item()
+            assert value == pytest.approx(float(exact.log_conditional(j)), **close)
+            log_ratio = mpmath.log(mpmath.mpf(given.variance()[0, j].item()) / exact.variance(j))
+            assert abs(log_ratio) <= 1e-8
+
+
+def test_the_careful_way_forgives_its_factor() -> None:
+    """Where the factor is off by δ, corrections of first order leave δ² and no more."""
+    w = torch.randn(6, 2, generator=generator(1), dtype=torch.float64)
+    x = PPCA(w, 0.3).sample(5, generator=generator(2))
+    observed = masks.subsets(6)[1:-1]
+    noise = torch.tensor(0.3, dtype=torch.float64)
+    given = gaussian.LowRankPosterior.of(w, noise, observed, careful=True)
+    delta = 1e-6
+    draws = torch.randn(given.factor.shape, generator=generator(3), dtype=torch.float64)
+    factor = given.factor * (1.0 + delta * draws)
+    whitened = torch.linalg.solve_triangular(
+        factor, w.mT.expand(len(observed), -1, -1), upper=False
+    )
+    is_observed = observed[:, None].to(whitened)
+    off = dataclasses.replace(
+        given, factor=factor, whitened=whitened, whitened_observed=is_observed * whitened
+    )
+    pairs = {
+        "variance": (off.variance(), given.variance()),
+        "log_constant": (off.log_constant(), given.log_constant()),
+        "mean": (off.mean_and_residual(x)[0], given.mean_and_residual(x)[0]),
+        "residual": (off.mean_and_residual(x)[1], given.mean_and_residual(x)[1]),
+        "log_marginal": (off.log_marginal(x), given.log_marginal(x)),
+        "log_conditional": (off.log_conditional(x), given.log_conditional(x)),
+    }
+    for found, expected in pairs.values():
+        error = (found - expected).abs().max()
+        assert error <= 1000 * delta**2 < delta
+
+
 def test_area_where_rounding_once_was_thirteen_nats_a_coordinate() -> None:
     """D = 200 and σ² = 1e-8: conditionals of single targets add up to log p along every order."""
     w = torch.randn(200, 5, generator=generator(0), dtype=torch.float64)
@@ -132,6 +232,12 @@ class TestRefused:
         x = 1e4 * torch.eye(5, dtype=torch.float64)[:1]
         with pytest.raises(ValueError, match=self.MESSAGE):
             model.log_conditional(x, mask)
+
+    def test_data_so_far_along_the_loadings_that_no_digit_of_the_noise_is_left(self) -> None:
+        w = torch.randn(5, 3, generator=generator(1), dtype=torch.float64)
+        x = 1e14 * w[:, :1].mT
+        with pytest.raises(ValueError, match=self.MESSAGE):
+            PPCA(w, 1e-12).log_conditional(x, torch.arange(5)[None] < 1)
 
     def test_covariances_that_are_almost_flat(self) -> None:
         w = torch.randn(5, 3, generator=generator(1), dtype=torch.float64)
