@@ -88,6 +88,37 @@ def test_leave_p_out_sums_to_the_evidence() -> None:
     assert estimators.exact_variance(model, y, "nested", "one") < 1e-20
 
 
+def test_what_heavy_tails_draw_is_answered() -> None:
+    """A 25th of a degree of freedom: its own data lie up to 1e24 units of the noise out."""
+    model = regression(4, 2, seed=4, shape=0.02)
+    y = model.sample(6, generator=generator(1))
+    assert y.abs().max() > 1e20
+    for row, expected in zip(y, model.log_marginal(y).tolist(), strict=True):
+        assert curves.exact_curve(model, row[None]).area() == pytest.approx(expected, rel=1e-12)
+    # So far out a density has no scale but that of y_R: p(c y_j | c y_R) is p(y_j | y_R) / c.
+    far = y[y.abs().amin(dim=1) > 1e8]
+    mask = torch.tensor([[True, False, False, True]])
+    moved = model.log_conditional(1e3 * far, mask) - model.log_conditional(far, mask)
+    expected = torch.full((len(far), 2), -3 * math.log(10.0), dtype=torch.float64)
+    torch.testing.assert_close(moved[0, :, mask[0]], expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.bad_input
+def test_what_double_precision_cannot_tell_is_refused_in_the_words_of_the_model() -> None:
+    model = regression(4, 2)
+    mask = torch.eye(4).bool()
+    y = torch.full((1, 4), 1e160, dtype=torch.float64)
+    steep = ConjugateRegression(model.inputs, prior_scale=1e9)
+    for x, given in ((y, model), (0 * y, steep)):
+        message = (
+            r"its squares overflow" if given is model else r"inputs times prior_scale are up to"
+        )
+        with pytest.raises(ValueError, match=message):
+            given.log_marginal(x)
+        with pytest.raises(ValueError, match=message):
+            given.log_conditional(x, mask)
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize("name", ["prior_scale", "shape", "rate"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])

@@ -32,7 +32,8 @@ class ConjugateRegression(TractableModel):
 
     Raises:
         TypeError: for inputs that are not floating point.
-        ValueError: for entries that are not finite, or a number that is not positive.
+        ValueError: for entries that are not finite, or a number that is not positive; when it is used,
+            for inputs so large beside the noise, or data so large, that rounding would be seen.
 
     >>> model = ConjugateRegression(torch.ones(3, 1))  # three repeated measurements
     >>> model.log_conditional(torch.zeros(1, 3), torch.eye(3).bool()).shape  # nats
@@ -73,11 +74,28 @@ class ConjugateRegression(TractableModel):
     def _posterior(self, observed: Bool[Tensor, "P D"]) -> LowRankPosterior:
         """The Gaussian of y/s given the noise variance s²."""
         scaled = self.prior_scale * double(self.inputs)
-        return LowRankPosterior.of(scaled, scaled.new_ones(()), observed)
+        try:
+            return LowRankPosterior.of(scaled, scaled.new_ones(()), observed)
+        except ValueError as reason:
+            largest = scaled.detach().abs().max().item()
+            raise ValueError(
+                f"inputs times prior_scale are up to {largest:.3g}: beside a noise of 1 that is so large "
+                "that rounding would be seen. Use smaller inputs, or a smaller prior_scale."
+            ) from reason
 
     def _scaled(self, x: Tensor) -> Centered:
         """y in units of the prior noise √(b/a): what follows is the same in all units."""
-        return Centered.exactly(double(x) * math.sqrt(self.shape / self.rate))
+        x = double(x)
+        scale = self.prior_scale * double(self.inputs).detach()
+        # The largest variance that y can give to anything.
+        largest = x.detach().square().sum(dim=1).max() / self.rate * (1.0 + scale.square().sum())
+        if largest.isinf():
+            farthest = x.detach().abs().max().item()
+            raise ValueError(
+                f"x is up to {farthest:.3g}: its squares overflow torch.float64. Use another unit, of "
+                "which rate is the square."
+            )
+        return Centered.exactly(x * math.sqrt(self.shape / self.rate))
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         given = self._posterior(observed)
@@ -95,8 +113,12 @@ class ConjugateRegression(TractableModel):
         a = self.shape + 0.5 * (~mask).sum(dim=1)[:, None, None].double()
         b = 1.0 + given.quadratic(y)[:, :, None] / (2.0 * self.shape)
         variance = b * given.variance()[:, None, :]
-        _, residual = given.mean_and_residual(y)
-        square = residual.square() / (2.0 * self.shape)
+        # However far out y_R is, a Student-t expects y_j there, too. So residuals are asked for in units
+        # of √b, rounded down to a power of two: to divide by that rounds nothing.
+        root = b.detach().sqrt()
+        unit = 0.5 * root / torch.frexp(root).mantissa
+        _, residual = given.mean_and_residual(Centered.exactly(y.rounded / unit))
+        spread = 2.0 * self.shape * (variance / unit.square())
         constant = log_gamma_ratio(a, 0.5) - 0.5 * (LOG_2PI + math.log(self.rate))
-        log_tail = (a + 0.5) * torch.log1p(square / variance)
+        log_tail = (a + 0.5) * torch.log1p(residual.square() / spread)
         return (constant - 0.5 * variance.log() - log_tail).to(x)
