@@ -27,6 +27,28 @@ def test_a_chain_starts_with_the_decoders_mean_where_it_does_not_see() -> None:
     assert seen[0].flatten().tolist() == pytest.approx([1 / (1 + math.exp(-0.25)), 0.0])
 
 
+def test_what_a_chain_says_is_a_mean_of_probabilities() -> None:
+    """z is drawn from the prior whatever x is: p(x_j = 1) = E sigmoid(5 z) = 1/2, by symmetry.
+
+    The mean of the logarithms would be E log sigmoid(5 z), about −2.3 and not −0.7.
+    """
+    model = VAE(
+        lambda x: (0 * x[..., :1], 0 * x[..., :1]),
+        lambda z: 5 * z.expand(*z.shape[:-1], 2),
+        num_features=2,
+        latent_dim=1,
+    )
+    x, mask = torch.ones(1, 2).double(), torch.tensor([[True, False]])
+    steps, chains = 200, 50
+    gibbs = estimators.GibbsConditional(
+        model, steps, generator=generator(1), corrected=False, num_chains=chains
+    )
+    value = gibbs.log_each(x, mask)[0, 0].item()
+    num_draws = chains * steps / 2
+    # A probability has a standard deviation of at most 1/2: that of the logarithm of the mean is 1/√n.
+    assert abs(value - math.log(0.5)) <= 5 / math.sqrt(num_draws)
+
+
 def nonlinear_vae(likelihood: str, seed: int = 0) -> VAE:
     """A random network with K = 2, in float64, its weights doubled so that it is far from linear."""
     drawn = vae.dense_parameters(8, [16], 2, generators=[generator(seed)])

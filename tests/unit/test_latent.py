@@ -9,7 +9,7 @@ import pytest
 import torch
 from models import generator, random_bernoulli, random_ppca
 
-from mpt_lml import PPCA, VAE, GridConditional, curves, estimators, grids, masks
+from mpt_lml import PPCA, VAE, BernoulliPCA, GridConditional, curves, estimators, grids, masks
 from mpt_lml.models import vae
 from mpt_lml.models.vae import LatentVariableModel
 
@@ -505,6 +505,17 @@ def test_a_mode_is_searched_from_the_more_probable_start(said: float, found: flo
     )
     mode = estimators.at_mode(model, torch.ones(1, 10).double(), None).mean
     assert mode.item() == pytest.approx(found, abs=0.5)  # the prior pulls by 0.2
+
+
+@pytest.mark.parametrize("num_samples", [2, 7])
+def test_weights_that_are_all_alike_have_no_error(num_samples: int) -> None:
+    """Three fair coins that know nothing of z: every weight is p(x) = 1/8."""
+    model = BernoulliPCA(torch.zeros(3, 2).double())
+    x = torch.ones(4, 3).double()
+    settings = {"generator": generator(1), "proposal": estimators.from_prior}
+    estimate = estimators.iwae(model, x, num_samples, **settings)
+    assert estimate.value == pytest.approx(-3 * math.log(2), abs=1e-14)
+    assert estimate.standard_error == pytest.approx(0.0, abs=1e-14)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3])

@@ -102,10 +102,16 @@ def test_a_curve_is_exact_unless_masks_were_drawn() -> None:
 
 
 def test_trapezoid_is_exact_for_a_straight_line_and_says_which_rule() -> None:
+    score = 2.0 - 0.5 * torch.arange(1, 11).double()
+    for missing in range(2, 10):
+        sizes = torch.tensor([size for size in range(1, 11) if size != missing])
+        nearly = MaskCurve(sizes, score[sizes - 1], torch.ones(9).double(), 10, 5)
+        assert nearly.area_rule == "trapezoid"
+        assert nearly.area() == pytest.approx(score.sum().item(), abs=1e-12)
     sizes = torch.tensor([1, 4, 10])
-    line = MaskCurve(sizes, 2.0 - 0.5 * sizes.double(), torch.ones(3).double(), 10, 5)
+    line = MaskCurve(sizes, score[sizes - 1], torch.ones(3).double(), 10, 5)
     assert line.area_rule == "trapezoid"
-    assert line.area() == pytest.approx(sum(2.0 - 0.5 * m for m in range(1, 11)), abs=1e-12)
+    assert line.area() == pytest.approx(score.sum().item(), abs=1e-12)
     weights = trapezoid_weights(sizes, 10)
     assert weights.sum().item() == pytest.approx(10.0)
     assert line.area().standard_error == pytest.approx(weights.square().sum().sqrt().item())
