@@ -526,13 +526,8 @@ def require_slope(name: str, slope: Tensor | None) -> None:
         raise ValueError(f"{name} must depend on its argument, and does on other tensors only.")
 
 
-def require_dtype(
-    name: str, value: object, dtype: torch.dtype | None = None, *, hint: str = ""
-) -> None:
-    """Check that ``value`` is a dense tensor of this dtype, by default float32 or float64.
-
-    ``hint`` is a sentence that follows a refusal.
-    """
+def require_dtype(name: str, value: object, dtype: torch.dtype | None = None) -> None:
+    """Check that ``value`` is a dense tensor of this dtype, by default float32 or float64."""
     if isinstance(value, Tensor) and value.dtype in (_FLOATS if dtype is None else (dtype,)):
         is_plain = value.layout is torch.strided and not value.is_meta and not value.is_nested
         if is_plain and not torch._C._functorch.is_batchedtensor(value):
@@ -550,9 +545,9 @@ def require_dtype(
         got = str(value.dtype) if value.layout == torch.strided else str(value.layout)
     if got not in map(str, (torch.float32, torch.float64) if dtype is None else (dtype,)):
         kind = dtype or "floating-point (float32 or float64)"
+        hint = ""
         if dtype == torch.bool:
-            hint = f"Convert with {name}.bool(); in a mask True = masked."
-        hint = f" {hint}" if hint else ""
+            hint = f" Convert with {name}.bool(); in a mask True = masked."
         raise TypeError(f"{name} must be a {kind} tensor, got {got}.{hint}")
 
 

@@ -233,7 +233,6 @@ def arrow(
     word: str = "",
     look: Look = "visible",
     gap: Annotated[float, Interval("[0,inf)")] = 0.45,
-    bend: Annotated[float, Interval("[-1,1]")] = 0.0,
 ) -> None:
     """An arrow, which may have a word at its middle.
 
@@ -244,7 +243,6 @@ def arrow(
         word: on the arrow, on a ground of its own.
         look: whose color it takes.
         gap: left free at both ends, where a node or a token stands.
-        bend: 0 is straight; 0.3 bends to the right of its way, -0.3 to the left.
 
     Raises:
         ValueError: for a place that is not two numbers.
@@ -261,7 +259,6 @@ def arrow(
             tuple(begin),
             tuple(stop),
             arrowstyle="-|>,head_length=4.5,head_width=2.2",
-            connectionstyle=f"arc3,rad={bend}",
             color=_COLORS[look].edge,
             linewidth=LINE_WIDTH,
             shrinkA=gap * points_per_unit,
@@ -270,8 +267,7 @@ def arrow(
         )
     )
     if word:
-        along = stop - begin
-        x, y = (begin + stop) / 2 + 0.5 * bend * np.array([along[1], -along[0]])
+        x, y = (begin + stop) / 2
         ground: dict[str, Any] = {"facecolor": "#FFFFFF", "edgecolor": "none", "pad": 1.5}
         place: dict[str, Any] = {"ha": "center", "va": "center", "size": TEXT_SIZE, "zorder": 3}
         ax.text(x, y, word, color=_COLORS[look].text, bbox=ground, **place)

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Count, Within, checked, require_count
+from mpt_lml.checks import Count, checked, require_count
 from mpt_lml.results import Estimate, as_rows
 from mpt_lml.scores import mask_score
 from mpt_lml.theory.rates import crossover, jackknife
@@ -28,6 +28,8 @@ FEWEST_DEGREES = 5
 """Of freedom behind a fitted slope: with fewer it has no finite variance, and none is fitted."""
 MOST_MARKED_POINTS = 30
 """Points of a curve that are drawn with markers."""
+MOST_GROUPS = 10
+"""Of sentences, one of which a jackknife leaves out at a time."""
 _TINY = 1e-30
 
 
@@ -125,11 +127,8 @@ class SentenceCurves:
         return Estimate(mean.item(), error.item(), len(self.raw))
 
     @checked
-    def mean_rate(self, num_groups: Annotated[int, Within(2)] = 10) -> Estimate:
+    def mean_rate(self) -> Estimate:
         """r*, the rate at which the curve has its mean height; jackknife error over sentences.
-
-        Args:
-            num_groups: of sentences, one of which is left out at a time; at most their number.
 
         Returns:
             A fraction of the tokens.
@@ -141,7 +140,7 @@ class SentenceCurves:
         require_count("texts behind a jackknife", len(self.raw), 2)
         rates = torch.tensor(self.design.columns, dtype=torch.float64)
         curves = self.by_sentence
-        count = min(num_groups, len(curves))
+        count = min(MOST_GROUPS, len(curves))
         # Sums for means: a curve has its mean height where any multiple of it has.
         sums = torch.stack([curves[group::count].sum(dim=0) for group in range(count)])
         rate, error = jackknife(lambda curve: crossover(curve, rates), sums)

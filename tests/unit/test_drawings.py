@@ -76,17 +76,6 @@ def test_an_arrow_ends_before_what_it_points_to(ax) -> None:
     assert words(ax)["2"] == pytest.approx((3, 2))
 
 
-def test_the_word_of_a_bent_arrow_goes_with_it(ax) -> None:
-    drawings.arrow((1.0, 2.0), (5.0, 2.0), ax=ax, word="right of the way", bend=0.5)
-    drawings.arrow((1.0, 2.0), (5.0, 2.0), ax=ax, word="left of the way", bend=-0.5)
-    for arrow, (_, height) in zip(drawn(ax, FancyArrowPatch), words(ax).values(), strict=True):
-        path = outline(arrow)
-        bottom, top = path[:, 1].min(), path[:, 1].max()
-        assert bottom - 0.1 <= height <= top + 0.1
-    heights = [height for _, height in words(ax).values()]
-    assert heights[0] < 2 < heights[1]
-
-
 def test_a_brace_joins_its_ends_above_its_word(ax) -> None:
     drawings.brace((1.0, 3.0), (7.0, 3.0), ax=ax, word="their sum")
     (line,) = drawn(ax, PathPatch)

@@ -198,7 +198,7 @@ def score_calls() -> list[Call]:
         ),
         valid(curve.area, per="token"),
         valid(curve.bias_at, rates=[0.2, 0.5]),
-        valid(crossing.mean_rate, num_groups=2),
+        valid(crossing.mean_rate),
         valid(curve.mask_error, control=True),
         valid(curve.plot, ax=AX, label="a curve"),
         valid(curve.rows),
