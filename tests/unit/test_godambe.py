@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -172,6 +173,111 @@ class TestEfficiency:
         best = (rms.square() / (rms / rms.sum())).sum()
         other = torch.rand(50, 5, generator=torch.Generator().manual_seed(9), **f64) + 0.01
         assert ((rms.square() / (other / other.sum(1, True))).sum(dim=1) >= best - 1e-12).all()
+
+
+class TestSomeSizes:
+    """Information of some of the sizes 1, ..., D."""
+
+    def test_a_law_of_them_is_one_of_all_sizes(self) -> None:
+        """The others have probability 0: what a gradient is multiplied by there does not matter."""
+        family = FAMILIES["ppca"]
+        every, some = Godambe.of(family), Godambe.of(family, [4, 1])
+        probabilities = torch.tensor([0.3, 0.7], **f64)
+        weights = torch.tensor([2.0, 0.5], **f64)
+        of_all, weights_of_all = torch.zeros(5, **f64), torch.ones(5, **f64)
+        of_all[[3, 0]] = probabilities
+        weights_of_all[[3, 0]] = weights
+        for number in (1, 3):
+            found = some.law_efficiency(probabilities, weights, masks_per_datum=number)
+            expected = every.law_efficiency(of_all, weights_of_all, masks_per_datum=number)
+            torch.testing.assert_close(found, expected)
+
+    def test_a_gradient_is_as_noisy_as_among_all_sizes(self) -> None:
+        family = FAMILIES["ppca"]
+        expected = Godambe.of(family).gradient_rms()[[1, 4]]
+        torch.testing.assert_close(Godambe.of(family, [2, 5]).gradient_rms(), expected)
+
+    @pytest.mark.bad_input
+    def test_the_weights_of_the_likelihood_need_all_sizes(self) -> None:
+        for info in (
+            Godambe.of(FAMILIES["ppca"], [1, 2]),
+            Godambe.of(FAMILIES["ppca"], [1, 2], num_masks=4, generator=torch.Generator()),
+        ):
+            with pytest.raises(ValueError, match=r"weights must be given, for 2 of D = 5 sizes"):
+                info.law_efficiency(torch.full((2,), 0.5, **f64))
+
+    @pytest.mark.bad_input
+    def test_no_size_is_given_twice(self) -> None:
+        with pytest.raises(ValueError, match=r"sizes must differ, got \[1, 1, 2\]"):
+            Godambe.of(FAMILIES["ar1"], [1, 1, 2])
+
+    @pytest.mark.bad_input
+    def test_a_best_law_needs_sizes_that_identify_the_parameters(self) -> None:
+        """Under full masking AR(1) has the variances alone, which do not depend on the correlation."""
+        with pytest.raises(ValueError, match="best_law needs sizes that identify the parameters"):
+            Godambe.of(FAMILIES["ar1"], [6]).best_law()
+        law, *_ = Godambe.of(FAMILIES["ar1"], [6, 3]).best_law()
+        torch.testing.assert_close(law, torch.tensor([0.0, 1.0], **f64))
+
+
+class TestSinglePrecision:
+    """The covariance rounds its last digit, and nothing else rounds."""
+
+    @pytest.mark.parametrize("noise_variance", [0.3, 0.01])
+    def test_differs_by_rounding(self, noise_variance: float) -> None:
+        wide = torch.randn(7, 3, generator=torch.Generator().manual_seed(1))
+        single = GaussianFamily.ppca(wide, noise_variance)
+        info = Godambe.of(GaussianFamily(single.covariance.double(), single.directions.double()))
+        found = Godambe.of(single)
+        condition = torch.linalg.cond(info.sensitivity[:-1])
+        # H, J and I are rounded: entries by 6e-8 of the largest, what their inverses weigh by more.
+        rounding = 6e-8 * len(info.fisher) * condition
+        for count in (1, None):
+            expected = info.efficiency(count)[:-1]
+            off = (found.efficiency(count)[:-1].double() / expected - 1).abs()
+            assert (off < rounding).all()
+
+    def test_full_masking_identifies_nothing(self) -> None:
+        """Variances say nothing of the correlation, whose information is rounding of either sign."""
+        family = FAMILIES["ar1"]
+        directions = torch.cat([family.directions, family.covariance[None]])
+        for seed in range(12):
+            mix = torch.randn(2, 2, generator=torch.Generator().manual_seed(seed), **f64)
+            mixed = torch.einsum("pq,qij->pij", mix, directions).float()
+            single = GaussianFamily(family.covariance.float(), mixed)
+            assert Godambe.of(single).efficiency(1).isnan().tolist() == [False] * 5 + [True]
+
+
+@pytest.mark.bad_input
+class TestByHand:
+    @pytest.mark.parametrize("name", ["fisher", "sensitivity", "one_mask"])
+    def test_a_negative_covariance_is_refused(self, name: str) -> None:
+        info = Godambe.of(FAMILIES["ppca"])
+        with pytest.raises(ValueError, match=rf"{name} must be positive definite"):
+            dataclasses.replace(info, **{name: -vars(info)[name]})
+
+    def test_all_masks_do_not_vary_more_than_one(self) -> None:
+        info = Godambe.of(FAMILIES["ppca"])
+        with pytest.raises(ValueError, match="one_mask.* must not be less than shared"):
+            dataclasses.replace(info, shared=3.0 * info.shared)
+
+    def test_covariances_of_two_sizes_are_transposes(self) -> None:
+        info = Godambe.of(FAMILIES["ppca"])
+        shared = info.shared.clone()
+        shared[0, 1] = 0.0
+        with pytest.raises(ValueError, match="must be the transpose of"):
+            dataclasses.replace(info, shared=shared)
+
+    def test_there_are_no_more_sizes_than_coordinates(self) -> None:
+        with pytest.raises(ValueError, match="num_features must be >= 5, got 4"):
+            dataclasses.replace(Godambe.of(FAMILIES["ppca"]), num_features=4)
+
+    def test_left_out_the_sizes_are_all(self) -> None:
+        info = Godambe.of(FAMILIES["ppca"])
+        by_hand = Godambe(info.fisher, info.sensitivity, info.shared, info.one_mask)
+        uniform = torch.full((5,), 0.2, **f64)
+        assert by_hand.law_efficiency(uniform) == info.law_efficiency(uniform)
+        assert torch.equal(by_hand.gradient_rms(), info.gradient_rms())
 
 
 class TestEpochs:

@@ -26,7 +26,7 @@ from mpt_lml.checks import (
     require_memory,
 )
 from mpt_lml.gaussian import require_definite
-from mpt_lml.numerics import chunks
+from mpt_lml.numerics import chunks, double
 
 __all__ = ["GaussianFamily", "Godambe"]
 
@@ -98,6 +98,8 @@ class GaussianFamily:
             raise ValueError(f"loadings must have at most D columns, got {tuple(loadings.shape)}.")
         bytes_of_basis = 8 * loadings.numel() * num_features**2
         require_memory("one direction for each loading", bytes_of_basis, "fewer loadings")
+        dtype = loadings.dtype
+        loadings = double(loadings)
         rows, columns = torch.triu_indices(latent_dim, latent_dim, 1)
         half_skew = torch.zeros(len(rows), latent_dim, latent_dim, dtype=loadings.dtype)
         half_skew[torch.arange(len(rows)), rows, columns] = 1.0
@@ -108,7 +110,8 @@ class GaussianFamily:
             basis = torch.linalg.qr(rotations.mT, mode="complete").Q[:, len(rows) :]
         half = basis.mT.reshape(-1, num_features, latent_dim) @ loadings.mT
         identity = torch.eye(num_features, dtype=loadings.dtype)
-        return cls(loadings @ loadings.mT + noise_variance * identity, half + half.mT)
+        covariance = loadings @ loadings.mT + noise_variance * identity
+        return cls(covariance.to(dtype), (half + half.mT).to(dtype))
 
     @checked
     def mask_forms(self, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P Q D D"]:
@@ -126,10 +129,14 @@ class GaussianFamily:
         Raises:
             ValueError: for more masks at a time than memory holds.
         """
-        num_features = mask.shape[1]
         bytes_of_forms = 8 * len(mask) * self.directions.numel()
         require_memory(f"forms of {len(mask)} masks", bytes_of_forms, "fewer masks at a time")
-        covariance = self.covariance
+        return self._mask_forms(mask).to(self.directions)
+
+    def _mask_forms(self, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P Q D D"]:
+        """In double precision."""
+        num_features = mask.shape[1]
+        covariance = double(self.covariance)
         hidden = mask.to(covariance)
         observed = 1.0 - hidden
         identity = torch.eye(num_features).to(hidden)
@@ -142,7 +149,7 @@ class GaussianFamily:
         v = ((u @ covariance) * u).sum(dim=2).where(mask, 1.0)
         num_masked = hidden.sum(dim=1, keepdim=True).clamp(min=1)
         scale = hidden * (num_features / num_masked) / v
-        change = u[:, None] @ self.directions
+        change = u[:, None] @ double(self.directions)
         relative_dv = (change * u[:, None]).sum(dim=3) / v[:, None]  # ∂v_j / v_j
         right = (change @ inverse[:, None]) + 0.5 * relative_dv[..., None] * u[:, None]
         forms = (u * scale[:, :, None]).mT[:, None] @ right
@@ -163,18 +170,25 @@ class GaussianFamily:
         Returns:
             (..., P, Q).
         """
-        product = (forms @ self.covariance).flatten(-2)
         others = forms if others is None else others
-        return 2.0 * product @ (self.covariance @ others).flatten(-2).mT
+        return self._products(double(forms), double(others)).to(forms)
+
+    def _products(
+        self, forms: Float[Tensor, "*S P D D"], others: Float[Tensor, "*#S Q D D"]
+    ) -> Float[Tensor, "*S P Q"]:
+        """In double precision."""
+        covariance = double(self.covariance)
+        product = (forms @ covariance).flatten(-2)
+        return 2.0 * product @ (covariance @ others).flatten(-2).mT
 
 
 class BestLaw(NamedTuple):
-    """The law of mask sizes with most information."""
+    """The law of S mask sizes with most information."""
 
     probabilities: Float[Tensor, " S"]
     efficiency: float
     bound: float
-    """No law has a larger efficiency."""
+    """No law of these sizes has a larger efficiency."""
 
 
 @checked
@@ -190,6 +204,11 @@ class Godambe:
         shared: the covariances of ∇ D·S(x; M) and ∇ D·S(x; M'), each over all masks of its size,
             (S, S, Q, Q).
         one_mask: J_M where every datum is scored under one random mask of its own, (S, Q, Q).
+        num_features: D; left out where the sizes are 1, ..., D.
+
+    Raises:
+        ValueError: for matrices that are no covariances: not symmetric, or with a negative direction,
+            and where a datum under all masks of a size would vary more than under one of them.
 
     >>> family = GaussianFamily.ppca(torch.tensor([[1.0], [2.0], [3.0]]).double(), 0.5)
     >>> [round(v, 2) for v in Godambe.of(family).efficiency().tolist()]
@@ -200,8 +219,11 @@ class Godambe:
     sensitivity: _Matrices
     shared: Float[Tensor, "S S Q Q"]
     one_mask: _Matrices
+    num_features: Count | None = None
 
     def __post_init__(self) -> None:
+        if self.num_features is not None:
+            require_count("num_features", self.num_features, len(self.sensitivity))
         require_definite("fisher", self.fisher)
         identity = torch.eye(len(self.fisher))
         for name in ("sensitivity", "one_mask"):
@@ -209,6 +231,21 @@ class Godambe:
             # Where a size says nothing of a parameter, they are singular.
             slack = 1e-6 * matrices.abs().max() + 1e-30
             require_definite(name, matrices + slack * identity.to(matrices))
+        self._require_shared()
+
+    def _require_shared(self) -> None:
+        """Check that ``shared`` can be the part of the noise that more masks do not take away."""
+        largest = self.one_mask.abs().max()
+        skew = (self.shared - self.shared.transpose(0, 1).mT).abs().max()
+        if skew > torch.finfo(self.shared.dtype).eps ** 0.5 * largest:
+            raise ValueError("shared[M, M'] must be the transpose of shared[M', M].")
+        between_masks = self.one_mask - self.all_masks
+        eigenvalues = torch.linalg.eigvalsh(0.5 * (between_masks + between_masks.mT))
+        if (eigenvalues < -1e-6 * largest).any():
+            raise ValueError(
+                "one_mask[M] must not be less than shared[M, M]: under one mask a gradient varies at "
+                "least as much as under all masks of its size."
+            )
 
     @classmethod
     @checked
@@ -233,13 +270,15 @@ class Godambe:
             The information of each size.
 
         Raises:
-            ValueError: for D above 12 without a generator, and for more masks or parameters than
-                memory holds.
+            ValueError: for D above 12 without a generator, for a size given twice, and for more masks
+                or parameters than memory holds.
         """
         num_features = family.num_features
         if generator is None:
             require_count("D, whose 2^D masks are all visited,", num_features, 1, MAX_FEATURES)
         sizes = sizes or range(1, num_features + 1)
+        if len(set(sizes)) < len(sizes):
+            raise ValueError(f"sizes must differ, got {list(sizes)}: name each of them once.")
         num_products = len(sizes) * len(family.directions)
         what = f"covariances of {len(family.directions)} parameters at {len(sizes)} sizes"
         require_memory(what, 8 * num_products**2, "fewer sizes at a time")
@@ -255,16 +294,19 @@ class Godambe:
             moments = _moments_of_forms(family, mask)
             mean_forms.append(moments.mean)
             one_mask.append(moments.square)
-        inverse = torch.linalg.inv(family.covariance)
-        score_forms = 0.5 * inverse @ family.directions @ inverse  # of ∇ log p(x)
-        sensitivity = torch.stack([family.products(mean, score_forms) for mean in mean_forms])
+        inverse = torch.linalg.inv(double(family.covariance))
+        score_forms = 0.5 * inverse @ double(family.directions) @ inverse  # of ∇ log p(x)
+        fisher = family._products(score_forms, score_forms)
+        sensitivity = torch.stack([family._products(mean, score_forms) for mean in mean_forms])
         one_mask_covariance = torch.stack(one_mask)
         shared = _shared_covariance(family, mean_forms)
         if generator is not None:
             # Without each mask's product with itself, the mean over pairs of masks is unbiased.
             of_one_size = shared.diagonal().movedim(-1, 0)
             of_one_size.sub_((one_mask_covariance - of_one_size) / (num_masks - 1))
-        return cls(family.products(score_forms), sensitivity, shared, one_mask_covariance)
+        matrices = (fisher, sensitivity, shared, one_mask_covariance)
+        dtype = family.covariance.dtype
+        return cls(*(each.to(dtype) for each in matrices), num_features)
 
     @property
     def all_masks(self) -> _Matrices:
@@ -286,7 +328,8 @@ class Godambe:
             masks_per_datum: independent masks of each datum; ``None`` is all of the size.
 
         Returns:
-            A share, (S,); NaN where H_M is singular: the size does not identify the parameters.
+            A share, (S,); NaN where H_M is singular up to rounding: the size does not identify the
+            parameters.
         """
         return self._efficiency_of(self.sensitivity, self.variability(masks_per_datum))
 
@@ -303,16 +346,16 @@ class Godambe:
         Args:
             probabilities: ν, (..., S).
             weights: by which the gradient of D·s(A) is multiplied, for each size, (..., S). Left out,
-                1/(D ν(M)): then the objective is the LML over the sizes of ν, and all D sizes must
-                be there.
+                1/(D ν(M)): then the objective is the LML, and all D sizes must be there. With weights
+                ν may be a law of some sizes.
             masks_per_datum: independent masks of each datum.
 
         Returns:
             A share, (...); NaN where the parameters are not identified.
 
         Raises:
-            ValueError: for what are no probabilities, for negative weights, and where a size has
-                probability 0 and no weights are given.
+            ValueError: for what are no probabilities, for negative weights, and where no weights are
+                given and a size has probability 0 or is not there.
         """
         num_sizes = len(self.sensitivity)
         check(
@@ -323,18 +366,19 @@ class Godambe:
         )
         _require_probabilities(probabilities)
         if weights is None:
+            self._require_every_size()
             _require_positive(probabilities)
             weights = 1.0 / (probabilities * num_sizes)
-        share = probabilities * weights
+        share = double(probabilities * weights)
         if (weights < 0).any() or not (share.sum(dim=-1) > 0).all():
             raise ValueError(
                 "weights must be >= 0, and not all 0 where probabilities are positive, got "
                 f"{weights.tolist()}."
             )
-        sensitivity = torch.einsum("...m,mpq->...pq", share, self.sensitivity)
-        variability = torch.einsum("...m,mpq->...pq", share * weights, self.one_mask)
+        sensitivity = torch.einsum("...m,mpq->...pq", share, double(self.sensitivity))
+        variability = torch.einsum("...m,mpq->...pq", share * weights, double(self.one_mask))
         if masks_per_datum > 1:
-            shared = torch.einsum("...m,...n,mnpq->...pq", share, share, self.shared)
+            shared = torch.einsum("...m,...n,mnpq->...pq", share, share, double(self.shared))
             variability = shared + (variability - shared) / masks_per_datum
         return self._efficiency_of(sensitivity, variability)
 
@@ -351,7 +395,15 @@ class Godambe:
 
         Returns:
             ``probabilities`` (S,), and two shares, ``efficiency`` and ``bound``.
+
+        Raises:
+            ValueError: for sizes that do not identify the parameters, even together.
         """
+        if not self._is_identified(self._whitened(self.sensitivity.mean(dim=0))):
+            raise ValueError(
+                "best_law needs sizes that identify the parameters, and those given do not, even "
+                "together: with some parameters the masked scores do not change. Add sizes."
+            )
         signal, between = self._whitened_draws(masks_per_datum)
         num_sizes, _, num_parameters = signal.shape
         law = torch.full_like(signal[:, 0, 0], 1.0 / num_sizes)
@@ -363,33 +415,60 @@ class Godambe:
             law = (law * slope.sqrt()).clamp(min=1e-30)
             law = law / law.sum()
         bound = num_parameters / (loss - gap).clamp(min=num_parameters).item()
-        return BestLaw(law, num_parameters / loss.item(), bound)
+        return BestLaw(law.to(self.fisher), num_parameters / loss.item(), bound)
 
     def gradient_rms(self) -> Float[Tensor, " S"]:
         """Root mean square of the gradient of one mask's score, for every size: √(tr J_M)/D.
 
-        In the family's coordinates, nats a coordinate, (D,). The law ν(M) of sizes that is proportional
-        to it has the smallest mean square of the gradient of s(A)/(D ν(M)) · D, unbiased for that of
-        the LML.
+        In the family's coordinates, nats a coordinate, (S,). Of all D sizes, the law ν(M) that is
+        proportional to it has the smallest mean square of the gradient of s(A)/(D ν(M)) · D, unbiased
+        for that of the LML.
         """
         total = self.one_mask.diagonal(dim1=1, dim2=2).sum(dim=1)
-        return total.sqrt() / len(self.one_mask)
+        return total.sqrt() / self._num_features
+
+    @property
+    def _num_features(self) -> int:
+        """D."""
+        return len(self.sensitivity) if self.num_features is None else self.num_features
+
+    def _require_every_size(self) -> None:
+        num_sizes = len(self.sensitivity)
+        if num_sizes < self._num_features:
+            raise ValueError(
+                f"weights must be given, for {num_sizes} of D = {self._num_features} sizes are there: "
+                "left out, they are 1/(D ν(M)), which makes the objective the LML over all sizes only. "
+                "Give weights, such as torch.ones_like(probabilities), or use Godambe.of(family)."
+            )
+
+    def _is_identified(self, whitened_sensitivity: Float[Tensor, "*B Q Q"]) -> Bool[Tensor, "*B"]:
+        """Whether there is information about every combination of the parameters, beyond rounding."""
+        return torch.linalg.eigvalsh(whitened_sensitivity.detach())[..., 0] > self._rounding
+
+    @property
+    def _rounding(self) -> float:
+        """Eigenvalues that are a smaller share of the largest may be 0."""
+        return max(1e-10, 10 * torch.finfo(self.fisher.dtype).eps)
 
     def _efficiency_of(
         self, sensitivity: Float[Tensor, "*B Q Q"], variability: Float[Tensor, "*B Q Q"]
     ) -> Float[Tensor, "*B"]:
+        """In the precision of the information, whatever that of its arguments."""
         h = self._whitened(sensitivity)
-        identity = torch.eye(len(self.fisher)).to(sensitivity)
-        is_identified = torch.linalg.eigvalsh(h.detach())[..., 0] > 1e-10
+        identity = torch.eye(len(self.fisher)).to(h)
+        is_identified = self._is_identified(h)
         h = h.where(is_identified[..., None, None], identity)
         h_inverse_j = torch.linalg.solve(h, self._whitened(variability))
         loss = torch.linalg.solve(h, h_inverse_j.mT).diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-        return (len(identity) / loss).where(is_identified, torch.nan)
+        return (len(identity) / loss).where(is_identified, torch.nan).to(self.fisher)
 
     def _whitened(self, matrices: Float[Tensor, "*B Q Q"]) -> Float[Tensor, "*B Q Q"]:
-        """L⁻¹ · L⁻ᵀ with I = L Lᵀ: in the coordinates in which the Fisher information is 1."""
-        factor = torch.linalg.cholesky(self.fisher)
-        left = torch.linalg.solve_triangular(factor, matrices, upper=False)
+        """L⁻¹ · L⁻ᵀ with I = L Lᵀ: in the coordinates in which the Fisher information is 1.
+
+        In double precision.
+        """
+        factor = torch.linalg.cholesky(double(self.fisher))
+        left = torch.linalg.solve_triangular(factor, double(matrices), upper=False)
         return torch.linalg.solve_triangular(factor, left.mT, upper=False).mT
 
     def _whitened_draws(
@@ -400,7 +479,7 @@ class Godambe:
         A draw of size M is root_Mᵀ ψ, of unit covariance where J_M is not singular.
         """
         values, vectors = torch.linalg.eigh(self._whitened(self.one_mask))
-        is_positive = values > 1e-10 * values.amax()
+        is_positive = values > self._rounding * values.amax()
         inverse_root = (1.0 / values.where(is_positive, 1.0)).sqrt().where(is_positive, 0.0)
         root = vectors * inverse_root[:, None]
         signal = root.mT @ self._whitened(self.sensitivity)
@@ -416,12 +495,12 @@ class _Moments(NamedTuple):
 
 def _moments_of_forms(family: GaussianFamily, mask: Bool[Tensor, "P D"]) -> _Moments:
     """Over masks, some of them at a time."""
-    total = torch.zeros_like(family.directions)
+    total = double(torch.zeros_like(family.directions))
     square = torch.zeros(())
     for rows in chunks(len(mask), 64 * family.directions.numel(), _FORM_BYTES):
-        forms = family.mask_forms(mask[rows])
+        forms = family._mask_forms(mask[rows])
         total = total + forms.sum(dim=0)
-        square = square + family.products(forms).sum(dim=0)
+        square = square + family._products(forms, forms).sum(dim=0)
     return _Moments(total / len(mask), square / len(mask))
 
 
@@ -430,7 +509,8 @@ def _shared_covariance(
 ) -> Float[Tensor, "S S Q Q"]:
     """Products of the mean forms of all pairs of sizes."""
     shape = (len(mean_forms), len(family.directions))
-    products = family.products(torch.cat(list(mean_forms)))  # (S·Q, S·Q)
+    forms = torch.cat(list(mean_forms))
+    products = family._products(forms, forms)  # (S·Q, S·Q)
     return products.unflatten(1, shape).unflatten(0, shape).movedim(2, 1)
 
 
