@@ -22,7 +22,8 @@ def cosine(time: torch.Tensor) -> torch.Tensor:
     return (0.5 * torch.pi * time).sin()
 
 
-SCHEDULES = [linear, torch.square, lambda time: time**3.5, cosine]
+SMOOTH = [linear, torch.square, lambda time: time**4, cosine]
+SCHEDULES = [*SMOOTH, lambda time: time**3.5]
 
 
 def inconsistent(num_features: int = 4, num_values: int = 3, noise: float = 0.7):
@@ -93,14 +94,38 @@ class TestNelbo:
             total -= speed / p * masked_sum(model, x, p) / count
         assert abs(total + curve_of(model, x).sum().item()) < 1e-4
 
-    def test_long_curves(self) -> None:
-        score = -torch.rand(300, generator=generator(3), **f64)
-        found = diffusion.nelbo(score, linear, num_nodes=150)
-        assert abs(found + score.sum()) < 1e-9
+    @pytest.mark.parametrize("schedule", SMOOTH)
+    @pytest.mark.parametrize("num_features", [1, 65, 300, 600])
+    def test_long_curves(self, schedule, num_features: int) -> None:
+        """Rough ones, up and down from size to size."""
+        score = torch.randn(num_features, generator=generator(3), **f64)
+        found = diffusion.nelbo(score, schedule)
+        # Rounding: D levels of de Casteljau's algorithm, some ε each, of D numbers of size 1.
+        assert abs(found + score.sum()) < 1e-15 * max(num_features, 10) ** 2
+
+    def test_few_nodes_are_taken_as_asked(self) -> None:
+        """One node integrates a line, and D = 2 with ρ = t² has degree three."""
+        score = torch.tensor([-1.0, -3.0], **f64)
+        assert abs(diffusion.nelbo(score, linear, 1) - 4.0) < 1e-14
+        by_hand = 2.0 * 2.0 * 0.5 * (1.0 + 2.0 * 0.25)  # D ρ' |S̃(ρ)| at t = 1/2
+        assert abs(diffusion.nelbo(score, torch.square, 1) - by_hand) < 1e-14
+
+    def test_a_schedule_that_begins_above_zero_leaves_that_out(self) -> None:
+        score = -torch.rand(16, generator=generator(3), **f64)
+        found = diffusion.nelbo(score, lambda time: 5e-4 + (1.0 - 5e-4) * time)
+        left_out = 5e-4 * 16 * diffusion.bernstein(score, torch.tensor([2.5e-4], **f64))[0]
+        assert abs(found - left_out + score.sum()) < 1e-7  # the midpoint of a short interval
+
+    @pytest.mark.bad_input
+    def test_a_schedule_too_steep_for_its_nodes_is_refused(self) -> None:
+        score = -torch.rand(16, generator=generator(3), **f64)
+        with pytest.raises(ValueError, match=r"misses −Σ_M S\(M\) by 0\.\d+ nats.*num_nodes"):
+            diffusion.nelbo(score, torch.sqrt)
+        assert abs(diffusion.nelbo(score, torch.sqrt, 1000) + score.sum()) < 1e-3
 
 
 class TestSteps:
-    @pytest.mark.parametrize("schedule", SCHEDULES[:2] + SCHEDULES[3:])
+    @pytest.mark.parametrize("schedule", SMOOTH)
     @pytest.mark.parametrize("num_steps", [1, 2, 3])
     def test_elbo_is_the_mean_over_orders(self, schedule, num_steps: int) -> None:
         """Every assignment of the coordinates to steps, weighted by the products of p_i − p_{i−1}."""
@@ -195,6 +220,14 @@ class TestSample:
             lambda: diffusion.step_elbo(torch.zeros(3), lambda t: t + 0.5 * (6.2832 * t).sin(), 4),
             ValueError,
             r"schedule must increase with time, but it falls by 0\.25 after time 0\.",
+        ),
+        *(
+            (
+                lambda schedule=schedule: diffusion.step_elbo(torch.zeros(3), schedule, 4),
+                ValueError,
+                "schedule must lead from 0 at 0 to 1 at 1",
+            )
+            for schedule in (lambda t: 0.5 * t, lambda t: 0.5 + 0.5 * t)
         ),
         (
             lambda: diffusion.schedule_derivative(lambda t: t.detach(), torch.tensor([0.5])),
