@@ -331,9 +331,17 @@ def _bounds(
 
 
 def _jackknife_error(without_one: Float[Tensor, "S N"]) -> Float[Tensor, " N"]:
-    """The standard error of a statistic of S draws, from its values without each of them in turn."""
-    count = len(without_one)
-    return without_one.std(dim=0, correction=0) * math.sqrt(count - 1)
+    """The standard error of a statistic of S draws, from its values without each of them in turn.
+
+    Where these are so large that their squares would overflow, as an upper bound may be, it is right
+    all the same; infinite where one of them is.
+    """
+    lowest = without_one.amin(dim=0)
+    spread = without_one.amax(dim=0) - lowest
+    unit = spread.where(spread > 0, 1.0)
+    in_units = (without_one - lowest) / unit
+    error = in_units.std(dim=0, correction=0) * math.sqrt(len(without_one) - 1) * unit
+    return error.where(without_one.amax(dim=0) != math.inf, math.inf)
 
 
 def _log_mean_of_others(log_probability: Float[Tensor, "S N"]) -> Float[Tensor, "S N"]:

@@ -283,9 +283,9 @@ def _score_by_orders(
     bounds = mixture_bounds(totals[:, None])
     return score._replace(
         mixture_lower=bounds.lower.item(),
-        mixture_lower_variance=bounds.lower_error.item() ** 2,
+        mixture_lower_variance=bounds.lower_error.square().item(),
         mixture_upper=bounds.upper.item(),
-        mixture_upper_variance=bounds.upper_error.item() ** 2,
+        mixture_upper_variance=bounds.upper_error.square().item(),
         num_heavy_tailed=int(bounds.is_heavy_tailed),
     )
 

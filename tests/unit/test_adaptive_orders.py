@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 import pytest
 import torch
 from models import generator, points, random_hmm, random_table
@@ -26,6 +29,7 @@ RULES = {
 SIZES = [(1, 3), (3, 4), (5, 3), (6, 2)]
 
 
+@functools.cache
 def inconsistent(num_features: int, num_values: int, seed: int = 0) -> ConditionalTable:
     joint = random_table(*[num_values] * num_features, seed=seed)
     return ConditionalTable.of(joint, num_values, noise=0.7, generator=generator(seed + 1))
@@ -105,6 +109,21 @@ def test_a_masked_language_model() -> None:
         assert (found.log_probability - along).abs().max() < 1e-3  # single precision
     straight = orders.adaptive(model, x, orders.left_to_right)
     assert straight.ranks.tolist() == [[0, 1, 2, 3]] * 2
+
+
+def test_rules_are_their_formulas() -> None:
+    """Of distributions over four values, one number at a time; the larger, the earlier it is shown."""
+    logits = 2.0 * torch.randn(3, 2, 4, generator=generator(7), dtype=torch.float64)
+    log_values = logits.log_softmax(dim=-1)
+    everything = torch.ones(3, 2, dtype=torch.bool)
+    for row, column in [(n, j) for n in range(3) for j in range(2)]:
+        chances = sorted(log_values[row, column].exp().tolist())
+        most = orders.confidence(everything, log_values)[row, column].exp().item()
+        lead = orders.margin(everything, log_values)[row, column].item()
+        known = orders.entropy(everything, log_values)[row, column].item()
+        assert most == pytest.approx(chances[-1], rel=EXACT)
+        assert lead == pytest.approx(chances[-1] - chances[-2], abs=EXACT)
+        assert known == pytest.approx(sum(p * math.log(p) for p in chances), abs=EXACT)
 
 
 def test_orders_of_texts_differ() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import mpmath
 import pytest
 import torch
 from models import generator, points, random_ppca, random_table
@@ -273,7 +274,12 @@ class TestMixtureBoundsOnBothSides:
             first, second = pair
             ratios = math.exp(first - second) + math.exp(second - first)
             upper.append((first + second + ratios) / 2 - 1)
-        for error, again in ((found.lower_error, lower), (found.upper_error, upper)):
+        middle = [(below + above) / 2 for below, above in zip(lower, upper, strict=True)]
+        for error, again in (
+            (found.lower_error, lower),
+            (found.upper_error, upper),
+            (found.midpoint_error, middle),
+        ):
             centered = [value - sum(again) / 3 for value in again]
             expected = math.sqrt(2 / 3 * sum(value**2 for value in centered))
             assert abs(error.item() - expected) < EXACT
@@ -282,6 +288,43 @@ class TestMixtureBoundsOnBothSides:
         found = orders.mixture_bounds(torch.tensor([[-3.0], [-4.0]], **f64))
         assert found.upper_error.isnan().all() and found.midpoint_error.isnan().all()
         assert abs(found.lower_error.item() - 0.5) < EXACT
+
+    @pytest.mark.parametrize("gap", [30.0, 360.0, 700.0])
+    def test_errors_of_bounds_whose_squares_overflow(self, gap: float) -> None:
+        """By hand in 60 digits: orders that differ by 360 nats have a bound of 1e156."""
+        values = torch.tensor([[0.0], [-gap], [-gap - 1.0]], **f64)
+        found = orders.mixture_bounds(values)
+        with mpmath.workdps(60):
+            exact = [mpmath.mpf(value) for value in values[:, 0].tolist()]
+            upper = []
+            middle = []
+            for first, second in itertools.combinations(exact, 2):
+                ratios = mpmath.exp(first - second) + mpmath.exp(second - first)
+                above = (first + second + ratios) / 2 - 1
+                below = mpmath.log((mpmath.exp(first) + mpmath.exp(second)) / 2)
+                upper.append(above)
+                middle.append((above + below) / 2)
+            expected = []
+            for again in (upper, middle):
+                mean = mpmath.fsum(again) / 3
+                squares = mpmath.fsum((value - mean) ** 2 for value in again)
+                expected.append(float(mpmath.sqrt(2 * squares / 3)))
+        assert found.upper_error.item() == pytest.approx(expected[0], rel=1e-12)
+        assert found.midpoint_error.item() == pytest.approx(expected[1], rel=1e-12)
+
+    def test_a_bound_beyond_all_floats_has_no_finite_error(self) -> None:
+        # Of the second text every order is nothing beside the one before, whichever is left out.
+        columns = [[0.0, -800.0, -801.0, -802.0], [0.0, -800.0, -1600.0, -2400.0]]
+        values = torch.tensor(columns, **f64).T
+        found = orders.mixture_bounds(values)
+        for value in (found.upper, found.upper_error, found.midpoint, found.midpoint_error):
+            assert value.tolist() == [math.inf, math.inf]
+        assert found.lower.isfinite().all() and found.lower_error.isfinite().all()
+
+    def test_orders_that_agree_have_no_error(self) -> None:
+        found = orders.mixture_bounds(torch.full((5, 2), -700.0, **f64))
+        for error in (found.lower_error, found.upper_error, found.midpoint_error):
+            assert error.abs().max() < EXACT
 
     def test_one_dominant_order_does_not_cancel(self) -> None:
         """The others are 60 nats below it: a sum less the largest would be zero."""

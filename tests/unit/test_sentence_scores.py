@@ -108,6 +108,19 @@ class TestMixtureOfOrders:
         four = mpt_score.sentences(by_table, [TEXT])
         assert four.num_passes[0] <= 1 + 4 * (COUNT - 1)
 
+    def test_a_bound_whose_square_is_no_float_has_an_infinite_error(self) -> None:
+        """Orders that differ by 500 nats and more: the bound from above is 1e200, its variance 1e400."""
+
+        def sure(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return (800.0 * by_table(ids, mask)).log_softmax(dim=-1)
+
+        along = mpt_score.surprisals(sure, [TEXT], num_orders=5).terms.sum(dim=0)
+        error = orders.mixture_bounds(along[:, None]).upper_error.item()
+        assert 1e160 < error < math.inf
+        found = mpt_score.sentences(sure, [TEXT], num_orders=5)
+        assert found.mixture_upper_error.item() == math.inf
+        assert found.is_heavy_tailed.all() and found.mixture_lower_error.isfinite().all()
+
     def test_bounds_enclose_the_mixture_on_average(self) -> None:
         """200 scores, as texts of their own."""
         exact = orders.exact(FromFunction(by_table, COUNT), torch.tensor([TEXT])).log_mix.item()
