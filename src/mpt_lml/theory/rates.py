@@ -21,7 +21,7 @@ from mpt_lml.checks import (
     require_count,
     require_memory,
 )
-from mpt_lml.numerics import LOG_2PI
+from mpt_lml.numerics import LOG_2PI, double
 from mpt_lml.results import trapezoid_weights
 
 __all__ = [
@@ -37,6 +37,8 @@ Rule = Literal["midpoint", "trapezoid", "gauss-legendre", "clenshaw-curtis"]
 
 MOST_POLYNOMIAL = 4096
 """Most sizes through which a polynomial is laid; long before, its weights turn negative."""
+
+_SMALLEST_WEIGHT = 1e-9  # of D: some weights are 0, up to rounding
 
 
 # -- the crossover rate -----------------------------------------------------------------------------
@@ -82,7 +84,7 @@ def crossover(
     if not crosses.any(dim=-1).all():
         ends = f"{rate[0]:.3g}..{rate[-1]:.3g}"
         raise ValueError(f"no crossover in {ends}: a curve stays on one side. Widen the rates.")
-    first = crosses.double().argmax(dim=-1, keepdim=True)
+    first = crosses.int().argmax(dim=-1, keepdim=True)
     left = above.gather(-1, first)
     right = above.gather(-1, first + 1)
     share = (left / (left - right))[..., 0]
@@ -224,7 +226,7 @@ def chain_crossover(gap_entropy: Float[Tensor, " G"]) -> float:
 
 def _entropy_of_a_chain(gap_entropy: Tensor) -> tuple[Tensor, float]:
     """In double precision, and how far it may be off by rounding, here as in what follows from it."""
-    h = gap_entropy.double()
+    h = double(gap_entropy)
     slack = 0.1 * torch.finfo(gap_entropy.dtype).eps ** 0.5
     if (h.diff() < -slack).any() or (h.diff().diff() > slack).any():
         raise ValueError("gap_entropy must rise with the gap, by less and less.")
@@ -287,7 +289,7 @@ def sizes_and_weights(
         Sizes and weights, (L,) each, with L ≤ ``num_sizes``.
 
     Raises:
-        ValueError: where weights are negative, with a number of sizes that works.
+        ValueError: where weights are negative or lost to rounding, with a number of sizes that works.
 
     >>> sizes, weights = sizes_and_weights(200, 3)
     >>> sizes.tolist(), round(weights.sum().item(), 9)
@@ -307,12 +309,12 @@ def sizes_and_weights(
         require_memory(f"polynomials at {num_features} sizes", bytes_needed, "fewer num_sizes")
     sizes = _sizes(num_features, num_sizes, rule)
     weights = _weights(sizes, num_features, rule)
-    if _has_negative(weights):
+    if weights is None:
         fewer = _largest_below(num_features, num_sizes, rule)
         raise ValueError(
-            f"num_sizes = {num_sizes} of D = {num_features} by {rule} need the weight "
-            f"{weights.min():.3g}: noise would be multiplied by up to "
-            f"{np.abs(weights).sum() / num_features:.3g}. Use num_sizes={fewer}, or rule='trapezoid'."
+            f"num_sizes = {num_sizes} are too many for D = {num_features} by {rule}: a polynomial "
+            "through sizes so close swings between them, and its weights are negative or lost to "
+            f"rounding. Use num_sizes={fewer}, or rule='trapezoid'."
         )
     return torch.from_numpy(sizes), torch.from_numpy(weights)
 
@@ -332,23 +334,27 @@ def _sizes(num_features: int, num_sizes: int, rule: Rule) -> np.ndarray:
     return np.unique(np.clip(rounded, 1, num_features).astype(np.int64))
 
 
-def _weights(sizes: np.ndarray, num_features: int, rule: Rule) -> np.ndarray:
+def _weights(sizes: np.ndarray, num_features: int, rule: Rule) -> np.ndarray | None:
+    """None where one of them is negative or may be."""
     if rule == "midpoint":
         return np.full(len(sizes), num_features / len(sizes))
     if rule == "trapezoid":
         return trapezoid_weights(sizes, num_features).numpy()
     at_sizes = _legendre(sizes, num_features, len(sizes) - 1)
+    # By how much weights may be off, in parts of their sum; infinite where nothing is known of them.
+    rounding = 10 * np.finfo(np.float64).eps * np.linalg.cond(at_sizes, 1)
+    if rounding >= 1.0:
+        return None
     at_every_size = _legendre(np.arange(1, num_features + 1), num_features, len(sizes) - 1)
-    return np.linalg.solve(at_sizes.T, at_every_size.sum(axis=0))
+    weights = np.linalg.solve(at_sizes.T, at_every_size.sum(axis=0))
+    smallest = weights.min() / num_features
+    is_zero = max(abs(smallest), rounding) < _SMALLEST_WEIGHT
+    return weights if is_zero or smallest > rounding else None
 
 
 def _legendre(sizes: np.ndarray, num_features: int, degree: int) -> np.ndarray:
     """Legendre polynomials up to ``degree`` on [½, D + ½], (sizes, degree + 1)."""
     return np.polynomial.legendre.legvander(2.0 / num_features * (sizes - 0.5) - 1.0, degree)
-
-
-def _has_negative(weights: np.ndarray) -> bool:
-    return bool(weights.min() < -1e-9 * weights.sum())
 
 
 def _largest_below(num_features: int, num_sizes: int, rule: Rule) -> int:
@@ -359,7 +365,6 @@ def _largest_below(num_features: int, num_sizes: int, rule: Rule) -> int:
     """
     most = max(30, int(2.8 * num_features**0.5))
     for fewer in range(min(num_sizes - 1, most), 1, -1):
-        weights = _weights(_sizes(num_features, fewer, rule), num_features, rule)
-        if not _has_negative(weights):
+        if _weights(_sizes(num_features, fewer, rule), num_features, rule) is not None:
             return fewer
     return 1
