@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
 from models import generator, random_bernoulli, random_hmm
 from torch import Tensor
 
-from mpt_lml import HMM, PPCA, BernoulliPCA, Grammar, masks, numerics, objectives
+from mpt_lml import HMM, PPCA, BernoulliPCA, Grammar, masks, numerics, objectives, orders
 from mpt_lml.models.base import FromFunction, TractableModel
 from mpt_lml.models.regression import ConjugateRegression
 from mpt_lml.numerics import double, softplus
+from mpt_lml.theory import chains, diffusion, rates
+from mpt_lml.theory.godambe import GaussianFamily, Godambe
 
 MASK = masks.sample_masks(4, 6, masks.UniformSize(), generator=generator(1))
 
@@ -74,6 +77,61 @@ def test_objectives_do_not_change() -> None:
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
+def theory() -> dict[str, Callable[[], Iterable[Tensor]]]:
+    """Closed forms without a model, of numbers in single precision."""
+    transition = torch.randn(5, 5, generator=generator(6)).softmax(dim=1)
+    direction = torch.randn(5, 5, generator=generator(7))
+    slope = transition * (direction - (transition * direction).sum(dim=1, keepdim=True))
+    loadings = torch.randn(6, 2, generator=generator(2))
+    family = GaussianFamily.ppca(loadings, 0.3)
+    information = Godambe.of(family)
+    uniform = torch.full((6,), 1 / 6)
+    score = -torch.rand(6, generator=generator(8))
+    time = torch.tensor([0.2, 0.7])
+    log_probability = -9.0 * torch.rand(5, 3, generator=generator(9))
+    return {
+        "markov_blocks": lambda: vars(chains.markov_blocks(transition, slope, 9)).values(),
+        "ppca": lambda: vars(GaussianFamily.ppca(loadings, 0.3)).values(),
+        "mask_forms": lambda: [family.mask_forms(MASK)],
+        "products": lambda: [family.products(family.directions)],
+        "Godambe.of": lambda: vars(Godambe.of(family)).values(),
+        "random masks": lambda: vars(
+            Godambe.of(family, [2, 3], num_masks=3, generator=generator(1))
+        ).values(),
+        "efficiency": lambda: [information.efficiency(2), information.gradient_rms()],
+        "law_efficiency": lambda: [information.law_efficiency(uniform, masks_per_datum=2)],
+        "best_law": lambda: information.best_law(2),
+        "diffusion": lambda: [
+            diffusion.bernstein(score, time),
+            diffusion.nelbo(score, torch.square),
+            diffusion.step_elbo(score, torch.square, 3),
+            diffusion.block_elbo(score, 3),
+            diffusion.schedule_derivative(torch.square, time),
+        ],
+        "rates": lambda: [
+            rates.crossover(score.sort(descending=True).values),
+            rates.chain_curve(torch.arange(1.0, 9.0).log(), 3.0),
+            rates.chain_crossover(torch.arange(1.0, 90.0).log()),
+            rates.random_loadings_curve(9, 2, 0.2),
+        ],
+        "mixture_bounds": lambda: orders.mixture_bounds(log_probability),
+    }
+
+
+@pytest.mark.parametrize("name", theory())
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_theory_does_not_change(name: str, dtype: torch.dtype) -> None:
+    expected = list(theory()[name]())
+    with torch.autocast("cpu", dtype=dtype):
+        found = list(theory()[name]())
+    for got, wanted in zip(found, expected, strict=True):
+        if isinstance(wanted, Tensor):
+            assert got.dtype == wanted.dtype
+            torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
+        else:
+            assert got == wanted
+
+
 def test_a_network_keeps_what_its_user_has_chosen() -> None:
     layer, seen = torch.nn.Linear(6, 6 * 3), []
 
@@ -125,6 +183,32 @@ def test_every_closed_form_says_it(name: str) -> None:
     x = x.long() if name == "HMM" else stand_in(x)
     with pytest.raises(TypeError, match=r"\.cpu\(\)"):
         model.log_marginal(x)
+
+
+def theory_without_double() -> dict[str, Callable[[], object]]:
+    transition = stand_in(torch.full((2, 2), 0.5))
+    slope = stand_in(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
+    identity = torch.eye(3)
+    family = GaussianFamily(stand_in(0.5 + 0.5 * identity), stand_in((1 - identity)[None]))
+    logarithm = stand_in(torch.arange(1.0, 90.0).log())
+    return {
+        "markov_blocks": lambda: chains.markov_blocks(transition, slope, 2),
+        "ppca": lambda: GaussianFamily.ppca(stand_in(torch.ones(3, 1)), 0.5),
+        "Godambe.of": lambda: Godambe.of(family),
+        "chain_curve": lambda: rates.chain_curve(logarithm, 9.0),
+        "chain_crossover": lambda: rates.chain_crossover(logarithm),
+    }
+
+
+@pytest.mark.parametrize("name", theory_without_double())
+def test_theory_says_it(name: str) -> None:
+    with pytest.raises(TypeError, match=r"\.cpu\(\)"):
+        theory_without_double()[name]()
+
+
+def test_a_crossover_needs_no_double_precision() -> None:
+    score = torch.tensor([0.0, -1.0, -5.0])
+    assert rates.crossover(stand_in(score)).item() == rates.crossover(score).item()
 
 
 @pytest.mark.parametrize(("total", "size", "budget"), [(5, 1, 2), (5, 3, 2), (0, 1, 9), (7, 2, 9)])
