@@ -260,7 +260,7 @@ class TestNearlyReducible:
             assert found == pytest.approx(expected, rel=1e-6)
 
     @pytest.mark.bad_input
-    @pytest.mark.parametrize("leaving", [1e-4, 1e-12, 1e-18, 1e-25, 1e-100, 1e-300])
+    @pytest.mark.parametrize("leaving", [1e-4, 1e-12, 1e-18, 1e-25, 1e-100, 1e-300, 1e-310])
     def test_what_would_be_rounding_is_refused(self, leaving: float) -> None:
         """A coin that is hardly ever turned: all its blocks say is in differences of large numbers."""
         transition = torch.tensor([[1 - leaving, leaving], [leaving, 1 - leaving]], **f64)

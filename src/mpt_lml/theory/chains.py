@@ -134,7 +134,7 @@ def markov_blocks(
     rounding = _rounding(stationary[:, None] * power, magnitude)
     # Not "more than": of what underflows both are 0.
     is_known = rounding < MOST_ROUNDING * torch.minimum(sensitivity, variability)
-    if slope.any() and not is_known.all():
+    if unit > 0 and not is_known.all():
         raise ValueError(
             "transition must not fall apart into sets of states that are next to never left, but its "
             f"smallest entry is {transition.min().item():.3g}: what blocks tell of slope would be "
