@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from mpt_experiments.registry import EXPERIMENTS
-from mpt_experiments.resume import FileCheckpoint, surroundings
 from mpt_lml.checks import FilePath, NonNegative, checked, require_seeds
-from mpt_lml.files import book_file, computed_once, read_json
+from mpt_lml.files import book_file, computed_once, read_json, surroundings
 from mpt_lml.fit import Progress, silent
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.networks import antiberty, fingerprint
@@ -131,13 +130,6 @@ class RunContext:
             return dict(compute())
         identity = {**self.settings, **surroundings(self.device.type), **inputs}
         return computed_once(Path(self.folder, f"{name}.safetensors"), compute, identity)
-
-    def checkpoint(self, name: str, *, every: int = 100, **inputs: Any) -> FileCheckpoint | None:
-        """Where :mod:`mpt_lml.fit` keeps the state of the training called ``name``, if anywhere."""
-        if self.folder is None:
-            return None
-        path = Path(self.folder, f"{name}.safetensors")
-        return FileCheckpoint(path, {**self.settings, **inputs}, every)
 
     def stack(self, work: Callable[[Any], Arrays], items: Sequence[Any], label: str) -> Arrays:
         """The arrays of ``work(item)`` for each of the ``items``, which are the first axis."""

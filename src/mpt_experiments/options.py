@@ -27,7 +27,7 @@ class RunOptions:
     json: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
     """Write the result into this file only; - is standard output."""
     checkpoints: str | None = None
-    """Folder for the state of a long run, from which the same command goes on."""
+    """Folder for the finished parts of a long run, from which the same command goes on."""
 
 
 def setting_parameters(experiment: type[Any]) -> list[inspect.Parameter]:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import os
 import shlex
 import shutil
@@ -38,7 +39,7 @@ class Clock:
 
     def __init__(self, folder: Path | None, experiment: Experiment) -> None:
         self.note = folder / f"seconds-{_digest(experiment)}.json" if folder else None
-        earlier = files.read_json(self.note) if self.note and self.note.exists() else 0.0
+        earlier = _noted_seconds(self.note) if self.note and self.note.exists() else 0.0
         now = time.perf_counter()
         self.start = now - earlier
         self.last_note = now
@@ -57,6 +58,21 @@ class Clock:
             yield item
             if time.perf_counter() - self.last_note > SECONDS_BETWEEN_NOTES:
                 self.save()
+
+
+def _noted_seconds(note: Path) -> float:
+    """What :meth:`Clock.save` has written."""
+    try:
+        seconds = files.read_json(note)
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    except ValueError:
+        is_number = False
+    if not is_number or not 0.0 <= seconds < math.inf:
+        raise files.CheckpointMismatchError(
+            f"{note} is damaged: it must hold the seconds that the parts of this run took so far, a "
+            "number. Remove it; the time is then counted from here."
+        )
+    return float(seconds)
 
 
 def run_and_store(kind: type[Experiment], options: RunOptions, settings: Mapping[str, Any]) -> None:

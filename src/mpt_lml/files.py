@@ -269,6 +269,17 @@ def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     return sha256.hexdigest()
 
 
+def surroundings(device: str) -> dict[str, str]:
+    """What decides a number besides its settings: device, precision and versions.
+
+    >>> surroundings("cpu")["device"]
+    'cpu'
+    """
+    precision = f"{torch.get_default_dtype()}, {torch.get_float32_matmul_precision()}"
+    of_libraries = {f"version of {name}": version for name, version in versions().items()}
+    return {"device": device, "precision": precision, **of_libraries}
+
+
 @functools.cache
 def versions() -> dict[str, str]:
     """Versions of what a number can depend on, of those that are installed."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import Count, Index, Interval, check, checked, require_finite, require_number
@@ -174,3 +174,39 @@ class History:
     values: dict[str, Tensor]
     parameters: dict[str, Tensor]
     snapshots: dict[int, dict[str, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Maxima:
+    """Where B climbs side by side have ended.
+
+    ``parameters`` (B, ...); ``value`` (B,), of the objective there, in its unit; ``converged`` (B,),
+    whether a climb has arrived at a maximum, as far as its precision can tell; ``num_steps`` (B,), the
+    steps that it took. Who needs a maximum asks for it: ``maxima.require_converged()``.
+    """
+
+    parameters: Float[Tensor, "B ..."]
+    value: Float[Tensor, " B"]
+    converged: Bool[Tensor, " B"]
+    num_steps: Int[Tensor, " B"]
+
+    def require_converged(self) -> "Maxima":
+        """These maxima, if they are.
+
+        Raises:
+            RuntimeError: where a climb has not arrived; the message names the first one.
+
+        >>> found = Maxima(
+        ...     torch.ones(1, 2), torch.zeros(1), torch.tensor([True]), torch.tensor([3])
+        ... )
+        >>> found.require_converged().parameters
+        tensor([[1., 1.]])
+        """
+        if not self.converged.all():
+            run = int((~self.converged).nonzero()[0])
+            raise RuntimeError(
+                f"{int((~self.converged).sum())} of {len(self.converged)} climbs have not arrived at a "
+                f"maximum, the first of them run {run} after {int(self.num_steps[run])} steps. Give "
+                "them more steps, or another start; an objective with kinks may have none."
+            )
+        return self

@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from torch import Tensor
 
 import mpt_score
 from mpt_experiments import command, experiment
-from mpt_experiments.resume import FileCheckpoint
 from mpt_lml import (
     HMM,
     PPCA,
@@ -942,17 +940,16 @@ def test_a_pipe_and_a_link_are_written_in_place(tmp_path) -> None:
     assert link.is_symlink() and "findings" in real.read_text()
 
 
-def noisy_parabola(epochs: int = 12, path: Path | None = None, **options: object) -> fit.History:
+def noisy_parabola(epochs: int = 12, **options: object) -> fit.History:
     """Two runs of a noisy parabola."""
 
     def objective(parameters: fit.Parameters, generators: list[torch.Generator]) -> Tensor:
         noise = torch.randn(2, generator=generators[0], dtype=torch.float64)
         return -(parameters["level"] - 1.0 - noise).square()
 
-    checkpoint = None if path is None else FileCheckpoint(path, {"of": "test"}, every=5)
     start = {"level": torch.zeros(2, dtype=torch.float64)}
     settings = {"learning_rate": 0.1, "generators": [generator(3)], **options}
-    return fit.maximize(start, objective, num_epochs=epochs, checkpoint=checkpoint, **settings)
+    return fit.maximize(start, objective, num_epochs=epochs, **settings)
 
 
 @pytest.mark.parametrize(
@@ -1092,7 +1089,7 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
 
 
 def test_data_that_diverge_are_for_the_fit_to_name() -> None:
-    """The posterior's doors let NaN through: the fit says at which epoch, and keeps what was before."""
+    """The posterior's doors let NaN through: the fit says at which epoch."""
     loadings = torch.ones(3, 1).double()
     posterior = gaussian.LowRankPosterior.of(loadings, torch.tensor(1.0).double(), masks.subsets(3))
     lost = torch.full((1, 3), math.nan).double()

@@ -5,23 +5,28 @@ import io
 import json
 import math
 import shlex
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 from unittest import mock
 
 import pytest
 import torch
+from safetensors import safe_open
+from tiny_bert import tiny, tokenizer
 
 import mpt_experiments
 from mpt_experiments import command, experiment, ledger
-from mpt_experiments.experiment import Finding, RunContext
+from mpt_experiments.experiment import Finding, Outcome, RunContext
 from mpt_experiments.options import as_arguments
-from mpt_experiments.paper import identity
+from mpt_experiments.paper import identity, training
 from mpt_experiments.registry import EXPERIMENTS, Entry
-from mpt_lml import PPCA, curves, data, estimators, files
-from mpt_lml.files import read_json
-from mpt_score import networks
+from mpt_lml import HMM, PPCA, curves, data, estimators, files
+from mpt_lml.data import image_sets
+from mpt_lml.files import CheckpointMismatchError, read_json
+from mpt_score import antibodies, networks, texts
 
 ROOT = Path(__file__).parents[2]
 
@@ -569,3 +574,193 @@ def test_the_help_of_a_run_has_its_settings(capsys: pytest.CaptureFixture[str]) 
     assert "--num-data INT" in out and "1000 (quick: 50)" in out
     assert "--num-masks INT..." in out and "1,10,100 (quick: 1,10)" in out
     assert out.isascii() and max(map(len, out.splitlines())) <= 80
+
+
+# -- what a run has kept belongs to its inputs --------------------------------------------------------
+
+RESUMABLE = [name for name in experiment.names() if experiment.find(name).resumable]
+FILE_OF_A_SEED = ["known-language"]
+WITH_A_NETWORK = ["bert-curve", "table-2-pretrained", "figure-6", "figure-6-pretrained"]
+resumable = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in RESUMABLE]
+)
+Done = tuple[Outcome, Path]
+
+
+def run_in(folder: Path, name: str, **settings: object) -> Outcome:
+    return mpt_experiments.run(name, "quick", device="cpu", checkpoints=folder, **settings)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of state; the trained network of small-bert is a result."""
+    kept = [path for path in sorted(folder.rglob("*.safetensors")) if path.parent.name != "model"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
+
+
+def refused(folder: Path, name: str, **settings: object) -> str:
+    """What the refusal says; the state is what it was."""
+    before = contents(folder)
+    with pytest.raises(CheckpointMismatchError) as caught:
+        run_in(folder, name, **settings)
+    assert contents(folder) == before
+    return str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:images .* become")
+class TestKeptWork:
+    """Every resumable experiment runs once, small; then again, or with one thing changed.
+
+    Nothing may come back that these inputs did not give, and no file may be touched.
+    """
+
+    @resumable
+    def test_the_same_inputs_go_on(self, name: str, quick: Callable[[str], Done]) -> None:
+        first, folder = quick(name)
+        before = contents(folder)
+        again = run_in(folder, name)
+        assert before and contents(folder) == before
+        assert again.arrays.keys() == first.arrays.keys()
+        for key, array in first.arrays.items():
+            torch.testing.assert_close(again.arrays[key], array, rtol=0, atol=0, equal_nan=True)
+
+    @resumable
+    def test_other_seeds_are_refused(
+        self, name: str, quick: Callable[[str], Done], tmp_path: Path
+    ) -> None:
+        _, folder = quick(name)
+        seeds = experiment.find(name).preset("quick").seeds
+        other = tuple(seed + 1 for seed in seeds)
+        if name in FILE_OF_A_SEED:  # others are computed
+            own = shutil.copytree(folder, tmp_path / "own")
+            beside = run_in(own, name, seeds=other)
+            assert beside.as_dict() == run_in(tmp_path, name, seeds=other).as_dict()
+            assert contents(folder).items() < contents(own).items()
+            other = seeds[::-1]
+        assert "its seeds is" in refused(folder, name, seeds=other)
+
+    @resumable
+    def test_every_file_says_all_that_it_depends_on(
+        self, name: str, quick: Callable[[str], Done]
+    ) -> None:
+        _, folder = quick(name)
+        settings = {each.name for each in dataclasses.fields(experiment.find(name))}
+        surroundings = {"device", "precision", "version of mpt-lml", "version of torch"}
+        for path in contents(folder):
+            with safe_open(folder / path, framework="pt") as stored:
+                said = json.loads(stored.metadata()["mpt-lml"].partition(" ")[2])
+            assert settings | surroundings | {"experiment", "data"} <= said.keys(), path
+            assert said["experiment"] == name
+
+    @resumable
+    def test_other_data_are_refused(
+        self, name: str, quick: Callable[[str], Done], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever the run draws on is changed where it comes from."""
+        _, folder = quick(name)
+        digits = image_sets._digits
+        monkeypatch.setattr(image_sets, "_digits", lambda split: digits(split).flip(0))
+        monkeypatch.setattr(texts, "_WRITTEN", texts._WRITTEN[::-1])
+        chains = antibodies.few()[::-1]
+        monkeypatch.setattr(antibodies, "few", lambda: chains)
+        problem, sample = training.paper_problem, HMM.sample
+
+        def other_problem(*arguments: object) -> tuple:
+            model, x = problem(*arguments)
+            return model, 1.01 * x
+
+        monkeypatch.setattr(training, "paper_problem", other_problem)
+        monkeypatch.setattr(HMM, "sample", lambda *a, **o: sample(*a, **o).flip(0))
+        assert "its data is" in refused(folder, name)
+
+
+def a_network(folder: Path, name: str, seed: int = 0) -> None:
+    """A network that ``name`` can load, in ``folder``."""
+    if name.startswith("figure"):
+        size = {"width": 8, "num_layers": 1, "decoder_layers": 1}
+        networks.small_mae(12, 3, 4, **size, seed=seed).save_pretrained(folder)
+    else:
+        tiny(seed=seed).float().save_pretrained(folder)
+        tokenizer().save_pretrained(folder)
+
+
+def set_in_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(read_json(path) | changes))
+
+
+@pytest.mark.filterwarnings("ignore:images .* become")
+@pytest.mark.parametrize("name", WITH_A_NETWORK)
+def test_kept_work_of_other_weights_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts, "_WRITTEN", ("the cat sat", "the cats sat.", "a cat sat the"))
+    net, state = tmp_path / "a" / "net", tmp_path / "state"
+    a_network(net, name)
+    first = run_in(state, name, model=str(net))
+    again = run_in(state, name, model=str(net))
+    assert first.as_dict() == again.as_dict()
+    a_network(tmp_path / "b" / "net", name, seed=1)  # the same last name
+    assert "its model is" in refused(state, name, model=str(tmp_path / "b" / "net"))
+    # In place: other weights, the same weights in another function, another vocabulary.
+    a_network(net, name, seed=1)
+    assert "its weights is" in refused(state, name, model=str(net))
+    a_network(net, name)
+    assert run_in(state, name, model=str(net)).as_dict() == first.as_dict()
+    set_in_config(net, hidden_act="relu")
+    assert "its weights is" in refused(state, name, model=str(net))
+    if not name.startswith("figure"):
+        a_network(net, name)
+        path = net / "tokenizer.json"
+        path.write_text(path.read_text().replace('"dog"', '"bird"'))
+        assert "its tokenizer is" in refused(state, name, model=str(net))
+
+
+@pytest.mark.parametrize("name", ["bert-curve", "table-2-pretrained"])
+def test_kept_work_stays_in_its_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sentences of a file have its path for a name, be it from the root or through a parent."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    path = tmp_path / "lines.txt"
+    path.write_text("the cat sat\na dog sat\n")
+    a_network(tmp_path / "net", name)
+    for place in (str(path), "../lines.txt", "../here/../lines.txt"):
+        options = {"model": str(tmp_path / "net"), "data_sets": (place,)}
+        first = run_in(Path("state"), name, **options)
+        assert first.as_dict() == run_in(Path("state"), name, **options).as_dict()
+    kept = {each for each in tmp_path.rglob("*.safetensors") if each.parent.name != "net"}
+    assert kept and all(each.is_relative_to(tmp_path / "here" / "state") for each in kept)
+
+
+def test_experiments_share_no_kept_work(tmp_path: Path) -> None:
+    same = {"data_sets": ("written",), "rates": tuple(range(5, 100, 10)), "num_sentences": 4}
+    run_in(tmp_path, "table-2-pretrained", **same)
+    said = refused(tmp_path, "text-rates", **same, num_groups=2)
+    assert "its experiment is 'table-2-pretrained', wanted 'text-rates'" in said
+    before = contents(tmp_path)
+    run_in(tmp_path, "bert-curve", **same)  # has names of its own
+    assert before.items() < contents(tmp_path).items()
+
+
+@pytest.mark.filterwarnings("ignore:images .* become")
+def test_a_path_is_a_setting(tmp_path: Path) -> None:
+    """Settings are written as JSON: what it has no word for is refused before hours of work, or fits."""
+    a_network(tmp_path / "net", "figure-6")
+    first = run_in(tmp_path / "state", "figure-6", model=tmp_path / "net", seeds=(4,))
+    again = run_in(tmp_path / "state", "figure-6", model=tmp_path / "net", seeds=(4,))
+    assert first.as_dict() == again.as_dict()
+
+
+@pytest.mark.xdist_group("figure-6")
+def test_the_command_names_a_damaged_file_in_one_line(
+    quick: Callable[[str], Done], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(quick("figure-6")[1], tmp_path, dirs_exist_ok=True)
+    for path in contents(tmp_path):
+        (tmp_path / path).write_bytes(b"")
+    call = ["run", "figure-6", "--preset", "quick", "--json", "-", "--checkpoints", str(tmp_path)]
+    assert command.main(call) == 2
+    said = capsys.readouterr().err
+    assert str(tmp_path) in said and "damaged" in said and "Remove it" in said
+    assert said.count("\n") == 1

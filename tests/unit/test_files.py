@@ -6,14 +6,16 @@ import errno
 import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from mpt_lml import files
+from mpt_lml import files, masks
 
 
 def test_what_is_written_is_readable_and_there_at_once(tmp_path: Path) -> None:
@@ -233,3 +235,143 @@ def test_what_is_computed_once_is_read_the_second_time(tmp_path: Path) -> None:
     assert len(calls) == 1
     with pytest.raises(files.CheckpointMismatchError, match="its seed is 4, wanted 5"):
         files.computed_once(path, compute, {"seed": 5})
+
+
+# -- what a kept file belongs to --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        {"x": math.nan, "y": [math.inf, None]},
+        {1: "a", "b": {2: "c", 0.5: True}},
+        {"data": torch.arange(5000.0), "of": np.arange(3), "law": masks.UniformSize()},
+        {"name": {"b", "a", "c"}, "path": Path("x"), "rule": masks.row_of, "a": torch.float32},
+    ],
+)
+def test_an_identity_of_any_plain_kind_is_equal_to_itself(tmp_path: Path, identity: dict) -> None:
+    files.save_tensors(tmp_path / "run", {"a": torch.ones(2)}, identity)
+    assert torch.equal(files.load_tensors(tmp_path / "run", identity)["a"], torch.ones(2))
+
+
+def test_a_long_tensor_is_compared_whole(tmp_path: Path) -> None:
+    data = torch.zeros(5000)
+    other = data.clone()
+    other[2500] = 1.0
+    assert str(data) == str(other)
+    files.save_tensors(tmp_path / "run", {}, {"data": data})
+    with pytest.raises(
+        files.CheckpointMismatchError, match=r"its data is .*\(5000,\) with SHA-256"
+    ):
+        files.load_tensors(tmp_path / "run", {"data": other})
+
+
+def nameless(x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    return lambda: x
+
+
+@pytest.mark.bad_input
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"it\['a'\]\[1\] must be .* object at 0x.*address"):
+        files.as_plain("it", {"a": [1, object()]})
+    for rule in (lambda x: x, nameless(torch.ones(1))):
+        with pytest.raises(TypeError, match="rule'] must be told apart by a name, got .*<l"):
+            files.as_plain("it", {"rule": rule})
+    with pytest.raises(ValueError, match="it has keys that are equal as texts"):
+        files.as_plain("it", {1: "a", "1": "b"})
+
+
+# -- damaged files ----------------------------------------------------------------------------------
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 0x10
+    path.write_bytes(content)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def rewritten(path: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """By somebody who keeps the names and what the file says of itself."""
+    with safe_open(path, framework="pt") as stored:
+        said = stored.metadata()
+    save_file({name: change(value) for name, value in load_file(path).items()}, path, said)
+
+
+def other_shapes(path: Path) -> None:
+    rewritten(path, lambda value: value.reshape(-1).repeat(2))
+
+
+def one_more_axis(path: Path) -> None:
+    rewritten(path, lambda value: value[None])
+
+
+def integers(path: Path) -> None:
+    rewritten(path, lambda value: value.view(torch.int32))
+
+
+def not_a_number(path: Path) -> None:
+    rewritten(path, lambda value: torch.full_like(value, torch.nan))
+
+
+def of_somebody_else(path: Path) -> None:
+    save_file({"a": torch.ones(2)}, path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncated,
+        flipped,
+        emptied,
+        zeroed,
+        other_shapes,
+        one_more_axis,
+        integers,
+        not_a_number,
+        of_somebody_else,
+    ],
+)
+def test_a_damaged_file_is_refused_and_left_alone(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "x.safetensors"
+    files.save_tensors(path, {"a": torch.tensor([1.5, -2.0])}, {"seed": 4})
+    damage(path)
+    before = path.read_bytes()
+    with pytest.raises(files.CheckpointMismatchError) as caught:
+        files.computed_once(path, lambda: {"a": torch.ones(2)}, {"seed": 4})
+    message = str(caught.value)
+    assert f"{path} is damaged" in message and "Remove it" in message
+    assert path.read_bytes() == before
+
+
+def test_every_flipped_byte_is_seen(tmp_path: Path) -> None:
+    path, identity = tmp_path / "x.safetensors", {"seeds": [4], "law": "uniform"}
+    tensors = {"a": torch.tensor([1.5, -2.0]), "b": torch.tensor(3)}
+    files.save_tensors(path, tensors, identity)
+    whole = path.read_bytes()
+    seen = 0
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 0x01
+        path.write_bytes(changed)
+        if whole[place] == ord(" ") and changed[place] in b" \t\r\n":  # says nothing
+            continue
+        with pytest.raises(files.CheckpointMismatchError, match=f"{path} (is damaged|belongs)"):
+            files.load_tensors(path, identity)
+        seen += 1
+    assert seen > len(whole) - 9
+    path.write_bytes(whole)
+    assert files.load_tensors(path, identity).keys() == tensors.keys()

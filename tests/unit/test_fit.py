@@ -1,22 +1,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from models import generator, random_ppca
 from torch import Tensor
 
-from mpt_experiments.resume import FileCheckpoint
-from mpt_lml import files, fit, masks, objectives
+from mpt_lml import fit, masks, objectives
 from mpt_lml.results import History
 
 NOISE = torch.tensor(0.3, dtype=torch.float64)
 MOMENT = objectives.second_moment(random_ppca(5, 2).sample(60, generator=generator(2)))
 START = {"loadings": torch.randn(3, 5, 2, generator=generator(1), dtype=torch.float64)}
-SETTINGS = {"law": "uniform", "seeds": [1, 2, 3]}
 
 
 def objective(parameters: fit.Parameters, generators: Sequence[torch.Generator]) -> torch.Tensor:
@@ -56,16 +53,6 @@ def same(first: History, second: History) -> bool:
     )
 
 
-def stop_before(epoch: int, error: type[BaseException] = KeyboardInterrupt):
-    def progress(items: Iterable[int], description: str) -> Iterable[int]:
-        for item in items:
-            if item == epoch:
-                raise error
-            yield item
-
-    return progress
-
-
 def test_training_raises_the_likelihood_and_records_every_epoch() -> None:
     history = run(200)
     assert history.values["lml"].shape == (201, 3)
@@ -91,100 +78,14 @@ def test_adam_is_adam() -> None:
     )
 
 
-class InMemory:
-    """The least that a checkpoint is: it copies what it is given, and asks for no identity."""
-
-    every = 5
-    state: dict[str, Tensor] | None = None
-    identities: list[dict]
-
-    def __init__(self) -> None:
-        self.identities = []
-
-    def load(self, identity: dict) -> dict[str, Tensor] | None:
-        self.identities.append(identity)
-        return self.state
-
-    def save(self, state: dict[str, Tensor], identity: dict) -> None:
-        assert identity == self.identities[-1]
-        self.state = {name: value.detach().clone() for name, value in state.items()}
-
-
-@pytest.mark.parametrize("epoch", [1, 7, 10, 29])
-def test_whatever_loads_and_saves_is_a_checkpoint(epoch: int) -> None:
-    whole = run()
-    checkpoint = InMemory()
-    with pytest.raises(KeyboardInterrupt):
-        run(checkpoint=checkpoint, progress=stop_before(epoch))
-    assert checkpoint.state is not None
-    assert int(checkpoint.state["counts"][0]) == epoch
-    assert same(run(checkpoint=checkpoint), whole)
-    first, second = checkpoint.identities
-    assert first == second
-    assert first["learning_rate"] == 0.05 and first["streams"] == 3
-
-
-@pytest.mark.parametrize("epoch", [1, 7, 10, 29])
-def test_a_stopped_run_goes_on_to_the_last_bit(tmp_path: Path, epoch: int) -> None:
-    whole = run()
-    checkpoint = FileCheckpoint(tmp_path / "run.safetensors", SETTINGS, every=5)
-    with pytest.raises(KeyboardInterrupt):
-        run(checkpoint=checkpoint, progress=stop_before(epoch))
-    assert same(run(checkpoint=checkpoint), whole)
-    assert [path.name for path in tmp_path.iterdir()] == ["run.safetensors"]
-
-
-def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_too(tmp_path: Path) -> None:
-    whole = run()
-    checkpoint = FileCheckpoint(tmp_path / "run.safetensors", SETTINGS, every=5)
-    calls = 0
-
-    def interrupted(parameters, generators):
-        nonlocal calls
-        calls += 1
-        value = objective(parameters, generators)
-        if calls == 13:
-            raise KeyboardInterrupt
-        return value
-
-    with pytest.raises(KeyboardInterrupt):
-        run(objective=interrupted, checkpoint=checkpoint)
-    assert same(run(checkpoint=checkpoint), whole)
-
-
-def test_a_run_stopped_twice_and_killed_once(tmp_path: Path) -> None:
-    whole = run()
-    checkpoint = FileCheckpoint(tmp_path / "run.safetensors", SETTINGS, every=4)
-    for epoch in (6, 17):
-        with pytest.raises(KeyboardInterrupt):
-            run(checkpoint=checkpoint, progress=stop_before(epoch))
-    older = checkpoint.path.read_bytes()
-    with pytest.raises(KeyboardInterrupt):
-        run(checkpoint=checkpoint, progress=stop_before(25))
-    checkpoint.path.write_bytes(older)  # killed: the last periodic file is all there is
-    assert same(run(checkpoint=checkpoint), whole)
-
-
-def test_a_finished_run_goes_on_with_more_epochs(tmp_path: Path) -> None:
-    """Given what it began with, as by a program that is started again, or what it ended with."""
-    whole = run(50, snapshots=(0, 10))
-    for name, again in (("new", False), ("same", True)):
-        checkpoint = FileCheckpoint(tmp_path / name, SETTINGS)
-        generators = [generator(s) for s in (4, 5, 6)]
-        ends = run(30, checkpoint=checkpoint, generators=generators, snapshots=(0, 10))
-        more = {"generators": generators, "start": ends.parameters["loadings"]} if again else {}
-        assert same(run(50, checkpoint=checkpoint, snapshots=(0, 10), **more), whole)
-        assert same(run(50, checkpoint=checkpoint, snapshots=(0, 10)), whole)
-
-
-def test_training_goes_on_in_inference_mode() -> None:
+def test_training_works_in_inference_mode() -> None:
     whole = run(3, snapshots=())
     with torch.inference_mode():
         inside = run(3, snapshots=())
     assert same(inside, whole)
 
 
-def test_a_diverged_run_names_the_epoch_and_keeps_the_last_good_state(tmp_path: Path) -> None:
+def test_a_diverged_run_names_the_epoch() -> None:
     calls = 0
 
     def breaking(parameters, generators):
@@ -193,40 +94,33 @@ def test_a_diverged_run_names_the_epoch_and_keeps_the_last_good_state(tmp_path: 
         value = objective(parameters, generators)
         return value * torch.tensor([1.0, math.nan, 1.0]) if calls == 13 else value
 
-    checkpoint = FileCheckpoint(tmp_path / "run.safetensors", SETTINGS)
     with pytest.raises(FloatingPointError, match="nan at epoch 12 in run 1 of 3"):
-        run(objective=breaking, checkpoint=checkpoint)
-    assert same(run(checkpoint=checkpoint), run())
+        run(objective=breaking)
 
 
-def test_a_gradient_that_is_not_finite_stops_before_the_step(tmp_path: Path) -> None:
+def test_a_gradient_that_is_not_finite_stops_the_training() -> None:
     def kinked(parameters, generators):
         loadings = parameters["loadings"]
         return (loadings - loadings.detach()).square().sum(dim=(1, 2)).sqrt()
 
-    checkpoint = FileCheckpoint(tmp_path / "run", SETTINGS)
     with pytest.raises(FloatingPointError, match="gradient of loadings is nan at epoch 0"):
-        run(objective=kinked, checkpoint=checkpoint)
-    assert same(run(checkpoint=checkpoint), run())
+        run(objective=kinked)
 
 
 @pytest.mark.parametrize("name", ["my loadings", "a, b", "bool", "a?", "", "encoder.0"])
-def test_a_parameter_may_have_any_name(name: str, tmp_path: Path) -> None:
-    def trained(name: str, checkpoint: FileCheckpoint | None) -> torch.Tensor:
+def test_a_parameter_may_have_any_name(name: str) -> None:
+    def trained(name: str) -> torch.Tensor:
         history = fit.maximize(
             {name: torch.zeros(2)},
             lambda parameters, generators: -(parameters[name] - 1).square(),
             num_epochs=3,
             learning_rate=0.1,
             snapshots=(1,),
-            checkpoint=checkpoint,
         )
         assert [*history.parameters] == [*history.snapshots[1]] == [name]
         return history.parameters[name]
 
-    checkpoint = FileCheckpoint(tmp_path / "run", {})
-    for _ in range(2):
-        assert torch.equal(trained(name, checkpoint), trained("level", None))
+    assert torch.equal(trained(name), trained("level"))
 
 
 def test_one_number_a_run_is_a_parameter_too() -> None:
@@ -287,36 +181,6 @@ class TestRefused:
             with pytest.raises(error, match=message):
                 fit.maximize(parameters, lambda p, _: None, **shortly)
 
-    def test_a_checkpoint_of_another_training(self, tmp_path: Path) -> None:
-        """Under the same settings: what the trainer knows, its user need not write down."""
-        checkpoint = FileCheckpoint(tmp_path / "run.safetensors", SETTINGS)
-        whole, content = run(checkpoint=checkpoint), checkpoint.path.read_bytes()
-        for options, message in (
-            ({"learning_rate": 0.1}, "its learning_rate is 0.05, wanted 0.1"),
-            ({"seeds": (4, 5, 7)}, "began with other generators: .* Seed them as then"),
-            ({"seeds": (5, 4, 6)}, "began with other generators"),
-            ({"start": START["loadings"] + 1e-9}, "began with other parameters: .*beginning nor"),
-            ({"start": START["loadings"].float()}, "its dtypes is {'loadings': 'torch.float64'}"),
-        ):
-            with pytest.raises(files.CheckpointMismatchError, match=message):
-                run(40, checkpoint=checkpoint, **options)
-        torch.set_default_dtype(torch.float64)
-        try:
-            with pytest.raises(
-                files.CheckpointMismatchError, match="its precision is 'torch.float32"
-            ):
-                run(checkpoint=checkpoint)
-        finally:
-            torch.set_default_dtype(torch.float32)
-        assert checkpoint.path.read_bytes() == content
-        assert same(run(checkpoint=checkpoint), whole)
-
-    def test_a_snapshot_of_an_epoch_that_is_over(self, tmp_path: Path) -> None:
-        checkpoint = FileCheckpoint(tmp_path / "run.safetensors", SETTINGS)
-        run(checkpoint=checkpoint)
-        with pytest.raises(files.CheckpointMismatchError, match="kept nothing of epoch 7"):
-            run(checkpoint=checkpoint, snapshots=(0, 7, 40), epochs=40)
-
 
 def test_tracking_every_few_epochs_changes_nothing_but_the_rows_kept() -> None:
     every, few = run(epochs=31), run(epochs=31, track_every=10)
@@ -327,138 +191,52 @@ def test_tracking_every_few_epochs_changes_nothing_but_the_rows_kept() -> None:
     assert torch.equal(few.values["objective"][:-1], every.values["objective"][:-1])
 
 
-def test_a_resumed_run_tracks_the_same_epochs(tmp_path: Path) -> None:
-    path = tmp_path / "run.safetensors"
-    with pytest.raises(KeyboardInterrupt):
-        run(
-            track_every=7,
-            checkpoint=FileCheckpoint(path, SETTINGS),
-            progress=stop_before(15, KeyboardInterrupt),
-        )
-    resumed = run(track_every=7, checkpoint=FileCheckpoint(path, SETTINGS))
-    assert same(resumed, run(track_every=7))
-
-
 class TestNetworks:
-    """A small network in two optimizers with cycles, watched on the way."""
+    def test_it_is_the_loop_by_hand(self) -> None:
+        """Two optimizers with cycles, gradients that are cut, and looks on the way."""
+        x = torch.randn(8, 3, generator=generator(3))
 
-    def descend(self, **options: object) -> tuple[torch.Tensor, ...]:
-        torch.manual_seed(0)
-        network = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
-        g = generator(3)
+        def parts() -> tuple:
+            torch.manual_seed(0)
+            network = torch.nn.Sequential(
+                torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)
+            )
+            first = torch.optim.AdamW(network[0].parameters(), lr=0.05)
+            second = torch.optim.Muon([network[2].weight], lr=0.02)
+            cycle = torch.optim.lr_scheduler.OneCycleLR
+            schedules = [cycle(first, 0.05, 10), cycle(second, 0.02, 10, cycle_momentum=False)]
+            return network, schedules
 
-        def loss(step: int) -> torch.Tensor:
-            x = torch.randn(8, 3, generator=g)
-            return (network(x) - x.sum(dim=1, keepdim=True)).square().mean()
+        def loss(network: torch.nn.Module) -> Tensor:
+            return (network(x) - 9.0 * x.sum(dim=1, keepdim=True)).square().mean()
 
-        first = torch.optim.AdamW(network[0].parameters(), lr=0.05)
-        second = torch.optim.Muon([network[2].weight], lr=0.02)
-        cycle = torch.optim.lr_scheduler.OneCycleLR
+        network, schedules = parts()
         losses, watched = fit.descend(
             network,
-            loss,
-            [cycle(first, 0.05, 40), cycle(second, 0.02, 40, cycle_momentum=False)],
-            num_steps=40,
-            generators=[g],
+            lambda step: loss(network),
+            schedules,
+            num_steps=10,
             max_norm=1.0,
             watch=lambda: network(torch.ones(1, 3)),
-            watched=(0, 10, 40),
-            **options,
+            watched=(10, 0, 4),
         )
-        return (losses, *watched, *network.parameters())
-
-    def test_it_is_the_loop_by_hand(self) -> None:
-        torch.manual_seed(0)
-        network, g = torch.nn.Linear(3, 1), generator(3)
-        twin = torch.nn.Linear(3, 1)
-        twin.load_state_dict(network.state_dict())
-        x = torch.randn(8, 3, generator=g)
-
-        def parts(which: torch.nn.Module):
-            optimizer = torch.optim.AdamW(which.parameters(), lr=0.1)
-            return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 10)
-
-        optimizer, schedule = parts(network)
-        losses, _ = fit.descend(
-            network, lambda _: network(x).square().mean(), [schedule], num_steps=10
-        )
-        optimizer, schedule = parts(twin)
+        twin, schedules = parts()
+        seen = [twin(torch.ones(1, 3))]
         for step in range(10):
-            value = twin(x).square().mean()
-            optimizer.zero_grad()
+            value = loss(twin)
+            twin.zero_grad()
             value.backward()
-            optimizer.step()
-            schedule.step()
+            torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
+            for schedule in schedules:
+                schedule.optimizer.step()
+                schedule.step()
             assert losses[step] == value
-        assert torch.equal(network.weight, twin.weight)
-
-    @pytest.mark.parametrize("step", [1, 10, 39])
-    def test_a_stopped_run_goes_on_to_the_last_bit(self, tmp_path: Path, step: int) -> None:
-        whole = self.descend()
-        checkpoint = FileCheckpoint(tmp_path / "run", SETTINGS, every=7)
-        with pytest.raises(KeyboardInterrupt):
-            self.descend(checkpoint=checkpoint, progress=stop_before(step))
-        again = self.descend(checkpoint=checkpoint)
-        assert all(torch.equal(a, b) for a, b in zip(whole, again, strict=True))
-        assert len(whole) == 1 + 3 + 4
-
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            ({"lr": 0.2}, "its AdamW 0, group 0: initial_lr is "),
-            ({"weight_decay": 0.5}, "its AdamW 0, group 0: weight_decay is 0.01, wanted 0.5"),
-            ({"total": 41}, "its OneCycleLR 0: .* is "),
-            ({"max_norm": None}, "its max_norm is 1.0, wanted None"),
-            ({"seed": 4}, "began with other generators"),
-            ({"net": 1}, "began with other parameters"),
-        ],
-    )
-    def test_a_file_of_another_training_is_refused(
-        self, tmp_path: Path, change: dict, message: str
-    ) -> None:
-        def train(
-            lr: float = 0.1,
-            weight_decay: float = 0.01,
-            total: int = 40,
-            seed: int = 3,
-            net: int = 0,
-            max_norm: float | None = 1.0,
-        ) -> None:
-            torch.manual_seed(net)
-            network, g = torch.nn.Linear(3, 1), generator(seed)
-            adam = torch.optim.AdamW(network.parameters(), weight_decay=weight_decay)
-            fit.descend(
-                network,
-                lambda _: network(torch.randn(8, 3, generator=g)).square().mean(),
-                [torch.optim.lr_scheduler.OneCycleLR(adam, lr, total)],
-                num_steps=5,
-                generators=[g],
-                max_norm=max_norm,
-                checkpoint=FileCheckpoint(tmp_path / "run", SETTINGS),
-            )
-
-        train()
-        with pytest.raises(files.CheckpointMismatchError, match=message):
-            train(**change)
-        train()
-
-    def test_it_goes_on_with_more_steps(self, tmp_path: Path) -> None:
-        def train(steps: int, checkpoint: FileCheckpoint | None) -> torch.Tensor:
-            torch.manual_seed(0)
-            network, g = torch.nn.Linear(3, 1), generator(3)
-            sgd = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
-            return fit.descend(
-                network,
-                lambda _: network(torch.randn(8, 3, generator=g)).square().mean(),
-                [torch.optim.lr_scheduler.ExponentialLR(sgd, 0.9)],
-                num_steps=steps,
-                generators=[g],
-                checkpoint=checkpoint,
-            )[0]
-
-        checkpoint = FileCheckpoint(tmp_path / "run", SETTINGS)
-        train(5, checkpoint)
-        assert torch.equal(train(9, checkpoint), train(9, None))
+            seen.append(twin(torch.ones(1, 3)))
+        for weight, other in zip(network.parameters(), twin.parameters(), strict=True):
+            assert torch.equal(weight, other)
+        for value, step in zip(watched, (0, 4, 10), strict=True):
+            assert torch.equal(value, seen[step])
+            assert not value.requires_grad
 
     def test_a_loss_that_is_not_finite_stops_it(self) -> None:
         network = torch.nn.Linear(1, 1)
@@ -467,7 +245,7 @@ class TestNetworks:
             fit.descend(network, lambda _: network.weight.sum() * math.nan, [flat], num_steps=3)
 
     @pytest.mark.bad_input
-    def test_wrong_calls_say_what_to_do(self, tmp_path: Path) -> None:
+    def test_wrong_calls_say_what_to_do(self) -> None:
         network, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
 
         def schedule(of: torch.nn.Module) -> torch.optim.lr_scheduler.LRScheduler:
@@ -481,8 +259,7 @@ class TestNetworks:
             return (network.weight * 0).abs().sqrt().sum()
 
         before = network.weight.detach().clone()
-        kept = FileCheckpoint(tmp_path / "run", {})
-        watching = {"watch": lambda: 1.5, "watched": [0], "checkpoint": kept}
+        watching = {"watch": lambda: 1.5, "watched": [0]}
         for loss, of, options, error, message in (
             (kinked, network, {}, FloatingPointError, "gradient of weight is nan at epoch 0"),
             (lambda _: other.weight.sum(), network, {}, ValueError, "must depend on weights"),
@@ -494,96 +271,22 @@ class TestNetworks:
             assert torch.equal(network.weight, before)
 
 
-def noisy_parabola(epochs: int = 12, path: Path | None = None, **options: object) -> fit.History:
+def noisy_parabola(epochs: int = 12, **options: object) -> History:
     """Two runs of a noisy parabola."""
 
     def objective(parameters: fit.Parameters, generators: list[torch.Generator]) -> Tensor:
         noise = torch.randn(2, generator=generators[0], dtype=torch.float64)
         return -(parameters["level"] - 1.0 - noise).square()
 
-    checkpoint = None if path is None else FileCheckpoint(path, {"of": "test"}, every=5)
     start = {"level": torch.zeros(2, dtype=torch.float64)}
     settings = {"learning_rate": 0.1, "generators": [generator(3)], **options}
-    return fit.maximize(start, objective, num_epochs=epochs, checkpoint=checkpoint, **settings)
-
-
-def test_a_state_between_two_epochs_is_not_kept(tmp_path: Path, monkeypatch) -> None:
-    """Stopped when the parameters have moved and the count has not: the file before is the state."""
-    whole, path, step = noisy_parabola(), tmp_path / "run.safetensors", torch.optim.Adam.step
-    calls = 0
-
-    def interrupted(self, closure=None):
-        nonlocal calls
-        calls += 1
-        step(self)
-        if calls == 8:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(torch.optim.Adam, "step", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            noisy_parabola(path=path)
-    again = noisy_parabola(path=path)
-    assert torch.equal(again.parameters["level"], whole.parameters["level"])
-    assert torch.equal(again.values["objective"][:-1], whole.values["objective"][:-1])
-
-
-def test_a_finished_run_is_its_own_result_and_one_epoch_less_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run.safetensors"
-    first = noisy_parabola(path=path)
-    assert torch.equal(noisy_parabola(path=path).parameters["level"], first.parameters["level"])
-    with pytest.raises(files.CheckpointMismatchError, match="already at epoch 12, beyond the 11"):
-        noisy_parabola(epochs=11, path=path)
+    return fit.maximize(start, objective, num_epochs=epochs, **settings)
 
 
 def test_snapshots_end_with_the_last_epoch() -> None:
     assert set(noisy_parabola(snapshots=(0, 12)).snapshots) == {0, 12}
     with pytest.raises(ValueError, match=r"0\.\.12, got 13"):
         noisy_parabola(snapshots=(13,))
-
-
-def test_a_watched_run_looks_once(tmp_path: Path) -> None:
-    """Also where it goes on at a watched step, and where the look itself draws."""
-
-    def run(stop: int | None = None) -> tuple[list[Tensor], Tensor, int]:
-        torch.manual_seed(0)
-        network, g, looks = torch.nn.Linear(1, 1), generator(3), 0
-
-        def watch() -> Tensor:
-            nonlocal looks
-            looks += 1
-            return torch.rand(2, generator=g)
-
-        def loss(step: int) -> Tensor:
-            if step == stop:
-                raise KeyboardInterrupt
-            return (network(torch.randn(4, 1, generator=g)) - 1.0).square().mean()
-
-        schedule = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), 0.1))
-        kept = None if whole is None else FileCheckpoint(tmp_path / "run", {}, every=2)
-        try:
-            losses, seen = fit.descend(
-                network,
-                loss,
-                [schedule],
-                num_steps=6,
-                generators=[g],
-                watch=watch,
-                watched=(0, 4, 6),
-                checkpoint=kept,
-            )
-        except KeyboardInterrupt:
-            return [], torch.empty(0), looks
-        return seen, losses, looks
-
-    whole = None
-    whole = run()
-    assert whole[2] == 3
-    assert run(stop=4)[2] == 2
-    seen, losses, looks = run()
-    assert looks == 1  # after 6; those after 0 and 4 were kept
-    assert torch.equal(losses, whole[1])
-    assert all(torch.equal(a, b) for a, b in zip(seen, whole[0], strict=True))
 
 
 def test_a_history_counts_epochs_and_keeps_the_precision() -> None:
@@ -603,18 +306,6 @@ def test_a_gradient_that_is_no_number_is_of_the_run_that_is_named() -> None:
         )
 
 
-def test_a_file_is_written_at_every_fifth_epoch_and_at_the_end(tmp_path: Path, monkeypatch) -> None:
-    saved, save = [], FileCheckpoint.save
-
-    def counted(self, state, identity):
-        saved.append(int(state["counts"][0]))
-        save(self, state, identity)
-
-    monkeypatch.setattr(FileCheckpoint, "save", counted)
-    noisy_parabola(path=tmp_path / "run")
-    assert saved == [5, 10, 12]
-
-
 # -- BFGS: short steps, halved until the objective rises ------------------------------
 
 
@@ -626,7 +317,7 @@ def test_steps_of_bfgs_are_at_most_half_a_unit() -> None:
         return -0.5 * (at - 3.0).square().sum(dim=1)
 
     top = fit.bfgs(torch.zeros(1, 2, dtype=torch.float64), hill)
-    torch.testing.assert_close(top, torch.full((1, 2), 3.0).double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(top.parameters, torch.full((1, 2), 3.0).double(), atol=1e-6, rtol=0)
     moved = torch.stack(seen).diff(dim=0).norm(dim=-1)
     assert moved.max() <= 0.5 + 1e-12
     assert moved[0] == pytest.approx(0.5)  # the slope there is 3 √2
@@ -638,7 +329,9 @@ def test_a_step_that_overshoots_is_halved_until_it_rises() -> None:
         torch.tensor([[0.03], [-0.02]], dtype=torch.float64),
         lambda at: -(1e4 * at.square() - 1.0).square().sum(dim=1),
     )
-    torch.testing.assert_close(top.abs(), torch.full((2, 1), 0.01).double(), atol=1e-8, rtol=0)
+    torch.testing.assert_close(
+        top.parameters.abs(), torch.full((2, 1), 0.01).double(), atol=1e-8, rtol=0
+    )
 
 
 def test_a_step_of_less_than_half_a_unit_is_as_long_as_its_slope() -> None:
@@ -663,3 +356,187 @@ def test_trials_are_halved_along_one_direction() -> None:
     moved = torch.tensor(seen[1:]) - seen[0]
     assert len(moved) > 2
     torch.testing.assert_close(moved[1:] / moved[:-1], torch.full((len(moved) - 1,), 0.5))
+
+
+# -- BFGS: where there is no curvature, or no scale ---------------------------------------------------
+
+PRECISIONS = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+
+
+def ramp(at: Tensor) -> Tensor:
+    """Huber's function: straight up to 29, then a parabola with its top at 30."""
+    distance = (at[:, 0] - 30.0).abs()
+    return -torch.where(distance < 1.0, 0.5 * distance.square(), distance - 0.5)
+
+
+def bend(at: Tensor) -> Tensor:
+    """Straight on both sides, with slopes 0.99 and -0.01; its top is where σ(-w) is 0.01."""
+    return torch.nn.functional.logsigmoid(at[:, 0]) - 0.01 * at[:, 0]
+
+
+def valley(at: Tensor) -> Tensor:
+    """Rosenbrock's function: its top is (1, 1), where the Hessian has the condition number 2,508."""
+    first, second = at.unbind(dim=1)
+    return -(1.0 - first).square() - 100.0 * (second - first.square()).square()
+
+
+def waves(at: Tensor) -> Tensor:
+    """Tops at all multiples of 2π, bottoms between them, where the curvature is positive."""
+    return at.cos().sum(dim=1)
+
+
+@PRECISIONS
+def test_a_straight_slope_is_climbed_to_the_top(dtype: torch.dtype) -> None:
+    top = fit.bfgs(torch.tensor([[0.0], [45.0]], dtype=dtype), ramp)
+    assert top.converged.all()
+    assert torch.equal(top.parameters, torch.full((2, 1), 30.0, dtype=dtype))
+    assert torch.equal(top.value, torch.zeros(2, dtype=dtype))
+    assert top.num_steps[0] >= 60  # of half a unit
+
+
+@PRECISIONS
+def test_a_slope_that_hardly_bends_is_climbed_to_the_top(dtype: torch.dtype) -> None:
+    top = fit.bfgs(torch.tensor([[-50.0], [50.0]], dtype=dtype), bend)
+    assert top.converged.all()
+    # Rounding of a value of 0.056 hides a parabola of curvature 0.01 · 0.99 that is a few ε flat.
+    flat = (2.0 * 8.0 * torch.finfo(dtype).eps * 0.056 / 0.0099) ** 0.5
+    wanted = torch.full((2, 1), math.log(99.0), dtype=dtype)
+    torch.testing.assert_close(top.parameters, wanted, atol=flat, rtol=0)
+
+
+@PRECISIONS
+def test_a_start_at_the_bottom_of_a_basin_goes_to_its_top(dtype: torch.dtype) -> None:
+    """Near π the slope is small and the curvature has the wrong sign."""
+    start = torch.tensor([[3.1, 3.2], [3.1, 0.5], [-3.1, 3.1]], dtype=dtype)
+    top = fit.bfgs(start, waves)
+    assert top.converged.all()
+    wanted = torch.tensor([[0.0, 2.0 * math.pi], [0.0, 0.0], [0.0, 0.0]], dtype=dtype)
+    flat = (2.0 * 8.0 * torch.finfo(dtype).eps * 2.0) ** 0.5  # a value of 2, curvature 1
+    torch.testing.assert_close(top.parameters, wanted, atol=flat, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [
+        (torch.float32, 1e-30),
+        (torch.float32, 1e-8),
+        (torch.float32, 1e30),
+        (torch.float64, 1e-140),
+        (torch.float64, 1e-8),
+        (torch.float64, 1e140),
+    ],
+    ids=str,
+)
+def test_the_unit_of_the_objective_moves_no_top(dtype: torch.dtype, scale: float) -> None:
+    """Slopes from the last that the precision has to the first whose squares it has not."""
+    rounding = torch.finfo(dtype).eps
+    straight = fit.bfgs(torch.zeros(1, 1, dtype=dtype), lambda at: scale * ramp(at))
+    assert straight.converged.all() and straight.parameters.item() == 30.0
+    start = torch.tensor([[-1.2, 1.0], [0.0, 0.0]], dtype=dtype)
+    # It takes about 45 steps; without a memory of the curvature they would be hundreds.
+    curved = fit.bfgs(start, lambda at: scale * valley(at), max_steps=100)
+    assert curved.converged.all()
+    # A rounding error of the point is magnified by the condition number.
+    top = torch.ones(2, 2, dtype=dtype)
+    torch.testing.assert_close(curved.parameters, top, atol=2508 * rounding, rtol=0)
+
+
+# -- BFGS: whether it has arrived -------------------------------------------------------------------
+
+
+def test_a_run_without_steps_left_says_so() -> None:
+    start = torch.tensor([[-1.2, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    short = fit.bfgs(start, valley, max_steps=3)
+    assert short.converged.tolist() == [False, True]
+    assert short.num_steps.tolist() == [3, 0]
+    assert torch.equal(short.value, valley(short.parameters))
+    assert short.value[0] > valley(start)[0]
+    whole = fit.bfgs(start, valley)
+    assert whole.converged.all()
+    steps = int(whole.num_steps[0])
+    again = fit.bfgs(start, valley, max_steps=steps)
+    assert torch.equal(again.parameters, whole.parameters)
+    assert not again.converged[0]  # nobody has looked whether there is more to gain
+    assert fit.bfgs(start, valley, max_steps=steps + 1).converged.all()
+
+
+@PRECISIONS
+@pytest.mark.parametrize("beyond", [math.nan, math.inf, -math.inf])
+def test_the_border_of_a_region_without_numbers_is_no_top(
+    beyond: float, dtype: torch.dtype
+) -> None:
+    """The last point before it is returned, and not for a maximum."""
+
+    def cut(at: Tensor) -> Tensor:
+        return torch.where(at < 1.0, at, beyond)[:, 0]
+
+    top = fit.bfgs(torch.tensor([[0.3]], dtype=dtype), cut)
+    assert not top.converged.any()
+    last_trial = 0.5**41  # half a unit, halved forty times
+    assert 1.0 - last_trial - 4.0 * torch.finfo(dtype).eps < top.parameters.item() < 1.0
+
+
+TOPS_OF_VALUE_ZERO: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
+    "where a run starts": (lambda at: -(at - 0.5).square(), 0.5, 0.5),
+    "that is no number of the precision": (
+        lambda at: -(at.square() - 2.0).square(),
+        2**0.5,
+        2**0.5,
+    ),
+    "that rounding has flattened": (lambda at: 1.0 - at.cosh(), 1.0, 0.0),
+}
+
+
+@PRECISIONS
+@pytest.mark.parametrize(
+    ("hill", "start", "top"), TOPS_OF_VALUE_ZERO.values(), ids=TOPS_OF_VALUE_ZERO.keys()
+)
+def test_a_top_of_value_zero_is_one(
+    hill: Callable[[Tensor], Tensor], start: float, top: float, dtype: torch.dtype
+) -> None:
+    """Where no share of the value says how little there is to gain, and maybe no slope how far to go."""
+
+    def at_numbers(at: Tensor) -> Tensor:
+        assert at.isfinite().all()
+        return hill(at)[:, 0]
+
+    found = fit.bfgs(torch.tensor([[start]], dtype=dtype), at_numbers)
+    assert found.converged.all()
+    assert abs(found.parameters.item() - top) <= torch.finfo(dtype).eps ** 0.5
+
+
+@PRECISIONS
+def test_where_rounding_hides_a_gain_no_trials_are_made(dtype: torch.dtype) -> None:
+    """Every value is rounded two units lower than the last: at the top no trial can be as high."""
+    calls = []
+
+    def counted(at: Tensor) -> Tensor:
+        calls.append(1)
+        return waves(at) - 4.0 * torch.finfo(dtype).eps * len(calls)
+
+    found = fit.bfgs(torch.tensor([[0.3, -0.2]], dtype=dtype), counted)
+    assert found.converged.all()
+    assert len(calls) <= 4 * (1 + int(found.num_steps))  # forty halvings would be more
+
+
+def test_an_inverse_that_is_not_positive_shows_no_top() -> None:
+    """Rounding may do that to one of a very long valley: then the promise is negative."""
+    number = torch.ones(1, dtype=torch.float64)
+    of_saddle = fit._Ascents(
+        run=torch.tensor([0]),
+        point=number[None],
+        value=number,
+        slope=number[None],
+        inverse=-number[None, None],
+    )
+    assert not fit._is_at_top(of_saddle, number, 1e-16).any()
+
+
+def test_every_run_has_its_own_steps_and_its_own_end() -> None:
+    start = torch.tensor([[0.0], [29.5], [30.0], [-400.0]], dtype=torch.float64)
+    together = fit.bfgs(start, ramp, max_steps=200)
+    assert together.converged.tolist() == [True, True, True, False]
+    for run in range(len(start)):
+        alone = fit.bfgs(start[[run]], ramp, max_steps=200)
+        for name in ("parameters", "value", "converged", "num_steps"):
+            assert torch.equal(getattr(together, name)[[run]], getattr(alone, name))

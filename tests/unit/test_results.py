@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mpt_lml import results
-from mpt_lml.results import Estimate, MaskCurve, trapezoid_weights
+from mpt_lml.results import Estimate, MaskCurve, Maxima, trapezoid_weights
 
 
 def test_an_estimate_is_a_number_with_an_error() -> None:
@@ -120,3 +120,14 @@ def test_trapezoid_is_exact_for_a_straight_line_and_says_which_rule() -> None:
 def test_area_outside_the_grid_is_constant() -> None:
     curve = MaskCurve(torch.tensor([3]), torch.tensor([-2.0]), torch.zeros(1), 8)
     assert curve.area() == pytest.approx(-16.0)
+
+
+def test_maxima_are_asked_for_by_name() -> None:
+    value, num_steps = torch.zeros(3), torch.tensor([4, 5, 6])
+    whole = Maxima(torch.ones(3, 2), value, torch.tensor([True, True, True]), num_steps)
+    assert whole.require_converged() is whole
+    part = Maxima(torch.ones(3, 2), value, torch.tensor([True, False, False]), num_steps)
+    with pytest.raises(
+        RuntimeError, match=r"2 of 3 climbs .* the first of them run 1 after 5 steps"
+    ):
+        part.require_converged()

@@ -12,8 +12,9 @@ import torch
 from mpt_experiments import Outcome
 from mpt_experiments.experiment import RunContext
 from mpt_experiments.paper import training
-from mpt_experiments.paper.training import NOISE, Figure2, FixedSizes
+from mpt_experiments.paper.training import NOISE, DigitsTraining, Figure2, FixedSizes
 from mpt_lml import files, fit, masks
+from mpt_lml.results import Maxima
 
 CONFIG = Figure2(num_data=200, num_features=5, num_epochs=20, seeds=(4, 44, 444))
 OF = CONFIG.problem("model", RunContext())
@@ -23,31 +24,46 @@ SHORT = FixedSizes.preset("quick", num_epochs=5, truths=(1991, 1))
 
 def test_bfgs_at_every_size_ends_at_the_maximum_of_the_likelihood() -> None:
     ends = fit.bfgs(STARTS, partial(OF.exact, law=masks.UniformSize()))
+    assert ends.converged.all()
     best = OF.log_marginal(OF.best)
-    torch.testing.assert_close(OF.log_marginal(ends), best.expand(3), rtol=0, atol=1e-10)
-    for loadings in ends:  # W Wᵀ, which unlike W is not free to rotate
+    torch.testing.assert_close(ends.value, best.expand(3), rtol=0, atol=1e-10)
+    for loadings in ends.parameters:  # W Wᵀ, which unlike W is not free to rotate
         off = loadings @ loadings.T - OF.best @ OF.best.T
         assert off.norm() < 1e-5 * (OF.best @ OF.best.T).norm()
 
 
 def test_every_end_is_stationary_and_above_its_start() -> None:
     law = masks.FixedSize(4)
-    ends = fit.bfgs(STARTS, partial(OF.exact, law=law)).requires_grad_()
-    value = OF.exact(ends, law)
-    (slope,) = torch.autograd.grad(value.sum(), ends)
+    ends = fit.bfgs(STARTS, partial(OF.exact, law=law))
+    assert ends.converged.all()
+    loadings = ends.parameters.requires_grad_()
+    value = OF.exact(loadings, law)
+    (slope,) = torch.autograd.grad(value.sum(), loadings)
     assert slope.abs().max() < 1e-5
     assert (value > OF.exact(STARTS, law)).all()
+    torch.testing.assert_close(ends.value, value, rtol=0, atol=1e-12)
 
 
 def test_runs_of_bfgs_do_not_see_each_other() -> None:
     objective = partial(OF.exact, law=masks.FixedSize(2))
     together = fit.bfgs(STARTS, objective, max_steps=4)
     alone = [fit.bfgs(start[None], objective, max_steps=4) for start in STARTS]
-    torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-10)
+    ends = torch.cat([each.parameters for each in alone])
+    torch.testing.assert_close(together.parameters, ends, rtol=0, atol=1e-10)
+    assert not together.converged.any() and together.num_steps.tolist() == [4, 4, 4]
+
+
+def test_a_climb_that_begins_beside_a_saddle_takes_no_detour() -> None:
+    """W = 0 is a saddle: the first step meets the wrong curvature, which must not scale what follows."""
+    config = Figure2(num_data=200, num_features=10, seeds=tuple(range(10)))
+    problem = config.problem("paper", RunContext())
+    starts = 0.01 * config.starts()[0]
+    ends = fit.bfgs(starts, partial(problem.exact, law=masks.FixedSize(1)), max_steps=300)
+    assert ends.converged.all()
 
 
 def test_full_masking_learns_the_lengths_of_the_rows() -> None:
-    ends = fit.bfgs(STARTS, partial(OF.exact, law=masks.FixedSize(5)))
+    ends = fit.bfgs(STARTS, partial(OF.exact, law=masks.FixedSize(5))).parameters
     wanted = (OF.moment.diagonal() - NOISE).clamp(min=0)
     torch.testing.assert_close(ends.square().sum(dim=2), wanted.expand(3, -1), rtol=0, atol=1e-5)
 
@@ -90,7 +106,7 @@ def test_a_run_goes_on_from_its_cells_and_from_no_other_settings(
     calls = []
     bfgs = fit.bfgs
 
-    def counted(*args: object, **options: object) -> torch.Tensor:
+    def counted(*args: object, **options: object) -> Maxima:
         calls.append(1)
         return bfgs(*args, **options)  # type: ignore[arg-type]
 
@@ -111,6 +127,31 @@ def test_below_is_measured_from_the_highest_end(short: tuple[Outcome, Path]) -> 
         assert (arrays[f"below/{draw}"] >= 0).all()
         assert (arrays[f"short/{draw}"] > 0).all()
         assert arrays[f"short/{draw}"].shape == (2, 3, 2, 2)  # truths, two sizes and all, scales
+        highest = arrays[f"below/{draw}"].flatten(2).argmin(dim=2)
+        converged = arrays[f"converged/{draw}"].flatten(2)
+        assert converged.gather(2, highest[..., None]).all()
+
+
+def test_no_maximum_is_recorded_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    bfgs = fit.bfgs
+    monkeypatch.setattr(fit, "bfgs", partial(bfgs, max_steps=2))
+    with pytest.raises(RuntimeError, match="of 5 climbs at size 1 has not arrived after 2 steps"):
+        SHORT.run(RunContext())
+    with pytest.raises(RuntimeError, match="2 of 2 climbs have not arrived at a maximum"):
+        DigitsTraining.preset("quick", seeds=(4,)).run(RunContext())
+
+
+def test_of_all_climbs_the_highest_has_to_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    bfgs = fit.bfgs
+
+    def all_but_the_highest(*args: object, **options: object) -> Maxima:
+        ends = bfgs(*args, **options)  # type: ignore[arg-type]
+        is_below = torch.arange(len(ends.value)) != ends.value.argmax()
+        return dataclasses.replace(ends, converged=is_below)
+
+    monkeypatch.setattr(fit, "bfgs", all_but_the_highest)
+    with pytest.raises(RuntimeError, match="the highest of 5 climbs at size 1 has not arrived"):
+        SHORT.run(RunContext())
 
 
 @pytest.mark.xdist_group("digits-training")

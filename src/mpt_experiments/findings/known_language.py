@@ -178,5 +178,5 @@ class KnownLanguage(Experiment, name="known-language", resumable=True, gpu=False
             return -masked_scores(model, x, mask, self.half_precision).mean()
 
         options |= {"num_steps": self.num_steps, "label": f"{law}, step"}
-        _, watched = fit.descend(model.network, loss, [schedule], generators=[generator], **options)
+        _, watched = fit.descend(model.network, loss, [schedule], **options)
         return watched

@@ -1,6 +1,7 @@
 """Which choice of the recursion makes its encoder collapse, and what an encoder of x_R does instead."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -134,18 +135,13 @@ class Recursion(DeepVAETraining, name="recursion", resumable=True, gpu=False):
 
     def measure(self, context: RunContext) -> Outcome:
         x = self.images()
-        few = x[: self.examined].double()
+        checksum = context.checksum([x])
         arrays: dict[str, Tensor] = {}
         objectives: dict[str, Objective] = {**VARIANTS, **REFERENCES}
         for number, name in enumerate(context.progress(list(objectives), "variant")):
-            parameters = self.train(x, objectives[name], context, str(number)).parameters
-            arrays[f"lml/{name}"] = self.log_likelihood(parameters, few)
-            if name != "exact":
-                arrays |= self.examine(name, parameters, few)
-        judged = replace(self, seeds=tuple(range(1000, 1000 + self.judged_seeds)))
-        parameters = judged.train(x, VARIANTS["baseline"], context, "judged").parameters
-        arrays["judged/lml"] = judged.log_likelihood(parameters, few)
-        arrays["judged/area"] = self.areas(judged.models(parameters), few)
+            variant = partial(self._variant, name, objectives[name], x, context)
+            arrays |= context.computed_once(str(number), variant, data=checksum)
+        arrays |= context.computed_once("judged", partial(self._judged, x, context), data=checksum)
 
         def gap(first: str, second: str) -> Tensor:
             return arrays[f"lml/{first}"] - arrays[f"lml/{second}"]
@@ -163,7 +159,28 @@ class Recursion(DeepVAETraining, name="recursion", resumable=True, gpu=False):
             "pseudo-gibbs-area": arrays["area/elbo"],
         }
         findings = {name: Finding.over(value) for name, value in values.items()}
-        return Outcome(findings, arrays, context.checksum([x]))
+        return Outcome(findings, arrays, checksum)
+
+    def _variant(
+        self, name: str, objective: Objective, x: Float[Tensor, "N D"], context: RunContext
+    ) -> dict[str, Tensor]:
+        """Train by one choice and examine what it has made."""
+        few = x[: self.examined].double()
+        parameters = self.train(x, objective, context, name).parameters
+        arrays = {f"lml/{name}": self.log_likelihood(parameters, few)}
+        if name != "exact":
+            arrays |= self.examine(name, parameters, few)
+        return arrays
+
+    def _judged(self, x: Float[Tensor, "N D"], context: RunContext) -> dict[str, Tensor]:
+        """The baseline from many seeds, for the claim that is judged."""
+        few = x[: self.examined].double()
+        judged = replace(self, seeds=tuple(range(1000, 1000 + self.judged_seeds)))
+        parameters = judged.train(x, VARIANTS["baseline"], context, "judged").parameters
+        return {
+            "judged/lml": judged.log_likelihood(parameters, few),
+            "judged/area": self.areas(judged.models(parameters), few),
+        }
 
     def examine(self, name: str, parameters: vae.Parameters, x: Tensor) -> dict[str, Tensor]:
         """Widths of encoder and posterior, bias of the training score, errors of the chains."""

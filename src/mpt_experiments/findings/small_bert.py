@@ -10,7 +10,15 @@ from torch.nn import functional
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
+from mpt_experiments.experiment import (
+    Arrays,
+    Experiment,
+    Finding,
+    Outcome,
+    RunContext,
+    seeded,
+    setting,
+)
 from mpt_lml import fit, masks
 from mpt_score import networks
 from mpt_score.networks.masked_lm import masked_logits
@@ -54,7 +62,10 @@ class SmallBert(Experiment, name="small-bert", resumable=True):
         return batches.rows(batches.starts, LENGTH - 2, seeded(0))
 
     def train(self, context: RunContext, network: Any, text: "Batches", seed: int) -> Tensor:
-        """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4)."""
+        """Maximize the mean score of one mask a row, products in bfloat16; what was watched (W, 4).
+
+        A training that is finished is kept, with the weights that it leaves in ``network``.
+        """
         steps = self.num_steps
         generator = seeded(seed)
         optimizer = AdamW(network.to(context.device).parameters(), lr=3e-3, weight_decay=0.01)
@@ -67,22 +78,28 @@ class SmallBert(Experiment, name="small-bert", resumable=True):
             with torch.autocast(network.device.type, torch.bfloat16):
                 return -mean_score(network, batch, mask, text.mask_token)
 
-        data = context.checksum([text.stream, text.held_out])
         watched = sorted({*range(0, steps, self.every), steps})
-        _, scores = fit.descend(
-            network,
-            loss,
-            [schedule],
-            num_steps=steps,
-            generators=[generator],
-            max_norm=1.0,
-            watch=lambda: watch(network, text.held_out, text.mask_token),
-            watched=watched,
-            checkpoint=context.checkpoint("full", every=self.every, data=data),
-            progress=context.progress,
-            label="step",
-        )
-        return torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
+
+        def compute() -> Arrays:
+            _, scores = fit.descend(
+                network,
+                loss,
+                [schedule],
+                num_steps=steps,
+                max_norm=1.0,
+                watch=lambda: watch(network, text.held_out, text.mask_token),
+                watched=watched,
+                progress=context.progress,
+                label="step",
+            )
+            rows = torch.cat([torch.tensor(watched)[:, None], torch.stack(scores)], dim=1)
+            return {"watched": rows, **network.state_dict(prefix="network/")}
+
+        data = context.checksum([text.stream, text.held_out])
+        kept = context.computed_once("full", compute, data=data)
+        rows = kept.pop("watched")
+        network.load_state_dict({key.removeprefix("network/"): kept[key] for key in kept})
+        return rows
 
     def measure(self, context: RunContext) -> Outcome:
         text = self.read()

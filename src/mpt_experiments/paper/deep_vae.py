@@ -1,5 +1,6 @@
 """Figure 3, lower row: a deep VAE trained by the ELBO and by masks."""
 
+import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -234,8 +235,7 @@ class DeepVAETraining(Experiment):
                 "encoder": lambda p: self.by_encoder(p, tracked_x).to(x),
             },
             track_every=self.track_every,
-            checkpoint=context.checkpoint(name, every=200, data=context.checksum([x])),
-            progress=context.progress,
+            progress=lambda items, _: context.progress(items, name),
             **options,
         )
 
@@ -306,23 +306,43 @@ class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
             "fixed": RecursiveScore(),
             "partial": PartialEncoder(num_samples=3),
         }
+        checksum = context.checksum([x])
         for name in self.objectives:
-            history = self.train(x, trained[name], context, f"{self.dataset}-{name}")
-            arrays[f"track/{name}"] = history.values["lml"][steps].cpu()
-            arrays[f"encoder/{name}"] = history.values["encoder"][steps].cpu()
-            loss = history.values["objective"][:-1].cpu()
-            means = [loss[a:b].mean(dim=0) for a, b in itertools.pairwise(steps)]
-            arrays[f"loss/{name}"] = torch.stack([loss[0], *means])
-            models = context.progress(self.models(history.parameters), f"{name}, LML of seed")
-            judged = [self.judge(model, x, run) for run, model in enumerate(models)]
-            lml = torch.stack([judgement.lml for judgement in judged], 1)
-            arrays[f"lml/{name}"], arrays[f"error/{name}"] = lml
-            excess = [each.ais_excess for each in judged if each.ais_excess is not None]
-            arrays[f"ais/{name}"] = torch.stack(excess, 1)
-            if self.keep_weights:
-                for layer, value in history.parameters.items():
-                    arrays[f"weights/{name}/{layer}"] = value.cpu()
-        return Outcome(self.findings(arrays), arrays, context.checksum([x]))
+            arrays |= context.computed_once(
+                f"{self.dataset}-{name}",
+                functools.partial(self._trained_and_judged, name, trained[name], x, steps, context),
+                data=checksum,
+            )
+        return Outcome(self.findings(arrays), arrays, checksum)
+
+    def _trained_and_judged(
+        self,
+        name: str,
+        objective: Objective,
+        x: Float[Tensor, "N D"],
+        steps: Sequence[int],
+        context: RunContext,
+    ) -> dict[str, Tensor]:
+        """Train by one objective and judge what it has made."""
+        history = self.train(x, objective, context, name)
+        loss = history.values["objective"][:-1].cpu()
+        means = [loss[a:b].mean(dim=0) for a, b in itertools.pairwise(steps)]
+        models = context.progress(self.models(history.parameters), f"{name}, LML of seed")
+        judged = [self.judge(model, x, run) for run, model in enumerate(models)]
+        lml, error = torch.stack([judgement.lml for judgement in judged], 1)
+        excess = [each.ais_excess for each in judged if each.ais_excess is not None]
+        arrays = {
+            f"track/{name}": history.values["lml"][steps].cpu(),
+            f"encoder/{name}": history.values["encoder"][steps].cpu(),
+            f"loss/{name}": torch.stack([loss[0], *means]),
+            f"lml/{name}": lml,
+            f"error/{name}": error,
+            f"ais/{name}": torch.stack(excess, 1),
+        }
+        if self.keep_weights:
+            for layer, value in history.parameters.items():
+                arrays[f"weights/{name}/{layer}"] = value.cpu()
+        return arrays
 
     def judge(self, model: vae.VAE, x: Tensor, run: int) -> "Judgement":
         """log p(x) and its error; for the first runs also AIS minus that, on fewer data."""

@@ -170,9 +170,6 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
             track={"lml": lml_on(fine.to(x)), "read": lml_on(self.grid("published").to(x))},
             track_every=self.track_every,
             snapshots=(self.num_epochs,),
-            checkpoint=context.checkpoint(
-                f"{row.replace('/', '-')}-training", every=50, data=context.checksum([x])
-            ),
             progress=lambda items, _: context.progress(items, row),
         )
 

@@ -260,7 +260,8 @@ class FixedSizes(PPCATraining, name="fixed-sizes", resumable=True, gpu=False):
     Figure 2's problem at several truths, from starts of several scales. ``truths`` are seeds of the
     data and the loadings behind them. Arrays, for draw in (paper, model), nats: ``lost/DRAW``
     (truths, sizes), the LML lost at the maximum of a size's exact objective, the best end of BFGS
-    from all starts; ``below/DRAW`` (truths, sizes, scales, starts), how far below it a start ends;
+    from all starts; ``below/DRAW`` (truths, sizes, scales, starts), how far below it a start ends,
+    and ``converged/DRAW``, whether at a maximum: with small masks some climb towards infinity;
     ``short/DRAW`` (truths, sizes + 1, scales, starts), how far below its maximum the LML is over the
     last tenth of training by sampled masks, every size last; ``bias/DRAW`` (truths, scales, starts),
     objective minus LML at every size, mean over the epochs.
@@ -297,11 +298,19 @@ class FixedSizes(PPCATraining, name="fixed-sizes", resumable=True, gpu=False):
         laws = [masks.FixedSize(size) for size in self.sizes]
         lost = []
         below = []
+        converged = []
         for law in laws:
             ends = fit.bfgs(with_best, partial(problem.exact, law=law))
-            value = problem.exact(ends, law)
-            lost.append(best - problem.log_marginal(ends[value.argmax()]))
-            below.append((value.max() - value[1:]).view(starts.shape[:2]))
+            highest = ends.value.argmax()
+            if not ends.converged[highest]:
+                raise RuntimeError(
+                    f"the highest of {len(with_best)} climbs at size {law.num_masked} has not arrived "
+                    f"after {int(ends.num_steps[highest])} steps: there is no maximum to measure from. "
+                    "Try other starts."
+                )
+            lost.append(best - problem.log_marginal(ends.parameters[highest]))
+            below.append((ends.value[highest] - ends.value[1:]).view(starts.shape[:2]))
+            converged.append(ends.converged[1:].view(starts.shape[:2]))
         all_laws = [*laws, masks.UniformSize()]
         history = self.train([problem] * len(scales), all_laws, RunContext(), scales=self.scales)
         batch = (len(scales), len(all_laws), -1)
@@ -311,6 +320,7 @@ class FixedSizes(PPCATraining, name="fixed-sizes", resumable=True, gpu=False):
         return {
             "lost": torch.stack(lost),
             "below": torch.stack(below),
+            "converged": torch.stack(converged),
             "short": (best - late).transpose(0, 1).contiguous(),
             "bias": (objective - lml)[:-1, :, -1].mean(dim=0),
         }
@@ -450,10 +460,10 @@ class DigitsTraining(Experiment, name="digits-training", gpu=False):
         starts = torch.stack([_packed(closed), _packed(trained)])
         ends = fit.bfgs(
             starts, lambda flat: _sampled(_unpacked(flat, shape), moments["train"], mask)
-        )
-        p = _unpacked(ends, shape)
+        ).require_converged()
+        p = _unpacked(ends.parameters, shape)
         arrays = {f"top/{part}": _log_marginal(moment, p) for part, moment in moments.items()}
-        arrays["objective"] = _sampled(p, moments["train"], mask)
+        arrays["objective"] = ends.value
         return arrays
 
 
