@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import math
 
@@ -320,36 +319,52 @@ def test_a_table_that_is_no_chain_is_refused() -> None:
         markov_blocks(transition, torch.full((2, 2), 1e-12, **f64), 2)
 
 
-@pytest.mark.bad_input
 class TestBlocksByHand:
-    def test_negative_ones_are_refused(self) -> None:
-        blocks = markov_blocks(*coin(0.5), 9)
-        for name in ("sensitivity", "variability"):
-            with pytest.raises(
-                ValueError, match=rf"{name} must be not negative, but {name}\[0\] is -"
-            ):
-                dataclasses.replace(blocks, **{name: -vars(blocks)[name]})
-        with pytest.raises(ValueError, match=r"information must be a single number in \[0, inf\)"):
-            dataclasses.replace(blocks, information=-1.0)
+    def test_noise_needs_no_sensitivity(self) -> None:
+        """Nor one of every block: where long ones are alike, J alone may be continued."""
+        blocks = markov_blocks(*coin(0.5), 40)
+        share = torch.tensor([0.9], **f64)
+        with pytest.raises(ValueError, match="more than K = 40 places"):
+            rate_noise(blocks, share)
+        # The ends of a block of 40 have forgotten each other: each place more adds as much.
+        step = blocks.variability[-1] - blocks.variability[-2]
+        longer = blocks.variability[-1] + step * torch.arange(1, 200, **f64)
+        continued = blocks._replace(variability=torch.cat([blocks.variability, longer]))
+        expected = rate_noise(markov_blocks(*coin(0.5), 239), share)
+        torch.testing.assert_close(rate_noise(continued, share), expected, rtol=1e-9, atol=0)
 
-    def test_what_does_not_fit_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"variability must have shape \(2,\), got \(3,\)"):
-            ChainBlocks(torch.ones(2), torch.ones(3), 1.0)
-        with pytest.raises(TypeError, match="sensitivity must be a floating-point"):
-            ChainBlocks([1.0, 2.0], torch.ones(2), 1.0)
-
+    @pytest.mark.bad_input
     @pytest.mark.parametrize("of_rate", [rate_efficiency, rate_noise])
-    def test_shares_of_nothing_are_refused(self, of_rate) -> None:
-        transition, slope = coin(0.5)
+    def test_what_are_no_means_of_squares_is_refused(self, of_rate) -> None:
+        blocks = markov_blocks(*coin(0.5), 9)
         share = torch.tensor([0.1], **f64)
-        without_information = dataclasses.replace(
-            markov_blocks(transition, slope, 9), information=0.0
-        )
+        for information in (0.0, -1.0, math.nan):
+            with pytest.raises(
+                ValueError, match=r"blocks\.information must be a single .* > 0, got"
+            ):
+                of_rate(blocks._replace(information=information), share)
+        negative = blocks._replace(variability=-blocks.variability)
+        with pytest.raises(
+            ValueError, match=r"blocks\.variability must be not negative, but .*\[0\]"
+        ):
+            of_rate(negative, share)
+        with pytest.raises(ValueError, match=r"blocks\.variability must not be 0 everywhere"):
+            of_rate(blocks._replace(variability=torch.zeros(9, **f64)), share)
+        with pytest.raises(TypeError, match=r"blocks\.variability must be a floating-point"):
+            of_rate(blocks._replace(variability=[1.0, 2.0]), share)
+
+    @pytest.mark.bad_input
+    def test_an_efficiency_has_both_of_every_block(self) -> None:
+        blocks = ChainBlocks(torch.ones(2), torch.ones(3), 1.0)
+        with pytest.raises(ValueError, match=r"variability must have shape \(2,\), got \(3,\)"):
+            rate_efficiency(blocks, torch.tensor([0.1]))
+
+    @pytest.mark.bad_input
+    def test_shares_of_nothing_are_refused(self) -> None:
+        transition, slope = coin(0.5)
         of_no_parameter = markov_blocks(transition, 0.0 * slope, 9)
-        silent = ChainBlocks(torch.zeros(9, **f64), torch.zeros(9, **f64), 1.0)
-        for blocks in (without_information, of_no_parameter, silent):
-            with pytest.raises(ValueError, match=r"blocks must tell something about the parameter"):
-                of_rate(blocks, share)
+        with pytest.raises(ValueError, match=r"Of nothing there is no share"):
+            rate_efficiency(of_no_parameter, torch.tensor([0.1], **f64))
 
 
 def test_longer_blocks_have_more_noise_than_the_last_one_that_is_known() -> None:

@@ -8,16 +8,16 @@ sums over blocks (chapter 22).
 Axes: Q states, K block lengths, S shares that are hidden.
 """
 
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml.checks import (
-    NonNegative,
+    Interval,
     Within,
+    check,
     checked,
     require_entries,
     require_memory,
@@ -36,20 +36,10 @@ MOST_ROUNDING = 1e-9
 _SLACK = 1e-9  # of sums that are 1 or 0 in exact arithmetic
 
 
-@checked
-@dataclass(frozen=True, eq=False)
-class ChainBlocks:
-    """What hidden blocks of k = 1, ..., K places tell about one parameter.
+class ChainBlocks(NamedTuple):
+    """What hidden blocks of k = 1, ..., K places tell about one parameter, nats.
 
     :func:`markov_blocks` makes one of a chain of few states; those of another chain are given by hand.
-
-    Args:
-        sensitivity: H_k, the sum over its places of E (∂ log p(x_j | both ends))², nats, (K,).
-        variability: J_k, the variance of the sum of these derivatives, nats, (K,).
-        information: Fisher information of the chain, nats per place.
-
-    Raises:
-        ValueError: for negative ones: all are means of squares.
 
     >>> blocks = ChainBlocks(torch.ones(3), torch.full((3,), 2.0), 0.5)
     >>> blocks.information
@@ -57,15 +47,11 @@ class ChainBlocks:
     """
 
     sensitivity: Float[Tensor, " K"]
+    """H_k: the sum over its places of E (∂ log p(x_j | both ends))²."""
     variability: Float[Tensor, " K"]
-    information: NonNegative
-
-    def __post_init__(self) -> None:
-        slack = _SLACK * self.sensitivity.abs().max()  # J_k is a sum of terms of either sign
-        for name in ("sensitivity", "variability"):
-            values = vars(self)[name]
-            remedy = "It is a mean of squares."
-            require_entries(name, values, values < -slack, "not negative", remedy)
+    """J_k: the variance of the sum of these derivatives."""
+    information: float
+    """Fisher information of the chain, per place."""
 
 
 @checked
@@ -141,8 +127,11 @@ def markov_blocks(
             "rounding. Look at each set as a chain of its own."
         )
     information = (stationary[:, None] * slope * (slope / transition)).sum()
-    of_blocks = [(value * unit * unit).to(dtype) for value in (sensitivity, variability)]
-    return ChainBlocks(*of_blocks, (information * unit * unit).item())
+    return ChainBlocks(
+        sensitivity=(sensitivity * unit * unit).to(dtype),
+        variability=(variability * unit * unit).to(dtype),
+        information=(information * unit * unit).item(),
+    )
 
 
 def _rounding(pair: Float[Tensor, "n Q Q"], magnitude: Float[Tensor, "n Q Q"]) -> Tensor:
@@ -241,14 +230,15 @@ def rate_efficiency(blocks: ChainBlocks, hidden_share: Float[Tensor, " S"]) -> F
 
     Raises:
         ValueError: for a share that is not between 0 and 1, or so large that blocks longer than the
-            last of ``blocks`` would add more than a thousandth, and for ``blocks`` that tell nothing.
+            last of ``blocks`` would add more than a thousandth, and for ``blocks`` that are no means of
+            squares or tell nothing.
 
     >>> blocks = ChainBlocks(torch.full((200,), 2.0), torch.full((200,), 2.0), 1.0)
     >>> rate_efficiency(blocks, torch.tensor([0.25, 0.5]))  # 2 ρ (1 − ρ)
     tensor([0.3750, 0.5000])
     """
     _require_shares(hidden_share)
-    _require_information(blocks)
+    _require_blocks(blocks, "sensitivity", "variability")
     sensitivity = _per_place(blocks.sensitivity, hidden_share)
     variability = _per_place(blocks.variability, hidden_share)
     return sensitivity / variability * (sensitivity / blocks.information)
@@ -269,14 +259,15 @@ def rate_noise(blocks: ChainBlocks, hidden_share: Float[Tensor, " S"]) -> Float[
 
     Raises:
         ValueError: for a share that is not between 0 and 1, or so large that blocks longer than the
-            last of ``blocks`` would add more than a thousandth, and for ``blocks`` that tell nothing.
+            last of ``blocks`` would add more than a thousandth, and for ``blocks`` that are no means of
+            squares or tell nothing.
 
     >>> blocks = ChainBlocks(torch.full((200,), 2.0), torch.full((200,), 2.0), 1.0)
     >>> rate_noise(blocks, torch.tensor([0.5])).round(decimals=3)  # 2 (1 − ρ)/ρ
     tensor([2.])
     """
     _require_shares(hidden_share)
-    _require_information(blocks)
+    _require_blocks(blocks, "variability")
     return _per_place(blocks.variability, hidden_share) / (
         hidden_share.square() * blocks.information
     )
@@ -290,10 +281,19 @@ def _require_shares(hidden_share: Tensor) -> None:
     )
 
 
-def _require_information(blocks: ChainBlocks) -> None:
-    if blocks.information == 0 or not blocks.variability.any():
-        raise ValueError(
-            "blocks must tell something about the parameter, got information = "
-            f"{blocks.information:g} and variability {blocks.variability.tolist()}: there is no share "
-            "of nothing. Give markov_blocks a slope that is not 0."
-        )
+_Information = Annotated[
+    float, Interval("(0,inf)", "Of nothing there is no share: is the slope of the transitions 0?")
+]
+
+
+def _require_blocks(blocks: ChainBlocks, *names: str) -> None:
+    """Check what is read of blocks that may have been made by hand: means of squares."""
+    check(*((f"blocks.{name}", getattr(blocks, name), Float[Tensor, " K"]) for name in names))
+    check(("blocks.information", blocks.information, _Information))
+    for name in names:
+        values = getattr(blocks, name)
+        slack = _SLACK * values.abs().max()  # J_k is a sum of terms of either sign
+        remedy = "It is a mean of squares."
+        require_entries(f"blocks.{name}", values, values < -slack, "not negative", remedy)
+    if not blocks.variability.any():
+        raise ValueError("blocks.variability must not be 0 everywhere: such blocks say nothing.")

@@ -304,9 +304,14 @@ class Godambe:
             # Without each mask's product with itself, the mean over pairs of masks is unbiased.
             of_one_size = shared.diagonal().movedim(-1, 0)
             of_one_size.sub_((one_mask_covariance - of_one_size) / (num_masks - 1))
-        matrices = (fisher, sensitivity, shared, one_mask_covariance)
         dtype = family.covariance.dtype
-        return cls(*(each.to(dtype) for each in matrices), num_features)
+        return cls(
+            fisher=fisher.to(dtype),
+            sensitivity=sensitivity.to(dtype),
+            shared=shared.to(dtype),
+            one_mask=one_mask_covariance.to(dtype),
+            num_features=num_features,
+        )
 
     @property
     def all_masks(self) -> _Matrices:
