@@ -37,6 +37,8 @@ MOST_ROUNDS = 64
 _SEEDS_APART = 2**32
 """Between the seeds of two blocks of a row: their draws are independent."""
 _TINY = 1e-30
+_ROUNDING = 1e-12
+"""What may be left of a number from which it is subtracted in double precision, as a share of it."""
 
 Result = TypeVar("Result")
 
@@ -534,6 +536,7 @@ def slopes_of_others(
     """
     if len(score) == 1:
         return torch.ones_like(score[:, :1])
+    rounding = _ROUNDING**2 * (score.square() + control.square()).mean()
     slopes = []
     for repeat in range(len(score)):
         others = torch.arange(len(score)) != repeat
@@ -541,11 +544,12 @@ def slopes_of_others(
         scale = size.square().sum().clamp_min(_TINY)
         y = _centered(score[others])
         c = _centered(control[others])
-        # What a line in the size explains is no business of the control variate.
+        # What a line in the size explains is no business of the control variate. Of two points it
+        # explains all: what is left is rounding, which must weigh nothing beside the prior.
         y = y - (y @ size) / scale * size
         c = c - (c @ size) / scale * size
         # The prior weighs as much as the noise, here around the slope 1, over its variance ¼.
-        prior = 4 * (y - c).square().mean() + _TINY
+        prior = 4 * (y - c).square().mean() + rounding + _TINY
         slopes.append((c @ y + prior) / (c @ c + prior))
     return torch.stack(slopes)[:, None]
 

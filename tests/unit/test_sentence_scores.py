@@ -565,6 +565,21 @@ def test_a_slope_comes_from_the_other_repeats_and_is_near_one_where_they_say_lit
     assert (little - 1).abs().max() < 0.05
 
 
+@pytest.mark.parametrize("num_strata", [1, 2])
+def test_two_other_masks_say_nothing_of_a_slope(num_strata: int) -> None:
+    """A line in the size goes through two points: the slope is the prior's, and no rounding of zeros."""
+    repeats = 1 + 2 // num_strata
+    g = generator(3)
+    for _ in range(50):
+        shape = (repeats, num_strata)
+        score_ = -5 * torch.rand(shape, generator=g, dtype=torch.float64)
+        control = torch.randn(shape, generator=g, dtype=torch.float64)
+        sizes = torch.randperm(20, generator=g)[: repeats * num_strata].view(shape)
+        slopes = estimate.slopes_of_others(score_, control, sizes.double())
+        # Rounding leaves 1e-15 of what was there, and its square is a millionth of the prior's 1e-24.
+        torch.testing.assert_close(slopes, torch.ones_like(slopes), rtol=0, atol=1e-5)
+
+
 def test_texts_have_masks_of_their_own_and_rounds_are_few() -> None:
     seen: list[torch.Tensor] = []
 
