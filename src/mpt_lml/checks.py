@@ -605,22 +605,36 @@ def require_second_moment(name: str, moment: Tensor) -> None:
     """
     moment = moment.detach()
     require_finite(name, moment)
-    trace = moment.diagonal(dim1=-2, dim2=-1).sum(dim=-1)[..., None, None]
-    wanted = f"{name} must be a second moment XᵀX/N, symmetric without negative eigenvalues"
-    skew = (moment - moment.mT).abs()
-    if (skew > 1e-6 * trace.abs()).any():
-        raise ValueError(
-            f"{wanted}, but {name} and its transpose differ by {skew.max():.4g}. "
-            "objectives.second_moment(x) makes one."
-        )
+    require_symmetric_moment(name, moment)
+    trace = _trace(moment)
     identity = torch.eye(moment.shape[-1]).to(moment)
     least_pivot = torch.finfo(moment.dtype).tiny  # where all data are 0
     shifted = moment + (1e-6 * trace + least_pivot) * identity
     if torch.linalg.cholesky_ex(shifted).info.any():  # far cheaper than eigenvalues, if D is large
         raise ValueError(
-            f"{wanted}, but {name} has the eigenvalue {torch.linalg.eigvalsh(moment).min():.4g}. "
+            f"{_second_moment(name)} has the eigenvalue {torch.linalg.eigvalsh(moment).min():.4g}. "
             "objectives.second_moment(x) makes one."
         )
+
+
+def require_symmetric_moment(name: str, moment: Tensor) -> None:
+    """The part of :func:`require_second_moment` that costs nothing; what is not finite passes."""
+    moment = moment.detach()
+    skew = (moment - moment.mT).abs()
+    if (skew > 1e-6 * _trace(moment).abs()).any():
+        raise ValueError(
+            f"{_second_moment(name)} and its transpose differ by {skew.max():.4g}. "
+            "objectives.second_moment(x) makes one."
+        )
+
+
+def _trace(moment: Tensor) -> Tensor:
+    return moment.diagonal(dim1=-2, dim2=-1).sum(dim=-1)[..., None, None]
+
+
+def _second_moment(name: str) -> str:
+    wanted = f"{name} must be a second moment XᵀX/N, symmetric without negative eigenvalues"
+    return f"{wanted}, but {name}"
 
 
 def require_binary(x: Tensor) -> None:

@@ -4,6 +4,7 @@ Every grid turns ∫ N(z; 0, I_K) f(z) dz into Σ_g w_g f(z_g) with weights that
 a finite mixture, one joint distribution whatever the grid is worth as an approximation.
 """
 
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import (
@@ -26,7 +27,7 @@ from mpt_lml.checks import (
     require_finite,
     require_slope,
 )
-from mpt_lml.numerics import LOG_2PI, chunks, differentiable, double, softplus
+from mpt_lml.numerics import LOG_2PI, chunks, differentiable, double, full_precision, softplus
 
 __all__ = ["Grid", "find_modes", "gauss_hermite", "trapezoid"]
 
@@ -147,48 +148,190 @@ def gauss_hermite(latent_dim: Count, nodes_per_axis: NodesPerAxis) -> Grid:
 
 # -- mixtures with a node for each z: log p(x_R | z_g) of Bernoulli logits W z + b ----------------------
 
+# Nats that rounding may change: of log p(x_R, z_g), all of R together, and of one logit.
+_MOST_ROUNDING_OF_SUMS = 1e-9
+_MOST_ROUNDING_OF_LOGITS = {torch.float64: 1e-9, torch.float32: 1e-4}
+# log p(x_R, z_g) is off by 2 ε times the sum of magnitudes at most, measured to D = 2,000; twice that.
+_EPSILONS_OF_SUMS = 4.0
 
-def log_normalizers(grid: Grid, loadings: Tensor, offset: Tensor) -> Float[Tensor, "G D"]:
-    """log(1 + exp(w_d·z_g + b_d)) of every node and coordinate, nats, in double precision."""
-    return softplus(double(grid.nodes) @ double(loadings).mT + double(offset))
 
+@dataclass(frozen=True, eq=False)
+class BernoulliMixture:
+    """The finite mixture that a grid makes of Bernoulli logits ℓ = W z + b.
 
-def log_weights(
-    grid: Grid,
-    loadings: Tensor,
-    offset: Tensor,
-    x: Tensor,
-    observed: Bool[Tensor, " D"],
-    normalizers: Float[Tensor, "G D"] | None = None,
-) -> Float[Tensor, "N G"]:
-    """log w_g + log p(x_R | z_g) for Bernoulli logits W z + b.
+    log p(x_R | z_g) = Σ_{d in R} (x_d ℓ_d − softplus(ℓ_d)) has a quick way: the first sum is a product
+    in which each datum is K + 1 numbers, the second has no data. But for large logits the two nearly
+    cancel, and rounding leaves an error of ε Σ|ℓ_d|. The careful way adds up log σ(ℓ_d) where x_d is 1
+    and log σ(−ℓ_d) where it is 0: none is positive, so nothing cancels. It is taken where the quick one
+    might be seen to be wrong, and costs D / K times as much. Neither tiles anything to (N, D, G).
 
-    In double precision, whatever that of the arguments: sums over thousands of coordinates are large
-    numbers, and only their differences between nodes count. Nothing is tiled to (N, D, G): the data
-    enter through K + 1 numbers each.
+    Sums are in double precision, whatever that of the arguments: over thousands of coordinates they are
+    large numbers, and only their differences between nodes count.
 
     Args:
         grid: G nodes and their weights w_g.
         loadings: W, (D, K).
         offset: b, (D,).
-        x: data, (N, D), zeros and ones.
-        observed: R, (D,), boolean; True means in R.
-        normalizers: those of :func:`log_normalizers`, which many sets R share.
-
-    Returns:
-        Nats, (N, G).
+        is_careful: which way; :meth:`of` chooses.
     """
-    rows = observed.nonzero().flatten()  # searched once; the gradient of index_select sorts nothing
-    w = loadings.index_select(0, rows)
-    b = offset.index_select(0, rows)
-    if normalizers is None:
-        normalizer = log_normalizers(grid, w, b).sum(dim=-1)
-    else:
-        normalizer = normalizers @ observed.to(normalizers)
-    # One pass over (N, G): the offset's share travels as one more coordinate of z, always 1.
-    statistics = double(x[:, rows]) @ double(torch.cat([w, b[:, None]], dim=1))
-    nodes = F.pad(double(grid.nodes), (0, 1), value=1.0)
-    return torch.addmm(double(grid.log_weights) - normalizer, statistics, nodes.T)
+
+    grid: Grid
+    loadings: Float[Tensor, "D K"]
+    offset: Float[Tensor, " D"]
+    is_careful: bool
+
+    @classmethod
+    def of(
+        cls, grid: Grid, loadings: Float[Tensor, "D K"], offset: Float[Tensor, " D"]
+    ) -> "BernoulliMixture":
+        """The mixture, by the quick way where that has the digits.
+
+        Raises:
+            ValueError: for finite parameters whose logits overflow. What is not finite itself is passed
+                on, to be seen in the result.
+        """
+        with torch.no_grad():
+            farthest = double(grid.nodes).abs().amax(dim=0)
+            # Of the worst node: Σ_k |w_dk z_k| + |b_d|, what a logit is made of.
+            magnitudes = double(loadings).abs() @ farthest + double(offset).abs()
+            # Both in one copy to the host.
+            of_all, of_one = torch.stack([magnitudes.sum(), magnitudes.max()]).tolist()
+        # Sums of them and differences of such sums are still finite below a quarter.
+        if of_all > torch.finfo(torch.float64).max / 4:
+            _require_finite_logits(loadings, offset)
+        sums = _EPSILONS_OF_SUMS * torch.finfo(torch.float64).eps * of_all
+        logits = torch.finfo(loadings.dtype).eps * of_one
+        is_careful = math.isfinite(of_all) and (
+            sums > _MOST_ROUNDING_OF_SUMS or logits > _MOST_ROUNDING_OF_LOGITS[loadings.dtype]
+        )
+        return cls(grid, loadings, offset, is_careful)
+
+    @functools.cached_property
+    def _careful_logits(self) -> Float[Tensor, "G D"]:
+        return _exact_logits(double(self.grid.nodes), double(self.loadings), double(self.offset))
+
+    @functools.cached_property
+    def _log_normalizers(self) -> Float[Tensor, "G D"]:
+        """log(1 + exp(ℓ)), nats, in double precision."""
+        return _log_normalizers(self.grid, self.loadings, self.offset)
+
+    @functools.cached_property
+    def _log_factors(self) -> tuple[Float[Tensor, "D G"], Float[Tensor, "D G"]]:
+        """log p(x_d = 1 | z_g) and log p(x_d = 0 | z_g)."""
+        logits = self._careful_logits.T
+        return F.logsigmoid(logits), F.logsigmoid(-logits)
+
+    def log_weights(
+        self, x: Float[Tensor, "N D"], observed: Bool[Tensor, " D"], *, share: bool = False
+    ) -> Float[Tensor, "N G"]:
+        """log w_g + log p(x_R | z_g).
+
+        Args:
+            x: data, (N, D), zeros and ones.
+            observed: R, (D,), boolean; True means in R.
+            share: whether other sets R follow: the normalizers of all coordinates are kept then.
+
+        Returns:
+            Nats, (N, G).
+        """
+        rows = observed.nonzero().flatten()  # searched once; index_select's gradient sorts nothing
+        prior = double(self.grid.log_weights)
+        if self.is_careful:
+            ones = double(x[:, rows])
+            of_one, of_zero = (each.index_select(0, rows) for each in self._log_factors)
+            return prior + (ones @ of_one + (1.0 - ones) @ of_zero)
+        w = self.loadings.index_select(0, rows)
+        b = self.offset.index_select(0, rows)
+        if share:
+            normalizer = self._log_normalizers @ observed.to(self._log_normalizers)
+        else:
+            normalizer = _log_normalizers(self.grid, w, b).sum(dim=-1)
+        # One pass over (N, G): the offset's share travels as one more coordinate of z, always 1.
+        statistics = double(x[:, rows]) @ double(torch.cat([w, b[:, None]], dim=1))
+        nodes = F.pad(double(self.grid.nodes), (0, 1), value=1.0)
+        return torch.addmm(prior - normalizer, statistics, nodes.T)
+
+    def log_conditional(
+        self, log_weights: Float[Tensor, "N G"], x: Float[Tensor, "N D"], hidden: Int[Tensor, " M"]
+    ) -> Float[Tensor, "N M"]:
+        """log p(x_d | x_R) of some coordinates.
+
+        Args:
+            log_weights: those of R, (N, G).
+            x: data, (N, D), zeros and ones.
+            hidden: the numbers of the coordinates, (M,).
+
+        Returns:
+            Nats, (N, M).
+        """
+        columns = x[:, hidden]
+        if self.is_careful:
+            logits = self._careful_logits.index_select(1, hidden)
+        else:
+            logits = self.grid.nodes @ self.loadings[hidden].T + self.offset[hidden]
+        return log_mixture(log_weights, logits, columns.to(logits)).to(x)
+
+
+def _log_normalizers(grid: Grid, loadings: Tensor, offset: Tensor) -> Float[Tensor, "G D"]:
+    return softplus(double(grid.nodes) @ double(loadings).mT + double(offset))
+
+
+def _require_finite_logits(loadings: Tensor, offset: Tensor) -> None:
+    """Refuse finite parameters. Which of them are too large for their grid is known already."""
+    largest = loadings.detach().abs().max().item()
+    largest_offset = offset.detach().abs().max().item()
+    if math.isfinite(largest) and math.isfinite(largest_offset):
+        raise ValueError(
+            f"loadings of up to {largest:.3g} and an offset of up to {largest_offset:.3g} are too "
+            "large: the logits W z + b overflow at the grid's nodes. Make both smaller."
+        )
+
+
+def _exact_logits(
+    nodes: Float[Tensor, "G K"], loadings: Float[Tensor, "D K"], offset: Float[Tensor, " D"]
+) -> Float[Tensor, "G D"]:
+    """W z + b in three times the digits of double precision, then rounded, (G, D).
+
+    Terms of 1e17 leave an error of 16 where they cancel, and another one for each way in which a
+    processor adds them. Ogita, Rump & Oishi 2005, "Accurate sum and dot product": SumK with K = 3.
+    """
+    plain = nodes @ loadings.T + offset
+    with torch.no_grad():
+        parts = []
+        # Two arrays a product and one of the offset, and what is made on the way.
+        bytes_of_a_node = 8 * len(loadings) * (2 * nodes.shape[1] + 8)
+        for rows in chunks(len(nodes), bytes_of_a_node):
+            terms = [offset.expand(len(nodes[rows]), -1)]
+            for z, w in zip(nodes[rows].T, loadings.T, strict=True):
+                terms.extend(_two_product(z[:, None], w))
+            for _ in range(2):
+                for k in range(1, len(terms)):
+                    terms[k], terms[k - 1] = _two_sum(terms[k - 1], terms[k])
+            parts.append(functools.reduce(torch.add, terms))
+        exact = torch.cat(parts)
+    return exact + (plain - plain.detach())  # the value of one, the derivative of the other
+
+
+def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """a + b and what rounding took from it (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """a b and what rounding took from it (Dekker), for numbers in double precision."""
+    product = a * b
+    a_high, a_low = _halves(a)
+    b_high, b_low = _halves(b)
+    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    return product, error
+
+
+def _halves(values: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
+    """``values`` in double precision as two numbers of half as many digits, which overflow nowhere."""
+    high = (values.view(torch.int64) & -(2**27)).view(torch.float64)
+    return high, values - high
 
 
 def log_total(log_weights: Float[Tensor, "N G"]) -> Float[Tensor, " N"]:
@@ -340,7 +483,7 @@ def find_modes(
     """
     if accepted is None:
         accepted = tolerance
-    with differentiable(), torch.no_grad():
+    with differentiable(), full_precision(), torch.no_grad():
         z = start.detach().clone()
         for _ in range(max_steps):
             newton = _newton(log_joint, z)

@@ -16,6 +16,7 @@ from mpt_lml.grids import Grid
 SIZES = (2000, 784, 100, 16, 4, 2, 1)
 SAMPLE_SIZES = (3, 100)
 LONG_IN_THE_SAMPLE = (
+    "certain by far",
     "rare ones",
     "certain in either way",
     "certain and never ones",
@@ -96,6 +97,11 @@ def parameters(num_features: int) -> Iterator[tuple[str, Grid, Tensor, Tensor]]:
     plane = grids.trapezoid(2, 8)
     yield "two dimensions", plane, normal(num_features, 2, seed=3), normal(num_features, seed=4) - 1
     decades = torch.logspace(-18, 2, num_features, dtype=torch.float64)[:, None]
+    if num_features > 5:  # below, a curve of subsets is asked for, and refused for such numbers
+        yield "certain by far", line, 2e14 * signs, steps
+    # At the nodes of the diagonal large products leave a number that decides.
+    opposite = 1e12 * torch.cat([signs, -signs], dim=1)
+    yield "logits that cancel", plane, opposite + normal(num_features, 2, seed=6), 3 * steps
     yield "over 20 decades", grids.gauss_hermite(1, 12), decades, 0 * steps
 
 

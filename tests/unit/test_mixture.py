@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -181,6 +183,116 @@ def test_the_elbo_is_a_bound_and_tight_where_the_posterior_is_the_prior() -> Non
     assert bound + 5 * error < exact
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("size", [1e5, 1e13, 1e17, 1e30])
+def test_certain_logits_leave_the_sign_of_z(size: float, dtype: torch.dtype) -> None:
+    """p(x | z) is 1 on one half of the line and 0 on the other: p(x) = 1/2."""
+    loadings = (size * torch.tensor([[1.0], [-1.0], [0.5]])).to(dtype)
+    x = torch.tensor([[1.0, 0.0, 1.0]], dtype=dtype)
+    model = BernoulliPCA(loadings)
+    # The weights of the grid's halves add up to 1/2 up to the rounding of 20 numbers.
+    close = {"abs": 20 * torch.finfo(dtype).eps}
+    assert model.log_marginal(x).item() == pytest.approx(-math.log(2), **close)
+    hidden = torch.tensor([[True, False, True]])
+    assert model.log_conditional(x, hidden)[hidden[None]].tolist() == pytest.approx([0, 0], **close)
+    assert model.log_subset_marginal(x, ~hidden).item() == pytest.approx(-math.log(2), **close)
+    weights = model.posterior_weights(x, hidden)[0, 0]
+    assert (weights[model.grid.nodes[:, 0] < 0] == 0).all()
+    batch = (loadings[None], model.offset[None], x)
+    trained = [
+        objectives.mixture(*batch, None, model.grid),
+        objectives.mixture(*batch, hidden[None], model.grid, block=True) * 2 / 3,  # of M / D
+    ]
+    assert torch.cat(trained).tolist() == pytest.approx([-math.log(2)] * 2, **close)
+
+
+@pytest.mark.parametrize("size", [1e6, 1e12, 1e18])
+def test_logits_that_cancel_to_the_offset(size: float) -> None:
+    """w·z is 0 on the diagonal and beyond all numbers beside it, where one of two pixels is wrong."""
+    loadings = size * torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    offset = torch.tensor([0.3, -0.2], dtype=torch.float64)
+    model = BernoulliPCA(loadings, offset, grid=grids.trapezoid(2, 9))
+    nodes, weights = model.grid.nodes, model.grid.log_weights.exp()
+    on_diagonal = weights[nodes[:, 0] == nodes[:, 1]].sum().log()
+    x = torch.ones(1, 2, dtype=torch.float64)
+    expected = on_diagonal + torch.nn.functional.logsigmoid(offset).sum()
+    torch.testing.assert_close(model.log_marginal(x)[0], expected, atol=1e-13, rtol=0)
+    assert curves.exact_curve(model, x).area() == pytest.approx(expected.item(), abs=1e-13)
+
+
+def test_both_ways_to_add_up_are_one_function() -> None:
+    """Values, and derivatives in W and b, where neither way loses digits."""
+    model = random_bernoulli(6, 2, 12, seed=4)
+    x = model.sample(5, generator=generator(2))
+    observed = torch.tensor([True, False, True, True, False, False])
+    hidden = (~observed).nonzero().flatten()
+    found = []
+    for careful in (False, True):
+        at = [value.clone().requires_grad_() for value in (model.loadings, model.offset)]
+        mixture = grids.BernoulliMixture.of(model.grid, *at)
+        assert not mixture.is_careful
+        mixture = dataclasses.replace(mixture, is_careful=careful)
+        log_weights = mixture.log_weights(x, observed)
+        values = torch.cat([log_weights, mixture.log_conditional(log_weights, x, hidden)], dim=1)
+        shares = torch.randn(values.shape, generator=generator(3), dtype=torch.float64)
+        found.append([values, *torch.autograd.grad((shares * values).sum(), at)])
+    for quick, careful in zip(*found, strict=True):
+        torch.testing.assert_close(quick, careful, atol=1e-11, rtol=0)
+
+
+# In single precision terms of a thousand leave an error of 1e-4 already.
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [(size, torch.float64) for size in (1e6, 1e12, 1e17, 1e30)]
+    + [(size, torch.float32) for size in (1e3, 1e12, 1e17, 1e30)],
+)
+def test_a_logit_has_all_its_digits_where_its_terms_cancel(size: float, dtype: torch.dtype) -> None:
+    """A grid of one node: log p(x_d) is log σ(w_d·z + b_d), beside fractions."""
+    normal = {"generator": generator(1), "dtype": dtype}
+    z = torch.randn(1, 3, **normal)
+    loadings = size * torch.randn(60, 3, **normal)
+    offset = torch.randn(60, **normal) - loadings @ z[0]
+    grid = grids.Grid(z, torch.zeros(1, dtype=dtype))
+    model = BernoulliPCA(loadings, offset, grid=grid)
+    exact = []
+    for w, b in zip(loadings.tolist(), offset.tolist(), strict=True):
+        terms = zip(map(Fraction, w), map(Fraction, z[0].tolist()), strict=True)
+        exact.append(float(Fraction(b) + sum(a * c for a, c in terms)))
+    assert max(map(abs, exact)) < 1e-2 * size  # they do cancel
+    expected = torch.nn.functional.logsigmoid(torch.tensor(exact, dtype=torch.float64))
+    found = model.log_conditional(torch.ones(1, 60, dtype=dtype), torch.ones(1, 60).bool())[0, 0]
+    close = 2 * torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), expected, atol=close, rtol=close)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("largest", ["loadings", "offset"])
+def test_certain_pixels_have_probability_one(largest: str, dtype: torch.dtype) -> None:
+    """Logits of 1e17 and random digits, all of the right sign: no sum of them is left over."""
+    x = (torch.rand(1, 60, generator=generator(1)) < 0.5).to(dtype)
+    logits = 1e17 * (2 * x[0] - 1) * torch.rand(60, generator=generator(2), dtype=dtype)
+    loadings = logits[:, None] if largest == "loadings" else torch.zeros(60, 1, dtype=dtype)
+    offset = logits if largest == "offset" else torch.zeros(60, dtype=dtype)
+    one = torch.ones(1, 1, dtype=dtype)
+    model = BernoulliPCA(loadings, offset, grid=grids.Grid(one, torch.zeros(1, dtype=dtype)))
+    assert model.log_marginal(x).item() == 0
+    # The posterior that is the prior has no divergence, and its draw is 1.
+    encoder = (torch.zeros(1, 1, 60, dtype=dtype), 0 * one, 0 * one)
+    batch = (loadings[None], offset[None])
+    assert objectives.linear_elbo(*batch, *encoder, x, one[None]).item() == 0
+    assert objectives.mixture(*batch, x, None, model.grid).item() == 0
+
+
+def test_an_adaptive_grid_in_single_precision() -> None:
+    """Newton's steps are in double: in single precision none comes within 1e-8 of a mode."""
+    wide = random_bernoulli(50, 2, 12, seed=5)
+    single = BernoulliPCA(wide.loadings.float(), wide.offset.float())
+    wide = BernoulliPCA(single.loadings.double(), single.offset.double())
+    x = wide.sample(4, generator=generator(1))
+    expected = wide.adaptive_log_marginal(x)
+    assert torch.equal(single.adaptive_log_marginal(x.float()), expected.float())
+
+
 def test_rare_events_have_no_floor() -> None:
     """An area that says "exact" is log p, also where single precision has no such probability."""
     loadings = torch.randn(4, 1, generator=generator(0))
@@ -208,6 +320,9 @@ def saying(value: float) -> GridConditional:
     return GridConditional(VAE(encode, decode, num_features=4, latent_dim=2), MODEL.grid)
 
 
+OVERFLOW = (
+    r"loadings of up to 1e\+308 and an offset of up to 0 are too large: the logits .* overflow"
+)
 W = torch.ones(4, 2, dtype=torch.float64)
 MODEL = BernoulliPCA(W)
 X = torch.zeros(2, 4, dtype=torch.float64)
@@ -300,17 +415,37 @@ BAD = {
     "logits that overflow": (
         lambda: BernoulliPCA(W * 1e308).log_marginal(X),
         ValueError,
-        r"finite.*overflow.*too large",
+        OVERFLOW,
     ),
     "conditionals of logits that overflow": (
         lambda: BernoulliPCA(W * 1e308).log_conditional(X, X[:1] == 0),
         ValueError,
-        r"finite.*overflow.*too large",
+        OVERFLOW,
     ),
     "posterior weights of logits that overflow": (
         lambda: BernoulliPCA(W * 1e308).posterior_weights(X, X[:1] == 0),
         ValueError,
-        r"finite.*overflow.*too large",
+        OVERFLOW,
+    ),
+    "training at logits that overflow": (
+        lambda: objectives.mixture(W[None] * 1e308, W[None, :, 0] * 0, X, None, MODEL.grid),
+        ValueError,
+        OVERFLOW,
+    ),
+    "a log-probability that single precision does not hold": (
+        lambda: BernoulliPCA(W.float() * 0, W[:, 0].float() * 3e38).log_marginal(X.float()),
+        ValueError,
+        r"log p\[0, 0\] is -inf .*torch\.float32 holds no such number",
+    ),
+    "the same of a decoder": (
+        lambda: saying(3e38).log_marginal(X.float()),
+        ValueError,
+        r"log p\[0, 0\] is -inf .*torch\.float32 holds no such number",
+    ),
+    "a decoder whose log-probabilities have no sum": (
+        lambda: saying(1e308).log_marginal(X),
+        ValueError,
+        r"log p\(x \| z_g\)\[0, 0\] is inf .*Look at what the decoder answers",
     ),
     "infinite loadings": (
         lambda: BernoulliPCA(W / 0),

@@ -10,9 +10,23 @@ import torch
 from models import generator, random_bernoulli, random_hmm
 from torch import Tensor
 
-from mpt_lml import HMM, PPCA, BernoulliPCA, Grammar, masks, numerics, objectives, orders
+from mpt_lml import (
+    HMM,
+    PPCA,
+    BernoulliPCA,
+    Grammar,
+    GridConditional,
+    gaussian,
+    grids,
+    masks,
+    numerics,
+    objectives,
+    orders,
+)
+from mpt_lml.models import vae
 from mpt_lml.models.base import FromFunction, TractableModel
 from mpt_lml.models.regression import ConjugateRegression
+from mpt_lml.models.vae import LatentVariableModel
 from mpt_lml.numerics import double, softplus
 from mpt_lml.theory import chains, diffusion, rates
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
@@ -90,7 +104,7 @@ def theory() -> dict[str, Callable[[], Iterable[Tensor]]]:
     time = torch.tensor([0.2, 0.7])
     log_probability = -9.0 * torch.rand(5, 3, generator=generator(9))
     return {
-        "markov_blocks": lambda: vars(chains.markov_blocks(transition, slope, 9)).values(),
+        "markov_blocks": lambda: chains.markov_blocks(transition, slope, 9),
         "ppca": lambda: vars(GaussianFamily.ppca(loadings, 0.3)).values(),
         "mask_forms": lambda: [family.mask_forms(MASK)],
         "products": lambda: [family.products(family.directions)],
@@ -130,6 +144,94 @@ def test_theory_does_not_change(name: str, dtype: torch.dtype) -> None:
             torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
         else:
             assert got == wanted
+
+
+PIXELS = (torch.randn(4, 6, generator=generator(6)) > 0).float()
+LATENTS = torch.randn(4, 2, generator=generator(7))
+
+
+def of_a_decoder(model: LatentVariableModel, x: Tensor) -> list[Tensor]:
+    return [
+        model.decode(LATENTS),
+        model.log_factors(x, LATENTS),
+        model.log_table(x, LATENTS),
+        model.log_joint(x, LATENTS),
+        model.log_prior(LATENTS),
+        model.sample_given(LATENTS, generator=generator(8)),
+    ]
+
+
+def of_bernoulli_pca() -> list[Tensor]:
+    model = BernoulliPCA(torch.randn(6, 2, generator=generator(2)), torch.ones(6))
+    batch = (model.loadings[None], model.offset[None], PIXELS)
+    encoder = (model.loadings.mT[None], torch.ones(1, 2), torch.zeros(1, 2))
+    return [
+        *of_a_decoder(model, PIXELS),
+        model.posterior_weights(PIXELS, MASK),
+        model.adaptive_log_marginal(PIXELS),
+        GridConditional(model, model.grid).log_conditional(PIXELS, MASK),
+        objectives.mixture(*batch, None, model.grid),
+        objectives.mixture(*batch, MASK[None], model.grid),
+        objectives.mixture(*batch, MASK[None], model.grid, block=True),
+        objectives.linear_elbo(*batch[:2], *encoder, PIXELS, LATENTS[None]),
+    ]
+
+
+def of_modes() -> list[Tensor]:
+    """Of a normal log-density whose precision is a product of matrices."""
+    w = torch.randn(6, 2, generator=generator(2))
+
+    def log_joint(z: Tensor) -> Tensor:
+        return z.sum(dim=-1) - 0.5 * (z @ w.mT).square().sum(dim=-1)
+
+    return list(grids.find_modes(log_joint, LATENTS, tolerance=1e-3))
+
+
+def of_gaussians() -> list[Tensor]:
+    x, noise = torch.randn(4, 6, generator=generator(4)), torch.tensor(0.2)
+    model = PPCA(torch.randn(6, 2, generator=generator(2)), noise, torch.ones(6))
+    fitted = PPCA.fit_closed_form(x, 2)
+    given = gaussian.LowRankPosterior.of(model.loadings, noise, ~MASK)
+    return [
+        model.covariance,
+        *model.posterior(x),
+        *given.mean_and_residual(x),
+        given.variance(),
+        fitted.loadings,
+        fitted.noise_variance,
+        gaussian.log_density(x, model.mean, model.covariance),
+        *gaussian.condition_dense(x, model.mean, model.covariance, MASK[0]),
+        gaussian.divergence(model.covariance, 2 * model.covariance),
+        objectives.mask_scores(model.loadings, noise, objectives.second_moment(x), MASK),
+    ]
+
+
+def of_dense_networks() -> list[Tensor]:
+    plain = vae.dense_parameters(6, [5], 2, generators=[generator(1)])
+    parted = vae.dense_parameters(6, [5], 2, generators=[generator(1)], partial=True)
+    model, noise, hidden = vae.dense_model(plain, 0), LATENTS[None], MASK[None]
+    return [
+        *of_a_decoder(model, PIXELS),
+        *model.encode(PIXELS),
+        objectives.elbo(plain, PIXELS, noise, None),
+        objectives.refill(plain, PIXELS, hidden, noise[None], None),
+        objectives.recursive(plain, PIXELS, hidden, PIXELS[None], noise[None], None),
+        objectives.partial(parted, PIXELS, hidden, noise[None], None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [of_bernoulli_pca, of_modes, of_gaussians, of_dense_networks],
+    ids=lambda f: f.__name__,
+)
+def test_nothing_that_is_not_a_users_network_changes(values: Callable[[], list[Tensor]]) -> None:
+    expected = values()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = values()
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.dtype == wanted.dtype
+        assert torch.equal(got, wanted)
 
 
 def test_a_network_keeps_what_its_user_has_chosen() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models import generator, random_ppca, recursive_objective
+from models import generator, random_bernoulli, random_ppca, recursive_objective
 from torch import Tensor
 
 from mpt_lml import PPCA, VAE, curves, grids, masks, objectives
@@ -154,6 +154,15 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"moment must be finite, but moment\[2, 2\] is nan"):
             value(moment)
 
+    def test_a_moment_that_is_not_symmetric_has_no_scores(self) -> None:
+        """The masks read its rows and not its columns: half of it would count twice."""
+        mask = masks.subsets(6)[1:]
+        moment = torch.eye(6).double()
+        moment[0, 1] = 0.01
+        for each in (moment, torch.stack([torch.eye(6).double(), moment, moment])):
+            with pytest.raises(ValueError, match=r"moment and its transpose differ by 0\.01"):
+                objectives.mask_scores(batch(), NOISE, each, mask)
+
     def test_rounding_is_no_reason(self) -> None:
         """One datum of 200 coordinates: all but one eigenvalue are 0, some come out negative."""
         x = 1e3 * torch.randn(1, 200, generator=generator())
@@ -190,6 +199,26 @@ class TestRefused:
         value = torch.vmap(lambda w: objectives.log_marginal(w, NOISE, torch.eye(6).double()))
         with pytest.raises(TypeError, match=r"loadings is inside torch\.vmap.* leading axis"):
             value(batch())
+
+
+@pytest.mark.parametrize("block", [False, True])
+@pytest.mark.parametrize(("num_data", "num_masks"), [(7, 3), (8, 5), (3, 5)])
+def test_every_datum_counts_alike_in_parts_that_are_not(
+    num_data: int, num_masks: int, block: bool
+) -> None:
+    """P does not divide N, or is larger: some parts have one datum less, or none at all."""
+    model = random_bernoulli(4, 1, 12)
+    x = model.sample(num_data, generator=generator(1))
+    mask = masks.sample_masks(num_masks, 4, masks.UniformSize(), generator=generator(2))
+    part_of_datum = [p for p, part in enumerate(x.tensor_split(num_masks)) for _ in part]
+    own = mask[part_of_datum]
+    if block:
+        scores = model.log_subset_marginal(x, own).diagonal() / own.sum(dim=1)
+    else:
+        scores = model.log_each(x, own).sum(dim=1) / own.sum(dim=1)
+    batch = (model.loadings[None], model.offset[None])
+    found = objectives.mixture(*batch, x, mask[None], model.grid, block=block)
+    torch.testing.assert_close(found, 4 * scores.mean()[None], atol=EXACT, rtol=0)
 
 
 @pytest.mark.bad_input

@@ -22,7 +22,7 @@ from mpt_lml.checks import (
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.vae import LatentVariableModel
-from mpt_lml.numerics import chunks, double
+from mpt_lml.numerics import chunks, double, full_precision
 
 CACHE_BYTES = 2**24
 """16 MiB: larger chunks leave the cache, and the kernel clears pages all the time."""
@@ -45,7 +45,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
     Raises:
         TypeError: for tensors that are not floating point, or of two dtypes.
         ValueError: for K > 3 (``estimators.iwae`` and ``estimators.ais`` need no grid), shapes that do
-            not fit, entries that are not finite.
+            not fit, entries that are not finite, and (when it is used) for logits that overflow.
 
     >>> model = BernoulliPCA(torch.zeros(3, 2))
     >>> model.log_marginal(torch.ones(1, 3)).exp()
@@ -72,6 +72,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         _require_fit(grid, self.latent_dim)
         self.grid = grid.to(loadings)
 
+    @full_precision()
     def _decoded(self, z: Tensor) -> Tensor:
         require_one_dtype(z=z, loadings=self.loadings)
         return z @ self.loadings.T + self.offset
@@ -89,9 +90,12 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
         Returns:
             Probabilities, (P, N, G); the prior's for the empty set.
+
+        Raises:
+            ValueError: for loadings and offset so large that logits overflow.
         """
-        values = [weights.softmax(dim=-1).to(x) for weights in self._log_weights(x, observed)]
-        return _require_finite_logits(torch.stack(values))
+        all_weights = self._log_weights(self._mixture(), x, observed)
+        return torch.stack([weights.softmax(dim=-1).to(x) for weights in all_weights])
 
     @checked
     def adaptive_log_marginal(
@@ -121,12 +125,15 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         """
         num_nodes = nodes_per_axis**self.latent_dim
         bytes_of_a_datum = 8 * 4 * self.num_features * num_nodes
-        origin = x.new_zeros(len(x), self.latent_dim)
+        # A Newton step in single precision does not get as near to a mode as is asked for.
+        wide = BernoulliPCA(double(self.loadings), double(self.offset), grid=self.grid)
+        wide_x = double(x)
+        origin = wide_x.new_zeros(len(x), self.latent_dim)
         values = []
         for rows in chunks(len(x), bytes_of_a_datum, CACHE_BYTES):
-            log_joint = partial(self.log_joint, x[rows])
+            log_joint = partial(wide.log_joint, wide_x[rows])
             values.append(grids.log_integral(log_joint, origin[rows], nodes_per_axis, extent))
-        return torch.cat(values)
+        return torch.cat(values).to(x)
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), zeros and ones, and of the dtype of the loadings."""
@@ -134,28 +141,30 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         require_one_dtype(loadings=self.loadings, x=x)
         require_binary(x)
 
+    def _mixture(self) -> grids.BernoulliMixture:
+        return grids.BernoulliMixture.of(self.grid, self.loadings, self.offset)
+
     def _log_weights(
-        self, x: Tensor, observed: Bool[Tensor, "P D"]
+        self, mixture: grids.BernoulliMixture, x: Tensor, observed: Bool[Tensor, "P D"]
     ) -> Iterator[Float[Tensor, "N G"]]:
-        """``grids.log_weights`` of one set after the other."""
-        model = (self.grid, self.loadings, self.offset)
+        """log w_g + log p(x_R | z_g) of one set after the other."""
         # One set needs the normalizers of its own coordinates only, two of nearly all that there are.
-        normalizers = grids.log_normalizers(*model) if len(observed) > 1 else None
+        share = len(observed) > 1
         for row in observed:
-            yield grids.log_weights(*model, x, row, normalizers)
+            yield mixture.log_weights(x, row, share=share)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        values = [weights.logsumexp(dim=-1).to(x) for weights in self._log_weights(x, observed)]
-        return _require_finite_logits(torch.stack(values))
+        all_weights = self._log_weights(self._mixture(), x, observed)
+        return _finite(torch.stack([weights.logsumexp(dim=-1).to(x) for weights in all_weights]))
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        logits = self._decoded(self.grid.nodes)
+        mixture = self._mixture()
         values = []
-        for row, weights in zip(mask, self._log_weights(x, ~mask), strict=True):
+        for row, weights in zip(mask, self._log_weights(mixture, x, ~mask), strict=True):
             hidden = row.nonzero().flatten()
-            mixed = grids.log_mixture(weights, logits[:, hidden], x[:, hidden])
+            mixed = mixture.log_conditional(weights, x, hidden)
             values.append(torch.zeros_like(x).index_copy(1, hidden, mixed))
-        return _require_finite_logits(torch.stack(values))
+        return _finite(torch.stack(values))
 
 
 @final
@@ -201,11 +210,11 @@ class GridConditional(TractableModel):
         values = []
         for factors in self._factors(x):
             values.append(self._log_weights(factors, observed).logsumexp(dim=-1))
-        return torch.cat(values, dim=1).to(x)
+        return _finite(torch.cat(values, dim=1).to(x))
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         values = [self._log_mixture(factors, mask) for factors in self._factors(x)]
-        return torch.cat(values, dim=1)
+        return _finite(torch.cat(values, dim=1))
 
     def _log_mixture(self, factors: Float[Tensor, "G N D"], mask: Tensor) -> Tensor:
         """log Σ_g ω_g(x_R) p(x_d | z_g) of some data, (P, N, D)."""
@@ -229,8 +238,8 @@ class GridConditional(TractableModel):
         for rows in chunks(len(x), 2 * bytes_of_a_datum, CACHE_BYTES):
             factors = self.model.log_table(x[rows], nodes)
             if not factors.detach().sum().isfinite():  # one pass, where all is well
-                remedy = "Look at what the decoder answers at the grid's nodes."
-                require_entries("log p(x_d | z_g)", factors, ~factors.isfinite(), "finite", remedy)
+                _require_finite("log p(x_d | z_g)", factors)
+                _require_finite("log p(x | z_g)", double(factors).abs().sum(dim=-1))
             yield factors
 
     def _log_weights(self, factors: Float[Tensor, "G N D"], observed: Tensor) -> Tensor:
@@ -243,11 +252,16 @@ class GridConditional(TractableModel):
         return log_observed + double(self.grid.log_weights)
 
 
-def _require_finite_logits(values: Tensor) -> Tensor:
-    """``values``, unless loadings or offset are so large that their logits are not finite."""
-    remedy = "The logits W z + b overflow at the grid's nodes: loadings and offset are too large."
-    require_entries("what the model says", values, ~values.isfinite(), "finite", remedy)
+def _finite(values: Tensor) -> Tensor:
+    """``values``, unless they are too large for their precision."""
+    remedy = f"{values.dtype} holds no such number: parameters are too large, or far from the data."
+    require_entries("log p", values, ~values.isfinite(), "finite", remedy)
     return values
+
+
+def _require_finite(name: str, values: Tensor) -> None:
+    remedy = "Look at what the decoder answers at the grid's nodes."
+    require_entries(name, values, ~values.isfinite(), "finite", remedy)
 
 
 def _require_fit(grid: Grid, latent_dim: int) -> None:

@@ -25,7 +25,7 @@ from mpt_lml.checks import (
     require_finite,
     require_one_dtype,
 )
-from mpt_lml.numerics import LOG_2PI, log_likelihood
+from mpt_lml.numerics import LOG_2PI, full_precision, log_likelihood
 
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
 Decoder = Callable[[Tensor], Tensor]
@@ -323,8 +323,9 @@ def dense_parameters(
     return parameters
 
 
+@full_precision()
 def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "B N O"]:
-    """The network ``part`` of every run applied to its own inputs.
+    """The network ``part`` of every run applied to its own inputs, under ``torch.autocast``, too.
 
     Args:
         parameters: those of :func:`dense_parameters`, of B runs.

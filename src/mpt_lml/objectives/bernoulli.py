@@ -6,8 +6,12 @@ from torch import Tensor
 
 from mpt_lml import grids
 from mpt_lml.checks import check, checked, require_binary, require_mask
-from mpt_lml.numerics import full_precision, softplus
+from mpt_lml.grids import BernoulliMixture
+from mpt_lml.numerics import full_precision, log_likelihood, softplus
 from mpt_lml.objectives.bounds import mean_elbo
+
+# Nats a coordinate that rounding may change of log p(x | z) in the ELBO.
+_MOST_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 @checked(finite=False)
@@ -38,7 +42,7 @@ def mixture(
 
     Raises:
         ValueError: for x that is not 0 or 1, for a mask that hides nothing, and for a grid of
-            another dimension.
+            another dimension, and for parameters so large that logits overflow.
 
     >>> grid, x = grids.gauss_hermite(1, 3), torch.ones(1, 2).double()
     >>> mixture(0 * x[..., None], 0 * x, x, torch.tensor([[[True, False]]]), grid).exp()
@@ -52,42 +56,32 @@ def mixture(
     require_binary(x)
     runs = zip(loadings, offset, strict=True)
     if mask is None:
-        return torch.stack([_mean_log_marginal(grid, w, b, x) for w, b in runs]).to(x)
+        return torch.stack(
+            [_mean_log_marginal(BernoulliMixture.of(grid, w, b), x) for w, b in runs]
+        ).to(x)
     values = []
     for (w, b), masks_of_run in zip(runs, mask, strict=True):
         require_mask(masks_of_run)
+        model = BernoulliMixture.of(grid, w, b)
         parts = zip(x.tensor_split(len(masks_of_run)), masks_of_run, strict=True)
-        totals = [_mixture_score(grid, w, b, part, hidden, block).sum() for part, hidden in parts]
+        totals = [_mixture_score(model, part, hidden, block).sum() for part, hidden in parts]
         values.append(torch.stack(totals).sum() * x.shape[1] / len(x))
     return torch.stack(values)
 
 
-def _mean_log_marginal(
-    grid: grids.Grid,
-    loadings: Float[Tensor, "D K"],
-    offset: Float[Tensor, " D"],
-    x: Float[Tensor, "N D"],
-) -> Float[Tensor, ""]:
+def _mean_log_marginal(model: BernoulliMixture, x: Float[Tensor, "N D"]) -> Float[Tensor, ""]:
     everything = torch.ones_like(x[0], dtype=torch.bool)
-    return grids.log_total(grids.log_weights(grid, loadings, offset, x, everything)).mean()
+    return grids.log_total(model.log_weights(x, everything)).mean()
 
 
 def _mixture_score(
-    grid: grids.Grid,
-    loadings: Float[Tensor, "D K"],
-    offset: Float[Tensor, " D"],
-    x: Float[Tensor, "n D"],
-    mask: Bool[Tensor, " D"],
-    block: bool,
+    model: BernoulliMixture, x: Float[Tensor, "n D"], mask: Bool[Tensor, " D"], block: bool
 ) -> Float[Tensor, " n"]:
     """(1/M) Σ_{j∈A} log p(x_j | x_R) of every datum, or (1/M) log p(x_A) of the ``block``."""
     if block:
-        log_weights = grids.log_weights(grid, loadings, offset, x, mask)
-        return grids.log_total(log_weights).to(x) / mask.sum()
+        return grids.log_total(model.log_weights(x, mask)).to(x) / mask.sum()
     hidden = mask.nonzero().flatten()  # only masked columns are mixed
-    logits = grid.nodes @ loadings[hidden].T + offset[hidden]
-    log_weights = grids.log_weights(grid, loadings, offset, x, ~mask)
-    return grids.log_mixture(log_weights, logits, x[:, hidden]).mean(dim=-1)
+    return model.log_conditional(model.log_weights(x, ~mask), x, hidden).mean(dim=-1)
 
 
 @checked(finite=False)
@@ -130,7 +124,24 @@ def linear_elbo(
     variance = encoder_log_variance.exp()[:, None]
     z = mean + variance.sqrt() * noise
     logits = z @ loadings.mT + offset[:, None]
-    # Σ_d x_d ℓ_d through K numbers a datum, as on a grid: the only (N, D) array is the softplus.
-    x_by_loadings = ((x @ loadings) * z).sum(dim=-1)
-    log_likelihood = x_by_loadings + offset @ x.T - softplus(logits).sum(dim=-1)
-    return mean_elbo(log_likelihood, mean, variance)
+    if _sums_keep_their_digits(loadings, offset, z):
+        # Σ_d x_d ℓ_d through K numbers a datum, as on a grid: the only (N, D) array is the softplus.
+        x_by_loadings = ((x @ loadings) * z).sum(dim=-1)
+        likelihood = x_by_loadings + offset @ x.T - softplus(logits).sum(dim=-1)
+    else:
+        likelihood = log_likelihood(x, logits, None).sum(dim=-1)
+    return mean_elbo(likelihood, mean, variance)
+
+
+@torch.no_grad()
+def _sums_keep_their_digits(
+    loadings: Float[Tensor, "B D K"], offset: Float[Tensor, "B D"], z: Float[Tensor, "B N K"]
+) -> bool:
+    """Whether Σ x_d ℓ_d and Σ softplus(ℓ_d), which nearly cancel, are known well enough on their own.
+
+    What is not finite is passed on the one way or the other.
+    """
+    magnitudes = loadings.abs().sum(dim=1)[:, None] * z.abs()
+    of_all = magnitudes.sum(dim=-1).max() + offset.abs().sum(dim=-1).max()
+    rounding = torch.finfo(z.dtype).eps * of_all.item() / offset.shape[-1]
+    return rounding <= _MOST_ROUNDING[z.dtype]

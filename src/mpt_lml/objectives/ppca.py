@@ -5,7 +5,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import masks, scores
-from mpt_lml.checks import checked, require_mask, require_second_moment
+from mpt_lml.checks import (
+    checked,
+    require_mask,
+    require_second_moment,
+    require_symmetric_moment,
+)
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.numerics import full_precision
 
@@ -83,10 +88,14 @@ def mask_scores(
     Returns:
         Nats a masked coordinate, (..., P).
 
+    Raises:
+        ValueError: for a moment that is not symmetric.
+
     >>> w, mask = torch.zeros(2, 1), torch.tensor([[True, False], [True, True]])
     >>> mask_scores(w, torch.tensor(1.0), torch.eye(2), mask)
     tensor([-1.4189, -1.4189])
     """
+    require_symmetric_moment("moment", moment)
     values = LowRankPosterior.of(loadings, noise_variance, ~mask).mean_log_conditional(moment)
     return scores.mask_score(values, mask.expand_as(values))
 
