@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 from models import generator
+from oracles import RELATIVE, TOLERANCE
 
 from mpt_lml import curves, masks
 from mpt_lml.models.base import ConditionalModel, TractableModel
 
 EXACT = 1e-10
+
+
+def areas(model: TractableModel, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The area under the curve of every datum, (N,), and under that of its terms' magnitudes."""
+    mask = masks.subsets(model.num_features)[1:]
+    sizes = mask.sum(dim=1)
+    masks_of_size = [math.comb(model.num_features, size) for size in sizes.tolist()]
+    weights = 1.0 / (sizes * torch.tensor(masks_of_size)).double()
+    values = model.log_conditional(x, mask).double()
+    return tuple(torch.einsum("p,pnd->n", weights, each) for each in (values, values.abs()))
+
+
+def check_area_or_refusal(model: TractableModel, x: torch.Tensor) -> None:
+    """The area is log p, of every datum and of their mean; or nothing is answered."""
+    questions: list[Callable[[], object]] = [
+        lambda: areas(model, x),
+        lambda: curves.exact_curve(model, x).area(),
+        lambda: model.log_marginal(x),
+    ]
+    answers = []
+    refusals = []
+    for question in questions:
+        try:
+            answers.append(question())
+        except ValueError as refusal:
+            refusals.append(str(refusal))
+    if refusals:
+        assert not answers, refusals
+        assert all(refusals)
+        return
+    (area, magnitude), mean_area, log_marginal = answers
+    dtype = log_marginal.dtype
+    allowed = TOLERANCE[dtype] * model.num_features + RELATIVE[dtype] * magnitude
+    assert ((area - log_marginal).abs() <= allowed).all(), (area, log_marginal)
+    assert abs(mean_area - log_marginal.mean().item()) <= allowed.mean()
 
 
 class TractableModelCase:
