@@ -447,3 +447,113 @@ class TestBestLaw:
 def test_wrong_calls_say_what_to_do(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# Of W = loadings_of_five(), sizes 1, 2 and 3, by 60 digits.
+EFFICIENCY = {
+    1e-1: (0.940915, 0.959723, 0.986780),
+    1e-2: (0.942890, 0.940049, 0.967662),
+    1e-3: (0.943174, 0.937285, 0.938466),
+    1e-4: (0.943204, 0.937001, 0.931941),
+    1e-5: (0.943207, 0.936972, 0.931213),
+    # From here on within 1e-4 of the limit.
+    1e-6: (0.9432, 0.9370, 0.9311),
+    1e-7: (0.9432, 0.9370, 0.9311),
+    1e-8: (0.9432, 0.9370, 0.9311),
+}
+
+
+def loadings_of_five() -> torch.Tensor:
+    return torch.randn(5, 2, generator=torch.Generator().manual_seed(0), **f64)
+
+
+def unless_refused(call):
+    """What it returns, or None where it says that rounding would show."""
+    try:
+        return call()
+    except ValueError as error:
+        if "rounding may change" not in str(error):
+            raise
+        return None
+
+
+class TestNarrow:
+    """Small noise: of directions within the span of W masked scores tell a share σ² of all.
+
+    H has an eigenvalue of σ² and J of σ⁴ there, in coordinates in which the Fisher information is 1.
+    """
+
+    @pytest.mark.parametrize("noise_variance", EFFICIENCY)
+    def test_an_efficiency_is_right_or_refused(self, noise_variance: float) -> None:
+        family = GaussianFamily.ppca(loadings_of_five(), noise_variance)
+        for size, expected in enumerate(EFFICIENCY[noise_variance], start=1):
+            found = unless_refused(Godambe.of(family, [size]).efficiency)
+            if found is None:
+                assert noise_variance < 1e-3
+            else:
+                assert abs(found.item() / expected - 1.0) < 1e-3
+
+    @pytest.mark.parametrize("noise_variance", [1e-4, 1e-5, 1e-6, 1e-7, 1e-8])
+    def test_a_best_law_is_right_or_refused(self, noise_variance: float) -> None:
+        """It has a limit for σ → 0, from which it is off by less than σ/10: 0.44425 at 3e-4."""
+        info = Godambe.of(GaussianFamily.ppca(loadings_of_five(), noise_variance))
+        found = unless_refused(info.best_law)
+        if found is None:
+            assert noise_variance < 1e-4
+        else:
+            assert abs(found.efficiency / 0.4448 - 1.0) < 1e-3
+
+    @pytest.mark.parametrize("distance", [1e-6, 1e-8, 1e-10, 1e-12, 1e-13, 1e-14])
+    def test_one_parameter_is_right_or_refused(self, distance: float) -> None:
+        """Noise d·(1, ..., 5) of one factor: efficiency has a limit, from which it is off by order d."""
+
+        def of(distance: float) -> Godambe:
+            noise = torch.arange(1.0, 6.0, **f64).diag()
+            family = GaussianFamily(1.0 + distance * noise, noise[None])
+            return Godambe.of(family, [1, 2, 3, 4])
+
+        found = unless_refused(of(distance).efficiency)
+        if found is None:
+            assert distance < 1e-8
+        else:
+            torch.testing.assert_close(found, of(1e-6).efficiency(), rtol=1e-3, atol=0)
+
+    @pytest.mark.parametrize("small", [1e-3, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9])
+    def test_matrices_by_hand_are_right_or_refused(self, small: float) -> None:
+        """H = diag(1, h) and J = H², all of the information, turned: J has no digit of h² at 1e-8."""
+        turn = torch.tensor([[0.8, 0.6], [-0.6, 0.8]], **f64)
+        size = torch.tensor([1.0, small], **f64)
+        sensitivity = turn.mT @ (size[:, None] * turn)
+        variability = turn.mT @ (size.square()[:, None] * turn)
+        nothing = torch.zeros(1, 1, 2, 2, **f64)
+        info = Godambe(torch.eye(2, **f64), sensitivity[None], nothing, variability[None])
+        for call in (lambda: info.efficiency(1).item(), lambda: info.best_law().efficiency):
+            found = unless_refused(call)
+            assert small < 1e-4 if found is None else abs(found - 1.0) < 1e-3
+
+    @pytest.mark.bad_input
+    def test_rounding_by_hand_is_heeded(self) -> None:
+        eye, nothing = torch.eye(2, **f64), torch.zeros(1, 1, 2, 2, **f64)
+        info = Godambe(eye, 0.1 * eye[None], nothing, 0.01 * eye[None], rounding=1e-4)
+        with pytest.raises(ValueError, match="within a share of 0.001, .* share of 4.0e-03"):
+            info.efficiency(1)
+        with pytest.raises(ValueError, match="within a share of 0.001, .* share of 2.0e-03"):
+            info.best_law()
+
+    def test_units_of_coordinates_and_parameters_do_not_matter(self) -> None:
+        family = GaussianFamily.ppca(loadings_of_five(), 0.01)
+        unit = torch.tensor([1e-2, 1.0, 1e2, 0.1, 10.0], **f64)
+        of_parameter = torch.logspace(-2, 2, len(family.directions), **f64)[:, None, None]
+        directions = of_parameter * family.directions * unit[:, None] * unit
+        other = GaussianFamily(family.covariance * unit[:, None] * unit, directions)
+        expected = Godambe.of(family)
+        found = Godambe.of(other)
+        torch.testing.assert_close(found.efficiency(), expected.efficiency(), equal_nan=True)
+        torch.testing.assert_close(found.rounding, expected.rounding, rtol=1e-6, atol=0)
+
+    @pytest.mark.bad_input
+    def test_a_small_size_is_not_hidden_by_a_large_one(self) -> None:
+        eye = torch.eye(2, **f64)
+        sensitivity = torch.stack([eye, -1e-7 * eye])
+        with pytest.raises(ValueError, match="sensitivity must be positive definite"):
+            Godambe(eye, sensitivity, torch.zeros(2, 2, 2, 2, **f64), torch.stack([eye, eye]))

@@ -18,6 +18,7 @@ from torch import Tensor
 from mpt_lml import masks
 from mpt_lml.checks import (
     Count,
+    NonNegative,
     Positive,
     Within,
     check,
@@ -34,6 +35,9 @@ MAX_FEATURES = 12
 """Most coordinates of which all 2^D masks are visited."""
 
 _FORM_BYTES = 2**28  # of one batch of masks: several arrays of the size of their forms
+_EPSILON = torch.finfo(torch.float64).eps
+_MOST_ERROR = 1e-3  # relative, of an efficiency; where rounding may cost more, it is refused
+_MOST_SINGULAR = 1e-8  # rounding of H, in units of the Fisher information, that may hide a zero
 _MAX_STEPS = 2000  # of the search for the best law; some hundred are usual
 
 _Matrices = Float[Tensor, "S Q Q"]
@@ -131,28 +135,49 @@ class GaussianFamily:
         """
         bytes_of_forms = 8 * len(mask) * self.directions.numel()
         require_memory(f"forms of {len(mask)} masks", bytes_of_forms, "fewer masks at a time")
-        return self._mask_forms(mask).to(self.directions)
+        factor = self._factor
+        half = torch.linalg.solve_triangular(factor.mT, self._whitened_forms(mask), upper=True)
+        forms = torch.linalg.solve_triangular(factor.mT, half.mT, upper=True)
+        return (0.5 * (forms + forms.mT)).to(self.directions)
 
-    def _mask_forms(self, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P Q D D"]:
-        """In double precision."""
+    @property
+    def _factor(self) -> Float[Tensor, "D D"]:
+        """L, Σ = L Lᵀ: x = L z."""
+        return torch.linalg.cholesky(double(self.covariance))
+
+    def _whitened_directions(self) -> Float[Tensor, "Q D D"]:
+        """T = L⁻¹ ∂Σ L⁻ᵀ: the score ∇ log p(x) is ½ zᵀ T z − its mean."""
+        factor = self._factor
+        half = torch.linalg.solve_triangular(factor, double(self.directions), upper=False)
+        whitened = torch.linalg.solve_triangular(factor, half.mT, upper=False)
+        return 0.5 * (whitened + whitened.mT)
+
+    def _whitened_forms(self, mask: Bool[Tensor, "P D"]) -> Float[Tensor, "P Q D D"]:
+        """Lᵀ F_A L: the same forms of z = L⁻¹ x.
+
+        A coordinate is x_j = l_jᵀ z with the row l_j of L. Π projects on the rows of R, and of the
+        residual l_j − Π l_j = √v_j n_j: Lᵀ u_j = √v_j n_j and Lᵀ ∂b_j = √v_j Π T n_j, so that
+        Lᵀ F_A L = (D/M) Σ_{j∈A} (½ (n_jᵀ T n_j) n_j n_jᵀ + sym(n_j (Π T n_j)ᵀ)), where nothing large
+        is subtracted, however narrow Σ is.
+        """
         num_features = mask.shape[1]
-        covariance = double(self.covariance)
-        hidden = mask.to(covariance)
-        observed = 1.0 - hidden
-        identity = torch.eye(num_features).to(hidden)
-        is_observed_pair = observed[:, :, None] * observed[:, None, :]
-        # The identity outside makes all blocks D×D; its part of the inverse is cut off again.
-        block = covariance * is_observed_pair + identity * (1.0 - is_observed_pair)
-        inverse = torch.linalg.inv(block) * is_observed_pair
-        regression = covariance @ inverse  # row j holds b_j
-        u = hidden[:, :, None] * (identity - regression)
-        v = ((u @ covariance) * u).sum(dim=2).where(mask, 1.0)
-        num_masked = hidden.sum(dim=1, keepdim=True).clamp(min=1)
-        scale = hidden * (num_features / num_masked) / v
-        change = u[:, None] @ double(self.directions)
-        relative_dv = (change * u[:, None]).sum(dim=3) / v[:, None]  # ∂v_j / v_j
-        right = (change @ inverse[:, None]) + 0.5 * relative_dv[..., None] * u[:, None]
-        forms = (u * scale[:, :, None]).mT[:, None] @ right
+        factor = self._factor
+        hidden = mask.to(factor)
+        rows = factor * torch.linalg.vector_norm(factor, dim=1, keepdim=True).reciprocal()
+        observed_first = mask.long().argsort(dim=1, stable=True)
+        num_masked = hidden.sum(dim=1, keepdim=True)
+        is_observed = torch.arange(num_features) < num_features - num_masked
+        basis = torch.linalg.qr(rows[observed_first].mT).Q * is_observed[:, None]
+        projector = basis @ basis.mT
+        residual = rows - rows @ projector
+        residual = residual - residual @ projector  # twice is enough (Parlett)
+        norm = torch.linalg.vector_norm(residual, dim=2, keepdim=True)
+        n = (residual / norm).where(mask[..., None], 0.0)
+        change = n[:, None] @ self._whitened_directions()
+        relative_dv = (change * n[:, None]).sum(dim=3)  # ∂v_j / v_j
+        right = (change @ projector[:, None]) + 0.5 * relative_dv[..., None] * n[:, None]
+        scale = num_features / num_masked.clamp(min=1)
+        forms = (n * scale[:, :, None]).mT[:, None] @ right
         return 0.5 * (forms + forms.mT)
 
     @checked(finite=False)
@@ -181,6 +206,23 @@ class GaussianFamily:
         product = (forms @ covariance).flatten(-2)
         return 2.0 * product @ (covariance @ others).flatten(-2).mT
 
+    def _rounding(self) -> float:
+        """What rounding of Σ and ∂Σ to double precision does to H and to the roots of J, at most.
+
+        In coordinates in which the Fisher information is 1, to the first order. With R the
+        correlations, T = L⁻¹ ∂Σ L⁻ᵀ is off by ε tr(R⁻¹) times the entries of ∂Σ, and by as much of
+        itself for the error of Σ; forms are D times as large.
+        """
+        whitened = self._whitened_directions().flatten(1)
+        size = torch.linalg.vector_norm(whitened, dim=1)
+        covariance = double(self.covariance)
+        unit = covariance.diagonal().rsqrt()
+        narrow = torch.linalg.inv(covariance * unit[:, None] * unit).diagonal().sum()
+        directions = self.directions * unit[:, None] * unit / size[:, None, None]
+        smallest = torch.linalg.svdvals(whitened / size[:, None])[-1]
+        error = narrow * (1.0 + torch.linalg.vector_norm(directions) / smallest)
+        return _EPSILON * self.num_features * error.item()
+
 
 class BestLaw(NamedTuple):
     """The law of S mask sizes with most information."""
@@ -205,6 +247,8 @@ class Godambe:
             (S, S, Q, Q).
         one_mask: J_M where every datum is scored under one random mask of its own, (S, Q, Q).
         num_features: D; left out where the sizes are 1, ..., D.
+        rounding: of the H_M and of the roots of J_M, in coordinates in which ``fisher`` is 1: what
+            they may be off by, besides the last digits of their entries.
 
     Raises:
         ValueError: for matrices that are no covariances: not symmetric, or with a negative direction,
@@ -220,6 +264,7 @@ class Godambe:
     shared: Float[Tensor, "S S Q Q"]
     one_mask: _Matrices
     num_features: Count | None = None
+    rounding: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         if self.num_features is not None:
@@ -229,7 +274,9 @@ class Godambe:
         for name in ("sensitivity", "one_mask"):
             matrices = vars(self)[name]
             # Where a size says nothing of a parameter, they are singular.
-            slack = 1e-6 * matrices.abs().max() + 1e-30
+            unit = self.fisher.diagonal().rsqrt().to(matrices)
+            matrices = matrices * unit[:, None] * unit
+            slack = 1e-6 * matrices.abs().amax(dim=(1, 2), keepdim=True) + 1e-30
             require_definite(name, matrices + slack * identity.to(matrices))
         self._require_shared()
 
@@ -294,16 +341,15 @@ class Godambe:
             moments = _moments_of_forms(family, mask)
             mean_forms.append(moments.mean)
             one_mask.append(moments.square)
-        inverse = torch.linalg.inv(double(family.covariance))
-        score_forms = 0.5 * inverse @ double(family.directions) @ inverse  # of ∇ log p(x)
-        fisher = family._products(score_forms, score_forms)
-        sensitivity = torch.stack([family._products(mean, score_forms) for mean in mean_forms])
+        score_forms = 0.5 * family._whitened_directions()  # of ∇ log p(x)
+        sensitivity = torch.stack([_products(mean, score_forms) for mean in mean_forms])
         one_mask_covariance = torch.stack(one_mask)
-        shared = _shared_covariance(family, mean_forms)
+        shared = _shared_covariance(mean_forms)
         if generator is not None:
             # Without each mask's product with itself, the mean over pairs of masks is unbiased.
             of_one_size = shared.diagonal().movedim(-1, 0)
             of_one_size.sub_((one_mask_covariance - of_one_size) / (num_masks - 1))
+        fisher = _products(score_forms, score_forms)
         dtype = family.covariance.dtype
         return cls(
             fisher=fisher.to(dtype),
@@ -311,6 +357,7 @@ class Godambe:
             shared=shared.to(dtype),
             one_mask=one_mask_covariance.to(dtype),
             num_features=num_features,
+            rounding=family._rounding(),
         )
 
     @property
@@ -335,6 +382,11 @@ class Godambe:
         Returns:
             A share, (S,); NaN where H_M is singular up to rounding: the size does not identify the
             parameters.
+
+
+        Raises:
+            ValueError: where rounding could change the third digit: masked scores say so little of
+                some direction, compared with others, that H or J hardly knows it.
         """
         return self._efficiency_of(self.sensitivity, self.variability(masks_per_datum))
 
@@ -360,7 +412,8 @@ class Godambe:
 
         Raises:
             ValueError: for what are no probabilities, for negative weights, and where no weights are
-                given and a size has probability 0 or is not there.
+                given and a size has probability 0 or is not there. As
+                :meth:`efficiency` where rounding shows.
         """
         num_sizes = len(self.sensitivity)
         check(
@@ -385,7 +438,8 @@ class Godambe:
         if masks_per_datum > 1:
             shared = torch.einsum("...m,...n,mnpq->...pq", share, share, double(self.shared))
             variability = shared + (variability - shared) / masks_per_datum
-        return self._efficiency_of(sensitivity, variability)
+        weight = (share * weights).sum(dim=-1).sqrt()
+        return self._efficiency_of(sensitivity, variability, weight)
 
     @checked
     def best_law(self, masks_per_datum: Count = 1) -> BestLaw:
@@ -402,7 +456,8 @@ class Godambe:
             ``probabilities`` (S,), and two shares, ``efficiency`` and ``bound``.
 
         Raises:
-            ValueError: for sizes that do not identify the parameters, even together.
+            ValueError: for sizes that do not identify the parameters, even together; as
+                :meth:`efficiency`.
         """
         if not self._is_identified(self._whitened(self.sensitivity.mean(dim=0))):
             raise ValueError(
@@ -456,16 +511,38 @@ class Godambe:
         return max(1e-10, 10 * torch.finfo(self.fisher.dtype).eps)
 
     def _efficiency_of(
-        self, sensitivity: Float[Tensor, "*B Q Q"], variability: Float[Tensor, "*B Q Q"]
+        self,
+        sensitivity: Float[Tensor, "*B Q Q"],
+        variability: Float[Tensor, "*B Q Q"],
+        weight: float | Float[Tensor, "*B"] = 1.0,
     ) -> Float[Tensor, "*B"]:
-        """In the precision of the information, whatever that of its arguments."""
+        """In the precision of the information, whatever that of its arguments.
+
+        ``weight``: root mean square by which the gradients of masks are multiplied.
+        """
         h = self._whitened(sensitivity)
         identity = torch.eye(len(self.fisher)).to(h)
         is_identified = self._is_identified(h)
         h = h.where(is_identified[..., None, None], identity)
         h_inverse_j = torch.linalg.solve(h, self._whitened(variability))
         loss = torch.linalg.solve(h, h_inverse_j.mT).diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+        error_of_h = weight * self.rounding + self._entry_error(sensitivity)
+        inverse_norm = torch.linalg.matrix_norm(torch.linalg.inv(h.detach()), 2)
+        # To the first order of tr H⁻¹ J H⁻¹, which is at least Q for J >= H H.
+        error = 2.0 * (error_of_h + weight * self.rounding) * inverse_norm
+        error = error + self._entry_error(variability) * inverse_norm.square()
+        is_nothing = ~is_identified & (error_of_h <= _MOST_SINGULAR)
+        error = error.where(is_identified, torch.inf)
+        _require_known(is_nothing | (error <= _MOST_ERROR), error)
         return (len(identity) / loss).where(is_identified, torch.nan).to(self.fisher)
+
+    def _entry_error(self, matrices: Float[Tensor, "*B Q Q"]) -> Float[Tensor, "*B"]:
+        """What the last digits of entries may change of them in coordinates in which I is 1."""
+        fisher = double(self.fisher)
+        unit = fisher.diagonal().rsqrt()
+        smallest = torch.linalg.eigvalsh(fisher * unit[:, None] * unit)[0]
+        largest = (matrices.detach() * unit[:, None] * unit).abs().amax(dim=(-2, -1))
+        return _EPSILON * len(unit) * largest / smallest
 
     def _whitened(self, matrices: Float[Tensor, "*B Q Q"]) -> Float[Tensor, "*B Q Q"]:
         """L⁻¹ · L⁻ᵀ with I = L Lᵀ: in the coordinates in which the Fisher information is 1.
@@ -487,14 +564,24 @@ class Godambe:
         is_positive = values > self._rounding * values.amax()
         inverse_root = (1.0 / values.where(is_positive, 1.0)).sqrt().where(is_positive, 0.0)
         root = vectors * inverse_root[:, None]
-        signal = root.mT @ self._whitened(self.sensitivity)
+        sensitivity = self._whitened(self.sensitivity)
+        signal = root.mT @ sensitivity
+        # What rounding may hide of J_M must say nothing, as exactly where J_M is singular.
+        told = torch.linalg.vector_norm(vectors.mT @ sensitivity, dim=2)
+        relative = self._entry_error(self.one_mask)[:, None] / values.abs()
+        relative = relative + 2.0 * self.rounding / values.abs().sqrt()
+        is_known = is_positive & (relative <= _MOST_ERROR)
+        epsilon = torch.finfo(self.fisher.dtype).eps
+        unseen = self.rounding + self._entry_error(self.sensitivity).max() * (epsilon / _EPSILON)
+        unseen = unseen.clamp(max=max(_MOST_SINGULAR, 10.0 * epsilon) * told.max())
+        _require_known(is_known | (told <= unseen), relative)
         between = root.mT[:, None] @ self._whitened(self.shared) @ root[None]
         between = between.movedim(2, 1).flatten(2).flatten(0, 1)
         return signal, between * (1.0 - 1.0 / masks_per_datum)
 
 
 class _Moments(NamedTuple):
-    mean: Float[Tensor, "Q D D"]  # of the forms of some masks
+    mean: Float[Tensor, "Q D D"]  # of the forms of some masks, of z = L⁻¹ x
     square: Float[Tensor, "Q Q"]  # mean of each form's products with itself
 
 
@@ -503,20 +590,27 @@ def _moments_of_forms(family: GaussianFamily, mask: Bool[Tensor, "P D"]) -> _Mom
     total = double(torch.zeros_like(family.directions))
     square = torch.zeros(())
     for rows in chunks(len(mask), 64 * family.directions.numel(), _FORM_BYTES):
-        forms = family._mask_forms(mask[rows])
+        forms = family._whitened_forms(mask[rows])
         total = total + forms.sum(dim=0)
-        square = square + family._products(forms, forms).sum(dim=0)
+        square = square + _products(forms, forms).sum(dim=0)
     return _Moments(total / len(mask), square / len(mask))
 
 
 def _shared_covariance(
-    family: GaussianFamily, mean_forms: Sequence[Float[Tensor, "Q D D"]]
+    mean_forms: Sequence[Float[Tensor, "Q D D"]],
 ) -> Float[Tensor, "S S Q Q"]:
     """Products of the mean forms of all pairs of sizes."""
-    shape = (len(mean_forms), len(family.directions))
+    shape = (len(mean_forms), len(mean_forms[0]))
     forms = torch.cat(list(mean_forms))
-    products = family._products(forms, forms)  # (S·Q, S·Q)
+    products = _products(forms, forms)  # (S·Q, S·Q)
     return products.unflatten(1, shape).unflatten(0, shape).movedim(2, 1)
+
+
+def _products(
+    forms: Float[Tensor, "*S P D D"], others: Float[Tensor, "*#S Q D D"]
+) -> Float[Tensor, "*S P Q"]:
+    """2 tr(G G') of all pairs: the covariance of the forms under N(0, 1)."""
+    return 2.0 * forms.flatten(-2) @ others.flatten(-2).mT
 
 
 def _loss_of_law(
@@ -534,6 +628,17 @@ def _loss_of_law(
     inverse = torch.linalg.inv(scaled_signal.mT @ solved)
     squares = (solved @ inverse).unflatten(0, signal.shape[:2]).square()
     return inverse.trace(), squares.sum(dim=(1, 2)) / law
+
+
+def _require_known(is_known: Bool[Tensor, "*B"], error: Float[Tensor, "*B"]) -> None:
+    """Check that no efficiency is lost to rounding, by bounds of its relative error."""
+    if not is_known.all():
+        raise ValueError(
+            f"efficiencies must be known within a share of {_MOST_ERROR:g}, but rounding may change "
+            f"one by a share of {error[~is_known].max().item():.1e}: masked scores say almost nothing "
+            "of some direction of the parameters. Leave out sizes that do not identify it, leave out "
+            "that direction, or take a larger noise variance."
+        )
 
 
 def _require_probabilities(probabilities: Tensor) -> None:
