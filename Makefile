@@ -64,7 +64,7 @@ test: book ## the book and its outputs, then unit tests, nbval over some noteboo
 # One run: tests that see the errors of wrong calls, or measure, leave the shapes unchecked by their
 # markers (tests/conftest.py). In `make test` the reasons of what is skipped stand at its end alone.
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -q $(if $(MPT_LML_NOT_TESTED),-rfE) -n $(WORKERS)
-SHAPES := --jaxtyping-packages=mpt_lml,mpt_score,mpt_experiments,beartype.beartype
+SHAPES := --jaxtyping-packages=mpt_lml,mpt_score,experiments,beartype.beartype
 unit: $(STAMP) ## tests of the package; every shape in a signature is checked where calls are right
 	$(PYTEST) --dist loadgroup $(SHAPES) tests/unit
 

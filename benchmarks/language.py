@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import mpt_score
-from mpt_experiments.paper import bert
+from experiments.paper import bert
 from mpt_lml import masks
 from mpt_score import Design, curve, networks
 from mpt_score import texts as data

@@ -31,12 +31,12 @@ import torch
 from memory import peak_memory
 from torch import Tensor
 
-import mpt_experiments
-from mpt_experiments.experiment import RunContext
-from mpt_experiments.paper import convergence
-from mpt_experiments.paper.convergence import NOISE_VARIANCE
-from mpt_experiments.paper.training import Figure2
-from mpt_experiments.provenance import provenance
+from experiments import experiment
+from experiments.experiment import RunContext
+from experiments.paper import convergence
+from experiments.paper.convergence import NOISE_VARIANCE
+from experiments.paper.training import Figure2
+from experiments.provenance import provenance
 from mpt_lml import (
     HMM,
     PPCA,
@@ -123,7 +123,7 @@ def figure_1_center() -> Row:
 def table_1() -> Row:
     """Three columns, five seeds, at D = 200, N = 1000."""
     start = time.perf_counter()
-    outcome = mpt_experiments.run("table-1", device="cpu")
+    outcome = experiment.run("table-1", device="cpu")
     seconds = time.perf_counter() - start
     draw = data.paper_gaussian(1000, 200, 5, generator=torch.Generator().manual_seed(1991))
     model = PPCA(draw.loadings, NOISE_VARIANCE)
@@ -210,7 +210,7 @@ def subset_curve() -> Row:
 def figure_2() -> Row:
     """Two laws on two draws, five starts, a thousand epochs, the exact LML of every epoch."""
     config = Figure2()
-    seconds, outcome = timed(lambda: mpt_experiments.run("figure-2", device="cpu"), repeats=2)
+    seconds, outcome = timed(lambda: experiment.run("figure-2", device="cpu"), repeats=2)
     size, literal_seconds, worst = config.num_features, 0.0, 0.0
     laws = {"uniform": masks.UniformSize(), "fixed": masks.FixedRate(config.fixed_rate)}
     for draw in ("paper", "model"):
@@ -235,7 +235,7 @@ def figure_2() -> Row:
 def figure_4() -> Row:
     """Three panels at D = 200, on the paper's draw and on data from the model."""
     start = time.perf_counter()
-    outcome = mpt_experiments.run("figure-4", device="cpu")
+    outcome = experiment.run("figure-4", device="cpu")
     seconds = time.perf_counter() - start
     draw = data.paper_gaussian(1000, 200, 5, generator=torch.Generator().manual_seed(1991))
     model = PPCA(draw.loadings, NOISE_VARIANCE)
@@ -405,9 +405,8 @@ def busy_processes(count: int) -> Iterator[None]:
 
 
 def busy_machine() -> Row:
-    """The command `mpt-lml run table-1` beside two busy processes, and alone."""
-    call = "import sys; from mpt_experiments.command import main; sys.exit(main())"
-    command = [sys.executable, "-c", call, "run", "table-1", "--json", "-"]
+    """The command that repeats Table 1 beside two busy processes, and alone."""
+    command = [sys.executable, "-m", "experiments", "run", "table-1", "--json", "-"]
 
     def run() -> None:
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)

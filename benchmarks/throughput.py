@@ -181,7 +181,7 @@ def main() -> int:
 
 def _keep(path: Path, rows: list[dict[str, Any]]) -> None:
     """Rows of other cases that are there stay."""
-    from mpt_experiments.provenance import provenance
+    from experiments.provenance import provenance
 
     now = {row["what"] for row in rows}
     before = read_json(path)["rows"] if path.exists() else []

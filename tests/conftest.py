@@ -134,13 +134,12 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple]:
 
     Tests of one name are one worker's: ``pytest.mark.xdist_group(name)``.
     """
-    import mpt_experiments
-    from mpt_experiments import experiment
+    from experiments import experiment
 
     @functools.cache
     def done(name: str) -> tuple:
         folder = tmp_path_factory.mktemp(name) if experiment.find(name).resumable else None
-        return mpt_experiments.run(name, "quick", device="cpu", checkpoints=folder), folder
+        return experiment.run(name, "quick", device="cpu", checkpoints=folder), folder
 
     return done
 

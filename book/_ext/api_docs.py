@@ -11,14 +11,12 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-import mpt_experiments
 import mpt_lml
 import mpt_score
 
 PAGES = {
     "book/api-mpt-lml": mpt_lml,
     "book/api-mpt-score": mpt_score,
-    "book/api-mpt-experiments": mpt_experiments,
 }
 
 

@@ -28,8 +28,8 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
-from mpt_experiments.ledger import decide, in_words, smallest_margin
-from mpt_experiments.provenance import provenance
+from experiments.ledger import decide, in_words, smallest_margin
+from experiments.provenance import provenance
 from mpt_lml.files import versions
 
 LEDGER, RESULTS = "book/ledger.json", "book/results"
@@ -267,16 +267,16 @@ class StoredResults(Table):
             self.env.note_dependency(path.relative_to(self.env.srcdir).as_posix())
             try:
                 content = json.loads(path.read_text(encoding="utf-8"))
-                yield self.origin(content["provenance"] | content)
+                yield self.origin(path.stem, content["provenance"] | content)
             except (ValueError, KeyError, TypeError) as error:
                 raise ExtensionError(f"{path}: not a recorded run ({error!r})") from error
 
-    def origin(self, run: dict[str, Any]) -> dict[str, Any]:
+    def origin(self, name: str, run: dict[str, Any]) -> dict[str, Any]:
         other = sorted(run["versions"].items() - versions().items())
         commit = literal(run["commit"].partition("+")[0][:9])
         history = ", ".join(run.get("history", []))
         return {
-            "Command": literal(run.get("rerun", run["command"])),
+            "Command": literal(run.get("rerun", f"python -m experiments run {name}")),
             "Time": f"{run['seconds'] / 60:.1f} min" if "seconds" in run else "–",
             "Versions": ", ".join(map(" ".join, other)) or "as above",
             "Hardware": ", ".join(f"{what}: {each}" for what, each in run["hardware"].items()),

@@ -1,10 +1,9 @@
 """Which files the outputs of a chapter depend on, read from the sources without running them.
 
 These are the modules of our packages that its cells import, by name or by way of another module,
-at once or inside a function; the recorded runs that it loads, also of experiments that are no longer
-in the packages, and the experiments that it runs; the files of ``book/`` that one of these asks for,
-by ``book_file("ledger.json")``, or that the cells name; the pins and whatever else lies in the
-packages.
+at once or inside a function; the recorded runs that it loads; the files of ``book/`` that one of these
+asks for, by ``book_file("results/small_bert")``, or that the cells name; the pins and whatever else
+lies in the packages.
 
 A package's ``__init__`` is looked through: ``from mpt_lml import PPCA`` leads to the module that
 defines ``PPCA``, not to all that ``mpt_lml`` imports. Where the sources do not say what is meant (a
@@ -15,8 +14,8 @@ import ast
 import hashlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -24,17 +23,11 @@ from typing import NamedTuple
 from book_layout import Page
 from jupytext.myst import myst_to_notebook
 
-from mpt_experiments.registry import EXPERIMENTS
-
-PACKAGES = ("mpt_lml", "mpt_score", "mpt_experiments")
+PACKAGES = ("mpt_lml", "mpt_score")
 PINS = "constraints.txt"
 RESULTS = "book/results"
-# `load` and `run` there take the name of an experiment and import its module; the first reads its
-# recorded run, so the name of the file that it asks for is computed.
-EXPERIMENT = "mpt_experiments.experiment"
-BY_NAME = (f"{EXPERIMENT}.load", f"{EXPERIMENT}.run")
-# The table of experiments. Where one of them is counts by itself; no chapter prints title and cost.
-REGISTRY = "mpt_experiments.registry"
+# `load` there takes the name of a recorded run: which file it reads, those who call it say.
+RECORDED = "mpt_lml.recorded"
 # What imports or executes by a text that may be computed.
 COMPUTED_IMPORTS = {
     "importlib",
@@ -136,20 +129,11 @@ class Uses(NamedTuple):
     files: set[Path]
 
 
-def modules_of_experiments() -> dict[str, str]:
-    """The module of each experiment of the installed package, by the experiment's name."""
-    return {name: entry.module for name, entry in EXPERIMENTS.items()}
-
-
 @dataclass(frozen=True)
 class ChapterSources:
-    """The sources of our packages below ``root``, and what each chapter needs of them.
-
-    ``experiments`` has the module of each experiment by its name.
-    """
+    """The sources of our packages below ``root``, and what each chapter needs of them."""
 
     root: Path
-    experiments: Mapping[str, str] = field(default_factory=modules_of_experiments)
 
     @cached_property
     def paths(self) -> dict[str, Path]:
@@ -167,7 +151,7 @@ class ChapterSources:
 
     @cached_property
     def recorded(self) -> set[str]:
-        """The names of the runs that the book carries, of experiments that left the packages, too."""
+        """The names of the runs that the book carries."""
         return {path.stem for path in (self.root / RESULTS).glob("*.json")}
 
     @cached_property
@@ -181,7 +165,7 @@ class ChapterSources:
     @cached_property
     def book_data(self) -> set[Path]:
         """The files of ``book/`` that the packages carry with them."""
-        return self.book_files("results") | self.book_files("ledger.json")
+        return self.book_files("results")
 
     @cached_property
     def everything(self) -> set[Path]:
@@ -230,11 +214,8 @@ class ChapterSources:
         for name in used_names(tree):
             modules |= self.modules_of(name)
         files = self.files_asked_for(tree)
-        for name in self.experiments_named(tree):
-            if name in self.experiments:
-                modules |= self.modules_of(self.experiments[name])
-            files.add(self.root / RESULTS / f"{name}.json")
-        return Uses(modules - {REGISTRY}, files)
+        files |= {self.root / RESULTS / f"{name}.json" for name in self.runs_named(tree)}
+        return Uses(modules, files)
 
     def modules_of(self, name: str, imported_only: bool = False) -> set[str]:
         """The modules that are read where ``name`` is used, with the packages they lie in.
@@ -268,15 +249,14 @@ class ChapterSources:
     def whole(self, package: str) -> set[str]:
         return {name for name in self.paths if name.startswith(f"{package}.")}
 
-    def experiments_named(self, tree: ast.AST) -> set[str]:
-        """The experiments that ``tree`` loads or runs; all where it does not say which."""
-        known = set(self.experiments) | self.recorded
+    def runs_named(self, tree: ast.AST) -> set[str]:
+        """The recorded runs that ``tree`` loads; all where it does not say which."""
         imported = imported_names(tree)
         loops = literal_names(tree)
         names: set[str] = set()
         calls = {id(node.func): node for node in nodes_of(tree) if isinstance(node, ast.Call)}
         for node in outermost_names(tree):
-            if not self.is_by_name(full_name_of(node, imported)):
+            if not self.is_load(full_name_of(node, imported)):
                 continue
             call = calls.get(id(node))
             asked = call.args[0] if call and call.args else None
@@ -285,19 +265,19 @@ class ChapterSources:
             elif isinstance(asked, ast.Name) and asked.id in loops:
                 names |= loops[asked.id]
             else:
-                return known
-        return names & known
+                return self.recorded
+        return names & self.recorded
 
-    def is_by_name(self, name: str) -> bool:
+    def is_load(self, name: str) -> bool:
         package, *rest = name.split(".")
         if self.is_package(package) and rest:
             name = imported_names(self.trees[package]).get(rest[0], name)
-        return name in BY_NAME
+        return name == f"{RECORDED}.load"
 
     def files_asked_for(self, tree: ast.AST) -> set[Path]:
         """What ``book_file`` is called with; all data of ``book/`` where that is computed."""
         files: set[Path] = set()
-        if tree is self.trees.get(EXPERIMENT):
+        if tree is self.trees.get(RECORDED):
             return files  # a recorded run by its name, which those who load it say
         for call in calls_of(tree, "book_file"):
             name = call.args[0] if call.args else None

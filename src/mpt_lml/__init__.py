@@ -22,6 +22,7 @@ from mpt_lml import (
     objectives,
     orders,
     page,
+    recorded,
     scores,
     theory,
     verdicts,
@@ -34,6 +35,7 @@ from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
 from mpt_lml.models.tables import ConditionalTable, JointTable
 from mpt_lml.models.vae import VAE
+from mpt_lml.recorded import load
 from mpt_lml.results import Estimate, MaskCurve
 
 if TYPE_CHECKING:
@@ -62,11 +64,13 @@ __all__ = [
     "fit",
     "gaussian",
     "grids",
+    "load",
     "masks",
     "objectives",
     "orders",
     "page",
     "plots",
+    "recorded",
     "scores",
     "symbolic",
     "theory",

@@ -97,7 +97,7 @@ FilePath = str | os.PathLike[str]
 
 # -- the decorator ------------------------------------------------------------------------------------
 
-# Their calls from one public function to another are inner ones. mpt_experiments, which is built on
+# Their calls from one public function to another are inner ones. The experiments, which are built on
 # them, calls them as a user does: its calls are checked.
 _PACKAGES = frozenset({"mpt_lml", "mpt_score"})
 _stack = threading.local()

@@ -36,7 +36,7 @@ def book_file(name: str) -> Path:
     package = Path(__file__).resolve().parent
     in_checkout = package.parents[1] / "book"
     carried = package / "book"
-    folder = in_checkout if (in_checkout / "ledger.json").is_file() else carried
+    folder = in_checkout if (in_checkout / "results").is_dir() else carried
     return folder / name
 
 

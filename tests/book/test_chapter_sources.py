@@ -16,7 +16,8 @@ TREE = {
     "book/results/without-code.json": "{}",
     "book/results/network/weights.bin": "0",
     "book/results/network/README.md": "weights",
-    "src/mpt_lml/__init__.py": "from mpt_lml import curves, masks\nfrom mpt_lml.models import PPCA\n",
+    "src/mpt_lml/__init__.py": "from mpt_lml import curves, masks\nfrom mpt_lml.models import PPCA\n"
+    "from mpt_lml.recorded import load\n",
     "src/mpt_lml/book.mplstyle": "axes.grid: True\n",
     "src/mpt_lml/masks.py": "def subsets(): ...\n",
     "src/mpt_lml/curves.py": "def exact_curve():\n    from mpt_lml import masks\n",
@@ -29,29 +30,11 @@ TREE = {
     "    from mpt_score.networks import SymbolBERT\n",
     "src/mpt_score/pair_scores.py": "from mpt_lml import PPCA\ndef pairs(): ...\n",
     "src/mpt_score/networks.py": "class SymbolBERT:\n    path = book_file('results/network')\n",
-    "src/mpt_experiments/__init__.py": "from mpt_experiments.experiment import load, run\n",
-    "src/mpt_experiments/experiment.py": "from mpt_experiments.registry import EXPERIMENTS\n"
-    "def load(name): return book_file(f'results/{name}.json')\n",
-    "src/mpt_experiments/ledger.py": "def read(): return book_file('ledger.json')\n",
-    "src/mpt_experiments/registry.py": "EXPERIMENTS = {}\n",
-    "src/mpt_experiments/paper/__init__.py": "",
-    "src/mpt_experiments/paper/area.py": "from mpt_lml import masks\n"
-    "class Table1(Experiment, name='table-1'): ...\n",
-    "src/mpt_experiments/paper/bert.py": "from mpt_experiments import ledger\n"
-    "class Figure1(Experiment, name='figure-1'): ...\n",
+    "src/mpt_lml/recorded.py": "def load(name): return book_file(f'results/{name}.json')\n",
 }
-EXPERIMENTS = {
-    "table-1": "mpt_experiments.paper.area",
-    "figure-1": "mpt_experiments.paper.bert",
-}
-AREA = {"mpt_experiments/paper/area", "mpt_lml/masks", "results/table-1.json"}
-BERT = {
-    "mpt_experiments/paper/bert",
-    "mpt_experiments/ledger",
-    "results/figure-1.json",
-    "ledger.json",
-}
-WITHOUT_CODE = {"results/without-code.json"}
+TABLE = {"mpt_lml/recorded", "results/table-1.json"}
+FIGURE = {"mpt_lml/recorded", "results/figure-1.json"}
+EVERY_RUN = TABLE | FIGURE | {"results/without-code.json"}
 NETWORK = {"mpt_score/networks", "results/network/weights.bin", "results/network/README.md"}
 ALL = "all"
 
@@ -61,14 +44,14 @@ def sources(tmp_path: Path) -> ChapterSources:
     for name, text in TREE.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    return ChapterSources(tmp_path, EXPERIMENTS)
+    return ChapterSources(tmp_path)
 
 
 def short_names(sources: ChapterSources, files: set[Path]) -> set[str]:
-    """Without packages' doors, the experiments and what counts for every chapter."""
+    """Without packages' doors and what counts for every chapter."""
     names = {path.relative_to(sources.root).as_posix() for path in files - sources.common}
     names = {name.removeprefix("src/").removeprefix("book/").removesuffix(".py") for name in names}
-    return {name for name in names if not name.endswith(("/__init__", "/experiment"))}
+    return {name for name in names if not name.endswith("/__init__")}
 
 
 @pytest.mark.parametrize(
@@ -90,17 +73,16 @@ def short_names(sources: ChapterSources, files: set[Path]) -> set[str]:
         ),
         ("import mpt_score as s\ns.pairs()", {"mpt_score/pair_scores", "mpt_lml/models/ppca"}),
         ("from mpt_score import SymbolBERT", NETWORK),
-        ("import mpt_experiments\nmpt_experiments.load('table-1')", AREA),
-        ("from mpt_experiments import run\nrun('table-1', 'quick')", AREA),
+        ("import mpt_lml as mpt\nmpt.load('table-1')", TABLE),
+        ("from mpt_lml import load\nload('figure-1')", FIGURE),
         (
-            "import mpt_experiments as m\nfor n in ('table-1', 'figure-1'):\n    m.load(n)",
-            AREA | BERT,
+            "import mpt_lml as m\nfor n in ('table-1', 'figure-1'):\n    m.load(n)",
+            TABLE | FIGURE,
         ),
-        ("import mpt_experiments as m\n[m.run(n) for n in ['figure-1']]", BERT),
-        ("from mpt_experiments import load\nload('without-code')", WITHOUT_CODE),
-        ("from mpt_experiments import load\nload('of-no-run')", set()),
-        ("import mpt_experiments as m\nm.load(f'table-{1}')", AREA | BERT | WITHOUT_CODE),
-        ("import mpt_experiments as m\nx = map(m.load, names)", AREA | BERT | WITHOUT_CODE),
+        ("import mpt_lml as m\n[m.load(n) for n in ['figure-1']]", FIGURE),
+        ("from mpt_lml.recorded import load\nload('of-no-run')", {"mpt_lml/recorded"}),
+        ("import mpt_lml as m\nm.load(f'table-{1}')", EVERY_RUN),
+        ("import mpt_lml as m\nx = map(m.load, names)", EVERY_RUN),
         ("open('results/network/weights.bin')", {"results/network/weights.bin"}),
         ("%matplotlib inline\nfrom mpt_lml import masks", {"mpt_lml/masks"}),
         ("import importlib", ALL),
@@ -162,12 +144,11 @@ def test_a_chapter_depends_on_a_file_if_its_cells_use_it(
     assert [name for name, files in depends.items() if path in files] == users
 
 
-def test_nearly_every_chapter_depends_on_the_masks_and_none_on_the_commands(
+def test_nearly_every_chapter_depends_on_the_masks_and_none_on_the_command(
     depends: dict[str, set[str]],
 ) -> None:
     assert sum("src/mpt_lml/masks.py" in files for files in depends.values()) > 15
-    for command in ("src/mpt_score/command.py", "src/mpt_experiments/command.py"):
-        assert not any(command in files for files in depends.values())
+    assert not any("src/mpt_score/command.py" in files for files in depends.values())
 
 
 def test_the_weights_of_a_loaded_network_count(depends: dict[str, set[str]]) -> None:

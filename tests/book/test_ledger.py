@@ -82,7 +82,7 @@ def _entry(**changes):
         "rule_known": "after",
         "would_reject": {"outcome": "a table with a slip", "value": 0.5},
         "chapter": "book/01-first",
-        "command": "mpt-lml run identity",
+        "command": "python -m experiments run identity",
         "published": None,
         "measured": 1e-12,
         "standard_error": None,
@@ -99,7 +99,7 @@ def _finding(**changes):
         "id": "rate",
         "statement": "The error falls like one over the root.",
         "chapter": "book/01-first",
-        "command": "mpt-lml run identity",
+        "command": "python -m experiments run identity",
         "measured": -0.5,
         "standard_error": 0.01,
         "unit": "",
@@ -110,8 +110,8 @@ def _finding(**changes):
 
 def _commit_and_experiment(command: str) -> tuple[str | None, str]:
     """What a command checks out before it runs, if anything, and what it runs."""
-    form = r"(?:git checkout (\w+) && make env && \.venv/bin/)?mpt-lml run ([a-z0-9-]+)"
-    commit, name = re.fullmatch(form, command).groups()
+    program = r"git checkout (\w+) && make env && \.venv/bin/mpt-lml|python -m experiments"
+    commit, name = re.fullmatch(rf"(?:{program}) run ([a-z0-9-]+)", command).groups()
     return commit, name
 
 
@@ -193,7 +193,7 @@ def test_chapters_exist():
 
 def test_commands_name_experiments_that_exist():
     """In the packages, or in the commit that the command checks out."""
-    from mpt_experiments import experiment
+    from experiments import experiment
 
     for entry in (*COMMITTED.paper, *COMMITTED.findings):
         commit, name = _commit_and_experiment(entry.command)
@@ -203,7 +203,7 @@ def test_commands_name_experiments_that_exist():
 
 def test_an_experiment_that_left_is_run_by_one_command(records):
     """What its record says is what stands with each of its entries."""
-    from mpt_experiments import experiment
+    from experiments import experiment
 
     archived = {name: record["rerun"] for name, record in records.items() if "rerun" in record}
     assert {name for name in records if name not in experiment.names()} == archived.keys()
@@ -231,10 +231,12 @@ def test_a_commit_that_a_command_checks_out_is_of_this_history_and_has_the_exper
 
 
 def test_chapters_say_what_the_command_says_a_run_takes():
-    from mpt_experiments.registry import EXPERIMENTS
+    from experiments.registry import EXPERIMENTS
 
     pages = " ".join(path.read_text(encoding="utf-8") for path in BOOK.glob("[0-9]*.md"))
-    said = re.findall(r"`mpt-lml run ([\w-]+)`\W+(?:takes )?about (\d+) minutes", pages)
+    said = re.findall(
+        r"`python -m experiments run ([\w-]+)`\W+(?:takes )?about (\d+) minutes", pages
+    )
     assert len(said) >= 3
     for name, minutes in said:
         assert EXPERIMENTS[name].cost == f"about {minutes} min", name
@@ -429,7 +431,10 @@ def test_the_table_shows_numbers_verdicts_and_links(small_site):
     assert "−60.3372 ± 0.0012 nats" in text
     assert "Confirmed within 0.005 of the printed digits, corrected outside." in text
     assert "It rejects a table with a slip: 0.5 nats. Rule written after the number" in text
-    assert "The error falls like one over the root. mpt-lml run identity −0.500 ± 0.010" in text
+    assert (
+        "The error falls like one over the root. python -m experiments run identity −0.500 ± 0.010"
+        in text
+    )
     assert "abstract It explains. It may." in text
     assert 'class="verdict verdict-confirmed"' in html
     assert 'id="ledger-table-1-true"' in html
@@ -504,7 +509,7 @@ def test_a_recorded_run_is_listed_with_where_it_came_from(small_site):
     _write(folder / "book", [_entry()])
     (folder / "book" / "results").mkdir()
     origin = {
-        "command": "mpt-lml run table-1",
+        "command": "python -m experiments run table-1",
         "commit": "0123456789abcdef+changes",
         "versions": {"torch": "2.0.0", "numpy": versions()["numpy"]},
         "hardware": {"cpu": "A processor", "threads": 2},

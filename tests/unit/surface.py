@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 import types
 
-import mpt_experiments
 import mpt_lml
 import mpt_score
 
-PACKAGES = (mpt_lml, mpt_score, mpt_experiments)
+PACKAGES = (mpt_lml, mpt_score)
 
 
 def exported(owner: types.ModuleType) -> dict[str, object]:
@@ -26,4 +25,3 @@ def exported(owner: types.ModuleType) -> dict[str, object]:
 
 SURFACE = exported(mpt_lml)
 SURFACE |= {f"score.{name}": each for name, each in exported(mpt_score).items()}
-SURFACE |= {f"experiments.{name}": each for name, each in exported(mpt_experiments).items()}

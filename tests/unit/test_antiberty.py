@@ -10,9 +10,9 @@ import pytest
 import stand_in_antiberty as stand_in
 import torch
 
-import mpt_experiments
 import mpt_score
-from mpt_experiments.experiment import weights_of
+from experiments import experiment
+from experiments.experiment import weights_of
 from mpt_score import Design, antibodies, networks
 from mpt_score.blocks import Blocks
 from mpt_score.command import main
@@ -141,7 +141,7 @@ def test_a_page_needs_the_package_and_neither_gpu_nor_hub(
     options = {"model": "antiberty", "num_strata": 4, "num_masks": 2, "otherwise": "seconds"}
     assert antiberty.why_not_here() is None
     monkeypatch.delenv("MPT_LML_DATA")
-    assert mpt_experiments.run("antibody-chain", **options).arrays == {}
+    assert experiment.run("antibody-chain", **options).arrays == {}
     said = capsys.readouterr().out
     assert (
         "not run here (antiberty is not installed: pip install --no-deps antiberty==0.1.3" in said

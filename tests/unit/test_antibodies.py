@@ -11,11 +11,10 @@ import torch
 from models import generator
 from sklearn.metrics import roc_auc_score
 
-import mpt_experiments
 import mpt_score
-from mpt_experiments.experiment import RunContext
-from mpt_experiments.findings import antibodies as uses
-from mpt_experiments.findings.antibodies import (
+from experiments import antibodies as uses
+from experiments import experiment
+from experiments.antibodies import (
     AntibodyChain,
     AntibodyCurves,
     bootstrap_auc,
@@ -23,6 +22,7 @@ from mpt_experiments.findings.antibodies import (
     group_of,
     position_score,
 )
+from experiments.experiment import RunContext
 from mpt_lml.data import CorruptDataError, DataNotFoundError
 from mpt_score import antibodies
 from mpt_score.antibodies import Antibody, few, is_heavy
@@ -73,7 +73,7 @@ def test_tables_that_are_not_there_or_others(table, tmp_path, monkeypatch) -> No
         antibodies.therapeutic()
     monkeypatch.delenv("MPT_LML_DATA")
     with pytest.raises(DataNotFoundError, match=r"(?s)therapeutic_antib.*BioPhi.*few\(\)"):
-        mpt_experiments.run("antibody-curves", "quick", table="published")
+        experiment.run("antibody-curves", "quick", table="published")
 
 
 def test_heavy_chains_are_known_by_their_end() -> None:
@@ -204,7 +204,7 @@ def test_arrays_of_the_curves_hang_together(quick) -> None:
 @pytest.mark.bad_input
 def test_a_single_order_has_no_spread() -> None:
     with pytest.raises(ValueError, match=r"num_orders must be >= 2, got 1\."):
-        mpt_experiments.run("antibody-curves", "quick", num_orders=1)
+        experiment.run("antibody-curves", "quick", num_orders=1)
 
 
 @pytest.mark.xdist_group("antibody-chain")

@@ -17,7 +17,7 @@ from models import generator, random_bernoulli, random_hmm, random_ppca, random_
 from torch import Tensor
 
 import mpt_score
-from mpt_experiments import command, experiment
+from experiments import command, experiment
 from mpt_lml import (
     HMM,
     PPCA,
@@ -916,7 +916,7 @@ def test_a_wrong_command_line_ends_in_a_sentence(line, capsys) -> None:
     printed = capsys.readouterr()
     assert status == 2
     assert printed.out == ""
-    assert "mpt-lml" in printed.err and "Traceback" not in printed.err
+    assert "python -m experiments" in printed.err and "Traceback" not in printed.err
 
 
 def test_a_folder_is_no_file_before_any_work(tmp_path, capsys, monkeypatch) -> None:

@@ -13,8 +13,8 @@ import torch
 from models import generator, random_ppca, random_table
 from tiny_bert import MASK, tiny, tokenizer
 
-from mpt_experiments.experiment import RunContext
-from mpt_experiments.paper.training import Figure2
+from experiments.experiment import RunContext
+from experiments.paper.training import Figure2
 from mpt_lml import HMM, ConditionalTable, curves, estimators, grids, masks, objectives, orders
 from mpt_score import MaskedLM, tokens
 

@@ -14,9 +14,10 @@ import torch
 from hub import local_hub
 from tiny_bert import LINES, MASK, some_lines, tiny, tokenizer
 
-import mpt_experiments
-from mpt_experiments.findings.small_bert import mean_score
-from mpt_experiments.paper import bert
+from experiments import experiment
+from experiments.paper import bert
+from experiments.small_bert import mean_score
+from mpt_lml import recorded
 from mpt_lml.data import sources
 from mpt_lml.files import write_json
 from mpt_score.networks import hub
@@ -64,8 +65,8 @@ from pathlib import Path
 from urllib.request import urlopen
 import torch
 from mpt_score.networks import hub as checkpoints
-from mpt_experiments import experiment
-from mpt_experiments.paper import bert
+from experiments import experiment
+from experiments.paper import bert
 from tiny_bert import some_lines
 
 def show(title):
@@ -92,12 +93,12 @@ together = pytest.mark.xdist_group("bert-live")
 @pytest.fixture(scope="module")
 def shown(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, str], list[str], mpt_experiments.Outcome]:
+) -> tuple[dict[str, str], list[str], recorded.Outcome]:
     """What the cells print, in a process of their own and an empty folder; what the hub was asked."""
     place = tmp_path_factory.mktemp("chapter")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(bert, "sentences", some_lines)
-        outcome = mpt_experiments.run("table-2-pretrained", model=str(folder), num_sentences=15)
+        outcome = experiment.run("table-2-pretrained", model=str(folder), num_sentences=15)
     content = {"config": {}, "seconds": 1.0, "provenance": {}, **outcome.as_dict()}
     write_json(place / "table-2-pretrained.json", content)
     revision = PINNED[BERT_BASE]
@@ -151,7 +152,7 @@ def test_a_folder_runs_on_any_device(shown) -> None:
 
 def live(**settings: object) -> dict[str, torch.Tensor]:
     otherwise = "with a GPU it would"
-    return mpt_experiments.run("table-2-pretrained", otherwise=otherwise, **settings).arrays
+    return experiment.run("table-2-pretrained", otherwise=otherwise, **settings).arrays
 
 
 def test_without_a_gpu_nothing_is_asked(monkeypatch, capsys) -> None:

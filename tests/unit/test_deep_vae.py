@@ -13,10 +13,10 @@ import torch
 from models import generator, recursive_objective
 from torch.distributions import Normal, kl_divergence
 
-from mpt_experiments.experiment import RunContext
-from mpt_experiments.findings import recursion
-from mpt_experiments.paper import deep_vae
-from mpt_experiments.paper.deep_vae import DeepVAETraining, Figure3Lower, PartialEncoder
+from experiments import recursion
+from experiments.experiment import RunContext
+from experiments.paper import deep_vae
+from experiments.paper.deep_vae import DeepVAETraining, Figure3Lower, PartialEncoder
 from mpt_lml import GridConditional, grids, masks, objectives, scores
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-import mpt_experiments
-from mpt_experiments.experiment import RunContext, seeded
-from mpt_experiments.findings import derived
-from mpt_experiments.paper.deep_vae import Figure3Lower, elbo
+import mpt_lml
+from experiments import derived
+from experiments.experiment import RunContext, seeded
+from experiments.paper.deep_vae import Figure3Lower, elbo
 from mpt_lml import BernoulliPCA
 
 f64 = {"dtype": torch.float64}
@@ -74,7 +74,7 @@ def test_the_start_that_is_drawn_again_is_the_one_of_the_training() -> None:
 
 def test_at_twenty_percent_a_share_is_near_that_of_figure_2() -> None:
     """The same problem, with other starts and truths beside its own: 0.985 there."""
-    found = derived.fixed_sizes(mpt_experiments.load("fixed-sizes").arrays)
-    judged = mpt_experiments.load("figure-2").findings["claim-lml-still-maximized"]
+    found = derived.fixed_sizes(mpt_lml.load("fixed-sizes").arrays)
+    judged = mpt_lml.load("figure-2").findings["claim-lml-still-maximized"]
     assert abs(found["claim-fixed-rate-maximizes"].measured - judged.measured) < 0.01
     assert found["fixed-rate-share/90"].measured < found["fixed-rate-share/80"].measured < 0.9

@@ -17,23 +17,23 @@ import torch
 from safetensors import safe_open
 from tiny_bert import tiny, tokenizer
 
-import mpt_experiments
-from mpt_experiments import command, experiment, ledger
-from mpt_experiments.experiment import Finding, Outcome, RunContext
-from mpt_experiments.options import as_arguments
-from mpt_experiments.paper import identity, training
-from mpt_experiments.registry import EXPERIMENTS, Entry
-from mpt_lml import HMM, PPCA, curves, data, estimators, files
+from experiments import command, experiment, ledger
+from experiments.experiment import RunContext
+from experiments.options import as_arguments
+from experiments.paper import identity, training
+from experiments.registry import EXPERIMENTS, Entry
+from mpt_lml import HMM, PPCA, curves, data, estimators, files, recorded
 from mpt_lml.data import image_sets
 from mpt_lml.files import CheckpointMismatchError, read_json
+from mpt_lml.recorded import Finding, Outcome
 from mpt_score import antibodies, networks, texts
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def table_1() -> mpt_experiments.Outcome:
-    return mpt_experiments.run("table-1")
+def table_1() -> Outcome:
+    return experiment.run("table-1")
 
 
 @pytest.mark.slow
@@ -50,9 +50,7 @@ def table_1() -> mpt_experiments.Outcome:
         ("p100-sd", "0.03"),
     ],
 )
-def test_table_1_to_every_printed_digit(
-    table_1: mpt_experiments.Outcome, name: str, printed: str
-) -> None:
+def test_table_1_to_every_printed_digit(table_1: Outcome, name: str, printed: str) -> None:
     measured = table_1.findings[f"table-1/{name}"].measured
     # The paper cuts, it does not round: 0.1299 -> 0.12. 5e-6: float32 data may differ in a last bit
     # between processors, and one value, 0.030001, is that close to its digit.
@@ -62,7 +60,7 @@ def test_table_1_to_every_printed_digit(
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("table-1")
-def test_stored_table_1_is_what_a_run_gives(table_1: mpt_experiments.Outcome) -> None:
+def test_stored_table_1_is_what_a_run_gives(table_1: Outcome) -> None:
     stored = read_json(ROOT / "book" / "results" / "table-1.json")
     again = torch.tensor(stored["arrays"]["estimates"], dtype=torch.float64)
     # Z Wᵀ in float32 is summed in another order by another processor's kernels: a datum may be off by
@@ -79,7 +77,7 @@ def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str, quick
     # One chain, which a page computes again and compares, is no entry of the ledger.
     assert outcome.findings or name == "antibody-chain"
     for found_id, found in outcome.findings.items():
-        assert entries[found_id]["command"] == f"mpt-lml run {name}", found_id
+        assert entries[found_id]["command"] == f"python -m experiments run {name}", found_id
         assert math.isfinite(found.measured)
     json.dumps(outcome.as_dict(), allow_nan=False)
 
@@ -127,7 +125,7 @@ def test_eq_7_loses_what_two_variances_differ_by() -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("table-1")
-def test_one_entry_of_table_1_tells_cutting_from_rounding(table_1: mpt_experiments.Outcome) -> None:
+def test_one_entry_of_table_1_tells_cutting_from_rounding(table_1: Outcome) -> None:
     assert table_1.findings["table-1-cut-digits"].measured == 1.0
 
 
@@ -138,7 +136,7 @@ def test_cut_digits_are_counted_where_the_paper_prints_a_number() -> None:
 
 
 def test_every_choice_of_one_mask_per_size() -> None:
-    outcome = mpt_experiments.run("figure-1-left", seeds=(4,), num_masks=2000, device="cpu")
+    outcome = experiment.run("figure-1-left", seeds=(4,), num_masks=2000, device="cpu")
     assert outcome.findings["claim-subset-biased"].measured < 1e-12
     # The standard error that Figure 1 goes by is that of one replicate over the root of P.
     draw = data.paper_gaussian(100, 5, 2, generator=torch.Generator().manual_seed(4))
@@ -148,7 +146,7 @@ def test_every_choice_of_one_mask_per_size() -> None:
 
 def test_a_point_of_the_fixed_size_panel_stands_on_one_mask_per_term() -> None:
     settings = {"num_features": 64, "num_masked": 10, "num_masks": 60}
-    found = mpt_experiments.run("figure-1-right", **settings).findings["fig-1-right-masks"]
+    found = experiment.run("figure-1-right", **settings).findings["fig-1-right-masks"]
     assert abs(found.measured - 8.0) < 4 * found.standard_error < 2.0
 
 
@@ -161,7 +159,7 @@ def test_a_point_of_the_fixed_size_panel_stands_on_one_mask_per_term() -> None:
     ],
 )
 def test_what_a_reader_turns_has_an_effect(name: str, setting: dict) -> None:
-    one, other = (mpt_experiments.run(name, "quick", **more).arrays for more in ({}, setting))
+    one, other = (experiment.run(name, "quick", **more).arrays for more in ({}, setting))
     same = {
         key: torch.allclose(one[key], other[key], rtol=0, atol=0, equal_nan=True) for key in one
     }
@@ -170,7 +168,7 @@ def test_what_a_reader_turns_has_an_effect(name: str, setting: dict) -> None:
 
 def test_fixed_size_settles_at_d_times_its_score() -> None:
     settings = {"num_features": 6, "num_masked": 2, "num_masks": 500}
-    outcome = mpt_experiments.run("figure-1-right", **settings)
+    outcome = experiment.run("figure-1-right", **settings)
     draw = data.paper_gaussian(100, 6, 2, generator=torch.Generator().manual_seed(111))
     model = PPCA(draw.loadings, 0.2)
     expected = estimators.exact(model, draw.x) - 6 * curves.exact_curve(model, draw.x).score[1]
@@ -193,7 +191,7 @@ def test_the_rule_of_the_fixed_size_panel_sees_how_many_masks_there_are() -> Non
 
 
 def test_a_random_size_is_scaled_by_the_number_of_sizes() -> None:
-    for found in mpt_experiments.run("unbiased", "quick").findings.values():
+    for found in experiment.run("unbiased", "quick").findings.values():
         assert abs(found.measured) < 4 * found.standard_error < 4.0
 
 
@@ -205,11 +203,11 @@ class Counting(experiment.Experiment, name="counting", resumable=True):
 
     done: ClassVar[list[int]] = []
 
-    def measure(self, context: RunContext) -> experiment.Outcome:
+    def measure(self, context: RunContext) -> Outcome:
         for step in range(self.num_steps):
             found = context.computed_once(f"{step}", lambda step=step: self.work(step))
             assert found["step"] == step
-        return mpt_experiments.Outcome({"fig-3-upper": Finding(1.0)})
+        return Outcome({"fig-3-upper": Finding(1.0)})
 
     def work(self, step: int) -> dict[str, torch.Tensor]:
         if self.done == [0]:
@@ -352,7 +350,10 @@ class TestCommand:
         assert captured.err == ""
         assert content["config"]["num_masks"] == 20
         assert len(content["arrays"]["difference"]) == 2
-        assert content["provenance"]["command"] == "mpt-lml run figure-1-left --preset quick"
+        assert (
+            content["provenance"]["command"]
+            == "python -m experiments run figure-1-left --preset quick"
+        )
 
     def test_seeds_replace_the_presets(self, tmp_path: Path) -> None:
         call = ["run", "figure-1-left", "--preset", "quick", "--seeds", "1,2,3"]
@@ -430,24 +431,6 @@ class TestCommand:
             experiment.context_for(chosen, "cuda")
 
 
-@pytest.mark.parametrize("name", experiment.recorded())
-def test_a_recorded_run_comes_back_as_it_was(name: str) -> None:
-    """Also where its code left the package."""
-    path = ROOT / "book" / "results" / f"{name}.json"
-    stored, loaded = read_json(path), mpt_experiments.load(name)
-    again = loaded.as_dict()
-    assert again["arrays"] == stored["arrays"]
-    assert again["findings"] == stored["findings"]
-    assert (loaded.settings, loaded.seconds) == (stored["config"], stored["seconds"])
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize("name", sorted({*experiment.names()} - {*experiment.recorded()}))
-def test_without_a_record_the_command_that_makes_one_is_named(name: str) -> None:
-    with pytest.raises(FileNotFoundError, match=f"no run of {name} .* mpt-lml run {name}$"):
-        mpt_experiments.load(name)
-
-
 class TestArchive:
     """A record of which the package has no code: it is read, and says how to have the code."""
 
@@ -465,13 +448,9 @@ class TestArchive:
             {"id": "other", "command": f"{rerun}-2", "unit": "nats", **finding},
         ]
         files.write_json(tmp_path / "ledger.json", {"paper": [], "findings": entries})
-        for module in (experiment, ledger):
+        for module in (experiment, ledger, recorded):
             monkeypatch.setattr(module, "book_file", lambda name: tmp_path / name)
         return tmp_path
-
-    def test_it_is_read(self) -> None:
-        assert mpt_experiments.load("old-run").findings == {"old": Finding(2.5)}
-        assert "old-run" not in experiment.names()
 
     def test_it_is_compared(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert command.main(["compare", "old-run"]) == 0
@@ -482,10 +461,10 @@ class TestArchive:
     def test_whoever_runs_it_is_told_how(
         self, book: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        left = r"the code of 'old-run' left the package; its record stays: .*load\('old-run'\)\."
+        left = r"the code of 'old-run' left; its record stays: mpt_lml.load\('old-run'\)\."
         again = r" To run it again, in a checkout: git checkout 0abc && mpt-lml run old-run$"
         with pytest.raises(experiment.UnknownExperimentError, match=left + again):
-            mpt_experiments.run("old-run", "quick")
+            experiment.run("old-run", "quick")
         assert command.main(["run", "old-run"]) == 2
         assert "git checkout 0abc" in capsys.readouterr().err
         record = read_json(book / "results" / "old-run.json")
@@ -499,9 +478,8 @@ class TestArchive:
     def test_another_name_is_unknown(self, name: str) -> None:
         near = {"old-rum": "Did you mean old-run", "tabel-1": "Did you mean table-1"}
         message = rf"unknown experiment '{name}'\. {near.get(name, '')}"
-        for ask in (mpt_experiments.load, experiment.find):
-            with pytest.raises(experiment.UnknownExperimentError, match=message):
-                ask(name)
+        with pytest.raises(experiment.UnknownExperimentError, match=message):
+            experiment.find(name)
 
 
 SHORT = ["run", "table-1", "--preset", "quick", "--json", "-", "--num-features", "8"]
@@ -532,11 +510,11 @@ def test_a_setting_from_the_command_line(
 def test_the_recorded_command_gives_the_same_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([*SHORT, "--num-masks", "2:6:2", "--num-data", "9"]) == 0
     first = json.loads(capsys.readouterr().out)
-    recorded = first["provenance"]["command"]
+    noted = first["provenance"]["command"]
     settings = "--num-data 9 --num-features 8 --num-masks 2:6:2"  # in the order of the fields
-    assert recorded == f"mpt-lml run table-1 --preset quick {settings}"
-    words = shlex.split(recorded)
-    assert command.main([*words[1:], "--json", "-"]) == 0
+    assert noted == f"python -m experiments run table-1 --preset quick {settings}"
+    words = shlex.split(noted)
+    assert command.main([*words[3:], "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["config"] == first["config"]
 
 
@@ -589,7 +567,7 @@ Done = tuple[Outcome, Path]
 
 
 def run_in(folder: Path, name: str, **settings: object) -> Outcome:
-    return mpt_experiments.run(name, "quick", device="cpu", checkpoints=folder, **settings)
+    return experiment.run(name, "quick", device="cpu", checkpoints=folder, **settings)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -8,19 +8,22 @@ from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
 # A package may import those that stand after it.
-PACKAGES = ("mpt_experiments", "mpt_score", "mpt_lml")
+PACKAGES = ("experiments", "mpt_score", "mpt_lml")
 
 
-def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(SRC).with_suffix("").parts)
+HOMES = {
+    "experiments": ROOT / "experiments",
+    "mpt_score": ROOT / "src" / "mpt_score",
+    "mpt_lml": ROOT / "src" / "mpt_lml",
+}
 
 
 SOURCES = {
-    module_of(path): path.read_text(encoding="utf-8")
-    for package in PACKAGES
-    for path in sorted((SRC / package).rglob("*.py"))
+    ".".join(path.relative_to(home.parent).with_suffix("").parts): path.read_text("utf-8")
+    for home in HOMES.values()
+    for path in sorted(home.rglob("*.py"))
 }
 
 
@@ -109,9 +112,9 @@ def test_modules_import_one_way() -> None:
     ("module", "source"),
     [
         ("mpt_lml.masks", "from mpt_score import MaskedLM"),
-        ("mpt_lml.masks", "import mpt_experiments"),
-        ("mpt_lml.curves", "def late():\n    from mpt_experiments.experiment import run"),
-        ("mpt_score.scorer", "import mpt_experiments.ledger"),
+        ("mpt_lml.masks", "import experiments"),
+        ("mpt_lml.curves", "def late():\n    from experiments.experiment import run"),
+        ("mpt_score.scorer", "import experiments.ledger"),
         ("mpt_lml.gaussian", "from .numerics import cholesky"),
     ],
 )
@@ -126,7 +129,7 @@ def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
         ("mpt_lml.gaussian", "from mpt_lml.models.ppca import PPCA"),
         ("mpt_lml.checks", "from mpt_lml.theory.rates import jackknife"),
         ("mpt_score.parts", "def late():\n    import mpt_score"),
-        ("mpt_experiments.experiment", "from mpt_experiments.paper import convergence"),
+        ("experiments.experiment", "from experiments.paper import convergence"),
     ],
 )
 def test_a_circle_of_rooms_is_seen(module: str, line: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from models import generator, random_hmm
 
-from mpt_experiments.experiment import RunContext
-from mpt_experiments.findings.known_language import LAWS, KnownLanguage, Problem
+from experiments.experiment import RunContext
+from experiments.known_language import LAWS, KnownLanguage, Problem
 from mpt_lml import HMM, masks
 from mpt_lml.files import CheckpointMismatchError
 from mpt_score import SymbolBERT

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mpt_experiments import ledger
-from mpt_experiments.experiment import Finding
+from experiments import ledger
 from mpt_lml.files import read_json, write_json
+from mpt_lml.recorded import Finding
 
 NEAR = {"test": "equivalent", "margin": 1.0, "otherwise": "refuted"}
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from models import generator
 
-from mpt_experiments import ledger
-from mpt_experiments.experiment import RunContext
-from mpt_experiments.paper.linear_vae import Figure3Upper
+from experiments import ledger
+from experiments.experiment import RunContext
+from experiments.paper.linear_vae import Figure3Upper
 from mpt_lml import BernoulliPCA, data, estimators, files, grids, objectives
 from mpt_lml.results import History
 
@@ -105,7 +105,7 @@ def test_a_run_says_all_that_the_ledger_asks_of_its_data(tmp_path: Path) -> None
     asked = {
         entry["id"]
         for entry in ledger.entries(ledger.location())
-        if entry["command"] == "mpt-lml run figure-3-upper"
+        if entry["command"] == "python -m experiments run figure-3-upper"
     }
     elsewhere = {name for name in asked if name.endswith(("digits", "fashion-mnist"))}
     assert set(outcome.findings) == asked - elsewhere

@@ -259,7 +259,8 @@ class TestTheBooksOwn:
         names = {path.name for path in folder.iterdir()}
         assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= names
         assert sum(path.stat().st_size for path in folder.iterdir()) <= 8 * 2**20
-        assert "mpt-lml run small-bert" in (folder / "README.md").read_text(encoding="utf-8")
+        about = (folder / "README.md").read_text(encoding="utf-8")
+        assert "python -m experiments run small-bert" in about
 
     def test_it_has_learned_english(self) -> None:
         network, reader = networks.load_small_bert()

@@ -18,14 +18,12 @@ LEAN = """
 import torch
 import mpt_lml
 from mpt_lml import PPCA, curves, data
-import mpt_experiments
 import mpt_score
 from mpt_score import networks
 x = data.images("digits", "test").pixels
 model = PPCA.fit_closed_form(x, 2)
 curve = curves.sampled_curve(model, x, 2, generator=torch.Generator().manual_seed(0), sizes=[1, 64])
 assert curve.score[0] > curve.score[1]
-assert mpt_experiments.run("patches").findings["patches-jointly"].measured < 1e-10
 try:
     networks.load_small_bert()
 except ImportError as error:
@@ -75,7 +73,7 @@ def turns(program: str, **own: str) -> int:
 
 @pytest.mark.parametrize(
     "program",
-    ["import mpt_lml", "from mpt_score import tokens", "from mpt_experiments import experiment"],
+    ["import mpt_lml", "from mpt_score import tokens"],
 )
 def test_threads_that_wait_soon_sleep(program: str) -> None:
     assert turns(program) == 1000

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from mpt_experiments.paper import area
+from experiments.paper import area
 from mpt_lml import PPCA, curves, objectives
 
 f64 = {"dtype": torch.float64}

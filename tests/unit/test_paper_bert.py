@@ -14,10 +14,9 @@ from models import generator
 from tiny_bert import tiny, tokenizer
 from transformers import BertForMaskedLM
 
-import mpt_experiments
-from mpt_experiments import command
-from mpt_experiments.experiment import RunContext
-from mpt_experiments.paper import bert
+from experiments import command, experiment
+from experiments.experiment import RunContext
+from experiments.paper import bert
 from mpt_lml.data import published_curves
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_score import Design, MaskedLM, SentenceCurves, networks, texts
@@ -134,7 +133,7 @@ def test_a_pinned_revision_is_recorded(call: list[str], tmp_path: Path, monkeypa
 
 def test_the_books_own_network_needs_no_network(monkeypatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    found = mpt_experiments.run("bert-curve", "quick", rates=(15, 85)).arrays
+    found = experiment.run("bert-curve", "quick", rates=(15, 85)).arrays
     # Four sentences: the trained network is two nats a token better, not by chance.
     assert found["curve/trained/written"].mean() > found["curve/random/written"].mean() + 2
 
@@ -227,7 +226,7 @@ class TestTextRates:
         first = tmp_path / "first.txt"
         first.write_text("\n".join(texts.sentences("written").first[:6]))
         quick = {"data_sets": (str(first), "written"), "num_groups": 2}
-        found = mpt_experiments.run("text-rates", "quick", **quick)
+        found = experiment.run("text-rates", "quick", **quick)
         where, change = (found.arrays[f"{key}/{first}"] for key in ("crossover", "change"))
         assert found.findings["crossover/small-bert"].measured == where[0]
         assert found.findings["25-against-15/small-bert"].standard_error == change[1]

@@ -16,11 +16,11 @@ import torch
 from models import generator
 from safetensors.torch import load_file
 
-import mpt_experiments
-from mpt_experiments import command, experiment, ledger
-from mpt_experiments.experiment import RunContext
-from mpt_experiments.paper import vit_mae
-from mpt_lml import PPCA, data, masks
+import mpt_lml
+from experiments import command, experiment, ledger
+from experiments.experiment import RunContext
+from experiments.paper import vit_mae
+from mpt_lml import PPCA, data, masks, recorded
 from mpt_lml.files import CheckpointMismatchError, book_file, read_json
 from mpt_lml.models.base import Grouped
 from mpt_score import ViTMAE
@@ -155,7 +155,7 @@ def test_a_stored_run_of_the_pretrained_network_is_shown(
     path = tmp_path / "mpt-lml-results" / "figure-6-pretrained.json"
     real = experiment.book_file
     monkeypatch.setattr(experiment, "book_file", lambda n: path if "pretrained" in n else real(n))
-    stored = mpt_experiments.load("figure-6-pretrained")
+    stored = mpt_lml.load("figure-6-pretrained")
     assert stored.weights == {"name": "mae", "revision": None, "sha256": mock.ANY}
     printed, _ = run_cells("pretrained")
     for kind in ("random", "trained"):
@@ -186,8 +186,8 @@ def tiny_network():
 FEW = {"seeds": (4,), "data_sets": QUICK.data_sets, "num_variance": 32, "num_test": 32}
 
 
-def live() -> mpt_experiments.Outcome:
-    return mpt_experiments.run("figure-6-pretrained", otherwise="it would be run.", **FEW)
+def live() -> recorded.Outcome:
+    return experiment.run("figure-6-pretrained", otherwise="it would be run.", **FEW)
 
 
 def test_the_pretrained_network_runs_live_from_a_hub(
@@ -254,7 +254,7 @@ def test_linear_models_are_those_of_the_package() -> None:
 
 
 def test_proposition_1_holds_for_patches() -> None:
-    found = mpt_experiments.run("patches").findings
+    found = experiment.run("patches").findings
     assert found["patches-jointly"].measured < 1e-10
     loss = found["claim-patches"]  # pixels scored one by one
     assert loss.measured > 10 * loss.standard_error

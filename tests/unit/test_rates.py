@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from mpt_experiments.experiment import RunContext
-from mpt_experiments.findings.rates import (
+from experiments.experiment import RunContext
+from experiments.masking_rates import (
     RULES,
     MaskingRates,
     expected_log_marginal,

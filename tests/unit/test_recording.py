@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tiny_bert import tiny, tokenizer
 
-from mpt_experiments import command, experiment, provenance, recording
-from mpt_experiments.options import RunOptions
+from experiments import command, experiment, ledger, recording
+from experiments.options import RunOptions
 from mpt_lml.files import CheckpointMismatchError, read_json
 
 
@@ -19,9 +19,9 @@ def test_a_run_with_other_settings_is_not_the_papers(
     """Though its preset is: nothing goes to the ledger and the results of the checkout."""
 
     def fail() -> None:
-        raise AssertionError("the checkout was asked for")
+        raise AssertionError("the ledger was asked for")
 
-    monkeypatch.setattr(provenance, "checkout", fail)
+    monkeypatch.setattr(ledger, "record", fail)
     monkeypatch.chdir(tmp_path)
     call = ["run", "figure-1-left", "--seeds", "1,2", "--num-masks", "2"]
     assert command.main(call) == 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-import mpt_experiments
+import experiments
 import mpt_lml
 import mpt_score
 from mpt_lml.objectives import bounds
@@ -58,7 +58,7 @@ def test_a_wrong_shape_is_caught_by_the_checked_run_only(tmp_path: Path) -> None
 
 
 def functions() -> Iterator[types.FunctionType]:
-    packages = (mpt_lml, mpt_score, mpt_experiments)
+    packages = (mpt_lml, mpt_score, experiments)
     walks = (pkgutil.walk_packages(each.__path__, f"{each.__name__}.") for each in packages)
     for info in itertools.chain.from_iterable(walks):
         if info.name == "mpt_score.lm_eval":

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
 
-from mpt_experiments import side_by_side
-from mpt_experiments.findings.known_language import masked_scores
-from mpt_experiments.side_by_side import SideBySide
+from experiments import side_by_side
+from experiments.known_language import masked_scores
+from experiments.side_by_side import SideBySide
 from mpt_lml import HMM, fit, masks
 from mpt_score import SymbolBERT
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_experiments.experiment import RunContext
-from mpt_experiments.findings import small_bert
-from mpt_experiments.findings.small_bert import SmallBert
+from experiments import small_bert
+from experiments.experiment import RunContext
+from experiments.small_bert import SmallBert
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_score import networks
 

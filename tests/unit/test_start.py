@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpt_experiments import experiment, registry
+from experiments import experiment, registry
 
 HEAVY = ("torch", "numpy", "scipy", "transformers", "matplotlib")
 ABSENT = "import sys; sys.modules.update(dict.fromkeys(('transformers', 'tokenizers')))"
@@ -31,9 +31,8 @@ def test_names_complete_before_they_are_brought() -> None:
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        ("mpt_experiments", ["list"]),
-        ("mpt_experiments", ["--help"]),
-        ("mpt_experiments", ["run", "--help"]),
+        ("experiments", ["list"]),
+        ("experiments", ["run", "--help"]),
         ("mpt_score", ["--help"]),
         ("mpt_score", ["sentences", "--help"]),
         ("mpt_score", ["sentences", "--no-such-flag"]),
@@ -67,7 +66,7 @@ def test_the_table_of_experiments_is_that_of_the_classes() -> None:
 def kinds(of: type) -> Iterator[type]:
     """Every kind of it that a module of the package defines."""
     for kind in of.__subclasses__():
-        if kind.__module__.startswith("mpt_experiments."):
+        if kind.__module__.startswith("experiments."):
             yield kind
         yield from kinds(kind)
 
@@ -83,10 +82,10 @@ def test_the_command_says_in_one_sentence_what_is_missing(tmp_path: Path) -> Non
 
 
 def test_a_reader_who_has_had_enough_ends_a_list_in_silence() -> None:
-    """As in ``mpt-lml list | head -n 1``: no traceback, and a status that says so."""
+    """As in ``python -m experiments list | head -n 1``: no traceback, and a status that says so."""
     reads, writes = os.pipe()
     os.close(reads)
-    program = "from mpt_experiments.command import main; raise SystemExit(main(['list']))"
+    program = "from experiments.command import main; raise SystemExit(main(['list']))"
     ended = subprocess.run(
         [sys.executable, "-c", program],
         stdout=writes,

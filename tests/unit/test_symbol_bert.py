@@ -7,7 +7,7 @@ import torch
 from models import generator, random_hmm
 from safetensors.torch import load_file, save_file
 
-from mpt_experiments.findings import known_language
+from experiments import known_language
 from mpt_lml import masks
 from mpt_lml.files import book_file
 from mpt_score import SymbolBERT

@@ -11,10 +11,9 @@ import torch
 from models import generator
 from tiny_bert import tokenizer
 
-import mpt_experiments
-from mpt_experiments import ledger
-from mpt_experiments.paper import table_2
-from mpt_experiments.paper.table_2 import SETS, shape
+from experiments import experiment, ledger
+from experiments.paper import table_2
+from experiments.paper.table_2 import SETS, shape
 from mpt_lml import data
 from mpt_lml.files import read_json
 from mpt_score import tokens
@@ -53,7 +52,7 @@ def test_the_file_travels_with_the_package() -> None:
 
 def test_table_2_prints_the_stored_areas_cut_in_four_of_five_cases_that_can_tell() -> None:
     cut_printed, rounded_printed = [], []
-    outcome = mpt_experiments.run("published-curves")
+    outcome = experiment.run("published-curves")
     for kind in ("random", "pretrained"):
         for name in SETS[:4]:  # SST-2 is in the files and not in the table
             key, (value,) = f"{kind}/{name}", ledger.published([f"table-2/{kind}-{name}"])
@@ -84,7 +83,7 @@ def test_shapes_on_curves_that_are_known() -> None:
 
 
 def test_findings_are_the_least_favorable_of_the_four_printed_sets() -> None:
-    outcome = mpt_experiments.run("published-curves")
+    outcome = experiment.run("published-curves")
     arrays, found = outcome.arrays, outcome.findings
     four = ("ax", "cola", "qnli", "mrpc")
     assert found["fig-5-right-tail"].measured == min(arrays[f"tail/{name}"] for name in four)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpt_experiments import Outcome
-from mpt_experiments.experiment import RunContext
-from mpt_experiments.paper import training
-from mpt_experiments.paper.training import NOISE, DigitsTraining, Figure2, FixedSizes
+from experiments.experiment import RunContext
+from experiments.paper import training
+from experiments.paper.training import NOISE, DigitsTraining, Figure2, FixedSizes
 from mpt_lml import files, fit, masks
+from mpt_lml.recorded import Outcome
 from mpt_lml.results import Maxima
 
 CONFIG = Figure2(num_data=200, num_features=5, num_epochs=20, seeds=(4, 44, 444))

@@ -1,4 +1,4 @@
-"""A valid call of every public callable of `mpt_score` and `mpt_experiments`."""
+"""A valid call of every public callable of `mpt_score`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM
 from valid_calls import AX, WORDS, Call, methods_of, valid
 
-import mpt_experiments
 import mpt_score
-from mpt_experiments.experiment import Finding
 from mpt_score import MaskedLM, ViTMAE, networks, tokens
 from mpt_score.sentence_curves import SentenceCurves
 from mpt_score.texts import sentences
@@ -208,36 +206,4 @@ def score_calls() -> list[Call]:
     ]
 
 
-def experiment_calls() -> list[Call]:
-    return [
-        valid(mpt_experiments.load, "table-1"),
-        valid(
-            mpt_experiments.run,
-            "table-1",
-            "quick",
-            device="cpu",
-            seeds=[4, 5],
-            num_data=20,
-            num_features=4,
-            latent_dim=2,
-        ),
-        valid(
-            mpt_experiments.Outcome,
-            {"gap": Finding(0.5)},
-            {"x": torch.ones(2)},
-            data_sha256="0",
-            settings={},
-            seconds=1.0,
-            provenance={},
-        ),
-    ]
-
-
-CALLS = (
-    network_calls()
-    + masked_lm_calls()
-    + vit_mae_calls()
-    + token_calls()
-    + score_calls()
-    + experiment_calls()
-)
+CALLS = network_calls() + masked_lm_calls() + vit_mae_calls() + token_calls() + score_calls()

@@ -6,21 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.experiment import (
-    Arrays,
-    Experiment,
-    Finding,
-    Outcome,
-    RunContext,
-    load,
-    seeded,
-    setting,
-)
-from mpt_experiments.findings.recursion import Recursion
-from mpt_experiments.paper.table_2 import unlike_bert
-from mpt_experiments.paper.training import FixedSizes
-from mpt_experiments.paper.vit_mae import Figure6, farthest_from_bert
+from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting
+from experiments.paper.table_2 import unlike_bert
+from experiments.paper.training import FixedSizes
+from experiments.paper.vit_mae import Figure6, farthest_from_bert
+from experiments.recursion import Recursion
 from mpt_lml import data
+from mpt_lml.recorded import Finding, Outcome, load
 
 MNIST, DIGITS = "track/mnist", "track/digits"
 PUBLISHED, ELBO, MARGINAL = "published/1/1", "elbo/1/0", "marginal/1/0"

@@ -1,4 +1,4 @@
-"""Where a recorded number came from: checkout, commit, machine."""
+"""Where a recorded number came from: commit, machine, versions."""
 
 import platform
 import subprocess
@@ -11,13 +11,8 @@ import torch
 
 from mpt_lml.files import versions
 
-PACKAGE = Path(__file__).resolve().parent
-
-
-def checkout() -> Path | None:
-    """Root of the repository this package runs from, ``None`` when it was installed elsewhere."""
-    root = PACKAGE.parents[1]
-    return root if (root / "book" / "ledger.json").is_file() else None
+ROOT = Path(__file__).resolve().parents[1]
+"""Of the checkout."""
 
 
 def provenance(command: str, device: str = "cpu") -> dict[str, Any]:
@@ -53,10 +48,11 @@ def _cpu_name() -> str:
 
 def _commit() -> str:
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(PACKAGE.parent), *arguments]  # all three packages
+        command = ["git", "-C", str(ROOT), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--short", ".") else "")
+        changes = git("status", "--short", "src", "experiments")
+        return git("rev-parse", "HEAD") + ("+changes" if changes else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
-from mpt_experiments.paper.convergence import NOISE_VARIANCE, paper_masks, paper_problem
+from experiments.experiment import Experiment, RunContext, seeded, setting
+from experiments.paper.convergence import NOISE_VARIANCE, paper_masks, paper_problem
 from mpt_lml import curves, masks, objectives
 from mpt_lml.models.ppca import PPCA
+from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.theory.rates import random_loadings_curve
 
 

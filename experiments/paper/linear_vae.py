@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
+from experiments.experiment import Experiment, RunContext, seeded, setting
 from mpt_lml import data, fit, grids, objectives
 from mpt_lml.grids import Grid
 from mpt_lml.masks import FixedRate, UniformSize, stratified_masks
 from mpt_lml.models.mixture import BernoulliPCA
 from mpt_lml.models.ppca import PPCA
+from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import History
 
 PRINTED = ("published/1/1", "elbo/1/0")

@@ -12,12 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
+from experiments.experiment import Experiment, RunContext, seeded, setting
 from mpt_lml import data, estimators, fit, grids, masks, objectives, scores
 from mpt_lml.masks import FixedRate, SizeLaw
 from mpt_lml.models import vae
 from mpt_lml.models.mixture import GridConditional
 from mpt_lml.models.vae import Parameters
+from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import Estimate, History
 
 FIXED = FixedRate(0.33)  # the paper's

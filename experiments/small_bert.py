@@ -10,16 +10,9 @@ from torch.nn import functional
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from mpt_experiments.experiment import (
-    Arrays,
-    Experiment,
-    Finding,
-    Outcome,
-    RunContext,
-    seeded,
-    setting,
-)
+from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting
 from mpt_lml import fit, masks
+from mpt_lml.recorded import Finding, Outcome
 from mpt_score import networks
 from mpt_score.networks.masked_lm import masked_logits
 from mpt_score.texts import sentences

@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import hashlib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,15 +10,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from mpt_experiments.registry import EXPERIMENTS
-from mpt_lml.checks import FilePath, NonNegative, checked, require_seeds
+from experiments.registry import EXPERIMENTS
+from mpt_lml import recorded
+from mpt_lml.checks import FilePath, checked, require_seeds
 from mpt_lml.files import book_file, computed_once, read_json, surroundings
 from mpt_lml.fit import Progress, silent
-from mpt_lml.verdicts import mean_and_error
+from mpt_lml.recorded import Outcome
 from mpt_score.networks import antiberty, fingerprint
 from mpt_score.networks.hub import resolved_revision, why_not_here
 
@@ -33,61 +32,7 @@ class UnknownExperimentError(ValueError):
     """No experiment of this name; the message says which is near, or where its code is."""
 
 
-# -- what a run returns -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a run measured for one entry of the ledger; the entry's rule makes the verdict of it."""
-
-    measured: float
-    standard_error: float | None = None
-
-    @classmethod
-    def over(cls, values: Tensor) -> "Finding":
-        """Mean of independent ``values`` and its standard error, which a single one has not."""
-        mean, error = mean_and_error(values)
-        return cls(mean.item(), error.item() if len(values) > 1 else None)
-
-
-@checked
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a run returns: findings for the ledger, arrays for figures, a checksum of its data.
-
-    Args:
-        findings: by the names that they have in the ledger.
-        arrays: by name; the docstring of the experiment says what they are, and their units.
-        data_sha256: checksum of the data.
-        weights: a network's name, its commit on the hub and its hash.
-        settings: of a recorded run.
-        seconds: that a recorded run took.
-        provenance: of a recorded run: commit, machine, versions.
-
-    >>> Outcome({"gap": Finding(0.5)}, {"gaps": torch.ones(3)}).as_dict()["arrays"]
-    {'gaps': [1.0, 1.0, 1.0]}
-    """
-
-    findings: dict[str, Finding]
-    arrays: Arrays = field(default_factory=dict)
-    data_sha256: str | None = None
-    weights: dict[str, str | None] | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
-    seconds: NonNegative | None = None
-    provenance: dict[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers for JSON, arrays rounded to 8 significant digits."""
-        content = {
-            "findings": {
-                name: dataclasses.asdict(finding) for name, finding in self.findings.items()
-            },
-            "arrays": {name: _rounded(array.tolist()) for name, array in self.arrays.items()},
-            "data_sha256": self.data_sha256,
-        }
-        if self.weights is not None:
-            content["weights"] = self.weights
-        return content
+# -- where a run takes place ------------------------------------------------------------------------
 
 
 def weights_of(model: str | Path | None, network: Any) -> dict[str, str | None] | None:
@@ -96,17 +41,6 @@ def weights_of(model: str | Path | None, network: Any) -> dict[str, str | None] 
         return None
     revision = resolved_revision(model)
     return {"name": str(model), "revision": revision, "sha256": fingerprint(network)}
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    if isinstance(value, float):
-        return float(f"{value:.8g}") if math.isfinite(value) else None
-    return value
-
-
-# -- where a run takes place ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -161,7 +95,7 @@ def setting(paper: _Value, *, quick: _Value) -> _Value:
 class Experiment(ABC):
     """Frozen settings of one thing that can be run; the defaults are the paper's.
 
-    A subclass with a ``name`` is in :data:`mpt_experiments.registry.EXPERIMENTS`, with its title and
+    A subclass with a ``name`` is in :data:`experiments.registry.EXPERIMENTS`, with its title and
     its cost; one without is shared by others. Unless ``resumable`` it keeps nothing, without ``gpu``
     it always computes on the CPU.
     """
@@ -215,18 +149,13 @@ def names() -> list[str]:
     return sorted(EXPERIMENTS)
 
 
-def recorded() -> list[str]:
-    """Names of all recorded runs, sorted: also of experiments whose code left the package."""
-    return sorted(path.stem for path in book_file("results").glob("*.json"))
-
-
 def require_known(name: str) -> str:
     """``name``, if an experiment or a record is called so.
 
     Raises:
         UnknownExperimentError: for another one; the message suggests near names.
     """
-    known = sorted({*names(), *recorded()})
+    known = sorted({*names(), *recorded.names()})
     if name in known:
         return name
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
@@ -251,9 +180,7 @@ def find(name: str) -> type[Experiment]:
 
 def _where_the_code_is(name: str) -> str:
     """A sentence about an experiment of which the package has the record only."""
-    sentence = (
-        f"the code of {name!r} left the package; its record stays: mpt_experiments.load({name!r})."
-    )
+    sentence = f"the code of {name!r} left; its record stays: mpt_lml.load({name!r})."
     rerun = read_json(book_file(f"results/{name}.json")).get("rerun")
     if rerun is not None:
         sentence += f" To run it again, in a checkout: {rerun}"
@@ -274,7 +201,7 @@ def run(
     """Run an experiment. It writes nothing but its state.
 
     Args:
-        name: of the experiment; ``mpt-lml list`` has them all.
+        name: of the experiment; ``python -m experiments list`` has them all.
         preset: "paper", or "quick": small settings that take seconds.
         device: "auto" is the GPU where there is one and the experiment uses it.
         progress: shows what goes on.
@@ -328,41 +255,3 @@ def context_for(
     if device == "cuda" and not gpu:
         raise ValueError("device 'cuda' was asked for, but torch sees no GPU. Use 'auto' or 'cpu'.")
     return RunContext(torch.device("cuda" if gpu else "cpu"), progress, folder)
-
-
-@checked
-def load(name: str) -> Outcome:
-    """The recorded run of an experiment at the paper's settings: what ``mpt-lml run NAME`` stored.
-
-    Args:
-        name: of the experiment, which may be one whose code left the package.
-
-    Returns:
-        Its :class:`Outcome`, in the units that the experiment states, NaN where a number is missing.
-
-    Raises:
-        UnknownExperimentError: for an unknown name.
-        FileNotFoundError: for an experiment that is not recorded.
-
-    >>> load("table-1").arrays["estimates"].shape
-    torch.Size([3, 5])
-    """
-    path = book_file(f"results/{require_known(name)}.json")
-    if not path.is_file():
-        raise FileNotFoundError(f"no run of {name} is recorded. Make one: mpt-lml run {name}")
-    stored = read_json(path)
-    return Outcome(
-        {key: Finding(**value) for key, value in stored["findings"].items()},
-        {key: _as_tensor(value) for key, value in stored["arrays"].items()},
-        data_sha256=stored.get("data_sha256"),
-        weights=stored.get("weights"),
-        settings=stored.get("config"),
-        seconds=stored.get("seconds"),
-        provenance=stored.get("provenance"),
-    )
-
-
-def _as_tensor(rows: Any) -> Tensor:
-    """A stored array; None, which JSON has for NaN, makes NumPy's an array of objects."""
-    array = np.array(rows)
-    return torch.tensor(array.astype(float) if array.dtype == object else array)

@@ -14,22 +14,14 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon
 from torch.optim.lr_scheduler import OneCycleLR
 
-from mpt_experiments.experiment import (
-    Arrays,
-    Experiment,
-    Finding,
-    Outcome,
-    RunContext,
-    seeded,
-    setting,
-    weights_of,
-)
-from mpt_experiments.paper.table_2 import unlike_bert
+from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting, weights_of
+from experiments.paper.table_2 import unlike_bert
 from mpt_lml import data, fit, masks, scores
 from mpt_lml.fit import Progress, silent
 from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import log_normal
+from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import trapezoid_weights
 from mpt_score.networks import load_network, random_twin, small_mae
 from mpt_score.networks.hub import VIT_MAE_BASE

@@ -8,12 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
-from mpt_experiments.paper.convergence import NOISE, NOISE_VARIANCE
+from experiments.experiment import Experiment, RunContext, seeded, setting
+from experiments.paper.convergence import NOISE, NOISE_VARIANCE
 from mpt_lml import masks, objectives
 from mpt_lml.gaussian import LowRankPosterior, divergence
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import LOG_2PI, chunks
+from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.scores import mask_score
 from mpt_lml.theory import rates
 from mpt_lml.theory.godambe import GaussianFamily, Godambe

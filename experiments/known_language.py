@@ -11,10 +11,11 @@ from torch.nn import functional
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
+from experiments.experiment import Experiment, RunContext, seeded, setting
 from mpt_lml import fit, masks, scores
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
+from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.networks.symbol_bert import SymbolBERT
 

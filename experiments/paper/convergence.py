@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
-from mpt_experiments.ledger import cut_digits
+from experiments.experiment import Experiment, RunContext, seeded, setting
+from experiments.ledger import cut_digits
 from mpt_lml import curves, data, estimators, masks
 from mpt_lml.checks import Count, require_count
 from mpt_lml.models.ppca import PPCA
+from mpt_lml.recorded import Finding, Outcome
 
 NOISE_VARIANCE = 0.2  # the paper's 1/sigma^2 = 5
 NOISE = torch.tensor(NOISE_VARIANCE, dtype=torch.float64)

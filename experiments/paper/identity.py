@@ -11,13 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
+from experiments.experiment import Experiment, RunContext, seeded, setting
 from mpt_lml import curves, estimators, gaussian, masks
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.models.regression import ConjugateRegression
 from mpt_lml.models.tables import JointTable
 from mpt_lml.numerics import log_normal
+from mpt_lml.recorded import Finding, Outcome
 
 f64 = torch.float64
 

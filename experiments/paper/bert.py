@@ -8,18 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.experiment import (
-    Experiment,
-    Finding,
-    Outcome,
-    RunContext,
-    seeded,
-    setting,
-    weights_of,
-)
-from mpt_experiments.paper.area import unlike
+from experiments.experiment import Experiment, RunContext, seeded, setting, weights_of
+from experiments.paper.area import unlike
 from mpt_lml.data import published_curves
 from mpt_lml.files import digest
+from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import Estimate
 from mpt_lml.theory import rates
 from mpt_lml.verdicts import mean_and_error

@@ -13,18 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_experiments.experiment import (
-    Arrays,
-    Experiment,
-    Finding,
-    Outcome,
-    RunContext,
-    seeded,
-    setting,
-    weights_of,
-)
-from mpt_experiments.paper.bert import design_at, pair, parts_computed_once
+from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting, weights_of
+from experiments.paper.bert import design_at, pair, parts_computed_once
 from mpt_lml.checks import require_count
+from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.theory.rates import crossover, jackknife
 from mpt_lml.verdicts import mean_and_error
 from mpt_score import Design, SentenceCurves, antibodies, curve, load, networks, sentences

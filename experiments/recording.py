@@ -16,16 +16,12 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from mpt_experiments import ledger, provenance
-from mpt_experiments.experiment import (
-    Experiment,
-    Outcome,
-    RunContext,
-    context_for,
-    require_known,
-)
-from mpt_experiments.options import RunOptions, as_arguments
+from experiments import ledger, provenance
+from experiments.experiment import Experiment, RunContext, context_for, require_known
+from experiments.options import RunOptions, as_arguments
 from mpt_lml import files
+from mpt_lml.files import book_file
+from mpt_lml.recorded import Outcome
 
 RESULTS_FOLDER = Path("mpt-lml-results")
 """Where results and states go that nobody named a place for."""
@@ -91,8 +87,8 @@ def run_and_store(kind: type[Experiment], options: RunOptions, settings: Mapping
     experiment = kind.preset(options.preset, **settings)
     if not experiment.resumable and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # two gain little with small matrices, and lose where it is busy
-    root = _recording_checkout(experiment, options)
-    target = _target(experiment, options, root)
+    is_recorded = _is_recorded(experiment, options)
+    target = _target(experiment, options, is_recorded)
     folder = _state_folder(experiment, options)
     clock = Clock(folder, experiment)
     context = context_for(experiment, options.device, clock.progress, folder)
@@ -110,24 +106,22 @@ def run_and_store(kind: type[Experiment], options: RunOptions, settings: Mapping
         json.dump(content, sys.stdout, indent=2, allow_nan=False)
         print()
         return
-    if root is None and options.json is None:
+    if not is_recorded and options.json is None:
         target = _free_path(target, content)
     files.write_json(target, content)
     print(f"wrote {target}")
     if folder is not None and options.checkpoints is None:
         shutil.rmtree(folder, ignore_errors=True)
-    _report(outcome, root)
+    _report(outcome, is_recorded)
 
 
-def _recording_checkout(experiment: Experiment, options: RunOptions) -> Path | None:
-    """The checkout whose results and ledger this run belongs to: one as published, put nowhere else."""
+def _is_recorded(experiment: Experiment, options: RunOptions) -> bool:
+    """Whether the book's results and ledger get this run: one as published, put nowhere else."""
     as_published = experiment == type(experiment).preset("paper")
-    if not as_published or options.json is not None or options.out is not None:
-        return None
-    return provenance.checkout()
+    return as_published and options.json is None and options.out is None
 
 
-def _target(experiment: Experiment, options: RunOptions, root: Path | None) -> Path | None:
+def _target(experiment: Experiment, options: RunOptions, is_recorded: bool) -> Path | None:
     """Where the result goes (``None``: standard output), proven writable before any work."""
     if options.json == "-":
         return None
@@ -136,7 +130,7 @@ def _target(experiment: Experiment, options: RunOptions, root: Path | None) -> P
     elif options.out is not None:
         path = Path(options.out, f"{experiment.name}.json")
     else:
-        home = root / "book" / "results" if root else RESULTS_FOLDER
+        home = book_file("results") if is_recorded else RESULTS_FOLDER
         path = home / f"{experiment.name}.json"
     files.require_target(path)
     return path
@@ -176,7 +170,7 @@ def _run(experiment: Experiment, context: RunContext, clock: Clock, folder: Path
 def _command(experiment: Experiment, options: RunOptions, settings: Mapping[str, Any]) -> list[str]:
     """The command that measures the same again, wherever its result goes."""
     preset = [] if options.preset == "paper" else ["--preset", options.preset]
-    return ["mpt-lml", "run", experiment.name, *preset, *as_arguments(settings)]
+    return ["python", "-m", "experiments", "run", experiment.name, *preset, *as_arguments(settings)]
 
 
 def _free_path(path: Path, content: Mapping[str, Any]) -> Path:
@@ -198,9 +192,9 @@ def _stored_inputs(path: Path) -> list[Any] | None:
         return None
 
 
-def _report(outcome: Outcome, root: Path | None) -> None:
-    """Enter the findings into the ledger of a checkout and print them as it has them."""
-    if root is not None:
+def _report(outcome: Outcome, is_recorded: bool) -> None:
+    """Enter the findings into the ledger, if this run is recorded, and print them as it has them."""
+    if is_recorded:
         print(_tables(ledger.record(outcome.findings, ledger.location())))
         return
     for name, finding in outcome.findings.items():

@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments import ledger
-from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
-from mpt_experiments.paper.area import unlike
-from mpt_experiments.paper.bert import GLUE, OnSentences, pair
+from experiments import ledger
+from experiments.experiment import Experiment, RunContext, seeded, setting
+from experiments.paper.area import unlike
+from experiments.paper.bert import GLUE, OnSentences, pair
 from mpt_lml.data import published_curves
+from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.theory import rates
 from mpt_score import Design, networks
 from mpt_score.networks.hub import require_transformers

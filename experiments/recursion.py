@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.experiment import Finding, Outcome, RunContext, seeded, setting
-from mpt_experiments.paper.deep_vae import (
+from experiments.experiment import RunContext, seeded, setting
+from experiments.paper.deep_vae import (
     FIXED,
     DeepVAETraining,
     EncoderByELBO,
@@ -24,6 +24,7 @@ from mpt_lml import estimators, masks, scores
 from mpt_lml.masks import UniformSize
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
+from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import trapezoid_weights
 from mpt_lml.verdicts import mean_and_error
 

@@ -9,13 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_experiments.experiment import Experiment, Finding, Outcome, RunContext, seeded, setting
-from mpt_experiments.paper.area import dense_curve, fall_beyond
-from mpt_experiments.paper.convergence import NOISE, NOISE_VARIANCE, paper_problem
+from experiments.experiment import Experiment, RunContext, seeded, setting
+from experiments.paper.area import dense_curve, fall_beyond
+from experiments.paper.convergence import NOISE, NOISE_VARIANCE, paper_problem
 from mpt_lml import curves, fit, masks, objectives
 from mpt_lml.data import images
 from mpt_lml.masks import SizeLaw
 from mpt_lml.models.ppca import PPCA
+from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import History
 
 DRAWS = ("paper", "model")

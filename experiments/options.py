@@ -1,4 +1,4 @@
-"""The options of ``mpt-lml run``: those of every run, and an experiment's settings."""
+"""The options of ``python -m experiments run``: those of every run, and an experiment's settings."""
 
 import inspect
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class RunOptions:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute."""
     out: str | None = None
-    """Folder for NAME.json; by default book/results (the paper's, in a checkout) or mpt-lml-results."""
+    """Folder for NAME.json; by default book/results (the paper's settings) or mpt-lml-results."""
     json: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
     """Write the result into this file only; - is standard output."""
     checkpoints: str | None = None

@@ -1,4 +1,4 @@
-"""``mpt-lml``: list, run and compare the paper's experiments."""
+"""``python -m experiments``: list, run and compare the paper's experiments."""
 
 import inspect
 import sys
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter, UnknownOptionError
 
-from mpt_experiments.options import RunOptions, setting_parameters
-from mpt_experiments.registry import EXPERIMENTS
+from experiments.options import RunOptions, setting_parameters
+from experiments.registry import EXPERIMENTS
 from mpt_score.command_line import answer, new_app
 
 if TYPE_CHECKING:
-    from mpt_experiments.experiment import Experiment
+    from experiments.experiment import Experiment
+
+PROGRAM = "python -m experiments"
 
 Everything = Annotated[bool, Parameter(name="--all", negative="")]
 
@@ -20,7 +22,7 @@ Everything = Annotated[bool, Parameter(name="--all", negative="")]
 def command_line(experiment: "type[Experiment] | None" = None) -> App:
     """The commands; ``run`` has the settings of ``experiment`` as options."""
     app = new_app(
-        "mpt-lml", "Run the experiments of 'On Masked Pre-training and the Marginal Likelihood'."
+        PROGRAM, "Run the experiments of 'On Masked Pre-training and the Marginal Likelihood'."
     )
     app.command(list_experiments, name="list")
     app.command(_run_command(experiment), name="run")
@@ -39,13 +41,13 @@ def compare(name: str | None = None, /, *, everything: Everything = False) -> No
     """Measured against published, from the ledger.
 
     Args:
-        name: An experiment, see 'mpt-lml list', or the record of one that is no code any more.
+        name: An experiment, see 'list', or the record of one that is no code any more.
         everything: The paper's entries and the findings of all experiments.
     """
     if (name is None) != everything:
         raise ValueError("compare takes the name of an experiment, or --all.")
     # It brings torch, which a list of names does not need.
-    from mpt_experiments import recording
+    from experiments import recording
 
     print(recording.comparison(name))
 
@@ -56,13 +58,13 @@ def _run_command(experiment: "type[Experiment] | None") -> Callable[..., None]:
     def run(name: str, /, *, options: RunOptions = RunOptions(), **given: Any) -> None:
         """Run one experiment and store what it finds.
 
-        A run of the paper's settings in a checkout, which is written nowhere else, enters the ledger.
+        A run of the paper's settings that is written nowhere else enters the ledger.
 
         Args:
-            name: See 'mpt-lml list'. 'mpt-lml run NAME --help' shows its settings, too.
+            name: See 'list'. 'run NAME --help' shows its settings, too.
         """
-        from mpt_experiments import recording
-        from mpt_experiments.experiment import find
+        from experiments import recording
+        from experiments.experiment import find
 
         recording.run_and_store(find(name), options, given)
 
@@ -88,7 +90,7 @@ def _experiment_of(arguments: Sequence[str]) -> "type[Experiment] | None":
     """The experiment of ``run NAME ...``. Its module is imported, which brings torch."""
     if len(arguments) < 2 or arguments[0] != "run" or arguments[1].startswith("-"):
         return None
-    from mpt_experiments.experiment import find
+    from experiments.experiment import find
 
     return find(arguments[1])
 
@@ -105,7 +107,7 @@ def _refuse_setting(experiment: "type[Experiment]", error: UnknownOptionError) -
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (2 for a mistake in the call)."""
     given = sys.argv[1:] if arguments is None else arguments
-    return answer("mpt-lml", lambda: _act(given))
+    return answer(PROGRAM, lambda: _act(given))
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mpt_experiments.experiment import Finding
 from mpt_lml import verdicts
 from mpt_lml.files import book_file, read_json, write_json
+from mpt_lml.recorded import Finding
 
 
 def location() -> Path:
-    """The ledger of the checkout, else the copy that the installed package carries."""
+    """The ledger of this checkout."""
     return book_file("ledger.json")
 
 
@@ -187,8 +187,8 @@ def record(findings: Mapping[str, Finding], path: Path) -> list[dict[str, Any]]:
 def compare(name: str | None, path: Path) -> list[dict[str, Any]]:
     """The entries of the ledger at ``path`` that the experiment ``name`` measured (``None``: all).
 
-    The command of an entry ends in the name, ``mpt-lml run table-1``, also where it begins with what
-    brings back code that left the package, ``git checkout COMMIT && ...``.
+    The command of an entry ends in the name, as in ``python -m experiments run table-1``, also where it
+    begins with what brings back code that left, ``git checkout COMMIT && ...``.
     """
     if name is None:
         return entries(path)

@@ -1,1 +1,0 @@
-"""What this book finds beyond the paper."""

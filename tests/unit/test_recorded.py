@@ -1,0 +1,50 @@
+"""What the book's runs recorded, and how it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mpt_lml import files, recorded
+from mpt_lml.files import book_file, read_json
+from mpt_lml.recorded import Finding, Outcome
+
+
+@pytest.mark.parametrize("name", recorded.names())
+def test_a_recorded_run_comes_back_as_it_was(name: str) -> None:
+    stored = read_json(book_file(f"results/{name}.json"))
+    loaded = recorded.load(name)
+    again = loaded.as_dict()
+    assert again["arrays"] == stored["arrays"]
+    assert again["findings"] == stored["findings"]
+    assert (loaded.settings, loaded.seconds) == (stored["config"], stored["seconds"])
+    assert loaded.provenance == stored["provenance"]
+
+
+def test_what_json_cannot_say_comes_back_as_nan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = Outcome({"gap": Finding(1.0)}, {"gaps": torch.tensor([[1.0, torch.nan]])})
+    (tmp_path / "results").mkdir()
+    files.write_json(tmp_path / "results" / "a-run.json", outcome.as_dict())
+    monkeypatch.setattr(recorded, "book_file", lambda name: tmp_path / name)
+    assert recorded.names() == ["a-run"]
+    gaps = recorded.load("a-run").arrays["gaps"]
+    assert gaps[0, 0] == 1.0 and gaps[0, 1].isnan()
+
+
+def test_a_single_value_has_no_error() -> None:
+    assert Finding.over(torch.tensor([2.0])) == Finding(2.0, None)
+    assert Finding.over(torch.tensor([1.0, 3.0])) == Finding(2.0, 1.0)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("tabel-1", "Did you mean table-1"), ("../ledger", ""), ("zzz", "There are: antibody-chain")],
+)
+def test_a_run_that_is_not_recorded_is_refused(name: str, hint: str) -> None:
+    with pytest.raises(FileNotFoundError, match=f"no run of '{name}' is recorded. {hint}"):
+        recorded.load(name)
