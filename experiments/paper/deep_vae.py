@@ -207,11 +207,10 @@ class DeepVAETraining(Experiment):
     track_data: int = setting(100, quick=10)
     track_samples: int = setting(200, quick=20)  # around the modes
     track_draws: int = 50  # from the encoder
-    precision: str = "float32"
 
     def images(self) -> Float[Tensor, "N D"]:
         """Training images in [0, 1]."""
-        return data.images(self.dataset).pixels[: self.num_data].to(getattr(torch, self.precision))
+        return data.images(self.dataset).pixels[: self.num_data].float()
 
     def train(
         self, x: Tensor, objective: Objective, context: RunContext, name: str, **options: Any
@@ -286,7 +285,7 @@ class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
     ``track/NAME`` and ``encoder/NAME`` (tracked steps, seeds), log p(x) and what draws from the encoder
     report; ``loss/NAME``, the objective's mean over the steps before; ``lml/NAME`` and ``error/NAME``
     (seeds,), estimates at the end on more data; ``ais/NAME`` (2, some seeds), AIS minus IWAE and its
-    error; with ``keep_weights`` the networks, ``weights/NAME/PART/LAYER/KIND`` (seeds, ...).
+    error.
     """
 
     lml_data: int = setting(200, quick=10)
@@ -296,7 +295,6 @@ class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
     ais_chains: int = setting(10, quick=4)
     ais_seeds: int = setting(2, quick=1)  # annealing is the most expensive check
     objectives: tuple[str, ...] = ("elbo", "fixed", "partial")  # "fixed" among them
-    keep_weights: bool = False
 
     def measure(self, context: RunContext) -> Outcome:
         x = self.images().to(context.device)
@@ -332,7 +330,7 @@ class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
         judged = [self.judge(model, x, run) for run, model in enumerate(models)]
         lml, error = torch.stack([judgement.lml for judgement in judged], 1)
         excess = [each.ais_excess for each in judged if each.ais_excess is not None]
-        arrays = {
+        return {
             f"track/{name}": history.values["lml"][steps].cpu(),
             f"encoder/{name}": history.values["encoder"][steps].cpu(),
             f"loss/{name}": torch.stack([loss[0], *means]),
@@ -340,10 +338,6 @@ class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
             f"error/{name}": error,
             f"ais/{name}": torch.stack(excess, 1),
         }
-        if self.keep_weights:
-            for layer, value in history.parameters.items():
-                arrays[f"weights/{name}/{layer}"] = value.cpu()
-        return arrays
 
     def judge(self, model: vae.VAE, x: Tensor, run: int) -> "Judgement":
         """log p(x) and its error; for the first runs also AIS minus that, on fewer data."""

@@ -57,8 +57,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
     training and test images on adaptive grids after ``num_epochs`` (KEY/long: ``long_epochs``);
     ``coarse/KEY`` and ``own/KEY`` on 4 × 4 nodes and on the grid of the training; ``bound/KEY``, the
     ELBO; ``gaussian``, see :meth:`gaussian_deficit`. Along the training (epochs, seeds):
-    ``track/KEY``, ``read/KEY`` on 4 × 4 nodes, ``loss/KEY``. With ``decoders``: ``decoders/KEY``
-    (seeds, D, K + 1).
+    ``track/KEY``, ``read/KEY`` on 4 × 4 nodes, ``loss/KEY``.
     """
 
     trained: tuple[str, ...] = setting(  # in this order
@@ -81,7 +80,6 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
     grid_extent: float = 5.0
     track_nodes: int = setting(64, quick=30)  # an axis on [−8, 8]², for the LML along the way
     track_every: int = setting(50, quick=3)
-    decoders: bool = False  # return those of all seeds in place of ``gaussian``
 
     def measure(self, context: RunContext) -> Outcome:
         images: dict[str, tuple[Tensor, Tensor]] = {}
@@ -95,8 +93,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
                 functools.partial(self._row, row, images[name], context),
                 data=context.checksum(images[name]),
             )
-        if not self.decoders:
-            arrays["gaussian"] = self.gaussian_deficit()
+        arrays["gaussian"] = self.gaussian_deficit()
         checksum = context.checksum(x for pair in images.values() for x in pair)
         return Outcome(self._findings(arrays, *images), arrays, checksum)
 
@@ -133,8 +130,6 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
             grid = self.grid(grid_of).to(loadings)
             lml = objectives.mixture(loadings, offset, x.double(), None, grid)
             arrays[f"{array}/{key}"] = lml
-        if self.decoders:
-            arrays[f"decoders/{key}"] = torch.cat([loadings, offset[..., None]], dim=-1)
         return {name: value.cpu() for name, value in arrays.items()}
 
     def _log_marginal(self, p: fit.Parameters, x: Float[Tensor, "N D"]) -> Float[Tensor, " seeds"]:
@@ -260,9 +255,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
 
     def _findings(self, arrays: dict[str, Tensor], first: str, *more: str) -> dict[str, Finding]:
         """Differences over seeds that started alike, in nats, of what was trained."""
-        findings = {}
-        if not self.decoders:
-            findings["claim-elbo-suboptimal"] = Finding.over(arrays["gaussian"])
+        findings = {"claim-elbo-suboptimal": Finding.over(arrays["gaussian"])}
         pairs = {name: (first, *rows) for name, rows in (ON_FIRST | ON_EACH).items()}
         for other in more:
             for name, rows in ON_EACH.items():

@@ -175,13 +175,3 @@ def test_grids_against_importance_sampling() -> None:
     assert abs(coarse - weighted) > 5 * weighted.standard_error
     for found in (fine, model.adaptive_log_marginal(x).mean().item()):
         assert abs(found - weighted) < 4 * weighted.standard_error
-
-
-def test_decoders_of_all_seeds_come_back_where_asked() -> None:
-    rows = ("digits/fixed/1/1", "digits/elbo/1/0")
-    found = dataclasses.replace(SHORT, trained=rows, decoders=True).run(RunContext())
-    decoders = found.arrays[f"decoders/{rows[0]}"]
-    for decoder, lml in zip(decoders, found.arrays[f"own/{rows[0]}"], strict=True):
-        model = BernoulliPCA(decoder[:, :2], decoder[:, 2], grid=SHORT.grid("fixed"))
-        assert model.log_marginal(DIGITS.double()).mean().item() == lml.item()
-    assert not found.findings and "gaussian" not in found.arrays  # nothing of what was not run
