@@ -1,22 +1,21 @@
 """A language whose likelihood is known: what a trained BERT still lacks, by law of the mask size."""
 
+import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
-from torch.optim import AdamW
-from torch.optim.lr_scheduler import OneCycleLR
 
-from experiments.experiment import Experiment, RunContext, seeded, setting
-from mpt_lml import fit, masks, scores
+from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting
+from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.verdicts import mean_and_error
+from mpt_score.networks.side_by_side import train_side_by_side
 from mpt_score.networks.symbol_bert import SymbolBERT
 
 
@@ -88,18 +87,7 @@ class Problem:
         }
 
 
-def masked_scores(model: SymbolBERT, x: Tensor, mask: Tensor, half_precision: bool) -> Tensor:
-    """(1/M) Σ_{j∈A} log q(x_j | x_R) for sequence n under its own mask A_n, (N,), differentiable."""
-    network = model.network
-    inputs = {"input_ids": x.masked_fill(mask, model.mask_token)}
-    dtype = torch.bfloat16 if half_precision else torch.float32
-    weights = {name: value.to(dtype) for name, value in network.named_parameters()}
-    logits = torch.func.functional_call(network, weights, kwargs=inputs).logits.float()
-    loss = functional.cross_entropy(logits.transpose(1, 2), x, reduction="none")
-    return scores.mask_score(-loss, mask)
-
-
-class KnownLanguage(Experiment, name="known-language", resumable=True, gpu=False):
+class KnownLanguage(Experiment, name="known-language", resumable=True):
     """A BERT on a language of known likelihood: laws of the size, and what closes the gap.
 
     Five laws of the mask size with several seeds each, and shorter, longer and wider runs. A variant
@@ -129,21 +117,29 @@ class KnownLanguage(Experiment, name="known-language", resumable=True, gpu=False
         problem = Problem(source, self.num_test, self.num_orders, generator=seeded(10))
         checksum = context.checksum([problem.x])
 
-        def trained(settings: KnownLanguage, law: str, seed: int) -> dict[str, Tensor]:
-            def compute() -> dict[str, Tensor]:
-                model = SymbolBERT(
-                    source.num_values, source.num_features, settings.width, seed=seed
-                )
-                settings.train(model, source, law, seed=seed, progress=context.progress)
-                weights = dict(model.network.named_parameters())
+        def trained(settings: KnownLanguage, law: str, seeds: Sequence[int]) -> Arrays:
+            """What the networks of these seeds lack, kept with their weights."""
+
+            @functools.cache
+            def models() -> list[SymbolBERT]:
+                return settings.train(source, law, seeds, context)
+
+            def compare(number: int) -> Arrays:
+                weights = dict(models()[number].network.named_parameters())
                 num_parameters = sum(weight.numel() for weight in weights.values())
-                comparison = problem.compare(model)
+                comparison = problem.compare(models()[number])
                 return comparison | {"num_parameters": torch.tensor(num_parameters)} | weights
 
             size = f"{settings.width}-{settings.num_steps}-{settings.learning_rate:g}"
-            return context.computed_once(f"{law}-{size}-{seed}", compute, data=checksum)
+            rows = [
+                context.computed_once(
+                    f"{law}-{size}-{seed}", partial(compare, number), data=checksum
+                )
+                for number, seed in enumerate(seeds)
+            ]
+            return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
-        runs = {law: context.stack(partial(trained, self, law), self.seeds, law) for law in LAWS}
+        runs = {law: trained(self, law, self.seeds) for law in LAWS}
         uniform_area = runs["uniform"]["area"]
         arrays = problem.designs(uniform_area[0])
         for law, rows in runs.items():
@@ -153,8 +149,10 @@ class KnownLanguage(Experiment, name="known-language", resumable=True, gpu=False
             arrays[f"excess_error/{law}"] = mean_and_error(excess, dim=1)[1]
         for width, num_steps, rate in self.variants:
             settings = replace(self, width=width, num_steps=num_steps, learning_rate=rate)
-            variant = trained(settings, "uniform", self.seeds[0])
-            summary = [variant[name] for name in ("num_parameters", "gap", "gap_error", "spread")]
+            variant = trained(settings, "uniform", self.seeds[:1])
+            summary = [
+                variant[name][0] for name in ("num_parameters", "gap", "gap_error", "spread")
+            ]
             arrays[f"variant/{width}-{num_steps}-{rate:g}"] = torch.stack(summary)
         # How much larger the smallest gap of a fixed rate is than that of uniform sizes.
         fixed = torch.stack([arrays[f"gap/{law}"] for law in LAWS if law.startswith("fixed")])
@@ -163,21 +161,24 @@ class KnownLanguage(Experiment, name="known-language", resumable=True, gpu=False
         return Outcome({"known-language-uniform-size": least}, arrays, checksum)
 
     def train(
-        self, model: SymbolBERT, source: HMM, law: str, *, seed: int, **options: Any
-    ) -> list[Tensor]:
-        """Maximize the score of one random mask a sequence, on sequences never seen twice.
-
-        ``options`` are those of :func:`mpt_lml.fit.descend`; returned is what ``watch`` has seen.
-        """
-        generator = seeded(seed)
-        optimizer = AdamW(model.network.parameters(), lr=self.learning_rate, fused=True)
-        schedule = OneCycleLR(optimizer, self.learning_rate, total_steps=self.num_steps)
-
-        def loss(step: int) -> Tensor:
-            x = source.sample(self.batch_size, generator=generator)
-            mask = masks.sample_masks(len(x), x.shape[1], LAWS[law], generator=generator)
-            return -masked_scores(model, x, mask, self.half_precision).mean()
-
-        options |= {"num_steps": self.num_steps, "label": f"{law}, step"}
-        _, watched = fit.descend(model.network, loss, [schedule], **options)
-        return watched
+        self, source: HMM, law: str, seeds: Sequence[int], context: RunContext
+    ) -> list[SymbolBERT]:
+        """Networks of these seeds, trained side by side on the device of ``context``."""
+        size = (source.num_values, source.num_features, self.width)
+        models = [SymbolBERT(*size, seed=seed) for seed in seeds]
+        for model in models:
+            model.network.to(context.device)
+        train_side_by_side(
+            models,
+            source,
+            LAWS[law],
+            generators=[seeded(seed) for seed in seeds],
+            num_steps=self.num_steps,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            half_precision=self.half_precision,
+            progress=lambda steps, _: context.progress(steps, f"{law}, step"),
+        )
+        for model in models:
+            model.network.cpu()
+        return models

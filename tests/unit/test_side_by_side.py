@@ -9,11 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
 
-from experiments import side_by_side
-from experiments.known_language import masked_scores
-from experiments.side_by_side import SideBySide
-from mpt_lml import HMM, fit, masks
+from mpt_lml import HMM, fit, masks, scores
 from mpt_score import SymbolBERT
+from mpt_score.networks.side_by_side import SideBySide, train_side_by_side
 
 pytest.importorskip("transformers")
 
@@ -48,7 +46,7 @@ def test_networks_side_by_side_learn_as_if_alone(architecture: str) -> None:
 
 
 def test_the_gradient_is_that_of_each_networks_own_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the first step, against the score of the known language with the same draws."""
+    """Of the first step, against the score of each model alone with the same draws."""
     source = HMM.cyclic(num_features=6)
     seeds = (4, 44)
     models = [SymbolBERT(source.num_values, 6, 8, seed=seed) for seed in seeds]
@@ -59,7 +57,7 @@ def test_the_gradient_is_that_of_each_networks_own_score(monkeypatch: pytest.Mon
         gradients.append(torch.cat([gradient.flatten(1) for gradient in of_weights], dim=1))
 
     monkeypatch.setattr(fit, "descend", first_step)
-    side_by_side.train(
+    train_side_by_side(
         models,
         source,
         masks.UniformSize(),
@@ -67,13 +65,13 @@ def test_the_gradient_is_that_of_each_networks_own_score(monkeypatch: pytest.Mon
         num_steps=5,
         batch_size=8,
         learning_rate=3e-3,
-        half_precision=False,
     )
     for model, seed, found in zip(models, seeds, gradients[0], strict=True):
         draws = generator(seed)
         x = source.sample(8, generator=draws)
         mask = masks.sample_masks(8, 6, masks.UniformSize(), generator=draws)
-        score = masked_scores(model, x, mask, half_precision=False).mean()
+        log_q = model.log_values(x, mask).gather(2, x[..., None])[..., 0]
+        score = scores.mask_score(log_q, mask).mean()
         alone = torch.autograd.grad(-score, list(model.network.parameters()))
         expected = torch.cat([gradient.flatten() for gradient in alone])
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
@@ -85,7 +83,7 @@ def test_each_network_learns() -> None:
     one = torch.ones(1, dtype=torch.float64)
     source = HMM(one, one[:, None], frequent, 4)
     models = [SymbolBERT(3, 4, 8, seed=seed) for seed in (1, 2)]
-    side_by_side.train(
+    train_side_by_side(
         models,
         source,
         masks.FixedRate(0.5),
@@ -101,3 +99,14 @@ def test_each_network_learns() -> None:
     assert min(scores) > -0.6
     weights = [parameters_to_vector(model.network.parameters()) for model in models]
     assert not torch.equal(*weights)
+
+
+@pytest.mark.bad_input
+def test_a_network_without_a_generator_of_its_own_is_refused() -> None:
+    models = [SymbolBERT(3, 4, 8, seed=seed) for seed in (1, 2)]
+    settings = {"num_steps": 1, "batch_size": 2, "learning_rate": 1e-3}
+    source = HMM.cyclic(num_features=4)
+    with pytest.raises(ValueError, match="one for each network, got 1 for 2"):
+        train_side_by_side(
+            models, source, masks.UniformSize(), generators=[generator()], **settings
+        )

@@ -9,9 +9,10 @@ from models import generator as at
 from tiny_bert import CLS, LINES, SEP, tiny, tokenizer
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM
-from valid_calls import AX, WORDS, Call, methods_of, valid
+from valid_calls import AX, HMM, WORDS, Call, methods_of, valid
 
 import mpt_score
+from mpt_lml import masks
 from mpt_score import MaskedLM, ViTMAE, networks, tokens
 from mpt_score.sentence_curves import SentenceCurves
 from mpt_score.texts import sentences
@@ -47,7 +48,19 @@ def network_calls() -> list[Call]:
         valid(networks.load_network, folder),
         valid(networks.load_tokenizer, folder),
     ]
-    return calls + methods_of(mpt_score.SymbolBERT(3, 4, width=8, seed=4), WORDS)
+    bert = mpt_score.SymbolBERT(3, 4, width=8, seed=4)
+    training = valid(
+        networks.train_side_by_side,
+        [mpt_score.SymbolBERT(3, 4, width=8, seed=5)],
+        HMM,
+        masks.UniformSize(),
+        generators=[at()],
+        num_steps=1,
+        batch_size=2,
+        learning_rate=1e-3,
+        half_precision=True,
+    )
+    return [*calls, training, *methods_of(bert, WORDS)]
 
 
 def masked_lm_calls() -> list[Call]:

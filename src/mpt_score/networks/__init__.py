@@ -16,6 +16,7 @@ from mpt_score.networks.load import (  # noqa: F401
     load_tokenizer,
     small_bert_folder,
 )
+from mpt_score.networks.side_by_side import train_side_by_side
 
 __all__ = [
     "CheckpointError",
@@ -26,4 +27,5 @@ __all__ = [
     "load_tokenizer",
     "random_twin",
     "small_mae",
+    "train_side_by_side",
 ]

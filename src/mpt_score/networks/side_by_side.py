@@ -11,6 +11,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
 from mpt_lml import fit, masks, scores
+from mpt_lml.checks import Count, Positive, checked
 from mpt_lml.fit import Progress, silent
 from mpt_lml.models.base import TractableModel
 from mpt_score.networks.symbol_bert import SymbolBERT
@@ -68,32 +69,51 @@ class SideBySide(nn.Module):
             vector_to_parameters(vector, network.parameters())
 
 
-def train(
+@checked
+def train_side_by_side(
     models: Sequence[SymbolBERT],
     source: TractableModel,
     law: masks.SizeLaw,
     *,
     generators: Sequence[torch.Generator],
-    num_steps: int,
-    batch_size: int,
-    learning_rate: float,
-    half_precision: bool,
+    num_steps: Count,
+    batch_size: Count,
+    learning_rate: Positive,
+    half_precision: bool = False,
     progress: Progress = silent,
 ) -> None:
     """Maximize each network's score of one random mask a sequence, on sequences never seen twice.
 
+    With uniform sizes the loss of a network is, up to a constant and the factor D, its gap to the
+    source: the mean over orders σ of KL(p ‖ q_σ). Draws are made on the CPU and moved to where the
+    networks are, so that they are the same on every device.
+
     Args:
-        models: networks of one kind, one a generator; they are trained in place.
+        models: networks of one kind and on one device, which are trained in place.
         source: what the sequences are drawn from, of D symbols each.
         law: of the size of the mask.
-        generators: what each network's sequences and masks are drawn from.
+        generators: one a network; its sequences and masks are drawn from it.
         num_steps: of AdamW.
         batch_size: sequences a step and network.
         learning_rate: the largest of one cycle.
         half_precision: products in bfloat16; the weights and AdamW stay float32.
         progress: shows the steps as they pass.
+
+    Raises:
+        ValueError: where there is not one generator a network.
+
+    >>> from mpt_lml import HMM
+    >>> bert = SymbolBERT(12, 16, 8, seed=4)
+    >>> draws = [torch.Generator().manual_seed(4)]
+    >>> few = {"num_steps": 2, "batch_size": 4, "learning_rate": 3e-3}
+    >>> train_side_by_side([bert], HMM.cyclic(), masks.UniformSize(), generators=draws, **few)
     """
+    if len(generators) != len(models) or not models:
+        raise ValueError(
+            f"generators must be one for each network, got {len(generators)} for {len(models)}."
+        )
     together = SideBySide([model.network for model in models])
+    device = together.weights[0].device
     dtype = torch.bfloat16 if half_precision else torch.float32
     optimizer = AdamW(together.parameters(), lr=learning_rate, fused=True)
     schedule = OneCycleLR(optimizer, learning_rate, total_steps=num_steps)
@@ -106,8 +126,8 @@ def train(
         for generator in generators:
             sequences.append(source.sample(batch_size, generator=generator))
             hidden.append(masks.sample_masks(batch_size, num_features, law, generator=generator))
-        x = torch.stack(sequences)
-        mask = torch.stack(hidden)
+        x = torch.stack(sequences).to(device)
+        mask = torch.stack(hidden).to(device)
         logits = together(x.masked_fill(mask, mask_token), dtype)
         losses = functional.cross_entropy(logits.flatten(0, 2), x.flatten(), reduction="none")
         score = scores.mask_score(-losses.view(-1, num_features), mask.flatten(0, 1))
