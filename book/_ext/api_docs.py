@@ -1,11 +1,14 @@
 """The pages of the packages, from the packages' own lists.
 
 In ``book/api-NAME.md``, ``% overview`` becomes a table of the package's modules and their public names,
-and ``% names`` the documentation of every name of every public module's ``__all__``.
+and ``% names`` the documentation of every name of every public module's ``__all__``. The package's
+docstring lists its modules in the order in which a stranger should read them; so does the page.
 """
 
 import inspect
+import re
 from collections.abc import Iterator
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -21,17 +24,27 @@ PAGES = {
 
 
 def public_modules(package: ModuleType) -> Iterator[ModuleType]:
-    """``package`` and the modules in its lists, each before those inside it."""
+    """``package``, and the modules of its docstring that have a list of names, in that order."""
     yield package
-    inside = [getattr(package, name) for name in package.__all__]
-    for module in sorted(filter(inspect.ismodule, inside), key=lambda module: module.__name__):
-        yield from public_modules(module)
+    for name in re.findall(r"^\* ``([\w.]+)``", package.__doc__ or "", flags=re.M):
+        module = import_module(f"{package.__name__}.{name}")
+        if hasattr(module, "__all__"):
+            yield module
 
 
-def names_of(module: ModuleType) -> list[tuple[str, Any]]:
-    """What the module's list has besides modules: the name and what it stands for."""
-    pairs = [(name, getattr(module, name)) for name in module.__all__]
-    return [(name, value) for name, value in pairs if not inspect.ismodule(value)]
+def names_of(module: ModuleType, package: ModuleType) -> list[tuple[str, Any]]:
+    """What the module's list has besides modules: the name and what it stands for.
+
+    What is defined in another public module is shown there.
+    """
+    public = {each.__name__ for each in public_modules(package)}
+    pairs = []
+    for name in module.__all__:
+        value = getattr(module, name)
+        home = getattr(value, "__module__", module.__name__)
+        if not inspect.ismodule(value) and (home == module.__name__ or home not in public):
+            pairs.append((name, value))
+    return pairs
 
 
 def full_name(module: ModuleType, name: str, value: Any) -> str:
@@ -47,18 +60,20 @@ def overview(package: ModuleType) -> str:
         first_line = (inspect.getdoc(module) or "").partition("\n")[0]
         links = [
             f"{{py:obj}}`{name} <{full_name(module, name, value)}>`"
-            for name, value in names_of(module)
+            for name, value in names_of(module, package)
         ]
+        if not links:
+            continue
         about = first_line.replace("``", "`").replace("|", "\\|")
         rows.append(f"| {{py:mod}}`{module.__name__}` | {about} | {', '.join(links)} |")
     return "\n".join(rows)
 
 
-def section(module: ModuleType) -> str:
+def section(module: ModuleType, package: ModuleType) -> str:
     """The documentation of ``module`` and of its names."""
     lines = [f"## `{module.__name__}`", "", "```{eval-rst}"]
     lines += [f".. automodule:: {module.__name__}", "   :no-members:"]
-    for name, value in names_of(module):
+    for name, value in names_of(module, package):
         target = full_name(module, name, value)
         if inspect.isclass(value):
             lines += ["", f".. autoclass:: {target}", "   :members:", "   :show-inheritance:"]
@@ -72,7 +87,7 @@ def section(module: ModuleType) -> str:
 def fill(app: Sphinx, docname: str, source: list[str]) -> None:
     if docname in PAGES:
         package = PAGES[docname]
-        sections = "\n\n".join(section(module) for module in public_modules(package))
+        sections = "\n\n".join(section(module, package) for module in public_modules(package))
         text = source[0].replace("% overview", overview(package))
         source[0] = text.replace("% names", sections)
 

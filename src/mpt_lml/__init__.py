@@ -1,4 +1,46 @@
-"""Masked pre-training and the marginal likelihood: the package behind the book."""
+"""Masked pre-training and the marginal likelihood: the package behind the book.
+
+Every model answers one question: given the observed coordinates of x, what is log p(x_j | x_R) for each
+masked coordinate j? Everything else is arithmetic on the answers.
+
+The spine, in the order in which a stranger should read it:
+
+* ``scores``: the mean over the masked coordinates, and its relatives.
+* ``masks``: which coordinates are hidden; a law of the size is an object.
+* ``models.base``: what a model is, and what follows from its answers.
+* ``models.tables``: the smallest models, by enumeration.
+* ``curves``: the score at every size, and the area under it.
+* ``results``: a number with its error, and a curve.
+* ``estimators.area``: log p(x) from masks, exactly and by sampling.
+* ``models.ppca``: probabilistic PCA.
+* ``gaussian``: its posterior and conditionals for a batch of masks.
+
+Behind it, as a chapter needs them:
+
+* ``objectives``: what training maximizes, in nats a datum.
+* ``fit``: Adam and BFGS for several runs side by side.
+* ``models.hmm``: hidden Markov models.
+* ``models.grammar``: languages with brackets.
+* ``grids``: integrals over one to three latent dimensions.
+* ``models.mixture``: models on a grid, Bernoulli PCA first.
+* ``models.vae``: deep latent variable models.
+* ``models.regression``: coordinates that are outputs of a regression.
+* ``estimators``: log p(x) of models with a latent variable.
+* ``orders``: log q along orders, and bounds.
+* ``theory.rates``: the shape of a curve, and what one rate tells.
+* ``theory.chains``: masks and blocks of a Markov chain.
+* ``theory.godambe``: how efficient training at some sizes is.
+* ``theory.diffusion``: masked diffusion as the same area.
+* ``symbolic``: the chain rule and Proposition 1 in SymPy.
+* ``data``: images, the paper's own draw, the authors' curves.
+* ``recorded``: what the long runs of the book have found.
+* ``verdicts``: a number with its error, judged.
+* ``plots``: curves as figures.
+* ``drawings``: pictures of masks and orders.
+* ``page``: numbers of a cell in the text beside it.
+
+Below all of them lie ``checks`` (arguments are refused at the door), ``numerics`` and ``files``.
+"""
 
 import importlib
 import os
@@ -11,22 +53,8 @@ from typing import TYPE_CHECKING
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-from mpt_lml import (
-    curves,
-    data,
-    estimators,
-    fit,
-    gaussian,
-    grids,
-    masks,
-    objectives,
-    orders,
-    page,
-    recorded,
-    scores,
-    theory,
-    verdicts,
-)
+from mpt_lml import curves, data, estimators, masks, objectives, orders, scores
+from mpt_lml.curves import exact_curve, sampled_curve
 from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped, TractableModel
 from mpt_lml.models.grammar import Grammar
 from mpt_lml.models.hmm import HMM
@@ -39,7 +67,7 @@ from mpt_lml.recorded import load
 from mpt_lml.results import Estimate, MaskCurve
 
 if TYPE_CHECKING:
-    from mpt_lml import drawings, plots, symbolic
+    from mpt_lml import plots
 
 __all__ = [
     "HMM",
@@ -59,28 +87,31 @@ __all__ = [
     "TractableModel",
     "curves",
     "data",
-    "drawings",
     "estimators",
-    "fit",
-    "gaussian",
-    "grids",
+    "exact_curve",
     "load",
     "masks",
     "objectives",
     "orders",
-    "page",
     "plots",
-    "recorded",
+    "sampled_curve",
     "scores",
-    "symbolic",
-    "theory",
-    "verdicts",
 ]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> ModuleType:
-    """`drawings`, `plots` and `symbolic` bring matplotlib and SymPy when they are used."""
-    if name in ("drawings", "plots", "symbolic"):
+    """Modules that no public name here needs are brought when they are used, matplotlib's above all."""
+    if name.startswith("_"):
+        raise AttributeError(f"module 'mpt_lml' has no attribute {name!r}")
+    try:
         return importlib.import_module(f"mpt_lml.{name}")
-    raise AttributeError(f"module 'mpt_lml' has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if error.name != f"mpt_lml.{name}":
+            raise
+        raise AttributeError(f"module 'mpt_lml' has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    """What completion by a key shows; all other modules are imported by their names."""
+    return __all__

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from mpt_lml.checks import Count, Index, Interval, check, checked, require_finite, require_number
 
+__all__ = ["Estimate", "MaskCurve"]
+
 AnyNumber = Annotated[float, Interval("[-inf,inf]~")]
 ErrorOrNan = Annotated[float, Interval("[0,inf]~")]
 

@@ -1,4 +1,23 @@
-"""Score texts with any masked model: the right quantity, with an honest error."""
+"""Score texts with any masked model: the right quantity, with an honest error.
+
+The modules, in the order in which a stranger should read them:
+
+* ``tokens``: texts as rows of ids, and which places are scored.
+* ``texts``: sentences by name or from files.
+* ``networks``: networks of ``transformers``, built or loaded.
+* ``networks.masked_lm``: a network as a conditional model, the conventions of its family included.
+* ``scorer``: a network with its tokenizer.
+* ``loading``: from a name, a folder or a function to a scorer.
+* ``design``: at which rates or sizes texts are masked.
+* ``sentence_curves``: the mask-rate curve of texts.
+* ``estimate``: orders and masks of a text, and the error of its log-score.
+* ``sentence_scores``: log-scores and pseudo-log-likelihoods of texts.
+* ``pair_scores``: which of two texts is the likelier.
+* ``answer_scores``: which answer follows a question.
+* ``token_scores``: the surprisal of each token.
+* ``antibodies``: chains of antibodies as texts.
+* ``command``: ``mpt-score``; ``lm_eval`` and ``masked_log_score`` are bridges to other harnesses.
+"""
 
 import os
 from importlib import import_module

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from api_docs import public_modules
 
 import mpt_lml
 import mpt_score
@@ -101,9 +102,8 @@ def _polyline(path: Path) -> list[float]:
 def test_a_package_page_shows_every_public_class_and_function(site: Path, package) -> None:
     name = package.__name__
     html = (site / "book" / f"api-{name.replace('_', '-')}.html").read_text(encoding="utf-8")
-    inside = [getattr(package, name) for name in package.__all__]
-    owners = [package, *filter(inspect.ismodule, inside)]
-    shown = [getattr(owner, name) for owner in owners for name in getattr(owner, "__all__", ())]
+    owners = list(public_modules(package))
+    shown = [getattr(owner, name) for owner in owners for name in owner.__all__]
     shown = [each for each in shown if inspect.isclass(each) or inspect.isroutine(each)]
     assert shown
     for each in shown:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import re
 import types
+from collections.abc import Iterator
 
 import mpt_lml
 import mpt_score
@@ -11,17 +14,24 @@ import mpt_score
 PACKAGES = (mpt_lml, mpt_score)
 
 
-def exported(owner: types.ModuleType) -> dict[str, object]:
-    """The public names of a module, and those of the modules among them: `masks.FixedRate`."""
-    names = {}
-    for name in getattr(owner, "__all__", ()):
-        each = getattr(owner, name)
-        if inspect.ismodule(each):
-            names |= {f"{name}.{inner}": value for inner, value in exported(each).items()}
-        else:
-            names[name] = each
-    return names
+def public_modules(package: types.ModuleType) -> Iterator[types.ModuleType]:
+    """The modules that the package's docstring lists and that list names of their own."""
+    for name in re.findall(r"^\* ``([\w.]+)``", package.__doc__ or "", flags=re.M):
+        module = importlib.import_module(f"{package.__name__}.{name}")
+        if hasattr(module, "__all__"):
+            yield module
 
 
-SURFACE = exported(mpt_lml)
-SURFACE |= {f"score.{name}": each for name, each in exported(mpt_score).items()}
+def exported(package: types.ModuleType, prefix: str = "") -> dict[str, object]:
+    """The public names of a package, and those of its public modules: `masks.FixedRate`."""
+    names = {prefix + name: getattr(package, name) for name in package.__all__}
+    for module in public_modules(package):
+        inside = module.__name__.removeprefix(f"{package.__name__}.")
+        for name in module.__all__:
+            value = getattr(module, name)
+            if getattr(package, name, None) is not value:  # else it has a shorter name
+                names[f"{prefix}{inside}.{name}"] = value
+    return {name: value for name, value in names.items() if not inspect.ismodule(value)}
+
+
+SURFACE = exported(mpt_lml) | exported(mpt_score, "score.")

@@ -400,6 +400,8 @@ def objective_calls() -> list[Call]:
         valid(objectives.sampled, *given, few),
         valid(objectives.exact, *given, masks.UniformSize()),
         valid(objectives.curve, *given),
+        valid(vaes.dense_parameters, 3, [4], 1, generators=[at()], partial=True),
+        valid(vaes.dense_model, DENSE, 0, 0.5),
         valid(objectives.elbo, DENSE, x, noise[0], 0.5),
         valid(objectives.refill, DENSE, x, half, noise, 0.5, pixel_noise=torch.zeros(1, 1, 3, 3)),
         valid(objectives.recursive, DENSE, x, half, x[None], noise, 0.5),

@@ -20,6 +20,8 @@ from mpt_lml.checks import (
 )
 from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision
 
+__all__ = ["ConditionalModel", "FromFunction", "Grouped", "TractableModel"]
+
 LogValues = Callable[[Tensor, Tensor], Tensor]
 # Made once: to write an annotation takes as long as to check a small tensor.
 _DATA = Float[Tensor, "N D"]

@@ -20,6 +20,8 @@ from mpt_lml.checks import (
 from mpt_lml.models.base import TractableModel, require_pairs
 from mpt_lml.numerics import WORKING_BYTES, double, pick
 
+__all__ = ["Grammar"]
+
 _LOG_ZERO = -1e12
 """Stands for log 0: far below every log-probability, and finite, so that no difference is NaN."""
 

@@ -20,6 +20,8 @@ from mpt_lml.checks import (
 from mpt_lml.models.base import TractableModel, require_pairs
 from mpt_lml.numerics import double, pick
 
+__all__ = ["HMM"]
+
 CACHE_BYTES = 2**21
 """2 MiB, a core's cache: the messages of one batch of sequences stay in it."""
 

@@ -24,6 +24,8 @@ from mpt_lml.models.base import TractableModel
 from mpt_lml.models.vae import LatentVariableModel
 from mpt_lml.numerics import chunks, double, full_precision
 
+__all__ = ["BernoulliPCA", "GridConditional"]
+
 CACHE_BYTES = 2**24
 """16 MiB: larger chunks leave the cache, and the kernel clears pages all the time."""
 

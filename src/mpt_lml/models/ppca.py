@@ -20,6 +20,8 @@ from mpt_lml.gaussian import MOST_ROUNDING, Centered, LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import chunks, double
 
+__all__ = ["PPCA"]
+
 CACHE_BYTES = 2**22
 """4 MiB of intermediate results: a chunk of the work that stays in a core's cache."""
 

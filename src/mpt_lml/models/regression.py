@@ -16,6 +16,8 @@ from mpt_lml.gaussian import Centered, LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import LOG_2PI, double, log_gamma_ratio, standard_gamma
 
+__all__ = ["ConjugateRegression"]
+
 
 @final
 class ConjugateRegression(TractableModel):

@@ -23,6 +23,8 @@ from mpt_lml.checks import (
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.numerics import chunks
 
+__all__ = ["ConditionalTable", "JointTable"]
+
 # A table of subsets is made by sums and look-ups: about three of its size are alive at once.
 _SUBSET_TABLE_BYTES = 2**30
 

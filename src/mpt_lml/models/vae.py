@@ -27,6 +27,8 @@ from mpt_lml.checks import (
 )
 from mpt_lml.numerics import LOG_2PI, full_precision, log_likelihood
 
+__all__ = ["VAE", "dense_model", "dense_parameters"]
+
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
 Decoder = Callable[[Tensor], Tensor]
 Part = Literal["encoder", "decoder"]
@@ -306,6 +308,10 @@ def dense_parameters(
 
     Raises:
         ValueError: without a generator.
+
+    >>> two_runs = [torch.Generator().manual_seed(seed) for seed in (4, 44)]
+    >>> dense_parameters(64, [200], 10, generators=two_runs)["decoder/0/weight"].shape
+    torch.Size([2, 10, 200])
     """
     if not generators:
         raise ValueError("generators must be one for each run, got none.")
@@ -370,6 +376,10 @@ def dense_model(parameters: Parameters, run: int, noise_variance: Positive | Non
         TypeError: for a network with weights of several precisions.
         ValueError: without weights of a part, for weights that do not fit each other, and without
             such a run.
+
+    >>> parameters = dense_parameters(3, [4], 1, generators=[torch.Generator().manual_seed(0)])
+    >>> dense_model(parameters, 0).decode(torch.zeros(5, 1)).shape
+    torch.Size([5, 3])
     """
     sizes = network_sizes(parameters)
     require_count("run", run, 0, sizes.num_runs - 1)
