@@ -1,113 +1,124 @@
 """``python -m experiments``: list, run and compare the paper's experiments."""
 
+import argparse
+import ast
+import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Any
 
-from cyclopts import App, Parameter, UnknownOptionError
-
-from experiments.options import RunOptions, setting_parameters
 from experiments.registry import EXPERIMENTS
-from mpt_score.command_line import answer, new_app
-
-if TYPE_CHECKING:
-    from experiments.experiment import Experiment
+from mpt_score.command_line import answer
 
 PROGRAM = "python -m experiments"
 
-Everything = Annotated[bool, Parameter(name="--all", negative="")]
+# What a command needs of torch is imported when it runs: a list of names needs nothing of it.
 
 
-def command_line(experiment: "type[Experiment] | None" = None) -> App:
-    """The commands; ``run`` has the settings of ``experiment`` as options."""
-    app = new_app(
-        PROGRAM, "Run the experiments of 'On Masked Pre-training and the Marginal Likelihood'."
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    whole = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="The experiments of 'On Masked Pre-training and the Marginal Likelihood'.",
     )
-    app.command(list_experiments, name="list")
-    app.command(_run_command(experiment), name="run")
-    app.command(compare)
-    return app
+    commands = whole.add_subparsers(dest="command", required=True)
 
+    listing = commands.add_parser("list", help="names, costs and titles; or one with its settings")
+    listing.add_argument("name", nargs="?", help="what one of them measures, and its settings")
 
-def list_experiments() -> None:
-    """Names, costs and titles of the experiments."""
-    width = max(map(len, EXPERIMENTS))
-    for name, entry in sorted(EXPERIMENTS.items()):
-        print(f"  {name:<{width}}  {entry.cost:<12} {entry.title}")
+    run = commands.add_parser("run", help="run one and store what it finds")
+    run.add_argument("name", help="as 'list' shows it")
+    run.add_argument("--preset", choices=("paper", "quick"), default="paper")
+    run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    run.add_argument(
+        "--out",
+        metavar="DIR",
+        help="folder for the result; without it the paper's settings enter book/results and the "
+        "ledger, others go to mpt-lml-results",
+    )
+    run.add_argument(
+        "--checkpoints", metavar="DIR", help="folder for finished parts, which stay there"
+    )
+    run.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="replace a setting of the preset, as in --set seeds=1,2,3",
+    )
 
-
-def compare(name: str | None = None, /, *, everything: Everything = False) -> None:
-    """Measured against published, from the ledger.
-
-    Args:
-        name: An experiment, see 'list', or the record of one that is no code any more.
-        everything: The paper's entries and the findings of all experiments.
-    """
-    if (name is None) != everything:
-        raise ValueError("compare takes the name of an experiment, or --all.")
-    # It brings torch, which a list of names does not need.
-    from experiments import recording
-
-    print(recording.comparison(name))
-
-
-def _run_command(experiment: "type[Experiment] | None") -> Callable[..., None]:
-    """``run``, with the settings of ``experiment`` in its signature, where options are read from."""
-
-    def run(name: str, /, *, options: RunOptions = RunOptions(), **given: Any) -> None:
-        """Run one experiment and store what it finds.
-
-        A run of the paper's settings that is written nowhere else enters the ledger.
-
-        Args:
-            name: See 'list'. 'run NAME --help' shows its settings, too.
-        """
-        from experiments import recording
-        from experiments.experiment import find
-
-        recording.run_and_store(find(name), options, given)
-
-    signature = inspect.signature(run)
-    parameters = [signature.parameters["name"], signature.parameters["options"]]
-    if experiment is not None:
-        parameters += setting_parameters(experiment)
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return run
-
-
-def _act(arguments: Sequence[str]) -> None:
-    experiment = _experiment_of(arguments)
-    try:
-        command_line(experiment)(arguments)
-    except UnknownOptionError as error:
-        if experiment is not None:
-            _refuse_setting(experiment, error)
-        raise
-
-
-def _experiment_of(arguments: Sequence[str]) -> "type[Experiment] | None":
-    """The experiment of ``run NAME ...``. Its module is imported, which brings torch."""
-    if len(arguments) < 2 or arguments[0] != "run" or arguments[1].startswith("-"):
-        return None
-    from experiments.experiment import find
-
-    return find(arguments[1])
-
-
-def _refuse_setting(experiment: "type[Experiment]", error: UnknownOptionError) -> None:
-    """Raise ``ValueError`` that names the settings there are, and who has the unknown one."""
-    name = (error.token.keyword or "").partition("=")[0].strip("-").replace("-", "_")
-    try:
-        experiment.preset("paper", **{name: ""})
-    except ValueError as refusal:
-        raise ValueError(f"{error} {refusal}") from None
+    compare = commands.add_parser("compare", help="measured beside published, from the ledger")
+    compare.add_argument("name", nargs="?", help="an experiment, or a recorded run")
+    compare.add_argument("--all", action="store_true", help="every entry")
+    return whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (2 for a mistake in the call)."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return answer(PROGRAM, lambda: _act(given))
+    return answer(PROGRAM, lambda: _act(parser().parse_args(arguments)))
+
+
+def _act(given: argparse.Namespace) -> None:
+    if given.command == "list":
+        print(_settings_of(given.name) if given.name else _names())
+    elif given.command == "compare":
+        from experiments import recording
+
+        if (given.name is None) != given.all:
+            raise ValueError("compare takes the name of an experiment, or --all.")
+        print(recording.comparison(given.name))
+    else:
+        from experiments import recording
+        from experiments.experiment import find
+
+        settings = dict(_setting(text) for text in given.set)
+        recording.run_and_store(
+            find(given.name),
+            settings,
+            preset=given.preset,
+            device=given.device,
+            out=given.out,
+            checkpoints=given.checkpoints,
+        )
+
+
+def _names() -> str:
+    width = max(map(len, EXPERIMENTS))
+    rows = [
+        f"  {name:<{width}}  {entry.cost:<12} {entry.title}"
+        for name, entry in sorted(EXPERIMENTS.items())
+    ]
+    return "\n".join(rows)
+
+
+def _settings_of(name: str) -> str:
+    """What an experiment measures, and its settings in both presets."""
+    from experiments.experiment import find
+
+    kind = find(name)
+    lines = [inspect.getdoc(kind) or "", "", "Settings:"]
+    for field in dataclasses.fields(kind):
+        line = f"  {field.name} = {field.default!r}"
+        if "quick" in field.metadata:
+            line += f"  (quick: {field.metadata['quick']!r})"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """A name and its value: a Python literal, or else the text itself.
+
+    >>> _setting("seeds=1,2,3"), _setting("model=some/folder")
+    (('seeds', (1, 2, 3)), ('model', 'some/folder'))
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set takes NAME=VALUE, got {text!r}.")
+    try:
+        return name, ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return name, value
 
 
 if __name__ == "__main__":

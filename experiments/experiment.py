@@ -118,16 +118,18 @@ class Experiment(ABC):
     @checked
     def preset(cls, preset: Preset = "paper", **settings: Any) -> "Experiment":
         """The settings of a preset, those given replaced; other names are refused."""
-        if "seeds" in settings:
-            settings["seeds"] = require_seeds(settings["seeds"])
         fields = {field.name: field for field in dataclasses.fields(cls)}
-        for name in settings:
+        for name, value in settings.items():
             if name not in fields:
                 others = [other for other in names() if name in find(other).__dataclass_fields__]
                 hint = f" These have: {', '.join(others)}." if others else ""
                 raise ValueError(
                     f"{cls.name} has no setting {name!r}; it has {', '.join(fields)}.{hint}"
                 )
+            if isinstance(fields[name].default, tuple) and not isinstance(value, tuple):
+                settings[name] = tuple(value) if isinstance(value, list) else (value,)
+        if "seeds" in settings:
+            settings["seeds"] = require_seeds(settings["seeds"])
         if preset == "quick":
             for name, field in fields.items():
                 if "quick" in field.metadata:

@@ -1,13 +1,10 @@
 """Run an experiment for the command line and store what it finds."""
 
 import dataclasses
-import itertools
-import json
 import math
 import os
 import shlex
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +14,14 @@ import torch
 from tqdm.auto import tqdm
 
 from experiments import ledger, provenance
-from experiments.experiment import Experiment, RunContext, context_for, require_known
-from experiments.options import RunOptions, as_arguments
+from experiments.experiment import (
+    Device,
+    Experiment,
+    Preset,
+    RunContext,
+    context_for,
+    require_known,
+)
 from mpt_lml import files
 from mpt_lml.files import book_file
 from mpt_lml.recorded import Outcome
@@ -26,8 +29,6 @@ from mpt_lml.recorded import Outcome
 RESULTS_FOLDER = Path("mpt-lml-results")
 """Where results and states go that nobody named a place for."""
 SECONDS_BETWEEN_NOTES = 1.0
-INPUTS = ("config", "data_sha256", "weights")
-"""The parts of a stored result that say what it was measured on."""
 
 
 class Clock:
@@ -71,80 +72,77 @@ def _noted_seconds(note: Path) -> float:
     return float(seconds)
 
 
-def run_and_store(kind: type[Experiment], options: RunOptions, settings: Mapping[str, Any]) -> None:
-    """Run one experiment; print, or write, what it found.
+def run_and_store(
+    kind: type[Experiment],
+    settings: Mapping[str, Any],
+    *,
+    preset: Preset = "paper",
+    device: Device = "auto",
+    out: str | None = None,
+    checkpoints: str | None = None,
+) -> None:
+    """Run one experiment and write what it found.
 
     Args:
         kind: The experiment.
-        options: Its preset, and where the result goes.
         settings: What replaces fields of the preset.
+        preset: The settings that are not given.
+        device: Where to compute.
+        out: Folder for the result. Without it the paper's settings go to book/results and into the
+            ledger, and all others to mpt-lml-results.
+        checkpoints: Folder for the finished parts of a long run, from which the same command goes on.
 
     Raises:
         ValueError: For settings that the experiment refuses.
         OSError: For a place that cannot be written, before any work.
         KeyboardInterrupt: When interrupted; the message says where the same command goes on.
     """
-    experiment = kind.preset(options.preset, **settings)
+    experiment = kind.preset(preset, **settings)
     if not experiment.resumable and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # two gain little with small matrices, and lose where it is busy
-    is_recorded = _is_recorded(experiment, options)
-    target = _target(experiment, options, is_recorded)
-    folder = _state_folder(experiment, options)
+    name = _name(experiment, preset)
+    is_recorded = name == experiment.name and out is None
+    home = book_file("results") if is_recorded else Path(out or RESULTS_FOLDER)
+    target = home / f"{name}.json"
+    files.require_target(target)
+    folder = _state_folder(experiment, name, checkpoints)
     clock = Clock(folder, experiment)
-    context = context_for(experiment, options.device, clock.progress, folder)
+    context = context_for(experiment, device, clock.progress, folder)
     outcome = _run(experiment, context, clock, folder)
-    given = shlex.join(_command(experiment, options, settings))
+    command = _command(experiment, preset, settings)
     content = {
         "experiment": experiment.name,
-        "preset": options.preset,
+        "preset": preset,
         "config": dataclasses.asdict(experiment),
         **outcome.as_dict(),
         "seconds": clock.seconds(),
-        "provenance": provenance.provenance(given, context.device.type),
+        "provenance": provenance.provenance(command, context.device.type),
     }
-    if target is None:
-        json.dump(content, sys.stdout, indent=2, allow_nan=False)
-        print()
-        return
-    if not is_recorded and options.json is None:
-        target = _free_path(target, content)
     files.write_json(target, content)
     print(f"wrote {target}")
-    if folder is not None and options.checkpoints is None:
+    if folder is not None and checkpoints is None:
         shutil.rmtree(folder, ignore_errors=True)
-    _report(outcome, is_recorded)
-
-
-def _is_recorded(experiment: Experiment, options: RunOptions) -> bool:
-    """Whether the book's results and ledger get this run: one as published, put nowhere else."""
-    as_published = experiment == type(experiment).preset("paper")
-    return as_published and options.json is None and options.out is None
-
-
-def _target(experiment: Experiment, options: RunOptions, is_recorded: bool) -> Path | None:
-    """Where the result goes (``None``: standard output), proven writable before any work."""
-    if options.json == "-":
-        return None
-    if options.json is not None:
-        path = Path(options.json)
-    elif options.out is not None:
-        path = Path(options.out, f"{experiment.name}.json")
+    if is_recorded:
+        print(_tables(ledger.record(outcome.findings, ledger.location())))
     else:
-        home = book_file("results") if is_recorded else RESULTS_FOLDER
-        path = home / f"{experiment.name}.json"
-    files.require_target(path)
-    return path
+        for entry, finding in outcome.findings.items():
+            print(f"{entry}: {finding.measured:.6g}")
 
 
-def _state_folder(experiment: Experiment, options: RunOptions) -> Path | None:
+def _name(experiment: Experiment, preset: Preset) -> str:
+    """Of the files of a run: the experiment's for the paper's settings, another for any other."""
+    name = experiment.name if preset == "paper" else f"{experiment.name}-{preset}"
+    if experiment != type(experiment).preset(preset):
+        name += f"-{_digest(experiment)}"
+    return name
+
+
+def _state_folder(experiment: Experiment, name: str, checkpoints: str | None) -> Path | None:
     """The folder for the state of a run that has one; runs of other settings have others."""
-    if options.checkpoints is not None:
-        return files.require_writable(options.checkpoints)
+    if checkpoints is not None:
+        return files.require_writable(checkpoints)
     if not experiment.resumable:
         return None
-    name = f"{experiment.name}-{options.preset}"
-    if experiment != type(experiment).preset(options.preset):
-        name += f"-{_digest(experiment)}"
     return files.require_writable(RESULTS_FOLDER / "checkpoints" / name)
 
 
@@ -167,38 +165,26 @@ def _run(experiment: Experiment, context: RunContext, clock: Clock, folder: Path
         raise
 
 
-def _command(experiment: Experiment, options: RunOptions, settings: Mapping[str, Any]) -> list[str]:
+def _command(experiment: Experiment, preset: Preset, settings: Mapping[str, Any]) -> str:
     """The command that measures the same again, wherever its result goes."""
-    preset = [] if options.preset == "paper" else ["--preset", options.preset]
-    return ["python", "-m", "experiments", "run", experiment.name, *preset, *as_arguments(settings)]
+    words = ["python", "-m", "experiments", "run", experiment.name]
+    if preset != "paper":
+        words += ["--preset", preset]
+    for name, value in settings.items():
+        words += ["--set", f"{name}={_literal(value)}"]
+    return shlex.join(words)
 
 
-def _free_path(path: Path, content: Mapping[str, Any]) -> Path:
-    """``path``, or the first of its numbered siblings that holds no result of other inputs."""
-    inputs = json.loads(json.dumps([content.get(key) for key in INPUTS], default=str))
-    siblings = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
-    for candidate in itertools.chain([path], siblings):
-        if not candidate.exists() or _stored_inputs(candidate) == inputs:
-            return candidate
-    raise AssertionError("there is always one more number")
+def _literal(value: Any) -> str:
+    """A setting as ``--set`` reads it: a tuple without its brackets.
 
-
-def _stored_inputs(path: Path) -> list[Any] | None:
-    """What the result in ``path`` was measured on; ``None`` where it is no result of ours."""
-    try:
-        content = files.read_json(path)
-        return [content.get(key) for key in INPUTS]
-    except (OSError, ValueError, AttributeError):
-        return None
-
-
-def _report(outcome: Outcome, is_recorded: bool) -> None:
-    """Enter the findings into the ledger, if this run is recorded, and print them as it has them."""
-    if is_recorded:
-        print(_tables(ledger.record(outcome.findings, ledger.location())))
-        return
-    for name, finding in outcome.findings.items():
-        print(f"{name}: {finding.measured:.6g}")
+    >>> _literal((1, 10)), _literal((4,)), _literal("some/folder")
+    ('1,10', '4,', 'some/folder')
+    """
+    if isinstance(value, tuple | list) and value:
+        entries = ",".join(repr(entry).replace(" ", "") for entry in value)
+        return f"{entries}," if len(value) == 1 else entries
+    return str(value)
 
 
 def comparison(name: str | None) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -17,7 +15,7 @@ from models import generator, random_bernoulli, random_hmm, random_ppca, random_
 from torch import Tensor
 
 import mpt_score
-from experiments import command, experiment
+from experiments import experiment
 from mpt_lml import (
     HMM,
     PPCA,
@@ -867,77 +865,6 @@ CASES = {
 def test_refused_with_a_reason(call, error, message) -> None:
     with pytest.raises(error, match=message):
         call()
-
-
-SHORT = ["run", "table-1", "--preset", "quick", "--num-data", "20"]
-
-
-@pytest.mark.parametrize(
-    "given, message",
-    [
-        (["--seeds", "4"], "seeds, which spread, must be >= 2, got 1"),
-        (["--seeds", "4,4"], "seeds must differ, got (4, 4)"),
-        (["--seeds", "-1,4"], "a seed must be in"),
-    ],
-)
-def test_seeds_are_refused_in_one_line(given, message, tmp_path, capsys) -> None:
-    assert command.main([*SHORT, *given, "--json", str(tmp_path / "out.json")]) == 2
-    said = capsys.readouterr().err
-    assert message in said and len(said.splitlines()) == 1
-
-
-def setting(name: str, value: str) -> list[str]:
-    return [f"--{name.replace('_', '-')}={value}"]
-
-
-NO_NUMBERS = ("", "0", "-3", "2.5", "nan", "inf", "one", "None", "True", "[1]", "1,2", "1e400")
-WRONG_LINES = [
-    *(["run", name] for name in ("table1", "zzz", "../table-1", "", "nan", "-1", "None")),
-    *(["compare", name] for name in ("table1", "zzz", "")),
-    *([*SHORT, "--preset", preset] for preset in ("fast", "", "Quick", "1")),
-    *([*SHORT, "--device", device] for device in ("tpu", "cuda:0", "", "1.5")),
-    *([*SHORT, "--json", place] for place in ("/", "/dev", ".", "/dev/null/x", "/proc/x")),
-    *([*SHORT, *setting("num_data", number)] for number in NO_NUMBERS),
-    *([*SHORT, *setting("num_features", number)] for number in NO_NUMBERS),
-    *([*SHORT, *setting("latent_dim", number)] for number in NO_NUMBERS if number != "0"),
-    *([*SHORT, *setting("num_masks", numbers)] for numbers in ("", "0", "1.5", "a,b")),
-    [*SHORT, *setting("nothing", "1")],
-    [*SHORT, "x"],
-    *([*SHORT, f"--seeds=4,{seed}"] for seed in ("4", "-1", "a", "1.5", "nan", str(2**70))),
-]
-
-
-@pytest.mark.parametrize("line", WRONG_LINES, ids=" ".join)
-def test_a_wrong_command_line_ends_in_a_sentence(line, capsys) -> None:
-    try:
-        status = command.main(line if "--json" in line else [*line, "--json", "-"])
-    except SystemExit as ended:
-        status = ended.code
-    printed = capsys.readouterr()
-    assert status == 2
-    assert printed.out == ""
-    assert "python -m experiments" in printed.err and "Traceback" not in printed.err
-
-
-def test_a_folder_is_no_file_before_any_work(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(experiment.find("table-1"), "run", lambda *_: pytest.fail("it was run"))
-    assert command.main([*SHORT, "--json", str(tmp_path)]) == 2
-    assert "is a folder" in capsys.readouterr().err
-
-
-def test_a_pipe_and_a_link_are_written_in_place(tmp_path) -> None:
-    # A pipe of our own stands for every device: one of the system's could be lost to an error here.
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
-    assert command.main([*SHORT, "--json", str(pipe)]) == 0
-    assert pipe.is_fifo() and "findings" in json.loads(os.read(reader, 2**16))
-    os.close(reader)
-    real, link = tmp_path / "real.json", tmp_path / "link.json"
-    real.write_text("{}")
-    link.symlink_to(real)
-    assert command.main([*SHORT, "--json", str(link)]) == 0
-    assert link.is_symlink() and "findings" in real.read_text()
 
 
 def noisy_parabola(epochs: int = 12, **options: object) -> fit.History:

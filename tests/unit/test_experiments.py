@@ -17,9 +17,8 @@ import torch
 from safetensors import safe_open
 from tiny_bert import tiny, tokenizer
 
-from experiments import command, experiment, ledger
+from experiments import command, experiment, ledger, recording
 from experiments.experiment import RunContext
-from experiments.options import as_arguments
 from experiments.paper import identity, training
 from experiments.registry import EXPERIMENTS, Entry
 from mpt_lml import HMM, PPCA, curves, data, estimators, files, recorded
@@ -235,10 +234,10 @@ class TestResumableRuns:
         assert command.main(call) == 130
         state = Path("mpt-lml-results", "checkpoints", "counting-quick")
         assert f"goes on from {state}" in capsys.readouterr().err
-        assert not Path("mpt-lml-results", "counting.json").exists()
+        assert not Path("mpt-lml-results", "counting-quick.json").exists()
         assert command.main(call) == 0
         assert counting == [0, -1, 1]
-        assert read_json(Path("mpt-lml-results", "counting.json"))["seconds"] >= 0
+        assert read_json(Path("mpt-lml-results", "counting-quick.json"))["seconds"] >= 0
         assert not state.exists()
 
     def test_a_named_folder_stays(self, counting: list[int], tmp_path: Path) -> None:
@@ -253,8 +252,8 @@ class TestResumableRuns:
     ) -> None:
         call = ["run", "counting", "--preset", "quick", "--checkpoints", str(tmp_path / "mine")]
         assert [command.main(call), command.main(call)] == [130, 0]
-        for change in (["--seeds", "1"], ["--model", "other"], ["--num-steps", "3"]):
-            assert command.main([*call, *change]) == 2
+        for change in ("seeds=1", "model=other", "num_steps=3"):
+            assert command.main([*call, "--set", change]) == 2
             assert "belongs to another configuration: its" in capsys.readouterr().err
 
     def test_so_is_what_another_device_or_precision_left(self, tmp_path: Path) -> None:
@@ -283,42 +282,42 @@ class TestResumableRuns:
         (note,) = (tmp_path / "mine").glob("seconds-*")
         assert read_json(note) < 60.0
         note.write_text("1000.0")
-        assert command.main([*call, "--json", "out.json"]) == 0
-        assert 1000.0 <= read_json("out.json")["seconds"] < 1060.0
+        assert command.main([*call, "--out", "out"]) == 0
+        assert 1000.0 <= read_json("out/counting-quick.json")["seconds"] < 1060.0
 
     def test_an_experiment_of_seconds_refuses_the_folder(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        call = ["run", "table-1", "--json", "-", "--checkpoints", str(tmp_path)]
+        call = ["run", "table-1", "--out", str(tmp_path), "--checkpoints", str(tmp_path)]
         assert command.main(call) == 2
         assert "table-1 keeps no state to go on from" in capsys.readouterr().err
 
 
 class TestOtherNetworks:
-    def test_the_books_own_folder_in_place_of_the_hub(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
+    def test_the_books_own_folder_in_place_of_the_hub(self, tmp_path: Path) -> None:
         folder = str(networks.small_bert_folder())
-        call = ["run", "table-2-pretrained", "--preset", "quick"]
-        assert command.main([*call, "--model", folder]) == 0
-        named = read_json(Path("mpt-lml-results", "table-2-pretrained.json"))
-        assert named["weights"] == {"name": folder, "revision": None, "sha256": mock.ANY}
+        call = ["run", "table-2-pretrained", "--preset", "quick", "--out", str(tmp_path)]
         assert command.main(call) == 0
-        own = read_json(Path("mpt-lml-results", "table-2-pretrained-2.json"))
+        assert command.main([*call, "--set", f"model={folder}"]) == 0
+        own, named = (read_json(path) for path in sorted(tmp_path.iterdir(), key=lambda p: p.stem))
+        if "weights" in own:
+            own, named = named, own
         assert "weights" not in own
+        assert named["weights"] == {"name": folder, "revision": None, "sha256": mock.ANY}
         assert own["arrays"]["curve/written"] == named["arrays"]["curve/written"]
 
     def test_an_experiment_without_one_refuses_it(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert command.main(["run", "table-1", "--json", "-", "--model", "here"]) == 2
+        assert command.main(["run", "table-1", "--set", "model=here"]) == 2
         said = capsys.readouterr().err
         assert "table-1 has no setting 'model'" in said and "table-2-pretrained" in said
 
-    def test_a_name_that_is_not_pinned(self, capsys: pytest.CaptureFixture[str]) -> None:
-        for name in ("table-2-pretrained", "figure-6-pretrained"):
-            call = ["run", name, "--preset", "quick", "--json", "-", "--model", "some/body"]
-            assert command.main(call) == 2
-            assert "No folder is called that" in capsys.readouterr().err
+    @pytest.mark.parametrize("name", ["table-2-pretrained", "figure-6-pretrained"])
+    def test_a_name_that_is_not_pinned(
+        self, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        call = ["run", name, "--preset", "quick", "--out", str(tmp_path)]
+        assert command.main([*call, "--set", "model=some/body"]) == 2
+        assert "No folder is called that" in capsys.readouterr().err
 
 
 class TestCommand:
@@ -329,8 +328,12 @@ class TestCommand:
         listed = capsys.readouterr().out
         for name, entry in EXPERIMENTS.items():
             assert name in listed and entry.cost in listed and entry.title in listed
-        assert command.main(["--help"]) == 0
-        assert "list " in capsys.readouterr().out
+
+    def test_of_one_it_says_the_settings(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert command.main(["list", "table-1"]) == 0
+        listed = capsys.readouterr().out
+        assert listed.startswith("Table 1: LML")
+        assert "  num_masks = (1, 10, 100)  (quick: (1, 10))\n" in listed
 
     @pytest.mark.parametrize("call", [["list"], ["compare", "table-1"], ["compare", "--all"]])
     def test_a_terminal_need_not_know_more_than_ascii(
@@ -343,24 +346,18 @@ class TestCommand:
         terminal.flush()
         assert b"table-1" in written.getvalue() and b"?" in written.getvalue()
 
-    def test_run_to_standard_output_is_json_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert command.main(["run", "figure-1-left", "--preset", "quick", "--json", "-"]) == 0
-        captured = capsys.readouterr()
-        content = json.loads(captured.out)
-        assert captured.err == ""
-        assert content["config"]["num_masks"] == 20
-        assert len(content["arrays"]["difference"]) == 2
-        assert (
-            content["provenance"]["command"]
-            == "python -m experiments run figure-1-left --preset quick"
-        )
-
-    def test_seeds_replace_the_presets(self, tmp_path: Path) -> None:
-        call = ["run", "figure-1-left", "--preset", "quick", "--seeds", "1,2,3"]
+    def test_settings_replace_the_presets_and_are_in_the_recorded_command(
+        self, tmp_path: Path
+    ) -> None:
+        call = ["run", "figure-1-left", "--preset", "quick"]
+        call += ["--set", "seeds=1,2,3", "--set", "num_features=4", "--set", "num_masks=6"]
         assert command.main([*call, "--out", str(tmp_path)]) == 0
-        content = read_json(tmp_path / "figure-1-left.json")
+        (path,) = tmp_path.iterdir()
+        content = read_json(path)
         assert content["config"]["seeds"] == [1, 2, 3]
-        assert len(content["arrays"]["difference"]) == 3
+        assert tuple(torch.tensor(content["arrays"]["difference"]).shape) == (3, 6)
+        words = shlex.split(content["provenance"]["command"])
+        assert words == ["python", "-m", "experiments", *call]
 
     def test_a_run_with_other_settings_leaves_the_ledger_alone(self, tmp_path: Path) -> None:
         path = ROOT / "book" / "ledger.json"
@@ -416,7 +413,7 @@ class TestCommand:
     def test_a_gpu_that_is_not_there(self, capsys: pytest.CaptureFixture[str]) -> None:
         if torch.cuda.is_available():
             pytest.skip("this machine has a GPU")
-        assert command.main(["run", "table-1", "--device", "cuda", "--json", "-"]) == 2
+        assert command.main(["run", "table-1", "--device", "cuda"]) == 2
         assert "torch sees no GPU" in capsys.readouterr().err
 
     def test_one_that_computes_on_the_cpu_only_refuses_a_gpu(
@@ -482,77 +479,37 @@ class TestArchive:
             experiment.find(name)
 
 
-SHORT = ["run", "table-1", "--preset", "quick", "--json", "-", "--num-features", "8"]
-
-
-@pytest.mark.parametrize(
-    ("call", "setting", "value"),
-    [
-        ([*SHORT, "--num-data", "12"], "num_data", 12),
-        (["run", "--preset", "quick", "table-1", "--json", "-"], "num_data", 50),
-        ([*SHORT, "--num-masks", "1,5:7,10:30:10"], "num_masks", [1, 5, 6, 7, 10, 20, 30]),
-        ([*SHORT, "--num-masks", "4"], "num_masks", [4]),
-        ([*SHORT, "--num-data", "12", "--num-data", "13"], "num_data", 13),
-        (
-            ["run", "figure-4", "--preset", "quick", "--json", "-", "--panels", "left", "2", "1"],
-            "panels",
-            [["left", 2, 1]],
-        ),
-    ],
-)
-def test_a_setting_from_the_command_line(
-    call: list[str], setting: str, value: object, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main(call) == 0
-    assert json.loads(capsys.readouterr().out)["config"][setting] == value
-
-
-def test_the_recorded_command_gives_the_same_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([*SHORT, "--num-masks", "2:6:2", "--num-data", "9"]) == 0
-    first = json.loads(capsys.readouterr().out)
-    noted = first["provenance"]["command"]
-    settings = "--num-data 9 --num-features 8 --num-masks 2:6:2"  # in the order of the fields
-    assert noted == f"python -m experiments run table-1 --preset quick {settings}"
-    words = shlex.split(noted)
-    assert command.main([*words[3:], "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["config"] == first["config"]
-
-
 @pytest.mark.parametrize("name", experiment.names())
 def test_settings_of_every_preset_can_be_written_and_read(name: str) -> None:
-    """What is written on a command line comes back, of every experiment's every setting."""
+    """What a recorded command says comes back, of every experiment's every setting."""
     kind = experiment.find(name)
-    quick = dataclasses.asdict(kind.preset("quick"))
-    settings = {field: value for field, value in quick.items() if value not in ((), None)}
-    call = ["run", name, *as_arguments(settings)]
-    _, bound, _ = command.command_line(kind).parse_args(call)
-    assert bound.kwargs == settings
+    quick = kind.preset("quick")
+    settings = {
+        field.name: getattr(quick, field.name)
+        for field in dataclasses.fields(kind)
+        if getattr(quick, field.name) not in ((), None)
+    }
+    words = shlex.split(recording._command(quick, "quick", settings))
+    given = command.parser().parse_args(words[3:])
+    again = dict(command._setting(text) for text in given.set)
+    assert kind.preset("quick", **again) == quick
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("setting", "message"),
     [
-        (["--nothing=1"], "table-1 has no setting 'nothing'; it has seeds, num_data"),
-        (["--num-dat", "3"], "Unknown option: --num-dat. Did you mean --num-data?"),
-        (["--num-data", "2.5"], "--num-data must be a whole number, got '2.5'"),
-        (["--num-masks", "1-3"], "--num-masks must be as 15, 5,50 or 5:95:10, got '1-3'"),
-        (["x"], "too many arguments: x"),
+        ("nothing=1", "table-1 has no setting 'nothing'; it has seeds, num_data"),
+        ("num_data", "--set takes NAME=VALUE, got 'num_data'"),
+        ("num_data=2.5", "num_data must be an integer"),
+        ("num_masks=1-3", "each of num_masks must be an integer (>= 1), got '1-3'"),
     ],
 )
 def test_other_settings_are_refused(
-    change: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    setting: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main(["run", "table-1", "--json", "-", *change]) == 2
+    assert command.main(["run", "table-1", "--set", setting]) == 2
     out, error = capsys.readouterr()
     assert out == "" and message in error and error.count("\n") == 1
-
-
-def test_the_help_of_a_run_has_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["run", "table-1", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "--num-data INT" in out and "1000 (quick: 50)" in out
-    assert "--num-masks INT..." in out and "1,10,100 (quick: 1,10)" in out
-    assert out.isascii() and max(map(len, out.splitlines())) <= 80
 
 
 # -- what a run has kept belongs to its inputs --------------------------------------------------------
@@ -738,7 +695,7 @@ def test_the_command_names_a_damaged_file_in_one_line(
     shutil.copytree(quick("figure-6")[1], tmp_path, dirs_exist_ok=True)
     for path in contents(tmp_path):
         (tmp_path / path).write_bytes(b"")
-    call = ["run", "figure-6", "--preset", "quick", "--json", "-", "--checkpoints", str(tmp_path)]
+    call = ["run", "figure-6", "--preset", "quick", "--checkpoints", str(tmp_path)]
     assert command.main(call) == 2
     said = capsys.readouterr().err
     assert str(tmp_path) in said and "damaged" in said and "Remove it" in said

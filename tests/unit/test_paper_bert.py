@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
@@ -26,59 +27,72 @@ from mpt_score.networks.hub import BERT_BASE
 LINES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "the cat a dog sat"]
 
 
+@dataclass(frozen=True)
+class Place:
+    """A small checkpoint, a file of sentences, and folders for the state and the result."""
+
+    folder: Path
+
+    @property
+    def network(self) -> Path:
+        return self.folder / "network"
+
+    @property
+    def lines(self) -> Path:
+        return self.folder / "lines.txt"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    def call(self, name: str = "bert-curve", **changes: object) -> list[str]:
+        """The command, with settings in place of the usual ones."""
+        rates = "10,30,50,70,90"
+        usual = {"model": self.network, "rates": rates, "data_sets": self.lines}
+        words = ["run", name, "--out", str(self.folder / "out"), "--checkpoints", str(self.state)]
+        for setting, value in (usual | changes).items():
+            words += ["--set", f"{setting}={value}"]
+        return words
+
+    def run(self, **changes: object) -> dict:
+        """What the command writes."""
+        assert command.main(self.call(**changes)) == 0
+        (path,) = (self.folder / "out").iterdir()
+        content = read_json(path)
+        path.unlink()
+        return content
+
+
 @pytest.fixture
-def call(tmp_path: Path) -> list[str]:
-    """A small checkpoint, a file of sentences and an output folder, as arguments."""
-    tiny().float().save_pretrained(tmp_path / "network")
-    tokenizer().save_pretrained(tmp_path / "network")
-    path = tmp_path / "lines.txt"
-    path.write_text("\n".join([*LINES * 6, "", "  "]) + "\n", encoding="utf-8")
-    where = ["--model", str(tmp_path / "network"), "--out", str(tmp_path / "o")]
-    state = ["--checkpoints", str(tmp_path / "state")]
-    return [
-        "run",
-        "bert-curve",
-        *where,
-        *state,
-        "--rates",
-        "10:90:20",
-        f"--data-sets={path}",
-    ]
+def place(tmp_path: Path) -> Place:
+    made = Place(tmp_path)
+    tiny().float().save_pretrained(made.network)
+    tokenizer().save_pretrained(made.network)
+    made.lines.write_text("\n".join([*LINES * 6, "", "  "]) + "\n", encoding="utf-8")
+    return made
 
 
-def result(call: list[str]) -> dict:
-    return read_json(Path(call[5]) / "bert-curve.json")
-
-
-def lines(call: list[str]) -> Path:
-    return Path(call[-1].removeprefix("--data-sets="))
-
-
-def test_it_writes_the_curve_with_its_settings(call: list[str]) -> None:
-    assert command.main(call) == 0
-    found, path = result(call), lines(call)
+def test_it_writes_the_curve_with_its_settings(place: Place) -> None:
+    found = place.run()
     assert found["config"]["rates"] == [10, 30, 50, 70, 90]
     # A sentence of one word piece has no curve: "cats." is two, so that all 36 stay.
-    assert found["arrays"][f"num_features/{path}"] == pytest.approx(22 / 6)
-    score = found["arrays"][f"curve/trained/{path}"]
-    (per_token, _), _, (paper, _) = found["arrays"][f"area/trained/{path}"]
+    assert found["arrays"][f"num_features/{place.lines}"] == pytest.approx(22 / 6)
+    score = found["arrays"][f"curve/trained/{place.lines}"]
+    (per_token, _), _, (paper, _) = found["arrays"][f"area/trained/{place.lines}"]
     assert per_token == pytest.approx(sum(score) / 5)
     assert paper == pytest.approx(506.88 * per_token)
-    assert found["weights"] == {"name": call[3], "revision": None, "sha256": mock.ANY}
+    assert found["weights"] == {"name": str(place.network), "revision": None, "sha256": mock.ANY}
 
 
-def test_fifteen_percent_is_a_score_and_no_area(call: list[str]) -> None:
-    assert command.main([*call, "--rates", "15"]) == 0
-    arrays = result(call)["arrays"]
+def test_fifteen_percent_is_a_score_and_no_area(place: Place) -> None:
+    arrays = place.run(rates=15)["arrays"]
     assert not any(name.startswith(("area", "mean_rate")) for name in arrays)
-    assert len(arrays[f"curve/trained/{lines(call)}"]) == 1
+    assert len(arrays[f"curve/trained/{place.lines}"]) == 1
 
 
-def test_it_goes_on_where_it_was_stopped(call: list[str], monkeypatch, capsys) -> None:
-    assert command.main(call) == 0
-    wanted = result(call)
-    for folder in (call[5], call[7]):
-        shutil.rmtree(folder)
+def test_it_goes_on_where_it_was_stopped(place: Place, monkeypatch, capsys) -> None:
+    wanted = place.run()
+    shutil.rmtree(place.state)
     straight, count = MaskedLM.log_tokens, 0
 
     def stops(*args: object, **options: object) -> torch.Tensor:
@@ -89,44 +103,40 @@ def test_it_goes_on_where_it_was_stopped(call: list[str], monkeypatch, capsys) -
         return straight(*args, **options)
 
     monkeypatch.setattr(MaskedLM, "log_tokens", stops)
-    assert command.main(call) == 130
-    assert f"the same command goes on from {call[7]}" in capsys.readouterr().err
-    assert list(Path(call[7]).rglob("part-*.safetensors")) and not Path(call[5], "x.json").exists()
+    assert command.main(place.call()) == 130
+    assert f"the same command goes on from {place.state}" in capsys.readouterr().err
+    assert list(place.state.rglob("part-*.safetensors"))
+    assert not list((place.folder / "out").iterdir())
     monkeypatch.setattr(MaskedLM, "log_tokens", straight)
-    assert command.main(call) == 0
-    assert result(call)["arrays"] == wanted["arrays"]
+    assert place.run()["arrays"] == wanted["arrays"]
     # Weights saved in place are other weights, and other sentences are other sentences.
-    path = lines(call)
-    path.write_text(path.read_text() + "a dog sat\n")
-    assert command.main(call) == 2
-    path.write_text("\n".join(LINES * 6))
-    tiny("modern").float().save_pretrained(call[3])
-    assert command.main(call) == 2
+    place.lines.write_text(place.lines.read_text() + "a dog sat\n")
+    assert command.main(place.call()) == 2
+    place.lines.write_text("\n".join(LINES * 6))
+    tiny("modern").float().save_pretrained(place.network)
+    assert command.main(place.call()) == 2
     assert capsys.readouterr().err.count("belongs to another configuration: its ") == 2
 
 
-def test_long_sentences_are_left_out(call: list[str], capsys) -> None:
-    assert command.main(call) == 0
-    wanted = result(call)["arrays"]
-    shutil.rmtree(call[7])
-    path = lines(call)
-    path.write_text(path.read_text() + "the cat " * 10 + "\n")
-    assert command.main(call) == 0
-    assert result(call)["arrays"].keys() == wanted.keys()
-    path.write_text("the cat " * 10 + "\n")
-    assert command.main([*call[:6], *call[8:]]) == 2
-    assert f"all 1 sentences of {path} are longer than 16 tokens" in capsys.readouterr().err
+def test_long_sentences_are_left_out(place: Place, capsys) -> None:
+    wanted = place.run()["arrays"]
+    shutil.rmtree(place.state)
+    place.lines.write_text(place.lines.read_text() + "the cat " * 10 + "\n")
+    assert place.run()["arrays"].keys() == wanted.keys()
+    shutil.rmtree(place.state)
+    place.lines.write_text("the cat " * 10 + "\n")
+    assert command.main(place.call()) == 2
+    assert f"all 1 sentences of {place.lines} are longer than 16 tokens" in capsys.readouterr().err
 
 
-def test_a_pinned_revision_is_recorded(call: list[str], tmp_path: Path, monkeypatch) -> None:
+def test_a_pinned_revision_is_recorded(place: Place, tmp_path: Path, monkeypatch) -> None:
     """A hub's cache as it lies on disk, so that a name is resolved without a network."""
     pinned = hub.PINNED[BERT_BASE]
     home = tmp_path / "hub" / "models--google-bert--bert-base-uncased"
-    shutil.copytree(call[3], home / "snapshots" / pinned)
+    shutil.copytree(place.network, home / "snapshots" / pinned)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert command.main([*call, "--model", BERT_BASE]) == 0
-    assert result(call)["weights"]["revision"] == pinned
+    assert place.run(model=BERT_BASE)["weights"]["revision"] == pinned
     network = networks.load_network(BERT_BASE)
     assert isinstance(network, BertForMaskedLM)
 
@@ -147,48 +157,45 @@ def test_the_published_network_is_the_default() -> None:
 class TestRefusals:
     def refused(self, call: list[str], capsys) -> str:
         assert command.main(call) == 2
-        return capsys.readouterr().err
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1
+        return message
 
-    @pytest.mark.parametrize("written", ["0:99", "5:101", "50,10", "15%"])
-    def test_rates_that_are_none(self, call: list[str], written: str, capsys) -> None:
-        assert "rate" in self.refused([*call, "--rates", written], capsys)
+    @pytest.mark.parametrize("written", ["0,99", "5,101", "50,10", "15%"])
+    def test_rates_that_are_none(self, place: Place, written: str, capsys) -> None:
+        assert "rate" in self.refused(place.call(rates=written), capsys)
 
-    def test_table_2_without_an_area(self, call: list[str], capsys) -> None:
-        call = ["run", "table-2-pretrained", *call[2:-3], "--rates", "15"]
-        assert "the mean over the rates (0.15,) is no area" in self.refused(call, capsys)
+    def test_table_2_without_an_area(self, place: Place, capsys) -> None:
+        message = self.refused(place.call("table-2-pretrained", rates=15), capsys)
+        assert "the mean over the rates (0.15,) is no area" in message
 
-    def test_text_that_is_not_there(self, call: list[str], capsys) -> None:
-        path = lines(call)
-        path.write_text("\n \n")
-        assert "is empty: it has no line of text" in self.refused(call, capsys)
-        message = self.refused([*call, "--data-sets", "nowhere.txt"], capsys)
+    def test_text_that_is_not_there(self, place: Place, capsys) -> None:
+        place.lines.write_text("\n \n")
+        assert "is empty: it has no line of text" in self.refused(place.call(), capsys)
+        message = self.refused(place.call(data_sets="nowhere.txt"), capsys)
         assert "unknown sentences 'nowhere.txt'; there are written, glue/ax" in message
-        path.write_bytes(b"\xff\xfe\x00a")
-        assert "is not UTF-8 text" in self.refused(call, capsys)
+        place.lines.write_bytes(b"\xff\xfe\x00a")
+        assert "is not UTF-8 text" in self.refused(place.call(), capsys)
 
-    def test_a_folder_that_is_no_checkpoint(self, call: list[str], tmp_path, capsys) -> None:
+    def test_a_folder_that_is_no_checkpoint(self, place: Place, tmp_path, capsys) -> None:
         (tmp_path / "empty").mkdir()
-        message = self.refused([*call, "--model", str(tmp_path / "empty")], capsys)
+        message = self.refused(place.call(model=tmp_path / "empty"), capsys)
         assert "no config.json" in message
 
-    def test_pickles(self, call: list[str], capsys) -> None:
-        folder = Path(call[3])
-        (folder / "model.safetensors").unlink()
-        torch.save(tiny().state_dict(), folder / "pytorch_model.bin")
-        assert "no *.safetensors (it holds config.json, pytorch_model.bin" in self.refused(
-            call, capsys
-        )
+    def test_pickles(self, place: Place, capsys) -> None:
+        (place.network / "model.safetensors").unlink()
+        torch.save(tiny().state_dict(), place.network / "pytorch_model.bin")
+        message = self.refused(place.call(), capsys)
+        assert "no *.safetensors (it holds config.json, pytorch_model.bin" in message
 
-    def test_no_network_is_one_line(self, call: list[str], monkeypatch, capsys) -> None:
+    def test_no_network_is_one_line(self, place: Place, monkeypatch, capsys) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        message = self.refused([*call, "--model", BERT_BASE], capsys)
+        message = self.refused(place.call(model=BERT_BASE), capsys)
         assert "Are there a network" in message and "needs no download" in message
-        assert message.count("\n") == 1
 
-    def test_a_name_without_a_revision(self, call: list[str], capsys) -> None:
-        assert "No folder is called that" in self.refused(
-            [*call, "--model", "someone/bert"], capsys
-        )
+    def test_a_name_without_a_revision(self, place: Place, capsys) -> None:
+        message = self.refused(place.call(model="someone/bert"), capsys)
+        assert "No folder is called that" in message
 
 
 def made_up(num_sentences: int, noise: float) -> SentenceCurves:

@@ -131,12 +131,14 @@ def test_one_command_runs_the_pretrained_network(
     monkeypatch.chdir(tmp_path)
     small_mae(12, 3, 4, width=8, num_layers=1, decoder_layers=1, seed=1).save_pretrained("mae")
     before = ledger.location().read_bytes()
-    call = ["run", "figure-6-pretrained", "--preset", "quick", "--seeds", "4", "--model", "mae"]
+    call = ["run", "figure-6-pretrained", "--preset", "quick", "--out", "out"]
+    call += ["--set", "seeds=4,", "--set", "model=mae"]
     with pytest.warns(UserWarning, match="enlarged"):
         assert command.main(call) == 0
-    found = read_json("mpt-lml-results/figure-6-pretrained.json")
+    (path,) = Path("out").iterdir()
+    found = read_json(path)
     assert found["weights"] == {"name": "mae", "revision": None, "sha256": mock.ANY}
-    assert found["provenance"]["command"].endswith("--seeds 4 --model mae")
+    assert found["provenance"]["command"].endswith("--set seeds=4, --set model=mae")
     assert list(found["findings"]) == ["fig-6"]
     assert len(found["arrays"]["score/digits/trained/size"]) == 1
     assert "fig-6: " in capsys.readouterr().out

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from tiny_bert import tiny, tokenizer
 
 from experiments import command, experiment, ledger, recording
-from experiments.options import RunOptions
-from mpt_lml.files import CheckpointMismatchError, read_json
+from mpt_lml.files import CheckpointMismatchError
 
 
 def test_a_run_with_other_settings_is_not_the_papers(
@@ -23,78 +20,86 @@ def test_a_run_with_other_settings_is_not_the_papers(
 
     monkeypatch.setattr(ledger, "record", fail)
     monkeypatch.chdir(tmp_path)
-    call = ["run", "figure-1-left", "--seeds", "1,2", "--num-masks", "2"]
+    call = ["run", "figure-1-left", "--set", "seeds=1,2", "--set", "num_masks=2"]
     assert command.main(call) == 0
-    assert (tmp_path / "mpt-lml-results" / "figure-1-left.json").is_file()
+    (path,) = (tmp_path / "mpt-lml-results").iterdir()
+    assert path.name.startswith("figure-1-left-") and path.suffix == ".json"
 
 
 # -- state and results of different inputs lie side by side -----------------------------------------
 
 
-def state_folder(**settings: object) -> Path:
-    chosen = experiment.find("bert-curve").preset("quick", rates=(15, 85), **settings)
-    folder = recording._state_folder(chosen, RunOptions(preset="quick"))
-    assert folder is not None
-    return folder
+def test_runs_of_other_settings_have_other_names() -> None:
+    kind = experiment.find("bert-curve")
+    changes = (
+        {},
+        {"model": "a/net"},
+        {"model": "b/net"},
+        {"model": "a-net"},
+        {"model": "a/net", "num_sentences": 3},
+        {"data_sets": ("x" * 300,)},
+    )
+    names = [recording._name(kind.preset("quick", **change), "quick") for change in changes]
+    assert names[0] == "bert-curve-quick"
+    assert len(set(names)) == len(changes)
+    assert max(map(len, names)) < 100  # however long the settings
+    assert recording._name(kind.preset("paper"), "paper") == "bert-curve"
 
 
-def test_models_of_one_last_name_have_a_state_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = {}
-    for name in ("a/net", "b/net", "a-net"):
-        found[name] = state_folder(model=name)
-    assert len(set(found.values())) == 3
-    assert state_folder(model="a/net", num_sentences=3) not in found.values()
-    assert state_folder(data_sets=("x" * 300,)).is_dir()  # however long the settings
+# -- wrong command lines ------------------------------------------------------------------------------
 
-
-def a_network(folder: Path, seed: int = 0) -> None:
-    tiny(seed=seed).float().save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-
-
-def test_no_result_replaces_one_of_other_inputs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    a_network(tmp_path / "net")
-    path = tmp_path / "lines.txt"
-    path.write_text("the cat sat\na dog sat\n")
-    call = ["run", "bert-curve", "--preset", "quick", "--rates", "15,85", "--out", str(tmp_path)]
-    call += ["--model", str(tmp_path / "net"), "--data-sets", str(path)]
-
-    def wrote() -> str:
-        assert command.main(call) == 0
-        return Path(capsys.readouterr().out.split()[1]).name
-
-    assert wrote() == "bert-curve.json"
-    first = (tmp_path / "bert-curve.json").read_bytes()
-    assert wrote() == "bert-curve.json"  # the same inputs
-    call += ["--seeds", "5"]
-    assert wrote() == "bert-curve-2.json"
-    path.write_text("the cat sat\na cat sat\n")  # other sentences in the same place
-    assert wrote() == "bert-curve-3.json"
-    a_network(tmp_path / "net", seed=1)  # other weights
-    assert wrote() == "bert-curve-4.json"
-    assert wrote() == "bert-curve-4.json"
-    (tmp_path / "bert-curve-4.json").write_text("{")  # whose it is, nobody knows
-    assert wrote() == "bert-curve-5.json"
-    content = json.loads(first)
-    content["seconds"] = content["provenance"] = None
-    kept = read_json(tmp_path / "bert-curve.json")
-    assert kept | {"seconds": None, "provenance": None} == content
+SHORT = ["run", "table-1", "--preset", "quick", "--set", "num_data=20"]
 
 
 @pytest.mark.bad_input
-def test_a_path_of_no_letters_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ("seeds=4", "seeds, which spread, must be >= 2, got 1"),
+        ("seeds=4,4", "seeds must differ, got (4, 4)"),
+        ("seeds=-1,4", "a seed must be in"),
+    ],
+)
+def test_seeds_are_refused_in_one_line(given: str, message: str, tmp_path: Path, capsys) -> None:
+    assert command.main([*SHORT, "--set", given, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert message in said and len(said.splitlines()) == 1
+
+
+NO_NUMBERS = ("", "0", "-3", "2.5", "nan", "inf", "one", "None", "True", "[1]", "1,2", "1e400")
+WRONG_SETTINGS = [
+    *(f"{name}={number}" for name in ("num_data", "num_features") for number in NO_NUMBERS),
+    *(f"latent_dim={number}" for number in NO_NUMBERS if number != "0"),
+    *(f"num_masks={numbers}" for numbers in ("", "0", "1.5", "a,b")),
+    *(f"seeds=4,{seed}" for seed in ("4", "-1", "a", "1.5", "nan", str(2**70))),
+    "nothing=1",
+]
+WRONG_LINES = [
+    *(["run", name] for name in ("table1", "zzz", "../table-1", "", "nan", "-1", "None")),
+    *(["compare", name] for name in ("table1", "zzz", "")),
+    *(["list", name] for name in ("table1", "scoring")),
+    *([*SHORT, "--preset", preset] for preset in ("fast", "", "Quick", "1")),
+    *([*SHORT, "--device", device] for device in ("tpu", "cuda:0", "", "1.5")),
+    *([*SHORT, "--out", place] for place in ("/dev/null/x", "/proc/x")),
+    *([*SHORT, "--set", setting] for setting in WRONG_SETTINGS),
+    [*SHORT, "x"],
+]
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("line", WRONG_LINES, ids=" ".join)
+def test_a_wrong_command_line_ends_in_a_sentence(
+    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    """As of a variable of the shell that is not set."""
     monkeypatch.chdir(tmp_path)
-    assert command.main(["run", "table-1", "--preset", "quick", "--json", ""]) == 2
-    assert "is a folder: name a file in it" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    try:
+        status = command.main(line)
+    except SystemExit as ended:
+        status = ended.code
+    printed = capsys.readouterr()
+    assert status == 2
+    assert printed.out == ""
+    assert "python -m experiments" in printed.err and "Traceback" not in printed.err
 
 
 # -- the time of a run in parts ---------------------------------------------------------------------
