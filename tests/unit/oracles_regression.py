@@ -152,6 +152,9 @@ def points(full_grid: bool) -> Iterator[Point]:
                     yield from _priors(
                         "generic", (size, dim), shape, rates, (least, 0), (100.0,), dtype
                     )
+            # Where one rounding of y or of τΦ is 1e-7 standard deviations of the noise.
+            far = (least - 2,), (1e4,)
+            yield from _priors("two columns alike", (5, 3), 1e8, [1e8], *far, dtype)
             continue
         for shape in (100.1, 1e8):
             rates = (1.0, shape)

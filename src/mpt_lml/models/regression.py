@@ -53,7 +53,7 @@ class ConjugateRegression(TractableModel):
     ) -> None:
         self.inputs = inputs
         self.num_features = len(inputs)
-        self.prior_scale = prior_scale
+        self.prior_scale = float(prior_scale)
         self.shape = float(shape)
         self.rate = float(rate)
         if not sys.float_info.min <= self.shape / self.rate <= sys.float_info.max:
@@ -61,6 +61,13 @@ class ConjugateRegression(TractableModel):
                 f"shape / rate must be within the range of a float, got shape = {self.shape} and "
                 f"rate = {self.rate}. Measure y in another unit: rate is in its square."
             )
+        # Inputs are multiplied by τ' next to τ, and y by d next to √(a/b), powers of two: to multiply by
+        # those rounds nothing, however many digits cancel in what follows. With τ'Φ for loadings, a
+        # noise variance of (τ'/τ)² and d y for data, squares of y come out times d² (τ/τ')².
+        self._input_scale = _power_of_two(self.prior_scale)
+        self._data_scale = _power_of_two(math.sqrt(self.shape / self.rate))
+        self._noise_variance = (self._input_scale / self.prior_scale) ** 2
+        self._twice_rate = 2.0 * self.rate * self._data_scale**2 / self._noise_variance
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         dtype = self.inputs.dtype
@@ -74,37 +81,39 @@ class ConjugateRegression(TractableModel):
         return (location + noise.to(device)) / precision.to(device).sqrt()
 
     def _posterior(self, observed: Bool[Tensor, "P D"]) -> LowRankPosterior:
-        """The Gaussian of y/s given the noise variance s²."""
-        scaled = self.prior_scale * double(self.inputs)
+        """The Gaussian of y in units of the noise, times τ' / τ."""
+        scaled = self._input_scale * double(self.inputs)
         try:
-            return LowRankPosterior.of(scaled, scaled.new_ones(()), observed)
+            return LowRankPosterior.of(scaled, scaled.new_tensor(self._noise_variance), observed)
         except ValueError as reason:
-            largest = scaled.detach().abs().max().item()
+            largest = self.prior_scale * double(self.inputs).detach().abs().max().item()
             raise ValueError(
                 f"inputs times prior_scale are up to {largest:.3g}: beside a noise of 1 that is so large "
                 "that rounding would be seen. Use smaller inputs, or a smaller prior_scale."
             ) from reason
 
     def _scaled(self, x: Tensor) -> Centered:
-        """y in units of the prior noise √(b/a): what follows is the same in all units."""
+        """y in units near that of the prior noise: what follows is the same in all units."""
         x = double(x)
-        scale = self.prior_scale * double(self.inputs).detach()
         # The largest variance that y can give to anything.
-        largest = x.detach().square().sum(dim=1).max() / self.rate * (1.0 + scale.square().sum())
+        scaled = self._input_scale * double(self.inputs).detach()
+        spread = 1.0 + scaled.square().sum() / self._noise_variance
+        largest = x.detach().square().sum(dim=1).max() / self.rate * spread
         if largest.isinf():
             farthest = x.detach().abs().max().item()
             raise ValueError(
                 f"x is up to {farthest:.3g}: its squares overflow torch.float64. Use another unit, of "
                 "which rate is the square."
             )
-        return Centered.exactly(x * math.sqrt(self.shape / self.rate))
+        return Centered.exactly(self._data_scale * x)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         given = self._posterior(observed)
         size = observed.sum(dim=1)[:, None].double()
+        log_det = -2.0 * given.log_constant()[:, None] - size * math.log(self._noise_variance)
         prior_shape = torch.full_like(size, self.shape)
-        constant = given.log_constant()[:, None] + log_gamma_ratio(prior_shape, 0.5 * size)
-        square = given.quadratic(self._scaled(x)) / (2.0 * self.shape)
+        constant = log_gamma_ratio(prior_shape, 0.5 * size) - 0.5 * log_det
+        square = given.quadratic(self._scaled(x)) / self._twice_rate
         values = constant - 0.5 * size * math.log(self.rate)
         return (values - (self.shape + 0.5 * size) * square.log1p()).to(x)
 
@@ -113,14 +122,20 @@ class ConjugateRegression(TractableModel):
         y = self._scaled(x)
         # The update of InverseGamma(a, b) by y_R; b and variances are in units of the b before it.
         a = self.shape + 0.5 * (~mask).sum(dim=1)[:, None, None].double()
-        b = 1.0 + given.quadratic(y)[:, :, None] / (2.0 * self.shape)
+        b = 1.0 + given.quadratic(y)[:, :, None] / self._twice_rate
         variance = b * given.variance()[:, None, :]
         # However far out y_R is, a Student-t expects y_j there, too. So residuals are asked for in units
-        # of √b, rounded down to a power of two: to divide by that rounds nothing.
+        # of √b, rounded down to a power of two.
         root = b.detach().sqrt()
         unit = 0.5 * root / torch.frexp(root).mantissa
         _, residual = given.mean_and_residual(Centered.exactly(y.rounded / unit))
-        spread = 2.0 * self.shape * (variance / unit.square())
+        square = residual.square() / (self._twice_rate * (variance / unit.square()))
         constant = log_gamma_ratio(a, 0.5) - 0.5 * (LOG_2PI + math.log(self.rate))
-        log_tail = (a + 0.5) * torch.log1p(residual.square() / spread)
-        return (constant - 0.5 * variance.log() - log_tail).to(x)
+        log_variance = variance.log() - math.log(self._noise_variance)
+        return (constant - 0.5 * log_variance - (a + 0.5) * square.log1p()).to(x)
+
+
+def _power_of_two(value: float) -> float:
+    """The largest that is not above ``value`` > 0."""
+    _, exponent = math.frexp(value)
+    return math.ldexp(1.0, exponent - 1)
