@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml.checks import check, checked, each_masks_something
-from mpt_lml.numerics import LOG_2PI, double, log_normal
+from mpt_lml.numerics import LOG_2PI, double, log_normal, split
 
 __all__ = [
     "LowRankPosterior",
@@ -645,14 +645,6 @@ def _farthest(log_densities: Tensor, variance: Tensor) -> Tensor:
     return squares.max().clamp(min=0.0).sqrt()
 
 
-def _split(values: Tensor, dim: int, bits: int) -> tuple[Tensor, Tensor]:
-    """``values`` as two parts, the first with so many bits below the largest along ``dim``."""
-    with torch.no_grad():
-        unit = torch.frexp(values.abs().amax(dim=dim, keepdim=True)).exponent - bits
-        leading = torch.ldexp(torch.ldexp(values, -unit).round(), unit)
-    return leading, values - leading
-
-
 def _exact_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """a @ b as a sum of two: the first is exact for rounded factors, the second small.
 
@@ -662,8 +654,8 @@ def _exact_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     if num_terms == 0:
         return a @ b, a @ b
     bits = (52 - num_terms.bit_length()) // 2
-    a_leading, a_remainder = _split(a, -1, bits)
-    b_leading, b_remainder = _split(b, -2, bits)
+    a_leading, a_remainder = split(a, -1, bits)
+    b_leading, b_remainder = split(b, -2, bits)
     return a_leading @ b_leading, a_remainder @ b + a_leading @ b_remainder
 
 

@@ -27,7 +27,15 @@ from mpt_lml.checks import (
     require_finite,
     require_slope,
 )
-from mpt_lml.numerics import LOG_2PI, chunks, differentiable, double, full_precision, softplus
+from mpt_lml.numerics import (
+    LOG_2PI,
+    chunks,
+    differentiable,
+    double,
+    full_precision,
+    softplus,
+    split,
+)
 
 __all__ = ["Grid", "find_modes", "gauss_hermite", "trapezoid"]
 
@@ -155,18 +163,44 @@ _MOST_ROUNDING_OF_LOGITS = {torch.float64: 1e-9, torch.float32: 1e-4}
 _EPSILONS_OF_SUMS = 4.0
 
 
+class LogWeights(NamedTuple):
+    """log w_g + log p(x_R | z_g), of which the differences between nodes may be a small part."""
+
+    differences: Float[Tensor, "... G"]
+    common: Float[Tensor, "..."]
+
+    @classmethod
+    def gathered(
+        cls, leading: Float[Tensor, "... G"], rest: Float[Tensor, "... G"]
+    ) -> "LogWeights":
+        """The sum of an exact ``leading`` part and a small ``rest``, as ``numerics.split`` makes them."""
+        common = leading.amax(dim=-1)
+        return cls((leading - common[..., None]) + rest, common)
+
+    def total(self) -> Float[Tensor, "..."]:
+        """log p(x_R)."""
+        return self.common + self.differences.logsumexp(dim=-1)
+
+
+def has_its_digits(largest: Float[Tensor, "..."]) -> bool:
+    """Whether plain sums tell nodes from each other, from the largest log p(x_R | z_g) of each set."""
+    rounding = torch.finfo(torch.float64).eps * largest.detach().abs().max().item()
+    return _EPSILONS_OF_SUMS * rounding <= _MOST_ROUNDING_OF_SUMS
+
+
 @dataclass(frozen=True, eq=False)
 class BernoulliMixture:
     """The finite mixture that a grid makes of Bernoulli logits ℓ = W z + b.
 
     log p(x_R | z_g) = Σ_{d in R} (x_d ℓ_d − softplus(ℓ_d)) has a quick way: the first sum is a product
-    in which each datum is K + 1 numbers, the second has no data. But for large logits the two nearly
+    in which each datum is K + 1 numbers, the second has no data. But of large logits the two nearly
     cancel, and rounding leaves an error of ε Σ|ℓ_d|. The careful way adds up log σ(ℓ_d) where x_d is 1
     and log σ(−ℓ_d) where it is 0: none is positive, so nothing cancels. It is taken where the quick one
-    might be seen to be wrong, and costs D / K times as much. Neither tiles anything to (N, D, G).
+    might be seen to be wrong, and costs some D / K times as much. Neither tiles anything to (N, D, G).
 
     Sums are in double precision, whatever that of the arguments: over thousands of coordinates they are
-    large numbers, and only their differences between nodes count.
+    large numbers, and only their differences between nodes count. The careful way adds up the leading
+    digits without rounding, so that differences are right also between nodes which are all impossible.
 
     Args:
         grid: G nodes and their weights w_g.
@@ -207,7 +241,8 @@ class BernoulliMixture:
         return cls(grid, loadings, offset, is_careful)
 
     @functools.cached_property
-    def _careful_logits(self) -> Float[Tensor, "G D"]:
+    def _careful_logits(self) -> tuple[Float[Tensor, "G D"], Float[Tensor, "G D"]]:
+        """ℓ, and what rounding took from it."""
         return _exact_logits(double(self.grid.nodes), double(self.loadings), double(self.offset))
 
     @functools.cached_property
@@ -216,30 +251,37 @@ class BernoulliMixture:
         return _log_normalizers(self.grid, self.loadings, self.offset)
 
     @functools.cached_property
-    def _log_factors(self) -> tuple[Float[Tensor, "D G"], Float[Tensor, "D G"]]:
-        """log p(x_d = 1 | z_g) and log p(x_d = 0 | z_g)."""
-        logits = self._careful_logits.T
-        return F.logsigmoid(logits), F.logsigmoid(-logits)
+    def _log_factors(self) -> tuple[Float[Tensor, "D2 G"], Float[Tensor, "D2 G"]]:
+        """log p(x_d | z_g) for ones, and below for zeros, as sums of two: the first adds up exactly."""
+        logits, rounding = (each.T for each in self._careful_logits)
+        is_negative = logits < 0
+        size = torch.where(is_negative, -logits, logits)
+        size_rounding = torch.where(is_negative, -rounding, rounding)
+        # log σ(|ℓ|) is −softplus(−|ℓ|), and log σ(−|ℓ|) is that less |ℓ|.
+        is_wrong = torch.cat([is_negative, ~is_negative])
+        wrong_size = torch.cat([size, size]).where(is_wrong, 0.0)
+        leading, rest = split(wrong_size, 0, 52 - len(wrong_size).bit_length())
+        rest = rest + torch.cat([size_rounding, size_rounding]).where(is_wrong, 0.0)
+        return -leading, -rest - softplus(-torch.cat([size, size]))
 
     def log_weights(
         self, x: Float[Tensor, "N D"], observed: Bool[Tensor, " D"], *, share: bool = False
-    ) -> Float[Tensor, "N G"]:
-        """log w_g + log p(x_R | z_g).
+    ) -> LogWeights:
+        """log w_g + log p(x_R | z_g), (N, G).
 
         Args:
             x: data, (N, D), zeros and ones.
             observed: R, (D,), boolean; True means in R.
             share: whether other sets R follow: the normalizers of all coordinates are kept then.
-
-        Returns:
-            Nats, (N, G).
         """
         rows = observed.nonzero().flatten()  # searched once; index_select's gradient sorts nothing
         prior = double(self.grid.log_weights)
         if self.is_careful:
             ones = double(x[:, rows])
-            of_one, of_zero = (each.index_select(0, rows) for each in self._log_factors)
-            return prior + (ones @ of_one + (1.0 - ones) @ of_zero)
+            values = torch.cat([ones, 1.0 - ones], dim=1)
+            rows = torch.cat([rows, rows + len(observed)])
+            leading, rest = (values @ each.index_select(0, rows) for each in self._log_factors)
+            return LogWeights.gathered(leading, rest + prior)
         w = self.loadings.index_select(0, rows)
         b = self.offset.index_select(0, rows)
         if share:
@@ -249,10 +291,10 @@ class BernoulliMixture:
         # One pass over (N, G): the offset's share travels as one more coordinate of z, always 1.
         statistics = double(x[:, rows]) @ double(torch.cat([w, b[:, None]], dim=1))
         nodes = F.pad(double(self.grid.nodes), (0, 1), value=1.0)
-        return torch.addmm(prior - normalizer, statistics, nodes.T)
+        return LogWeights(torch.addmm(prior - normalizer, statistics, nodes.T), prior.new_zeros(()))
 
     def log_conditional(
-        self, log_weights: Float[Tensor, "N G"], x: Float[Tensor, "N D"], hidden: Int[Tensor, " M"]
+        self, log_weights: LogWeights, x: Float[Tensor, "N D"], hidden: Int[Tensor, " M"]
     ) -> Float[Tensor, "N M"]:
         """log p(x_d | x_R) of some coordinates.
 
@@ -266,10 +308,10 @@ class BernoulliMixture:
         """
         columns = x[:, hidden]
         if self.is_careful:
-            logits = self._careful_logits.index_select(1, hidden)
+            logits = self._careful_logits[0].index_select(1, hidden)
         else:
             logits = self.grid.nodes @ self.loadings[hidden].T + self.offset[hidden]
-        return log_mixture(log_weights, logits, columns.to(logits)).to(x)
+        return log_mixture(log_weights.differences, logits, columns.to(logits)).to(x)
 
 
 def _log_normalizers(grid: Grid, loadings: Tensor, offset: Tensor) -> Float[Tensor, "G D"]:
@@ -289,15 +331,15 @@ def _require_finite_logits(loadings: Tensor, offset: Tensor) -> None:
 
 def _exact_logits(
     nodes: Float[Tensor, "G K"], loadings: Float[Tensor, "D K"], offset: Float[Tensor, " D"]
-) -> Float[Tensor, "G D"]:
-    """W z + b in three times the digits of double precision, then rounded, (G, D).
+) -> tuple[Float[Tensor, "G D"], Float[Tensor, "G D"]]:
+    """W z + b from three times the digits of double precision, and what rounding takes from it.
 
     Terms of 1e17 leave an error of 16 where they cancel, and another one for each way in which a
     processor adds them. Ogita, Rump & Oishi 2005, "Accurate sum and dot product": SumK with K = 3.
     """
     plain = nodes @ loadings.T + offset
+    parts = []
     with torch.no_grad():
-        parts = []
         # Two arrays a product and one of the offset, and what is made on the way.
         bytes_of_a_node = 8 * len(loadings) * (2 * nodes.shape[1] + 8)
         for rows in chunks(len(nodes), bytes_of_a_node):
@@ -307,9 +349,12 @@ def _exact_logits(
             for _ in range(2):
                 for k in range(1, len(terms)):
                     terms[k], terms[k - 1] = _two_sum(terms[k - 1], terms[k])
-            parts.append(functools.reduce(torch.add, terms))
-        exact = torch.cat(parts)
-    return exact + (plain - plain.detach())  # the value of one, the derivative of the other
+            small = functools.reduce(torch.add, terms[:-1])
+            parts.append(torch.stack(_two_sum(terms[-1], small)))
+        exact, rounding = torch.cat(parts, dim=1)
+    # The value of the one, the derivative of the other.
+    logits = exact + (plain - plain.detach())
+    return logits, rounding
 
 
 def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

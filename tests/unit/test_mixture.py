@@ -233,7 +233,8 @@ def test_both_ways_to_add_up_are_one_function() -> None:
         assert not mixture.is_careful
         mixture = dataclasses.replace(mixture, is_careful=careful)
         log_weights = mixture.log_weights(x, observed)
-        values = torch.cat([log_weights, mixture.log_conditional(log_weights, x, hidden)], dim=1)
+        at_nodes = log_weights.differences + log_weights.common[..., None]
+        values = torch.cat([at_nodes, mixture.log_conditional(log_weights, x, hidden)], dim=1)
         shares = torch.randn(values.shape, generator=generator(3), dtype=torch.float64)
         found.append([values, *torch.autograd.grad((shares * values).sum(), at)])
     for quick, careful in zip(*found, strict=True):
@@ -263,6 +264,54 @@ def test_a_logit_has_all_its_digits_where_its_terms_cancel(size: float, dtype: t
     found = model.log_conditional(torch.ones(1, 60, dtype=dtype), torch.ones(1, 60).bool())[0, 0]
     close = 2 * torch.finfo(dtype).eps
     torch.testing.assert_close(found.double(), expected, atol=close, rtol=close)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("size", [1e7, 1e12, 1e16])
+def test_what_no_node_explains_is_still_weighed(size: float, dtype: torch.dtype) -> None:
+    """All pixels are ones, and z = ±1 makes either half of them: however impossible, offsets decide.
+
+    The two halves have the same loadings in another order, so that sums over them are equal. The
+    odds of z = 1 are those of the prior, 3, times exp(Σ b_d of the half that −1 makes − Σ b_d of the
+    half that 1 makes), and the last pixel says which it was.
+    """
+    half = 40
+    sizes = size * (1.0 + torch.rand(half, generator=generator(1), dtype=dtype))
+    shuffled = sizes[torch.randperm(half, generator=generator(2))]
+    loadings = torch.cat([sizes, -shuffled, sizes[:1]])[:, None]
+    offset = torch.randn(2 * half + 1, generator=generator(3), dtype=dtype) / 10
+    nodes = torch.tensor([[-1.0], [1.0]], dtype=dtype)
+    grid = grids.Grid(nodes, torch.tensor([0.25, 0.75], dtype=dtype).log())
+    x = torch.ones(1, len(offset), dtype=dtype)
+    hidden = (torch.arange(len(offset)) == 2 * half)[None]
+    # What is left of 45 leading binary digits of 1e16 is 300, in sums of 80 numbers.
+    close = max(8 * torch.finfo(dtype).eps, 80 * 300 * torch.finfo(torch.float64).eps)
+    bernoulli = BernoulliPCA(loadings, offset, grid=grid)
+    # Beside such loadings the logit of a decoder, one number, has no place for an offset.
+    decoder = GridConditional(BernoulliPCA(loadings, grid=grid), grid)
+    for model, b in ((bernoulli, offset.double()), (decoder, 0 * offset.double())):
+        first, second = b[:-1].view(2, half).sum(dim=1)
+        expected = torch.nn.functional.logsigmoid(second - first + math.log(3.0)).item()
+        last = model.log_conditional(x, hidden)[0, 0, -1].item()
+        assert last == pytest.approx(expected, abs=close)
+        log_p = torch.logaddexp(first - math.log(4.0), second + math.log(0.75)).item()
+        log_p -= math.fsum(sizes.tolist())
+        assert model.log_subset_marginal(x, ~hidden).item() == pytest.approx(log_p, rel=close)
+        if model is bernoulli:
+            weight = model.posterior_weights(x, ~hidden)[0, 0, 1].item()
+            assert weight == pytest.approx(math.exp(expected), abs=close)
+            batch = (loadings[None], offset[None], x, hidden[None], grid)
+            found = objectives.mixture(*batch).item() / len(offset)
+            assert found == pytest.approx(expected, abs=close)
+
+
+def test_a_node_without_any_logits_beside_one_of_large_ones() -> None:
+    loadings = torch.tensor([[1e8], [-1e8]], dtype=torch.float64)
+    nodes = torch.tensor([[1.0], [1e-320]], dtype=torch.float64)
+    grid = grids.Grid(nodes, torch.tensor([0.5, 0.5], dtype=torch.float64).log())
+    x = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    found = BernoulliPCA(loadings, grid=grid).log_marginal(x).item()
+    assert found == pytest.approx(math.log(0.5 + 0.5 / 4), abs=1e-15)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -22,7 +22,7 @@ from mpt_lml.checks import (
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.vae import LatentVariableModel
-from mpt_lml.numerics import chunks, double, full_precision
+from mpt_lml.numerics import chunks, double, full_precision, split
 
 __all__ = ["BernoulliPCA", "GridConditional"]
 
@@ -97,7 +97,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
             ValueError: for loadings and offset so large that logits overflow.
         """
         all_weights = self._log_weights(self._mixture(), x, observed)
-        return torch.stack([weights.softmax(dim=-1).to(x) for weights in all_weights])
+        return torch.stack([each.differences.softmax(dim=-1).to(x) for each in all_weights])
 
     @checked
     def adaptive_log_marginal(
@@ -148,7 +148,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
     def _log_weights(
         self, mixture: grids.BernoulliMixture, x: Tensor, observed: Bool[Tensor, "P D"]
-    ) -> Iterator[Float[Tensor, "N G"]]:
+    ) -> Iterator[grids.LogWeights]:
         """log w_g + log p(x_R | z_g) of one set after the other."""
         # One set needs the normalizers of its own coordinates only, two of nearly all that there are.
         share = len(observed) > 1
@@ -157,7 +157,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         all_weights = self._log_weights(self._mixture(), x, observed)
-        return _finite(torch.stack([weights.logsumexp(dim=-1).to(x) for weights in all_weights]))
+        return _finite(torch.stack([each.total().to(x) for each in all_weights]))
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         mixture = self._mixture()
@@ -211,7 +211,7 @@ class GridConditional(TractableModel):
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         values = []
         for factors in self._factors(x):
-            values.append(self._log_weights(factors, observed).logsumexp(dim=-1))
+            values.append(self._log_weights(factors, observed).total())
         return _finite(torch.cat(values, dim=1).to(x))
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ class GridConditional(TractableModel):
 
     def _log_mixture(self, factors: Float[Tensor, "G N D"], mask: Tensor) -> Tensor:
         """log Σ_g ω_g(x_R) p(x_d | z_g) of some data, (P, N, D)."""
-        log_weights = self._log_weights(factors, ~mask)
+        log_weights = self._log_weights(factors, ~mask).differences
         omega = log_weights.softmax(dim=-1).to(factors)
         largest = factors.detach().amax(dim=0)
         sums = torch.einsum("png,gnd->pnd", omega, (factors - largest).exp())
@@ -244,14 +244,20 @@ class GridConditional(TractableModel):
                 _require_finite("log p(x | z_g)", double(factors).abs().sum(dim=-1))
             yield factors
 
-    def _log_weights(self, factors: Float[Tensor, "G N D"], observed: Tensor) -> Tensor:
+    def _log_weights(self, factors: Float[Tensor, "G N D"], observed: Tensor) -> grids.LogWeights:
         """log w_g + log p(x_R | z_g), (P, N, G).
 
-        In double precision, as in ``grids.log_weights`` and for its reason.
+        In double precision, as in ``grids.BernoulliMixture`` and for its reason.
         """
-        # einsum would copy the factors
-        log_observed = (double(factors) @ double(observed).mT).permute(2, 1, 0)
-        return log_observed + double(self.grid.log_weights)
+        factors = double(factors)
+        sets = double(observed).mT
+        prior = double(self.grid.log_weights)
+        log_observed = factors @ sets  # (G, N, P): einsum would copy the factors
+        if grids.has_its_digits(log_observed.amax(dim=0)):
+            return grids.LogWeights(log_observed.permute(2, 1, 0) + prior, prior.new_zeros(()))
+        parts = split(factors, -1, 52 - self.num_features.bit_length())
+        leading, rest = ((part @ sets).permute(2, 1, 0) for part in parts)
+        return grids.LogWeights.gathered(leading, rest + prior)
 
 
 def _finite(values: Tensor) -> Tensor:

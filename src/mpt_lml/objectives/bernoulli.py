@@ -71,7 +71,11 @@ def mixture(
 
 def _mean_log_marginal(model: BernoulliMixture, x: Float[Tensor, "N D"]) -> Float[Tensor, ""]:
     everything = torch.ones_like(x[0], dtype=torch.bool)
-    return grids.log_total(model.log_weights(x, everything)).mean()
+    return _log_total(model.log_weights(x, everything)).mean()
+
+
+def _log_total(log_weights: grids.LogWeights) -> Float[Tensor, " N"]:
+    return log_weights.common + grids.log_total(log_weights.differences)
 
 
 def _mixture_score(
@@ -79,7 +83,7 @@ def _mixture_score(
 ) -> Float[Tensor, " n"]:
     """(1/M) Σ_{j∈A} log p(x_j | x_R) of every datum, or (1/M) log p(x_A) of the ``block``."""
     if block:
-        return grids.log_total(model.log_weights(x, mask)).to(x) / mask.sum()
+        return _log_total(model.log_weights(x, mask)).to(x) / mask.sum()
     hidden = mask.nonzero().flatten()  # only masked columns are mixed
     return model.log_conditional(model.log_weights(x, ~mask), x, hidden).mean(dim=-1)
 
