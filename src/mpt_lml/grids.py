@@ -170,12 +170,13 @@ class LogWeights(NamedTuple):
     common: Float[Tensor, "..."]
 
     @classmethod
-    def gathered(
-        cls, leading: Float[Tensor, "... G"], rest: Float[Tensor, "... G"]
+    def of_parts(
+        cls, leading: Float[Tensor, "... G"], remainder: Float[Tensor, "... G"]
     ) -> "LogWeights":
-        """The sum of an exact ``leading`` part and a small ``rest``, as ``numerics.split`` makes them."""
+        """Their sum: ``leading`` is exact, ``remainder`` small (see ``numerics.split``)."""
         common = leading.amax(dim=-1)
-        return cls((leading - common[..., None]) + rest, common)
+        # The largest is subtracted while all is exact: what the nodes differ by keeps its digits.
+        return cls((leading - common[..., None]) + remainder, common)
 
     def total(self) -> Float[Tensor, "..."]:
         """log p(x_R)."""
@@ -253,16 +254,18 @@ class BernoulliMixture:
     @functools.cached_property
     def _log_factors(self) -> tuple[Float[Tensor, "D2 G"], Float[Tensor, "D2 G"]]:
         """log p(x_d | z_g) for ones, and below for zeros, as sums of two: the first adds up exactly."""
-        logits, rounding = (each.T for each in self._careful_logits)
+        logits, rounding = self._careful_logits
+        logits = logits.T
+        rounding = rounding.T
         is_negative = logits < 0
         size = torch.where(is_negative, -logits, logits)
         size_rounding = torch.where(is_negative, -rounding, rounding)
         # log σ(|ℓ|) is −softplus(−|ℓ|), and log σ(−|ℓ|) is that less |ℓ|.
         is_wrong = torch.cat([is_negative, ~is_negative])
         wrong_size = torch.cat([size, size]).where(is_wrong, 0.0)
-        leading, rest = split(wrong_size, 0, 52 - len(wrong_size).bit_length())
-        rest = rest + torch.cat([size_rounding, size_rounding]).where(is_wrong, 0.0)
-        return -leading, -rest - softplus(-torch.cat([size, size]))
+        leading, remainder = split(wrong_size, 0, 52 - len(wrong_size).bit_length())
+        remainder = remainder + torch.cat([size_rounding, size_rounding]).where(is_wrong, 0.0)
+        return -leading, -remainder - softplus(-torch.cat([size, size]))
 
     def log_weights(
         self, x: Float[Tensor, "N D"], observed: Bool[Tensor, " D"], *, share: bool = False
@@ -280,8 +283,8 @@ class BernoulliMixture:
             ones = double(x[:, rows])
             values = torch.cat([ones, 1.0 - ones], dim=1)
             rows = torch.cat([rows, rows + len(observed)])
-            leading, rest = (values @ each.index_select(0, rows) for each in self._log_factors)
-            return LogWeights.gathered(leading, rest + prior)
+            leading, remainder = (values @ part.index_select(0, rows) for part in self._log_factors)
+            return LogWeights.of_parts(leading, remainder + prior)
         w = self.loadings.index_select(0, rows)
         b = self.offset.index_select(0, rows)
         if share:

@@ -153,8 +153,7 @@ def points(full_grid: bool) -> Iterator[Point]:
                         "generic", (size, dim), shape, rates, (least, 0), (100.0,), dtype
                     )
             # Where one rounding of y or of τΦ is 1e-7 standard deviations of the noise.
-            far = (least - 2,), (1e4,)
-            yield from _priors("two columns alike", (5, 3), 1e8, [1e8], *far, dtype)
+            yield from _priors("two columns alike", (5, 3), 1e8, [1e8], (least - 2,), (1e4,), dtype)
             continue
         for shape in (100.1, 1e8):
             rates = (1.0, shape)

@@ -97,7 +97,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
             ValueError: for loadings and offset so large that logits overflow.
         """
         all_weights = self._log_weights(self._mixture(), x, observed)
-        return torch.stack([each.differences.softmax(dim=-1).to(x) for each in all_weights])
+        return torch.stack([weights.differences.softmax(dim=-1).to(x) for weights in all_weights])
 
     @checked
     def adaptive_log_marginal(
@@ -157,7 +157,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         all_weights = self._log_weights(self._mixture(), x, observed)
-        return _finite(torch.stack([each.total().to(x) for each in all_weights]))
+        return _finite(torch.stack([weights.total().to(x) for weights in all_weights]))
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         mixture = self._mixture()
@@ -256,8 +256,8 @@ class GridConditional(TractableModel):
         if grids.has_its_digits(log_observed.amax(dim=0)):
             return grids.LogWeights(log_observed.permute(2, 1, 0) + prior, prior.new_zeros(()))
         parts = split(factors, -1, 52 - self.num_features.bit_length())
-        leading, rest = ((part @ sets).permute(2, 1, 0) for part in parts)
-        return grids.LogWeights.gathered(leading, rest + prior)
+        leading, remainder = ((part @ sets).permute(2, 1, 0) for part in parts)
+        return grids.LogWeights.of_parts(leading, remainder + prior)
 
 
 def _finite(values: Tensor) -> Tensor:
