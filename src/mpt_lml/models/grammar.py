@@ -18,15 +18,17 @@ from mpt_lml.checks import (
     rounded_to_single,
 )
 from mpt_lml.models.base import TractableModel, require_pairs
-from mpt_lml.numerics import WORKING_BYTES, double, pick
+from mpt_lml.numerics import (
+    LOG_LEAST,
+    LOG_ZERO,
+    WORKING_BYTES,
+    double,
+    log_or_zero,
+    log_sum,
+    pick,
+)
 
 __all__ = ["Grammar"]
-
-_LOG_ZERO = -1e12
-"""Stands for log 0: far below every log-probability, and finite, so that no difference is NaN."""
-
-_LOG_LEAST = -700.0
-"""e^−700 is nothing beside the largest term of a sum, which is 1; exp is slow where it underflows."""
 
 
 @final
@@ -173,8 +175,8 @@ class Grammar(TractableModel):
     def _log_kinds(self, x: Tensor, mask: Tensor) -> Tensor:
         leaves = self._leaves(x, mask)
         log_joint = self._around(leaves) + leaves
-        log_kinds = log_joint - _log_sum(log_joint, 0)
-        is_impossible = log_kinds < 0.5 * _LOG_ZERO
+        log_kinds = log_joint - log_sum(log_joint, 0)
+        is_impossible = log_kinds < 0.5 * LOG_ZERO
         log_kinds = log_kinds.masked_fill(is_impossible, -math.inf)
         return log_kinds.permute(2, 1, 0).contiguous().to(self.emission)
 
@@ -191,16 +193,16 @@ class Grammar(TractableModel):
         around = self._around(leaves)
         symbols = self._leaves(x, torch.zeros_like(mask))
         # p(x_R) is linear in what stands at place j: put x_j there instead of every symbol.
-        log_each = _log_sum(around + symbols, 0) - _log_sum(around + leaves, 0)
+        log_each = log_sum(around + symbols, 0) - log_sum(around + leaves, 0)
         return log_each.T.contiguous().to(self.emission)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         leaves = self._leaves(x, mask)
         around = self._around(leaves)
-        log_total = _log_sum(around + leaves, 0)
+        log_total = log_sum(around + leaves, 0)
         log_values = []
         for symbol in self._log_emission().T[:-1]:
-            log_values.append(_log_sum(around + symbol[:, None, None], 0) - log_total)
+            log_values.append(log_sum(around + symbol[:, None, None], 0) - log_total)
         return torch.stack(log_values).permute(2, 1, 0).contiguous().to(self.emission)
 
     def _leaves(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Float[Tensor, "Q D B"]:
@@ -213,11 +215,11 @@ class Grammar(TractableModel):
         emission = double(self.emission)
         emission = emission.masked_fill(emission == 0, 0.0)  # the sum has no derivative there
         of_any = emission.sum(dim=1, keepdim=True)
-        return _log(torch.cat([emission, of_any], dim=1))
+        return log_or_zero(torch.cat([emission, of_any], dim=1))
 
     def _log_rules(self) -> Float[Tensor, "R 1 1"]:
         """log of the rules that can be used, in the order of ``_kind_of_rule`` and ``_pair_of_rule``."""
-        return _log(double(self.rules)[self._entries_of_rules])[:, None, None]
+        return log_or_zero(double(self.rules)[self._entries_of_rules])[:, None, None]
 
     def _spans(self, leaves: Float[Tensor, "Q D B"]) -> list[Float[Tensor, "Q S B"]]:
         """log of the inside probabilities of the spans of length ℓ = 1, ..., D, by first place.
@@ -261,10 +263,10 @@ class Grammar(TractableModel):
             if left[cuts]:
                 first = _of_kinds(left[cuts], pairs.first)
                 second = _of_kinds(right[cuts], pairs.second)
-                by_pair.append(_log_sum(first + second, 1))
+                by_pair.append(log_sum(first + second, 1))
             else:
                 shape = (len(pairs.first), *left[0].shape[1:])
-                by_pair.append(left[0].new_full(shape, _LOG_ZERO))
+                by_pair.append(left[0].new_full(shape, LOG_ZERO))
         by_rule = torch.cat(by_pair)[self._pair_of_rule] + log_rules
         return _log_sum_by(self._kind_of_rule, by_rule, len(self.rules))
 
@@ -287,7 +289,7 @@ class Grammar(TractableModel):
             left_siblings.append(_of_kinds(by_end[pairs.lengths_of_first], pairs.first))
         parents_by_start: list[Tensor] = []  # the shortest first
         parents_by_end: list[Tensor] = []
-        around = torch.full_like(spans[-1], _LOG_ZERO)
+        around = torch.full_like(spans[-1], LOG_ZERO)
         around[0] = 0.0
         for length in range(num_places - 1, 0, -1):
             num_spans = num_places - length + 1
@@ -313,7 +315,7 @@ class Grammar(TractableModel):
         """From the whole to its parts: which rule, and how long is its first phrase?"""
         log_lengths = self._of_lengths()
         first, second = (self.rules > 0).any(dim=0).nonzero().T
-        log_rules = _log(double(self.rules)[:, first, second])
+        log_rules = log_or_zero(double(self.rules)[:, first, second])
         # Of the phrase that begins at each place and is not cut yet; length 0: none begins there.
         shape = (n, self.num_features)
         lengths = torch.zeros(shape, dtype=torch.int64, device=self.emission.device)
@@ -385,30 +387,15 @@ def _pairs_of(rules: Float[Tensor, "Q Q Q"]) -> list[_Pairs]:
     return pairs
 
 
-def _log(values: Tensor) -> Tensor:
-    """log of numbers >= 0; that of 0 is ``_LOG_ZERO``, with the derivative 0."""
-    is_zero = values == 0
-    return values.masked_fill(is_zero, 1.0).log().masked_fill(is_zero, _LOG_ZERO)
-
-
-def _log_sum(terms: Tensor, dim: int) -> Tensor:
-    """log Σ exp over one axis."""
-    if terms.shape[dim] == 1:
-        return terms.squeeze(dim)
-    largest = terms.detach().amax(dim=dim, keepdim=True)
-    shares = (terms - largest).clamp_(min=_LOG_LEAST).exp_()
-    return shares.sum(dim=dim).log() + largest.squeeze(dim)
-
-
 def _log_sum_by(
     group: Int[Tensor, " T"], terms: Float[Tensor, "T S B"], num_groups: int
 ) -> Float[Tensor, "G S B"]:
-    """log Σ exp over the terms of each group; of none it is about ``_LOG_ZERO``."""
-    largest = terms.new_full((num_groups, *terms.shape[1:]), _LOG_ZERO)
+    """log Σ exp over the terms of each group; of none it is about ``LOG_ZERO``."""
+    largest = terms.new_full((num_groups, *terms.shape[1:]), LOG_ZERO)
     index = group[:, None, None].expand_as(terms)
     largest = largest.scatter_reduce(0, index, terms.detach(), "amax")
-    shares = (terms - largest[group]).clamp_(min=_LOG_LEAST).exp_()
-    total = torch.full_like(largest, math.exp(_LOG_LEAST)).index_add(0, group, shares)
+    shares = (terms - largest[group]).clamp_(min=LOG_LEAST).exp_()
+    total = torch.full_like(largest, math.exp(LOG_LEAST)).index_add(0, group, shares)
     return total.log() + largest
 
 
@@ -424,7 +411,7 @@ def _of_kinds(
 
 def _padded(spans: Float[Tensor, "Q S B"], before: int, after: int) -> Tensor:
     """With so many impossible spans before and after."""
-    return torch.nn.functional.pad(spans, (0, 0, before, after), value=_LOG_ZERO)
+    return torch.nn.functional.pad(spans, (0, 0, before, after), value=LOG_ZERO)
 
 
 def _beside(
@@ -432,7 +419,7 @@ def _beside(
 ) -> Float[Tensor, "P S B"]:
     """log of what siblings of 1, 2, ... places and what is around the parents with them add up to."""
     parents = [parent[rows] for parent in parents[: siblings.shape[1]]]
-    return _log_sum(siblings[:, : len(parents)] + torch.stack(parents, dim=1), 1)
+    return log_sum(siblings[:, : len(parents)] + torch.stack(parents, dim=1), 1)
 
 
 def _draw(weights: Float[Tensor, "N C"], generator: torch.Generator) -> Int[Tensor, " N"]:
