@@ -145,19 +145,88 @@ def test_states_that_are_never_left_are_allowed() -> None:
     assert alone.sum().item() == pytest.approx(expected, abs=EXACT)
 
 
-@pytest.mark.parametrize("transition", [torch.eye(2).double(), torch.full((2, 2), 0.5).double()])
-def test_both_recursions_have_the_right_slopes(transition: torch.Tensor) -> None:
-    """With a zero in the transitions and without; emission and initial law from their logits."""
-    x = torch.tensor([[0, 1, 1, 0]])
-    mask = torch.tensor([[False, True, False, True]])
+def test_what_comes_later_may_speak_for_the_least_likely_state() -> None:
+    """States that never move: 300 symbols against one of them, then 300 for it."""
+    half = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    eye = torch.eye(2, dtype=torch.float64)
+    emission = torch.tensor([[0.95, 0.05], [0.05, 0.95]], dtype=torch.float64)
+    x = torch.tensor([[0] * 300 + [1] * 300 + [0]])
+    mask = torch.arange(601)[None] == 600
+    model = HMM(half, eye, emission, 601)
+    log_half = math.log(0.5)
+    # Half way one state has 19^300 = 1e383 times the probability of the other; in the end both have
+    # as much.
+    assert model.log_each(x, mask)[0, -1].item() == pytest.approx(log_half, abs=1e-9)
+    of_states = torch.full((2,), log_half, dtype=torch.float64)
+    torch.testing.assert_close(model.log_posterior(x, ~mask)[0, 0], of_states, atol=1e-9, rtol=0)
+    known = 300 * (math.log(0.95) + math.log(0.05))  # in either state
+    log_marginal = model.log_subset_marginal(x, ~mask).item()
+    assert log_marginal == pytest.approx(known, rel=1e-13)
 
-    def answers(initial: torch.Tensor, emission: torch.Tensor) -> torch.Tensor:
-        model = HMM(initial.softmax(0), transition, emission.softmax(1), 4)
-        return torch.cat([model.log_marginal(x), model.log_each(x, mask)[0]])
 
-    logits = torch.randn(3, 2, generator=generator(8), dtype=torch.float64)
-    arguments = [logits[0].clone().requires_grad_(), logits[1:].clone().requires_grad_()]
-    assert torch.autograd.gradcheck(answers, arguments)
+def test_a_move_may_have_the_smallest_probability_there_is() -> None:
+    half = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    smallest = 2.0**-1074
+    transition = torch.tensor([[1.0, smallest], [smallest, 1.0]], dtype=torch.float64)
+    emission = torch.tensor([[0.95, 0.05], [0.05, 0.95]], dtype=torch.float64)
+    x = torch.tensor([[0] * 300 + [1] * 300])
+    # Never to move has 19^-300 = 1e-384 of the probability of one move. That may come i symbols too
+    # early or too late, with 19^-i of the probability of the best: 1 + 2 (1/19 + 1/19² + ...) = 10/9.
+    expected = math.log(0.5) + 600 * math.log(0.95) - 1074 * math.log(2.0) + math.log(10 / 9)
+    log_marginal = HMM(half, transition, emission, 600).log_marginal(x).item()
+    assert log_marginal == pytest.approx(expected, abs=EXACT)
+
+
+def finite_posteriors(model: HMM, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    log_states = model.log_posterior(x, ~mask)
+    return log_states[log_states.isfinite()]
+
+
+@pytest.mark.parametrize("name", ["one symbol more", "left to right"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda model, x, mask: model.log_marginal(x),
+        lambda model, x, mask: model.log_each(x, mask),
+        finite_posteriors,
+    ],
+    ids=["log_marginal", "log_each", "log_posterior"],
+)
+def test_derivatives_are_slopes(name, answer) -> None:
+    """First and second ones, with zeros in the transitions and without; in logits of all tables."""
+    source = HMMS[name]
+    tables = torch.cat([source.initial[:, None], source.transition, source.emission], dim=1)
+    widths = [1, source.num_states, source.num_values]
+    x = source.sample(2, generator=generator(1))
+    mask = torch.zeros(2, source.num_features, dtype=torch.bool)
+    mask[0, 1] = True
+    mask[1] = True
+
+    def answers(logits: torch.Tensor) -> torch.Tensor:
+        full = torch.full_like(tables, -math.inf).masked_scatter(tables > 0, logits)
+        initial, transition, emission = full.split(widths, dim=1)
+        law = (initial.flatten().softmax(0), transition.softmax(1), emission.softmax(1))
+        return answer(HMM(*law, source.num_features), x, mask)
+
+    logits = tables[tables > 0].log().requires_grad_()
+    assert torch.autograd.gradcheck(answers, logits)
+    assert torch.autograd.gradgradcheck(answers, logits)
+
+
+@pytest.mark.parametrize("name", ["one symbol more", "left to right"])
+def test_what_cannot_happen_has_the_derivative_0(name: str) -> None:
+    source = HMMS[name]
+    start = torch.eye(source.num_states, dtype=torch.float64)[0]
+    tables = [start, source.transition, source.emission]
+    tables = [table.clone().requires_grad_() for table in tables]
+    model = HMM(*tables, source.num_features)
+    log_marginal = model.log_marginal(model.sample(3, generator=generator(1))).sum()
+    slopes = torch.autograd.grad(log_marginal, tables)
+    # Every path starts once, moves D − 1 times and emits D symbols: so often is p(x) a table's factor.
+    factors = (1, source.num_features - 1, source.num_features)
+    for table, slope, count in zip(tables, slopes, factors, strict=True):
+        assert (slope[table == 0] == 0).all()
+        assert (table * slope).sum().item() == pytest.approx(3 * count, abs=EXACT)
 
 
 def test_single_precision_answers_in_single_precision() -> None:
@@ -271,11 +340,12 @@ def test_posteriors_of_states_are_sums_over_paths(has_zeros: bool) -> None:
     observed = torch.rand(8, 5, generator=at) < 0.6
     observed[0] = False
     observed[1] = True
-    found = model.log_posterior(x, observed).exp()
+    found = model.log_posterior(x, observed)
     for row in range(8):
         expected = posterior_by_paths(model, x[row], observed[row])
-        torch.testing.assert_close(found[row], expected, atol=1e-12, rtol=0)
-    assert (found == 0).any() == has_zeros
+        torch.testing.assert_close(found[row].exp(), expected, atol=1e-12, rtol=0)
+        assert found[row].isneginf().equal(expected == 0)
+    assert found.isneginf().any() == has_zeros
 
 
 def test_a_hidden_symbol_is_predicted_by_the_posterior_of_its_state() -> None:

@@ -1,7 +1,7 @@
 """A hidden Markov model: a language whose every conditional is known exactly."""
 
 import math
-from typing import Annotated, NamedTuple, final
+from typing import Annotated, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,18 +18,15 @@ from mpt_lml.checks import (
     rounded_to_single,
 )
 from mpt_lml.models.base import TractableModel, require_pairs
-from mpt_lml.numerics import double, pick
+from mpt_lml.numerics import LOG_ZERO, double, log_or_zero, log_sum, pick
 
 __all__ = ["HMM"]
 
 CACHE_BYTES = 2**21
 """2 MiB, a core's cache: the messages of one batch of sequences stay in it."""
 
-_SMALLEST_FACTOR = 1e-80
-"""Where every transition and emission is at least this, no product of scaled messages underflows."""
-
-_EXPONENT_OF_ZERO = -1e12  # far below that of any message, and its sums are still whole numbers
-_SMALLEST_EXPONENT = -1000.0  # of a mantissa that is scaled: 2^1000 is still a float
+_SMALLEST_MOVE = 1e-280
+"""Where every transition is at least this, what underflows (1e-308) is below the last digit of a sum."""
 
 
 @final
@@ -38,9 +35,13 @@ class HMM(TractableModel):
 
     p(x) = Σ_z initial[z_1] emission[z_1, x_1] Π_{j>1} transition[z_{j−1}, z_j] emission[z_j, x_j]
 
+    The forward-backward algorithm (Rabiner 1989, Section III) in logarithms: p(x_R before j, z_j) and
+    p(x_R after j | z_j) of each state for itself, so that no state underflows, however improbable it
+    has become; what comes later may speak for no other.
+
     Tables in single precision give answers in single precision, computed in double, since rounding
-    adds up over long sequences. Transitions or emissions below 1e-80, such as 0, cost several times
-    as much.
+    adds up over long sequences. Transitions below 1e-280, such as 0, cost several times as much. An
+    entry that is 0 stands for what cannot happen; its derivative is 0.
 
     Args:
         initial: of the first state, (Q,); may have zeros.
@@ -83,6 +84,8 @@ class HMM(TractableModel):
         self.num_states, self.num_values = emission.shape
         bytes_of_a_sequence = 8 * num_features * self.num_states
         self._pairs_at_once = max(1, CACHE_BYTES // bytes_of_a_sequence)
+        # As one of Python's numbers: in single precision 1e-280 is 0.
+        self._moves_anywhere = transition.min().item() >= _SMALLEST_MOVE
 
     @classmethod
     @checked
@@ -161,12 +164,11 @@ class HMM(TractableModel):
             return self._in_batches(self._log_states, x, ~observed)
 
     def _log_states(self, x: Tensor, mask: Tensor) -> Tensor:
-        factors = self._factors(x, mask)
-        forward, _ = self._forward_extended(factors)
-        weights = forward.times(_Extended.of(factors)).times(self._backward_extended(factors))
-        total = weights.sum(dim=2)
-        each = _Extended(total.mantissa[..., None], total.exponent[..., None])
-        return weights.log_ratio(each).transpose(0, 1).to(self.emission)
+        leaves = self._leaves(self._log_emitted(x), mask)
+        log_states = (self._around(leaves) + leaves).log_softmax(dim=1)
+        is_impossible = log_states < 0.5 * LOG_ZERO
+        log_states = log_states.masked_fill(is_impossible, -math.inf)
+        return log_states.permute(2, 0, 1).contiguous().to(self.emission)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         shape = (2, self.num_features, n)
@@ -182,155 +184,72 @@ class HMM(TractableModel):
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         return self._every_pair(self._log_observed, x, ~observed)
 
-    def _log_observed(
-        self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]
-    ) -> Float[Tensor, " B"]:
+    def _log_observed(self, x: Tensor, mask: Tensor) -> Float[Tensor, " B"]:
         """log p(x_R) of every pair."""
-        factors = self._factors(x, mask)
-        if self._keeps_every_state():
-            log_probability = self._forward(factors)[1]
-        else:
-            log_probability = self._forward_extended(factors)[1]
+        leaves = self._leaves(self._log_emitted(x), mask)
+        before, scales = self._forward(leaves)
+        log_probability = log_sum(before[-1] + leaves[-1], 0) + torch.stack(scales).sum(dim=0)
         return log_probability.to(self.emission)
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
-        factors = self._factors(x, mask)
-        # p(x_j | z_j), of which ``factors`` has only what is observed.
-        emission = double(self.emission).T[x.T]
-        # With z_j's own factor left out: p(x_j | x_R) for a masked j, since x_j is not in R.
-        if self._keeps_every_state():
-            before, _ = self._forward(factors)
-            log_conditional = self._log_emitted(before, factors, emission)
-        else:
-            forward, _ = self._forward_extended(factors)
-            weights = forward.times(self._backward_extended(factors))
-            emitted = weights.times(_Extended.of(emission)).sum(dim=2)
-            log_conditional = emitted.log_ratio(weights.sum(dim=2))
-        return log_conditional.T.to(self.emission)
+        log_emitted = self._log_emitted(x)
+        log_states = self._around(self._leaves(log_emitted, mask)).log_softmax(dim=1)
+        # p(x_j | x_R) = Σ_q p(z_j = q | x_R) emission[q, x_j] of a masked j, which is not in R.
+        log_each = log_sum(log_states + log_emitted, 1)
+        return log_each.T.contiguous().to(self.emission)
 
-    def _factors(self, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]) -> Tensor:
-        """p(x_j | z_j) where x_j is observed and 1 where it is masked, (D, B, Q), float64."""
-        # A masked coordinate is one more symbol, which every state emits with "probability" 1.
-        symbols = torch.where(mask, self.num_values, x).T.contiguous()
-        ones = torch.ones(1, self.num_states, dtype=torch.float64, device=x.device)
-        return torch.cat([double(self.emission).T, ones])[symbols]
+    def _log_emitted(self, x: Int[Tensor, "B D"]) -> Float[Tensor, "D Q B"]:
+        """log p(x_j | z_j) of every place j."""
+        shape = (self.num_features, self.num_states, len(x))
+        log_emission = double(self.emission).log().expand(*shape[:2], -1)
+        return log_emission.gather(2, x.T.contiguous()[:, None].expand(shape))
 
-    def _keeps_every_state(self) -> bool:
-        """Whether messages that sum to 1 keep all that they know of every state.
+    def _leaves(
+        self, log_emitted: Float[Tensor, "D Q B"], mask: Bool[Tensor, "B D"]
+    ) -> Float[Tensor, "D Q B"]:
+        """The same where x_j is observed, and log 1 where it is masked: any symbol is emitted."""
+        return torch.where(mask.T.contiguous()[:, None], 0.0, log_emitted)
 
-        After a step no state has less than the smallest transition, whatever was observed before, so
-        that the products below stay above the cube of ``_SMALLEST_FACTOR``. A zero lets a state sink
-        step by step, until it underflows; yet what comes later may speak for no other.
-        """
-        smallest = min(self.transition.min().item(), self.emission.min().item())
-        return smallest >= _SMALLEST_FACTOR  # as Python's numbers: in single precision that is 0
-
-    def _forward(self, factors: Tensor) -> tuple[list[Tensor], Tensor]:
-        """p(z_j | x_R before j), (B, Q), of every j, and log p(x_R), (B,)."""
-        beliefs = []
-        totals = []
-        belief = double(self.initial).expand(factors.shape[1:])
-        transition = double(self.transition)
-        for factor in factors:
-            beliefs.append(belief)
-            joint = belief * factor
-            total = joint.sum(dim=1)
-            totals.append(total)
-            belief = (joint / total[:, None]) @ transition
-        return beliefs, torch.stack(totals).log().sum(dim=0)
-
-    def _log_emitted(self, before: list[Tensor], factors: Tensor, emission: Tensor) -> Tensor:
-        """log p(x_j | x_R), (D, B), from p(z_j | x_R before j) and p(x_j | z_j).
-
-        What comes after, p(x_R after j | z_j), is scaled to sum to 1 over z_j and needed only once:
-        step by step, what is small enough stays in a cache.
-        """
-        ratios = []
-        message = torch.ones_like(factors[0])
-        transition_back = double(self.transition).T.contiguous()
-        steps_back = zip(
-            reversed(before), reversed(factors.unbind()), reversed(emission.unbind()), strict=True
-        )
-        for belief, factor, emitted in steps_back:
-            scaled = message / message.sum(dim=1, keepdim=True)
-            states = belief * scaled
-            ratios.append((states * emitted).sum(dim=1) / states.sum(dim=1))
-            message = (scaled * factor) @ transition_back
-        return torch.stack(ratios[::-1]).log()
-
-    def _forward_extended(self, factors: Tensor) -> tuple["_Extended", Tensor]:
-        """p(x_R before j, z_j), (D, B, Q), and log p(x_R), (B,)."""
-        messages: list[_Extended] = []
-        message = _Extended.of(double(self.initial).expand(factors.shape[1:]))
-        transition = _Extended.of(double(self.transition))
-        for factor in _Extended.of(factors).unbind():
+    def _forward(
+        self, leaves: Float[Tensor, "D Q B"]
+    ) -> tuple[list[Float[Tensor, "Q B"]], list[Float[Tensor, " B"]]]:
+        """log p(x_R before j, z_j) of every place j, less the scales of 1, ..., j, and these scales."""
+        message = log_or_zero(double(self.initial))[:, None].expand_as(leaves[0])
+        messages = [message]
+        scales = [torch.zeros_like(leaves[0, 0])]
+        arriving = double(self.transition).T.contiguous()
+        for leaf in leaves[:-1].unbind():
+            message, scale = self._step(message + leaf, arriving)
             messages.append(message)
-            joint = message.times(factor)
-            from_every_state = joint.unsqueeze(2).times(transition)  # (B, Q, Q)
-            message = from_every_state.sum(dim=1)
-        return _Extended.stack(messages), joint.sum(dim=1).log()
+            scales.append(scale)
+        return messages, scales
 
-    def _backward_extended(self, factors: Tensor) -> "_Extended":
-        """p(x_R after j | z_j), (D, B, Q)."""
-        messages: list[_Extended] = []
-        message = _Extended.of(torch.ones_like(factors[0]))
-        transition = _Extended.of(double(self.transition))
-        for factor in _Extended.of(factors.flip(0)).unbind():
-            messages.append(message)
-            joint = message.times(factor)
-            to_every_state = joint.unsqueeze(1).times(transition)
-            message = to_every_state.sum(dim=2)
-        return _Extended.stack(messages[::-1])
+    def _around(self, leaves: Float[Tensor, "D Q B"]) -> Float[Tensor, "D Q B"]:
+        """log p(x_R but for x_j, z_j) of every place j, less a number for each place and sequence."""
+        before, _ = self._forward(leaves)
+        after = torch.zeros_like(leaves[0])  # log p(x_R after j | z_j), less its scales
+        around = [before[-1] + after]
+        leaving = double(self.transition)
+        steps_back = zip(reversed(before[:-1]), reversed(leaves[1:].unbind()), strict=True)
+        for message, leaf in steps_back:
+            after, _ = self._step(after + leaf, leaving)
+            around.append(message + after)
+        return torch.stack(around[::-1])
 
+    def _step(
+        self, message: Float[Tensor, "Q B"], moves: Float[Tensor, "R Q"]
+    ) -> tuple[Float[Tensor, "R B"], Float[Tensor, " B"]]:
+        """log Σ_q ``moves``[r, q] exp(message_q) of every state r, less a scale, and the scale.
 
-class _Extended(NamedTuple):
-    """Numbers >= 0, each mantissa · 2^exponent, of which no product underflows.
-
-    Log-probabilities would do, but they lose digits: with log p = −10^6 they know a ratio of two
-    numbers to 1e-10 only, and each step of a chain rounds once more.
-    """
-
-    mantissa: Tensor
-    exponent: Tensor  # whole numbers
-
-    @classmethod
-    def of(cls, values: Tensor) -> "_Extended":
-        """The same numbers with mantissas in [1/2, 1), smaller ones for numbers below 2^−1000."""
-        exponent = values.detach().frexp().exponent.to(values).clamp(min=_SMALLEST_EXPONENT)
-        mantissa = values * (-exponent).exp2()
-        return cls(mantissa, exponent.masked_fill(values == 0, _EXPONENT_OF_ZERO))
-
-    @classmethod
-    def stack(cls, numbers: list["_Extended"]) -> "_Extended":
-        mantissas = torch.stack([number.mantissa for number in numbers])
-        exponents = torch.stack([number.exponent for number in numbers])
-        return cls(mantissas, exponents)
-
-    def unbind(self) -> list["_Extended"]:
-        pairs = zip(self.mantissa, self.exponent, strict=True)
-        return [_Extended(mantissa, exponent) for mantissa, exponent in pairs]
-
-    def unsqueeze(self, dim: int) -> "_Extended":
-        return _Extended(self.mantissa.unsqueeze(dim), self.exponent.unsqueeze(dim))
-
-    def times(self, other: "_Extended") -> "_Extended":
-        return _Extended(self.mantissa * other.mantissa, self.exponent + other.exponent)
-
-    def sum(self, dim: int) -> "_Extended":
-        """Relative to the largest exponent: what underflows there is below the last digit."""
-        largest = self.exponent.amax(dim=dim, keepdim=True)
-        relative = self.mantissa * (self.exponent - largest).exp2()
-        total = _Extended.of(relative.sum(dim=dim))
-        exponent = (total.exponent + largest.squeeze(dim)).clamp(min=_EXPONENT_OF_ZERO)
-        return _Extended(total.mantissa, exponent)
-
-    def log(self) -> Tensor:
-        return self.mantissa.log() + math.log(2.0) * self.exponent
-
-    def log_ratio(self, other: "_Extended") -> Tensor:
-        """log of ``self`` / ``other``, with the exponents subtracted before they are rounded."""
-        ratio = (self.mantissa / other.mantissa).log()
-        return ratio + math.log(2.0) * (self.exponent - other.exponent)
+        The scale is the largest message: numbers near 0 keep more digits than log p(x_R) does.
+        """
+        scale = message.detach().amax(dim=0)
+        relative = message - scale
+        if self._moves_anywhere:
+            return (moves @ relative.exp_()).log(), scale
+        # Some state may be reached only from states that have become too improbable for exp: here
+        # each sum is taken relative to its own largest term.
+        return log_sum(log_or_zero(moves)[:, :, None] + relative, 1), scale
 
 
 def _require_table(name: str, table: Tensor) -> None:
