@@ -10,7 +10,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Count, Index, Interval, check, checked, require_finite, require_number
+from mpt_lml.checks import (
+    Count,
+    Index,
+    Interval,
+    check,
+    checked,
+    require_entries,
+    require_finite,
+    require_number,
+)
 
 __all__ = ["Estimate", "MaskCurve"]
 
@@ -63,6 +72,46 @@ class Estimate(float):
         if self.num_samples == 0 and self.standard_error == 0.0:
             return f"{self:.4f} {self.unit} (exact)"
         return f"{self:.4f} ± {self.standard_error:.4f} {self.unit}"
+
+
+@checked(finite=False)
+def ratio_estimate(
+    numerator: Float[Tensor, " N"], denominator: Float[Tensor, " N"], unit: str = "nats"
+) -> Estimate:
+    """R = Σ a_i / Σ b_i over N independent units, such as texts, with its standard error.
+
+    A ratio of two sums is no mean, but nearly that of the residuals e_i = a_i − R b_i, which add up
+    to 0 (linearization, or the delta method): its error is √(N/(N − 1) Σ e_i²) / Σ b_i (Cochran,
+    Sampling Techniques, 3rd ed. 1977, chapter 6, without the correction for a finite population).
+    With every b_i = 1 that is the mean and its usual error.
+
+    Args:
+        numerator: a_i, such as the nats of a text, (N,).
+        denominator: b_i, such as its bytes, not negative, (N,).
+        unit: of the ratio.
+
+    Returns:
+        The ratio; its error is NaN for a single unit. Computed in double precision.
+
+    Raises:
+        ValueError: for a negative denominator, and where all are 0.
+
+    >>> ratio_estimate(torch.tensor([2.0, 4.0]), torch.tensor([1.0, 1.0]), "bits a byte")
+    3.0000 ± 1.0000 bits a byte
+    """
+    is_wrong = ~(denominator >= 0) | (denominator == 0).all()
+    legal = "at least 0, and not 0 in all units"
+    remedy = "It is the size of each unit, such as the tokens of a text."
+    require_entries("denominator", denominator, is_wrong, legal, remedy)
+    a = numerator.double()
+    b = denominator.double()
+    count = len(b)
+    ratio = a.sum() / b.sum()
+    residual = a - ratio * b
+    error = math.nan
+    if count > 1:
+        error = math.sqrt(residual.square().sum() * count / (count - 1)) / b.sum().item()
+    return Estimate(ratio.item(), error, count, unit)
 
 
 def trapezoid_weights(sizes: Any, num_features: int) -> Tensor:

@@ -26,8 +26,10 @@ from lm_eval.api.registry import register_model
 from torch import Tensor
 
 import mpt_score
+from mpt_lml.results import ratio_estimate
 from mpt_score.answer_scores import num_shared
 from mpt_score.scorer import Scorer
+from mpt_score.sentence_scores import NATS_TO_BITS
 
 _log = logging.getLogger(__name__)
 
@@ -388,18 +390,14 @@ def _errors(tasks: Sequence[str | None], costs: Costs) -> list[str]:
 
 def _error(task: str | None, costs: Costs) -> str:
     """The error of a ratio of sums over texts, as of :meth:`SentenceScores.mean`, and of its masks."""
-    num_texts = len(costs.log_score)
-    mean = costs.log_score.sum() / costs.num_bytes.sum()
-    bits = -mean / math.log(2)
-    per_byte = 1 / (math.log(2) * costs.num_bytes.sum())
-    mask_error = costs.mask_variance.sum().sqrt() * per_byte
+    bits = NATS_TO_BITS * costs.log_score
+    mean = ratio_estimate(bits, costs.num_bytes)
+    mask_error = costs.mask_variance.sum().sqrt() * abs(NATS_TO_BITS) / costs.num_bytes.sum()
     parts = [f"± {mask_error:.2g} from the masks that were drawn"]
-    if num_texts > 1:
-        residuals = costs.log_score - mean * costs.num_bytes
-        error = (residuals.square().sum() * num_texts / (num_texts - 1)).sqrt() * per_byte
-        parts.insert(0, f"± {error:.2g} from one text to another, in which is")
+    if mean.num_samples > 1:
+        parts.insert(0, f"± {mean.standard_error:.2g} from one text to another, in which is")
     return (
-        f"task {task}: {bits:.5g} bits a byte over {num_texts} texts, {' '.join(parts)}; "
+        f"task {task}: {mean:.5g} bits a byte over {mean.num_samples} texts, {' '.join(parts)}; "
         f"{int(costs.num_passes.sum())} passes."
     )
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import Count, Index, Interval, Positive, check, checked
-from mpt_lml.results import Estimate, as_rows
+from mpt_lml.results import Estimate, as_rows, ratio_estimate
 from mpt_score.estimate import Plan, RowScore, score_blocks
 from mpt_score.loading import load
 from mpt_score.parts import Part, Runner, compute_parts, named_parts, run_parts
@@ -184,11 +184,11 @@ class SentenceScores:
     def mean(self, per: Unit = "sentence", of: Quantity = "log_score") -> Estimate:
         """Mean log-score in nats a sentence, or all bits by all tokens, characters or bytes.
 
-        The error is over documents, G of them (every text one of its own unless they were named):
-        √(G/(G − 1) Σ_g (Σ_{i∈g} r_i)²) / Σ_i u_i with the residuals r_i = y_i − mean · u_i. It
-        contains the error over masks, since texts have masks of their own: it is honest also
-        where a text has one mask only, and no error. Texts of which characters or bytes are not
-        known are left out of a mean over these.
+        The error is over documents (every text one of its own unless they were named), that of a
+        ratio of their sums (:func:`mpt_lml.results.ratio_estimate`). It contains the error over
+        masks, since texts have masks of their own: it is honest also where a text has one mask only,
+        and no error. Texts of which characters or bytes are not known are left out of a mean over
+        these.
 
         Args:
             per: "sentence" for nats; "token", "character" or "byte" for bits.
@@ -206,17 +206,12 @@ class SentenceScores:
             value = NATS_TO_BITS * value
             size = self._size(per).double()
         is_known = size > 0
-        value = value[is_known]
-        size = size[is_known]
-        mean = value.sum() / size.sum()
         document = self.documents[is_known].unique(return_inverse=True)[1]
-        count = int(document.max()) + 1
-        residuals = torch.zeros(count).double().index_add(0, document, value - mean * size)
-        error = torch.tensor(math.nan)
-        if count > 1:
-            error = (residuals.square().sum() * count / (count - 1)).sqrt()
+        nothing = torch.zeros(int(document.max()) + 1, dtype=torch.float64)
+        value_of_document = nothing.index_add(0, document, value[is_known])
+        size_of_document = nothing.index_add(0, document, size[is_known])
         unit = "nats" if per == "sentence" else f"bits a {per}"
-        return Estimate(mean.item(), float(error / size.sum()), count, unit)
+        return ratio_estimate(value_of_document, size_of_document, unit)
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary a text, for a table; what was not asked for or is not known is left out.

@@ -1,11 +1,12 @@
 """What scores say together, as lines for a terminal: of what, over what, with which error."""
 
 import math
+from array import array
 from collections.abc import Sequence
 
 import torch
 
-from mpt_lml.results import Estimate
+from mpt_lml.results import Estimate, ratio_estimate
 from mpt_lml.theory.rates import crossover
 from mpt_score.answer_scores import AnswerScores
 from mpt_score.lines import Line
@@ -21,21 +22,14 @@ _NO_ERROR = "not known, which takes two orders, or three masks, that differ"
 class RatioOfSums:
     """Sum of y by sum of u over documents that come one after the other, with its error.
 
-    Of the documents that are done it keeps five moments only (Welford), whatever their number: the
-    value and error are those of :meth:`SentenceScores.mean`.
+    Of a document it keeps two numbers: its texts' sums of y and of u.
     """
 
     def __init__(self) -> None:
         self.num_texts = 0
-        self._num_documents = 0
-        self._mean_value = 0.0
-        self._mean_size = 0.0
-        self._squares_of_value = 0.0  # about the means
-        self._squares_of_size = 0.0
-        self._products = 0.0
-        self._document: int | None = None  # that may have more texts
-        self._value = 0.0  # of this document
-        self._size = 0.0
+        self._document: int | None = None  # the last one, which may have more texts
+        self._values = array("d")  # of each document
+        self._sizes = array("d")
 
     def add(self, value: float, size: float | int, document: int) -> None:
         """One text more.
@@ -45,41 +39,19 @@ class RatioOfSums:
             size: its u.
             document: the number of its document. Texts of one follow each other.
         """
-        if self._document is not None and document != self._document:
-            self._close()
+        if document != self._document:
+            self._values.append(0.0)
+            self._sizes.append(0.0)
+            self._document = document
         self.num_texts += 1
-        self._document = document
-        self._value += value
-        self._size += size
-
-    def _close(self) -> None:
-        self._num_documents += 1
-        value_before = self._value - self._mean_value
-        size_before = self._size - self._mean_size
-        self._mean_value += value_before / self._num_documents
-        self._mean_size += size_before / self._num_documents
-        value_after = self._value - self._mean_value
-        size_after = self._size - self._mean_size
-        self._squares_of_value += value_before * value_after
-        self._squares_of_size += size_before * size_after
-        self._products += value_before * size_after
-        self._document = None
-        self._value = 0.0
-        self._size = 0.0
+        self._values[-1] += value
+        self._sizes[-1] += size
 
     def estimate(self, unit: str) -> Estimate:
-        """The ratio with its error over documents, nan for a single one. No text comes after it."""
-        if self._document is not None:
-            self._close()
-        count = self._num_documents
-        ratio = self._mean_value / self._mean_size
-        # Residuals y - ratio u have mean zero: their squares follow from those about the means.
-        squares = self._squares_of_value - 2 * ratio * self._products
-        squares += ratio**2 * self._squares_of_size
-        error = math.nan
-        if count > 1:
-            error = math.sqrt(max(0.0, squares) / (count - 1) / count) / self._mean_size
-        return Estimate(ratio, error, count, unit)
+        """The ratio with its error over documents, nan for a single one."""
+        values = torch.tensor(self._values, dtype=torch.float64)
+        sizes = torch.tensor(self._sizes, dtype=torch.float64)
+        return ratio_estimate(values, sizes, unit)
 
 
 class SentenceSummary:

@@ -22,6 +22,7 @@ from torch import Tensor
 from mpt_lml.checks import Index, checked
 from mpt_lml.masks import subsets
 from mpt_lml.results import as_rows
+from mpt_lml.verdicts import mean_and_error
 from mpt_score.estimate import (
     Dialogue,
     Plan,
@@ -92,10 +93,9 @@ class TokenScores:
         Tokens of one text are scored along the same orders: their errors are not independent. Those
         of words (:meth:`by_word`) are right.
         """
-        num_orders = self.terms.shape[1]
-        if num_orders < 2:
+        if self.terms.shape[1] == 0:  # only pseudo-log-likelihoods were asked for
             return torch.full_like(self.log_score, torch.nan)
-        return self.terms.std(dim=1) / num_orders**0.5
+        return mean_and_error(self.terms, dim=1)[1]
 
     @checked
     def surprisal(self, kind: Kind = "orders", unit: Unit = "bits") -> Float[Tensor, " T"]:

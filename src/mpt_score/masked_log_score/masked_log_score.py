@@ -8,13 +8,13 @@ It is loaded by its folder, which the package carries:
     metric.compute(predictions=texts, model_id="google-bert/bert-base-uncased")
 """
 
-import math
 from typing import Any
 
 import datasets
 import evaluate
 
 import mpt_score
+from mpt_lml.verdicts import mean_and_error
 
 _DESCRIPTION = """
 Log-scores of texts under a masked language model: the mean over orders of the log-probability of a
@@ -86,20 +86,18 @@ class MaskedLogScore(evaluate.Metric):
         per_token = scores.log_score / scores.num_tokens
         errors = scores.standard_error / scores.num_tokens
         perplexities = (-per_token).exp()
-        num_texts = len(perplexities)
-        mean_error = None
-        if num_texts > 1:
-            mean_error = perplexities.std().item() / math.sqrt(num_texts)
+        mean, mean_error = mean_and_error(perplexities)
         bits = scores.mean("byte")
+        has_errors = len(perplexities) > 1
         return {
             "log_scores": scores.log_score.tolist(),
             "log_scores_per_token": per_token.tolist(),
             "standard_errors_per_token": errors.tolist(),
             "num_tokens": scores.num_tokens.tolist(),
             "perplexities": perplexities.tolist(),
-            "mean_perplexity": perplexities.mean().item(),
-            "mean_perplexity_error": mean_error,
+            "mean_perplexity": mean.item(),
+            "mean_perplexity_error": mean_error.item() if has_errors else None,
             "bits_per_byte": float(bits),
-            "bits_per_byte_error": bits.standard_error if num_texts > 1 else None,
+            "bits_per_byte_error": bits.standard_error if has_errors else None,
             "model": scorer.name,
         }
