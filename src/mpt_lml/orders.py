@@ -28,6 +28,7 @@ from mpt_lml.checks import (
     require_values,
 )
 from mpt_lml.models.base import ConditionalModel
+from mpt_lml.models.trial import require_blind, with_others_hidden
 from mpt_lml.numerics import chunks
 from mpt_lml.scores import OverOrders, over_orders
 
@@ -511,16 +512,12 @@ class TokenRule:
         priority = self._answer(x.masked_fill(mask, 0), mask, log_values)
         if not is_tried:
             return priority
-        chosen = _largest_hidden(priority, mask)
-        other_values = torch.where(mask, (x + 1) % log_values.shape[-1], x)
-        for filled in (x, other_values):
-            again = self._answer(filled, mask, log_values)
-            if not torch.equal(_largest_hidden(again, mask), chosen):
-                raise ValueError(
-                    "rule chooses another coordinate when hidden values are replaced: it reads what it "
-                    "scores, or is random. The probabilities of such orders do not add up to 1. Let it "
-                    "read x only where mask is False."
-                )
+        chosen = [_largest_hidden(priority, mask)]
+        for filled in (x, with_others_hidden(x, mask, log_values.shape[-1])):
+            chosen.append(_largest_hidden(self._answer(filled, mask, log_values), mask))
+        why = "The probabilities of such orders do not add up to 1."
+        remedy = f"{why} Let it read x only where mask is False."
+        require_blind("rule", chosen, remedy)
         return priority
 
     def _answer(self, x: Tensor, mask: Tensor, log_values: Tensor) -> Tensor:

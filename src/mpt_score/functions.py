@@ -7,10 +7,7 @@ import torch
 from torch import Tensor
 
 from mpt_lml.checks import require_ids
-from mpt_lml.models.base import require_log_probabilities
-
-MOST_OFF = 0.05
-"""Of the logarithm of a sum of probabilities that is 1: bfloat16 has three digits."""
+from mpt_lml.models.trial import require_normalized, try_log_values
 
 LogTokenValues = Callable[[Tensor, Tensor], Tensor]
 """(ids (B, L) int64, mask (B, L) bool) → log-probabilities (B, L, V), nats."""
@@ -34,7 +31,7 @@ class TokenFunction:
     def log_tokens(self, ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
         """log q of the masked tokens, nats, (B, L); 0 where not masked."""
         values = self._answer(ids, mask)
-        _require_sums(values, mask)
+        self._require_normalized(values, mask)
         wanted = ids[mask][:, None]
         require_ids("ids", wanted, values.shape[-1])
         # Chosen where the function answered: of V numbers a token, one leaves the GPU.
@@ -51,7 +48,15 @@ class TokenFunction:
         """
         if self.vocab_size is not None:
             return
-        self.vocab_size = require_log_probabilities("the function", self._log_values, ids, mask)
+        self.vocab_size = try_log_values("the function", self._log_values, ids, mask)
+
+    def _require_normalized(self, values: Tensor, mask: Tensor) -> None:
+        """Check the first hidden place of each row; ``values`` has all of them, (M, V)."""
+        is_first = (mask & (mask.cumsum(dim=1) == 1))[mask]
+        few = values[is_first.to(values.device)].cpu().double()
+        num_hidden = mask.sum(dim=1)
+        num_hidden = num_hidden[num_hidden > 0]
+        require_normalized("the function", few, num_hidden, num_features=mask.shape[1])
 
     def _log_values(self, ids: Tensor, mask: Tensor) -> Tensor:
         """log q of every value of the M masked tokens, (M, V), float64, on the CPU."""
@@ -85,37 +90,6 @@ def hint_of(error: Exception, ids: Tensor) -> str:
         f"function does not say its length: if rows of {ids.shape[1]} tokens are too long for it, "
         "give max_length= (--max-length)."
     )
-
-
-def _first_of_each_row(mask: Tensor) -> Tensor:
-    """Of each row's hidden places the first one, (B, L)."""
-    return mask & (mask.cumsum(dim=1) == 1)
-
-
-def _require_sums(values: Tensor, mask: Tensor) -> None:
-    """Check that probabilities add up to 1 at one hidden place of each row.
-
-    Args:
-        values: of the M hidden tokens, (M, V), nats, of any precision. NaN is let through: who uses it
-            can say where.
-        mask: (B, L).
-
-    Raises:
-        ValueError: with the sum, and how much was hidden.
-    """
-    is_first = _first_of_each_row(mask)[mask]
-    few = values[is_first.to(values.device)].cpu().double()
-    log_total = few.logsumexp(dim=-1)
-    is_off = log_total.abs() > MOST_OFF
-    if is_off.any():
-        worst = int(is_off.long().argmax())
-        num_hidden = mask.sum(dim=1)
-        count = int(num_hidden[num_hidden > 0][worst])
-        raise ValueError(
-            "the function must return logarithms of probabilities, but where it hides "
-            f"{count} of {mask.shape[1]} tokens they add up to {log_total[worst].exp():.4g}, not to 1: "
-            "return logits.log_softmax(dim=-1)."
-        )
 
 
 def _require_answer(values: Any, ids: Tensor) -> None:

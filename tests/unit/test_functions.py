@@ -34,7 +34,7 @@ def test_probabilities_that_are_too_few_or_too_many(
         is_wrong = mask.sum(dim=1) == num_hidden
         return even(ids, mask) + shift * is_wrong[:, None, None]
 
-    said = rf"where it hides {num_hidden} of 4 tokens they add up to {total}, not to 1"
+    said = rf"where it hides {num_hidden} of 4 places they add up to {total}, not to 1"
     with pytest.raises(ValueError, match=said):
         TokenFunction(shifted, mask_token=None).log_tokens(IDS, MASK)
 

@@ -151,7 +151,7 @@ def test_sums_are_checked_where_few_are_hidden() -> None:
         return uniform_over_nine(ids, mask) - rate.log()
 
     model = mpt_score.load(divided_by_rate)
-    with pytest.raises(ValueError, match=r"hides 2 of 4 tokens they add up to 2, not to 1"):
+    with pytest.raises(ValueError, match=r"hides 2 of 4 places they add up to 2, not to 1"):
         mpt_score.sentences(model, [[1, 2, 3, 4]])
     half = torch.tensor([[True, True, False, False], [False] * 4])
     whole = torch.ones(2, 4, dtype=torch.bool)

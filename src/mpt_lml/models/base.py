@@ -18,6 +18,7 @@ from mpt_lml.checks import (
     require_memory,
     require_values,
 )
+from mpt_lml.models.trial import try_log_values
 from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision
 
 __all__ = ["ConditionalModel", "FromFunction", "Grouped", "TractableModel"]
@@ -276,60 +277,6 @@ class TractableModel(ConditionalModel):
         return self.log_subset_marginal(x, observed).mean(dim=1)
 
 
-def require_log_probabilities(name: str, function: LogValues, x: Tensor, mask: Tensor) -> int:
-    """Try a function that says what its hidden coordinates are, and refuse one that cannot be right.
-
-    It is tried on one datum, twice: under the mask that hides most, and with a single one of those
-    coordinates hidden, because a function may treat few in another way than many. What it does
-    between the two is not tried.
-
-    Args:
-        name: of the function, in messages.
-        function: takes integers ``x`` and ``mask``, both (B, D), and gives log q(x_j = v | x_R) of
-            the hidden coordinates only, nats, (M, V). NaN is let through: who uses it can say where.
-        x: data, of which one is tried, (B, D).
-        mask: one mask a datum, (B, D).
-
-    Returns:
-        V, the number of values.
-
-    Raises:
-        ValueError: where the probabilities of all values do not add up to 1, and where the answer
-            changes with what is hidden: the function knows what it scores.
-    """
-    most_hidden = int(mask.sum(dim=1).argmax())
-    datum = x[most_hidden : most_hidden + 1]
-    most = mask[most_hidden : most_hidden + 1]
-    single = most & (most.cumsum(dim=1) == 1)
-    for tried in (most, single):
-        num_values = _try_once(name, function, datum, tried)
-    return num_values
-
-
-def _try_once(name: str, function: LogValues, x: Tensor, mask: Tensor) -> int:
-    """:func:`require_log_probabilities` with these data and masks."""
-    values = function(x, mask).double()
-    log_total = values.logsumexp(dim=-1)
-    if (log_total.abs() > 0.05).any():  # bfloat16 has three digits
-        worst = log_total[log_total.abs().argmax()].exp()
-        sums_of_values = values.sum(dim=-1)
-        are_probabilities = (values >= 0).all() and (sums_of_values - 1.0).abs().max() <= 0.05
-        remedy = "values.log()" if are_probabilities else "logits.log_softmax(dim=-1)"
-        raise ValueError(
-            f"{name} must return logarithms of probabilities, but these probabilities add up to "
-            f"{worst:.4g}, not to 1: return {remedy}."
-        )
-    num_values = values.shape[-1]
-    other_data = torch.where(mask, (x + 1) % num_values, x)
-    other_values = function(other_data, mask).double()
-    if not torch.allclose(other_values, values, rtol=0, atol=1e-4, equal_nan=True):
-        raise ValueError(
-            f"{name} changes its answer when what is hidden is replaced: it reads what it scores (or "
-            "is random: call eval()). Where mask is True, show it a mask token or anything constant."
-        )
-    return num_values
-
-
 @final
 class FromFunction(ConditionalModel):
     """The conditionals of a function that answers one mask a datum, such as a network.
@@ -365,7 +312,7 @@ class FromFunction(ConditionalModel):
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         values = self._answer(x, mask)
         if not self._is_tested:
-            require_log_probabilities("log_values", self._answer_hidden, x, mask)
+            try_log_values("log_values", self._answer_hidden, x, mask)
             self._is_tested = True
         return values
 
