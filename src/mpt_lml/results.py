@@ -20,6 +20,7 @@ from mpt_lml.checks import (
     require_finite,
     require_number,
 )
+from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["Estimate", "MaskCurve"]
 
@@ -72,6 +73,16 @@ class Estimate(float):
         if self.num_samples == 0 and self.standard_error == 0.0:
             return f"{self:.4f} {self.unit} (exact)"
         return f"{self:.4f} ± {self.standard_error:.4f} {self.unit}"
+
+
+def mean_estimate(samples: Float[Tensor, " N"], unit: str = "nats") -> Estimate:
+    """The mean of N independent samples with its standard error, which is NaN for a single one.
+
+    >>> mean_estimate(torch.tensor([1.0, 2.0, 3.0]), "nats a pair")
+    2.0000 ± 0.5774 nats a pair
+    """
+    mean, error = mean_and_error(samples)
+    return Estimate(mean.item(), error.item(), len(samples), unit)
 
 
 @checked(finite=False)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import Within, checked
-from mpt_lml.results import Estimate, as_rows
+from mpt_lml.results import Estimate, as_rows, mean_estimate
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.blocks import Blocks, draw_numbers
 from mpt_score.errors import TextError
@@ -84,8 +84,7 @@ class PairScores:
         if len(known) == 0:
             raise ValueError("no pair is comparable: there is no accuracy.")
         hits = (1 + known.sign()) / 2
-        mean, error = mean_and_error(hits)
-        return Estimate(mean.item(), error.item(), len(hits), "of the pairs")
+        return mean_estimate(hits, "of the pairs")
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary a pair, for a table. Numbers of a skipped pair are None, with its reason."""

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import Count, checked, require_count
-from mpt_lml.results import Estimate, as_rows
+from mpt_lml.results import Estimate, as_rows, mean_estimate
 from mpt_lml.scores import mask_score
 from mpt_lml.theory.rates import crossover, jackknife
 from mpt_lml.verdicts import mean_and_error
@@ -123,8 +123,7 @@ class SentenceCurves:
             unit = PAPER_UNIT
         if per == "sentence":
             unit = self.num_features
-        mean, error = mean_and_error(self.by_sentence.mean(dim=1) * unit)
-        return Estimate(mean.item(), error.item(), len(self.raw))
+        return mean_estimate(self.by_sentence.mean(dim=1) * unit)
 
     @checked
     def mean_rate(self) -> Estimate:
@@ -171,8 +170,7 @@ class SentenceCurves:
             weights = [np.interp(rate, columns, row) for row in np.eye(len(columns))]
             score_at_rate = curves @ torch.tensor(np.array(weights)).to(curves)
             excess = score_at_rate - curves.mean(dim=1)
-            mean, error = mean_and_error(self.num_features * excess)
-            biases[rate] = Estimate(mean.item(), error.item(), len(self.raw))
+            biases[rate] = mean_estimate(self.num_features * excess)
         return biases
 
     def rows(self) -> list[dict[str, Any]]:

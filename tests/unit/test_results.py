@@ -30,6 +30,12 @@ def test_what_has_an_error_is_not_called_exact() -> None:
     assert repr(Estimate(-1.5, math.nan)) == "-1.5000 nats (no error from one sample)"
 
 
+def test_a_mean_of_samples_knows_its_error() -> None:
+    mean = results.mean_estimate(torch.tensor([1.0, 2.0, 6.0]), "bits")
+    assert mean == 3.0 and mean.num_samples == 3 and mean.unit == "bits"
+    assert mean.standard_error == pytest.approx(math.sqrt((4 + 1 + 9) / 2 / 3))
+
+
 class TestRatio:
     def test_it_is_the_formula(self) -> None:
         """Σ a / Σ b = 15/10; residuals −1, −1/2, 3/2 of three units."""

@@ -14,7 +14,7 @@ import datasets
 import evaluate
 
 import mpt_score
-from mpt_lml.verdicts import mean_and_error
+from mpt_lml.results import mean_estimate
 
 _DESCRIPTION = """
 Log-scores of texts under a masked language model: the mean over orders of the log-probability of a
@@ -86,7 +86,7 @@ class MaskedLogScore(evaluate.Metric):
         per_token = scores.log_score / scores.num_tokens
         errors = scores.standard_error / scores.num_tokens
         perplexities = (-per_token).exp()
-        mean, mean_error = mean_and_error(perplexities)
+        mean_perplexity = mean_estimate(perplexities, "")
         bits = scores.mean("byte")
         has_errors = len(perplexities) > 1
         return {
@@ -95,8 +95,8 @@ class MaskedLogScore(evaluate.Metric):
             "standard_errors_per_token": errors.tolist(),
             "num_tokens": scores.num_tokens.tolist(),
             "perplexities": perplexities.tolist(),
-            "mean_perplexity": mean.item(),
-            "mean_perplexity_error": mean_error.item() if has_errors else None,
+            "mean_perplexity": float(mean_perplexity),
+            "mean_perplexity_error": mean_perplexity.standard_error if has_errors else None,
             "bits_per_byte": float(bits),
             "bits_per_byte_error": bits.standard_error if has_errors else None,
             "model": scorer.name,
