@@ -5,16 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
-
-BEFORE: dict[str, Callable[[str], None]] = {}
-"""What happens before a file of that name is handed out."""
-TRICKLE: dict[str, Callable[[], None]] = {}
-"""What happens between two bytes of an answer's head, and of its content."""
+from typing import NamedTuple
 
 
 class Model(NamedTuple):
@@ -34,23 +29,6 @@ class Model(NamedTuple):
         return f"/{self.name}/resolve/{self.revision}/"
 
 
-class Trickle:
-    """A connection that takes every byte by itself."""
-
-    def __init__(self, stream: BinaryIO, between: Callable[[], None]) -> None:
-        self.stream = stream
-        self.between = between
-
-    def write(self, content: bytes) -> None:
-        for place in range(len(content)):
-            self.stream.write(content[place : place + 1])
-            self.stream.flush()
-            self.between()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
 def _handler(model: Model, asked: list[str]) -> type:
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -58,9 +36,6 @@ def _handler(model: Model, asked: list[str]) -> type:
 
         def answer(self, *, body: bool) -> None:
             asked.append(f"{self.command} {self.path}")
-            if "head" in TRICKLE:
-                self.wfile = Trickle(self.wfile, TRICKLE["head"])
-            BEFORE.get(self.path.rpartition("/")[2], lambda _: None)(self.path)
             address = model.commit_in(self.path.partition("?")[0])
             if address == f"/api/models/{model.name}/revision/{model.revision}":
                 self.information()
@@ -79,9 +54,7 @@ def _handler(model: Model, asked: list[str]) -> type:
             self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            if body and "content" in TRICKLE:
-                Trickle(self.wfile, TRICKLE["content"]).write(content)
-            elif body:
+            if body:
                 self.wfile.write(content)
 
         def missing(self, code: str) -> None:

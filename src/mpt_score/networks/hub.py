@@ -11,8 +11,7 @@ from urllib.request import Request, urlopen
 import torch
 from safetensors import SafetensorError
 
-from mpt_lml.data import remote
-from mpt_lml.data.remote import Watch, in_time, offline
+from mpt_lml.data.remote import offline
 
 BERT_BASE = "google-bert/bert-base-uncased"
 VIT_MAE_BASE = "facebook/vit-mae-base"
@@ -178,36 +177,27 @@ def fetch(name: str, revision: str, patterns: list[str]) -> Exception | None:
         Why the hub could not be asked, None where it could.
 
     Raises:
-        OSError: when the hub answered and has no such file, or hangs while it hands one out.
+        OSError: when the hub answered and has no such file, or breaks off while it hands one out.
     """
     require_transformers()
-    from huggingface_hub import hf_hub_download, model_info
-
-    watch = Watch(remote.PATIENCE)
-
-    def list_files() -> list[tuple[int, str]]:
-        info = model_info(name, revision=revision, files_metadata=True, timeout=remote.PATIENCE)
-        return [(entry.size or 0, entry.rfilename) for entry in info.siblings or ()]
+    from huggingface_hub import constants, hf_hub_download, model_info
 
     try:
-        sizes_and_names = in_time(list_files, watch)
+        # Once and without repetitions: see mpt_lml.data.remote.
+        seconds = constants.HF_HUB_ETAG_TIMEOUT
+        info = model_info(name, revision=revision, files_metadata=True, timeout=seconds)
     except Exception as error:
         return error
-    wanted = [
-        (size, file)
-        for size, file in sizes_and_names
-        if "/" not in file and any(fnmatchcase(file, pattern) for pattern in patterns)
-    ]
+    wanted = []
+    for entry in info.siblings or ():
+        file = entry.rfilename
+        if "/" not in file and any(fnmatchcase(file, pattern) for pattern in patterns):
+            wanted.append((entry.size or 0, file))
     if not wanted:
         raise CheckpointError(f"the hub has no {' or '.join(patterns)} of it")
-
-    def download() -> None:
-        # The smallest first: a tokenizer that was fetched in part lacks its vocabulary and is refused.
-        for size, file in sorted(wanted):
-            watch.wait_for_bytes(min(size, remote.PIECE))
-            hf_hub_download(name, file, revision=revision, tqdm_class=watch.bars())
-
-    in_time(download, watch)
+    # The smallest first: a tokenizer that was fetched in part lacks its vocabulary and is refused.
+    for _, file in sorted(wanted):
+        hf_hub_download(name, file, revision=revision)
     return None
 
 
@@ -252,11 +242,8 @@ def why_not_here(name: str) -> str | None:
         return "HF_HUB_OFFLINE is set"
     address = f"{constants.ENDPOINT}/{name}/resolve/{default_revision(name)}/config.json"
 
-    def ask() -> None:
-        urlopen(Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
-
     try:
-        in_time(ask, Watch(HUB_SECONDS))
+        urlopen(Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
     except OSError:
         return "no network"
     return None
