@@ -241,8 +241,6 @@ class MixtureBounds(NamedTuple):
     """The same; NaN from two orders, as one alone has no upper bound."""
     midpoint_error: Float[Tensor, " N"]
     """The same of :attr:`midpoint`: both bounds rise and fall together."""
-    log_ratio: Float[Tensor, " N"]
-    """log of the mean of p_π / ψ over the orders, ψ the mean of the others: 0 where all agree."""
     largest_share: Float[Tensor, " N"]
     """Of the summed probability of all orders, in the most probable one: 1/S where all agree."""
 
@@ -260,9 +258,7 @@ class MixtureBounds(NamedTuple):
 
 
 @checked
-def mixture_bounds(
-    log_probability: Float[Tensor, "S N"], log_scale: Float[Tensor, " N"] | None = None
-) -> MixtureBounds:
+def mixture_bounds(log_probability: Float[Tensor, "S N"]) -> MixtureBounds:
     """Bounds on log p_mix(x) from below and from above, from S random orders of any text.
 
     From below: the log of the mean of p_π over the orders. From above: the logarithm lies below its
@@ -275,15 +271,11 @@ def mixture_bounds(
 
     Args:
         log_probability: log p_π(x) of S random orders, nats, (S, N), S at least 2.
-        log_scale: log of a factor by which ψ is multiplied, of each text, nats, (N,); by default 0.
-            Any number gives a bound as long as these orders have no say in it. ``log_ratio`` of *other*
-            texts is a good one: the bound then grows with the logarithm of the ratios and not with the
-            ratios.
 
     Returns:
         ``lower`` and ``upper`` with their errors over orders, ``midpoint`` with its own, nats, (N,)
-        each; and what says how far one draw of them is to be trusted: ``log_ratio``, ``largest_share``
-        of one order in the summed probability, and ``is_heavy_tailed``, where that is more than a half.
+        each; and what says how far one draw of them is to be trusted: ``largest_share`` of one order
+        in the summed probability, and ``is_heavy_tailed``, where that is more than a half.
 
     Raises:
         ValueError: for a single order, and for an order of probability 0, which a softmax never gives.
@@ -298,15 +290,12 @@ def mixture_bounds(
             f"log_probability must have a row for each of >= 2 orders, got {count}: a single order has "
             "no other that could bound it from above."
         )
-    if log_scale is None:
-        log_scale = torch.zeros_like(log_probability[0])
-    lower, upper = _bounds(log_probability, log_scale)
+    lower, upper = _bounds(log_probability)
     without_one = []
     for left_out in range(count):
         is_kept = torch.arange(count) != left_out
-        without_one.append(torch.stack(_bounds(log_probability[is_kept], log_scale)))
+        without_one.append(torch.stack(_bounds(log_probability[is_kept])))
     lower_again, upper_again = torch.stack(without_one).unbind(dim=1)
-    log_ratio = log_probability - _log_mean_of_others(log_probability)
     total = log_probability.logsumexp(dim=0)
     return MixtureBounds(
         lower=lower,
@@ -314,19 +303,18 @@ def mixture_bounds(
         lower_error=_jackknife_error(lower_again),
         upper_error=_jackknife_error(upper_again),
         midpoint_error=_jackknife_error((lower_again + upper_again) / 2),
-        log_ratio=log_ratio.logsumexp(dim=0) - math.log(count),
         largest_share=(log_probability.amax(dim=0) - total).exp(),
     )
 
 
 def _bounds(
-    log_probability: Float[Tensor, "S N"], log_scale: Float[Tensor, " N"]
+    log_probability: Float[Tensor, "S N"],
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """The bounds from below and from above; of a single order the second is NaN."""
     lower = log_probability.logsumexp(dim=0) - math.log(len(log_probability))
     if len(log_probability) == 1:
         return lower, torch.full_like(lower, math.nan)
-    log_tangent = _log_mean_of_others(log_probability) + log_scale
+    log_tangent = _log_mean_of_others(log_probability)
     values = log_tangent + (log_probability - log_tangent).exp() - 1.0
     return lower, values.mean(dim=0)
 

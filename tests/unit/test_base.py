@@ -145,8 +145,9 @@ class TestFromFunction:
     def test_is_what_it_wraps(self, rows: int) -> None:
         model, x = inconsistent(), points(4, 3)[::7]
         mask = masks.subsets(4)[1:]
-        found = FromFunction(model.log_values, 4, rows).log_conditional(x, mask)
-        assert torch.equal(found, model.log_conditional(x, mask))
+        wrapped = FromFunction(model.log_values, 4)
+        wrapped._pairs_at_once = rows
+        assert torch.equal(wrapped.log_conditional(x, mask), model.log_conditional(x, mask))
 
     @pytest.mark.bad_input
     def test_refuses(self) -> None:
@@ -225,10 +226,10 @@ class TestFromFunction:
             asked.append(len(x))
             return torch.zeros(*x.shape, 3).log_softmax(dim=-1)
 
-        model = FromFunction(coins, 4, rows=30)
-        answer = getattr(model, method)(points(4, 3), torch.ones(81, 4).bool())
-        assert len(answer) == 81
-        assert max(asked) == 30
+        model = FromFunction(coins, 4)
+        answer = getattr(model, method)(points(4, 3).repeat(10, 1), torch.ones(810, 4).bool())
+        assert len(answer) == 810
+        assert max(asked) == 512
 
 
 @pytest.mark.bad_input

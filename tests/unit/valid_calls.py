@@ -127,7 +127,6 @@ def models() -> list[Call]:
             mpt_lml.FromFunction,
             lambda x, mask: torch.zeros(*x.shape, 4).log_softmax(-1),
             3,
-            rows=2,
         ),
         valid(mpt_lml.Grouped, MODEL, torch.tensor([0, 0, 1, 1]), jointly=True),
         valid(mpt_lml.Grouped.patches, 4, 4, 2),
@@ -257,7 +256,7 @@ def curve_calls() -> list[Call]:
         valid(orders.adaptive, HMM, WORDS, orders.confidence),
         valid(orders.by_blocks, orders.confidence, 2),
         valid(orders.TokenRule, lambda x, mask, log_values: log_values[..., 0]),
-        valid(orders.mixture_bounds, -torch.ones(4, 3), torch.zeros(3)),
+        valid(orders.mixture_bounds, -torch.ones(4, 3)),
         valid(orders.mixture_bound, -torch.ones(4, 3), 2),
     ]
 

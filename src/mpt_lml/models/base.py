@@ -35,6 +35,8 @@ Masks = Annotated[Bool[Tensor, "P D"], each_masks_something]
 _BYTES_OF_A_COORDINATE = 4 * 8
 # The same for the marginal of a subset: two arrays.
 _BYTES_OF_A_MARGINAL_COORDINATE = 2 * 8
+# Pairs of a datum and a mask that a function is asked for at a time: what fits a cache.
+_PAIRS_OF_A_FUNCTION = 512
 
 
 class ConditionalModel(ABC):
@@ -288,7 +290,6 @@ class FromFunction(ConditionalModel):
         log_values: takes (x, mask), both (B, D), and returns log q(x_j = v | x_R) for every value v,
             nats, (B, D, V); it must not read x where ``mask`` is True.
         num_features: D.
-        rows: pairs of a datum and a mask that are asked for at a time: what fits a cache.
 
     Raises:
         ValueError: (when it is used) for logits, for probabilities, and for answers that change when
@@ -300,10 +301,10 @@ class FromFunction(ConditionalModel):
     """
 
     @checked
-    def __init__(self, log_values: LogValues, num_features: Count, rows: Count = 512) -> None:
+    def __init__(self, log_values: LogValues, num_features: Count) -> None:
         self.function = log_values
         self.num_features = num_features
-        self._pairs_at_once = rows
+        self._pairs_at_once = _PAIRS_OF_A_FUNCTION
         self._is_tested = False
 
     def require_data(self, x: Tensor) -> None:
