@@ -6,6 +6,8 @@ import functools
 import inspect
 import json
 import os
+import types
+import typing
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,23 +44,89 @@ class Shapes:
             target.__init__ = checked_init if checked else plain_init
 
 
-def only_where_shapes_count(plain: Callable, checked: Callable) -> Callable:
-    @functools.wraps(plain)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (checked if Shapes.checked else plain)(*args, **kwargs)
+NUMBERS = frozenset({bool, int, float, type(None)})
 
-    return call
+
+def kind_of(value: Any) -> Any:
+    """What a comparison with a signature can see of a value: values of a kind are compared alike.
+
+    No axis in a signature is computed from a number ("{num}"), so that of numbers it sees the type.
+    """
+    if type(value) in NUMBERS:
+        return type(value)
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):  # a tensor or an array
+        return type(value), getattr(value, "dtype", None), shape
+    if isinstance(value, str | type):
+        return value  # a Literal or a type[...] may name it
+    if isinstance(value, tuple | list):
+        return type(value), *map(kind_of, value)
+    if isinstance(value, dict):
+        return type(value), *((kind_of(key), kind_of(each)) for key, each in value.items())
+    if isinstance(value, set | frozenset):
+        return object()  # a kind of its own: it is compared each time
+    return type(value)
+
+
+class Signature:
+    """Compares a function's calls with its signature: each kind of arguments and of answer once."""
+
+    def __init__(self, function: Callable, comparing: Callable[[Callable], Callable]) -> None:
+        self.compared_answers: dict[Any, set[Any]] = {}
+        self.function = function
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return self.function(*args, **kwargs)
+
+        # The names in its annotations are those of the function's module.
+        run = types.FunctionType(run.__code__, function.__globals__, closure=run.__closure__)
+        self.comparing = comparing(functools.update_wrapper(run, function))
+
+    def call(self, function: Callable, /, *args: Any, **kwargs: Any) -> Any:
+        given = (kind_of(args), kind_of(kwargs))
+        answers = self.compared_answers.get(given)
+        if answers is None:
+            self.function = function  # or another closure of the same code
+            answer = self.comparing(*args, **kwargs)
+            self.compared_answers.setdefault(given, set()).add(kind_of(answer))
+            return answer
+        answer = function(*args, **kwargs)
+        kind = kind_of(answer)
+        if kind not in answers:
+            self.function = lambda *_, **__: answer
+            self.comparing(*args, **kwargs)
+            answers.add(kind)
+        return answer
 
 
 jaxtyped_of_the_library = jaxtyping.jaxtyped
+# By its code, which all closures of a function within a function share.
+signatures: dict[types.CodeType, Signature] = {}
+
+
+def checked(function: Callable, typechecker: Callable) -> Callable:
+    """The function with its comparisons; without shapes a check of types, which is cheaper."""
+    comparing = typechecker
+    if has_shapes(function):
+        comparing = functools.partial(jaxtyped_of_the_library, typechecker=typechecker)
+    elif "<locals>" not in function.__qualname__:
+        return typechecker(function)
+    code = function.__code__
+    if code not in signatures:
+        signatures[code] = Signature(function, comparing)
+    return functools.partial(signatures[code].call, function)
+
+
+def has_shapes(function: Callable) -> bool:
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError:  # of what is imported for the type checker alone: taken for anything
+        return True
+    return any("jaxtyping." in repr(hint) for hint in hints.values())
 
 
 def jaxtyped(*, typechecker: Callable) -> Callable:
-    """What the shape-checked run wraps a function in: without shapes, the check of types alone.
-
-    To keep account of no shapes took a third of that run. Hints that are strings may need names that
-    are missing at run time, which the account takes for anything.
-    """
+    """What the shape-checked run wraps a function in: its check is made when it is first called."""
 
     def wrapped(target: Any) -> Any:
         if inspect.isclass(target):  # of which the fields of a dataclass are checked
@@ -71,14 +139,20 @@ def jaxtyped(*, typechecker: Callable) -> Callable:
                 if not Shapes.checked:
                     checked_class.__init__ = plain_init
             return checked_class
-        hints = target.__annotations__.values()
-        if any(isinstance(hint, str) or "[Tensor" in str(hint) for hint in hints):
-            checked = jaxtyped_of_the_library(target, typechecker=typechecker)
-        else:
-            checked = typechecker(target)
-        if checked is target:
+        if not target.__annotations__:
             return target  # nothing to check
-        return only_where_shapes_count(target, checked)
+        check = None
+
+        @functools.wraps(target)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal check
+            if not Shapes.checked:
+                return target(*args, **kwargs)
+            if check is None:
+                check = checked(target, typechecker)
+            return check(*args, **kwargs)
+
+        return call
 
     return wrapped
 
