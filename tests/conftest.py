@@ -45,6 +45,7 @@ class Shapes:
 
 
 NUMBERS = frozenset({bool, int, float, type(None)})
+FEW = 9
 
 
 def kind_of(value: Any) -> Any:
@@ -59,12 +60,12 @@ def kind_of(value: Any) -> Any:
         return type(value), getattr(value, "dtype", None), shape
     if isinstance(value, str | type):
         return value  # a Literal or a type[...] may name it
-    if isinstance(value, tuple | list):
+    if isinstance(value, set | frozenset | tuple | list | dict) and len(value) > FEW:
+        return object()  # a kind of its own: to compare it each time takes less than to look at all
+    if isinstance(value, set | frozenset | tuple | list):
         return type(value), *map(kind_of, value)
     if isinstance(value, dict):
         return type(value), *((kind_of(key), kind_of(each)) for key, each in value.items())
-    if isinstance(value, set | frozenset):
-        return object()  # a kind of its own: it is compared each time
     return type(value)
 
 
