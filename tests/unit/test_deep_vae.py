@@ -60,7 +60,14 @@ def test_an_interrupted_run_goes_on_from_what_it_has_finished(
     kind: type[DeepVAETraining], file: str, label: str, tmp_path: Path
 ) -> None:
     """The training that was interrupted begins anew, and its numbers are those of a whole run."""
-    config = kind.preset("quick", num_steps=3, track_every=3)
+    short = {
+        "num_steps": 3,
+        "track_every": 3,
+        "track_data": 2,
+        "track_samples": 5,
+        "track_draws": 5,
+    }
+    config = kind.preset("quick", num_data=60, hidden=(4,), latent_dim=1, **short)
     trained = []
 
     def stopped(items: Iterable[Any], description: str) -> Iterator[Any]:

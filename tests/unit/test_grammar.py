@@ -121,17 +121,17 @@ def test_every_value_of_a_hidden_place_adds_up_to_one() -> None:
 
 
 def test_a_long_string_neither_underflows_nor_loses_digits() -> None:
-    model = Grammar.brackets(num_features=200)
+    model = Grammar.brackets(num_features=120)
     x = model.sample(1, generator=generator(1))
-    order = torch.randperm(200, generator=generator(2))
-    shown = torch.zeros(1, 200, dtype=torch.bool)
-    shown[0, order[:150]] = True
+    order = torch.randperm(120, generator=generator(2))
+    shown = torch.zeros(1, 120, dtype=torch.bool)
+    shown[0, order[:90]] = True
     first = model.log_subset_marginal(x, shown)[0, 0]
     next_shown = shown.clone()
-    next_shown[0, order[150]] = True
+    next_shown[0, order[90]] = True
     second = model.log_subset_marginal(x, next_shown)[0, 0]
-    conditional = model.log_each(x, ~shown)[0, order[150]]
-    assert model.log_marginal(x).item() < -150
+    conditional = model.log_each(x, ~shown)[0, order[90]]
+    assert model.log_marginal(x).item() < -90  # single precision ends at −87
     torch.testing.assert_close(conditional, second - first, atol=EXACT, rtol=0)
 
 

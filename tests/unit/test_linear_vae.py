@@ -75,14 +75,14 @@ def test_published_is_the_block_on_sixteen_nodes_which_also_read_the_lml() -> No
 
 
 def test_masks_per_epoch_are_parts_of_the_data() -> None:
-    """With p masks the gradient of one step is less noisy, and the expectation is the same."""
+    """With 20 masks one step is less noisy, by √20 = 4.5 if masks were all; 40 tell a spread to 11 %."""
 
     def spread(masks: int) -> float:
-        config = dataclasses.replace(QUICK, seeds=tuple(range(200)))
+        config = dataclasses.replace(QUICK, seeds=tuple(range(40)))
         begin = dataclasses.replace(QUICK, seeds=(4,)).start(64)
-        same = {name: begin[name].repeat_interleave(200, 0) for name in ("loadings", "offset")}
+        same = {name: begin[name].repeat_interleave(40, 0) for name in ("loadings", "offset")}
         objective = config.objective("fixed", DIGITS, masks)
-        return objective(same, [generator(s) for s in range(200)]).std().item()
+        return objective(same, [generator(s) for s in range(40)]).std().item()
 
     assert spread(20) < 0.5 * spread(1)
 

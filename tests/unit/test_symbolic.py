@@ -101,10 +101,10 @@ def test_printed_equation_4_is_off_by_its_counts_and_its_multiplicity(model):
         orders = factorial(t - 1) * factorial(size - t)
         mirrored = size - t + 1
         pairs = t * comb(size, t)
-        left = orders * pairs * model.score(t)  # the D! orders
-        right = mirrored * comb(size, mirrored) * model.score(mirrored)
+        # The D! orders on the left of what is printed, whose right is of the mirrored size.
+        left = orders * pairs * model.score(t)
+        assert model.normal_form(factorial(size) * model.order_term(t) - left) == 0
         difference = printed_four_difference(model, t)
-        assert model.normal_form(difference - left + right) == 0
         # Only the middle position of an odd number keeps its size; at D = 3 it occurs once.
         assert (difference == 0) == (t == mirrored and orders == 1)
         total += difference

@@ -19,7 +19,7 @@ from mpt_lml.results import Maxima
 CONFIG = Figure2(num_data=200, num_features=5, num_epochs=20, seeds=(4, 44, 444))
 OF = CONFIG.problem("model", RunContext())
 STARTS, _ = CONFIG.starts()
-SHORT = FixedSizes.preset("quick", num_epochs=5, truths=(1991, 1))
+SHORT = FixedSizes.preset("quick", num_epochs=5, truths=(1991, 1), num_features=4, sizes=(1, 3))
 
 
 def test_bfgs_at_every_size_ends_at_the_maximum_of_the_likelihood() -> None:

@@ -157,7 +157,7 @@ def test_variance_by_maximum_likelihood() -> None:
 
 def test_a_variance_for_every_pixel() -> None:
     """From the residuals: it scores at least as well as one a size, and is a maximum."""
-    x, g = images(300), generator(9)
+    x, g = images(100), generator(9)
     own = ViTMAE.fit_variance(MODEL.network, x, generator=generator(9), per="size")
     pairs = own.residuals(x, generator=g)
     variance = torch.stack([r.square().sum(0) / m.sum(0)[:, None] for m, r in pairs])
@@ -209,9 +209,9 @@ def test_image_scores_are_the_curve() -> None:
     exact = [curves.size_scores(MODEL, x, masks.all_masks(16, m)[None]).mean() for m in sizes]
     g = generator(4)
     drawn = torch.stack(
-        [MODEL.image_scores(x, generator=g, sizes=sizes).mean(1) for _ in range(200)]
+        [MODEL.image_scores(x, generator=g, sizes=sizes).mean(1) for _ in range(60)]
     )
-    error = drawn.std(dim=0) / math.sqrt(200)
+    error = drawn.std(dim=0) / math.sqrt(60)
     for k in range(2):
         assert abs(drawn.mean(dim=0)[k] - exact[k]) < 4 * error[k]
     sampled = curves.sampled_curve(MODEL, x, 3, generator=g, sizes=[4, 8])
