@@ -93,7 +93,7 @@ class TokenScores:
         Tokens of one text are scored along the same orders: their errors are not independent. Those
         of words (:meth:`by_word`) are right.
         """
-        if self.terms.shape[1] == 0:  # only pseudo-log-likelihoods were asked for
+        if self.terms.shape[1] == 0:  # of pseudo-log-likelihoods alone
             return torch.full_like(self.log_score, torch.nan)
         return mean_and_error(self.terms, dim=1)[1]
 

@@ -199,8 +199,15 @@ def test_sums_over_words_have_errors_of_their_own() -> None:
     # In float64, over four orders.
     by_hand = (scores.terms[1] + scores.terms[2]).std().item() / 2
     assert words.standard_error[1] == pytest.approx(by_hand)
+
+
+def test_one_order_has_no_error_and_none_neither() -> None:
     single = mpt_score.surprisals(tiny(), ["the cats sat ."], tokenizer=tokenizer(), num_orders=1)
     assert single.standard_error.isnan().all() and not single.log_score.isnan().any()
+    alone = mpt_score.surprisals(
+        tiny(), ["the cats sat ."], tokenizer=tokenizer(), num_orders=0, pseudo=True
+    )
+    assert alone.standard_error.isnan().all() and len(alone.rows()) == 5
 
 
 def test_texts_come_back_in_their_order_and_in_windows() -> None:
