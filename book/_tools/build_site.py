@@ -29,7 +29,15 @@ KERNEL_SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNIN
 VECTORS = 'c = get_config()\nc.InlineBackend.figure_formats = ["svg"]\n'
 OFFLINE = Path(__file__).with_name("offline")
 # What the pages are made of: as long as none of it changes, nothing is built again.
-READ = ("book", "src", "constraints.txt", "_config.yml", "_toc.yml", ".git/logs/HEAD")
+READ = (
+    "book",
+    "src",
+    "experiments",
+    "constraints.txt",
+    "_config.yml",
+    "_toc.yml",
+    ".git/logs/HEAD",
+)
 
 
 def draw_vectors(root: Path) -> Path:

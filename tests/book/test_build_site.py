@@ -56,6 +56,16 @@ def test_pages_of_today_are_not_built_again(tmp_path: Path, capsys) -> None:
         main(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name", ["src/mpt_lml/verdicts.py", "experiments/ledger.py", "book/ledger.json", "_toc.yml"]
+)
+def test_what_a_page_is_made_of_is_looked_at(tmp_path: Path, name: str) -> None:
+    before = fingerprint(tmp_path)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("changed")
+    assert fingerprint(tmp_path) != before
+
+
 @mock.patch.dict(os.environ)
 def test_chapters_are_executed_ahead_once(tmp_path: Path) -> None:
     names = ("01-good", "02-bad", "03-good")
