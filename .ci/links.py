@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (
     "README.md",
     "CONTRIBUTING.md",
+    "tests/README.md",
     "CITATION.cff",
     "pyproject.toml",
     "book/*.md",
