@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 import mpt_score
-from experiments.paper import bert
 from mpt_lml import masks
 from mpt_score import Design, curve, networks
 from mpt_score import texts as data
@@ -215,7 +214,7 @@ def small(num_sentences: int) -> Comparison:
     """The book's small BERT, trained."""
     network, tokenizer = networks.load_small_bert()
     longest = network.config.max_position_embeddings
-    tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences, longest)
+    tokens = data.some_tokens("glue/ax", tokenizer, num_sentences, longest)
     model = MaskedLM.of(network, tokenizer, batch_tokens=4096)
     return compare("small BERT, AX", network, model, tokens)
 
@@ -232,7 +231,7 @@ def base(num_sentences: int) -> Comparison:
 
     tokenizer = networks.load_tokenizer(data.bert_vocabulary())
     network = networks.at_random(BertForMaskedLM, BertConfig(), seed=4)
-    tokens = bert.some_tokens("glue/ax", tokenizer, num_sentences, 512)
+    tokens = data.some_tokens("glue/ax", tokenizer, num_sentences, 512)
     model = MaskedLM.of(network, tokenizer, batch_tokens=2048)
     return compare("random BERT-base, AX", network, model, tokens)
 

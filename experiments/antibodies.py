@@ -90,32 +90,12 @@ class AntibodyChain(AskingAntiBERTy, name="antibody-chain", gpu=False):
     num_masks: int = setting(4, quick=2)
 
     def measure(self, context: RunContext) -> Outcome:
-        from mpt_score.networks.residues import RESIDUES
-
         chain = next(one.heavy for one in antibodies.few() if one.name == self.antibody)
         scorer = self.scorer(context, "float32")
-        tokens = scorer.encode([chain])
         design = Design(strata=self.num_strata, num_masks=self.num_masks, seed=self.seeds[0])
-        of_masks = curve(scorer, tokens, design).raw[0]
-        score, error = mean_and_error(of_masks)
-        ids = tokens.ids
-        places = tokens.maskable[0].nonzero()[:, 0]
-        one_hidden = torch.nn.functional.one_hot(places, ids.shape[1]).bool()
-        alone = scorer.model.log_tokens(ids.expand(len(places), -1), one_hidden)
-        # What is hidden is not seen: any residue can be asked for at every place at once.
-        letters = torch.tensor(scorer.tokenizer.convert_tokens_to_ids(list(RESIDUES)))
-        asked = ids.repeat(len(RESIDUES), 1)
-        asked[:, places] = letters[:, None]
-        everything = scorer.model.log_tokens(asked, tokens.maskable.expand(len(RESIDUES), -1))
-        arrays = {
-            "score": score,
-            "error": error,
-            "alone": alone.sum(dim=1),
-            "everything": everything[:, places].T,
-            "residue": torch.tensor([RESIDUES.index(residue) for residue in chain]),
-        }
-        weights = weights_of(self.model, scorer.network)
-        return Outcome({}, arrays, context.checksum([ids]), weights)
+        arrays = antibodies.chain_scores(scorer, chain, design)
+        checksum = context.checksum([scorer.encode([chain]).ids])
+        return Outcome({}, arrays, checksum, weights_of(self.model, scorer.network))
 
 
 # -- curves -----------------------------------------------------------------------------------------

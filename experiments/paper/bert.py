@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from experiments.experiment import Experiment, RunContext, seeded, setting, weights_of
+from experiments.experiment import Experiment, RunContext, setting, weights_of
 from experiments.paper.area import unlike
 from mpt_lml.data import published_curves
 from mpt_lml.files import digest
@@ -21,23 +21,12 @@ from mpt_score.networks.hub import BERT_BASE
 from mpt_score.networks.masked_lm import MaskedLM
 from mpt_score.parts import Part, Parts, Runner
 from mpt_score.scorer import Scorer
-from mpt_score.texts import sentences
-from mpt_score.tokens import Tokens, encode
+from mpt_score.texts import some_tokens
+from mpt_score.tokens import Tokens
 
 GLUE = ("glue/ax", "glue/cola", "glue/qnli", "glue/mrpc", "glue/sst-2")
 PRINTED = GLUE[:4]  # in Table 2
 EVERY_PERCENT = tuple(range(1, 100))
-
-
-def some_tokens(name: str, tokenizer: Any, count: int, longest: int | None = None) -> Tokens:
-    """``count`` sentences, the same ones every time, of those that fit the network whole."""
-    texts = sentences(name)
-    tokens = encode(tokenizer, texts.first, texts.second)
-    fits = (tokens.lengths <= (longest or tokens.lengths.max())) & (tokens.num_features >= 2)
-    if not fits.any():
-        raise ValueError(f"all {len(tokens)} sentences of {name} are longer than {longest} tokens.")
-    order = torch.randperm(int(fits.sum()), generator=seeded(0))
-    return tokens.rows(fits.nonzero().flatten()[order[:count]])
 
 
 def parts_computed_once(context: RunContext, prefix: str, scorer: Scorer, tokens: Tokens) -> Runner:

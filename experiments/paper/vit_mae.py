@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,10 +24,7 @@ from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import trapezoid_weights
 from mpt_score.networks import load_network, random_twin, small_mae
 from mpt_score.networks.hub import VIT_MAE_BASE
-from mpt_score.networks.vit_mae import ViTMAE
-
-# What facebook/vit-mae-base subtracts and divides by, from its preprocessor (ImageNet's channels).
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+from mpt_score.networks.vit_mae import IMAGENET, ViTMAE
 
 
 class _Images(NamedTuple):
@@ -96,7 +92,8 @@ class Figure6(Experiment, name="figure-6", resumable=True):
             else:
                 images = self._enlarged(x, test, loaded)
             for kind in ("random", "trained"):
-                of_seed = partial(self._scores, images, name, kind, context, loaded, inputs)
+                measure = partial(self._measure, images, kind, context, loaded)
+                of_seed = partial(self._once, context, f"{name}-{kind}", measure, inputs)
                 scores = context.stack(of_seed, self.seeds, f"{name}, {kind}, seed")
                 for key, values in scores.items():
                     arrays[f"{key}/{name}/{kind}/size"] = values
@@ -106,6 +103,17 @@ class Figure6(Experiment, name="figure-6", resumable=True):
             arrays[f"baseline/{name}"] = offset.square().mean()
             arrays[f"numbers/{name}"] = torch.tensor(images.test[0].numel())
         return Outcome(self._findings(arrays), arrays, context.checksum(used), weights)
+
+    @staticmethod
+    def _once(
+        context: RunContext,
+        name: str,
+        measure: Callable[[int], Arrays],
+        inputs: Mapping[str, Any],
+        seed: int,
+    ) -> Arrays:
+        """What ``measure`` gives for a seed, or what ``context`` kept of it."""
+        return context.computed_once(f"{name}-{seed}", partial(measure, seed), **inputs)
 
     def _small(self, x: Tensor, test: Tensor, patch: int, num_steps: int) -> _Images:
         """Images in the units of networks that are trained here."""
@@ -171,36 +179,25 @@ class Figure6(Experiment, name="figure-6", resumable=True):
         }
 
     def _enlarged(self, x: Tensor, test: Tensor, network: Any) -> _Images:
-        """Images as the network takes them (bilinear), one channel repeated to three."""
+        """Images of the size and in the units that the network takes."""
         model = ViTMAE(network, 1.0)
         channels, side, _ = model.image_shape
-        warnings.warn(
-            f"images {tuple(x.shape[1:])} become {model.image_shape}: log-densities are of enlarged "
-            "images, whose pixels repeat each other.",
-            stacklevel=2,
-        )
-
-        def resized(images: Tensor) -> Tensor:
-            large = torch.nn.functional.interpolate(images, size=(side, side), mode="bilinear")
-            return large.expand(-1, channels, -1, -1).clamp(0.0, 1.0)
-
-        mean, scale = (torch.tensor(each)[:channels] for each in IMAGENET)
         num_patches = model.num_features
         return _Images(
-            resized(x[: self.num_variance]),
-            resized(test),
+            model.enlarged(x[: self.num_variance]),
+            model.enlarged(test),
             patch=side // math.isqrt(num_patches),
             num_steps=0,
-            mean=mean,
-            scale=scale,
+            mean=IMAGENET["pixel_mean"][:channels],
+            scale=IMAGENET["pixel_scale"][:channels],
             num_patches=num_patches,
             sizes=_sizes(self.rates, num_patches),
         )
 
     def _measure(
-        self, images: _Images, kind: str, seed: int, context: RunContext, loaded: Any
+        self, images: _Images, kind: str, context: RunContext, loaded: Any, seed: int
     ) -> Arrays:
-        """Squared errors of a network, (L,) on training and (L, Q) on test images."""
+        """Scores (L,) and area () of a network under the variances of maximum likelihood a size."""
         channels, side = images.x.shape[1:3]
         if loaded is None:
             network: Any = small_mae(
@@ -229,33 +226,13 @@ class Figure6(Experiment, name="figure-6", resumable=True):
                 matrix_rate=self.matrix_rate,
                 progress=context.progress,
             )
-        error = partial(model.squared_error, generator=seeded(1000 + seed), sizes=images.sizes)
-        with torch.no_grad():
-            return {
-                "train": error(images.x[: self.num_variance]).mean(dim=1).double().cpu(),
-                "test": error(images.test).double().cpu(),
-            }
-
-    def _scores(
-        self,
-        images: _Images,
-        name: str,
-        kind: str,
-        context: RunContext,
-        loaded: Any,
-        inputs: Mapping[str, Any],
-        seed: int,
-    ) -> Arrays:
-        """Scores and area under the variances of maximum likelihood a size."""
-        errors = context.computed_once(
-            f"{name}-{kind}-{seed}",
-            partial(self._measure, images, kind, seed, context, loaded),
-            **inputs,
+        curve = model.fitted_curve(
+            images.x[: self.num_variance],
+            images.test,
+            generator=seeded(1000 + seed),
+            sizes=images.sizes,
         )
-        numbers_a_patch = images.patch**2 * images.x.shape[1]
-        variance = errors["train"][:, None]
-        score = numbers_a_patch * log_normal(errors["test"].sqrt(), variance)  # (L, Q)
-        return {"score": score.mean(dim=1), "area": (images.weights @ score).mean()}
+        return {"score": curve.score, "area": torch.tensor(curve.area(), dtype=torch.float64)}
 
 
 def _smallest(values: Sequence[Float[Tensor, " seeds"]]) -> Finding:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpt_lml.checks import checked
+import torch
+
+from mpt_lml.checks import Count, checked
 from mpt_lml.data.sources import (
     PUBLISHED,
     CorruptDataError,
@@ -16,8 +18,10 @@ from mpt_lml.data.sources import (
     not_found,
     verified,
 )
+from mpt_score.networks.kinds import Tokenizer
+from mpt_score.tokens import Tokens, encode
 
-__all__ = ["sentences"]
+__all__ = ["sentences", "some_tokens"]
 
 _BOOKS = PUBLISHED["books"]
 _WIKITEXT = PUBLISHED["wikitext-2"]
@@ -75,6 +79,38 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
         if re.search(r"\w", _UNKNOWN.sub("", sentence)):
             with_words.append(sentence)
     return Sentences(tuple(with_words))
+
+
+@checked
+def some_tokens(
+    name: str, tokenizer: Tokenizer, count: Count, longest: Count | None = None
+) -> Tokens:
+    """Some sentences of a set as rows of tokens, the same ones every time.
+
+    Args:
+        name: of the set, as of :func:`sentences`; its held-out half, where it has one.
+        tokenizer: of ``transformers``.
+        count: how many are drawn; all where there are fewer.
+        longest: most tokens of a row that may be drawn, special ones counted; None without limit.
+
+    Returns:
+        Rows of two or more tokens to score, none of them cut.
+
+    Raises:
+        ValueError: where no sentence is short enough, and as :func:`sentences`.
+
+    >>> from mpt_score.networks import load_small_bert
+    >>> _, tokenizer = load_small_bert()
+    >>> len(some_tokens("written", tokenizer, 4, longest=64))
+    4
+    """
+    texts = sentences(name)
+    tokens = encode(tokenizer, texts.first, texts.second)
+    fits = (tokens.lengths <= (longest or tokens.lengths.max())) & (tokens.num_features >= 2)
+    if not fits.any():
+        raise ValueError(f"all {len(tokens)} sentences of {name} are longer than {longest} tokens.")
+    order = torch.randperm(int(fits.sum()), generator=torch.Generator().manual_seed(0))
+    return tokens.rows(fits.nonzero().flatten()[order[:count]])
 
 
 def _lines_of(file: str) -> Sentences:

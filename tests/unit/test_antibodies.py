@@ -224,3 +224,10 @@ def test_a_chain_with_everything_hidden_asks_for_every_residue(quick) -> None:
     log_q = model.model.log_tokens(tokens.ids, tokens.maskable)[0, 1:-1]
     of_chain = arrays["everything"].gather(1, arrays["residue"][:, None])[:, 0]
     torch.testing.assert_close(of_chain, log_q, atol=1e-5, rtol=0)
+
+
+@pytest.mark.bad_input
+def test_a_network_of_words_reads_no_chains() -> None:
+    scorer = mpt_score.load(mpt_score.networks.small_bert_folder())
+    with pytest.raises(ValueError, match="scorer must read a chain residue by residue"):
+        antibodies.chain_scores(scorer, HEAVY, mpt_score.Design(strata=2))

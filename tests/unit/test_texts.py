@@ -7,11 +7,13 @@ import hashlib
 from pathlib import Path
 
 import pytest
+import torch
 
 from mpt_lml.data import CorruptDataError, DataNotFoundError, sources
 from mpt_lml.data.sources import DATA_VARIABLE
-from mpt_score import texts
+from mpt_score import networks, texts
 from mpt_score.texts import sentences
+from mpt_score.tokens import encode
 
 FOLDER = Path(__file__).parents[2] / "book" / "results" / "small_bert"
 
@@ -246,3 +248,23 @@ def test_wikitext_has_two_files(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     assert sentences("wikitext-2").first == ("A test.",)
     assert sentences("wikitext-2", "train").first == ("A fit; held out?",)
+
+
+def test_some_tokens_are_whole_short_and_the_same_every_time() -> None:
+    _, tokenizer = networks.load_small_bert()
+    every = encode(tokenizer, sentences("written").first)
+    longest = int(every.lengths.median())
+    tokens = texts.some_tokens("written", tokenizer, 1000, longest)
+    short = every.rows((every.lengths <= longest).nonzero()[:, 0])
+    assert sorted(tokens.ids.tolist()) == sorted(short.ids.tolist())
+    few = texts.some_tokens("written", tokenizer, 3, longest)
+    assert torch.equal(few.lengths, tokens.lengths[:3])
+    assert torch.equal(few.ids, tokens.ids[:3, : few.ids.shape[1]])
+    assert len(texts.some_tokens("written", tokenizer, 1000)) == len(every)
+
+
+@pytest.mark.bad_input
+def test_sentences_that_are_all_too_long_are_refused() -> None:
+    _, tokenizer = networks.load_small_bert()
+    with pytest.raises(ValueError, match="sentences of written are longer than 3 tokens"):
+        texts.some_tokens("written", tokenizer, 4, longest=3)

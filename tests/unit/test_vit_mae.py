@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from models import generator
@@ -218,6 +219,33 @@ def test_image_scores_are_the_curve() -> None:
     assert sampled.score.dtype == torch.float64
 
 
+@pytest.mark.parametrize("sizes", [(2, 7, 16), tuple(range(1, 17))], ids=["some", "every"])
+def test_the_fitted_curve_has_the_variances_of_other_images(sizes: tuple[int, ...]) -> None:
+    """By squared errors it is what the densities of each pixel give under the same masks."""
+    x, test = images(4), images(6)
+    curve = MODEL.fitted_curve(x, test, generator=generator(5), sizes=sizes)
+    g = generator(5)
+    variance = torch.ones(16, dtype=torch.float64)  # what stands at other sizes plays no part
+    places = torch.tensor(sizes) - 1
+    variance[places] = MODEL.squared_error(x, generator=g, sizes=sizes).mean(dim=1)
+    fitted = MODEL.with_variance(variance)
+    expected = fitted.image_scores(test, generator=g, sizes=sizes).mean(dim=1)
+    torch.testing.assert_close(curve.score, expected)  # both in double precision
+    by_hand = np.interp(range(1, 17), sizes, expected.numpy()).sum()
+    assert curve.area() == pytest.approx(by_hand)
+    assert curve.standard_error.isnan().all()  # one mask an image and size
+
+
+def test_enlarged_images_are_lines_between_their_pixels() -> None:
+    x = torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])
+    with pytest.warns(UserWarning, match=r"\(1, 2, 2\) become \(3, 8, 8\).* repeat each other"):
+        large = COLOR.enlarged(x)
+    # Pixel i of 8 has its center at (i + 1/2)/4 − 1/2 between the centers 0 and 1 of the two.
+    row = ((torch.arange(8) + 0.5) / 4 - 0.5).clamp(0, 1)
+    torch.testing.assert_close(large, row.expand(1, 3, 8, 8))
+    COLOR.require_data(large)
+
+
 def test_settings_of_the_network_come_back() -> None:
     net = network().train()
     net.config.mask_ratio = 0.75
@@ -330,6 +358,11 @@ REFUSED = {
         lambda: ViTMAE.fit_variance(MODEL.network, images(2), generator=generator(), per="image"),
         ValueError,
         "'all' or 'size', got 'image'",
+    ),
+    "images of two channels": (
+        lambda: COLOR.enlarged(torch.zeros(1, 2, 4, 4)),
+        ValueError,
+        "x must have 1 or 3 channels, got 2",
     ),
     "scale zero": (
         lambda: ViTMAE(MODEL.network, 1.0, pixel_scale=0.0),

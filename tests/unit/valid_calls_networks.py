@@ -13,9 +13,9 @@ from valid_calls import AX, HMM, WORDS, Call, methods_of, valid
 
 import mpt_score
 from mpt_lml import masks
-from mpt_score import MaskedLM, ViTMAE, networks, tokens
+from mpt_score import MaskedLM, ViTMAE, antibodies, networks, texts, tokens
+from mpt_score.networks.residues import VOCABULARY, ResidueTokenizer
 from mpt_score.sentence_curves import SentenceCurves
-from mpt_score.texts import sentences
 
 NET = tiny()
 READER = tokenizer()
@@ -30,6 +30,11 @@ TOKENS = tokens.encode(READER, list(LINES[:2]))
 def coin(ids: Tensor, mask: Tensor) -> Tensor:
     """A network of four tokens that finds all of them equally likely."""
     return torch.zeros(*ids.shape, 4).log_softmax(-1)
+
+
+def coin_of_residues(ids: Tensor, mask: Tensor) -> Tensor:
+    """A network of residues that finds all its tokens equally likely."""
+    return torch.zeros(*ids.shape, len(VOCABULARY)).log_softmax(-1)
 
 
 def network_calls() -> list[Call]:
@@ -112,6 +117,8 @@ def vit_mae_calls() -> list[Call]:
         valid(IMAGES.predict, PIXELS, some),
         valid(IMAGES.loss, PIXELS, some[:1].expand(3, 4)),
         valid(IMAGES.with_variance, 0.1),
+        valid(IMAGES.enlarged, PIXELS),
+        valid(IMAGES.fitted_curve, PIXELS, PIXELS, generator=at(), sizes=[1, 3]),
         valid(ViTMAE.fit_variance, MAE, PIXELS, generator=at(), per="all", **units),
         valid(IMAGES.log_each, PIXELS, some),
         valid(IMAGES.log_conditional, PIXELS, some),
@@ -128,7 +135,8 @@ def token_calls() -> list[Call]:
     ids = torch.tensor([[0, 1, 3], [2, 2, 0]])
     mask = torch.tensor([[True, False, True], [True, True, False]])
     return [
-        valid(sentences, "written", "test"),
+        valid(texts.sentences, "written", "test"),
+        valid(texts.some_tokens, "written", READER, 2, longest=512),
         valid(tokens.Tokens, TOKENS.ids, TOKENS.types, TOKENS.maskable, TOKENS.lengths),
         valid(TOKENS.rows, torch.tensor([1, 0])),
         valid(TOKENS.sample_ranks, generator=at()),
@@ -159,7 +167,9 @@ def score_calls() -> list[Call]:
         mpt_score.Design(strata=3), raw, 0 * raw, raw[:, 0, 2], torch.tensor([4] * 4)
     )
     first, second = [[0, 1, 3], [2, 2]], [[0, 2, 3], [2, 1]]
+    residues = mpt_score.load(coin_of_residues, ResidueTokenizer())
     return [
+        valid(antibodies.chain_scores, residues, "EVQL", mpt_score.Design(strata=2, num_masks=2)),
         valid(
             mpt_score.sentences,
             coin,

@@ -3,6 +3,7 @@
 The squared error of He et al. 2022 is a log-density only once a variance is chosen, here in the open.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -14,11 +15,17 @@ from mpt_lml import masks, scores
 from mpt_lml.checks import Data, check, checked, require_dtype, require_number, require_sizes
 from mpt_lml.models.base import ConditionalModel, MaskOfEachDatum, require_pairs
 from mpt_lml.numerics import log_normal, require_variance
+from mpt_lml.results import MaskCurve
 from mpt_score.networks.hub import require_transformers
 
 if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining
 
+IMAGENET = {
+    "pixel_mean": torch.tensor([0.485, 0.456, 0.406]),
+    "pixel_scale": torch.tensor([0.229, 0.224, 0.225]),
+}
+"""The units of ``facebook/vit-mae-base``, of the three channels, from its preprocessor."""
 # Images that go through the network at a time.
 _BATCH = 512
 
@@ -228,6 +235,66 @@ class ViTMAE(ConditionalModel):
         for mask, residual in self.residuals(x, generator=generator, sizes=sizes):
             values.append(scores.mask_score(self._density(mask, residual), mask))
         return torch.stack(values)
+
+    def enlarged(self, x: Float[Tensor, "N c h w"]) -> Float[Tensor, "N C H W"]:
+        """Images of another size as the network takes them: bilinear, one channel for all.
+
+        It warns: enlarged pixels repeat each other, and so do their log-densities.
+
+        Args:
+            x: images, (N, 1 or C, any H, any W).
+
+        Returns:
+            Images of :attr:`image_shape`, their pixels in [0, 1]; ``x`` itself where it has this shape.
+
+        Raises:
+            ValueError: for another number of channels.
+        """
+        check(("x", x, Float[Tensor, "N c h w"]))
+        if x.shape[1:] == self.image_shape:
+            return x
+        channels, height, width = self.image_shape
+        if x.shape[1] not in (1, channels):
+            raise ValueError(f"x must have 1 or {channels} channels, got {x.shape[1]}.")
+        warnings.warn(
+            f"images {tuple(x.shape[1:])} become {self.image_shape}: log-densities are of enlarged "
+            "images, whose pixels repeat each other.",
+            stacklevel=2,
+        )
+        large = torch.nn.functional.interpolate(x, size=(height, width), mode="bilinear")
+        return large.expand(-1, channels, -1, -1).clamp(0.0, 1.0)
+
+    @checked
+    def fitted_curve(
+        self,
+        x: Data,
+        test: Float[Tensor, "Q C H W"],
+        *,
+        generator: torch.Generator,
+        sizes: Sequence[int],
+    ) -> MaskCurve:
+        """The curve on test images with the variance of each size that other images make most likely.
+
+        The variance of size M is the mean squared residual on ``x``, as of :meth:`fit_variance`; that
+        of the model itself does not count.
+
+        Args:
+            x: images behind the variances, (N, C, H, W).
+            test: images that are scored, (Q, C, H, W).
+            generator: of the masks of ``x``, then of those of ``test``.
+            sizes: numbers of masked patches, L of them; they increase.
+
+        Returns:
+            The mean over the test images, nats a patch; no error, as every image has one mask a size.
+        """
+        sizes = require_sizes(sizes, self.num_features)
+        errors = self.squared_error(x, generator=generator, sizes=sizes)
+        variance = errors.mean(dim=1, keepdim=True).double().cpu()
+        errors = self.squared_error(test, generator=generator, sizes=sizes).double().cpu()
+        # With one variance the log-density of a patch depends on its residuals' mean square alone.
+        score = (self.pixels_per_patch * log_normal(errors.sqrt(), variance)).mean(dim=1)
+        no_error = torch.full_like(score, torch.nan)
+        return MaskCurve(torch.tensor(sizes), score, no_error, self.num_features, num_masks=1)
 
     def with_variance(self, variance: float | Tensor) -> "ViTMAE":
         """The same network with another variance."""
