@@ -19,8 +19,8 @@ from mpt_lml.checks import FilePath, checked, require_seeds
 from mpt_lml.files import book_file, computed_once, read_json, surroundings
 from mpt_lml.fit import Progress, silent
 from mpt_lml.recorded import Outcome
-from mpt_score.networks import antiberty, fingerprint
-from mpt_score.networks.hub import resolved_revision, why_not_here
+from mpt_score.networks import fingerprint
+from mpt_score.networks.hub import resolved_revision
 
 Arrays = dict[str, Tensor]
 Preset = Literal["paper", "quick"]
@@ -197,7 +197,6 @@ def run(
     device: Device = "auto",
     progress: Progress = silent,
     checkpoints: FilePath | None = None,
-    otherwise: str | None = None,
     **settings: Any,
 ) -> Outcome:
     """Run an experiment. It writes nothing but its state.
@@ -208,9 +207,6 @@ def run(
         device: "auto" is the GPU where there is one and the experiment uses it.
         progress: shows what goes on.
         checkpoints: folder for the state of a run that can go on; None keeps none.
-        otherwise: for a page: what a run with a large network would do. From a folder it runs
-            anywhere, with AntiBERTy where its package is, from the hub on a GPU with a network
-            connection only; elsewhere one line tells why not, and the outcome is empty.
         **settings: replace those of the preset.
 
     Returns:
@@ -224,21 +220,7 @@ def run(
     """
     chosen = find(name).preset(preset, **settings)
     folder = None if checkpoints is None else Path(checkpoints)
-    context = context_for(chosen, device, progress, folder)
-    if otherwise is None:
-        return chosen.run(context)
-    model = getattr(chosen, "model", None)
-    reason: object = None
-    if model is not None and not Path(model).exists():
-        is_antiberty = antiberty.is_antiberty(model)
-        reason = antiberty.why_not_here() if is_antiberty else why_not_here(model)
-    try:
-        if reason is None:
-            return chosen.run(context)
-    except OSError as error:  # no weights, or no sentences or images
-        reason = error
-    print(f"not run here ({reason}): {otherwise}")
-    return Outcome({})
+    return chosen.run(context_for(chosen, device, progress, folder))
 
 
 @checked

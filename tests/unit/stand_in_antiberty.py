@@ -19,10 +19,10 @@ from mpt_score.networks.residues import VOCABULARY
 METADATA = "Metadata-Version: 2.1\nName: antiberty\nVersion: {version}\n"
 
 
-def weights(seed: int = 0) -> dict[str, torch.Tensor]:
+def weights(seed: int = 0, max_length: int = 40) -> dict[str, torch.Tensor]:
     """What the published file holds: a masked language model's weights, and some that it has not."""
     network = networks.small_masked_lm(
-        len(VOCABULARY), "classic", width=32, num_layers=1, max_length=40, seed=seed
+        len(VOCABULARY), "classic", width=32, num_layers=1, max_length=max_length, seed=seed
     )
     draws = generator(seed)
     state = {}
@@ -33,20 +33,20 @@ def weights(seed: int = 0) -> dict[str, torch.Tensor]:
     state["cls.predictions.decoder.bias"] = state["cls.predictions.bias"]
     state["bert.pooler.dense.weight"] = torch.randn(32, 32, generator=draws)
     state["bert.pooler.dense.bias"] = torch.zeros(32)
-    state["bert.embeddings.position_ids"] = torch.arange(40)[None]
+    state["bert.embeddings.position_ids"] = torch.arange(max_length)[None]
     for head, size in (("species", 6), ("chain", 2), ("graft", 2)):
         state[f"cls.{head}.weight"] = torch.randn(size, 32, generator=draws)
         state[f"cls.{head}.bias"] = torch.zeros(size)
     return state
 
 
-def content(state: dict[str, Any] | None = None) -> dict[str, bytes]:
+def content(state: dict[str, Any] | None = None, max_length: int = 40) -> dict[str, bytes]:
     """The files that are read, by name."""
     config = {
         "architectures": ["AntiBERTy"],
         "hidden_size": 32,
         "intermediate_size": 96,
-        "max_position_embeddings": 40,
+        "max_position_embeddings": max_length,
         "model_type": "bert",
         "num_attention_heads": 1,
         "num_hidden_layers": 1,
@@ -55,7 +55,7 @@ def content(state: dict[str, Any] | None = None) -> dict[str, bytes]:
         "vocab_size": len(VOCABULARY),
     }
     saved = io.BytesIO()
-    torch.save(weights() if state is None else state, saved)
+    torch.save(weights(max_length=max_length) if state is None else state, saved)
     return {
         antiberty.VOCABULARY_FILE: "\n".join(VOCABULARY).encode(),
         antiberty.CONFIG_FILE: json.dumps(config).encode(),

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import stand_in_antiberty as stand_in
 import torch
+from chapter_cells import run_cells
 
+import mpt_lml
 import mpt_score
 from experiments import experiment
 from experiments.experiment import weights_of
@@ -135,18 +137,19 @@ def test_its_version_is_no_other_revision_and_is_said(wheel) -> None:
     assert mpt_score.load("antiberty").commit == "0.1.3"
 
 
-def test_a_page_needs_the_package_and_neither_gpu_nor_hub(
-    files, wheel, monkeypatch, capsys
-) -> None:
-    options = {"model": "antiberty", "num_strata": 4, "num_masks": 2, "otherwise": "seconds"}
-    assert antiberty.why_not_here() is None
-    monkeypatch.delenv("MPT_LML_DATA")
-    assert experiment.run("antibody-chain", **options).arrays == {}
-    said = capsys.readouterr().out
-    assert (
-        "not run here (antiberty is not installed: pip install --no-deps antiberty==0.1.3" in said
-        and "seconds" in said
-    )
+def test_the_chapter_computes_its_chain_where_the_package_is(wheel, monkeypatch) -> None:
+    """Otherwise it takes the recorded one."""
+    long_enough = as_published(stand_in.content(max_length=160), monkeypatch)
+    stand_in.write_wheel(wheel.parent, long_enough)
+    areas = []
+    for chain in (experiment.run("antibody-chain").arrays, mpt_lml.load("antibody-chain").arrays):
+        areas.append((chain["score"].mean() * len(chain["residue"])).item())
+    computed = run_cells("20-antibodies", 'load("antibody-chain")')
+    wheel.unlink()
+    recorded = run_cells("20-antibodies", 'load("antibody-chain")')
+    assert "agrees with the recorded curve" in recorded and "agrees" not in computed
+    printed = [float(text.split()[-2]) for text in (computed, recorded)]
+    assert printed == pytest.approx(areas, abs=0.1)  # "area -76.1 nats"
 
 
 def test_a_folder_of_that_name_is_a_folder(wheel, tmp_path, monkeypatch) -> None:

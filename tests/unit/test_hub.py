@@ -254,6 +254,48 @@ def deaf(cache: Path, monkeypatch) -> Iterator[list[bytes]]:
             each.close()
 
 
+class TestPages:
+    """What a page loads unasked."""
+
+    def test_a_folder_on_any_device(self, folder: Path, monkeypatch) -> None:
+        monkeypatch.setattr(hub, "gpu", lambda: None)
+        networks.require_here(folder)
+        networks.require_here(str(folder))
+
+    def test_no_gpu_and_nothing_is_asked(self, deaf: list[bytes], monkeypatch) -> None:
+        monkeypatch.setattr(hub, "gpu", lambda: None)
+        assert refused(lambda: networks.require_here(NAME)) == "no GPU"
+        assert deaf == []
+
+    def test_no_network(self, deaf: list[bytes], monkeypatch) -> None:
+        """Nobody answers; and the hub may not be asked."""
+        monkeypatch.setattr(hub, "gpu", lambda: torch.device("cpu"))
+        assert refused(lambda: networks.require_here(NAME)) == "no network"
+        assert len(deaf) == 1
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        assert refused(lambda: networks.require_here(NAME)) == "HF_HUB_OFFLINE is set"
+        assert len(deaf) == 1
+
+    def test_a_copy_in_the_cache(
+        self, deaf: list[bytes], saved: Path, cache: Path, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(hub, "gpu", lambda: torch.device("cpu"))
+        home = cache / f"models--{NAME.replace('/', '--')}"
+        shutil.copytree(saved, home / "snapshots" / COMMIT)
+        (home / "refs").mkdir()
+        (home / "refs" / "main").write_text(COMMIT)
+        networks.require_here(NAME)
+        assert deaf == []
+
+    def test_a_network_and_a_hub_that_has_it(self, saved: Path, cache: Path, monkeypatch) -> None:
+        monkeypatch.setattr(hub, "gpu", lambda: torch.device("cpu"))
+        monkeypatch.setitem(hub.PINNED, NAME, COMMIT)
+        with local_hub(NAME, COMMIT, saved) as (address, asked):
+            point_to(address, monkeypatch)
+            networks.require_here(NAME)
+        assert asked == [f"HEAD /{NAME}/resolve/{COMMIT}/config.json"]
+
+
 class TestADeafHub:
     def test_it_is_asked_once(self, deaf: list[bytes]) -> None:
         """The client repeats a question that gets no answer: 400 s, whatever its settings."""

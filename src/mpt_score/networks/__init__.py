@@ -8,7 +8,7 @@ from mpt_score.networks.build import (  # noqa: F401
     small_masked_lm,
 )
 from mpt_score.networks.esm import constant_scale
-from mpt_score.networks.hub import CheckpointError
+from mpt_score.networks.hub import CheckpointError, require_here
 from mpt_score.networks.load import (  # noqa: F401
     fingerprint,
     load_network,
@@ -26,6 +26,7 @@ __all__ = [
     "load_small_bert",
     "load_tokenizer",
     "random_twin",
+    "require_here",
     "small_mae",
     "train_side_by_side",
 ]

@@ -68,15 +68,6 @@ def require_this_version(revision: str | None) -> None:
         )
 
 
-def why_not_here() -> str | None:
-    """Why a page cannot load it, or ``None``; it needs no GPU and asks no hub."""
-    try:
-        _reader()
-    except CheckpointError as error:
-        return str(error)
-    return None
-
-
 def load_network() -> Any:
     """The masked language model: BERT's, without the heads for species, chain and grafting.
 

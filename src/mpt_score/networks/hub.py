@@ -11,6 +11,7 @@ from urllib.request import Request, urlopen
 import torch
 from safetensors import SafetensorError
 
+from mpt_lml.checks import checked
 from mpt_lml.data.remote import offline
 
 BERT_BASE = "google-bert/bert-base-uncased"
@@ -229,21 +230,33 @@ def gpu() -> torch.device | None:
     return torch.device("cuda") if torch.cuda.is_available() else None
 
 
-def why_not_here(name: str) -> str | None:
-    """Why a page does not load ``name`` unasked: no GPU, or no network and no copy; else ``None``."""
+@checked
+def require_here(source: Source) -> None:
+    """Refuse a name on the hub that a page should not load unasked; a folder may be run anywhere.
+
+    Args:
+        source: a folder, or a name on the hub.
+
+    Raises:
+        CheckpointError: for a name, where there is no GPU, or no network and no copy in the cache.
+
+    >>> from mpt_score import networks
+    >>> require_here(networks.small_bert_folder())
+    """
     require_transformers()
     from huggingface_hub import constants
 
+    if Path(source).exists():
+        return
     if gpu() is None:
-        return "no GPU"
-    if resolved_revision(name) is not None:
-        return None
+        raise CheckpointError("no GPU")
+    if resolved_revision(source) is not None:
+        return
     if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
-    address = f"{constants.ENDPOINT}/{name}/resolve/{default_revision(name)}/config.json"
+        raise CheckpointError("HF_HUB_OFFLINE is set")
+    address = f"{constants.ENDPOINT}/{source}/resolve/{default_revision(source)}/config.json"
 
     try:
         urlopen(Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
-    except OSError:
-        return "no network"
-    return None
+    except OSError as error:
+        raise CheckpointError("no network") from error

@@ -1,0 +1,56 @@
+"""Cells of a chapter by themselves, in a book that may have recorded one run more."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import matplotlib.pyplot as plt
+import pytest
+from jupytext.myst import myst_to_notebook
+
+from mpt_lml import recorded
+from mpt_lml.files import book_file, write_json
+from mpt_lml.recorded import Outcome
+
+
+def run_cells(chapter: str, *words: str, **names: Any) -> str:
+    """Run a chapter's imports and its cells that hold one of the ``words``.
+
+    Args:
+        chapter: the name of its page.
+        words: each stands in a cell that is to be run.
+        names: what other cells would have defined.
+
+    Returns:
+        What they print.
+    """
+    notebook = myst_to_notebook(book_file(f"{chapter}.md").read_text(encoding="utf-8"))
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    chosen = []
+    for cell in cells:
+        if cell.startswith("# @title Imports") or any(word in cell for word in words):
+            chosen.append(cell)
+    printed = io.StringIO()
+    figures = mock.patch("matplotlib.pyplot.show")
+    with contextlib.redirect_stdout(printed), figures, plt.rc_context():
+        exec("\n".join(chosen), names)
+    plt.close("all")
+    return printed.getvalue()
+
+
+def record(name: str, outcome: Outcome, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the book have a record of a run beside those that it has."""
+    results = folder / "book" / "results"
+    shutil.copytree(book_file("results"), results)
+    about = {"config": {}, "seconds": 1.0, "provenance": {}}
+    write_json(results / f"{name}.json", about | outcome.as_dict())
+
+    def in_that_book(file: str) -> Path:
+        return results.parent / file
+
+    monkeypatch.setattr(recorded, "book_file", in_that_book)
