@@ -113,7 +113,7 @@ def answer(program: str, act: Callable[[], object]) -> int:
         act()
         _flush_output()
     except BrokenPipeError:
-        return 1  # whoever read the lines has had enough, as in `mpt-lml list | head`
+        return 1  # whoever read the lines has had enough, as in `mpt-score ... | head`
     except UnusedCliTokensError as error:
         unused = " ".join(error.unused_tokens or ())
         print(f"{program}: too many arguments: {unused}", file=sys.stderr)
