@@ -29,6 +29,9 @@ and K the ``latent_dim`` of ``self`` or of the argument ``model``. Axes before t
 ``Annotated`` and can be called is called with the name and the value; a string there is a sentence
 that follows a refusal, and so is the ``hint`` of ``Interval``.
 
+What is decorated is checked, whoever calls it. Where one public function calls another in a loop, it
+calls what that one wraps: the same name with an underscore, whose arguments have been checked.
+
 What is left to say by hand is mathematics, and the answers of functions that a user passes in: for
 those there are :func:`check` and the ``require_...`` functions below.
 """
@@ -40,7 +43,6 @@ import inspect
 import math
 import os
 import sys
-import threading
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,7 +89,6 @@ class _OfModel:
 
 Count = Annotated[int, Within(1)]
 Index = Annotated[int, Within(0)]
-Seed = Annotated[int, Within(0, 2**63 - 1)]
 Positive = Annotated[float, Interval("(0,inf)")]
 NonNegative = Annotated[float, Interval("[0,inf)")]
 Rate = Annotated[float, Interval("(0,1]", "15 % is rate=0.15.")]
@@ -96,12 +97,6 @@ FilePath = str | os.PathLike[str]
 
 
 # -- the decorator ------------------------------------------------------------------------------------
-
-# Their calls from one public function to another are inner ones. The experiments, which are built on
-# them, calls them as a user does: its calls are checked.
-_PACKAGES = frozenset({"mpt_lml", "mpt_score"})
-_stack = threading.local()
-_stack.inside = False
 
 
 @overload
@@ -113,8 +108,7 @@ def checked(function: None = None, *, finite: bool = True) -> Callable[[_T], _T]
 def checked(function: Any = None, *, finite: bool = True) -> Any:
     """Refuse arguments that do not fit the annotations of a public function, in one clear sentence.
 
-    A dataclass is checked when it is made. Calls from one public function to another are not checked
-    again.
+    A dataclass is checked when it is made.
 
     Args:
         function: a function, a method, or a dataclass.
@@ -153,22 +147,14 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
 
     @functools.wraps(function)
     def at_the_edge(*args: Any, **kwargs: Any) -> Any:
-        # A call is inner, and has been checked by the public function it comes from, where one is
-        # running *and* the caller is one of our own modules. A user's objective, network or subclass
-        # that is called in between is the user's code: its calls are checked.
-        is_inside = getattr(_stack, "inside", False)
-        if is_inside:
-            caller = sys._getframe(1).f_globals.get("__name__", "")
-            if caller.partition(".")[0] in _PACKAGES:
-                return function(*args, **kwargs)
         given = dict(zip(names, args, strict=False))
         given.update(kwargs)
-        _check_arguments(given, rules(), finite)
-        _stack.inside = True
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _stack.inside = is_inside
+        call = _Call(given, finite)
+        for name, rule in rules().items():
+            if name in given:
+                rule(name, given[name], call)
+        call.compare()
+        return function(*args, **kwargs)
 
     return at_the_edge
 
@@ -197,37 +183,28 @@ class _Call:
         self.model = given.get("model", given.get("self"))
         self.sizes: dict[str, int] = {}
         self.tensors: dict[str, Tensor] = {}
+        self.dtypes: set[torch.dtype] = set()  # of those with floating-point numbers
         self.leading: list[torch.Size] = []
-        for letter, attribute in (("D", "num_features"), ("K", "latent_dim")):
-            size = getattr(self.model, attribute, None)
-            if type(size) is int:
-                self.sizes[letter] = size
+        if self.model is not None:
+            for letter, attribute in (("D", "num_features"), ("K", "latent_dim")):
+                size = getattr(self.model, attribute, None)
+                if type(size) is int:
+                    self.sizes[letter] = size
 
     def compare(self) -> None:
         """The tensors of a call share a dtype, and their leading axes can be broadcast."""
-        if len(self.tensors) < 2:
-            return
-        require_one_dtype(
-            **{name: tensor for name, tensor in self.tensors.items() if tensor.is_floating_point()}
-        )
-        if len({*self.leading, torch.Size()}) <= 2:
-            return  # one shape needs no look
-        try:
-            torch.broadcast_shapes(*self.leading)
-        except RuntimeError:
-            shapes = _shapes(self.tensors)
-            raise ValueError(f"leading axes must be equal or 1, got {shapes}.") from None
+        if len(self.dtypes) > 1:
+            floating = {name: one for name, one in self.tensors.items() if one.is_floating_point()}
+            require_one_dtype(**floating)
+        if len(self.leading) > 1:
+            try:
+                torch.broadcast_shapes(*self.leading)
+            except RuntimeError:
+                shapes = _shapes(self.tensors)
+                raise ValueError(f"leading axes must be equal or 1, got {shapes}.") from None
 
 
 _Rule = Callable[[str, Any, _Call], None]
-
-
-def _check_arguments(given: Mapping[str, Any], rules: Mapping[str, _Rule], finite: bool) -> None:
-    call = _Call(given, finite)
-    for name, rule in rules.items():
-        if name in given:
-            rule(name, given[name], call)
-    call.compare()
 
 
 def check(*arguments: tuple[str, Any, Any], finite: bool = True, **sizes: int) -> None:
@@ -301,17 +278,18 @@ def _annotated_rule(annotation: Any, remarks: tuple[Any, ...]) -> _Rule:
     hints = [remark for remark in remarks if isinstance(remark, str)]
 
     def check_annotated(name: str, value: Any, call: _Call) -> None:
+        if rule is not None:
+            rule(name, value, call)
+        for remark in checks:
+            remark(name, value)
+
+    def check_with_hints(name: str, value: Any, call: _Call) -> None:
         try:
-            if rule is not None:
-                rule(name, value, call)
-            for remark in checks:
-                remark(name, value)
+            check_annotated(name, value, call)
         except (TypeError, ValueError) as error:
-            if not hints:
-                raise
             raise type(error)(" ".join([str(error), *hints])) from None
 
-    return check_annotated
+    return check_with_hints if hints else check_annotated
 
 
 def _union_rule(choices: tuple[Any, ...]) -> _Rule | None:
@@ -396,9 +374,11 @@ def _check_choice(name: str, value: Any, call: _Call, *, choices: tuple[str, ...
 
 
 def _check_kind(name: str, value: Any, call: _Call, *, kind: type) -> None:
-    # A word is a sequence of letters, and an array has a length: neither is what was meant.
-    is_word_or_array = isinstance(value, str | bytes | Tensor) or hasattr(value, "__array__")
-    if not isinstance(value, kind) or (kind in _PLAIN_COLLECTIONS and is_word_or_array):
+    fits = isinstance(value, kind)
+    if fits and kind in _PLAIN_COLLECTIONS:
+        # A word is a sequence of letters, and an array has a length: neither is what was meant.
+        fits = not (isinstance(value, str | bytes | Tensor) or hasattr(value, "__array__"))
+    if not fits:
         raise TypeError(f"{name} must be of type {kind.__name__}, got {value!r}.")
 
 
@@ -412,9 +392,6 @@ def _require_tensor(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
 
 
-_DTYPES_OF_BOOL = ("bool", "bool_")
-
-
 def _tensor_rule(annotation: Any) -> _Rule:
     is_floating = "float32" in annotation.dtypes
     dtype = None
@@ -425,8 +402,10 @@ def _tensor_rule(annotation: Any) -> _Rule:
     def check_tensor(name: str, value: Any, call: _Call) -> None:
         require_dtype(name, value, dtype)
         axes.check(name, value, call)
-        if is_floating and call.finite:
-            require_finite(name, value.detach())
+        if is_floating:
+            call.dtypes.add(value.dtype)
+            if call.finite:
+                require_finite(name, value)
 
     return check_tensor
 
@@ -439,6 +418,8 @@ class _Axes:
     letters: tuple[str, ...]
     any_first: bool
     any_last: bool
+    numbers: dict[str, int]  # the letters that are numbers
+    may_be_empty: frozenset[str]
 
     @classmethod
     def of(cls, annotation: Any) -> "_Axes":
@@ -447,29 +428,33 @@ class _Axes:
         if any(is_any[1:-1]):
             raise TypeError(f"{annotation}: axes of any number stand first or last.")
         letters = tuple(w for w, any_number in zip(words, is_any, strict=True) if not any_number)
+        any_first = bool(words) and is_any[0]
         any_last = len(words) > 1 and is_any[-1]
-        return cls(words, letters, bool(words) and is_any[0], any_last)
+        numbers = {letter: int(letter) for letter in letters if letter.isdigit()}
+        may_be_empty = frozenset(one for one in letters if len(one) == 1 and one.islower())
+        return cls(words, letters, any_first, any_last, numbers, may_be_empty)
 
     def check(self, name: str, value: Tensor, call: _Call) -> None:
         """Compare a shape with the letters, and learn the sizes of those that are new."""
         shape = value.shape
         num_more = len(shape) - len(self.letters)
-        start = max(num_more, 0) if self.any_first else 0
-        sizes = dict(call.sizes)
+        leading = shape[:num_more] if num_more > 0 and self.any_first else ()
         fits = num_more == 0
         if num_more > 0:
-            fits = (self.any_first or self.any_last) and 0 not in shape[:start]
+            fits = (self.any_first or self.any_last) and 0 not in leading
+        sizes = call.sizes | self.numbers
         if fits:
-            for letter, size in zip(self.letters, shape[start:], strict=False):
-                wanted = int(letter) if letter.isdigit() else sizes.setdefault(letter, size)
-                may_be_empty = len(letter) == 1 and letter.islower()
-                if size != wanted or (size == 0 and not may_be_empty):
+            for letter, size in zip(self.letters, shape[len(leading) :], strict=False):
+                if size != sizes.setdefault(letter, size):
+                    fits = False
+                if size == 0 and letter not in self.may_be_empty:
                     fits = False
         if not fits:
             raise ValueError(self.error(name, shape, call))
         call.sizes = sizes
         call.tensors[name] = value
-        call.leading.append(shape[:start])
+        if leading:
+            call.leading.append(leading)
 
     def error(self, name: str, shape: torch.Size, call: _Call) -> str:
         sizes = []
@@ -584,7 +569,7 @@ def require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: s
 def require_finite(name: str, value: Tensor) -> None:
     """Check that ``value`` has no NaN and no infinity."""
     # One pass, where all is well: a sum is finite only if each of its terms is.
-    if not math.isfinite(value.detach().sum()):
+    if not math.isfinite(value.sum().item()):
         require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
 
 
@@ -658,8 +643,10 @@ def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str =
 
     ``hint`` is a sentence that follows a refusal.
     """
+    low, high = _ends_of(legal)
+    if type(value) is float and low < value < high:
+        return
     hint = f" {hint}" if hint else ""
-    low, high = map(float, legal.rstrip("~")[1:-1].split(","))
     if isinstance(value, Tensor) and (value.is_meta or value.is_nested):
         raise TypeError(f"{name} must be a single number, got a meta or nested tensor.{hint}")
     if type(value) is int and abs(value) > sys.float_info.max:
@@ -675,12 +662,24 @@ def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str =
         raise error(f"{name} must be a single {kind}, got {value!r}.{hint}")
 
 
+@functools.cache
+def _ends_of(legal: str) -> tuple[float, float]:
+    """The ends of "(0,1]"."""
+    low, high = legal.rstrip("~")[1:-1].split(",")
+    return float(low), float(high)
+
+
+_LARGEST_INT64 = 2**63 - 1
+
+
 def require_count(name: str, value: int, low: int, high: int | None = None) -> None:
     """Check that ``value`` is an integer from ``low`` to ``high``, which an int64 can hold."""
+    if type(value) is int and low <= value <= (_LARGEST_INT64 if high is None else high):
+        return
     legal = f">= {low}" if high is None else f"in {low}..{high}"
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer ({legal.removeprefix('in ')}), got {value!r}.")
-    if high is None and value >= 2**63:
+    if high is None and value > _LARGEST_INT64:
         raise ValueError(f"{name} must be below 2^63, got {value}.")
     if value < low or (high is not None and value > high):
         raise ValueError(f"{name} must be {legal}, got {value}.")

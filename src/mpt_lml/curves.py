@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml import masks, scores
-from mpt_lml.checks import Count, Data, checked, require_sizes
+from mpt_lml.checks import Count, Data, checked, require_mask, require_sizes
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import MaskCurve, trapezoid_weights
 from mpt_lml.verdicts import mean_and_error
@@ -49,8 +49,8 @@ def exact_curve(model: ConditionalModel, x: Data) -> MaskCurve:
     True
     """
     mask = masks.subsets(model.num_features, instead="curves.sampled_curve")[1:].to(x.device)
-    score_of_mask = scores.mask_score(model.mean_log_conditional(x, mask), mask)
-    by_size = scores.mean_by_size(score_of_mask, mask.sum(dim=1), model.num_features)
+    score_of_mask = scores._mask_score(model._unchecked_mean_log_conditional(x, mask), mask)
+    by_size = scores._mean_by_size(score_of_mask, mask.sum(dim=1), model.num_features)
     return _exact(by_size[1:])
 
 
@@ -75,7 +75,7 @@ def subset_curve(model: TractableModel, x: Data) -> MaskCurve:
     >>> subset_curve(HMM.cyclic(num_features=3), torch.zeros(1, 3).long()).num_masked
     tensor([1, 2, 3])
     """
-    levels = subset_levels(model, x)
+    levels = _subset_levels(model, x)
     score = levels.diff()
     in_double = levels.dtype == torch.float64
     # The most that rounding may take: ``nats`` or, where a difference is large, a ``share`` of it.
@@ -98,9 +98,13 @@ def subset_levels(model: TractableModel, x: Data) -> Float[Tensor, " L"]:
     >>> subset_levels(HMM.cyclic(num_features=3), torch.zeros(1, 3).long()).shape
     torch.Size([4])
     """
+    return _subset_levels(model, x)
+
+
+def _subset_levels(model: TractableModel, x: Tensor) -> Float[Tensor, " L"]:
     observed = masks.subsets(model.num_features, instead="curves.sampled_curve").to(x.device)
-    log_marginal = model.mean_log_subset_marginal(x, observed)
-    return scores.mean_by_size(log_marginal, observed.sum(dim=1), model.num_features)
+    log_marginal = model._unchecked_mean_log_subset_marginal(x, observed)
+    return scores._mean_by_size(log_marginal, observed.sum(dim=1), model.num_features)
 
 
 def _exact(score: Float[Tensor, " D"]) -> MaskCurve:
@@ -152,10 +156,11 @@ def sampled_curve(
     ranks = ranks.view(-1, num_masks, num_features).expand(len(visited), -1, -1).to(x.device)
     mask = masks.from_ranks(ranks, visited[:, None])
     if targets == "all":
-        values = size_scores(model, x, mask).cpu()
+        values = _size_scores(model, x, mask).cpu()
     else:
         last_of_order = mask & ~masks.from_ranks(ranks, visited[:, None] - 1)
-        log_conditional = model.mean_log_conditional(x, mask.flatten(0, 1)).view(mask.shape)
+        log_conditional = model._unchecked_mean_log_conditional(x, mask.flatten(0, 1))
+        log_conditional = log_conditional.view(mask.shape)
         values = (log_conditional * last_of_order).sum(dim=-1).cpu()
     mean, error = mean_and_error(values, dim=1)
     curve = MaskCurve(visited, mean, error, num_features, num_masks, each=values)
@@ -192,9 +197,14 @@ def size_scores(
     >>> size_scores(HMM.cyclic(num_features=4), torch.zeros(3, 4).long(), mask).shape
     torch.Size([1, 6])
     """
+    require_mask(mask)
+    return _size_scores(model, x, mask)
+
+
+def _size_scores(model: ConditionalModel, x: Tensor, mask: Tensor) -> Tensor:
     flat_mask = mask.flatten(0, 1)
-    log_conditional = model.mean_log_conditional(x, flat_mask)
-    return scores.mask_score(log_conditional, flat_mask).view(mask.shape[:2])
+    log_conditional = model._unchecked_mean_log_conditional(x, flat_mask)
+    return scores._mask_score(log_conditional, flat_mask).view(mask.shape[:2])
 
 
 @checked(finite=False)

@@ -286,6 +286,12 @@ class LowRankPosterior:
             ValueError: for shapes that do not fit and, as its methods do, where so small a σ² would
                 let rounding be seen.
         """
+        return cls._of(loadings, noise_variance, observed, careful=careful)
+
+    @classmethod
+    def _of(
+        cls, loadings: Tensor, noise_variance: Tensor, observed: Tensor, *, careful: bool = False
+    ) -> "LowRankPosterior":
         dtype = loadings.dtype
         loadings = double(loadings)
         noise_variance = double(noise_variance)
@@ -452,7 +458,7 @@ class LowRankPosterior:
             )
 
     def _carefully(self) -> "LowRankPosterior":
-        posterior = LowRankPosterior.of(
+        posterior = LowRankPosterior._of(
             self.loadings, self.noise_variance, self.observed.bool(), careful=True
         )
         return replace(posterior, dtype=self.dtype)

@@ -200,9 +200,14 @@ class FixedSize(SizeLaw):
 
     @checked
     def probabilities(self, num_features: Count) -> Float[Tensor, " D"]:
-        require_count("num_masked", self.num_masked, 1, num_features)
-        _require_sizes_fit(num_features)
-        return (torch.arange(1, num_features + 1) == self.num_masked).double()
+        return _certainly(self.num_masked, num_features)
+
+
+def _certainly(num_masked: int, num_features: int) -> Float[Tensor, " D"]:
+    """Probabilities of the sizes 1, ..., D where M is known."""
+    require_count("num_masked", num_masked, 1, num_features)
+    _require_sizes_fit(num_features)
+    return (torch.arange(1, num_features + 1) == num_masked).double()
 
 
 @checked
@@ -224,7 +229,7 @@ class FixedRate(SizeLaw):
 
     @checked
     def probabilities(self, num_features: Count) -> Float[Tensor, " D"]:
-        return FixedSize(self.num_masked(num_features)).probabilities(num_features)
+        return _certainly(self.num_masked(num_features), num_features)
 
 
 @dataclass(frozen=True)
@@ -332,7 +337,11 @@ def sample_masks(
     >>> sample_masks(4, 10, FixedRate(0.3), generator=g).sum(dim=1).tolist()
     [3, 3, 3, 3]
     """
-    law = size if isinstance(size, SizeLaw) else FixedSize(size)
+    if isinstance(size, SizeLaw):
+        law = size
+    else:
+        require_count("num_masked", size, 1, num_features)
+        law = FixedSize(size)
     law.probabilities(num_features)  # refuses a size that this D does not have, before drawing
     ranks = sample_ranks(num_masks, num_features, generator=generator)
     return from_ranks(ranks, law.sample(num_masks, num_features, generator=generator))

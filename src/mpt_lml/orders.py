@@ -153,7 +153,8 @@ def _log_probability(
     shown_now = shown_now[is_used]
     order = order[is_used]
     mask, mask_of_step = hidden_before[is_used].unique(dim=0, return_inverse=True)
-    values = model.log_conditional(x, mask.to(x.device))[mask_of_step.to(x.device)]
+    log_conditional = model._unchecked_log_conditional(x, mask.to(x.device))
+    values = log_conditional[mask_of_step.to(x.device)]
     # What is shown at another step counts 0, also where its log-probability is −inf.
     terms = values.where(shown_now[:, None].to(values.device), 0.0).sum(dim=-1)
     total = terms.new_zeros(len(ranks), x.shape[0])
@@ -201,7 +202,8 @@ def _log_conditional_of_all(
     """In double precision on the CPU; the model is asked for some masks at a time."""
     values = []
     for rows in chunks(len(mask), 8 * 4 * x.shape[0] * model.num_features):
-        values.append(model.log_conditional(x, mask[rows].to(x.device)).cpu())
+        log_conditional = model._unchecked_log_conditional(x, mask[rows].to(x.device))
+        values.append(log_conditional.cpu())
     return torch.cat(values).to(torch.float64)
 
 
@@ -562,7 +564,7 @@ def _adaptive(model: ConditionalModel, x: Tensor, rule: Callable | TokenRule) ->
     ranks = torch.zeros_like(x)
     terms = []
     for step in range(model.num_features):
-        log_values = model.log_values(x, mask)
+        log_values = model._unchecked_log_values(x, mask)
         require_values(x, [log_values.shape[-1]] * model.num_features)
         log_of_x = log_values.gather(2, x[..., None].to(log_values.device))[..., 0].to(x.device)
         # What a model answers where nothing is hidden may depend on what is.

@@ -47,6 +47,10 @@ def mask_score(
         ("mask", mask, _MASK),
         finite=False,
     )
+    return _mask_score(log_conditional, mask)
+
+
+def _mask_score(log_conditional: Tensor, mask: Tensor) -> Tensor:
     total = log_conditional.where(mask, 0.0).sum(dim=-1)
     return total / mask.sum(dim=-1)
 
@@ -70,6 +74,10 @@ def mean_by_size(
     """
     if sizes.min() < 0 or sizes.max() > num_features:
         raise ValueError(f"sizes must lie in 0..{num_features}, got {sizes.tolist()}.")
+    return _mean_by_size(values, sizes, num_features)
+
+
+def _mean_by_size(values: Tensor, sizes: Tensor, num_features: int) -> Tensor:
     one_column = (-1, *[1] * (values.ndim - 1))
     zeros = values.new_zeros(num_features + 1, *values.shape[1:])
     totals = zeros.scatter_add(0, sizes.view(one_column).expand_as(values), values)

@@ -86,7 +86,7 @@ def ais(
     x = without_inference(x)
 
     def log_likelihood(z: Tensor) -> Tensor:
-        return model.log_joint(x, z) - model.log_prior(z)
+        return model._log_joint(x, z) - model._log_prior(z)
 
     z = from_prior(model, x, None).sample(num_chains, generator=generator)
     chains = _chains_at(log_likelihood, z)

@@ -127,7 +127,7 @@ def exact_variance(
     if scheme == "nested":
         what = f"the orders of D = {num_features} coordinates"
         require_log_enumerable(what, math.lgamma(num_features + 1), _INSTEAD)
-    values = model.mean_log_conditional(x, subset.to(x.device)).cpu()
+    values = model._unchecked_mean_log_conditional(x, subset.to(x.device)).cpu()
     if scheme == "nested":
         return _variance_over_orders(values, subset, targets)
     mean, square = _moments_by_size(values, subset, targets)
@@ -143,7 +143,7 @@ def _variance_over_orders(
     orders = torch.tensor(list(itertools.permutations(range(subset.shape[1]))))
     row = (1 << orders).cumsum(dim=1) - 1  # row of ``subset`` that masks order[:M]
     if targets == "all":
-        terms = scores.mask_score(values, subset)[row]
+        terms = scores._mask_score(values, subset)[row]
     else:
         terms = values[row, orders]
     return terms.sum(dim=1).var(correction=0).item()
@@ -154,12 +154,12 @@ def _moments_by_size(
 ) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
     """First and second moment of what one random mask of each size 1..D gives."""
     num_features = subset.shape[1]
-    mean = scores.mask_score(values, subset)
+    mean = scores._mask_score(values, subset)
     if targets == "all":
         square = mean.square()
     else:
-        square = scores.mask_score(values.square(), subset)
+        square = scores._mask_score(values.square(), subset)
     sizes = subset.sum(dim=1)
-    first = scores.mean_by_size(mean, sizes, num_features)[1:]
-    second = scores.mean_by_size(square, sizes, num_features)[1:]
+    first = scores._mean_by_size(mean, sizes, num_features)[1:]
+    second = scores._mean_by_size(square, sizes, num_features)[1:]
     return first, second

@@ -102,8 +102,7 @@ class ConditionalModel(ABC):
             ValueError: as :meth:`log_each`.
         """
         require_pairs(x, mask)
-        with self._precision():
-            return self._in_batches(self._log_values, x, mask)
+        return self._unchecked_log_values(x, mask)
 
     @checked
     def log_conditional(self, x: Data, mask: Masks) -> Float[Tensor, "P N D"]:
@@ -116,8 +115,7 @@ class ConditionalModel(ABC):
         Returns:
             Nats, (P, N, D); 0 where not masked.
         """
-        with self._precision():
-            return _zero_where_observed(self._log_conditional(x, mask), mask[:, None])
+        return self._unchecked_log_conditional(x, mask)
 
     @checked
     def mean_log_conditional(self, x: Data, mask: Masks) -> Float[Tensor, "P D"]:
@@ -130,12 +128,25 @@ class ConditionalModel(ABC):
         Returns:
             Nats, (P, D); 0 where not masked.
         """
-        with self._precision():
-            return _zero_where_observed(self._mean_log_conditional(x, mask), mask)
+        return self._unchecked_mean_log_conditional(x, mask)
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is something the model can have made: (N, D), finite."""
         check(("x", x, _DATA), D=self.num_features)
+
+    # -- the same for functions that have checked their arguments ------------------------------------
+
+    def _unchecked_log_values(self, x: Tensor, mask: Tensor) -> Tensor:
+        with self._precision():
+            return self._in_batches(self._log_values, x, mask)
+
+    def _unchecked_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        with self._precision():
+            return _zero_where_observed(self._log_conditional(x, mask), mask[:, None])
+
+    def _unchecked_mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        with self._precision():
+            return _zero_where_observed(self._mean_log_conditional(x, mask), mask)
 
     # -- for subclasses: arguments are checked before they come here --------------------------------
 
@@ -156,9 +167,10 @@ class ConditionalModel(ABC):
         if self.num_values is None:
             raise TypeError(f"{type(self).__name__} has no list of values a coordinate can take.")
         # A conditional does not see what is masked: every masked coordinate is set to v at once.
-        log_probabilities = [
-            self.log_each(x.masked_fill(mask, v), mask) for v in range(self.num_values)
-        ]
+        log_probabilities = []
+        for v in range(self.num_values):
+            values = self._log_each(x.masked_fill(mask, v), mask)
+            log_probabilities.append(_zero_where_observed(values, mask))
         return torch.stack(log_probabilities, dim=-1)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -169,7 +181,7 @@ class ConditionalModel(ABC):
         """x (N, D) and mask (P, D) -> (P, D)."""
         means = []
         for rows in chunks(len(mask), _BYTES_OF_A_COORDINATE * len(x) * self.num_features):
-            means.append(self.log_conditional(x, mask[rows]).mean(dim=1))
+            means.append(self._log_conditional(x, mask[rows]).mean(dim=1))
         return torch.cat(means)
 
     def _every_pair(self, function: LogValues, x: Tensor, mask: Tensor) -> Tensor:
@@ -230,7 +242,7 @@ class TractableModel(ConditionalModel):
             ValueError: for data that the model cannot have made.
         """
         everything = torch.ones(1, self.num_features, dtype=torch.bool)
-        return self.log_subset_marginal(x, everything.to(x.device))[0]
+        return self._unchecked_log_subset_marginal(x, everything.to(x.device))[0]
 
     @checked
     def log_subset_marginal(self, x: Data, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
@@ -243,6 +255,9 @@ class TractableModel(ConditionalModel):
         Returns:
             Nats, (P, N); 0 for the empty subset.
         """
+        return self._unchecked_log_subset_marginal(x, observed)
+
+    def _unchecked_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         values = []
         with self._precision():
             bytes_of_a_subset = _BYTES_OF_A_MARGINAL_COORDINATE * len(x) * self.num_features
@@ -256,6 +271,9 @@ class TractableModel(ConditionalModel):
         self, x: Data, observed: Bool[Tensor, "P D"]
     ) -> Float[Tensor, " P"]:
         """:meth:`log_subset_marginal` averaged over the data, nats, (P,)."""
+        return self._unchecked_mean_log_subset_marginal(x, observed)
+
+    def _unchecked_mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         with self._precision():
             return self._mean_log_subset_marginal(x, observed)
 
@@ -276,7 +294,7 @@ class TractableModel(ConditionalModel):
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         """x (N, D) and observed (P, D) -> (P,)."""
-        return self.log_subset_marginal(x, observed).mean(dim=1)
+        return self._unchecked_log_subset_marginal(x, observed).mean(dim=1)
 
 
 @final

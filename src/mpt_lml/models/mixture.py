@@ -80,7 +80,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         return z @ self.loadings.T + self.offset
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
-        return self.sample_given(self.grid.sample(n, generator=generator), generator=generator)
+        return self._sample_given(self.grid.sample(n, generator=generator), generator)
 
     @checked
     def posterior_weights(self, x: Data, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N G"]:
@@ -133,7 +133,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         origin = wide_x.new_zeros(len(x), self.latent_dim)
         values = []
         for rows in chunks(len(x), bytes_of_a_datum, CACHE_BYTES):
-            log_joint = partial(wide.log_joint, wide_x[rows])
+            log_joint = partial(wide._log_joint, wide_x[rows])
             values.append(grids.log_integral(log_joint, origin[rows], nodes_per_axis, extent))
         return torch.cat(values).to(x)
 
@@ -206,7 +206,7 @@ class GridConditional(TractableModel):
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         nodes = self.grid.sample(n, generator=generator)
         nodes = nodes.to(self.model._dtype or nodes.dtype)
-        return self.model.sample_given(nodes, generator=generator)
+        return self.model._sample_given(nodes, generator)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         values = []

@@ -169,7 +169,7 @@ class PPCA(TractableModel):
 
     def _given(self, observed: Tensor) -> LowRankPosterior:
         """p(z | x_R) for every row R of ``observed``."""
-        return LowRankPosterior.of(self.loadings, self.noise_variance, observed)
+        return LowRankPosterior._of(self.loadings, self.noise_variance, observed)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         return self._given(observed).log_marginal(Centered.of(x, self.mean))

@@ -84,7 +84,7 @@ class ConjugateRegression(TractableModel):
         """The Gaussian of y in units of the noise, times τ' / τ."""
         scaled = self._input_scale * double(self.inputs)
         try:
-            return LowRankPosterior.of(scaled, scaled.new_tensor(self._noise_variance), observed)
+            return LowRankPosterior._of(scaled, scaled.new_tensor(self._noise_variance), observed)
         except ValueError as reason:
             largest = self.prior_scale * double(self.inputs).detach().abs().max().item()
             raise ValueError(

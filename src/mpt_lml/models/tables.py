@@ -239,7 +239,7 @@ class ConditionalTable(ConditionalModel):
         for row, mask in enumerate(masks.subsets(num_features)[1:], start=1):
             for value in range(num_values):
                 filled = torch.where(mask, value, x)
-                logits[row, :, :, value] = model.log_conditional(filled, mask[None])[0]
+                logits[row, :, :, value] = model._unchecked_log_conditional(filled, mask[None])[0]
             total = logits[row][:, mask].logsumexp(dim=-1).exp().min().item()
             if not abs(total - 1.0) <= 1e-6:
                 raise ValueError(f"num_values: values 0..{num_values - 1} have {total:.9g} of p.")

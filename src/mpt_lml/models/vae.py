@@ -64,6 +64,9 @@ class LatentVariableModel(ABC):
         Returns:
             Probabilities or Gaussian means, (..., D).
         """
+        return self._decode(z)
+
+    def _decode(self, z: Tensor) -> Tensor:
         output = self._decoded(z)
         return output.sigmoid() if self.noise_variance is None else output
 
@@ -81,6 +84,9 @@ class LatentVariableModel(ABC):
         Raises:
             ValueError: for data that the model cannot have made, or another number of them than of z.
         """
+        return self._log_factors(x, z)
+
+    def _log_factors(self, x: Tensor, z: Tensor) -> Tensor:
         self._require_one_for_each(x, z)
         return log_likelihood(x, self._decoded(z), self.noise_variance)
 
@@ -124,7 +130,10 @@ class LatentVariableModel(ABC):
         Returns:
             Data, (..., D).
         """
-        mean = self.decode(z)
+        return self._sample_given(z, generator)
+
+    def _sample_given(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        mean = self._decode(z)
         if self.noise_variance is None:
             uniform = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
             return (uniform.to(mean.device) < mean).to(mean)
@@ -147,6 +156,9 @@ class LatentVariableModel(ABC):
         Returns:
             Nats, (...).
         """
+        return self._log_prior(z)
+
+    def _log_prior(self, z: Tensor) -> Tensor:
         return -0.5 * (z.square().sum(dim=-1) + self.latent_dim * LOG_2PI)
 
     @checked(finite=False)
@@ -170,11 +182,14 @@ class LatentVariableModel(ABC):
         Raises:
             ValueError: for data that the model cannot have made, or shapes that do not fit.
         """
-        factors = self.log_factors(x, z)
+        return self._log_joint(x, z, observed)
+
+    def _log_joint(self, x: Tensor, z: Tensor, observed: Tensor | None = None) -> Tensor:
+        factors = self._log_factors(x, z)
         if observed is not None:
             _require_broadcast("observed", observed, factors.shape)
             factors = factors.where(observed, 0.0)
-        return self.log_prior(z) + factors.sum(dim=-1)
+        return self._log_prior(z) + factors.sum(dim=-1)
 
     def _require_one_for_each(self, x: Tensor, z: Tensor) -> None:
         """Check that there is one z for each datum, in its precision. It might be broadcast."""
@@ -253,6 +268,9 @@ class VAE(LatentVariableModel):
             TypeError: for an encoder that returns no mean and log-variance.
             ValueError: where they are of another shape.
         """
+        return self._encode(x)
+
+    def _encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         output = self.encoder(x)
         if not isinstance(output, tuple | list) or len(output) != 2:
             raise TypeError(f"encoder must return a mean and a log-variance, got {output!r}.")

@@ -68,7 +68,7 @@ def log_marginal(
     """
     require_second_moment("moment", moment)
     everything = torch.ones(1, loadings.shape[-2], dtype=torch.bool, device=loadings.device)
-    posterior = LowRankPosterior.of(loadings, noise_variance, everything)
+    posterior = LowRankPosterior._of(loadings, noise_variance, everything)
     return posterior.mean_log_marginal(moment)[..., 0]
 
 
@@ -96,8 +96,16 @@ def mask_scores(
     tensor([-1.4189, -1.4189])
     """
     require_symmetric_moment("moment", moment)
-    values = LowRankPosterior.of(loadings, noise_variance, ~mask).mean_log_conditional(moment)
-    return scores.mask_score(values, mask.expand_as(values))
+    require_mask(mask)
+    return _mask_scores(loadings, noise_variance, moment, mask)
+
+
+def _mask_scores(
+    loadings: Tensor, noise_variance: Tensor, moment: Tensor, mask: Tensor
+) -> Float[Tensor, "*B P"]:
+    posterior = LowRankPosterior._of(loadings, noise_variance, ~mask)
+    values = posterior.mean_log_conditional(moment)
+    return scores._mask_score(values, mask.expand_as(values))
 
 
 @checked(finite=False)
@@ -124,7 +132,7 @@ def sampled(
     """
     require_second_moment("moment", moment)
     require_mask(mask)
-    return loadings.shape[-2] * mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
+    return loadings.shape[-2] * _mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
 
 
 @checked(finite=False)
@@ -158,7 +166,7 @@ def exact(
     is_possible = weights > 0
     mask = mask[is_possible].to(loadings.device)
     weights = weights[is_possible].to(loadings.device)
-    values = mask_scores(loadings, noise_variance, moment, mask)
+    values = _mask_scores(loadings, noise_variance, moment, mask)
     return num_features * (values * weights.to(loadings)).sum(dim=-1)
 
 
@@ -185,5 +193,5 @@ def curve(
     """
     require_second_moment("moment", moment)
     mask = masks.subsets(loadings.shape[-2], instead="objectives.sampled")[1:].to(loadings.device)
-    values = mask_scores(loadings, noise_variance, moment, mask).movedim(-1, 0)
-    return scores.mean_by_size(values, mask.sum(dim=1), mask.shape[1])[1:].movedim(0, -1)
+    values = _mask_scores(loadings, noise_variance, moment, mask).movedim(-1, 0)
+    return scores._mean_by_size(values, mask.sum(dim=1), mask.shape[1])[1:].movedim(0, -1)

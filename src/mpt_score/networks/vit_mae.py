@@ -339,7 +339,9 @@ class ViTMAE(ConditionalModel):
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         # One mask at a time: images are large.
-        return torch.stack([self.log_each(x, row.expand(len(x), -1)) for row in mask])
+        return torch.stack(
+            [self._in_batches(self._log_each, x, row.expand(len(x), -1)) for row in mask]
+        )
 
     def _density(self, mask: Tensor, residual: Tensor) -> Tensor:
         """log p(x_j | x_R) of every patch, (N, D), from the residuals of its pixels."""
