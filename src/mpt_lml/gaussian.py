@@ -469,17 +469,22 @@ class LowRankPosterior:
         latent_mean, residual = self._mean_and_residual(centered)
         variance = self._variance()[..., None, :]
         log_density = log_normal(residual, variance)
-        with torch.no_grad():
-            if self.careful:
-                farthest = _farthest(log_density.amin(dim=-2, keepdim=True), variance)
-                square = self._squares(latent_mean, residual).max()
-                largest = torch.where(square.isfinite(), farthest.square(), square)
-                self._require_squares(largest.item(), centered.rounded)
-                of_residual = (4.0 * _EPSILON * self.scale) ** 2 * (1.0 + square.sqrt())
-                nats = of_residual * (1.0 + farthest.clamp(max=_FARTHEST))
-                _require_little_rounding(nats.item(), self.dtype)
-            elif self._is_too_rounded(centered.rounded, latent_mean, log_density, variance):
+        if not self.careful:
+            with torch.no_grad():
+                is_too_rounded = self._is_too_rounded(
+                    centered.rounded, latent_mean, log_density, variance
+                )
+            if is_too_rounded:
                 return self._carefully()._conditionals(centered)
+            return _Conditionals(latent_mean, residual, log_density)
+        with torch.no_grad():
+            farthest = _farthest(log_density.amin(dim=-2, keepdim=True), variance)
+            square = self._squares(latent_mean, residual).max()
+            largest = torch.where(square.isfinite(), farthest.square(), square)
+            self._require_squares(largest.item(), centered.rounded)
+            of_residual = (4.0 * _EPSILON * self.scale) ** 2 * (1.0 + square.sqrt())
+            nats = of_residual * (1.0 + farthest.clamp(max=_FARTHEST))
+            _require_little_rounding(nats.item(), self.dtype)
         return _Conditionals(latent_mean, residual, log_density)
 
     def _is_too_rounded(
@@ -552,8 +557,9 @@ class LowRankPosterior:
         with torch.no_grad():  # the two may be nearly equal
             count = self.observed.sum(dim=-1).clamp(min=1.0)
             worst = total.amax(dim=-1) + self.scale**2 * difference.amax(dim=-1)
-            if not (_EPSILON * worst / count).max() <= MOST_ROUNDING:
-                return self._carefully()._quadratic(centered)
+            is_exact_enough = (_EPSILON * worst / count).max() <= MOST_ROUNDING
+        if not is_exact_enough:
+            return self._carefully()._quadratic(centered)
         return difference
 
     def _squares(self, latent: Tensor, residual: Tensor) -> Tensor:

@@ -198,6 +198,39 @@ def test_single_precision_is_double_rounded_once() -> None:
         torch.testing.assert_close(got, wanted.float(), atol=0, rtol=3e-7)
 
 
+def slope_of_density(
+    w: torch.Tensor, noise: float, x: torch.Tensor, rows: torch.Tensor
+) -> torch.Tensor:
+    """∂/∂W log N(x_R; 0, Σ) = (Σ⁻¹ x xᵀ Σ⁻¹ − Σ⁻¹) W with Σ = W_R W_Rᵀ + σ² I, for the rows in R."""
+    slope = torch.zeros_like(w)
+    if rows.any():
+        inverse = torch.linalg.inv(w[rows] @ w[rows].mT + noise * torch.eye(int(rows.sum())).to(w))
+        white = inverse @ x[rows]
+        slope[rows] = (white[:, None] * white - inverse) @ w[rows]
+    return slope
+
+
+@pytest.mark.parametrize("far", [1.0, 1e4])
+def test_the_careful_way_has_the_derivatives_of_the_quick_one(far: float) -> None:
+    """Far from the model, where the quick way has found that it does not do."""
+    noise = 1e-3
+    w = torch.randn(5, 2, generator=generator(1), dtype=torch.float64).requires_grad_()
+    x = far * torch.randn(1, 5, generator=generator(2), dtype=torch.float64)
+    mask = masks.subsets(5)[1:]
+    model = PPCA(w, noise)
+    for row in mask:
+        of_rest = slope_of_density(w.detach(), noise, x[0], ~row)
+        (slope,) = torch.autograd.grad(model.log_subset_marginal(x, row[None]).sum(), w)
+        expected = slope_of_density(w.detach(), noise, x[0], row)
+        torch.testing.assert_close(slope, expected, rtol=1e-6, atol=1e-6)
+        target = int(row.int().argmax())
+        with_target = (~row).index_fill(0, torch.tensor(target), True)
+        value = model.log_each(x, row[None])[0, target]
+        (slope,) = torch.autograd.grad(value, w)
+        expected = slope_of_density(w.detach(), noise, x[0], with_target) - of_rest
+        torch.testing.assert_close(slope, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_data_of_fewer_rows_than_dimensions_have_a_fit() -> None:
     x = torch.randn(3, 5, generator=generator(8), dtype=torch.float64)
     model = PPCA.fit_closed_form(x, 4, noise_variance=0.1)
