@@ -148,15 +148,35 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
     @functools.wraps(function)
     def at_the_edge(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False))
-        given.update(kwargs)
-        call = _Call(given, finite)
-        for name, rule in rules().items():
-            if name in given:
-                rule(name, given[name], call)
-        call.compare()
-        return function(*args, **kwargs)
+        if kwargs:
+            given.update(kwargs)
+        call = _Call(given.get("model", given.get("self")), finite)
+        try:
+            for name, rule in rules().items():
+                if name in given:
+                    rule(name, given[name], call)
+            call.compare()
+            return function(*args, **kwargs)
+        except RuntimeError as error:
+            if str(error).startswith("vmap:"):
+                _refuse_vmap(given)
+            raise
 
     return at_the_edge
+
+
+def _refuse_vmap(given: Mapping[str, Any]) -> None:
+    """Say which argument is inside ``torch.vmap``, where a number cannot be read."""
+    for name, value in given.items():
+        if isinstance(value, Tensor):
+            try:
+                value.sum().item()
+            except RuntimeError:
+                raise TypeError(
+                    f"{name} is inside torch.vmap, which hides the numbers that are checked here. Leave "
+                    "vmap out and give the batch as a leading axis, where a shape in the documentation "
+                    "has one."
+                ) from None
 
 
 def _rules_of(function: Callable, owner: type | None) -> dict[str, "_Rule"]:
@@ -175,19 +195,24 @@ def _rules_of(function: Callable, owner: type | None) -> dict[str, "_Rule"]:
     return rules
 
 
+_SIZES_OF_MODEL = (("D", "num_features"), ("K", "latent_dim"))
+
+
 class _Call:
     """One call: the sizes of its letters, and the tensors that are to fit each other."""
 
-    def __init__(self, given: Mapping[str, Any], finite: bool) -> None:
+    __slots__ = ("dtypes", "finite", "leading", "model", "sizes", "tensors")
+
+    def __init__(self, model: Any, finite: bool) -> None:
+        self.model = model
         self.finite = finite
-        self.model = given.get("model", given.get("self"))
         self.sizes: dict[str, int] = {}
         self.tensors: dict[str, Tensor] = {}
-        self.dtypes: set[torch.dtype] = set()  # of those with floating-point numbers
-        self.leading: list[torch.Size] = []
-        if self.model is not None:
-            for letter, attribute in (("D", "num_features"), ("K", "latent_dim")):
-                size = getattr(self.model, attribute, None)
+        self.dtypes: tuple[torch.dtype, ...] = ()  # of those with floating-point numbers
+        self.leading: tuple[torch.Size, ...] = ()
+        if model is not None:
+            for letter, attribute in _SIZES_OF_MODEL:
+                size = getattr(model, attribute, None)
                 if type(size) is int:
                     self.sizes[letter] = size
 
@@ -220,8 +245,8 @@ def check(*arguments: tuple[str, Any, Any], finite: bool = True, **sizes: int) -
     Traceback (most recent call last):
     ValueError: scores() must have shape (2,), got (3,).
     """
-    call = _Call({}, finite)
-    call.sizes.update(sizes)
+    call = _Call(None, finite)
+    call.sizes = sizes
     for name, value, annotation in arguments:
         rule = _rule(annotation)
         if rule is not None:
@@ -403,7 +428,8 @@ def _tensor_rule(annotation: Any) -> _Rule:
         require_dtype(name, value, dtype)
         axes.check(name, value, call)
         if is_floating:
-            call.dtypes.add(value.dtype)
+            if value.dtype not in call.dtypes:
+                call.dtypes += (value.dtype,)
             if call.finite:
                 require_finite(name, value)
 
@@ -454,7 +480,7 @@ class _Axes:
         call.sizes = sizes
         call.tensors[name] = value
         if leading:
-            call.leading.append(leading)
+            call.leading += (leading,)
 
     def error(self, name: str, shape: torch.Size, call: _Call) -> str:
         sizes = []
@@ -513,22 +539,22 @@ def require_slope(name: str, slope: Tensor | None) -> None:
 
 def require_dtype(name: str, value: object, dtype: torch.dtype | None = None) -> None:
     """Check that ``value`` is a dense tensor of this dtype, by default float32 or float64."""
-    if isinstance(value, Tensor) and value.dtype in (_FLOATS if dtype is None else (dtype,)):
-        is_plain = value.layout is torch.strided and not value.is_meta and not value.is_nested
-        if is_plain and not torch._C._functorch.is_batchedtensor(value):
-            return
+    wanted = _FLOATS if dtype is None else (dtype,)
+    if (
+        isinstance(value, Tensor)
+        and value.dtype in wanted
+        and value.layout is torch.strided
+        and not value.is_meta
+        and not value.is_nested
+    ):
+        return
     got = type(value).__name__
-    if isinstance(value, Tensor) and torch._C._functorch.is_batchedtensor(value):
-        raise TypeError(
-            f"{name} is inside torch.vmap, which hides the numbers that are checked here. Leave vmap "
-            "out and give the batch as a leading axis, where a shape in the documentation has one."
-        )
     if isinstance(value, Tensor) and (value.is_meta or value.is_nested):
         odd = "meta tensor, which has no numbers" if value.is_meta else "nested tensor"
         raise TypeError(f"{name} must be a dense tensor with numbers, got a {odd}.")
     if isinstance(value, Tensor):
         got = str(value.dtype) if value.layout == torch.strided else str(value.layout)
-    if got not in map(str, (torch.float32, torch.float64) if dtype is None else (dtype,)):
+    if got not in map(str, wanted):
         kind = dtype or "floating-point (float32 or float64)"
         hint = ""
         if dtype == torch.bool:
