@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml.checks import check, checked, each_masks_something
-from mpt_lml.numerics import LOG_2PI, double, log_normal, split
+from mpt_lml.numerics import LOG_2PI, double, log_normal, split, to_host
 
 __all__ = [
     "LowRankPosterior",
@@ -28,6 +28,9 @@ __all__ = [
 
 MOST_ROUNDING = 1e-8
 """Nats a coordinate: more is not lost to rounding, or a call is refused."""
+
+# So little that nobody has to know it more exactly.
+_NEGLIGIBLE_ROUNDING = 0.01 * MOST_ROUNDING
 
 # So many standard deviations out, the twelfth digit of a log-density is 1e-8 nats. That is what is kept
 # of larger ones, whose error grows more slowly than they do themselves.
@@ -295,18 +298,19 @@ class LowRankPosterior:
         dtype = loadings.dtype
         loadings = double(loadings)
         noise_variance = double(noise_variance)
-        with torch.no_grad():
-            ratio = loadings.square().sum(dim=(-2, -1)) / noise_variance
-            # Both in one copy to the host.
-            largest_ratio, smallest_noise = torch.stack(
-                [ratio.max(), noise_variance.min()]
-            ).tolist()
+        square = loadings.detach().square().sum(dim=(-2, -1))
+        noise = noise_variance.detach()
+        ratio = square / noise
+        if ratio.ndim:  # of several models
+            ratio = ratio.max()
+            noise = noise.min()
+        largest_ratio, smallest_noise = to_host(ratio, noise)
         if smallest_noise <= 0.0:
             raise ValueError(f"noise_variance must be > 0, got {smallest_noise:.4g}.")
         scale = math.sqrt(largest_ratio)
         _require_little_rounding(10.0 * _EPSILON * scale, dtype)
         careful = careful or _EPSILON * scale**2 > 0.1 * MOST_ROUNDING
-        weights = observed.to(loadings.dtype)
+        weights = observed.double()
         if careful:
             matrices = _factor_carefully(loadings, noise_variance, weights)
         else:
@@ -414,14 +418,14 @@ class LowRankPosterior:
         values, rounding = self._mean_conditional(moment)
         if not rounding <= MOST_ROUNDING and not self.careful:  # NaN is too much, too
             return self._carefully().mean_log_conditional_and_rounding(moment)
-        return values, rounding.item()
+        return values, rounding
 
     def mean_log_marginal_and_rounding(self, moment: Tensor) -> tuple[Tensor, float]:
         """:meth:`mean_log_marginal` in double precision, and nats that rounding may have changed."""
         values, rounding = self._mean_marginal(moment)
         if not rounding <= MOST_ROUNDING and not self.careful:
             return self._carefully().mean_log_marginal_and_rounding(moment)
-        return values, rounding.item()
+        return values, rounding
 
     # -- arguments and results --------------------------------------------------------------------
 
@@ -467,14 +471,10 @@ class LowRankPosterior:
 
     def _conditionals(self, centered: Centered) -> _Conditionals:
         latent_mean, residual = self._mean_and_residual(centered)
-        variance = self._variance()[..., None, :]
+        variance = self._variance().unsqueeze(-2)
         log_density = log_normal(residual, variance)
         if not self.careful:
-            with torch.no_grad():
-                is_too_rounded = self._is_too_rounded(
-                    centered.rounded, latent_mean, log_density, variance
-                )
-            if is_too_rounded:
+            if self._is_too_rounded(centered.rounded, latent_mean, log_density, variance):
                 return self._carefully()._conditionals(centered)
             return _Conditionals(latent_mean, residual, log_density)
         with torch.no_grad():
@@ -493,17 +493,27 @@ class LowRankPosterior:
         """Whether rounding may change log p(x_j | x_R) by more than is promised, the quick way."""
         if not log_density.numel():
             return False
+        largest = torch.linalg.vector_norm(centered.detach(), torch.inf).item()
+        data = largest / math.sqrt(self.smallest_noise)
+        if math.isnan(data) or math.isnan(self.scale):
+            return False  # what is not a number is passed on
+        # |x_R − W_R z|²/σ² + |z|² is |x_R|²/σ² at z = 0, and not more at E[z | x_R]. Nor is |w_jᵀ z| more
+        # than |x_R|/σ standard deviations of x_j, by the Cauchy–Schwarz inequality with Λ_R⁻¹.
+        longest = math.sqrt(centered.shape[-1]) * data
+        growth = self.scale**2 * (1.0 + longest) + data
+        if _EPSILON * growth * (1.0 + data + longest) <= MOST_ROUNDING:
+            return False
+        latent_mean = latent_mean.detach()
+        log_density = log_density.detach()
+        variance = variance.detach()
         if latent_mean.numel():
             largest_latent = torch.linalg.vector_norm(latent_mean, dim=-1).max()
         else:
             largest_latent = log_density.new_zeros(())
-        largest = torch.linalg.vector_norm(centered, torch.inf)
-        # All in one copy to the host.
-        numbers = torch.stack([largest_latent, largest, log_density.min(), variance.min()])
-        length, data, least_density, least_variance = numbers.tolist()
-        if math.isnan(data) or math.isnan(self.scale):
-            return False  # what is not a number is passed on
-        growth = self.scale**2 * (1.0 + length) + data / math.sqrt(self.smallest_noise)
+        length, least_density, least_variance = to_host(
+            largest_latent, log_density.min(), variance.min()
+        )
+        growth = self.scale**2 * (1.0 + length) + data
         # The least of all densities beside the least variance: no residual is further out than that,
         # and it takes one pass over memory as it lies. Only where that is too far are they paired.
         square = -2.0 * least_density - LOG_2PI - math.log(least_variance)
@@ -515,7 +525,7 @@ class LowRankPosterior:
     def _mean_and_residual(self, centered: Centered) -> tuple[Tensor, Tensor]:
         half = centered.rounded @ self.whitened_observed.mT
         latent_mean = torch.linalg.solve_triangular(self.factor, half, upper=False, left=False)
-        columns = self.loadings[..., None, :, :]
+        columns = self.loadings.unsqueeze(-3)
         if not self.careful:
             return latent_mean, centered.rounded - latent_mean @ columns.mT
         # One step of refinement from a residual that has all its digits.
@@ -533,7 +543,8 @@ class LowRankPosterior:
         if self.careful:  # (L Lᵀ + E)⁻¹ is (L Lᵀ)⁻¹ − (L Lᵀ)⁻¹ E (L Lᵀ)⁻¹ but for squares of E
             gain = torch.linalg.solve_triangular(self.factor.mT, self.whitened, upper=True)
             explained = explained - (gain * (self._factor_error() @ gain)).sum(dim=-2)
-        return self.noise_variance[..., None, None] * (1.0 + explained)
+        noise = _with_axes(self.noise_variance, 2)
+        return torch.addcmul(noise, noise, explained)
 
     def _factor_error(self) -> Float[Tensor, "*B P K K"]:
         """E = σ² Λ_R − L Lᵀ, what rounding has left out of the factor."""
@@ -570,40 +581,57 @@ class LowRankPosterior:
 
     # -- means over the data, from their second moment ----------------------------------------------
 
-    def _mean_conditional(self, moment: Tensor) -> tuple[Tensor, Tensor]:
+    def _mean_conditional(self, moment: Tensor) -> tuple[Tensor, float]:
         square, cross, inner = self._moments(moment)
         explained = self.whitened * (inner @ self.whitened - 2.0 * cross)
         residual_square = square + explained.sum(dim=-2)
         variance = self._variance()
+        distance = residual_square / variance
+        values = -0.5 * (LOG_2PI + variance.log() + distance)
+        most_rounding = self._most_rounding_of_means(moment)
+        if most_rounding <= _NEGLIGIBLE_ROUNDING:
+            return values, most_rounding
         with torch.no_grad():
-            farthest = (residual_square / variance).max().clamp(min=0.0).sqrt()
+            farthest = distance.max().clamp(min=0.0).sqrt()
             length = self._mean_quadratic(square, inner).max().clamp(min=0.0).sqrt()
-            rounding = self._rounding_of_means((square / variance).max(), length * farthest)
-        return -0.5 * (LOG_2PI + variance.log() + residual_square / variance), rounding
+            data, spread = to_host((square / variance).max(), length * farthest)
+        return values, self._rounding_of_means(data, spread)
 
-    def _mean_marginal(self, moment: Tensor) -> tuple[Tensor, Tensor]:
+    def _mean_marginal(self, moment: Tensor) -> tuple[Tensor, float]:
         square, _, inner = self._moments(moment)
         quadratic = self._mean_quadratic(square, inner)
+        values = self.log_constant() - 0.5 * quadratic
+        most_rounding = self._most_rounding_of_means(moment)
+        if most_rounding <= _NEGLIGIBLE_ROUNDING:
+            return values, most_rounding
         with torch.no_grad():
             count = self.observed.sum(dim=-1).clamp(min=1.0)
             total = (self.observed * square).sum(dim=-1) / self.noise_variance[..., None]
-            rounding = self._rounding_of_means((total / count).max(), (quadratic / count).max())
-        return self.log_constant() - 0.5 * quadratic, rounding
+            data, spread = to_host((total / count).max(), (quadratic / count).max())
+        return values, self._rounding_of_means(data, spread)
 
-    def _rounding_of_means(self, data: Tensor, spread: Tensor) -> Tensor:
+    def _most_rounding_of_means(self, moment: Tensor) -> float:
+        """At least :meth:`_rounding_of_means`, from one number: the largest entry of the moment."""
+        largest = torch.linalg.vector_norm(moment.detach(), torch.inf).item()
+        square = moment.shape[-1] * largest / self.smallest_noise  # not below the mean of |x|²/σ²
+        # No mean quadratic form is larger, and no x_j further out than twice its root: see
+        # _is_too_rounded.
+        return self._rounding_of_means(square, 2.0 * square)
+
+    def _rounding_of_means(self, data: float, spread: float) -> float:
         """Nats that rounding may change where means of squares are known and not the data."""
         growth = self.scale if self.careful else self.scale**2
-        return 0.25 * _EPSILON * (data + growth * (1.0 + spread.clamp(min=0.0)))
+        return 0.25 * _EPSILON * (data + growth * (1.0 + max(spread, 0.0)))
 
     def _mean_quadratic(self, square: Tensor, inner: Tensor) -> Tensor:
         explained = inner.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
         difference = (self.observed * square).sum(dim=-1) - explained
-        return difference / self.noise_variance[..., None]
+        return difference / _with_axes(self.noise_variance, 1)
 
     def _moments(self, moment: Tensor) -> _Moments:
         rows = self.whitened_observed.flatten(-3, -2)  # of all sets: one product
         cross = (rows @ moment).reshape(*rows.shape[:-2], *self.whitened_observed.shape[-3:])
-        square = moment.diagonal(dim1=-2, dim2=-1)[..., None, :]
+        square = moment.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
         return _Moments(square, cross, cross @ self.whitened_observed.mT)
 
 
@@ -613,21 +641,21 @@ def _factor_quickly(
     """L, T and T_R from W_Rᵀ W_R, a square."""
     num_features, latent_dim = loadings.shape[-2:]
     identity = torch.eye(latent_dim, dtype=loadings.dtype, device=loadings.device)
-    rows = loadings[..., None, :, :]
+    rows = loadings.unsqueeze(-3)
     if loadings.numel() * latent_dim <= _CACHED_ENTRIES:
-        outer = (loadings[..., :, None] * loadings[..., None, :]).flatten(-2)
+        outer = (loadings.unsqueeze(-1) * loadings.unsqueeze(-2)).flatten(-2)
         gram = observed @ outer  # all masks in one product
         gram = gram.reshape(*gram.shape[:-1], latent_dim, latent_dim)
     else:
         gram = (observed[..., None, :] * rows.mT) @ rows
-    noise = noise_variance[..., None, None, None]
-    factor = torch.linalg.cholesky_ex(gram + noise * identity).L
+    noise = _with_axes(noise_variance, 3)
+    factor = torch.linalg.cholesky_ex(torch.addcmul(gram, noise, identity)).L
     if num_features < 8 * latent_dim:
         whitened = _whiten(factor, rows)
     else:  # one large product, which threads share
         inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
         whitened = inverse @ (loadings if loadings.ndim == 2 else rows).mT
-    return factor, whitened, observed[..., None, :] * whitened
+    return factor, whitened, observed.unsqueeze(-2) * whitened
 
 
 def _factor_carefully(
@@ -644,6 +672,11 @@ def _factor_carefully(
     factor = r.mT
     whitened_observed = observed[..., None, :] * q[..., :num_features, :].mT
     return factor, _whiten(factor, rows), whitened_observed
+
+
+def _with_axes(values: Tensor, count: int) -> Tensor:
+    """``values`` with so many axes of size 1 behind their own; one number needs none."""
+    return values.reshape(*values.shape, *[1] * count) if values.ndim else values
 
 
 def _whiten(factor: Tensor, rows: Tensor) -> Tensor:

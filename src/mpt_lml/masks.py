@@ -91,7 +91,7 @@ def subsets(num_features: Count, *, instead: str = "masks.sample_masks") -> Bool
     require_log_enumerable(what, num_features * math.log(2.0), instead)
     row = torch.arange(2**num_features)
     bit = torch.arange(num_features)
-    return (row[:, None] >> bit) & 1 == 1
+    return ((row.unsqueeze(1) >> bit) & 1).bool()
 
 
 @checked

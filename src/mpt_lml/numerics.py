@@ -80,9 +80,17 @@ def log_sum(terms: Tensor, dim: int) -> Tensor:
     return shares.sum(dim=dim).log() + largest.squeeze(dim)
 
 
+def to_host(*numbers: Tensor) -> list[float]:
+    """Tensors of one number each as floats; from another device in one copy."""
+    if numbers[0].device.type == "cpu":
+        return [number.item() for number in numbers]
+    return torch.stack(numbers).tolist()
+
+
 def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
     """Log-density of ``residual`` under N(0, ``variance``), elementwise, in nats."""
-    return residual.square() * (-0.5 / variance) - 0.5 * (LOG_2PI + variance.log())
+    constant = -0.5 * (LOG_2PI + variance.log())
+    return torch.addcdiv(constant, residual.square(), variance, value=-0.5)
 
 
 def softplus(values: Tensor) -> Tensor:
@@ -177,6 +185,11 @@ def standard_gamma(shape: Tensor, *, generator: torch.Generator) -> Tensor:
     return draws
 
 
+def is_autocast_on() -> bool:
+    """Whether ``torch.autocast`` computes in half precision here."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
 @contextmanager
 def full_precision() -> Iterator[None]:
     """No products in half precision inside, whatever ``torch.autocast`` is on outside.
@@ -184,7 +197,7 @@ def full_precision() -> Iterator[None]:
     A network may well do with them, a log-probability in closed form may not: three digits of a
     covariance are left. Double precision is never touched by autocast, single is.
     """
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+    if is_autocast_on():
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             yield
     else:

@@ -1,5 +1,6 @@
 """Results as values: a number with its error, a curve, what a training run leaves."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -176,10 +177,12 @@ class MaskCurve:
             sizes = {"L": len(self.num_masked), "P": self.num_masks}
             check(("each", self.each, Float[Tensor, "L P"]), finite=False, **sizes)
         require_finite("score", self.score)
-        require_number("standard_error", self.standard_error.nan_to_num().min(), "[0,inf]")
-        visited = self.num_masked
-        if visited[0] < 1 or visited[-1] > self.num_features or (visited.diff() <= 0).any():
-            legal = f"1..{self.num_features}, got {visited.tolist()}"
+        if (self.standard_error < 0).any():  # NaN is not
+            require_number("standard_error", self.standard_error.nan_to_num().min(), "[0,inf]")
+        sizes = self.num_masked.tolist()
+        with_ends = [0, *sizes, self.num_features + 1]
+        if any(size >= following for size, following in itertools.pairwise(with_ends)):
+            legal = f"1..{self.num_features}, got {sizes}"
             raise ValueError(f"num_masked must increase within {legal}.")
 
     @property

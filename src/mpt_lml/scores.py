@@ -78,11 +78,10 @@ def mean_by_size(
 
 
 def _mean_by_size(values: Tensor, sizes: Tensor, num_features: int) -> Tensor:
-    one_column = (-1, *[1] * (values.ndim - 1))
     zeros = values.new_zeros(num_features + 1, *values.shape[1:])
-    totals = zeros.scatter_add(0, sizes.view(one_column).expand_as(values), values)
+    totals = zeros.index_add(0, sizes, values)
     counts = torch.bincount(sizes, minlength=num_features + 1)
-    return totals / counts.view(one_column)
+    return totals / counts.view(-1, *[1] * (values.ndim - 1))
 
 
 class OverOrders(NamedTuple):

@@ -231,6 +231,29 @@ def test_the_careful_way_has_the_derivatives_of_the_quick_one(far: float) -> Non
         torch.testing.assert_close(slope, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("noise", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("far", [0.1, 1.0, 1e3])
+def test_what_rounding_can_change_is_bounded_by_the_largest_number(
+    noise: float, far: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths of E[z | x_R] and distances of x_j are not above what is looked at first."""
+    w = torch.randn(6, 3, generator=generator(1), dtype=torch.float64)
+    x = far * torch.randn(9, 6, generator=generator(2), dtype=torch.float64)
+    sigma = torch.tensor(noise, dtype=torch.float64)
+    given = gaussian.LowRankPosterior.of(w, sigma, masks.subsets(6))
+    latent, residual = given.mean_and_residual(x)
+    data = x.abs().max() / noise**0.5
+    assert latent.norm(dim=-1).max() <= 6**0.5 * data
+    distance = residual / given.variance().sqrt()[:, None]
+    assert distance.abs().max() <= data + 6**0.5 * data
+
+    monkeypatch.setattr(gaussian, "_NEGLIGIBLE_ROUNDING", -1.0)
+    moment = x.mT @ x / len(x)
+    most = given._most_rounding_of_means(moment)
+    assert 0 < given._mean_conditional(moment)[1] <= most
+    assert 0 < given._mean_marginal(moment)[1] <= most
+
+
 def test_data_of_fewer_rows_than_dimensions_have_a_fit() -> None:
     x = torch.randn(3, 5, generator=generator(8), dtype=torch.float64)
     model = PPCA.fit_closed_form(x, 4, noise_variance=0.1)

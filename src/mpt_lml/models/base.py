@@ -19,7 +19,7 @@ from mpt_lml.checks import (
     require_values,
 )
 from mpt_lml.models.trial import try_log_values
-from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision
+from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision, is_autocast_on
 
 __all__ = ["ConditionalModel", "FromFunction", "Grouped", "TractableModel"]
 
@@ -181,7 +181,7 @@ class ConditionalModel(ABC):
         """x (N, D) and mask (P, D) -> (P, D)."""
         means = []
         for rows in chunks(len(mask), _BYTES_OF_A_COORDINATE * len(x) * self.num_features):
-            means.append(self._log_conditional(x, mask[rows]).mean(dim=1))
+            means.append(self._unchecked_log_conditional(x, mask[rows]).mean(dim=1))
         return torch.cat(means)
 
     def _every_pair(self, function: LogValues, x: Tensor, mask: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ class ConditionalModel(ABC):
 
     def _in_batches(self, function: LogValues, x: Tensor, mask: Tensor) -> Tensor:
         most = self._pairs_at_once or WORKING_BYTES // (_BYTES_OF_A_COORDINATE * self.num_features)
-        if len(x) <= most:
+        if x.shape[0] <= most:
             return function(x, mask)
         batches = chunks(len(x), 1, most)
         return torch.cat([function(x[rows], mask[rows]) for rows in batches])
@@ -201,13 +201,15 @@ class ConditionalModel(ABC):
 
 def require_pairs(x: Tensor, mask: Tensor) -> None:
     """Check that there is one mask for each datum."""
-    if len(mask) != len(x):
+    if mask.shape[0] != x.shape[0]:
         rows = f"{len(x)} and {len(mask)}: for every pair use log_conditional"
         raise ValueError(f"x and mask must have the same number of rows, got {rows}.")
 
 
 def _zero_where_observed(values: Tensor, mask: Tensor) -> Tensor:
-    return values.where(mask.to(values.device), 0.0)
+    if mask.device != values.device:
+        mask = mask.to(values.device)
+    return values.where(mask, 0.0)
 
 
 class TractableModel(ConditionalModel):
@@ -226,7 +228,7 @@ class TractableModel(ConditionalModel):
     """
 
     def _precision(self) -> AbstractContextManager[None]:
-        return full_precision()
+        return full_precision() if is_autocast_on() else nullcontext()
 
     @checked
     def log_marginal(self, x: Data) -> Float[Tensor, " N"]:

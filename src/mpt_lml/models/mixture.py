@@ -238,7 +238,7 @@ class GridConditional(TractableModel):
         bytes_of_a_datum = x.element_size() * len(self.grid) * self.num_features
         # About four arrays of that size are made; two of them are in use at a time.
         for rows in chunks(len(x), 2 * bytes_of_a_datum, CACHE_BYTES):
-            factors = self.model.log_table(x[rows], nodes)
+            factors = self.model._log_table(x[rows], nodes)
             if not factors.detach().sum().isfinite():  # one pass, where all is well
                 _require_finite("log p(x_d | z_g)", factors)
                 _require_finite("log p(x | z_g)", double(factors).abs().sum(dim=-1))

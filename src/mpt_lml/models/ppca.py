@@ -165,7 +165,8 @@ class PPCA(TractableModel):
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), finite, and of the dtype of the loadings."""
         check(("x", x, _DATA), D=self.num_features)
-        require_one_dtype(loadings=self.loadings, x=x)
+        if x.dtype != self.loadings.dtype:
+            require_one_dtype(loadings=self.loadings, x=x)
 
     def _given(self, observed: Tensor) -> LowRankPosterior:
         """p(z | x_R) for every row R of ``observed``."""
@@ -184,7 +185,7 @@ class PPCA(TractableModel):
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         # A mask of its own for each datum: sets of one datum, so that masks remain the batch axis.
-        centered = Centered.of(x[:, None], self.mean)
+        centered = Centered.of(x.unsqueeze(1), self.mean)
         return self._given(~mask).log_conditional(centered)[:, 0]
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:

@@ -106,6 +106,9 @@ class LatentVariableModel(ABC):
         Raises:
             ValueError: for a decoder that is not finite at a node.
         """
+        return self._log_table(x, nodes)
+
+    def _log_table(self, x: Tensor, nodes: Tensor) -> Tensor:
         output = self._decoded(nodes)
         is_wrong = ~output.detach().isfinite()
         require_entries(
