@@ -463,14 +463,19 @@ class _Axes:
     def check(self, name: str, value: Tensor, call: _Call) -> None:
         """Compare a shape with the letters, and learn the sizes of those that are new."""
         shape = value.shape
+        named = shape
+        leading = None
         num_more = len(shape) - len(self.letters)
-        leading = shape[:num_more] if num_more > 0 and self.any_first else ()
         fits = num_more == 0
         if num_more > 0:
-            fits = (self.any_first or self.any_last) and 0 not in leading
+            fits = self.any_first or self.any_last
+            if self.any_first:
+                leading = shape[:num_more]
+                named = shape[num_more:]
+                fits = 0 not in leading
         sizes = call.sizes | self.numbers
         if fits:
-            for letter, size in zip(self.letters, shape[len(leading) :], strict=False):
+            for letter, size in zip(self.letters, named, strict=False):
                 if size != sizes.setdefault(letter, size):
                     fits = False
                 if size == 0 and letter not in self.may_be_empty:

@@ -298,16 +298,9 @@ class LowRankPosterior:
         dtype = loadings.dtype
         loadings = double(loadings)
         noise_variance = double(noise_variance)
-        square = loadings.detach().square().sum(dim=(-2, -1))
-        noise = noise_variance.detach()
-        ratio = square / noise
-        if ratio.ndim:  # of several models
-            ratio = ratio.max()
-            noise = noise.min()
-        largest_ratio, smallest_noise = to_host(ratio, noise)
+        scale, smallest_noise = _scale_and_noise(loadings, noise_variance)
         if smallest_noise <= 0.0:
             raise ValueError(f"noise_variance must be > 0, got {smallest_noise:.4g}.")
-        scale = math.sqrt(largest_ratio)
         _require_little_rounding(10.0 * _EPSILON * scale, dtype)
         careful = careful or _EPSILON * scale**2 > 0.1 * MOST_ROUNDING
         weights = observed.double()
@@ -633,6 +626,18 @@ class LowRankPosterior:
         cross = (rows @ moment).reshape(*rows.shape[:-2], *self.whitened_observed.shape[-3:])
         square = moment.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
         return _Moments(square, cross, cross @ self.whitened_observed.mT)
+
+
+def _scale_and_noise(loadings: Tensor, noise_variance: Tensor) -> tuple[float, float]:
+    """‖W‖/σ of the worst model, and the smallest σ²."""
+    lengths = torch.linalg.vector_norm(loadings.detach(), dim=(-2, -1))
+    variances = noise_variance.detach()
+    if lengths.ndim or variances.ndim:  # several models
+        scale, smallest = to_host((lengths / variances.sqrt()).max(), variances.min())
+        return scale, smallest
+    length, variance = to_host(lengths, variances)
+    scale = length / math.sqrt(variance) if variance > 0.0 else math.nan
+    return scale, variance
 
 
 def _factor_quickly(

@@ -186,7 +186,7 @@ class PPCA(TractableModel):
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         # A mask of its own for each datum: sets of one datum, so that masks remain the batch axis.
         centered = Centered.of(x.unsqueeze(1), self.mean)
-        return self._given(~mask).log_conditional(centered)[:, 0]
+        return self._given(~mask).log_conditional(centered).squeeze(1)
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         from_data = super()._mean_log_subset_marginal
