@@ -29,8 +29,9 @@ and K the ``latent_dim`` of ``self`` or of the argument ``model``. Axes before t
 ``Annotated`` and can be called is called with the name and the value; a string there is a sentence
 that follows a refusal, and so is the ``hint`` of ``Interval``.
 
-What is decorated is checked, whoever calls it. Where one public function calls another in a loop, it
-calls what that one wraps: the same name with an underscore, whose arguments have been checked.
+What is decorated is checked, whoever calls it. Where one public function calls another in a loop or
+beside little arithmetic, it calls what that one wraps: the same name with an underscore, or in
+``ConditionalModel``, whose subclasses write the underscored methods, with ``_unchecked_``.
 
 What is left to say by hand is mathematics, and the answers of functions that a user passes in: for
 those there are :func:`check` and the ``require_...`` functions below.
@@ -138,7 +139,10 @@ def checked(function: Any = None, *, finite: bool = True) -> Any:
 
 
 def _checked_function(function: Callable, finite: bool, owner: type | None) -> Callable:
-    names = list(inspect.signature(function).parameters)
+    names = []  # of positional arguments
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(name)
 
     @functools.cache
     def rules() -> dict[str, "_Rule"]:
@@ -186,12 +190,10 @@ def _rules_of(function: Callable, owner: type | None) -> dict[str, "_Rule"]:
         hints = typing.get_type_hints(owner, include_extras=True)
     rules = {}
     for name, parameter in inspect.signature(source).parameters.items():
-        if name in hints and parameter.kind is not parameter.VAR_KEYWORD:
-            rule = _rule(hints[name])
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                continue  # the names of positional arguments end before it
-            if rule is not None:
-                rules[name] = rule
+        is_named = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        rule = _rule(hints[name]) if is_named and name in hints else None
+        if rule is not None:
+            rules[name] = rule
     return rules
 
 

@@ -179,10 +179,10 @@ class MaskCurve:
         require_finite("score", self.score)
         if (self.standard_error < 0).any():  # NaN is not
             require_number("standard_error", self.standard_error.nan_to_num().min(), "[0,inf]")
-        sizes = self.num_masked.tolist()
-        with_ends = [0, *sizes, self.num_features + 1]
+        visited: list[int] = self.num_masked.tolist()
+        with_ends = [0, *visited, self.num_features + 1]
         if any(size >= following for size, following in itertools.pairwise(with_ends)):
-            legal = f"1..{self.num_features}, got {sizes}"
+            legal = f"1..{self.num_features}, got {visited}"
             raise ValueError(f"num_masked must increase within {legal}.")
 
     @property

@@ -33,6 +33,17 @@ def test_a_call_is_checked_whoever_makes_it(name: str, monkeypatch: pytest.Monke
         outer(1)
 
 
+@checked
+def longest(first: Count, *others: int, at_most: Count = 9) -> int:
+    return min(max(first, *others), at_most)
+
+
+def test_the_names_of_positional_arguments_end_where_any_number_of_them_begins() -> None:
+    assert longest(1, 2, 0) == 2
+    with pytest.raises(ValueError, match="at_most must be >= 1, got 0"):
+        longest(1, 2, 3, at_most=0)
+
+
 @pytest.mark.parametrize(
     ("annotation", "shape", "fits"),
     [
