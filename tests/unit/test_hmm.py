@@ -154,8 +154,7 @@ def test_what_comes_later_may_speak_for_the_least_likely_state() -> None:
     mask = torch.arange(601)[None] == 600
     model = HMM(half, eye, emission, 601)
     log_half = math.log(0.5)
-    # Half way one state has 19^300 = 1e383 times the probability of the other; in the end both have
-    # as much.
+    # Half way one state has 19^300 = 1e383 times the probability of the other, in the end as much.
     assert model.log_each(x, mask)[0, -1].item() == pytest.approx(log_half, abs=1e-9)
     of_states = torch.full((2,), log_half, dtype=torch.float64)
     torch.testing.assert_close(model.log_posterior(x, ~mask)[0, 0], of_states, atol=1e-9, rtol=0)

@@ -202,13 +202,15 @@ class HMM(TractableModel):
         """log p(x_j | z_j) of every place j."""
         shape = (self.num_features, self.num_states, len(x))
         log_emission = double(self.emission).log().expand(*shape[:2], -1)
-        return log_emission.gather(2, x.T.contiguous()[:, None].expand(shape))
+        return log_emission.gather(2, x.T[:, None].expand(shape))
 
     def _leaves(
         self, log_emitted: Float[Tensor, "D Q B"], mask: Bool[Tensor, "B D"]
     ) -> Float[Tensor, "D Q B"]:
         """The same where x_j is observed, and log 1 where it is masked: any symbol is emitted."""
-        return torch.where(mask.T.contiguous()[:, None], 0.0, log_emitted)
+        # As a product: torch.where takes twice as long. All logarithms are finite.
+        is_observed = (~mask).T.contiguous()[:, None]
+        return log_emitted * is_observed.to(log_emitted)
 
     def _forward(
         self, leaves: Float[Tensor, "D Q B"]
