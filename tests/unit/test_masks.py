@@ -158,3 +158,123 @@ def test_masks_of_one_step_hide_independently() -> None:
     hidden = mask.int().argmax(dim=1)
     share = (hidden[1:] == hidden[:-1]).double().mean().item()
     assert abs(share - 0.1) <= 5 * math.sqrt(0.09 / 399)
+
+
+REFUSED = {
+    "no coordinates": (lambda: masks.subsets(0), ValueError, "num_features must"),
+    "no coordinates with a size": (
+        lambda: masks.all_masks(0, 1),
+        ValueError,
+        "num_features must",
+    ),
+    "no coordinates for a law": (
+        lambda: masks.sample_masks(2, 0, masks.UniformSize(), generator=generator()),
+        ValueError,
+        "num_features must",
+    ),
+    "no masks": (
+        lambda: masks.UniformSize().sample(0, 3, generator=generator()),
+        ValueError,
+        "num_masks must",
+    ),
+    "True as a size": (lambda: masks.FixedSize(True), TypeError, "must be an integer"),
+    "True as a size or a law": (
+        lambda: masks.sample_masks(1, 3, True, generator=generator()),
+        TypeError,
+        "must be of type int or SizeLaw",
+    ),
+    "True as M": (lambda: masks.all_masks(3, True), TypeError, "must be an integer"),
+    "M = 0": (lambda: masks.all_masks(5, 0), ValueError, r"1\.\.5, got 0"),
+    "M above D": (lambda: masks.all_masks(5, 6), ValueError, r"1\.\.5, got 6"),
+    "sampled M = 0": (
+        lambda: masks.sample_masks(3, 5, 0, generator=generator()),
+        ValueError,
+        "in 1..5, got 0",
+    ),
+    "sampled M above D": (
+        lambda: masks.sample_masks(3, 5, 6, generator=generator()),
+        ValueError,
+        r"1\.\.5, got 6",
+    ),
+    "a rate above 1": (lambda: masks.FixedRate(15), ValueError, r"\(0, 1\], got 15"),
+    "a rate of 0": (lambda: masks.BernoulliRate(0.0), ValueError, r"\(0, 1\], got 0"),
+    "a size law by name": (
+        lambda: masks.sample_masks(3, 5, "uniform", generator=generator()),
+        TypeError,
+        "int or SizeLaw, got .uniform.*such as FixedRate",
+    ),
+    "too many masks of a size": (
+        lambda: masks.all_masks(512, 76),
+        ValueError,
+        r"1.211e\+92.*sample_masks",
+    ),
+    "too many subsets": (lambda: masks.subsets(40), ValueError, "sample_masks"),
+    "no generator": (lambda: masks.sample_masks(3, 5, 2), TypeError, "'generator'"),
+    "generator None": (
+        lambda: masks.sample_masks(3, 5, 2, generator=None),
+        TypeError,
+        "manual_seed",
+    ),
+    "an order that is none": (
+        lambda: masks.nested_masks(torch.tensor([0, 0, 2])),
+        ValueError,
+        "permutation",
+    ),
+    "a count beyond 64 bits": (
+        lambda: masks.sample_masks(2**63, 4, 2, generator=generator()),
+        ValueError,
+        "num_masks must be below 2.63, got 9223372036854775808",
+    ),
+    "more subsets than a float holds": (
+        lambda: masks.subsets(1024),
+        ValueError,
+        r"about 10\^308, more than the 262144.*sample_masks",
+    ),
+    "subsets that would not fit into memory as a number": (
+        lambda: masks.subsets(10**12),
+        ValueError,
+        r"about 10\^301029995664",
+    ),
+    "masks in a number of six hundred digits": (
+        lambda: masks.all_masks(2000, 1000),
+        ValueError,
+        r"about 10\^600.*sample_masks",
+    ),
+    "more sizes than can be drawn": (
+        lambda: masks.UniformSize().sample(5, 2**25, generator=generator()),
+        ValueError,
+        r"num_features must be in 1\.\.16777216",
+    ),
+    "a rate next to 0": (
+        lambda: masks.BernoulliRate(5e-324).probabilities(4),
+        ValueError,
+        "rate = 5e-324 is so small",
+    ),
+    "more masks than a memory holds": (
+        lambda: masks.sample_masks(10**15, 4, 2, generator=generator()),
+        ValueError,
+        "GiB of memory: use fewer at a time",
+    ),
+    "probabilities of more sizes than a memory holds": (
+        lambda: masks.UniformSize().probabilities(10**15),
+        ValueError,
+        "probabilities of 1000000000000000 sizes would take",
+    ),
+    "M as a float": (
+        lambda: masks.all_masks(4, 2.0),
+        TypeError,
+        r"num_masked must be an integer.*, got 2\.0",
+    ),
+    "a law that is a rate": (
+        lambda: masks.stratified_masks(3, 4, [0.15], generator=generator()),
+        TypeError,
+        "law must be of type SizeLaw or Sequence, got .0.15.",
+    ),
+}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused_with_a_reason(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call()
