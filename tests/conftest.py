@@ -140,7 +140,7 @@ def jaxtyped(*, typechecker: Callable) -> Callable:
                 if not Shapes.checked:
                     checked_class.__init__ = plain_init
             return checked_class
-        if not target.__annotations__:
+        if all(hint is Any for hint in target.__annotations__.values()):
             return target  # nothing to check
         check = None
 
