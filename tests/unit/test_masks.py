@@ -112,12 +112,6 @@ def test_score_divides_by_the_number_of_masked_coordinates() -> None:
 
 
 @pytest.mark.bad_input
-def test_a_rate_too_small_for_floating_point() -> None:
-    with pytest.raises(ValueError, match="is so small that no probability of D"):
-        masks.BernoulliRate(5e-324).probabilities(4)
-
-
-@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("mask", "place"),
     [
@@ -248,7 +242,7 @@ REFUSED = {
     "a rate next to 0": (
         lambda: masks.BernoulliRate(5e-324).probabilities(4),
         ValueError,
-        "rate = 5e-324 is so small",
+        "rate = 5e-324 is so small that no probability of D",
     ),
     "more masks than a memory holds": (
         lambda: masks.sample_masks(10**15, 4, 2, generator=generator()),
