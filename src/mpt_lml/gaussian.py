@@ -29,7 +29,7 @@ __all__ = [
 MOST_ROUNDING = 1e-8
 """Nats a coordinate: more is not lost to rounding, or a call is refused."""
 
-# So little that nobody has to know it more exactly.
+# A bound so far below MOST_ROUNDING, and below what sends PPCA back to its data, decides by itself.
 _NEGLIGIBLE_ROUNDING = 0.01 * MOST_ROUNDING
 
 # So many standard deviations out, the twelfth digit of a log-density is 1e-8 nats. That is what is kept

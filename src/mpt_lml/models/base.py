@@ -412,12 +412,14 @@ class Grouped(ConditionalModel):
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.jointly:
             return torch.stack([self._log_joint_of_groups(x, row) for row in mask])
-        return self._sum_of_members(self.model.log_conditional(x, self._members(mask)))
+        return self._sum_of_members(self.model._unchecked_log_conditional(x, self._members(mask)))
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.jointly:
             return self._log_conditional(x, mask).mean(dim=1)
-        return self._sum_of_members(self.model.mean_log_conditional(x, self._members(mask)))
+        return self._sum_of_members(
+            self.model._unchecked_mean_log_conditional(x, self._members(mask))
+        )
 
     def _log_joint_of_groups(self, x: Tensor, mask: Tensor) -> Tensor:
         """log p(x_{R ∪ j}) − log p(x_R) for every group j in one ``mask``, (N, D)."""
@@ -426,7 +428,7 @@ class Grouped(ConditionalModel):
         observed = ~self._members(mask[None])
         observed_and_group = observed | (self.group == hidden_groups[:, None])
         subsets = torch.cat([observed, observed_and_group])
-        values = self.model.log_subset_marginal(x, subsets)
+        values = self.model._unchecked_log_subset_marginal(x, subsets)
         result = values.new_zeros(values.shape[1], self.num_features)
         result[:, hidden_groups] = (values[1:] - values[0]).T
         return result
