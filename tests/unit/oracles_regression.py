@@ -154,11 +154,13 @@ def points(full_grid: bool) -> Iterator[Point]:
                     )
             # Where one rounding of y or of τΦ is 1e-7 standard deviations of the noise.
             yield from _priors("two columns alike", (5, 3), 1e8, [1e8], (least - 2,), (1e4,), dtype)
+            # Where Cholesky has the digits of the residuals, and not those of their variances.
+            yield from _priors("generic", (5, 3), 1e8, [1e8], (-6,), (100.0,), dtype)
             continue
         for shape in (100.1, 1e8):
             rates = (1.0, shape)
             yield from _priors("generic", (2000, 50), shape, rates, (least, 0), (100.0,), dtype)
-        exponents = (least - 2, least, 0, 8)
+        exponents = sorted({least - 2, least, -6, 0, 8})
         for name in ("generic", "columns scaled"):
             for shape in few:
                 rates = (1e-14, shape)

@@ -84,7 +84,10 @@ class ConjugateRegression(TractableModel):
         """The Gaussian of y in units of the noise, times τ' / τ."""
         scaled = self._input_scale * double(self.inputs)
         try:
-            return LowRankPosterior._of(scaled, scaled.new_tensor(self._noise_variance), observed)
+            noise_variance = scaled.new_tensor(self._noise_variance)
+            # Carefully, whatever the data: residuals and variances are asked for one after the other,
+            # and far out a density moves by thousands of times what its variance is off by.
+            return LowRankPosterior._of(scaled, noise_variance, observed, careful=True)
         except ValueError as reason:
             largest = self.prior_scale * double(self.inputs).detach().abs().max().item()
             raise ValueError(
