@@ -185,7 +185,7 @@ class SentenceScores:
         """Mean log-score in nats a sentence, or all bits by all tokens, characters or bytes.
 
         The error is over documents (every text one of its own unless they were named), that of a
-        ratio of their sums (:func:`mpt_lml.results.ratio_estimate`). It contains the error over
+        ratio of their sums (``mpt_lml.results.ratio_estimate``). It contains the error over
         masks, since texts have masks of their own: it is honest also where a text has one mask only,
         and no error. Texts of which characters or bytes are not known are left out of a mean over
         these.
