@@ -1,6 +1,11 @@
 """The mask-rate curve S(x; M) of any model.
 
 ``S(x; M) = C(D, M)⁻¹ Σ_{|A|=M} (1/M) Σ_{j∈A} log p(x_j | x_R)``  (paper, Proposition 1)
+
+Why the area under it is log p(x): let ℓ_r be the mean of log p(x_R) over all sets R of r coordinates. A
+random mask A of size M and a random j in it make R a random set of D − M coordinates, and R with j a
+random set of D − M + 1. A term of the sum is log p(x_{R ∪ j}) − log p(x_R). So
+``S(x; M) = ℓ_{D−M+1} − ℓ_{D−M}`` (the telescoping lemma), and Σ_M S(x; M) = ℓ_D − ℓ_0 = log p(x) − 0.
 """
 
 from collections.abc import Sequence
@@ -51,7 +56,7 @@ def exact_curve(model: ConditionalModel, x: Data) -> MaskCurve:
     mask = masks.subsets(model.num_features, instead="curves.sampled_curve")[1:].to(x.device)
     score_of_mask = scores._mask_score(model._unchecked_mean_log_conditional(x, mask), mask)
     by_size = scores._mean_by_size(score_of_mask, mask.sum(dim=1), model.num_features)
-    return _exact(by_size[1:])
+    return _exact(by_size[1:])  # no mask has size 0
 
 
 @checked
@@ -76,12 +81,12 @@ def subset_curve(model: TractableModel, x: Data) -> MaskCurve:
     tensor([1, 2, 3])
     """
     levels = _subset_levels(model, x)
-    score = levels.diff()
+    score = levels.diff()  # S(x; D), ..., S(x; 1): from nothing observed to all but one
     in_double = levels.dtype == torch.float64
     # The most that rounding may take: ``nats`` or, where a difference is large, a ``share`` of it.
     nats = (1e-8 if in_double else 1e-3) * model.num_features
     share = 1e-10 if in_double else 2e-7
-    rounding = 0.5 * torch.finfo(levels.dtype).eps * levels.abs().max()
+    rounding = 0.5 * torch.finfo(levels.dtype).eps * levels.abs().max()  # of the largest level
     if (rounding > (share * score.abs()).clamp(min=nats)).any():
         raise ValueError(
             f"mean log-marginals of up to {levels.abs().max().item():.3g} nats leave "
@@ -154,16 +159,18 @@ def sampled_curve(
     ranks = masks.sample_ranks(num_orders, num_features, generator=generator)
     # Independent: L blocks of P orders. Nested: one block, which all L sizes share.
     ranks = ranks.view(-1, num_masks, num_features).expand(len(visited), -1, -1).to(x.device)
-    mask = masks.from_ranks(ranks, visited[:, None])
+    mask = masks.from_ranks(ranks, visited[:, None])  # (L, P, D)
     if targets == "all":
         values = _size_scores(model, x, mask).cpu()
     else:
         last_of_order = mask & ~masks.from_ranks(ranks, visited[:, None] - 1)
         log_conditional = model._unchecked_mean_log_conditional(x, mask.flatten(0, 1))
         log_conditional = log_conditional.view(mask.shape)
-        values = (log_conditional * last_of_order).sum(dim=-1).cpu()
+        # Others count 0, also where their log-probability is −inf.
+        values = log_conditional.where(last_of_order, 0.0).sum(dim=-1).cpu()
     mean, error = mean_and_error(values, dim=1)
     curve = MaskCurve(visited, mean, error, num_features, num_masks, each=values)
+    # Independent sizes: the curve adds up the variances of its sizes itself.
     if scheme == "independent":
         return curve
     # Nested masks share an order: the error of the area is that of one area an order.
@@ -220,5 +227,6 @@ def running_area(values: Float[Tensor, "L P"]) -> Float[Tensor, " P"]:
     >>> running_area(torch.tensor([[-1.0, -3.0], [-2.0, -2.0]]))
     tensor([-3., -4.])
     """
+    # Replicate p of every size together is one area; the area after p of them is the mean of these.
     counts = torch.arange(1, values.shape[1] + 1, dtype=values.dtype, device=values.device)
     return values.sum(dim=0).cumsum(0) / counts

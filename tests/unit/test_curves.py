@@ -7,7 +7,7 @@ import pytest
 import torch
 from models import generator, random_ppca, random_table
 
-from mpt_lml import PPCA, curves, estimators, masks
+from mpt_lml import PPCA, FromFunction, curves, estimators, masks
 from mpt_lml.models.base import TractableModel
 from mpt_lml.results import Estimate, MaskCurve
 
@@ -116,6 +116,23 @@ def test_autocast_leaves_the_error_of_a_nested_area_alone() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = area()
     assert (found.value, found.standard_error) == (expected.value, expected.standard_error)
+
+
+def test_what_an_order_does_not_score_may_be_impossible() -> None:
+    def log_values(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        probabilities = torch.full((*x.shape, 2), 0.5, dtype=torch.float64)
+        probabilities[mask.all(dim=1), 0] = torch.tensor([0.0, 1.0], dtype=torch.float64)
+        return probabilities.log()
+
+    model = FromFunction(log_values, 2)
+    x = torch.zeros(1, 2).long()
+    for seed in range(20):
+        ranks = masks.sample_ranks(1, 2, generator=generator(seed))[0]
+        if ranks[0] < ranks[1]:  # with both hidden, the second is the one that is scored
+            curve = curves.sampled_curve(
+                model, x, 1, generator=generator(seed), targets="one", sizes=[2]
+            )
+            assert curve.score.item() == pytest.approx(math.log(0.5))
 
 
 def test_running_area_is_the_area_after_each_mask() -> None:
