@@ -323,7 +323,7 @@ def _union_rule(choices: tuple[Any, ...]) -> _Rule | None:
     others = tuple(choice for choice in choices if choice is not types.NoneType)
     is_optional = len(others) < len(choices)
     rules = [_rule(choice) for choice in others]
-    if None in rules:
+    if None in rules:  # one of the choices takes anything
         return None
 
     def check_union(name: str, value: Any, call: _Call) -> None:
@@ -601,7 +601,8 @@ def require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: s
 
 def require_finite(name: str, value: Tensor) -> None:
     """Check that ``value`` has no NaN and no infinity."""
-    # One pass, where all is well: a sum is finite only if each of its terms is.
+    # One pass, where all is well: a sum is finite only if each of its terms is. Where it overflows,
+    # require_entries finds no term that is not, and refuses nothing.
     if not math.isfinite(value.sum().item()):
         require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
 
@@ -685,13 +686,18 @@ def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str =
     if type(value) is int and abs(value) > sys.float_info.max:
         raise ValueError(f"{name} must be a number that a float holds, below 1.8e308.{hint}")
     number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
-    one = isinstance(number, int | float | Real) and not isinstance(number, bool | Fraction)
-    ends = [low] * ("[" in legal) + [high] * ("]" in legal)
-    nan = "~" in legal and one and number != number
-    if not one or not (low < number < high or number in ends or nan):
+    # A Fraction is a Real, but torch computes with none.
+    is_number = isinstance(number, int | float | Real) and not isinstance(number, bool | Fraction)
+    is_legal = is_number and (
+        low < number < high
+        or ("[" in legal and number == low)
+        or ("]" in legal and number == high)
+        or ("~" in legal and number != number)  # NaN
+    )
+    if not is_legal:
         kind = "number in " + legal.rstrip("~").replace(",", ", ")
         kind = "finite number > 0" if legal == "(0,inf)" else kind
-        error = ValueError if one or isinstance(value, Tensor) else TypeError
+        error = ValueError if is_number or isinstance(value, Tensor) else TypeError
         raise error(f"{name} must be a single {kind}, got {value!r}.{hint}")
 
 

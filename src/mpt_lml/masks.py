@@ -74,6 +74,8 @@ def all_masks(num_features: Count, num_masked: int) -> Bool[Tensor, "P D"]:
 def subsets(num_features: Count, *, instead: str = "masks.sample_masks") -> Bool[Tensor, "P D"]:
     """All 2^D subsets; coordinate j is in row i where bit j of i is set, and row 0 is empty.
 
+    True means in the subset: as a mask a row hides it, as the ``observed`` of a model it shows it.
+
     Args:
         num_features: D.
         instead: what the error names as the way out.
@@ -123,7 +125,10 @@ class SizeLaw(ABC):
 
     @checked
     def weights(self, num_features: Count) -> Float[Tensor, " D"]:
-        """1/(D ν(M)): with these on D·S(x; M), every law that draws all sizes is unbiased for log p(x).
+        """1/(D ν(M)), ν this law: with them D·S(x; M) of a random M is unbiased for log p(x).
+
+        Importance weights: Σ_M ν(M) · D·S(x; M) / (D ν(M)) is the area Σ_M S(x; M), which is log p(x)
+        (see :mod:`mpt_lml.curves`).
 
         Args:
             num_features: D.
@@ -168,18 +173,21 @@ class SizeLaw(ABC):
         """
         require_memory(f"{num_masks} masks", 8 * num_masks, "fewer at a time")
         shift = torch.rand(1, generator=generator, dtype=torch.float64)
-        return self._at(_quantiles(num_masks, shift), num_features)
+        return self._sizes_at(_quantiles(num_masks, shift), num_features)
 
-    def _at(self, quantile: Tensor, num_features: int) -> Tensor:
-        # The last partial sum may round below 1; no quantile may fall behind it.
+    def _sizes_at(self, quantile: Tensor, num_features: int) -> Tensor:
+        # The last partial sum may round below 1; no quantile may fall behind it. One on a bound is of
+        # the size behind it: quantiles are in [0, 1), and 0 may be drawn.
         bounds = self.probabilities(num_features).cumsum(0)[:-1]
         return torch.bucketize(quantile, bounds, right=True) + 1
 
 
 def _quantiles(num_masks: int, shift: Float[Tensor, "*B 1"]) -> Float[Tensor, "*B P"]:
+    """P numbers in [0, 1), one in each P-th, all at the same place in theirs."""
     return (torch.arange(num_masks, dtype=torch.float64) + shift) / num_masks
 
 
+# The text follows a refusal of what is neither (see checks).
 SizeOrLaw = Annotated[int | SizeLaw, "A law is such as FixedRate(0.15) or UniformSize()."]
 
 
@@ -297,7 +305,11 @@ class BernoulliRate(SizeLaw):
 def from_ranks(
     ranks: Int[Tensor, "*#B D"], sizes: int | Int[Tensor, "*#B"]
 ) -> Bool[Tensor, "*B D"]:
-    """The masks that hide the coordinates of rank 0..M − 1, M from ``sizes``, broadcast, (..., D)."""
+    """The masks that hide the coordinates of rank 0..M − 1, M from ``sizes``, broadcast, (..., D).
+
+    Rank 0 is masked first, and so shown last. In :mod:`mpt_lml.orders`, whose ranks are the steps at
+    which coordinates are shown, it is the other way round.
+    """
     return ranks < torch.as_tensor(sizes, device=ranks.device)[..., None]
 
 
@@ -315,6 +327,7 @@ def sample_ranks(
         dtype=torch.float64,
         device=generator.device,
     )
+    # An order's ranks are its inverse; a random order and its inverse have the same distribution.
     return uniform.argsort(dim=1)
 
 
@@ -382,13 +395,13 @@ def stratified_masks(
         raise ValueError(f"law must be one or several size laws, got {law!r}.")
     what = f"{num_masks} masks of {num_features} coordinates"
     require_memory(what, 8 * num_masks * num_features, "fewer at a time")
-    num_draws = 1 + num_masks * num_features
+    num_draws = 1 + num_masks * num_features  # the shift of the sizes, then an order for each mask
     draws = [torch.rand(num_draws, generator=g, dtype=torch.float64) for g in generators]
     shift, values = torch.stack(draws).tensor_split([1], dim=1)
     quantiles = _quantiles(num_masks, shift)
     ranks = values.view(len(generators), num_masks, num_features).argsort()
-    sizes = torch.stack([law._at(quantiles, num_features) for law in laws])
-    mask = from_ranks(ranks, sizes)
+    sizes = torch.stack([size_law._sizes_at(quantiles, num_features) for size_law in laws])
+    mask = from_ranks(ranks, sizes)  # (laws, generators, P, D)
     if isinstance(generator, Generator):
         mask = mask.squeeze(1)
     if isinstance(law, SizeLaw):

@@ -25,6 +25,7 @@ from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["Estimate", "MaskCurve"]
 
+# The ~ lets NaN pass.
 AnyNumber = Annotated[float, Interval("[-inf,inf]~")]
 ErrorOrNan = Annotated[float, Interval("[0,inf]~")]
 
@@ -209,9 +210,10 @@ class MaskCurve:
         return Estimate(area, error, self.num_masks)
 
     def partial_sums(self) -> Tensor:
-        """Cumulative sums over sizes (D,): log p(x) − ℓ_{D−M}, the mean log-probability of a block.
+        """Cumulative sums over sizes (D,): the mean of log p(x_A | x_R) over the masks A of size M.
 
-        ℓ_r is the mean of log p(x_R) over the sets R of size r, see :func:`mpt_lml.curves.subset_levels`.
+        They are log p(x) − ℓ_{D−M}, with ℓ_r the mean of log p(x_R) over the sets R of size r, see
+        :func:`mpt_lml.curves.subset_levels`.
 
         Raises ``ValueError`` on a grid with missing sizes.
         """

@@ -1,4 +1,7 @@
-"""Reductions over masked positions: the one place that divides by M, and means over orders."""
+"""Reductions over masked positions: the one place that divides by M, and means over orders.
+
+A mask hides the set A of M coordinates of a datum x; R is the rest, which is observed.
+"""
 
 import math
 from typing import NamedTuple
@@ -40,8 +43,8 @@ def mask_score(
     require_mask(mask)
     if log_conditional.ndim > mask.ndim:
         mask = mask[..., None, :]
-    # Which axis of the one meets which of the other depends on their numbers: letters are compared
-    # here, where both have the same, and not in the signature.
+    # Only here do both have the same number of axes, so that their shapes can be compared. The
+    # signature cannot: it does not know whether there is an axis of data between.
     check(
         ("log_conditional", log_conditional, _LOG_CONDITIONAL),
         ("mask", mask, _MASK),
@@ -51,6 +54,7 @@ def mask_score(
 
 
 def _mask_score(log_conditional: Tensor, mask: Tensor) -> Tensor:
+    # where() and no product: a log-probability of −inf that is not masked has to count 0, not NaN.
     total = log_conditional.where(mask, 0.0).sum(dim=-1)
     return total / mask.sum(dim=-1)
 
@@ -81,7 +85,8 @@ def _mean_by_size(values: Tensor, sizes: Tensor, num_features: int) -> Tensor:
     zeros = values.new_zeros(num_features + 1, *values.shape[1:])
     totals = zeros.index_add(0, sizes, values)
     counts = torch.bincount(sizes, minlength=num_features + 1)
-    return totals / counts.view(-1, *[1] * (values.ndim - 1))
+    other_axes = [1] * (values.ndim - 1)
+    return totals / counts.view(-1, *other_axes)  # 0 / 0 is the NaN of a size without masks
 
 
 class OverOrders(NamedTuple):
@@ -103,8 +108,8 @@ def over_orders(values: Float[Tensor, "subsets N D"], mask: Bool[Tensor, "P D"])
     M − 1: one pass over the sizes, where a sum over orders would have D! terms.
 
     Args:
-        values: of every subset but the empty one and of every j in it, what an order adds that shows
-            j next, (2^D − 1, N, D).
+        values: of every subset A but the empty one and of every j in it, what an order adds that has
+            A still to show and shows j next, log q(x_j | x_R), (2^D − 1, N, D).
         mask: the subsets as :func:`mpt_lml.masks.subsets` numbers them, (2^D, D).
 
     Returns:
@@ -112,12 +117,13 @@ def over_orders(values: Float[Tensor, "subsets N D"], mask: Bool[Tensor, "P D"])
     """
     num_subsets, num_features = mask.shape
     size_of_subset = mask.sum(dim=1)
-    # Of the orders of each subset; the empty one, row 0, has one order, which adds 0.
+    # Over the orders of each subset; the empty one, row 0, has one order, which adds 0.
     statistics = OverOrders(*values.new_zeros(5, num_subsets, values.shape[1]))
     for size in range(1, num_features + 1):
         subsets = (size_of_subset == size).nonzero().flatten()
         shown_first = mask[subsets].nonzero()[:, 1].view(-1, size)
-        # C(D, M) subsets, of each the M coordinates that may be shown first, and N data.
+        # C(D, M) subsets, of each the M coordinates that may be shown first, and N data. ``values``
+        # begin with subset 1, and subset i has coordinate j where bit j of i is set.
         term = values[(subsets - 1)[:, None], :, shown_first]
         without_first = subsets[:, None] - (1 << shown_first)
         after = OverOrders(*(statistic[without_first] for statistic in statistics))

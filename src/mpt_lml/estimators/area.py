@@ -131,8 +131,9 @@ def exact_variance(
     if scheme == "nested":
         return _variance_over_orders(values, subset, targets)
     mean, square = _moments_by_size(values, subset, targets)
-    if scheme == "independent":
+    if scheme == "independent":  # of a sum over sizes
         return (square - mean.square()).sum().item()
+    # Of D times a score of random size: moments first averaged over the sizes.
     return (num_features**2 * (square.mean() - mean.mean().square())).item()
 
 
@@ -141,7 +142,8 @@ def _variance_over_orders(
 ) -> float:
     """Over all D! orders, each of whose beginnings is a mask; ``subset`` are all but the empty one."""
     orders = torch.tensor(list(itertools.permutations(range(subset.shape[1]))))
-    row = (1 << orders).cumsum(dim=1) - 1  # row of ``subset`` that masks order[:M]
+    # The row of ``subset`` that masks order[:M]: one less than in masks.subsets, which has the empty set.
+    row = (1 << orders).cumsum(dim=1) - 1
     if targets == "all":
         terms = scores._mask_score(values, subset)[row]
     else:

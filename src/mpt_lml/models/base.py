@@ -31,7 +31,8 @@ _INTEGER_DATA = Int[Tensor, "N D"]
 MaskOfEachDatum = Annotated[Bool[Tensor, "B D"], each_masks_something]
 Masks = Annotated[Bool[Tensor, "P D"], each_masks_something]
 
-# Of a pair of a datum and a mask while its conditionals are computed: four arrays of doubles.
+# Of a pair of a datum and a mask while its conditionals are computed, four arrays of doubles: the datum,
+# the answer, and two of the work. A model that needs more sets ``_pairs_at_once``.
 _BYTES_OF_A_COORDINATE = 4 * 8
 # The same for the marginal of a subset: two arrays.
 _BYTES_OF_A_MARGINAL_COORDINATE = 2 * 8
@@ -47,6 +48,11 @@ class ConditionalModel(ABC):
     ``_log_each`` (one mask a datum), or ``_log_conditional`` (every mask with every datum) where that
     is cheaper than its pairs. Their arguments have been checked, x by ``require_data``. What they
     answer where nothing is masked is not read.
+
+    There are three layers: ``log_conditional`` checks, ``_unchecked_log_conditional`` does the rest of
+    what is the same for all models, and ``_log_conditional`` is the model. Who writes ``_log_each`` is
+    given batches of pairs that fit the memory. Who writes ``_log_conditional`` is given all pairs of
+    a call, and has to cut them; only means over data come with as many masks at a time as fit.
 
     >>> model = FromFunction(lambda x, mask: torch.zeros(*x.shape, 4).log_softmax(-1), 3)
     >>> x, mask = torch.zeros(5, 3).long(), torch.ones(2, 3).bool()
@@ -186,7 +192,9 @@ class ConditionalModel(ABC):
 
     def _every_pair(self, function: LogValues, x: Tensor, mask: Tensor) -> Tensor:
         """``function``, which takes one mask a datum, of every mask with every datum: (P, N, ...)."""
-        data_of_pairs = x.repeat(len(mask), *[1] * (x.ndim - 1))
+        # Pair p N + n is mask p with datum n.
+        other_axes = [1] * (x.ndim - 1)
+        data_of_pairs = x.repeat(len(mask), *other_axes)
         masks_of_pairs = mask.repeat_interleave(len(x), dim=0)
         values = self._in_batches(function, data_of_pairs, masks_of_pairs)
         return values.unflatten(0, (len(mask), len(x)))
@@ -195,7 +203,7 @@ class ConditionalModel(ABC):
         most = self._pairs_at_once or WORKING_BYTES // (_BYTES_OF_A_COORDINATE * self.num_features)
         if x.shape[0] <= most:
             return function(x, mask)
-        batches = chunks(len(x), 1, most)
+        batches = chunks(len(x), 1, most)  # a budget in pairs, not in bytes
         return torch.cat([function(x[rows], mask[rows]) for rows in batches])
 
 
@@ -218,7 +226,8 @@ class TractableModel(ConditionalModel):
     They are computed in the precision of its numbers, under ``torch.autocast``, too.
 
     A subclass writes ``_log_subset_marginal`` and ``_sample``, and one of the two methods that
-    :class:`ConditionalModel` asks for: conditionals are not derived from marginals.
+    :class:`ConditionalModel` asks for: conditionals are not derived from marginals, whose differences
+    lose digits (see :func:`mpt_lml.curves.subset_curve`).
 
     >>> model = JointTable(torch.tensor([[0.4, 0.1], [0.2, 0.3]]))
     >>> isinstance(model, TractableModel)
@@ -303,8 +312,9 @@ class TractableModel(ConditionalModel):
 class FromFunction(ConditionalModel):
     """The conditionals of a function that answers one mask a datum, such as a network.
 
-    The function is tested once, at its first answer, on the datum of which most is hidden: so, and
-    with one coordinate of it hidden.
+    At its first answer the function is tested once, on the datum of which most is hidden: under its
+    mask, and with only one of its hidden coordinates hidden. Probabilities have to sum to 1, and may
+    not change when what is hidden is replaced (:mod:`mpt_lml.models.trial`).
 
     Args:
         log_values: takes (x, mask), both (B, D), and returns log q(x_j = v | x_R) for every value v,

@@ -144,7 +144,8 @@ class PPCA(TractableModel):
         require_count("latent_dim", latent_dim, 0, num_features - 1)
         require_count("ddof", ddof, 0, num_data - 1)
         center = x.mean(dim=0) if mean is None else mean
-        # Singular values of the data, not eigenvalues of their square: twice as many digits.
+        # Singular values of the data, not eigenvalues of their square: twice as many digits. R of their
+        # QR has the same ones and the same axes, in D rows instead of N.
         root = torch.linalg.qr(x - center, mode="r").R / (num_data - ddof) ** 0.5
         _, singular_values, axes = torch.linalg.svd(root)
         num_missing = num_features - len(singular_values)  # fewer data than coordinates
@@ -189,7 +190,7 @@ class PPCA(TractableModel):
         return self._given(~mask).log_conditional(centered).squeeze(1)
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        from_data = super()._mean_log_subset_marginal
+        from_data = super()._mean_log_subset_marginal  # a lambda has no super() of its own
         return self._mean(
             LowRankPosterior.mean_log_marginal_and_rounding,
             lambda rows: from_data(x, rows),
@@ -215,7 +216,8 @@ class PPCA(TractableModel):
     ) -> Tensor:
         """Means over the data, which enter through their second moment: O(D² K) a set, whatever N.
 
-        Where the moment does not have the digits, ``from_data`` goes through the data one by one.
+        Log-densities are linear in the squares and products of the data, and so are their means. Where
+        the moment does not have the digits, ``from_data`` goes through the data one by one.
         """
         centered = Centered.of(x, self.mean).rounded
         moment = centered.T @ centered / len(x)

@@ -55,7 +55,8 @@ class JointTable(TractableModel):
             least = min(probabilities.flatten().tolist(), default=None)
             raise ValueError(f"probabilities must be positive, the smallest is {least}.")
         total = probabilities.double().sum().item()
-        # A user who divides by a sum in single precision rounds it about √V of V times.
+        # Each of V entries was rounded once, up or down: their sum is off by about √V roundings, as a
+        # random walk is. Four times that is more than chance makes.
         rounding = 4 * torch.finfo(probabilities.dtype).eps * math.sqrt(probabilities.numel())
         error = abs(total - 1.0)
         if error > max(1e-9, rounding):
@@ -144,6 +145,7 @@ class JointTable(TractableModel):
             table = table.view(len(table), table.shape[1], size, -1)
             observed = table.expand(len(x), -1, -1, -1)[rows, :, values]
             summed_out = table.logsumexp(dim=2).expand_as(observed)
+            # In the second half of the subsets j is observed: coordinate j is bit j of their numbers.
             table = torch.cat([summed_out, observed], dim=1)
         table = table.squeeze(2)
         table[:, 0] = 0.0  # the empty set has probability 1, to the last bit
@@ -151,9 +153,9 @@ class JointTable(TractableModel):
 
 
 def _ratios(table: Tensor, mask: Tensor) -> Tensor:
-    """log p(x_{R+j}) − log p(x_R) from a table over all subsets, (..., P, D)."""
+    """log p(x_{R ∪ j}) − log p(x_R) from a table over all subsets, (..., P, D)."""
     observed = masks.row_of(~mask)
-    # With a masked j in R, too: its bit is added.
+    # With a masked j in R, too: its bit is added. An observed one is there: the ratio is 1.
     observed_and_one = observed[:, None] + (mask.long() << torch.arange(mask.shape[1]))
     return table[..., observed_and_one] - table[..., observed][..., None]
 
@@ -184,7 +186,10 @@ class ConditionalTable(ConditionalModel):
 
     @checked
     def __init__(self, logits: Float[Tensor, "..."]) -> None:
-        num_features, num_values = logits.shape[2:] if logits.ndim == 4 else (1, 2)
+        if logits.ndim == 4:
+            num_features, num_values = logits.shape[2:]
+        else:
+            num_features, num_values = 1, 2  # for the example in the message
         expected = (2**num_features, num_values**num_features, num_features, num_values)
         if logits.shape != expected:
             raise ValueError(
@@ -220,7 +225,7 @@ class ConditionalTable(ConditionalModel):
             ValueError: for a table that no memory holds, and for V that is not the model's.
         """
         num_features = model.num_features
-        most_values = getattr(model, "num_values", None) or num_values
+        most_values = model.num_values or num_values  # one that is too small shows below, in a sum
         require_count("num_values", num_values, 1, most_values)
         fewer = "fewer coordinates or values"
         require_log_enumerable(
