@@ -116,9 +116,9 @@ def load(name: str) -> Outcome:
         {key: _as_tensor(value) for key, value in stored["arrays"].items()},
         data_sha256=stored.get("data_sha256"),
         weights=stored.get("weights"),
-        settings=stored.get("config"),
+        settings=stored.get("config", {}),
         seconds=stored.get("seconds"),
-        provenance=stored.get("provenance"),
+        provenance=stored.get("provenance", {}),
     )
 
 
