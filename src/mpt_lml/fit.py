@@ -172,9 +172,9 @@ def _require_finite_runs(what: str, value: Float[Tensor, " B"], epoch: int) -> N
 
 # -- functions without randomness -------------------------------------------------------------------
 
-_LONGEST_STEP = 0.5
+_LONGEST_STEP = 0.5  # in the unit of the parameters: see bfgs
 _SUFFICIENT_INCREASE = 1e-4  # of what the slope promises: Armijo's condition
-_MOST_HALVINGS = 40
+_MOST_HALVINGS = 40  # 2^−40 of a step is no step
 
 
 class _Ascents(NamedTuple):
@@ -298,6 +298,7 @@ def _line_search(
     new_value, new_slope = evaluate(new)
     for _ in range(_MOST_HALVINGS):
         enough = value + (_SUFFICIENT_INCREASE * promised).to(value)
+        # What promises less than the value's rounding is not halved further: nothing could show it.
         falls_short = ~((new_value >= enough) & new_value.isfinite())  # NaN does, too
         again = falls_short & (promised > rounding * value.abs())
         if not again.any():
@@ -490,7 +491,7 @@ def _take_steps(
         observe(0)
     num_taken = 0
     for _ in progress(range(num_steps), label):
-        if num_taken == num_steps:
+        if num_taken == num_steps:  # a progress that passes on more than it was given
             break
         take_step(num_taken)
         num_taken += 1

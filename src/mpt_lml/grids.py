@@ -260,7 +260,9 @@ class BernoulliMixture:
         is_negative = logits < 0
         size = torch.where(is_negative, -logits, logits)
         size_rounding = torch.where(is_negative, -rounding, rounding)
-        # log σ(|ℓ|) is −softplus(−|ℓ|), and log σ(−|ℓ|) is that less |ℓ|.
+        # log σ(|ℓ|) is −softplus(−|ℓ|), and log σ(−|ℓ|) is that less |ℓ|. The value of x_d that the
+        # sign of ℓ speaks against has the second; its |ℓ| are the large terms, cut so that sums of all
+        # rows are exact in 53 bits.
         is_wrong = torch.cat([is_negative, ~is_negative])
         wrong_size = torch.cat([size, size]).where(is_wrong, 0.0)
         leading, remainder = split(wrong_size, 0, 52 - len(wrong_size).bit_length())
@@ -378,6 +380,7 @@ def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 def _halves(values: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
     """``values`` in double precision as two numbers of half as many digits, which overflow nowhere."""
+    # Without the lowest 27 of 53 binary digits.
     high = (values.view(torch.int64) & -(2**27)).view(torch.float64)
     return high, values - high
 
@@ -493,6 +496,7 @@ def log_integral(
         _warn(
             f"the adaptive grid's edge holds {mass_at_edge:.2g} of a posterior's mass. Raise extent."
         )
+    # dz is dξ times |L|, and |L| is 1/|C|.
     log_cell = latent_dim * math.log(spacing)
     log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
     return log_joint_at_nodes.logsumexp(dim=0) + log_cell - log_det

@@ -145,6 +145,8 @@ def log_probability(model: ConditionalModel, x: Data, ranks: Ranks) -> Float[Ten
 def _log_probability(
     model: ConditionalModel, x: Tensor, ranks: Int[Tensor, "S D"], num_steps: int
 ) -> Float[Tensor, "S N"]:
+    # One row for each order and each of its steps; equal masks, such as the first of all orders, are
+    # asked for once.
     step = torch.arange(num_steps)[:, None]
     shown_now = (ranks[:, None] == step).flatten(0, 1)
     hidden_before = (ranks[:, None] >= step).flatten(0, 1)
@@ -331,6 +333,7 @@ def _jackknife_error(without_one: Float[Tensor, "S N"]) -> Float[Tensor, " N"]:
     spread = without_one.amax(dim=0) - lowest
     unit = spread.where(spread > 0, 1.0)
     in_units = (without_one - lowest) / unit
+    # The jackknife's variance is (S − 1)/S times the sum of squares, S − 1 times their mean.
     error = in_units.std(dim=0, correction=0) * math.sqrt(len(without_one) - 1) * unit
     return error.where(without_one.amax(dim=0) != math.inf, math.inf)
 
@@ -442,9 +445,8 @@ def left_to_right(
     >>> left_to_right(torch.ones(1, 3).bool(), torch.zeros(1, 3, 2))
     tensor([[0., 0., 0.]])
     """
-    return torch.zeros_like(
-        log_values[..., 0]
-    )  # all are equal, and of equal ones the first is taken
+    # All are equal, and of equal ones the first is taken.
+    return torch.zeros_like(log_values[..., 0])
 
 
 @checked

@@ -195,7 +195,7 @@ class LatentVariableModel(ABC):
         return self._log_prior(z) + factors.sum(dim=-1)
 
     def _require_one_for_each(self, x: Tensor, z: Tensor) -> None:
-        """Check that there is one z for each datum, in its precision. It might be broadcast."""
+        """Check that there is one z for each datum, in its precision: a single one would be broadcast."""
         if z.shape[-2:] != (len(x), self.latent_dim):
             raise ValueError(
                 f"z must have shape (..., {len(x)}, {self.latent_dim}), got {tuple(z.shape)} beside "
