@@ -112,12 +112,20 @@ class JointTable(TractableModel):
         values = [_ratios(self._subset_table(part), mask) for part in self._parts(x)]
         return torch.cat(values).transpose(0, 1)
 
+    # A table serves all sets at once. So means are taken of tables, where the base class would cut the
+    # sets to bound the memory, and have the table made again for each part of them.
+    def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
+        return self._mean_subset_table(x)[masks.row_of(observed)]
+
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+        return _ratios(self._mean_subset_table(x), mask)
+
+    def _mean_subset_table(self, x: Tensor) -> Float[Tensor, " subsets"]:
         parts = list(self._parts(x))
         if len(parts) == 1:
-            return _ratios(self._subset_table(x).mean(dim=0), mask)
+            return self._subset_table(x).mean(dim=0)
         total = sum(self._subset_table(part).sum(dim=0) for part in parts)
-        return _ratios(torch.as_tensor(total) / len(x), mask)
+        return torch.as_tensor(total) / len(x)
 
     def _parts(self, x: Tensor) -> Iterator[Tensor]:
         """``x`` in parts whose :meth:`_subset_table` fits the memory; one part as a rule."""
