@@ -31,7 +31,9 @@ that follows a refusal, and so is the ``hint`` of ``Interval``.
 
 What is decorated is checked, whoever calls it. Where one public function calls another in a loop or
 beside little arithmetic, it calls what that one wraps: the same name with an underscore, or in
-``ConditionalModel``, whose subclasses write the underscored methods, with ``_unchecked_``.
+``ConditionalModel``, whose subclasses write the underscored methods, with ``_unchecked_``. A name
+without an underscore that is not in ``__all__`` is for other modules of these packages, and may check
+nothing.
 
 What is left to say by hand is mathematics, and the answers of functions that a user passes in: for
 those there are :func:`check` and the ``require_...`` functions below.
@@ -561,12 +563,11 @@ def require_dtype(name: str, value: object, dtype: torch.dtype | None = None) ->
         raise TypeError(f"{name} must be a dense tensor with numbers, got a {odd}.")
     if isinstance(value, Tensor):
         got = str(value.dtype) if value.layout == torch.strided else str(value.layout)
-    if got not in map(str, wanted):
-        kind = dtype or "floating-point (float32 or float64)"
-        hint = ""
-        if dtype == torch.bool:
-            hint = f" Convert with {name}.bool(); in a mask True = masked."
-        raise TypeError(f"{name} must be a {kind} tensor, got {got}.{hint}")
+    kind = dtype or "floating-point (float32 or float64)"
+    hint = ""
+    if dtype == torch.bool:
+        hint = f" Convert with {name}.bool(); in a mask True = masked."
+    raise TypeError(f"{name} must be a {kind} tensor, got {got}.{hint}")
 
 
 def require_one_dtype(**tensors: Tensor) -> None:

@@ -31,8 +31,8 @@ _INTEGER_DATA = Int[Tensor, "N D"]
 MaskOfEachDatum = Annotated[Bool[Tensor, "B D"], each_masks_something]
 Masks = Annotated[Bool[Tensor, "P D"], each_masks_something]
 
-# Of a pair of a datum and a mask while its conditionals are computed, four arrays of doubles: the datum,
-# the answer, and two of the work. A model that needs more sets ``_pairs_at_once``.
+# Of a pair of a datum and a mask while its conditionals are computed: four arrays of doubles. A model
+# that needs more sets ``_pairs_at_once``.
 _BYTES_OF_A_COORDINATE = 4 * 8
 # The same for the marginal of a subset: two arrays.
 _BYTES_OF_A_MARGINAL_COORDINATE = 2 * 8

@@ -145,7 +145,7 @@ class PPCA(TractableModel):
         require_count("ddof", ddof, 0, num_data - 1)
         center = x.mean(dim=0) if mean is None else mean
         # Singular values of the data, not eigenvalues of their square: twice as many digits. R of their
-        # QR has the same ones and the same axes, in D rows instead of N.
+        # QR has the same ones and the same axes, in D rows at most.
         root = torch.linalg.qr(x - center, mode="r").R / (num_data - ddof) ** 0.5
         _, singular_values, axes = torch.linalg.svd(root)
         num_missing = num_features - len(singular_values)  # fewer data than coordinates
