@@ -176,14 +176,14 @@ class SizeLaw(ABC):
         return self._sizes_at(_quantiles(num_masks, shift), num_features)
 
     def _sizes_at(self, quantile: Tensor, num_features: int) -> Tensor:
-        # The last partial sum may round below 1; no quantile may fall behind it. One on a bound is of
-        # the size behind it: quantiles are in [0, 1), and 0 may be drawn.
+        # The last partial sum may round below 1; no quantile may fall behind it. A quantile on a bound
+        # belongs to the next size: they lie in [0, 1), and 0 may be drawn.
         bounds = self.probabilities(num_features).cumsum(0)[:-1]
         return torch.bucketize(quantile, bounds, right=True) + 1
 
 
 def _quantiles(num_masks: int, shift: Float[Tensor, "*B 1"]) -> Float[Tensor, "*B P"]:
-    """P numbers in [0, 1), one in each P-th, all at the same place in theirs."""
+    """P numbers in [0, 1): one in each of P equal parts, at the same place of all."""
     return (torch.arange(num_masks, dtype=torch.float64) + shift) / num_masks
 
 

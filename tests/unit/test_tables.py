@@ -164,6 +164,7 @@ class TestJointTable(TractableModelCase):
                 model.log_conditional(x, mask),
                 model.log_subset_marginal(x, ~mask),
                 model.mean_log_conditional(x, mask),
+                model.mean_log_subset_marginal(x, ~mask),
             ]
 
         whole = answers()
