@@ -6,6 +6,7 @@ The modules, in the order in which a stranger should read them:
 * ``texts``: sentences by name or from files.
 * ``networks``: networks of ``transformers``, built or loaded.
 * ``networks.masked_lm``: a network as a conditional model, the conventions of its family included.
+* ``networks.vit_mae``: masked autoencoders of images.
 * ``scorer``: a network with its tokenizer.
 * ``loading``: from a name, a folder or a function to a scorer.
 * ``design``: at which rates or sizes texts are masked.

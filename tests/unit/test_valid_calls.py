@@ -41,6 +41,7 @@ WITHOUT = {
     "score.antibodies.few": "no argument; its example runs",
     "score.antibodies.therapeutic": "no argument; needs its table",
     "score.networks.CheckpointError": "an error",
+    "score.networks.vit_mae.IMAGENET": "a constant",
     "orders.confidence": "a rule, which `orders.adaptive` calls",
     "orders.entropy": "a rule, which `orders.adaptive` calls",
     "orders.left_to_right": "a rule, which `orders.adaptive` calls",

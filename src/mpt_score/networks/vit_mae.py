@@ -18,6 +18,8 @@ from mpt_lml.numerics import log_normal, require_variance
 from mpt_lml.results import MaskCurve
 from mpt_score.networks.hub import require_transformers
 
+__all__ = ["IMAGENET", "ViTMAE"]
+
 if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining
 
