@@ -495,6 +495,7 @@ def test_settings_of_every_preset_can_be_written_and_read(name: str) -> None:
     assert kind.preset("quick", **again) == quick
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
