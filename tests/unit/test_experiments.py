@@ -1,3 +1,5 @@
+"""What every experiment does: presets, state that belongs to its inputs, refusals."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -19,52 +21,15 @@ from tiny_bert import tiny, tokenizer
 
 from experiments import command, experiment, ledger, recording
 from experiments.experiment import RunContext
-from experiments.paper import identity, training
+from experiments.paper import training
 from experiments.registry import EXPERIMENTS, Entry
-from mpt_lml import HMM, PPCA, curves, data, estimators, files, recorded
+from mpt_lml import HMM, files, recorded
 from mpt_lml.data import image_sets
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_lml.recorded import Finding, Outcome
 from mpt_score import antibodies, networks, texts
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def table_1() -> Outcome:
-    return experiment.run("table-1")
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("table-1")
-@pytest.mark.parametrize(
-    ("name", "printed"),
-    [
-        ("true", "-60.34"),
-        ("p1-mean", "-60.44"),
-        ("p1-sd", "0.47"),
-        ("p10-mean", "-60.22"),
-        ("p10-sd", "0.12"),
-        ("p100-mean", "-60.34"),
-        ("p100-sd", "0.03"),
-    ],
-)
-def test_table_1_to_every_printed_digit(table_1: Outcome, name: str, printed: str) -> None:
-    measured = table_1.findings[f"table-1/{name}"].measured
-    # The paper cuts, it does not round: 0.1299 -> 0.12. 5e-6: float32 data may differ in a last bit
-    # between processors, and one value, 0.030001, is that close to its digit.
-    cut = math.trunc(100 * (measured + math.copysign(5e-6, measured))) / 100
-    assert f"{cut:.2f}" == printed
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("table-1")
-def test_stored_table_1_is_what_a_run_gives(table_1: Outcome) -> None:
-    stored = read_json(ROOT / "book" / "results" / "table-1.json")
-    again = torch.tensor(stored["arrays"]["estimates"], dtype=torch.float64)
-    # Z Wᵀ in float32 is summed in another order by another processor's kernels: a datum may be off by
-    # some 1e-7 of itself, and its checksum is another.
-    torch.testing.assert_close(table_1.arrays["estimates"], again, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -81,74 +46,6 @@ def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str, quick
     json.dumps(outcome.as_dict(), allow_nan=False)
 
 
-@pytest.mark.xdist_group("identity")
-def test_identities_hold_and_misprints_have_their_closed_forms(quick) -> None:
-    found = quick("identity")[0].findings
-    for name in ("eq-2", "eq-3", "eq-4-set", "prop-1", "eq-6", "claim-latent-variable"):
-        assert found[name].measured <= 1e-10, name
-    for name in ("claim-transpose", "bias-truncated-sum"):
-        assert found[name].measured <= 1e-10, name
-    information = math.log(25 / 12)  # of clouds and rain
-    assert found["eq-4"].measured == pytest.approx(2 * information, abs=1e-12)
-    assert found["prop-1-middle"].measured == pytest.approx(information / 2, abs=1e-12)
-    assert found["eq-a3-line"].measured == pytest.approx(math.log(16 / 15), abs=1e-12)
-    assert found["eq-4-reason"].measured == 0.0  # at D = 1, and at D = 2 with t = 2
-    assert found["eq-b"].measured == 8.0  # of nine sizes; only |M| = |R| conforms
-    assert found["eq-a3"].measured < -0.1  # S(x; 4) - S(x; 1) on chapter 3's rainy day
-    assert found["claim-bias-unmasked"].measured > 1.0
-    assert found["eq-7"].measured > 5 * found["eq-7"].standard_error > 0.0
-
-
-def test_printed_formulas_where_nothing_can_hide_their_slips() -> None:
-    coins = torch.full((2, 2, 2), 0.125, dtype=torch.float64)
-    x, log_2 = (0, 0, 0), math.log(2)
-    cell = identity.Cell(coins, x)
-    differences = [cell.equation_four(t) for t in (1, 2, 3)]
-    # Every conditional is log 1/2: only the multiplicity 2, 1, 2 is seen.
-    assert differences == pytest.approx([-3 * log_2, 0.0, -3 * log_2], abs=1e-12)
-    assert cell.middle_expression() == pytest.approx(0.0, abs=1e-12)
-    assert cell.mislabeled_size(1) == pytest.approx(0.0, abs=1e-12)
-
-
-def test_eq_7_loses_what_two_variances_differ_by() -> None:
-    generator = torch.Generator().manual_seed(7)
-    model = PPCA(torch.tensor([[1.0], [1.0]], dtype=torch.float64), 1.0)
-    # Both masked: nothing is reduced, both signs agree. One masked: 2 - 1/2 against 2 + 1/2.
-    assert identity.sign_loss(model, 10, generator).abs().max() < 1e-12
-    wide = PPCA(torch.ones(3, 1, dtype=torch.float64), 1.0)
-    loss = identity.sign_loss(wide, 40_000, generator)
-    v, plus = 2 - 0.5, 2 + 0.5
-    expected = 0.5 * (math.log(plus / v) + v / plus - 1)
-    assert abs(loss.mean() - expected) < 5 * loss.std() / 200
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("table-1")
-def test_one_entry_of_table_1_tells_cutting_from_rounding(table_1: Outcome) -> None:
-    assert table_1.findings["table-1-cut-digits"].measured == 1.0
-
-
-def test_cut_digits_are_counted_where_the_paper_prints_a_number() -> None:
-    cut = {"table-1/p10-sd": Finding(0.1299)}  # printed as 0.12
-    assert ledger.cut_digits(cut) == 1
-    assert ledger.cut_digits(cut | {"table-1/p4-sd": Finding(0.1299)}) == 1
-
-
-def test_every_choice_of_one_mask_per_size() -> None:
-    outcome = experiment.run("figure-1-left", seeds=(4,), num_masks=2000, device="cpu")
-    assert outcome.findings["claim-subset-biased"].measured < 1e-12
-    # The standard error that Figure 1 goes by is that of one replicate over the root of P.
-    draw = data.paper_gaussian(100, 5, 2, generator=torch.Generator().manual_seed(4))
-    exact = estimators.exact_variance(PPCA(draw.loadings, 0.2), draw.x)
-    assert outcome.arrays["standard_error"][0] == pytest.approx((exact / 2000) ** 0.5, rel=0.05)
-
-
-def test_a_point_of_the_fixed_size_panel_stands_on_one_mask_per_term() -> None:
-    settings = {"num_features": 64, "num_masked": 10, "num_masks": 60}
-    found = experiment.run("figure-1-right", **settings).findings["fig-1-right-masks"]
-    assert abs(found.measured - 8.0) < 4 * found.standard_error < 2.0
-
-
 @pytest.mark.parametrize(
     ("name", "setting"),
     [
@@ -163,35 +60,6 @@ def test_what_a_reader_turns_has_an_effect(name: str, setting: dict) -> None:
         key: torch.allclose(one[key], other[key], rtol=0, atol=0, equal_nan=True) for key in one
     }
     assert not all(same.values())
-
-
-def test_fixed_size_settles_at_d_times_its_score() -> None:
-    settings = {"num_features": 6, "num_masked": 2, "num_masks": 500}
-    outcome = experiment.run("figure-1-right", **settings)
-    draw = data.paper_gaussian(100, 6, 2, generator=torch.Generator().manual_seed(111))
-    model = PPCA(draw.loadings, 0.2)
-    expected = estimators.exact(model, draw.x) - 6 * curves.exact_curve(model, draw.x).score[1]
-    found = outcome.findings["fig-1-right"]
-    assert abs(found.measured - abs(expected.item())) <= 5 * found.standard_error
-    single = outcome.arrays["difference_single"][:, -1]
-    error = outcome.arrays["spread"][1].item() / math.sqrt(5 * 500)
-    assert abs(single.mean().item() - expected.item()) <= 5 * error
-
-
-def test_the_rule_of_the_fixed_size_panel_sees_how_many_masks_there_are() -> None:
-    stored = read_json(ROOT / "book" / "results" / "figure-1-right.json")["arrays"]
-    entries = {e["id"]: e for e in ledger.entries(ROOT / "book" / "ledger.json")}
-    verdicts = {}
-    for name in ("difference", "difference_single"):
-        spread = torch.tensor(stored[name])[:, -1].std().item()
-        rule = entries["fig-1-right-limit"]["rule"]
-        verdicts[name] = ledger.decide(rule, spread, spread / math.sqrt(8))
-    assert verdicts["difference"] == "confirmed" != verdicts["difference_single"]
-
-
-def test_a_random_size_is_scaled_by_the_number_of_sizes() -> None:
-    for found in experiment.run("unbiased", "quick").findings.values():
-        assert abs(found.measured) < 4 * found.standard_error < 4.0
 
 
 class Counting(experiment.Experiment, name="counting", resumable=True):
