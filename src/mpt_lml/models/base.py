@@ -314,7 +314,7 @@ class FromFunction(ConditionalModel):
 
     At its first answer the function is tested once, on the datum of which most is hidden: under its
     mask, and with only one of its hidden coordinates hidden. Probabilities have to sum to 1, and may
-    not change when what is hidden is replaced (:mod:`mpt_lml.models.trial`).
+    not change when what is hidden is replaced (``mpt_lml.models.trial``).
 
     Args:
         log_values: takes (x, mask), both (B, D), and returns log q(x_j = v | x_R) for every value v,
