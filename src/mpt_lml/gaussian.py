@@ -751,6 +751,7 @@ def _exact_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     num_terms = a.shape[-1]
     if num_terms == 0:
         return a @ b, a @ b
+    # Products of two such parts have twice the bits, and a sum of n of them log₂ n more: a double has 53.
     bits = (52 - num_terms.bit_length()) // 2
     a_leading, a_remainder = split(a, -1, bits)
     b_leading, b_remainder = split(b, -2, bits)

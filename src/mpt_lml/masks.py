@@ -169,7 +169,8 @@ class SizeLaw(ABC):
     ) -> Int[Tensor, " P"]:
         """``num_masks`` sizes at evenly spaced quantiles with one random shift, (P,).
 
-        Each is unbiased for the law, and all are as even as can be: uniform, P = D, every size once.
+        Each is unbiased for the law, and all are as even as can be: with the uniform law and P = D
+        every size comes once.
         """
         require_memory(f"{num_masks} masks", 8 * num_masks, "fewer at a time")
         shift = torch.rand(1, generator=generator, dtype=torch.float64)
@@ -187,7 +188,7 @@ def _quantiles(num_masks: int, shift: Float[Tensor, "*B 1"]) -> Float[Tensor, "*
     return (torch.arange(num_masks, dtype=torch.float64) + shift) / num_masks
 
 
-# The text follows a refusal of what is neither (see checks).
+# An argument that is neither is refused, and this sentence ends the message (see checks).
 SizeOrLaw = Annotated[int | SizeLaw, "A law is such as FixedRate(0.15) or UniformSize()."]
 
 
@@ -356,8 +357,10 @@ def sample_masks(
         require_count("num_masked", size, 1, num_features)
         law = FixedSize(size)
     law.probabilities(num_features)  # refuses a size that this D does not have, before drawing
+    # Orders are drawn before sizes: recorded numbers depend on it.
     ranks = sample_ranks(num_masks, num_features, generator=generator)
-    return from_ranks(ranks, law.sample(num_masks, num_features, generator=generator))
+    sizes = law.sample(num_masks, num_features, generator=generator)
+    return from_ranks(ranks, sizes)
 
 
 @checked
@@ -398,7 +401,7 @@ def stratified_masks(
     num_draws = 1 + num_masks * num_features  # the shift of the sizes, then an order for each mask
     draws = [torch.rand(num_draws, generator=g, dtype=torch.float64) for g in generators]
     shift, values = torch.stack(draws).tensor_split([1], dim=1)
-    quantiles = _quantiles(num_masks, shift)
+    quantiles = _quantiles(num_masks, shift)  # (generators, P)
     ranks = values.view(len(generators), num_masks, num_features).argsort()
     sizes = torch.stack([size_law._sizes_at(quantiles, num_features) for size_law in laws])
     mask = from_ranks(ranks, sizes)  # (laws, generators, P, D)

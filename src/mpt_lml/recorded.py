@@ -69,7 +69,10 @@ class Outcome:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers for JSON, arrays rounded to 8 significant digits."""
+        """Plain lists and numbers for JSON, arrays rounded to 8 significant digits.
+
+        What is not finite becomes None, since JSON has no word for it; :func:`load` makes NaN of it.
+        """
         content = {
             "findings": {
                 name: dataclasses.asdict(finding) for name, finding in self.findings.items()

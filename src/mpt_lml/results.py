@@ -1,4 +1,4 @@
-"""Results as values: a number with its error, a curve, what a training run leaves."""
+"""Results as values: a number with its error, a curve, and what ``fit`` leaves of a training."""
 
 import itertools
 import math
@@ -178,7 +178,7 @@ class MaskCurve:
             sizes = {"L": len(self.num_masked), "P": self.num_masks}
             check(("each", self.each, Float[Tensor, "L P"]), finite=False, **sizes)
         require_finite("score", self.score)
-        if (self.standard_error < 0).any():  # NaN is not
+        if (self.standard_error < 0).any():  # NaN is not, and is left out below for the message
             require_number("standard_error", self.standard_error.nan_to_num().min(), "[0,inf]")
         visited: list[int] = self.num_masked.tolist()
         with_ends = [0, *visited, self.num_features + 1]
@@ -232,7 +232,7 @@ def as_rows(columns: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """What B training runs side by side leave.
+    """What B training runs side by side leave (:func:`mpt_lml.fit.maximize`).
 
     ``values`` (E + 1, B): row e belongs to the parameters after e updates. ``parameters`` (B, ...)
     are those after the last epoch, ``snapshots`` those after the epochs asked for.
@@ -245,7 +245,7 @@ class History:
 
 @dataclass(frozen=True, eq=False)
 class Maxima:
-    """Where B climbs side by side have ended.
+    """Where B climbs side by side have ended (:func:`mpt_lml.fit.bfgs`).
 
     ``parameters`` (B, ...); ``value`` (B,), of the objective there, in its unit; ``converged`` (B,),
     whether a climb has arrived at a maximum, as far as its precision can tell; ``num_steps`` (B,), the

@@ -101,15 +101,15 @@ class OverOrders(NamedTuple):
 
 
 def over_orders(values: Float[Tensor, "subsets N D"], mask: Bool[Tensor, "P D"]) -> OverOrders:
-    """Statistics of Σ_j v over all D! orders, from the 2^D subsets that they pass through.
+    """Statistics over all D! orders of a sum along the order, from the 2^D subsets that orders pass.
 
-    The first coordinate of a mask to be shown is any of its M, and what follows is an order of the
-    M − 1 that are left. So each statistic of a mask follows from those of its M subsets of size
-    M − 1: one pass over the sizes, where a sum over orders would have D! terms.
+    An order shows the coordinates one after the other. Shown first is any of the M of a mask, and what
+    follows is an order of the M − 1 that are left. So each statistic of a mask follows from those of
+    its M subsets of size M − 1: one pass over the sizes, where a sum over orders would have D! terms.
 
     Args:
-        values: of every subset A but the empty one and of every j in it, what an order adds that has
-            A still to show and shows j next, log q(x_j | x_R), (2^D − 1, N, D).
+        values: the terms, log q(x_j | x_R), of every subset A but the empty one and every j in it,
+            (2^D − 1, N, D). An order adds that of A and j where A is still hidden and j shown next.
         mask: the subsets as :func:`mpt_lml.masks.subsets` numbers them, (2^D, D).
 
     Returns:
@@ -121,9 +121,10 @@ def over_orders(values: Float[Tensor, "subsets N D"], mask: Bool[Tensor, "P D"])
     statistics = OverOrders(*values.new_zeros(5, num_subsets, values.shape[1]))
     for size in range(1, num_features + 1):
         subsets = (size_of_subset == size).nonzero().flatten()
+        # nonzero() goes row by row, and each row has M coordinates.
         shown_first = mask[subsets].nonzero()[:, 1].view(-1, size)
-        # C(D, M) subsets, of each the M coordinates that may be shown first, and N data. ``values``
-        # begin with subset 1, and subset i has coordinate j where bit j of i is set.
+        # (C(D, M), M, N): the subsets, of each the coordinates that may be shown first, and the data.
+        # ``values`` begin with subset 1, and subset i has coordinate j where bit j of i is set.
         term = values[(subsets - 1)[:, None], :, shown_first]
         without_first = subsets[:, None] - (1 << shown_first)
         after = OverOrders(*(statistic[without_first] for statistic in statistics))

@@ -67,7 +67,7 @@ class ConditionalModel(ABC):
     """V, where every coordinate takes one of the values 0..V−1."""
 
     # Most pairs of a datum and a mask in one call of _log_each or _log_values. None: as many as fit
-    # WORKING_BYTES with a few arrays of D each; a model with a latent axis besides sets it.
+    # WORKING_BYTES with four arrays of D each; a model with a latent axis besides sets it.
     _pairs_at_once: int | None = None
 
     @checked
@@ -89,7 +89,7 @@ class ConditionalModel(ABC):
         # By hand: ``Data`` has no letters, so that @checked cannot compare B of x and of mask.
         require_pairs(x, mask)
         with self._precision():
-            return _zero_where_observed(self._in_batches(self._log_each, x, mask), mask)
+            return _zero_outside(self._in_batches(self._log_each, x, mask), mask)
 
     @checked
     def log_values(self, x: Data, mask: MaskOfEachDatum) -> Float[Tensor, "B D V"]:
@@ -148,11 +148,11 @@ class ConditionalModel(ABC):
 
     def _unchecked_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         with self._precision():
-            return _zero_where_observed(self._log_conditional(x, mask), mask[:, None])
+            return _zero_outside(self._log_conditional(x, mask), mask[:, None])
 
     def _unchecked_mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         with self._precision():
-            return _zero_where_observed(self._mean_log_conditional(x, mask), mask)
+            return _zero_outside(self._mean_log_conditional(x, mask), mask)
 
     # -- for subclasses: arguments are checked before they come here --------------------------------
 
@@ -176,7 +176,7 @@ class ConditionalModel(ABC):
         log_probabilities = []
         for v in range(self.num_values):
             values = self._log_each(x.masked_fill(mask, v), mask)
-            log_probabilities.append(_zero_where_observed(values, mask))
+            log_probabilities.append(_zero_outside(values, mask))
         return torch.stack(log_probabilities, dim=-1)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -214,7 +214,8 @@ def require_pairs(x: Tensor, mask: Tensor) -> None:
         raise ValueError(f"x and mask must have the same number of rows, got {rows}.")
 
 
-def _zero_where_observed(values: Tensor, mask: Tensor) -> Tensor:
+def _zero_outside(values: Tensor, mask: Tensor) -> Tensor:
+    """``values``, and 0 where ``mask`` is False, whatever stands there."""
     if mask.device != values.device:
         mask = mask.to(values.device)
     return values.where(mask, 0.0)
@@ -275,7 +276,7 @@ class TractableModel(ConditionalModel):
             for rows in chunks(len(observed), bytes_of_a_subset):
                 values.append(self._log_subset_marginal(x, observed[rows]))
         is_nonempty = observed.any(dim=1, keepdim=True)
-        return _zero_where_observed(torch.cat(values), is_nonempty)
+        return _zero_outside(torch.cat(values), is_nonempty)
 
     @checked
     def mean_log_subset_marginal(

@@ -72,7 +72,7 @@ class PPCA(TractableModel):
         self.noise_variance = torch.as_tensor(noise_variance, dtype=loadings.dtype).to(loadings)
         self.num_features, self.latent_dim = loadings.shape
         # Four arrays of D × K in double precision for each pair.
-        bytes_of_a_pair = max(1, 32 * loadings.numel())
+        bytes_of_a_pair = max(1, 4 * 8 * loadings.numel())  # K may be 0
         self._pairs_at_once = max(1, CACHE_BYTES // bytes_of_a_pair)
 
     @property
@@ -98,6 +98,7 @@ class PPCA(TractableModel):
         everything = torch.ones_like(self.mean, dtype=torch.bool)[None]
         given = self._given(everything)
         latent_mean, _ = given.mean_and_residual(Centered.of(x, self.mean))
+        # The factor is that of σ² Λ, of which the inverse is Λ⁻¹/σ².
         covariance = given.noise_variance * torch.cholesky_inverse(given.factor[0])
         return latent_mean[0], covariance.to(x)
 
@@ -226,6 +227,8 @@ class PPCA(TractableModel):
         means = []
         for rows in chunks(len(observed), bytes_of_a_set, 2 * CACHE_BYTES):
             values, rounding = from_moment(self._given(observed[rows]), moment)
+            # A tenth: ``rounding`` is that of a moment whose entries were rounded once. These are sums
+            # over N data, which were rounded more often.
             is_exact_enough = rounding <= 0.1 * MOST_ROUNDING  # NaN is not
             if not is_exact_enough:
                 values = from_data(observed[rows])
