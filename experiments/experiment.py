@@ -108,7 +108,7 @@ class Experiment(ABC):
     def __init_subclass__(
         cls, *, name: str = "", resumable: bool = False, gpu: bool = True
     ) -> None:
-        checked(dataclass(frozen=True)(cls))
+        checked(dataclass(frozen=True)(cls))  # both change the class itself and return it
         if name:
             cls.name = name
             cls.resumable = resumable
@@ -126,6 +126,7 @@ class Experiment(ABC):
                 raise ValueError(
                     f"{cls.name} has no setting {name!r}; it has {', '.join(fields)}.{hint}"
                 )
+            # One value, or JSON's list, where a setting is a tuple.
             if isinstance(fields[name].default, tuple) and not isinstance(value, tuple):
                 settings[name] = tuple(value) if isinstance(value, list) else (value,)
         if "seeds" in settings:
@@ -199,7 +200,9 @@ def run(
     checkpoints: FilePath | None = None,
     **settings: Any,
 ) -> Outcome:
-    """Run an experiment. It writes nothing but its state.
+    """Run an experiment by its name, for a test or a session. It writes nothing but its state.
+
+    The command line goes by :func:`experiments.recording.run_and_store`, which stores what is found.
 
     Args:
         name: of the experiment; ``python -m experiments list`` has them all.

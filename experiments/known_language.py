@@ -20,7 +20,7 @@ from mpt_score.networks.symbol_bert import SymbolBERT
 
 
 class Stratified(masks.UniformSize):
-    """Uniform sizes, spread evenly over each batch."""
+    """Uniform sizes, spread evenly over each batch: ``masks.sample_masks`` asks a law's ``sample``."""
 
     sample = masks.SizeLaw.stratified
 
@@ -35,7 +35,12 @@ LAWS: dict[str, masks.SizeLaw] = {
 
 
 class Problem:
-    """Fresh sequences of a source, random orders for each, and what the source says about them."""
+    """Fresh sequences of a source, random orders for each, and what the source says about them.
+
+    N sequences of D symbols with O orders each. An order gives D nested masks, of sizes 1..D, so that
+    there are P = N · O · D rows of a sequence and a mask, the sizes fastest. ``x`` is (N, D), ``order``
+    (N, O, D); ``rows``, ``mask`` and ``values``, the source's log p(x_j | x_R), are (P, D).
+    """
 
     def __init__(
         self, source: HMM, num_data: int, num_orders: int, *, generator: torch.Generator
@@ -50,6 +55,7 @@ class Problem:
 
     def by_size(self, values: Float[Tensor, "P D"]) -> Float[Tensor, "N O D"]:
         """Score of every mask, by sequence, order and size."""
+        # ``order`` happens to have this shape: an order has as many places as there are sizes.
         return scores.mask_score(values, self.mask).view(self.order.shape)
 
     def compare(self, model: ConditionalModel) -> dict[str, Tensor]:
@@ -59,7 +65,7 @@ class Problem:
         """
         difference = self.values - model.log_each(self.rows, self.mask)
         by_size = self.by_size(difference)
-        # Of each step of an order the token that it shows next.
+        # Of the mask of size M, which hides order[:M], the token that is shown next: order[M − 1].
         shown_next = difference.view(*self.order.shape, -1).gather(3, self.order[..., None])
         area = by_size.sum(dim=2)
         chain = shown_next.sum(dim=(2, 3))
@@ -76,12 +82,17 @@ class Problem:
         }
 
     def designs(self, area: Float[Tensor, "N O"]) -> dict[str, Tensor]:
-        """Standard error of one gap, one order a sequence, by what source and network share."""
+        """Standard error of one gap, one order a sequence, by what source and network share.
+
+        Args:
+            area: of :meth:`compare`, source minus network.
+        """
         source = self.by_size(self.values).sum(dim=2)
         network = source - area
         separate = (source[:, 0].var() + network[:, 0].var()) / len(source)
         return {
             "error/same masks, all tokens": mean_and_error(area[:, 0])[1],
+            # The source has the first order of each sequence, the network the second.
             "error/same sequences, other masks": mean_and_error(source[:, 0] - network[:, 1])[1],
             "error/other sequences": separate.sqrt(),
         }
@@ -120,6 +131,7 @@ class KnownLanguage(Experiment, name="known-language", resumable=True):
         def trained(settings: KnownLanguage, law: str, seeds: Sequence[int]) -> Arrays:
             """What the networks of these seeds lack, kept with their weights."""
 
+            # All seeds are trained at once, when the first comparison is asked for that is not kept.
             @functools.cache
             def models() -> list[SymbolBERT]:
                 return settings.train(source, law, seeds, context)

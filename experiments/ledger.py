@@ -57,6 +57,7 @@ def decide(
         holds = verdicts.exceeds(*sample, at=rule["bound"])
         fails = high <= rule["bound"]
     elif test == "falls-below":
+        # On one side, and that is the lower one: ``verdicts`` has a word for the upper one only.
         holds = verdicts.apart(*sample, at=rule["bound"]) and measured < rule["bound"]
         fails = low >= rule["bound"]
     else:

@@ -98,9 +98,11 @@ def run_and_store(
         KeyboardInterrupt: When interrupted; the message says where the same command goes on.
     """
     experiment = kind.preset(preset, **settings)
+    # Those that keep no state are short: five minutes at most.
     if not experiment.resumable and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # two gain little with small matrices, and lose where it is busy
     name = _name(experiment, preset)
+    # Only the paper's settings have the name of the experiment itself.
     is_recorded = name == experiment.name and out is None
     home = book_file("results") if is_recorded else Path(out or RESULTS_FOLDER)
     target = home / f"{name}.json"
@@ -120,6 +122,7 @@ def run_and_store(
     }
     files.write_json(target, content)
     print(f"wrote {target}")
+    # Only now, when the result is on disk, and only a folder that nobody named.
     if folder is not None and checkpoints is None:
         shutil.rmtree(folder, ignore_errors=True)
     if is_recorded:

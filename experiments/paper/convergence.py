@@ -66,6 +66,7 @@ class Table1(Experiment, name="table-1"):
     def measure(self, context: RunContext) -> Outcome:
         require_count("seeds, which spread,", len(self.seeds), 2)
         sizes = (self.num_data, self.num_features, self.latent_dim)
+        # Data and masks of these seeds give the printed digits.
         model, x = paper_problem(sizes, seeded(1991), context.device)
         cells = list(itertools.product(self.num_masks, self.seeds))
         values = []
@@ -78,9 +79,10 @@ class Table1(Experiment, name="table-1"):
         for num_masks, row in zip(self.num_masks, estimates, strict=True):
             table[f"table-1/p{num_masks}-mean"] = Finding.over(row)
             table[f"table-1/p{num_masks}-sd"] = of_spread(row.std().item(), len(row) - 1)
-        # Var of the estimate at P = 1 is the sum of the variances of the sizes; its error from blocks.
-        spread = curves.sampled_curve(model, x, self.spread_masks, generator=seeded(56)).each
-        blocks = spread.view(self.num_features, 4, -1).var(dim=2).sum(dim=0).sqrt()
+        # Var of the estimate at P = 1 is the sum of the variances of the sizes. From four blocks of
+        # masks there are four such standard deviations, which give their mean an error.
+        of_mask = curves.sampled_curve(model, x, self.spread_masks, generator=seeded(56)).each
+        blocks = of_mask.view(self.num_features, 4, -1).var(dim=2).sum(dim=0).sqrt()
         findings = {
             **table,
             "table-1-cut-digits": Finding(float(cut_digits(table))),

@@ -34,6 +34,9 @@ class SideBySide(nn.Module):
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         super().__init__()
+        # By name, in the order of ``parameters()``; constants are buffers, such as position ids.
+        # A weight that stands in two places, such as BERT's embedding, which is its decoder too, is
+        # there once: functional_call puts it into both.
         weights, self._constants = stack_module_state(list(networks))
         self._names = tuple(weights)
         self._one = (networks[0],)  # in a tuple, so that its weights are not this module's
@@ -64,6 +67,7 @@ class SideBySide(nn.Module):
     @torch.no_grad()
     def copy_to(self, networks: Sequence[nn.Module]) -> None:
         """Give each network its weights."""
+        # One row a network, its weights in the order of ``parameters()``, in which they were stacked.
         vectors = torch.cat([weight.flatten(1) for weight in self.weights], dim=1)
         for network, vector in zip(networks, vectors, strict=True):
             vector_to_parameters(vector, network.parameters())
@@ -129,9 +133,12 @@ def train_side_by_side(
         x = torch.stack(sequences).to(device)
         mask = torch.stack(hidden).to(device)
         logits = together(x.masked_fill(mask, mask_token), dtype)
+        # Of every symbol; the score takes those that are hidden.
         losses = functional.cross_entropy(logits.flatten(0, 2), x.flatten(), reduction="none")
         score = scores.mask_score(-losses.view(-1, num_features), mask.flatten(0, 1))
+        # A mean over the batch, a sum over networks: each has the gradient that it would have alone.
         return -score.view(len(models), batch_size).mean(dim=1).sum()
 
+    # Without ``max_norm``: a norm of all gradients would tie the networks to each other.
     fit.descend(together, loss, [schedule], num_steps=num_steps, progress=progress)
     together.copy_to([model.network for model in models])
