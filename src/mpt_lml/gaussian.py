@@ -319,7 +319,7 @@ class LowRankPosterior:
         if smallest_noise <= 0.0:
             raise ValueError(f"noise_variance must be > 0, got {smallest_noise:.4g}.")
         # The careful way needs this much itself. With 100 digits beside it, its variances were off by
-        # 0.06 ε s of themselves at most (s up to 1e7, rows and columns nearly alike). The 10 is a
+        # 0.06 ε s of themselves at most (s from 1e4 to 1e7, rows and columns nearly alike). The 10 is a
         # margin that is not derived; it refuses σ²/‖W‖² below 5e-14.
         _require_little_rounding(10.0 * _EPSILON * scale, dtype)
         # A tenth, because the bound on the data (_is_too_rounded) multiplies ε s² by
