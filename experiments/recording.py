@@ -120,13 +120,15 @@ def run_and_store(
         "seconds": clock.seconds(),
         "provenance": provenance.provenance(command, context.device.type),
     }
+    # First: a finding without an entry is refused here, while nothing is written and no state is lost.
+    entries = ledger.record(outcome.findings, ledger.location()) if is_recorded else []
     files.write_json(target, content)
     print(f"wrote {target}")
     # Only now, when the result is on disk, and only a folder that nobody named.
     if folder is not None and checkpoints is None:
         shutil.rmtree(folder, ignore_errors=True)
     if is_recorded:
-        print(_tables(ledger.record(outcome.findings, ledger.location())))
+        print(_tables(entries))
     else:
         for entry, finding in outcome.findings.items():
             print(f"{entry}: {finding.measured:.6g}")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from experiments import command, experiment, ledger, recording
+from experiments.experiment import RunContext
 from mpt_lml.files import CheckpointMismatchError
+from mpt_lml.recorded import Finding, Outcome
 
 
 def test_a_run_with_other_settings_is_not_the_papers(
@@ -100,6 +103,28 @@ def test_a_wrong_command_line_ends_in_a_sentence(
     assert status == 2
     assert printed.out == ""
     assert "python -m experiments" in printed.err and "Traceback" not in printed.err
+
+
+class Unlisted(experiment.Experiment, name="unlisted", resumable=True):
+    """It finds what the ledger has no entry for."""
+
+    def measure(self, context: RunContext) -> Outcome:
+        context.computed_once("piece", lambda: {"x": torch.ones(1)})
+        return Outcome({"never-heard-of": Finding(1.0)})
+
+
+@pytest.mark.bad_input
+def test_a_finding_without_an_entry_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what was computed is kept, so that the same command goes on once the entry is there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr(recording, "book_file", lambda name: tmp_path / name)
+    with pytest.raises(ValueError, match="has no entry for never-heard-of"):
+        recording.run_and_store(Unlisted, {})
+    assert not list((tmp_path / "results").iterdir())
+    assert list((tmp_path / "mpt-lml-results").rglob("piece.safetensors"))
 
 
 # -- the time of a run in parts ---------------------------------------------------------------------
