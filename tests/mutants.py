@@ -22,14 +22,12 @@ SESSION = "mutants.sqlite"
 ELSEWHERE = {
     "area": ("estimators",),
     "blocks": ("pair_scores", "answer_scores"),
-    "checks": ("bad_input", "masks"),
+    "checks": ("checks", "bad_input", "masks"),
     "design": ("sentence_curves",),
     "estimate": ("sentence_scores",),
     "files": ("files", "fit"),
     "image_sets": ("data",),
-    "keep": ("scorer",),
     "paper": ("data",),
-    "places": ("data", "texts"),
     "remote": ("hub",),
     "scores": ("masks", "curves", "orders"),
 }
@@ -82,7 +80,8 @@ def main() -> int:
 
     tools, copy = BUILD / "tools", BUILD / "copy"
     paths = [str(Path(sys.executable).parent), str(tools / "bin"), os.environ["PATH"]]
-    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "PATH": os.pathsep.join(paths)}
+    sources = os.pathsep.join([str(copy / "src"), str(copy)])
+    environment = os.environ | {"PYTHONPATH": sources, "PATH": os.pathsep.join(paths)}
 
     def run(*command: str | Path, inside: Path = copy) -> int:
         return subprocess.run([*map(str, command)], cwd=inside, env=environment).returncode
