@@ -3,7 +3,7 @@
 Every model answers one question: given the observed coordinates of x, what is log p(x_j | x_R) for each
 masked coordinate j? Everything else is arithmetic on the answers.
 
-Letters are the same everywhere. A mask hides the set A of M = |A| coordinates; R is the rest, which is
+Letters are the same everywhere. A mask hides a set A of M coordinates; R is the rest, which is
 observed. N data of D coordinates meet P masks; where B stands in place of both, each datum has its own
 mask. A public function refuses arguments that do not fit its annotations (``@checked``). The same name
 with an underscore in front is its arithmetic without these checks, for calls from inside.
