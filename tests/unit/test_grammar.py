@@ -313,6 +313,8 @@ def test_what_cannot_happen_has_the_derivative_0() -> None:
 
 
 @pytest.mark.bad_input
-def test_a_length_that_no_memory_holds_is_refused() -> None:
+def test_what_no_memory_holds_is_refused() -> None:
     with pytest.raises(ValueError, match=r"one string of 1000000 symbols .* smaller num_features"):
         Grammar.brackets(num_features=1_000_000)
+    with pytest.raises(ValueError, match=r"30001³ rules .* fewer num_kinds"):
+        Grammar.brackets(num_kinds=10_000)
