@@ -19,6 +19,7 @@ def test_a_recorded_run_comes_back_as_it_was(name: str) -> None:
     again = loaded.as_dict()
     assert again["arrays"] == stored["arrays"]
     assert again["findings"] == stored["findings"]
+    assert (loaded.data_sha256, loaded.weights) == (stored["data_sha256"], stored.get("weights"))
     assert (loaded.settings, loaded.seconds) == (stored["config"], stored["seconds"])
     assert loaded.provenance == stored["provenance"]
 
