@@ -5,11 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from models import generator, random_hmm
+from torch import Tensor
 
+from experiments import known_language
 from experiments.experiment import RunContext
 from experiments.known_language import LAWS, KnownLanguage, Problem
 from mpt_lml import HMM, masks
@@ -157,3 +161,65 @@ def test_the_quick_run_says_what_it_found(quick) -> None:
     smallest = min((each - outcome.arrays["gap/uniform"]).mean().item() for each in fixed)
     assert finding.measured == pytest.approx(smallest)
     assert outcome.arrays["size_gap/uniform"].shape == (2, 16)
+
+
+# -- before any training: what belongs to which seed and law ------------------------------------------
+
+SEEDS = (44, 4)
+RUNS = [*itertools.product(LAWS, [16], SEEDS), ("uniform", 32, 44)]
+"""Law, width and seed, the variant last, which has the first seed alone."""
+SIZES = {16: "16-10-0.003", 32: "32-5-0.003"}
+"""Width, steps and rate."""
+
+
+class Untrained(NamedTuple):
+    arrays: dict[str, Tensor]
+    laws: list[masks.SizeLaw]  # of each training, as it was asked for
+    draws: list[list[int]]  # the seeds of its generators
+    folder: Path
+
+
+@pytest.fixture
+def untrained(tmp_path, monkeypatch) -> Untrained:
+    found = Untrained({}, [], [], tmp_path)
+
+    def train(models, source, law, *, generators, **settings: object) -> None:
+        found.laws.append(law)
+        found.draws.append([each.initial_seed() for each in generators])
+
+    monkeypatch.setattr(known_language, "train_side_by_side", train)
+    outcome = KnownLanguage.preset("quick", seeds=SEEDS).run(RunContext(folder=tmp_path))
+    found.arrays.update(outcome.arrays)
+    return found
+
+
+def test_a_network_its_draws_and_its_file_belong_to_its_seed(untrained: Untrained) -> None:
+    assert untrained.laws == [*LAWS.values(), LAWS["uniform"]]
+    assert untrained.draws == [[44, 4]] * len(LAWS) + [[44]]
+    files = {file.stem: file for file in untrained.folder.glob("*.safetensors")}
+    assert len(files) == len(RUNS)
+    for law, width, seed in RUNS:
+        kept = SymbolBERT.load(files[f"{law}-{SIZES[width]}-{seed}"])
+        own = SymbolBERT(12, 16, width, seed=seed)
+        for name, weight in own.network.named_parameters():
+            assert torch.equal(kept.network.get_parameter(name), weight)
+
+
+def test_each_array_is_what_the_networks_of_its_seeds_lack(untrained: Untrained) -> None:
+    problem = Problem(HMM.cyclic(), 20, 2, generator=generator(10))
+    first, second = (problem.compare(SymbolBERT(12, 16, 16, seed=seed)) for seed in SEEDS)
+    arrays = untrained.arrays
+    for law in LAWS:
+        for name in ("gap", "gap_error", "spread", "size_gap"):
+            expected = torch.stack([first[name], second[name]])
+            torch.testing.assert_close(arrays[f"{name}/{law}"], expected)
+        # Of one seed they are the same networks still.
+        assert (arrays[f"excess_error/{law}"] == 0).all()
+    wide = SymbolBERT(12, 16, 32, seed=44)
+    num_parameters = sum(weight.numel() for weight in wide.network.parameters())
+    assert arrays[f"variant/{SIZES[32]}"][0] == num_parameters
+    compared = problem.compare(wide)
+    expected = torch.stack([compared[name] for name in ("gap", "gap_error", "spread")])
+    torch.testing.assert_close(arrays[f"variant/{SIZES[32]}"][1:], expected)
+    for name, error in problem.designs(first["area"]).items():
+        torch.testing.assert_close(arrays[name], error)
