@@ -10,6 +10,7 @@ import pytest
 import torch
 from models import generator
 from sklearn.metrics import roc_auc_score
+from torch import Tensor
 
 import mpt_score
 from experiments import antibodies as uses
@@ -26,7 +27,7 @@ from experiments.experiment import RunContext
 from mpt_lml.data import CorruptDataError, DataNotFoundError
 from mpt_score import antibodies
 from mpt_score.antibodies import Antibody, few, is_heavy
-from mpt_score.networks.residues import RESIDUES, require_chains
+from mpt_score.networks.residues import RESIDUES, ResidueTokenizer, require_chains
 
 HEAVY = "EVQLVESGFDYWGQGTLVTVSS"
 OTHER_HEAVY = "QVQLQQSGFDVWGPGVLVTVSS"
@@ -224,6 +225,36 @@ def test_a_chain_with_everything_hidden_asks_for_every_residue(quick) -> None:
     log_q = model.model.log_tokens(tokens.ids, tokens.maskable)[0, 1:-1]
     of_chain = arrays["everything"].gather(1, arrays["residue"][:, None])[:, 0]
     torch.testing.assert_close(of_chain, log_q, atol=1e-5, rtol=0)
+
+
+def test_a_chain_is_scored_by_what_is_hidden_and_where() -> None:
+    """Of a network whose answer depends on the place and on how much is hidden: all is known."""
+
+    def log_values(ids: Tensor, mask: Tensor) -> Tensor:
+        place = torch.arange(1.0, ids.shape[1] + 1)[:, None]
+        count = mask.sum(dim=1)[:, None, None]
+        return (place * count * torch.linspace(0.0, 0.5, 25).double()).log_softmax(-1)
+
+    scorer = mpt_score.load(log_values, ResidueTokenizer())
+    design = mpt_score.Design(rates=(0.5, 1.0), num_masks=20)
+    scores = antibodies.chain_scores(scorer, "YC", design)
+
+    def log_residues(count: int) -> Tensor:
+        mask = torch.arange(4)[None] < count  # of the four tokens, the ends counted
+        return log_values(torch.zeros(1, 4), mask)[0, 1:-1, -len(RESIDUES) :]
+
+    residue = torch.tensor([RESIDUES.index("Y"), RESIDUES.index("C")])
+    assert torch.equal(scores["residue"], residue)
+    torch.testing.assert_close(scores["everything"], log_residues(2))
+    first, second = log_residues(1).gather(1, residue[:, None])[:, 0]
+    torch.testing.assert_close(scores["alone"], torch.stack([first, second]))
+    # One of both is hidden by each mask, the first by a share of them.
+    share = ((scores["score"][0] - second) / (first - second)).item()
+    assert 20 * share == pytest.approx(round(20 * share), abs=1e-3) and 0 < share < 1
+    error = (first - second).abs().item() * math.sqrt(share * (1 - share) / 19)
+    both = log_residues(2).gather(1, residue[:, None]).mean().item()
+    assert scores["score"][1].item() == pytest.approx(both)
+    assert scores["error"].tolist() == pytest.approx([error, 0.0], abs=1e-6)
 
 
 @pytest.mark.bad_input
