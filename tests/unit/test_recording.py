@@ -9,7 +9,7 @@ import torch
 
 from experiments import command, experiment, ledger, recording
 from experiments.experiment import RunContext
-from mpt_lml.files import CheckpointMismatchError
+from mpt_lml.files import CheckpointMismatchError, read_json, write_json
 from mpt_lml.recorded import Finding, Outcome
 
 
@@ -27,6 +27,27 @@ def test_a_run_with_other_settings_is_not_the_papers(
     assert command.main(call) == 0
     (path,) = (tmp_path / "mpt-lml-results").iterdir()
     assert path.name.startswith("figure-1-left-") and path.suffix == ".json"
+
+
+def test_a_run_of_the_papers_settings_enters_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of it, in which nothing is measured yet."""
+    copy = tmp_path / "ledger.json"
+    content = read_json(ledger.location())
+    for entry in (*content["paper"], *content["findings"]):
+        entry["measured"] = None
+    write_json(copy, content)
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr(ledger, "location", lambda: copy)
+    monkeypatch.setattr(recording, "book_file", lambda name: tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["run", "figure-1-left"]) == 0
+    stored = read_json(tmp_path / "results" / "figure-1-left.json")
+    entered = {entry["id"]: entry["measured"] for entry in ledger.entries(copy)}
+    for name, finding in stored["findings"].items():
+        assert entered.pop(name) == pytest.approx(finding["measured"], rel=1e-5)
+    assert set(entered.values()) == {None}
 
 
 # -- state and results of different inputs lie side by side -----------------------------------------
@@ -47,6 +68,28 @@ def test_runs_of_other_settings_have_other_names() -> None:
     assert len(set(names)) == len(changes)
     assert max(map(len, names)) < 100  # however long the settings
     assert recording._name(kind.preset("paper"), "paper") == "bert-curve"
+
+
+# -- what --set reads -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("4", 4),
+        ("4,", (4,)),
+        ("1,2,3", (1, 2, 3)),
+        ("3e-3", 0.003),
+        ("False", False),
+        ("(64,10,3e-3),", ((64, 10, 0.003),)),
+        ("some/folder", "some/folder"),
+        ("two words", "two words"),
+        ("a=b", "a=b"),
+        ("", ""),
+    ],
+)
+def test_a_setting_is_what_python_reads_or_else_its_text(written: str, value: object) -> None:
+    assert command._setting(f"name={written}") == ("name", value)
 
 
 # -- wrong command lines ------------------------------------------------------------------------------
