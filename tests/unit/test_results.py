@@ -74,6 +74,12 @@ class TestRatio:
         allowed = 3 * math.sqrt(0.95 * 0.05 / num_corpora) + 0.01
         assert abs(np.mean(covered) - 0.95) < allowed
 
+    def test_sums_of_single_precision_are_in_double(self) -> None:
+        """2²⁴ + 1, the first integer that single precision has not."""
+        large, ones = torch.tensor([2.0**24, 1.0]), torch.ones(2)
+        assert results.ratio_estimate(large, ones) == (2**24 + 1) / 2
+        assert results.ratio_estimate(ones, large) == 2 / (2**24 + 1)
+
     def test_one_unit_has_no_error(self) -> None:
         ratio = results.ratio_estimate(torch.tensor([3.0]), torch.tensor([2.0]))
         assert ratio == 1.5 and math.isnan(ratio.standard_error) and ratio.num_samples == 1
