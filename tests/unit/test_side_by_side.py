@@ -11,6 +11,7 @@ from torch.nn.utils import parameters_to_vector
 
 from mpt_lml import HMM, fit, masks, scores
 from mpt_score import SymbolBERT
+from mpt_score.networks import side_by_side
 from mpt_score.networks.side_by_side import SideBySide, train_side_by_side
 
 pytest.importorskip("transformers")
@@ -99,6 +100,53 @@ def test_each_network_learns() -> None:
     assert min(scores) > -0.6
     weights = [parameters_to_vector(model.network.parameters()) for model in models]
     assert not torch.equal(*weights)
+
+
+def test_products_have_the_digits_asked_for() -> None:
+    """Numbers with the 8 bits of bfloat16 come back as they are, those of single precision do not."""
+    together = SideBySide([SymbolBERT(5, 6, 8, seed=seed).network for seed in (1, 2)])
+    ids = torch.randint(6, (2, 4, 6), generator=generator(3))
+    half, single = together(ids, torch.bfloat16), together(ids)
+    assert half.dtype == single.dtype == torch.float32
+    assert torch.equal(half.bfloat16().float(), half)
+    assert not torch.equal(single.bfloat16().float(), single)
+    assert all(weight.dtype == torch.float32 for weight in together.weights)
+
+
+@pytest.mark.parametrize("half_precision", [False, True])
+def test_rows_come_to_where_the_networks_are(
+    half_precision: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From generators of the CPU; the device "meta" knows shapes alone, which is enough to see it."""
+    model = SymbolBERT(12, 4, 8, seed=1)
+    model.network.to("meta")
+    asked: list[tuple[torch.device, torch.dtype]] = []
+
+    class Arrived(Exception):
+        pass
+
+    def arrive(together: SideBySide, input_ids: Tensor, dtype: torch.dtype) -> Tensor:
+        asked.append((input_ids.device, dtype))
+        raise Arrived
+
+    def optimizer(parameters, lr: float, **options: object) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr)  # fused is for devices that compute
+
+    monkeypatch.setattr(SideBySide, "forward", arrive)
+    monkeypatch.setattr(side_by_side, "AdamW", optimizer)
+    with pytest.raises(Arrived):
+        train_side_by_side(
+            [model],
+            HMM.cyclic(num_features=4),
+            masks.UniformSize(),
+            generators=[generator()],
+            num_steps=1,
+            batch_size=2,
+            learning_rate=1e-3,
+            half_precision=half_precision,
+        )
+    dtype = torch.bfloat16 if half_precision else torch.float32
+    assert asked == [(torch.device("meta"), dtype)]
 
 
 @pytest.mark.bad_input
