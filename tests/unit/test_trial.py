@@ -23,6 +23,10 @@ def test_three_digits_are_enough() -> None:
     """Those of bfloat16; NaN is left to who uses the values."""
     values = torch.tensor([[0.5, 0.54], [math.nan, 0.5]]).log()
     trial.require_normalized("f", values, torch.tensor([1, 1]), 2)
+    for other in (0.44, 0.56):
+        values = torch.tensor([[0.5, other]]).log()
+        with pytest.raises(ValueError, match=rf"add up to {0.5 + other}, not to 1"):
+            trial.require_normalized("f", values, torch.tensor([1]), 2)
 
 
 def test_probabilities_are_told_from_logits() -> None:
