@@ -46,7 +46,12 @@ def test_networks_side_by_side_learn_as_if_alone(architecture: str) -> None:
         torch.testing.assert_close(found, weights, atol=1e-5, rtol=0)
 
 
-def test_the_gradient_is_that_of_each_networks_own_score(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "law", [masks.UniformSize(), masks.FixedRate(0.5)], ids=["uniform", "half"]
+)
+def test_the_gradient_is_that_of_each_networks_own_score(
+    law: masks.SizeLaw, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the first step, against the score of each model alone with the same draws."""
     source = HMM.cyclic(num_features=6)
     seeds = (4, 44)
@@ -61,7 +66,7 @@ def test_the_gradient_is_that_of_each_networks_own_score(monkeypatch: pytest.Mon
     train_side_by_side(
         models,
         source,
-        masks.UniformSize(),
+        law,
         generators=[generator(seed) for seed in seeds],
         num_steps=5,
         batch_size=8,
@@ -70,7 +75,7 @@ def test_the_gradient_is_that_of_each_networks_own_score(monkeypatch: pytest.Mon
     for model, seed, found in zip(models, seeds, gradients[0], strict=True):
         draws = generator(seed)
         x = source.sample(8, generator=draws)
-        mask = masks.sample_masks(8, 6, masks.UniformSize(), generator=draws)
+        mask = masks.sample_masks(8, 6, law, generator=draws)
         log_q = model.log_values(x, mask).gather(2, x[..., None])[..., 0]
         score = scores.mask_score(log_q, mask).mean()
         alone = torch.autograd.grad(-score, list(model.network.parameters()))
