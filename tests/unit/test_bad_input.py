@@ -582,6 +582,13 @@ CASES = {
         ValueError,
         r"the temperatures are 1\.000e\+13, .* use fewer num_temperatures",
     ),
+    "more draws of a proposal than a memory holds": (
+        lambda: GaussianProposal(torch.zeros(1, 1), torch.ones(1, 1, 1)).sample(
+            10**13, generator=generator()
+        ),
+        ValueError,
+        "10000000000000 draws of z a datum would take .* GiB of memory",
+    ),
     "more weights than a memory holds": (
         lambda: estimators.iwae(
             random_bernoulli(4, 1, 9), torch.ones(1, 4).double(), 10**13, generator=generator()
@@ -603,6 +610,21 @@ CASES = {
         lambda: rates.random_loadings_curve(10**13, 1, 0.2),
         ValueError,
         "a curve of 10000000000000 sizes would take .* GiB of memory",
+    ),
+    "more equal weights than a memory holds": (
+        lambda: rates.sizes_and_weights(10**13, 10**13, "midpoint"),
+        ValueError,
+        "weights of 10000000000000 of 10000000000000 sizes would take .* GiB of memory",
+    ),
+    "polynomials at more sizes than a memory holds": (
+        lambda: rates.sizes_and_weights(10**12, 4),
+        ValueError,
+        "polynomials at 1000000000000 sizes would take .* GiB of memory: use fewer num_sizes",
+    ),
+    "more loadings than have directions in a memory": (
+        lambda: GaussianFamily.ppca(torch.ones(2000, 50), 1.0),
+        ValueError,
+        "one direction for each loading would take .* GiB of memory: use fewer loadings",
     ),
     "a chain longer than a memory holds": (
         lambda: rates.chain_curve(torch.zeros(10**6), 0.0),

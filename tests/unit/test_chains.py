@@ -307,6 +307,8 @@ def test_a_table_that_is_no_chain_is_refused() -> None:
         markov_blocks(0.9 * transition, slope, 2)
     with pytest.raises(ValueError, match=r"each row of slope must sum to 0"):
         markov_blocks(transition, slope + 0.1, 2)
+    with pytest.raises(ValueError, match="blocks of up to 1000000000000 places would take .* GiB"):
+        markov_blocks(transition, slope, 10**12)
     with pytest.raises(ValueError, match=r"hidden_share must be between 0 and 1.* is 1"):
         rate_efficiency(markov_blocks(transition, slope, 2), torch.tensor([1.0]))
     table = torch.tensor([[0.9, 0.1], [0.3, 0.7]]).double()

@@ -269,6 +269,8 @@ class TestNetworks:
             with pytest.raises(error, match=message):
                 fit.descend(network, loss, [schedule(of)], num_steps=2, **options)
             assert torch.equal(network.weight, before)
+        with pytest.raises(ValueError, match="losses of 1000000000000 steps would take .* GiB"):
+            fit.descend(network, good, [schedule(network)], num_steps=10**12)
 
 
 def noisy_parabola(epochs: int = 12, **options: object) -> History:

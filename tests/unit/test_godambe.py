@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from mpt_lml import masks, objectives
+from mpt_lml import checks, masks, objectives
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
 
 f64 = {"dtype": torch.float64}
@@ -559,3 +559,13 @@ class TestNarrow:
         sensitivity = torch.stack([eye, -1e-7 * eye])
         with pytest.raises(ValueError, match="sensitivity must be positive definite"):
             Godambe(eye, sensitivity, torch.zeros(2, 2, 2, 2, **f64), torch.stack([eye, eye]))
+
+
+@pytest.mark.bad_input
+def test_what_no_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "MOST_BYTES", 8 * 4**2 - 1)  # one form of four coordinates is more
+    family = autoregressive(4, 0.5)
+    with pytest.raises(ValueError, match="forms of 1 masks would take .* fewer masks at a time"):
+        family.mask_forms(masks.all_masks(4, 1)[:1])
+    with pytest.raises(ValueError, match="covariances of 1 parameters at 4 sizes would take"):
+        Godambe.of(family)

@@ -249,6 +249,21 @@ REFUSED = {
         ValueError,
         "GiB of memory: use fewer at a time",
     ),
+    "more even masks than a memory holds": (
+        lambda: masks.stratified_masks(10**15, 4, masks.UniformSize(), generator=generator()),
+        ValueError,
+        "1000000000000000 masks of 4 coordinates would take .* GiB of memory: use fewer at a time",
+    ),
+    "more even sizes than a memory holds": (
+        lambda: masks.UniformSize().stratified(10**15, 4, generator=generator()),
+        ValueError,
+        "1000000000000000 masks would take .* GiB of memory: use fewer at a time",
+    ),
+    "more nested masks than a memory holds": (
+        lambda: masks.nested_masks(torch.arange(10**6)),
+        ValueError,
+        "nested masks of 1000000 ranks would take .* GiB of memory: use fewer orders",
+    ),
     "probabilities of more sizes than a memory holds": (
         lambda: masks.UniformSize().probabilities(10**15),
         ValueError,
