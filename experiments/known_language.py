@@ -128,30 +128,9 @@ class KnownLanguage(Experiment, name="known-language", resumable=True):
         problem = Problem(source, self.num_test, self.num_orders, generator=seeded(10))
         checksum = context.checksum([problem.x])
 
-        def trained(settings: KnownLanguage, law: str, seeds: Sequence[int]) -> Arrays:
-            """What the networks of these seeds lack, kept with their weights."""
-
-            # All seeds are trained at once, when the first comparison is asked for that is not kept.
-            @functools.cache
-            def models() -> list[SymbolBERT]:
-                return settings.train(source, law, seeds, context)
-
-            def compare(number: int) -> Arrays:
-                weights = dict(models()[number].network.named_parameters())
-                num_parameters = sum(weight.numel() for weight in weights.values())
-                comparison = problem.compare(models()[number])
-                return comparison | {"num_parameters": torch.tensor(num_parameters)} | weights
-
-            size = f"{settings.width}-{settings.num_steps}-{settings.learning_rate:g}"
-            rows = [
-                context.computed_once(
-                    f"{law}-{size}-{seed}", partial(compare, number), data=checksum
-                )
-                for number, seed in enumerate(seeds)
-            ]
-            return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-
-        runs = {law: trained(self, law, self.seeds) for law in LAWS}
+        runs = {
+            law: self._compared(law, self.seeds, source, problem, context, checksum) for law in LAWS
+        }
         uniform_area = runs["uniform"]["area"]
         arrays = problem.designs(uniform_area[0])
         for law, rows in runs.items():
@@ -161,7 +140,9 @@ class KnownLanguage(Experiment, name="known-language", resumable=True):
             arrays[f"excess_error/{law}"] = mean_and_error(excess, dim=1)[1]
         for width, num_steps, rate in self.variants:
             settings = replace(self, width=width, num_steps=num_steps, learning_rate=rate)
-            variant = trained(settings, "uniform", self.seeds[:1])
+            variant = settings._compared(
+                "uniform", self.seeds[:1], source, problem, context, checksum
+            )
             summary = [
                 variant[name][0] for name in ("num_parameters", "gap", "gap_error", "spread")
             ]
@@ -171,6 +152,37 @@ class KnownLanguage(Experiment, name="known-language", resumable=True):
         excess = fixed - arrays["gap/uniform"]
         least = Finding.over(excess[excess.mean(dim=1).argmin()])
         return Outcome({"known-language-uniform-size": least}, arrays, checksum)
+
+    def _compared(
+        self,
+        law: str,
+        seeds: Sequence[int],
+        source: HMM,
+        problem: Problem,
+        context: RunContext,
+        checksum: str,
+    ) -> Arrays:
+        """What the networks of these seeds lack of the source: a file for each, with its weights.
+
+        All of them are trained where one file is missing, since they are trained side by side.
+        """
+
+        @functools.cache
+        def models() -> list[SymbolBERT]:
+            return self.train(source, law, seeds, context)
+
+        def compare(number: int) -> Arrays:
+            weights = dict(models()[number].network.named_parameters())
+            num_parameters = sum(weight.numel() for weight in weights.values())
+            comparison = problem.compare(models()[number])
+            return comparison | {"num_parameters": torch.tensor(num_parameters)} | weights
+
+        size = f"{self.width}-{self.num_steps}-{self.learning_rate:g}"
+        rows = []
+        for number, seed in enumerate(seeds):
+            name = f"{law}-{size}-{seed}"
+            rows.append(context.computed_once(name, partial(compare, number), data=checksum))
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
     def train(
         self, source: HMM, law: str, seeds: Sequence[int], context: RunContext
