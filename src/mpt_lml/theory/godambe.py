@@ -567,14 +567,14 @@ class Godambe:
         sensitivity = self._whitened(self.sensitivity)
         signal = root.mT @ sensitivity
         # What rounding may hide of J_M must say nothing, as exactly where J_M is singular.
-        told = torch.linalg.vector_norm(vectors.mT @ sensitivity, dim=2)
+        signal_of_direction = torch.linalg.vector_norm(vectors.mT @ sensitivity, dim=2)
         relative = self._entry_error(self.one_mask)[:, None] / values.abs()
         relative = relative + 2.0 * self.rounding / values.abs().sqrt()
         is_known = is_positive & (relative <= _MOST_ERROR)
         epsilon = torch.finfo(self.fisher.dtype).eps
         unseen = self.rounding + self._entry_error(self.sensitivity).max() * (epsilon / _EPSILON)
-        unseen = unseen.clamp(max=max(_MOST_SINGULAR, 10.0 * epsilon) * told.max())
-        _require_known(is_known | (told <= unseen), relative)
+        unseen = unseen.clamp(max=max(_MOST_SINGULAR, 10.0 * epsilon) * signal_of_direction.max())
+        _require_known(is_known | (signal_of_direction <= unseen), relative)
         between = root.mT[:, None] @ self._whitened(self.shared) @ root[None]
         between = between.movedim(2, 1).flatten(2).flatten(0, 1)
         return signal, between * (1.0 - 1.0 / masks_per_datum)
