@@ -120,7 +120,7 @@ def main() -> None:
     tokens = scorer.encode([antibodies.few()[2].heavy])
     count = int(tokens.num_features)
     length = count + 2
-    rows = max(1, scorer.model.batch_tokens // length)
+    rows = max(1, scorer.model.max_tokens // length)
     passes = options.orders * count
     batches = passes / rows
     shapes = products(scorer.network.config, rows, length, hidden=round(rows * (count + 1) / 2))

@@ -215,7 +215,7 @@ def small(num_sentences: int) -> Comparison:
     network, tokenizer = networks.load_small_bert()
     longest = network.config.max_position_embeddings
     tokens = data.some_tokens("glue/ax", tokenizer, num_sentences, longest)
-    model = MaskedLM.of(network, tokenizer, batch_tokens=4096)
+    model = MaskedLM.of(network, tokenizer, max_tokens=4096)
     return compare("small BERT, AX", network, model, tokens)
 
 
@@ -232,7 +232,7 @@ def base(num_sentences: int) -> Comparison:
     tokenizer = networks.load_tokenizer(data.bert_vocabulary())
     network = networks.at_random(BertForMaskedLM, BertConfig(), seed=4)
     tokens = data.some_tokens("glue/ax", tokenizer, num_sentences, 512)
-    model = MaskedLM.of(network, tokenizer, batch_tokens=2048)
+    model = MaskedLM.of(network, tokenizer, max_tokens=2048)
     return compare("random BERT-base, AX", network, model, tokens)
 
 

@@ -96,7 +96,7 @@ class PreTrained(OnSentences, name="table-2-pretrained", resumable=True):
         design.require_area()
         network, tokenizer = network_of(self.model)
         # One precision for every GPU: a T4 has no bfloat16 of its own, and imitates it slowly.
-        options: dict[str, Any] = {"precision": "float32", "batch_tokens": 16384}
+        options: dict[str, Any] = {"precision": "float32", "max_tokens": 16384}
         results = self.curves(context, network, tokenizer, design, **options)
         arrays: dict[str, Tensor] = {}
         findings: dict[str, Finding] = {}

@@ -16,7 +16,8 @@ from mpt_score import networks
 from mpt_score.functions import TokenFunction
 from mpt_score.networks.hub import Source, default_revision, gpu, resolved_revision
 from mpt_score.networks.kinds import Tokenizer
-from mpt_score.networks.masked_lm import MaskedLM, Precision
+from mpt_score.networks.masked_lm import MAX_TOKENS_ON_CPU, MaskedLM
+from mpt_score.networks.precision import Precision, cast, precision_of
 from mpt_score.outside import is_outside_name, outside_model
 from mpt_score.scorer import Scorer
 
@@ -30,9 +31,8 @@ def load(
     *,
     revision: str | None = None,
     device: str = "auto",
-    precision: Precision = "float32",
-    max_tokens: Count = 8192,
-    batch_size: Count | None = None,
+    precision: Precision | None = None,
+    max_tokens: Count | None = None,
     max_length: Count | None = None,
     identity: str | None = None,
 ) -> Scorer:
@@ -54,10 +54,11 @@ def load(
             pins, or the newest, which is said.
         device: "auto" is a CUDA GPU where there is one for what is loaded here, and where a loaded
             network is.
-        precision: of a network's products.
-        max_tokens: tokens that go through a network or function at a time.
-        batch_size: rows that go through it at a time, at most; ``max_tokens`` bounds them, too, and
-            the smaller bound counts. By default ``max_tokens`` alone.
+        precision: of a network's weights and products; by default what its device computes fast, as
+            of :class:`~mpt_score.MaskedLM`: "float32" on a CPU. A loaded network that has another
+            one is copied, not changed.
+        max_tokens: tokens that go through a network or function at a time; by default 8192, and
+            65536 through a network on a GPU.
         max_length: tokens of the longest row, special ones counted; at most, and by default, those
             that a network has positions for.
         identity: what a function is called where its results are kept.
@@ -81,7 +82,7 @@ def load(
     for name, value in (("model", model), ("tokenizer", tokenizer)):
         if isinstance(value, str | Path):
             check((name, value, Source))
-    settings: dict[str, Any] = {"max_tokens": max_tokens, "batch_size": batch_size}
+    settings: dict[str, Any] = {}
     if is_outside_name(model) and not Path(model).exists():
         settings["source"] = model
         outside = outside_model(model)
@@ -90,7 +91,8 @@ def load(
         identity = identity or outside.identity
         if isinstance(model, Scorer):
             return model
-    if isinstance(model, str | Path):
+    is_loaded_here = isinstance(model, str | Path)
+    if is_loaded_here:
         name = str(model)
         is_own_tokenizer = tokenizer is None or str(tokenizer) == name
         tokenizer = name if is_own_tokenizer else tokenizer
@@ -103,7 +105,6 @@ def load(
         tokenizer = networks.load_tokenizer(tokenizer, revision=revision)
     check(("tokenizer", tokenizer, Tokenizer | None))
     if isinstance(model, MaskedLM):
-        settings["max_tokens"] = None  # it sees to that itself
         return _scorer_of_masked_lm(model, tokenizer, max_length, settings)
     if isinstance(model, torch.nn.Module) and hasattr(model, "config"):
         if tokenizer is None:
@@ -111,7 +112,10 @@ def load(
                 f"a loaded {type(model).__name__} needs its tokenizer (tokenizer=, --tokenizer)."
             )
         network: Any = model if device == "auto" else model.to(device)
-        masked_lm = MaskedLM.of(network, tokenizer, precision=precision, batch_tokens=max_tokens)
+        if is_loaded_here:
+            precision = precision_of(network, precision)
+            network = cast(network, precision)
+        masked_lm = MaskedLM.of(network, tokenizer, precision=precision, max_tokens=max_tokens)
         return _scorer_of_masked_lm(masked_lm, tokenizer, max_length, settings)
     if not callable(model):
         raise TypeError(
@@ -120,6 +124,7 @@ def load(
             f"{type(model).__name__}."
         )
     function = TokenFunction(model, getattr(tokenizer, "mask_token_id", None))
+    settings["max_tokens"] = max_tokens or MAX_TOKENS_ON_CPU
     return Scorer(function, tokenizer, max_length, function_name=identity, **settings)
 
 

@@ -1,21 +1,24 @@
 """A model that says log q(x_j | x_R) of tokens, with the tokenizer and the limits it is used with."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import FilePath, checked
+from mpt_lml.checks import checked
 from mpt_lml.files import digest
 from mpt_score import networks
-from mpt_score.batches import batch_sizes
 from mpt_score.errors import TextError
 from mpt_score.functions import TokenFunction
-from mpt_score.parts import Runner, checkpoints_in
 from mpt_score.tokens import Texts, Tokens, as_list, encode, encode_ids
+
+FUNCTION_BYTES = 2**29
+"""Of what a function answers at a time."""
+_BYTES_OF_AN_ANSWER = 16
+"""A log-probability in float64, and what the function made it from."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,6 @@ class Scorer:
         max_length: tokens of the longest row, special ones counted; None without limit.
         max_tokens: tokens that go through the model at a time; None where the model sees to it.
         function_name: what a function is called where its results are kept.
-        batch_size: rows that go through the model at a time, at most; None where ``max_tokens`` alone
-            bounds them.
         source: the folder, the name on the hub or the ``module:function`` that was loaded; None for
             what came as an object.
         commit: of a name on the hub, the one that was loaded.
@@ -45,7 +46,6 @@ class Scorer:
     max_length: int | None = None
     max_tokens: int | None = None
     function_name: str | None = None
-    batch_size: int | None = None
     source: str | None = None
     commit: str | None = None
 
@@ -104,22 +104,6 @@ class Scorer:
         identity["device"] = self.network.device.type
         identity["precision"] = self.model.precision
         return identity
-
-    @checked
-    def checkpoints_in(self, folder: FilePath, **settings: Any) -> Runner:
-        """For ``run=``: parts in ``folder``, each of its model, texts, versions and ``settings``.
-
-        Args:
-            folder: where parts are kept, and read when the same call comes again.
-            settings: what else the numbers depend on.
-
-        Raises:
-            ValueError: for a nameless function, and (when it runs) for a damaged file.
-        """
-        identity = self.identity
-        if identity is None:
-            raise ValueError("what is kept must say of which model: load(..., identity='NAME').")
-        return checkpoints_in(Path(folder), {**identity, **settings})
 
     @checked
     def encode(self, texts: Texts) -> Tokens:
@@ -183,6 +167,57 @@ class Scorer:
             raise TextError(f"text {number} {reason}", number, reason)
 
     @checked
+    def ask(
+        self,
+        ids: Int[Tensor, "T L"],
+        text: Int[Tensor, " R"],
+        mask: Bool[Tensor, "R L"],
+        types: Int[Tensor, "T L"] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Callable[[], Float[Tensor, "R L"]]:
+        """log q(x_j | x_R) of R questions about T texts of one length.
+
+        On a GPU a network's answers are on their way when this returns; a function has answered.
+
+        Args:
+            ids: rows of one length, special tokens included, (T, L).
+            text: of each question the row that it is about, (R,).
+            mask: what each question hides, (R, L), boolean; True means masked.
+            types: as of :class:`~mpt_score.tokens.Tokens`, (T, L).
+            generator: for a model that draws.
+
+        Returns:
+            A function without arguments that waits for the answers: nats, (R, L), float64, on the CPU;
+            0 where not masked. They may be infinite or nan; :meth:`fault` says what of it.
+        """
+        if hasattr(self.model, "ask"):
+            return self.model.ask(ids, text, mask, types, generator)
+        if isinstance(self.model, TokenFunction):
+            self.model.try_once(ids[text], mask)
+        values = []
+        for rows in torch.arange(len(text)).split(self._rows_at_once(ids.shape[1])):
+            of_rows = text[rows]
+            types_of_rows = None if types is None else types[of_rows]
+            values.append(
+                self.model.log_tokens(
+                    ids[of_rows], mask[rows], types=types_of_rows, generator=generator
+                )
+            )
+        answers = torch.cat(values)
+        return lambda: answers
+
+    def _rows_at_once(self, length: int) -> int:
+        """Rows that go together, of a model that does not see to it."""
+        if self.max_tokens is None:
+            return 2**31
+        rows = self.max_tokens // length
+        vocab_size = getattr(self.model, "vocab_size", None)
+        if vocab_size:
+            bytes_of_a_row = _BYTES_OF_AN_ANSWER * length * vocab_size
+            rows = min(rows, FUNCTION_BYTES // bytes_of_a_row)
+        return max(1, rows)
+
+    @checked
     def log_tokens(
         self,
         ids: Int[Tensor, "N L"],
@@ -207,47 +242,34 @@ class Scorer:
         Raises:
             TextError: where an answer of the model is not finite.
         """
-        if isinstance(self.model, TokenFunction):
-            self.model.try_once(ids, mask)
-        values = []
-        for rows in torch.arange(len(ids)).split(self._batch_sizes(mask)):
-            types_of_rows = None if types is None else types[rows]
-            values.append(
-                self.model.log_tokens(
-                    ids[rows], mask[rows], types=types_of_rows, generator=generator
-                )
-            )
-        log_tokens = torch.cat(values)
-        _require_finite(log_tokens, ids, numbers, is_function=self.network is None)
-        return log_tokens
+        values = self.ask(ids, torch.arange(len(ids)), mask, types, generator)()
+        is_bad = ~values.isfinite()
+        if is_bad.any():
+            row, place = is_bad.nonzero()[0].tolist()
+            value = values[row, place].item()
+            number = row if numbers is None else int(numbers[row])
+            remedy = self._remedy(int(ids[row, place]), value)
+            message = f"{_answer(place, value)} of text {number}: {remedy}"
+            raise TextError(message, number, f"{_answer(place, value)}: {remedy}")
+        return values
 
-    def _batch_sizes(self, mask: Tensor) -> list[int]:
-        """How many rows go together, one number a batch."""
-        if self.max_tokens is None:
-            return [len(mask)]  # MaskedLM has a bound of its own
-        config = getattr(self.network, "config", None)
-        vocab_size = getattr(self.model, "vocab_size", None) or 0
-        return batch_sizes(mask, self.max_tokens, config, vocab_size, self.batch_size)
+    def fault(self, token_id: int, place: int, value: float) -> str:
+        """What is wrong with an answer that is not finite, and what to do.
+
+        Args:
+            token_id: of the token that was hidden.
+            place: where in its row it stands.
+            value: the model's answer, nats.
+        """
+        return f"{_answer(place, value)}: {self._remedy(token_id, value)}"
+
+    def _remedy(self, token_id: int, value: float) -> str:
+        if self.network is not None:
+            return "no log-probability. Leave this text out, or try precision='float32'."
+        if value == -torch.inf:
+            return f"it gives the id {token_id} probability 0. Is that a mask token? Leave it out."
+        return "no log-probability. Leave this text out, or mend the function."
 
 
-def _require_finite(
-    log_tokens: Float[Tensor, "N L"],
-    ids: Int[Tensor, "N L"],
-    numbers: Int[Tensor, " N"] | None,
-    *,
-    is_function: bool,
-) -> None:
-    is_bad = ~log_tokens.isfinite()
-    if is_bad.any():
-        row, place = is_bad.nonzero()[0].tolist()
-        number = row if numbers is None else int(numbers[row])
-        answer = f"the model says {log_tokens[row, place]} of token {place}"
-        remedy = "no log-probability. Leave this text out, or try precision='float32'."
-        if is_function and log_tokens[row, place] == -torch.inf:
-            token_id = int(ids[row, place])
-            remedy = (
-                f"it gives the id {token_id} probability 0. Is that a mask token? Leave it out."
-            )
-        elif is_function:
-            remedy = "no log-probability. Leave this text out, or mend the function."
-        raise TextError(f"{answer} of text {number}: {remedy}", number, f"{answer}: {remedy}")
+def _answer(place: int, value: float) -> str:
+    return f"the model says {value} of token {place}"

@@ -140,15 +140,17 @@ Asked = dict[tuple[int, ...], list[frozenset[int]]]
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What was hidden of each row, in the order in which it was asked."""
     asked_of_rows: Asked = {}
-    log_tokens = Scorer.log_tokens
+    ask = Scorer.ask
 
-    def spy(scorer: Scorer, ids: Any, mask: Any, types: Any = None, **options: Any) -> Any:
-        for row, hidden in zip(ids.tolist(), mask, strict=True):
+    def spy(
+        scorer: Scorer, ids: Any, text: Any, mask: Any, types: Any = None, generator: Any = None
+    ) -> Any:
+        for number, hidden in zip(text.tolist(), mask, strict=True):
             places = frozenset(hidden.nonzero().flatten().tolist())
-            asked_of_rows.setdefault(tuple(row), []).append(places)
-        return log_tokens(scorer, ids, mask, types, **options)
+            asked_of_rows.setdefault(tuple(ids[number].tolist()), []).append(places)
+        return ask(scorer, ids, text, mask, types, generator)
 
-    monkeypatch.setattr(Scorer, "log_tokens", spy)
+    monkeypatch.setattr(Scorer, "ask", spy)
     return asked_of_rows
 
 

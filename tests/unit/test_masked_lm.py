@@ -147,7 +147,7 @@ def test_bert_replacement_shows_some_tokens() -> None:
     network.bert.register_forward_pre_hook(
         lambda _, __, inputs: shown.append(inputs["input_ids"].clone()), with_kwargs=True
     )
-    conditionals = MaskedLM(network, MASK, replacement="bert", batch_tokens=10**6)
+    conditionals = MaskedLM(network, MASK, replacement="bert", max_tokens=10**6)
     ids = torch.full((20_000, 3), 6)
     mask = torch.tensor([[True, True, False]]).expand(len(ids), -1)
     conditionals.log_tokens(ids, mask, generator=generator())
@@ -381,7 +381,7 @@ def test_longest_row_is_scored_and_a_longer_one_refused(name: str, folders) -> N
 
 
 def test_hidden_tokens_do_not_matter_and_rows_stand_alone(name: str, folders) -> None:
-    model, tokenizer = loaded(folders[name], batch_tokens=20)
+    model, tokenizer = loaded(folders[name], max_tokens=20)
     rows = tokens.encode(tokenizer, [text(8, seed) for seed in range(3)])
     mask = rows.maskable & (torch.rand(3, 8, generator=generator(2)) < 0.5)
     mask[:, 1], mask[:, 2] = True, False
@@ -482,7 +482,8 @@ def test_precision_of_the_products(folders) -> None:
     for precision in ("float32", "float16", "bfloat16"):
         model, tokenizer = loaded(folders["RoBERTa"], precision=precision)
         rows = tokens.encode(tokenizer, [text(10, seed) for seed in range(8)])
-        exact = literal(model.network, tokenizer, rows.ids, rows.maskable)
+        network = networks.load_network(folders["RoBERTa"])
+        exact = literal(network, tokenizer, rows.ids, rows.maskable)
         error[precision] = float((model.log_tokens(rows.ids, rows.maskable) - exact).abs().mean())
     # 24, 11 and 8 bits: errors grow by about 2^13 and 2^3.
     assert error["float32"] < 1e-5 < error["float16"] < error["bfloat16"] / 3 < 0.2

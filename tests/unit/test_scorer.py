@@ -16,6 +16,7 @@ import pytest
 import torch
 import transformers
 from any_model import PAGE
+from families import FAMILIES
 from models import generator
 from tiny_bert import CLS, SEP, tiny, tokenizer
 from torch import Tensor, nn
@@ -23,10 +24,8 @@ from transformers import BertForSequenceClassification
 
 import mpt_score
 from mpt_lml import HMM
-from mpt_lml.files import CheckpointMismatchError
 from mpt_score import MaskedLM, ViTMAE, networks, parts, tokens
-from mpt_score import batches as batches_module
-from mpt_score.batches import BATCH_BYTES
+from mpt_score import scorer as scorer_module
 from mpt_score.errors import TextError
 from mpt_score.networks.hub import CheckpointError
 from mpt_score.parts import Part
@@ -84,7 +83,7 @@ def test_a_pipeline_of_another_kind_is_refused() -> None:
 
 
 def test_a_masked_lm_and_a_scorer_are_taken_as_they_are() -> None:
-    model = MaskedLM.of(tiny(), tokenizer(), batch_tokens=5)
+    model = MaskedLM.of(tiny(), tokenizer(), max_tokens=5)
     scorer = mpt_score.load(model)
     assert torch.equal(scorer.log_tokens(IDS, HIDDEN), model.log_tokens(IDS, HIDDEN))
     assert mpt_score.load(scorer) is scorer
@@ -241,8 +240,6 @@ def test_refusals(tmp_path: Path) -> None:
         scorer.encode("words")
     with pytest.raises(ValueError, match="text 1 has nothing to mask"):
         scorer.encode([[1], []])
-    with pytest.raises(ValueError, match="load\\(.*identity='NAME'\\)"):
-        scorer.checkpoints_in(tmp_path)
 
 
 @pytest.mark.bad_input
@@ -251,8 +248,13 @@ def test_an_answer_that_is_no_number_names_its_text() -> None:
     broken.bert.embeddings.word_embeddings.register_forward_hook(
         lambda _, ids, out: out.masked_fill(ids[0][..., None] == 10, math.nan)
     )
+    scorer = mpt_score.load(broken, tokenizer())
     with pytest.raises(ValueError, match="says nan of token 2 of text 41: no"):
-        mpt_score.load(broken, tokenizer()).log_tokens(IDS, HIDDEN, numbers=torch.tensor([40, 41]))
+        scorer.log_tokens(IDS, HIDDEN, numbers=torch.tensor([40, 41]))
+    # Who asks himself is told without the number of a text.
+    answers = scorer.ask(IDS, torch.tensor([1]), HIDDEN[1:])()
+    assert answers[0, 2].isnan()
+    assert scorer.fault(10, 2, answers[0, 2].item()).startswith("the model says nan of token 2: no")
 
 
 @pytest.mark.parametrize("bound", [5, 14, 10_000])
@@ -271,74 +273,98 @@ def test_batches_keep_within_the_bound(bound: int) -> None:
     torch.testing.assert_close(found, mpt_score.load(tiny(), tokenizer()).log_tokens(rows, mask))
 
 
-def test_many_logits_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def a_function(ids: Tensor, mask: Tensor) -> Tensor:
+    """Of 12 values; every place depends on what is shown."""
+    logits = torch.linspace(0, 1, 12, dtype=torch.float64) * (1 + ids.masked_fill(mask, 0)).sum(
+        dim=1
+    ).view(-1, 1, 1)
+    return logits.expand(-1, ids.shape[1], -1).log_softmax(dim=-1)
+
+
+class Recorder:
+    """A model that has ``log_tokens`` alone, and the sizes of what it was asked."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.sizes: list[int] = []
+
+    def log_tokens(self, ids: Tensor, mask: Tensor, **options: Any) -> Tensor:
+        self.sizes.append(len(ids))
+        return self.model.log_tokens(ids, mask, **options)
+
+
+TEXT_OF_QUESTION = torch.tensor([1, 0, 0, 1, 1, 0, 1])
+
+
+def questions() -> Tensor:
+    """Seven masks of two rows, one of which hides nothing."""
+    mask = torch.rand(7, 5, generator=generator(5)) < 0.5
+    mask[:, 0] = mask[:, -1] = False
+    mask[:, 2] = True
+    mask[4] = False
+    return mask
+
+
+@pytest.mark.parametrize("kind", ["network", "function", "anything"])
+def test_questions_are_answered_as_whole_rows_are(kind: str) -> None:
+    model: Any = {
+        "network": lambda: mpt_score.load(tiny(), tokenizer(), max_tokens=15),
+        "function": lambda: mpt_score.load(a_function, tokenizer(), max_tokens=15),
+        "anything": lambda: mpt_score.Scorer(
+            Recorder(MaskedLM.of(tiny(), tokenizer())), max_tokens=15
+        ),
+    }[kind]()
+    mask = questions()
+    fetch = model.ask(IDS, TEXT_OF_QUESTION, mask)
+    rows = IDS[TEXT_OF_QUESTION]
+    alone = [
+        model.log_tokens(row[None], hidden[None]) for row, hidden in zip(rows, mask, strict=True)
+    ]
+    # The same sums in float64, in other batches.
+    torch.testing.assert_close(fetch(), torch.cat(alone), rtol=0, atol=1e-12)
+    assert fetch()[~mask].abs().max() == 0 and fetch()[mask].max() < 0
+    assert torch.equal(fetch(), fetch())
+
+
+def test_types_follow_the_rows_that_are_asked_about() -> None:
+    network = FAMILIES["BERT"].network().double()  # which knows two types
+    scorer = mpt_score.load(MaskedLM(network, tokenizer().mask_token_id))
+    types = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])
+    mask = questions()
+    found = scorer.ask(IDS, TEXT_OF_QUESTION, mask, types)()
+    rows, types_of_rows = IDS[TEXT_OF_QUESTION], types[TEXT_OF_QUESTION]
+    wanted = scorer.log_tokens(rows, mask, types_of_rows)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    without = scorer.ask(IDS, TEXT_OF_QUESTION, mask)()
+    assert (found - without)[mask].abs().max() > 1e-3
+
+
+@pytest.mark.bad_input
+def test_a_row_that_is_not_there_cannot_be_asked_about() -> None:
     scorer = mpt_score.load(tiny(), tokenizer())
-    mask = HIDDEN.repeat(8, 1)
-    assert scorer._batch_sizes(mask) == [16]
-    assert mpt_score.load(tiny(), tokenizer(), max_tokens=20)._batch_sizes(mask) == [4, 4, 4, 4]
-    # Rows and tokens are both bounded, and the smaller bound counts.
-    for batch_size, sizes in ((3, [3, 3, 3, 3, 3, 1]), (5, [4, 4, 4, 4])):
-        bounded = mpt_score.load(tiny(), tokenizer(), max_tokens=20, batch_size=batch_size)
-        assert bounded._batch_sizes(mask) == sizes
-    each = 8 * 12 * 2 + 12 * 1 * 25  # two hidden tokens of 12 values, one head
-    monkeypatch.setattr(batches_module, "BATCH_BYTES", 4 * each)
-    assert scorer._batch_sizes(mask) == [4, 4, 4, 4]
-    monkeypatch.setattr(batches_module, "BATCH_BYTES", each // 3)
-    assert scorer._batch_sizes(mask) == [1] * 16
+    with pytest.raises(ValueError, match=r"text must be 0\.\.1, but text\[0\] is 2"):
+        scorer.ask(IDS, torch.tensor([2]), HIDDEN[:1])
 
 
-def test_what_is_kept_belongs_to_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = mpt_score.load(tiny(), tokenizer()), mpt_score.load(tiny(seed=1), tokenizer())
-    calls = []
+def test_a_function_answers_as_many_rows_as_its_memory_holds(monkeypatch) -> None:
+    sizes: list[int] = []
 
-    def work() -> dict[str, torch.Tensor]:
-        calls.append(1)
-        return {"value": torch.tensor(float(len(calls)))}
+    def function(ids: Tensor, mask: Tensor) -> Tensor:
+        sizes.append(len(ids))
+        return a_function(ids, mask)
 
-    def once(run: parts.Runner) -> float:
-        (found,) = run("a part", {"part": work})
-        return found["value"].item()
-
-    for scorer, seed, wanted in ((first, 0, 1), (first, 0, 1), (first, 1, 2), (second, 0, 3)):
-        assert once(scorer.checkpoints_in(tmp_path, seed=seed)) == wanted
-    for path in tmp_path.iterdir():
-        path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CheckpointMismatchError, match="damaged"):
-        once(first.checkpoints_in(tmp_path, seed=0))
-    named = mpt_score.load(chain().log_values, identity="the chain")
-    assert once(named.checkpoints_in(tmp_path)) == 4
-    monkeypatch.setattr(parts, "versions", lambda: {"mpt-lml": "0.0.1"})  # with other defaults
-    assert once(named.checkpoints_in(tmp_path)) == 5
-
-
-A, B = ["the cat sat", "a cat sat the dog"], ["the dog sat", "a cat sat a cat sat"]
-CALLS = {
-    "sentences": lambda s, x, **o: mpt_score.sentences(s, x, **o).log_score,
-    "curve": lambda s, x, seed=0, **o: (
-        mpt_score.curve(s, x, mpt_score.Design((0.5,), seed=seed), **o).raw
-    ),
-    "pairs": lambda s, x, **o: mpt_score.pairs(s, x, [f"{t[:-3]}cat" for t in x], **o).log_ratio,
-    "answers": lambda s, x, **o: (
-        mpt_score.answers(s, x[:1], [[" the cat", " a dog"]], **o).log_score
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", CALLS)
-def test_what_is_kept_belongs_to_its_texts_and_settings(tmp_path: Path, kind: str) -> None:
-    """One folder, one scorer, nothing said of the texts: nothing comes back that is of others."""
-    scorer, call = mpt_score.load(network(), tokenizer()), CALLS[kind]
-    whole = call(scorer, A, run=scorer.checkpoints_in(tmp_path))
-    before = sorted(tmp_path.iterdir())
-    assert torch.equal(call(scorer, A, run=scorer.checkpoints_in(tmp_path)), whole)
-    assert sorted(tmp_path.iterdir()) == before
-    for texts, seed in ((B, 0), (A, 1)):
-        found = call(scorer, texts, seed=seed, run=scorer.checkpoints_in(tmp_path))
-        assert torch.equal(found, call(scorer, texts, seed=seed))
-    with torch.no_grad():
-        next(scorer.network.parameters()).mul_(2.0)  # trained on, in place
-    found = call(scorer, A, run=scorer.checkpoints_in(tmp_path))
-    assert torch.equal(found, call(scorer, A)) and not torch.equal(found, whole)
+    rows, mask = IDS.repeat(7, 1), HIDDEN.repeat(7, 1)
+    scorer = mpt_score.load(function, max_tokens=20)
+    scorer.log_tokens(IDS, HIDDEN)  # which tries it
+    for most_bytes, wanted in (
+        (2**29, [4, 4, 4, 2]),
+        (3 * 16 * 5 * 12, [3, 3, 3, 3, 2]),
+        (1, [1] * 14),
+    ):
+        monkeypatch.setattr(scorer_module, "FUNCTION_BYTES", most_bytes)
+        sizes.clear()
+        scorer.log_tokens(rows, mask)
+        assert sizes == wanted
 
 
 def test_a_part_is_found_wherever_it_stands(tmp_path: Path) -> None:
@@ -431,10 +457,6 @@ WRONG = {
             coin, device="mps" if not torch.backends.mps.is_available() else "xpu"
         ),
         "device .(mps|xpu). cannot be used here",
-    ),
-    "no row at a time": (
-        lambda: mpt_score.load(coin, batch_size=0),
-        "batch_size must be >= 1",
     ),
     "a vocabulary that is none": (
         lambda: networks.load_tokenizer(__file__),
@@ -555,8 +577,8 @@ def test_an_unknown_option_of_a_masked_lm_is_named() -> None:
         MaskedLM.of(tiny(), tokenizer(), foo=3)
     with pytest.raises(TypeError, match="MaskedLM has no option mask_token_id"):
         MaskedLM.of(tiny(), tokenizer(), mask_token_id=4)
-    with pytest.raises(ValueError, match="batch_tokens must be >= 1, got 0"):
-        MaskedLM.of(tiny(), tokenizer(), batch_tokens=0)
+    with pytest.raises(ValueError, match="max_tokens must be >= 1, got 0"):
+        MaskedLM.of(tiny(), tokenizer(), max_tokens=0)
 
 
 def test_a_variance_of_pixels_has_an_inverse() -> None:
@@ -707,16 +729,6 @@ def test_an_unknown_word_is_no_frame(unknown: int | None, frame: list[bool]) -> 
     source = SimpleNamespace(log_tokens=torch.zeros_like)
     scorer = mpt_score.Scorer(source, tokenizer=own)
     assert scorer.is_frame(torch.tensor([0, 1, 2, 3])).tolist() == frame
-
-
-@pytest.mark.parametrize(("heads", "batches"), [(4, [2, 2, 2, 2]), (8, [1] * 8)])
-def test_attention_counts_in_what_goes_together(heads: int, batches: list[int]) -> None:
-    config = SimpleNamespace(vocab_size=1, num_attention_heads=heads)
-    network = SimpleNamespace(config=config)
-    source = SimpleNamespace(network=network, log_tokens=torch.zeros_like)
-    length = round((BATCH_BYTES / (12 * 8)) ** 0.5)  # where one row of eight heads fills it
-    mask = torch.zeros(8, length, dtype=torch.bool)
-    assert mpt_score.Scorer(source, max_tokens=10**9)._batch_sizes(mask) == batches
 
 
 def test_a_module_without_a_configuration_is_a_function() -> None:

@@ -19,7 +19,7 @@ SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", 
 
 
 def model(kind: str = "classic") -> MaskedLM:
-    return MaskedLM(tiny(kind), MASK, special_token_ids=(0, 1, 2, 3), batch_tokens=200)
+    return MaskedLM(tiny(kind), MASK, special_token_ids=(0, 1, 2, 3), max_tokens=200)
 
 
 def encoded() -> tokens.Tokens:

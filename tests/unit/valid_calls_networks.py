@@ -84,7 +84,7 @@ def masked_lm_calls() -> list[Call]:
             suffix=[CLS],
             special_token_ids=[8],
             precision="float32",
-            batch_tokens=7,
+            max_tokens=7,
         ),
         valid(
             MaskedLM.of,
@@ -96,7 +96,7 @@ def masked_lm_calls() -> list[Call]:
             special_token_ids=[8],
             replacement="mask",
             precision="float32",
-            batch_tokens=7,
+            max_tokens=7,
         ),
         valid(LANGUAGE_MODEL.require_data, x),
         valid(LANGUAGE_MODEL.log_each, x, few),

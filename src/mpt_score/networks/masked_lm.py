@@ -4,24 +4,42 @@ The conditionals of a network need not come from one joint distribution; the are
 orders of log p_π (Chapter 15), not a log p.
 """
 
+import logging
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property, partial
 from inspect import signature
+from itertools import pairwise
 from typing import Any, Literal, final, get_type_hints
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mpt_lml.checks import Count, check, checked, require_count, require_generator, require_ids
 from mpt_lml.models.base import ConditionalModel
 from mpt_score.networks.esm import has_token_dropout
 from mpt_score.networks.hub import require_transformers
 from mpt_score.networks.kinds import Network, Tokenizer
+from mpt_score.networks.precision import Precision, in_precision, precision_of
 
-Precision = Literal["float32", "bfloat16", "float16"]
+_log = logging.getLogger(__name__)
+
+MAX_TOKENS_ON_CPU = 8192
+MAX_TOKENS_ON_GPU = 65536
+"""With BERT-base in half precision these need about 2 GB on the way."""
+WORKING_BYTES = 2**29
+"""Of logits, or of attention scores where they are written out, at a time."""
+_BYTES_OF_A_LOGIT = 8
+"""In float32, with its softmax."""
+_BYTES_OF_A_SCORE = 12
+"""Of attention in float32, its softmax, and its product with a mask."""
+_USUAL_HEADS = 12
+"""Of attention, where a configuration does not say: BERT-base's."""
 
 # BERT's training (Devlin et al. 2019): of the places that are scored 80 % show the mask token, 10 % a
 # random token, 10 % the token itself.
@@ -47,10 +65,15 @@ class MaskedLM(ConditionalModel):
         replacement: "mask" shows the mask token at each hidden place. "bert" shows, as in its
             training, the mask token in 80 %, a random token in 10 % and the token itself in 10 % of
             the places. That is not a conditional: some of what is scored has been seen.
-        precision: of the products; by default "bfloat16" on a GPU and "float32" elsewhere.
-        batch_tokens: tokens that go through the network at a time.
+        precision: of the weights and products. By default that of a network that came in half or
+            double precision; else "float32" on a CPU, and on a GPU what it computes fast: "bfloat16"
+            from CUDA's compute capability 8 on, "float16" below. Another precision than the
+            network's makes a copy of it; the softmax is in float32 always.
+        max_tokens: tokens that go through the network at a time; by default 8192 on a CPU and 65536
+            on a GPU. Where a GPU's memory is too small for them they are halved, once, which is said.
 
     Attributes:
+        network: the one that is asked, which is the one that was given or its copy.
         max_length: tokens of the longest row that the network has positions for; None without limit.
 
     Raises:
@@ -78,7 +101,7 @@ class MaskedLM(ConditionalModel):
         special_token_ids: Sequence[int] = (),
         replacement: Literal["mask", "bert"] = "mask",
         precision: Precision | None = None,
-        batch_tokens: Count = 2048,
+        max_tokens: Count | None = None,
     ) -> None:
         _require_masked_lm(network)
         highest_id = network.config.vocab_size - 1
@@ -87,13 +110,16 @@ class MaskedLM(ConditionalModel):
         for name, token_ids in several.items():
             for token_id in token_ids:
                 require_count(f"each of {name}", token_id, 0, highest_id)
-        self.network = network
+        self.precision = precision_of(network, precision)
+        self.network = in_precision(network, self.precision)
         self.device = network.device
         self.max_length = _longest_row(network)
         self.mask_token_id = mask_token_id
         self.replacement = replacement
-        self.precision = precision or ("bfloat16" if self.device.type == "cuda" else "float32")
-        self.batch_tokens = batch_tokens
+        if max_tokens is None:
+            max_tokens = MAX_TOKENS_ON_CPU if self.device.type == "cpu" else MAX_TOKENS_ON_GPU
+        self.max_tokens = max_tokens
+        self._was_out_of_memory = False
         self.special_token_ids = torch.tensor(sorted({mask_token_id, *special_token_ids}))
         self.num_features = num_features
         self._prefix = torch.tensor(list(prefix)).long()
@@ -101,7 +127,7 @@ class MaskedLM(ConditionalModel):
         has_types = "token_type_ids" in signature(network.forward).parameters
         self._takes_types = has_types and getattr(network.config, "type_vocab_size", 0) > 1
         length = len(prefix) + num_features + len(suffix)
-        self._pairs_at_once = max(1, batch_tokens // length)
+        self._pairs_at_once = max(1, max_tokens // length)
 
     @classmethod
     @checked
@@ -156,7 +182,6 @@ class MaskedLM(ConditionalModel):
         require_ids("x", x, self.network.config.vocab_size)
 
     @checked
-    @torch.no_grad()
     def log_tokens(
         self,
         ids: Int[Tensor, "N L"],
@@ -175,98 +200,301 @@ class MaskedLM(ConditionalModel):
             generator: draws the replacements of ``replacement="bert"``; not used otherwise.
 
         Returns:
-            Nats, (N, L), float64; 0 where not masked.
+            Nats, (N, L), float64, where the data are; 0 where not masked.
 
         Raises:
             ValueError: for rows that are too long or hold ids the network has not, and for masks that
                 hide a special token.
         """
-        self._require_rows(ids, mask, types)
-        shown = self._shown(ids, mask, generator)
-        result = torch.zeros(ids.shape, dtype=torch.float64)
-        rows_at_once = max(1, self.batch_tokens // ids.shape[1])
-        with _evaluation_mode(self.network):
-            _choose_attention(self.network, ids.shape[1])
-            for rows in torch.arange(len(ids)).split(rows_at_once):
-                types_of_rows = None if types is None else types[rows]
-                values = self._log_hidden(ids[rows], shown[rows], mask[rows], types_of_rows)
-                result[rows] = values
-        return result
+        return _to_device_of(ids, self._ask(ids, torch.arange(len(ids)), mask, types, generator)())
 
-    def _log_hidden(
-        self, ids: Tensor, shown: Tensor, mask: Tensor, types: Tensor | None
-    ) -> Float[Tensor, "B L"]:
-        """:meth:`log_tokens` of the rows of one batch, of which the network sees ``shown``."""
-        logits = self._logits(shown, mask, types)
-        wanted = ids[mask].to(self.device)
-        loss = functional.cross_entropy(logits, wanted, reduction="none")
-        values = torch.zeros(mask.shape, dtype=torch.float64)
-        values[mask] = -loss.cpu().double()  # Apple's GPUs have no float64
-        return values
+    @checked
+    def ask(
+        self,
+        ids: Int[Tensor, "T L"],
+        text: Int[Tensor, " R"],
+        mask: Bool[Tensor, "R L"],
+        types: Int[Tensor, "T L"] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Callable[[], Float[Tensor, "R L"]]:
+        """log q(x_j | x_R) of R questions about T texts of one length.
 
-    def _logits(self, shown: Tensor, mask: Tensor, types: Tensor | None) -> Float[Tensor, "M V"]:
-        """Of the hidden tokens of one batch, in single precision at least."""
-        inputs = {}
-        if types is not None and self._takes_types:
-            inputs["token_type_ids"] = types.to(self.device)
-        half = torch.float16 if self.precision == "float16" else torch.bfloat16
-        with torch.autocast(self.device.type, half, enabled=self.precision != "float32"):
-            logits = masked_logits(
-                self.network, shown.to(self.device), mask.to(self.device), **inputs
+        On a GPU this only queues the work: nothing waits for the card before the answer is fetched, so
+        that the next questions can be made meanwhile.
+
+        Args:
+            ids: rows of one length, special tokens included, (T, L).
+            text: of each question the row that it is about, (R,).
+            mask: what each question hides, (R, L), boolean; True means masked.
+            types: as of :meth:`log_tokens`, (T, L).
+            generator: likewise.
+
+        Returns:
+            A function without arguments that waits for the answers: nats, (R, L), float64, on the CPU;
+            0 where not masked.
+
+        Raises:
+            ValueError: as :meth:`log_tokens`, and for a row that is not there.
+            torch.OutOfMemoryError: where half of ``max_tokens`` is too much, too.
+
+        >>> from mpt_score.networks import load_small_bert
+        >>> model = MaskedLM.of(*load_small_bert())
+        >>> mask = torch.tensor([[False, True, True, False], [False, True, False, False]])
+        >>> answers = model.ask(torch.tensor([[2, 300, 400, 3]]), torch.tensor([0, 0]), mask)
+        >>> answers().shape
+        torch.Size([2, 4])
+        """
+        return self._ask(ids, text, mask, types, generator)
+
+    @torch.no_grad()
+    def _ask(
+        self,
+        ids: Tensor,
+        text: Tensor,
+        mask: Tensor,
+        types: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> Callable[[], Tensor]:
+        ids, text, mask = ids.cpu(), text.cpu(), mask.cpu()
+        types = types.cpu() if types is not None and self._takes_types else None
+        self._require_rows(ids, text, mask, types)
+        questions = self._questions(ids, text, mask, types, generator)
+        with self._ready(ids.shape[1]):
+            losses = [loss for _, loss in self._in_row_batches(questions, self._losses)]
+        places = mask.flatten().nonzero().flatten()
+        return partial(_fetched, losses, places, mask.shape)
+
+    def _questions(
+        self,
+        ids: Tensor,
+        text: Tensor,
+        mask: Tensor,
+        types: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> "_Questions":
+        """What is asked, as the network gets it: each tensor is moved once."""
+        shown = None
+        if self.replacement != "mask":
+            shown = self._moved(self._shown(ids[text], mask, generator))
+        return _Questions(
+            ids=self._moved(ids),
+            types=None if types is None else self._moved(types),
+            text=self._moved(text),
+            mask=self._moved(mask),
+            shown=shown,
+            # Which places are hidden is found here: on a GPU their number would have to be waited for.
+            places=self._moved(mask.flatten().nonzero().flatten()),
+            first_places=functional.pad(mask.sum(dim=1).cumsum(dim=0), (1, 0)).tolist(),
+        )
+
+    def _moved(self, value: Tensor) -> Tensor:
+        """A copy where the network is; from pinned memory the processor need not wait for it."""
+        if self.device.type == "cuda":
+            value = value.pin_memory()
+        return value.to(self.device, non_blocking=True)
+
+    @contextmanager
+    def _ready(self, length: int) -> Iterator[None]:
+        """The network as it answers rows of one length."""
+        attention: AbstractContextManager[None] = nullcontext()
+        if self.device.type == "cuda":
+            # Not cuDNN's attention: it makes a plan for each new shape, of some 30 ms.
+            attention = sdpa_kernel(
+                [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
             )
-        return logits if logits.dtype == torch.float64 else logits.float()
+        with _evaluation_mode(self.network), attention:
+            _choose_attention(self.network, length)
+            yield
+
+    def _in_row_batches(
+        self, questions: "_Questions", compute: Callable[["_Questions", slice], Tensor]
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """``compute`` of as many rows at a time as there is memory for; equally many, but the last."""
+        num_rows, length = questions.mask.shape
+        start = 0
+        while start < num_rows:
+            stop = min(num_rows, start + self._rows_at_once(questions))
+            result = None
+            if questions.num_hidden(slice(start, stop)) > 0:
+                try:
+                    result = compute(questions, slice(start, stop))
+                except torch.OutOfMemoryError as error:
+                    self._halve_max_tokens(stop - start, length, error)
+                if result is None:
+                    # Here, as the error that was caught had held what was computed before it.
+                    torch.cuda.empty_cache()
+                    continue
+                yield slice(start, stop), result
+            start = stop
+
+    def _rows_at_once(self, questions: "_Questions") -> int:
+        length = questions.mask.shape[1]
+        bounds = [self.max_tokens // length]
+        config = self.network.config
+        if not _has_fused_attention(self.network):
+            heads = getattr(config, "num_attention_heads", None) or _USUAL_HEADS
+            bounds.append(WORKING_BYTES // (_BYTES_OF_A_SCORE * heads * length**2))
+        if not _has_own_head(self.network):  # all logits of a batch at once
+            bytes_of_a_row = _BYTES_OF_A_LOGIT * config.vocab_size * questions.most_hidden
+            bounds.append(WORKING_BYTES // bytes_of_a_row)
+        return max(1, min(bounds))
+
+    def _halve_max_tokens(self, num_rows: int, length: int, error: torch.OutOfMemoryError) -> None:
+        num_tokens = num_rows * length
+        if self._was_out_of_memory or num_rows == 1:
+            raise torch.OutOfMemoryError(
+                f"the GPU has no memory for {num_rows} rows of {length} tokens at a time. Give a "
+                "smaller max_tokens (--max-tokens), precision='bfloat16' or 'float16' "
+                "(--precision), or shorter texts; or free what else is on the GPU."
+            ) from error
+        self._was_out_of_memory = True
+        self.max_tokens = max(length, num_tokens // 2)
+        _log.warning(
+            "the GPU has no memory for %d tokens at a time; from here on it gets %d. "
+            "max_tokens=%d (--max-tokens) asks for that from the start.",
+            num_tokens,
+            self.max_tokens,
+            self.max_tokens,
+        )
+
+    def _losses(self, questions: "_Questions", rows: slice) -> Float[Tensor, " M"]:
+        """-log q of the M hidden tokens of some rows, on the network's device."""
+        states, head, wanted = self._states(questions, rows)
+        losses = []
+        for chunk, tokens in zip(self._chunks(states), self._chunks(wanted), strict=True):
+            logits = _single(head(chunk))
+            losses.append(functional.cross_entropy(logits, tokens, reduction="none"))
+        return torch.cat(losses)
+
+    def _log_probabilities(self, questions: "_Questions", rows: slice) -> Float[Tensor, "M V"]:
+        states, head, _ = self._states(questions, rows)
+        return torch.cat(
+            [_single(head(chunk)).log_softmax(dim=1) for chunk in self._chunks(states)]
+        )
+
+    def _chunks(self, values: Tensor) -> tuple[Tensor, ...]:
+        """``values`` of so many places that their logits fit into the memory that is meant for them."""
+        bytes_of_a_place = _BYTES_OF_A_LOGIT * self.network.config.vocab_size
+        return values.split(max(1, WORKING_BYTES // bytes_of_a_place))
+
+    def _states(
+        self, questions: "_Questions", rows: slice
+    ) -> tuple[Float[Tensor, "M H"], "Head", Int[Tensor, " M"]]:
+        """What the network's head is given at the hidden places, the head, and the hidden tokens."""
+        text = questions.text[rows]
+        ids = questions.ids.index_select(0, text)
+        if questions.shown is None:
+            shown = ids.masked_fill(questions.mask[rows], self.mask_token_id)
+        else:
+            shown = questions.shown[rows]
+        first, last = questions.first_places[rows.start], questions.first_places[rows.stop]
+        places = questions.places[first:last] - rows.start * ids.shape[1]
+        inputs = {}
+        if questions.types is not None:
+            inputs["token_type_ids"] = questions.types.index_select(0, text)
+        states, head = _states_and_head(self.network, shown, places, **inputs)
+        return states, head, ids.flatten().index_select(0, places)
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         rows, mask_of_rows = self._framed(x, mask)
-        values = self.log_tokens(rows, mask_of_rows)
+        values = self._ask(rows, torch.arange(len(rows)), mask_of_rows, None, None)()
         start = len(self._prefix)
-        return values[:, start : start + self.num_features]
+        return _to_device_of(x, values[:, start : start + self.num_features])
 
     @torch.no_grad()
     def _log_values(self, x: Tensor, mask: Tensor) -> Float[Tensor, "B D V"]:
         """On the network's device and in its precision: V of them a token leave no room for more."""
         rows, mask_of_rows = self._framed(x, mask)
-        self._require_rows(rows, mask_of_rows, None)
-        shown = rows.masked_fill(mask_of_rows, self.mask_token_id)
-        with _evaluation_mode(self.network):
-            _choose_attention(self.network, rows.shape[1])
-            log_probabilities = self._logits(shown, mask_of_rows, None).log_softmax(dim=1)
-        values = log_probabilities.new_zeros(*mask.shape, log_probabilities.shape[1])
-        values[mask.to(values.device)] = log_probabilities
-        return values
+        texts = torch.arange(len(rows))
+        self._require_rows(rows, texts, mask_of_rows, None)
+        questions = self._questions(rows, texts, mask_of_rows)
+        places = self._moved(mask.cpu().flatten().nonzero().flatten())
+        values = None
+        with self._ready(rows.shape[1]):
+            for batch, computed in self._in_row_batches(questions, self._log_probabilities):
+                if values is None:
+                    values = computed.new_zeros(mask.numel(), computed.shape[1])
+                first = questions.first_places[batch.start]
+                last = questions.first_places[batch.stop]
+                values[places[first:last]] = computed
+        assert values is not None  # each mask hides something
+        return values.view(*mask.shape, -1)
 
     def _framed(self, x: Tensor, mask: Tensor) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
-        """Data as whole rows, between prefix and suffix, and where they are hidden."""
+        """Data as whole rows, between prefix and suffix, and where they are hidden; on the CPU."""
         if self.replacement != "mask":
             raise ValueError("conditionals hide with the mask token only: see log_tokens.")
         before = self._prefix.expand(len(x), -1)
         after = self._suffix.expand(len(x), -1)
-        rows = torch.cat([before, x, after], dim=1)
-        return rows, functional.pad(mask, (before.shape[1], after.shape[1]))
+        rows = torch.cat([before, x.cpu(), after], dim=1)
+        return rows, functional.pad(mask.cpu(), (before.shape[1], after.shape[1]))
 
     def _shown(self, ids: Tensor, mask: Tensor, generator: torch.Generator | None) -> Tensor:
-        """What the network sees: ``ids`` with the hidden ones replaced."""
-        shown = ids.masked_fill(mask, self.mask_token_id)
-        if self.replacement == "mask":
-            return shown
+        """What the network sees: ``ids`` with the hidden ones replaced as in BERT's training."""
         require_generator(generator)
+        shown = ids.masked_fill(mask, self.mask_token_id)
         chance = torch.rand(ids.shape, generator=generator, dtype=torch.float64)
         random_ids = torch.randint(self.network.config.vocab_size, ids.shape, generator=generator)
         shown = torch.where(mask & (chance < _SHARE_NOT_MASK_TOKEN), random_ids, shown)
         return torch.where(mask & (chance < _SHARE_UNCHANGED), ids, shown)
 
-    def _require_rows(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> None:
+    def _require_rows(self, ids: Tensor, text: Tensor, mask: Tensor, types: Tensor | None) -> None:
         if self.max_length is not None and ids.shape[1] > self.max_length:
             raise ValueError(
                 f"rows of {ids.shape[1]} tokens are longer than the model's {self.max_length} "
                 "positions. Leave them out or split them; they are not cut."
             )
         require_ids("ids", ids, self.network.config.vocab_size)
-        if types is not None and self._takes_types:
+        require_ids("text", text, len(ids), "It is the number of a row of ids.")
+        if types is not None:
             require_ids("types", types, self.network.config.type_vocab_size)
-        special = ids[mask & torch.isin(ids, self.special_token_ids)]
-        if len(special):
-            raise ValueError(f"token {int(special[0])} is special and may not be masked.")
+        is_special = torch.isin(ids, self.special_token_ids)
+        if is_special.any():
+            hidden_special = (is_special[text] & mask).nonzero()
+            if len(hidden_special):
+                question, place = hidden_special[0].tolist()
+                token_id = int(ids[text[question], place])
+                raise ValueError(f"token {token_id} is special and may not be masked.")
+
+
+@dataclass(frozen=True)
+class _Questions:
+    """R questions about T texts of L tokens, with M hidden tokens, on the network's device."""
+
+    ids: Int[Tensor, "T L"]
+    types: Int[Tensor, "T L"] | None
+    text: Int[Tensor, " R"]
+    mask: Bool[Tensor, "R L"]
+    shown: Int[Tensor, "R L"] | None  # None: the mask token, where hidden
+    places: Int[Tensor, " M"]  # of the hidden tokens, among R L
+    first_places: list[int]  # which of them is the first of each row; and M
+
+    def num_hidden(self, rows: slice) -> int:
+        return self.first_places[rows.stop] - self.first_places[rows.start]
+
+    @cached_property
+    def most_hidden(self) -> int:
+        """Of one row."""
+        return max(last - first for first, last in pairwise(self.first_places))
+
+
+def _fetched(losses: list[Tensor], places: Int[Tensor, " M"], shape: torch.Size) -> Tensor:
+    values = torch.zeros(shape, dtype=torch.float64)
+    if losses:
+        # Made double here: Apple's GPUs have no float64.
+        values.view(-1)[places] = -torch.cat(losses).cpu().double()
+    return values
+
+
+def _to_device_of(data: Tensor, values: Tensor) -> Tensor:
+    if data.device.type == "mps":
+        values = values.float()
+    return values.to(data.device)
+
+
+def _single(logits: Tensor) -> Tensor:
+    """In single precision at least, as the sum over a vocabulary needs it."""
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 @contextmanager
@@ -291,10 +519,6 @@ def masked_logits(
 ) -> Float[Tensor, "M V"]:
     """Logits of the tokens at ``where`` only, in row-major order.
 
-    The vocabulary head is most of a small network's arithmetic; its last layer is applied to the
-    gathered positions. After the last attention positions no longer meet, so in networks of
-    BERT's and ModernBERT's form the feed-forward block too is spent on ``where``.
-
     Args:
         network: of ``transformers``, with a masked-LM head.
         ids: what it sees, (N, L).
@@ -304,34 +528,112 @@ def masked_logits(
     Returns:
         Logits, (M, V).
     """
+    places = where.flatten().nonzero().flatten()
+    states, head = _states_and_head(network, ids, places, **inputs)
+    return head(states)
+
+
+Head = Callable[[Tensor], Tensor]
+"""States of M places to their logits, (M, H) to (M, V)."""
+
+# The modules that one after another make logits of the last states, each place for itself.
+_HEADS = {
+    "AlbertForMaskedLM": ("predictions",),
+    "BertForMaskedLM": ("cls",),
+    "CamembertForMaskedLM": ("lm_head",),
+    "DistilBertForMaskedLM": (
+        "vocab_transform",
+        "activation",
+        "vocab_layer_norm",
+        "vocab_projector",
+    ),
+    "ElectraForMaskedLM": ("generator_predictions", "generator_lm_head"),
+    "EsmForMaskedLM": ("lm_head",),
+    "MPNetForMaskedLM": ("lm_head",),
+    "ModernBertForMaskedLM": ("head", "decoder"),
+    "RobertaForMaskedLM": ("lm_head",),
+    "XLMRobertaForMaskedLM": ("lm_head",),
+}
+_LIKE_BERT = (
+    "BertForMaskedLM",
+    "CamembertForMaskedLM",
+    "RobertaForMaskedLM",
+    "XLMRobertaForMaskedLM",
+)
+
+
+def _has_own_head(network: Any) -> bool:
+    """Whether the head can be asked of some places after the others."""
+    return type(network).__name__ in _HEADS
+
+
+def _has_fused_attention(network: Any) -> bool:
+    """Whether no attention score is written to memory."""
+    kind = getattr(network.config, "_attn_implementation", None) or ""
+    return kind == "sdpa" or kind.startswith("flash")
+
+
+def _states_and_head(
+    network: Any, ids: Int[Tensor, "N L"], places: Int[Tensor, " M"], **inputs: Any
+) -> tuple[Float[Tensor, "M H"], Head]:
+    """What a network's vocabulary head is given at some of the N L places, and that head.
+
+    The head is most of a small network's arithmetic, and its logits most of its memory; so it is
+    applied to the places that are asked for, and, where its modules are known, to as many at a time
+    as the caller likes. Of other networks the last layer alone is spared: their states are logits,
+    and their head leaves these as they are.
+
+    After the last attention places no longer meet, so in networks of BERT's and ModernBERT's form the
+    feed-forward block too is spent on ``places``.
+    """
+
+    def gathered(value: Tensor) -> Tensor:
+        return value.flatten(0, 1).index_select(0, places)
 
     def gather(_: Any, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(value[where] for value in values)
+        return tuple(gathered(value) for value in values)
 
     def scatter(_: Any, __: Any, value: Tensor) -> Tensor:
         # The sum with the residual needs the shape of all positions.
-        everywhere = value.new_zeros(*where.shape, value.shape[-1])
-        everywhere[where] = value
-        return everywhere
+        everywhere = value.new_zeros(ids.numel(), value.shape[-1])
+        return everywhere.index_copy(0, places, value).view(*ids.shape, -1)
 
     kind = type(network).__name__
-    if kind == "BertForMaskedLM" and not network.config.chunk_size_feed_forward:
-        after_attention = network.bert.encoder.layer[-1].attention.output
+    if kind in _LIKE_BERT and not network.config.chunk_size_feed_forward:
+        after_attention = network.base_model.encoder.layer[-1].attention.output
         with after_attention.register_forward_pre_hook(gather):
-            return network.cls(network.bert(input_ids=ids, **inputs).last_hidden_state)
+            return network.base_model(input_ids=ids, **inputs).last_hidden_state, _head(network)
     if kind == "ModernBertForMaskedLM":
         last = network.model.layers[-1]
         norm = last.mlp_norm.register_forward_pre_hook(gather)
         with norm, last.mlp.register_forward_hook(scatter):
             hidden = network.model(input_ids=ids).last_hidden_state  # it has no token types
-        return network.decoder(network.head(hidden[where]))
-    head = network.get_output_embeddings()
-    with nullcontext() if head is None else head.register_forward_pre_hook(gather):
+        return gathered(hidden), _head(network)
+    if kind in _HEADS:
+        hidden = network.base_model(input_ids=ids, **inputs).last_hidden_state
+        return gathered(hidden), _head(network)
+    last_layer = network.get_output_embeddings()
+    with nullcontext() if last_layer is None else last_layer.register_forward_pre_hook(gather):
         logits = network(input_ids=ids, **inputs).logits
-    if logits.ndim == 2:
-        return logits
-    # A few have no last layer of that name; Perceiver answers for places behind the row's end, too.
-    return logits[:, : where.shape[1]][where]
+    if logits.ndim == 3:
+        # A few have no last layer of that name; Perceiver answers for places behind the row's end, too.
+        logits = gathered(logits[:, : ids.shape[1]])
+    return logits, _unchanged
+
+
+def _head(network: Any) -> Head:
+    names = _HEADS[type(network).__name__]
+
+    def head(states: Tensor) -> Tensor:
+        for name in names:
+            states = getattr(network, name)(states)
+        return states
+
+    return head
+
+
+def _unchanged(states: Tensor) -> Tensor:
+    return states
 
 
 def _choose_attention(network: Any, length: int) -> None:
