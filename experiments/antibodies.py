@@ -6,6 +6,7 @@ What is drawn, left out and compared stands here, and stood here before the runs
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,18 +15,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting, weights_of
-from experiments.paper.bert import design_at, pair, parts_computed_once
+from experiments.paper.bert import curves_in_parts, design_at, each_computed_once, pair
 from mpt_lml.checks import require_count
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.theory.rates import crossover, jackknife
 from mpt_lml.verdicts import mean_and_error
-from mpt_score import Design, SentenceCurves, antibodies, curve, load, networks, sentences
+from mpt_score import Design, SentenceCurves, antibodies, load, networks, sentences, surprisals
 from mpt_score.antibodies import Antibody
-from mpt_score.blocks import Blocks
 from mpt_score.networks.hub import ANTIBERTY
 from mpt_score.networks.masked_lm import MaskedLM, Precision
-from mpt_score.parts import Runner
 from mpt_score.scorer import Scorer
+from mpt_score.sentence_curves import parts_of
 from mpt_score.tokens import Tokens
 
 OURS = ("log-score", "pseudo", "fifteen")
@@ -143,12 +143,8 @@ class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
         scorer = self.scorer(context)
         chains = [one.heavy for one in sample] + [one.light for one in sample]
         tokens = scorer.encode(chains)
-
-        def run(label: str) -> Runner:
-            return parts_computed_once(context, f"{label}-", scorer, tokens)
-
         design = design_at(self.rates, self.seeds[0])
-        curves = curve(scorer, tokens, design, run=run("curve"))
+        curves = curves_in_parts(context, "curve-", scorer, tokens, design)
         arrays = {
             "antibody": torch.tensor(chosen),
             "group": torch.tensor([GROUPS.index(group_of(one)) for one in sample]),
@@ -159,11 +155,8 @@ class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
         of_kinds = (chains[: len(sample)], chains[len(sample) :])
         arrays["frequencies"] = torch.cat([frequency_score(part) for part in of_kinds])
         arrays["positions"] = torch.cat([position_score(part) for part in of_kinds])
-        arrays |= self.score(scorer, tokens, run)
-        blocks = Blocks(scorer, self.num_orders, self.seeds[0])
-        numbers = torch.arange(len(tokens))
-        arrays["log_p"] = blocks([tokens], tokens.maskable, numbers, run("orders")).totals
-        for kind, rows in zip(KINDS, numbers.chunk(2), strict=True):
+        arrays |= self.score(context, scorer, tokens)
+        for kind, rows in zip(KINDS, torch.arange(len(tokens)).chunk(2), strict=True):
             arrays |= self.summary(kind, rows, curves, arrays)
         arrays |= self.of_orders(arrays)
         weights = weights_of(self.model, scorer.network)
@@ -188,20 +181,36 @@ class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
                 raise ValueError(f"{number} {group} antibodies were asked for, there are {found}.")
         return chosen
 
-    def score(self, scorer: Scorer, tokens: Tokens, run: Callable[[str], Runner]) -> Arrays:
-        """The scores :data:`OURS` of each chain, nats a chain, and the error of the first over masks."""
+    def score(self, context: RunContext, scorer: Scorer, tokens: Tokens) -> Arrays:
+        """The scores :data:`OURS` of each chain, nats a chain, the error of the first over masks, and
+        log p along each order. The orders follow from the chain; those of the record, which an
+        earlier rule drew, followed from its place among the others.
+        """
+        seed = self.seeds[0]
+        parts = parts_of(tokens)
+        compute = [partial(self.score_part, scorer, tokens.rows(numbers)) for numbers in parts]
+        scores = each_computed_once(context, "scores-", scorer, tokens, compute)
+        place = torch.cat(parts).argsort()
+        names = ("log-score", "error", "pseudo", "log_p")
+        arrays = {name: torch.cat([score[name] for score in scores])[place] for name in names}
+        as_trained = Design((TRAINED_RATE,), num_masks=self.num_masks, seed=seed)
+        fifteen = curves_in_parts(context, "fifteen-", scorer, tokens, as_trained)
+        arrays["fifteen"] = tokens.num_features * fifteen.by_sentence[:, 0]
+        return arrays
+
+    def score_part(self, scorer: Scorer, tokens: Tokens) -> Arrays:
+        """What is computed of a chain whatever the others are."""
         seed = self.seeds[0]
         num_masks = self.num_masks + 1  # one of them hides everything
-        areas = sentences(scorer, tokens, num_masks=num_masks, seed=seed, run=run("area"))
-        as_trained = Design((TRAINED_RATE,), num_masks=self.num_masks, seed=seed)
-        fifteen = curve(scorer, tokens, as_trained, run=run("fifteen"))
-        numbers = torch.arange(len(tokens))
-        alone = Blocks(scorer, 0, seed)([tokens], tokens.maskable, numbers, run("pseudo"))
+        areas = sentences(scorer, tokens, num_masks=num_masks, seed=seed)
+        by_order = surprisals(scorer, tokens, num_orders=self.num_orders, pseudo=True, seed=seed)
+        nothing = torch.zeros(len(tokens), dtype=torch.float64)
+        log_p = nothing[:, None].repeat(1, self.num_orders)
         return {
             "log-score": areas.log_score,
             "error": areas.standard_error,
-            "pseudo": alone.totals[:, 0],
-            "fifteen": tokens.num_features * fifteen.by_sentence[:, 0],
+            "pseudo": nothing.index_add(0, by_order.text, by_order.pseudo_log_likelihood),
+            "log_p": log_p.index_add(0, by_order.text, by_order.terms),
         }
 
     def summary(

@@ -1,6 +1,7 @@
 """Curves of BERTs with weights, the book's own or any other: areas, and which masking rate is right."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,11 +17,11 @@ from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import Estimate
 from mpt_lml.theory import rates
 from mpt_lml.verdicts import mean_and_error
-from mpt_score import Design, SentenceCurves, curve, load, networks
+from mpt_score import Design, SentenceCurves, load, networks
 from mpt_score.networks.hub import BERT_BASE
 from mpt_score.networks.masked_lm import MaskedLM
-from mpt_score.parts import Part, Parts, Runner
 from mpt_score.scorer import Scorer
+from mpt_score.sentence_curves import PART_SIZE, curves_of_parts, part_of_curves, parts_of
 from mpt_score.texts import some_tokens
 from mpt_score.tokens import Tokens
 
@@ -29,19 +30,35 @@ PRINTED = GLUE[:4]  # in Table 2
 EVERY_PERCENT = tuple(range(1, 100))
 
 
-def parts_computed_once(context: RunContext, prefix: str, scorer: Scorer, tokens: Tokens) -> Runner:
-    """For ``run=`` of :mod:`mpt_score`: parts of what this ``scorer`` says of these ``tokens``."""
+def curves_in_parts(
+    context: RunContext,
+    prefix: str,
+    scorer: Scorer,
+    tokens: Tokens,
+    design: Design,
+    part_size: int = PART_SIZE,
+) -> SentenceCurves:
+    """As :func:`mpt_score.curve`, with each part of some texts computed once."""
+    parts = parts_of(tokens, part_size)
+    compute = [partial(part_of_curves, scorer, tokens, numbers, design) for numbers in parts]
+    scores = each_computed_once(context, prefix, scorer, tokens, compute)
+    return curves_of_parts(design, tokens, parts, scores)
+
+
+def each_computed_once(
+    context: RunContext,
+    prefix: str,
+    scorer: Scorer,
+    tokens: Tokens,
+    compute: Sequence[Callable[[], Mapping[str, Tensor]]],
+) -> list[Mapping[str, Tensor]]:
+    """What this ``scorer`` says of parts of these ``tokens``, or has said in an earlier run."""
     inputs = {**(scorer.identity or {}), "data": digest("", vars(tokens))}
     inside = f"./{prefix}".replace("..", "_")  # a set of sentences may be a path
-
-    def run(label: str, parts: Parts) -> list[Part]:
-        results: list[Part] = []
-        for name, compute in context.progress(list(parts.items()), label):
-            file_name = inside + name.partition("@")[0]
-            results.append(context.computed_once(file_name, compute, **inputs))
-        return results
-
-    return run
+    results: list[Mapping[str, Tensor]] = []
+    for number, part in enumerate(context.progress(list(compute), prefix)):
+        results.append(context.computed_once(f"{inside}part-{number:05d}", part, **inputs))
+    return results
 
 
 class OnSentences(Experiment):
@@ -51,7 +68,7 @@ class OnSentences(Experiment):
     data_sets: tuple[str, ...] = setting(GLUE, quick=("written",))
     num_sentences: int = setting(1000, quick=4)
 
-    part_size: ClassVar[int] = 16
+    part_size: ClassVar[int] = PART_SIZE
 
     def curves(
         self,
@@ -67,8 +84,9 @@ class OnSentences(Experiment):
 
         def of_set(name: str) -> tuple[Tokens, SentenceCurves]:
             tokens = some_tokens(name, tokenizer, self.num_sentences, scorer.max_length)
-            run = parts_computed_once(context, f"{label}{name}/", scorer, tokens)
-            return tokens, curve(scorer, tokens, design, part_size=self.part_size, run=run)
+            prefix = f"{label}{name}/"
+            curves = curves_in_parts(context, prefix, scorer, tokens, design, self.part_size)
+            return tokens, curves
 
         return {name: of_set(name) for name in self.data_sets}
 

@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Within, check, checked
+from mpt_lml.checks import Index, Within, check, checked
 from mpt_lml.results import as_rows
 from mpt_lml.verdicts import mean_and_error
-from mpt_score.blocks import Blocks, draw_numbers
 from mpt_score.errors import TextError
 from mpt_score.loading import load
-from mpt_score.parts import Runner, compute_parts
+from mpt_score.rows import Asker, Piece, Rows, by_form
 from mpt_score.scorer import Scorer
-from mpt_score.streams import StreamSeed, TextNumber
+from mpt_score.sentence_scores import PART_TOKENS
+from mpt_score.token_scores import score_places, words_of
 from mpt_score.tokens import Tokens, as_list, require_texts
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ class AnswerScores:
         standard_error: of ``log_score``, over orders; 0 where all are in it, (N, O).
         difference: of ``log_score`` to that of the best option, (N, O).
         difference_error: standard error of ``difference``, over orders that both share, (N, O).
+        pseudo_log_likelihood: Σ_j log q(x_j | all others) over the option's tokens (Salazar et al.
+            2020); nan where it was not asked for, (N, O).
+        within_word: the same with the later tokens of the word of each hidden as well (Kauf and
+            Ivanova 2023), (N, O).
         num_tokens: k of each option, 0 for none, (N, O).
         best: the option with the highest ``log_score``, −1 for a prompt that was skipped, (N,).
         comparable: whether a prompt's options have as many tokens, (N,). A masked model is told their
@@ -62,6 +66,8 @@ class AnswerScores:
     standard_error: Float[Tensor, "N O"]
     difference: Float[Tensor, "N O"]
     difference_error: Float[Tensor, "N O"]
+    pseudo_log_likelihood: Float[Tensor, "N O"]
+    within_word: Float[Tensor, "N O"]
     num_tokens: Int[Tensor, "N O"]
     best: Int[Tensor, " N"]
     comparable: Bool[Tensor, " N"]
@@ -75,7 +81,9 @@ class AnswerScores:
         columns: dict[str, Tensor] = {"prompt": prompt, "option": option}
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         for name, value in tensors.items():
-            columns[name] = value[prompt, option] if value.ndim == 2 else value[prompt]
+            column = value[prompt, option] if value.ndim == 2 else value[prompt]
+            if not column.isnan().all():
+                columns[name] = column
         columns["best"] = self.best[prompt] == option
         return as_rows(columns)
 
@@ -88,16 +96,17 @@ def answers(
     *,
     tokenizer: Any = None,
     num_orders: Annotated[int, Within(2)] = 8,
+    pseudo: bool = False,
+    within_word: bool = False,
     skip: bool = False,
-    seed: StreamSeed = 0,
-    draws: Sequence[TextNumber] | None = None,
-    run: Runner = compute_parts,
+    seed: Index = 0,
 ) -> AnswerScores:
     """log q(answer | prompt) of each of a prompt's options, averaged over orders of the answer.
 
     A text is prompt + option as they stand: the space between belongs to one of them. Only the
     option's k tokens hide, under all 2^k − 1 masks, or along ``num_orders`` random orders where that
-    takes fewer (8: k > 5). The masks of options of as many tokens are the same.
+    takes fewer (8: k > 5). The masks of options of as many tokens are the same: they follow from
+    ``seed`` and the prompt.
 
     Args:
         model: as of :func:`~mpt_score.loading.load`.
@@ -105,12 +114,12 @@ def answers(
         options: of each prompt a list, of the same kind. Lists may be columns of pandas or NumPy.
         tokenizer: as of :func:`~mpt_score.loading.load`.
         num_orders: most random orders.
+        pseudo: whether each token of an option is hidden alone as well: the conditional
+            pseudo-log-likelihood, k more passes.
+        within_word: whether it is hidden with the later tokens of its word, as the tokenizer cuts the
+            text, at most k more passes.
         skip: a prompt of which an option cannot be scored gives nan, and is listed in the result.
         seed: of the orders.
-        draws: a number of each prompt, which decides with ``seed`` its random orders; by default its
-            place. With numbers of its own a prompt keeps its orders wherever it stands.
-        run: takes a label and the parts, and returns what each gives, computed now or in an earlier
-            call: see :meth:`Scorer.checkpoints_in`.
 
     Raises:
         TextError: without ``skip`` for an option without a token, with an unknown or a special one,
@@ -130,47 +139,151 @@ def answers(
     _require_questions(prompts, options)
     prompts = _plain(prompts)
     options = [_plain(options_of_prompt) for options_of_prompt in options]
-    draws_of_prompts = draw_numbers(draws, len(prompts))
     questions, tokens, refused = _encode(scorer, prompts, options)
-    totals = torch.zeros(0, num_orders, dtype=torch.float64)
-    count = torch.zeros(len(questions.texts), dtype=torch.int64)
     merged = torch.zeros(len(prompts), dtype=torch.bool)
-    blocks = Blocks(scorer, num_orders, seed)
+    starts = torch.zeros(len(questions.texts), dtype=torch.int64)
     if tokens is not None:
-        starts = _starts(scorer, tokens, prompts, questions)
-        refused |= starts.refused
-        merged = starts.merged
-        is_refused = torch.isin(questions.prompt, torch.tensor(list(refused)).long())
-        is_answer = torch.arange(tokens.ids.shape[1]) >= starts.of_texts[:, None]
-        places = tokens.maskable & is_answer & ~is_refused[:, None]
-        count = places.sum(dim=1)
+        found = _starts(scorer, tokens, prompts, questions)
+        refused |= found.refused
+        merged = found.merged
+        starts = found.of_texts
     if refused and not skip:
         _refuse_first(refused)
+    asker = Asker(scorer, skip=skip, noun="prompt")
+    scores = _Scores.empty(len(questions.texts), num_orders)
     if tokens is not None:
-        draws_of_texts = draws_of_prompts[questions.prompt]
-        totals = blocks([tokens], places, questions.prompt, run, draws_of_texts).totals
-        totals[is_refused] = torch.nan
+        answers_to_score = [
+            _Answer.of(scorer, tokens, questions, text, int(starts[text]), seed)
+            for text in range(len(questions.texts))
+            if int(questions.prompt[text]) not in refused
+        ]
+        for part in _parts(answers_to_score, num_orders):
+            scores.put(part, asker, num_orders, pseudo=pseudo, within_word=within_word)
+    refused |= asker.faults
+    return _assembled(questions, scores, options, merged, refused)
+
+
+class _Answer(NamedTuple):
+    """An option behind its prompt, as a row of which the option's places are scored."""
+
+    piece: Piece
+    text: int  # its number among all prompts with their options
+    word: Int[Tensor, " k"]
+
+    @classmethod
+    def of(
+        cls,
+        scorer: Scorer,
+        tokens: Tokens,
+        questions: "_Questions",
+        text: int,
+        start: int,
+        seed: int,
+    ) -> "_Answer":
+        row = tokens.row(text)
+        ids = row.ids[0]
+        is_answer = row.maskable[0] & (torch.arange(len(ids)) >= start)
+        places = is_answer.nonzero().flatten()
+        nothing = torch.zeros_like(is_answer)
+        number = int(questions.prompt[text])
+        key = f"{seed} after {ids[:start].tolist()}, {len(places)} tokens"
+        string = questions.texts[text]
+        word = words_of(scorer, string if isinstance(string, str) else "", row)[places]
+        return cls(Piece(ids, row.types[0], places, nothing, number, key), text, word)
+
+
+def _parts(answers_to_score: list[_Answer], num_orders: int) -> list[list[_Answer]]:
+    """Answers of like length, cut where they are work enough."""
+    parts: list[list[_Answer]] = [[]]
+    num_tokens = 0
+    for answer in sorted(answers_to_score, key=lambda answer: len(answer.piece.ids)):
+        num_tokens += (num_orders + 2) * len(answer.piece.places) * len(answer.piece.ids)
+        parts[-1].append(answer)
+        if num_tokens >= PART_TOKENS:
+            parts.append([])
+            num_tokens = 0
+    return [part for part in parts if part]
+
+
+class _Scores(NamedTuple):
+    """What F texts, each a prompt with an option, got; nan where nothing is known."""
+
+    totals: Float[Tensor, "F S"]  # along orders
+    pseudo: Float[Tensor, " F"]
+    within_word: Float[Tensor, " F"]
+    num_tokens: Int[Tensor, " F"]
+    num_passes: Int[Tensor, " F"]
+
+    @classmethod
+    def empty(cls, count: int, num_orders: int) -> "_Scores":
+        not_known = torch.full((count, num_orders), torch.nan, dtype=torch.float64)
+        nothing = torch.zeros(count, dtype=torch.int64)
+        return cls(
+            not_known, not_known[:, 0].clone(), not_known[:, 0].clone(), nothing, nothing.clone()
+        )
+
+    def put(
+        self,
+        part: Sequence[_Answer],
+        asker: Asker,
+        num_orders: int,
+        *,
+        pseudo: bool,
+        within_word: bool,
+    ) -> None:
+        groups = by_form([answer.piece for answer in part])
+        rows = [Rows.of([part[number].piece for number in group]) for group in groups]
+        dialogues = []
+        for group, rows_of_group in zip(groups, rows, strict=True):
+            word = torch.stack([part[number].word for number in group]) if within_word else None
+            dialogues.append(score_places(rows_of_group, num_orders, pseudo=pseudo, word=word))
+        for group, terms in zip(
+            groups, asker.answer(zip(rows, dialogues, strict=True)), strict=True
+        ):
+            text = [part[number].text for number in group]
+            self.totals[text] = terms.terms.sum(dim=2)
+            self.pseudo[text] = terms.pseudo.sum(dim=1)
+            self.within_word[text] = terms.within_word.sum(dim=1)
+            self.num_tokens[text] = terms.pseudo.shape[1]
+            self.num_passes[text] = terms.num_passes
+
+
+def _assembled(
+    questions: "_Questions",
+    scores: _Scores,
+    options: Sequence[Sequence[Any]],
+    merged: Bool[Tensor, " N"],
+    refused: dict[int, str],
+) -> AnswerScores:
+    """The scores of texts as those of each prompt's options."""
+    is_refused = torch.isin(questions.prompt, torch.tensor(list(refused)).long())
     shape = (len(options), max(len(options_of_prompt) for options_of_prompt in options))
     where = (questions.prompt, questions.option)
-    of_options = torch.full((*shape, num_orders), torch.nan, dtype=torch.float64)
-    of_options = of_options.index_put(where, totals)
-    num_tokens = torch.zeros(shape, dtype=torch.int64).index_put(where, count)
-    log_score, error = mean_and_error(of_options, dim=2)
+
+    def of_options(values: Tensor, nothing: float) -> Tensor:
+        table = values.new_full((*shape, *values.shape[1:]), nothing)
+        refused_or_not = is_refused.view(-1, *[1] * (values.ndim - 1))
+        return table.index_put(where, values.masked_fill(refused_or_not, nothing))
+
+    totals = of_options(scores.totals, torch.nan)
+    num_tokens = of_options(scores.num_tokens, 0)
+    log_score, error = mean_and_error(totals, dim=2)
     best = log_score.nan_to_num(-torch.inf).argmax(dim=1)
-    of_best = of_options[torch.arange(len(best)), best][:, None]
-    difference, difference_error = mean_and_error(of_options - of_best, dim=2)
+    of_best = totals[torch.arange(len(best)), best][:, None]
+    difference, difference_error = mean_and_error(totals - of_best, dim=2)
     is_longest = num_tokens == num_tokens.amax(dim=1, keepdim=True)
-    num_passes = torch.zeros_like(best).index_add(0, questions.prompt, blocks.num_masks(count))
     return AnswerScores(
         log_score=log_score,
         standard_error=error,
         difference=difference,
         difference_error=difference_error,
+        pseudo_log_likelihood=of_options(scores.pseudo, torch.nan),
+        within_word=of_options(scores.within_word, torch.nan),
         num_tokens=num_tokens,
         best=best.where(num_tokens.any(dim=1), -1),
         comparable=(is_longest | (num_tokens == 0)).all(dim=1),
         merged=merged,
-        num_passes=num_passes,
+        num_passes=of_options(scores.num_passes, 0).sum(dim=1),
         skipped=dict(sorted(refused.items())),
     )
 

@@ -1,19 +1,24 @@
 """Which masks a sentence gets: exact sizes at some rates or in strata, each drawn on its own."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mpt_lml.checks import Count, Rate, checked
+from mpt_lml.checks import Count, Rate, Within, checked
 from mpt_lml.masks import from_ranks
-from mpt_score.streams import StreamSeed, TextNumber, stream
 from mpt_score.tokens import Tokens
 
 PERCENTS = tuple(percent / 100 for percent in range(1, 100))
 """The rates 1, 2, ..., 99 % of the paper's Section 3.2."""
 _ROUNDING = 1e-9  # 0.07 * 100 is 7.000000000000001 in floating point and has to give 7
+_MOST_TEXTS = 1_000_003
+"""Generators of one seed, a prime above a million: as many texts have one of their own."""
+StreamSeed = Annotated[int, Within(0, 9 * 10**12)]
+"""Times :data:`_MOST_TEXTS` it is still below 2⁶³, which torch's seeds are."""
+TextNumber = Annotated[int, Within(0, 2**32)]
 _FIRST_REPLACEMENT_STREAM = 2**30  # behind those of the masks of a billion sentences
 
 
@@ -92,7 +97,7 @@ class Design:
         Args:
             sentence: its number, from 0.
         """
-        return stream(self.seed, sentence)
+        return self._stream(sentence)
 
     @checked
     def replacement_generator(self, sentence: TextNumber) -> torch.Generator:
@@ -101,7 +106,11 @@ class Design:
         Args:
             sentence: its number, from 0.
         """
-        return stream(self.seed, _FIRST_REPLACEMENT_STREAM + sentence)
+        return self._stream(_FIRST_REPLACEMENT_STREAM + sentence)
+
+    def _stream(self, number: int) -> torch.Generator:
+        """By number, and not by tokens as elsewhere: the recorded curves rest on these draws."""
+        return torch.Generator().manual_seed(self.seed * _MOST_TEXTS + number)
 
     @checked
     def masks(self, row: Tokens, sentence: TextNumber) -> Bool[Tensor, "P L"]:

@@ -1,30 +1,25 @@
-"""The log-score of one row of tokens from few masks, with an honest error (chapter 18).
+"""The log-score of rows of tokens from few masks, with an honest error (chapter 18).
 
 The score of a row of D tokens is the area under its curve, Σ_M S(M), which is the mean of log p_π over
-the orders π. There are four ways to it, from the dearest to the cheapest, and :func:`score_row`
+the orders π. There are four ways to it, from the dearest to the cheapest, and :func:`score_rows`
 chooses: every mask, whole orders, one mask a stratum of sizes, or a single mask.
 
-Each is a coroutine, a :data:`Dialogue`: it yields the masks that it wants to know of, is sent log q of
-their tokens, and returns a :class:`RowScore`. So :func:`answer_dialogues` can ask a network for the
-masks of many rows at once.
+Some k places of a row given the rest, as an answer's, are scored along orders of these places: what
+follows holds for them with k for D.
 """
 
-import hashlib
 import math
-from collections.abc import Generator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 
-from mpt_lml.masks import from_ranks, sample_ranks, subsets
+from mpt_lml.masks import sample_ranks, subsets
 from mpt_lml.orders import mixture_bounds
 from mpt_lml.scores import mask_score, over_orders
-from mpt_score.scorer import Scorer
-from mpt_score.text_blocks import Later, TextBlock, block_sizes, with_hidden
-from mpt_score.tokens import Tokens
+from mpt_score.rows import Dialogue, Question, Rows
+from mpt_score.text_blocks import Later, block_sizes
 
 MOST_TOKENS_EXACT = 16
 """D up to which all 2^D − 1 masks may be asked for."""
@@ -34,13 +29,11 @@ FEWEST_ORDERS_TO_STOP = 2 * FEWEST_ORDERS
 """Where orders follow until the error is small: with eight it is less often small by chance."""
 MOST_ROUNDS = 64
 """Most masks for a target error, as a multiple of those that are paid for without one."""
-_SEEDS_APART = 2**32
+SEEDS_APART = 2**32
 """Between the seeds of two blocks of a row: their draws are independent."""
 _TINY = 1e-30
 _ROUNDING = 1e-12
 """What may be left of a number from which it is subtracted in double precision, as a share of it."""
-
-Result = TypeVar("Result")
 
 
 class Plan(NamedTuple):
@@ -54,18 +47,16 @@ class Plan(NamedTuple):
     block_length: int | None = None
     later: Later = "hidden"
 
-    def of_block(self, block: TextBlock, count_of_row: int) -> "Plan":
-        """What is asked of one block of a row of D = ``count_of_row`` tokens.
+    def of_block(self, count_of_block: int, count_of_row: int) -> "Plan":
+        """What is asked of a block of a row of D = ``count_of_row`` tokens.
 
         The variances of a row's blocks add up. So that together they meet the target error of the row,
         t D, each may have a variance of t² D nats² for each of its tokens.
         """
-        target_error = self.target_error
-        if target_error is not None:
-            share = int(block.row.num_features) / count_of_row
-            target_error = float(target_error) / math.sqrt(share)
-        seed = self.seed + block.number * _SEEDS_APART
-        return self._replace(target_error=target_error, seed=seed, block_length=None)
+        if self.target_error is None or count_of_block == count_of_row:
+            return self
+        share = count_of_block / count_of_row
+        return self._replace(target_error=self.target_error / math.sqrt(share))
 
     def num_masks_of(self, count: int) -> int:
         """The masks that are paid for the score of D = ``count`` tokens."""
@@ -76,7 +67,7 @@ class Plan(NamedTuple):
 
     def takes_every_mask(self, count: int) -> bool:
         """Whether all 2^D − 1 masks are not more than what is paid for."""
-        return count <= MOST_TOKENS_EXACT and 2**count - 1 <= self.num_masks_of(count)
+        return pays_every_mask(self.num_masks_of(count), count)
 
     def num_orders_of(self, count: int) -> int:
         """Whole orders that a row of D = ``count`` tokens gets; 0 where masks do not pay four."""
@@ -104,390 +95,348 @@ class Plan(NamedTuple):
         return 1 + num_orders * (count - 2) + num_single
 
 
-class RowScore(NamedTuple):
-    """What one row got; in nats, summed over its tokens. Rows of one text add up, field by field."""
-
-    num_tokens: int
-    num_passes: int
-    log_score: float
-    variance: float  # of log_score, over masks; nan where no two masks or orders differ
-    squared_variance_per_degree: float  # variance² over its degrees of freedom (Satterthwaite)
-    order_variance: float  # of log p_π, over orders; nan where no two differ
-    squared_order_variance_per_degree: float
-    pseudo_log_likelihood: float  # nan where it was not asked for
-    # Bounds on log p_mix, the mixture of orders; nan where no two orders differ.
-    mixture_lower: float = math.nan
-    mixture_lower_variance: float = math.nan  # over orders
-    mixture_upper: float = math.nan
-    mixture_upper_variance: float = math.nan
-    num_heavy_tailed: int = 0  # rows in which one order holds more than half of the probability
+def pays_every_mask(num_masks: int, count: int) -> bool:
+    """Whether all 2^D − 1 masks of D = ``count`` tokens are at most ``num_masks``."""
+    return count <= MOST_TOKENS_EXACT and 2**count - 1 <= num_masks
 
 
-RowMasks = Bool[Tensor, "P L"]
-RowValues = Float[Tensor, "P L"]
-Dialogue = Generator[RowMasks, RowValues, Result]
+class RowScores(NamedTuple):
+    """What B rows got, each field (B,); in nats, summed over a row's tokens."""
+
+    num_passes: Int[Tensor, " B"]
+    log_score: Float[Tensor, " B"]
+    variance: Float[Tensor, " B"]
+    """Of ``log_score``, over masks; nan where no two masks or orders differ."""
+    squared_variance_per_degree: Float[Tensor, " B"]
+    """variance² over its degrees of freedom (Satterthwaite)."""
+    order_variance: Float[Tensor, " B"]
+    """Of log p_π, over orders; nan where no two differ."""
+    squared_order_variance_per_degree: Float[Tensor, " B"]
+    pseudo_log_likelihood: Float[Tensor, " B"]
+    """nan where it was not asked for."""
+    along_orders: Float[Tensor, "B S"]
+    """log p_π along each of S orders; where all orders are in it, their mean S times."""
+    log_mixture: Float[Tensor, " B"]
+    """log of the mean of p_π over all orders, where all are in it; else nan."""
 
 
-def score_blocks(
-    scorer: Scorer, blocks: Sequence[TextBlock], numbers: Int[Tensor, " R"], plans: Sequence[Plan]
-) -> list[RowScore]:
-    """The score of each of R blocks, of which many are whole rows.
+class Bounds(NamedTuple):
+    """Bounds on log p_mix, the mixture of orders, each (B,); nan where no two orders differ."""
 
-    Args:
-        scorer: says log q of their tokens.
-        blocks: each of a row of tokens that the model takes whole.
-        numbers: of the rows' texts, for messages, (R,).
-        plans: what is asked of each block.
-    """
-    dialogues = []
-    for block, plan in zip(blocks, plans, strict=True):
-        dialogues.append(with_hidden(score_row(block.row, plan), block.hidden))
-    return answer_dialogues(scorer, [block.row for block in blocks], numbers, dialogues)
+    lower: Float[Tensor, " B"]
+    lower_variance: Float[Tensor, " B"]
+    upper: Float[Tensor, " B"]
+    upper_variance: Float[Tensor, " B"]
+    is_heavy_tailed: Bool[Tensor, " B"]
 
 
-def answer_dialogues(
-    scorer: Scorer,
-    rows: Sequence[Tokens],
-    numbers: Int[Tensor, " R"],
-    dialogues: Sequence[Dialogue[Result]],
-) -> list[Result]:
-    """What each of R rows' dialogues returns; rows of one length go through the model together.
-
-    Args:
-        scorer: says log q of their tokens.
-        rows: each one row of tokens that the model takes whole.
-        numbers: of the rows' texts, for messages, (R,).
-        dialogues: of each row one, not begun.
-    """
-    results: dict[int, Result] = {}
-    lengths = torch.tensor([row.ids.shape[1] for row in rows])
-    for length in lengths.unique():
-        masks = {}
-        for index in (lengths == length).nonzero().flatten().tolist():
-            masks[index] = next(dialogues[index])
-        while masks:
-            answers = _log_tokens(scorer, rows, numbers, masks)
-            for index, answer in answers.items():
-                try:
-                    masks[index] = dialogues[index].send(answer)
-                except StopIteration as end:
-                    results[index] = end.value
-                    del masks[index]
-    return [results[index] for index in range(len(rows))]
-
-
-def _log_tokens(
-    scorer: Scorer,
-    rows: Sequence[Tokens],
-    numbers: Int[Tensor, " R"],
-    masks: dict[int, RowMasks],
-) -> dict[int, RowValues]:
-    """log q of some rows of one length, each under masks of its own."""
-    counts = [len(mask) for mask in masks.values()]
-    repeated = [index for index, count in zip(masks, counts, strict=True) for _ in range(count)]
-    values = scorer.log_tokens(
-        torch.cat([rows[index].ids for index in repeated]),
-        torch.cat(list(masks.values())),
-        torch.cat([rows[index].types for index in repeated]),
-        numbers=numbers[repeated],
-    )
-    return dict(zip(masks, values.split(counts), strict=True))
-
-
-def score_row(row: Tokens, plan: Plan) -> Dialogue[RowScore]:
-    """The score of one row, by the best of the ways that the plan pays for.
+def score_rows(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
+    """The scores of rows of one form, by the best of the ways that the plan pays for.
 
     Every mask, where there are not more: the score is exact. Else whole orders: no estimator
     measured in chapter 18 does better. A number of masks is spent on them if it holds four or more,
     as three degrees of freedom are enough for an error; else on one mask a stratum.
+
+    Args:
+        rows: of D places each. With a target error it is one row, which asks until it is met.
+        plan: what is asked of them.
     """
-    count = int(row.maskable.sum())
-    generator = generator_of(row, plan.seed)
+    count = rows.num_places
     if plan.takes_every_mask(count):
-        return (yield from _score_exactly(row, plan))
+        return (yield from _score_exactly(rows, plan))
     num_orders = plan.num_orders_of(count)
     if num_orders > 0:
         if plan.target_error is not None:
             num_orders = max(num_orders, FEWEST_ORDERS_TO_STOP)
-        return (yield from _score_by_orders(row, plan, num_orders, generator))
+        return (yield from _score_by_orders(rows, plan, num_orders))
     if plan.num_masks_of(count) == 1:
-        return (yield from _score_by_one_mask(row, plan, generator))
-    return (yield from _score_by_strata(row, plan, generator))
+        return (yield from _score_by_one_mask(rows, plan))
+    return (yield from _score_by_strata(rows, plan))
 
 
-def generator_of(row: Tokens, seed: int) -> torch.Generator:
-    """A row's draws follow from its tokens: not from its place among others."""
-    text = f"{seed} {row.ids[0].tolist()}"
-    digest = hashlib.sha256(text.encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
-
-
-def _score_exactly(row: Tokens, plan: Plan) -> Dialogue[RowScore]:
+def _score_exactly(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
     """E_π log p_π and its variance over orders, from all 2^D − 1 masks."""
-    count = int(row.maskable.sum())
-    hidden = subsets(count)[1:]
-    asked = yield from ask(row, [hidden, _single_tokens(count, plan)])
-    values, single = asked.values
-    statistics = over_orders(values[:, None], subsets(count))
-    log_mixture = statistics.log_mix[0].item()
-    return RowScore(
-        num_tokens=count,
+    masks = every_mask(rows)
+    asked = yield with_singles(masks, rows, pseudo=plan.pseudo)
+    values, single = asked.values.split_with_sizes(_sizes(masks, asked.values), dim=1)
+    statistics = over_orders(values.transpose(0, 1), subsets(rows.num_places))
+    nothing = torch.zeros_like(statistics.mean)
+    return RowScores(
         num_passes=asked.num_passes,
-        log_score=statistics.mean[0].item(),
-        variance=0.0,
-        squared_variance_per_degree=0.0,
-        order_variance=statistics.variance[0].item(),
-        squared_order_variance_per_degree=0.0,
+        log_score=statistics.mean,
+        variance=nothing,
+        squared_variance_per_degree=nothing,
+        order_variance=statistics.variance,
+        squared_order_variance_per_degree=nothing,
         pseudo_log_likelihood=_pseudo_log_likelihood(single, plan),
-        mixture_lower=log_mixture,
-        mixture_lower_variance=0.0,
-        mixture_upper=log_mixture,
-        mixture_upper_variance=0.0,
+        along_orders=statistics.mean[:, None].repeat(1, plan.num_orders or 1),
+        log_mixture=statistics.log_mix,
     )
 
 
-def _score_by_orders(
-    row: Tokens, plan: Plan, num_orders: int, generator: torch.Generator
-) -> Dialogue[RowScore]:
+def _score_by_orders(rows: Rows, plan: Plan, num_orders: int) -> Dialogue[RowScores]:
     """The mean of log p_π over random orders; their spread is its error."""
-    count = int(row.maskable.sum())
-    hidden = masks_along_orders(num_orders, count, generator)
-    # No order more, but the draw of one: further masks are then those of recorded runs.
-    masks_along_orders(0, count, generator)
-    asked = yield from ask(row, [hidden, _single_tokens(count, plan)])
-    values, single = asked.values
+    count = rows.num_places
+    generators = rows.generators()
+    masks = masks_along_orders(num_orders, count, generators)
+    asked = yield with_singles(masks, rows, pseudo=plan.pseudo)
+    values, single = asked.values.split_with_sizes(_sizes(masks, asked.values), dim=1)
     num_passes = asked.num_passes
-    totals = sum_along_orders(values, hidden)
+    totals = along_orders(values, masks).sum(dim=2)
+    has_error = orders_differ(masks)
+    if plan.target_error is not None:
+        # No order more, but the draw of one: further masks are then those of recorded runs.
+        masks_along_orders(1, count, generators)
     most_orders = MOST_ROUNDS * plan.num_masks_of(count) // count
-    has_error = _differ(hidden.unflatten(0, (num_orders, count)))
     while True:
-        order_variance = totals.var().item() if has_error else math.nan
-        variance = order_variance / len(totals)
-        num_more = _num_more(len(totals), variance, most_orders, plan, count)
+        order_variance = totals.var(dim=1).where(has_error, math.nan)
+        variance = order_variance / totals.shape[1]
+        num_more = _num_more(totals.shape[1], variance, most_orders, plan, count)
         if num_more <= 0:
             break
-        more = masks_along_orders(num_more, count, generator)
-        totals = torch.cat([totals, sum_along_orders((yield from _ask_all(row, more)), more)])
-        num_passes += len(more)
-    degrees = max(1, len(totals) - 1)  # of a single order the variance is nan, whatever its degrees
-    score = RowScore(
-        num_tokens=count,
+        more = masks_along_orders(num_more, count, generators)
+        asked = yield more
+        totals = torch.cat([totals, along_orders(asked.values, more).sum(dim=2)], dim=1)
+        num_passes = num_passes + asked.num_passes
+    degrees = max(
+        1, totals.shape[1] - 1
+    )  # of a single order the variance is nan, whatever these are
+    return RowScores(
         num_passes=num_passes,
-        log_score=totals.mean().item(),
+        log_score=totals.mean(dim=1),
         variance=variance,
         squared_variance_per_degree=variance**2 / degrees,
         order_variance=order_variance,
         squared_order_variance_per_degree=order_variance**2 / degrees,
         pseudo_log_likelihood=_pseudo_log_likelihood(single, plan),
-    )
-    if not has_error or not totals.isfinite().all():
-        return score
-    bounds = mixture_bounds(totals[:, None])
-    return score._replace(
-        mixture_lower=bounds.lower.item(),
-        mixture_lower_variance=bounds.lower_error.square().item(),
-        mixture_upper=bounds.upper.item(),
-        mixture_upper_variance=bounds.upper_error.square().item(),
-        num_heavy_tailed=int(bounds.is_heavy_tailed),
+        along_orders=totals,
+        log_mixture=torch.full_like(variance, math.nan),
     )
 
 
-def _score_by_strata(row: Tokens, plan: Plan, generator: torch.Generator) -> Dialogue[RowScore]:
+def _score_by_strata(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
     """S(D), exactly, and D − 1 times the mean of S over the sizes 1..D − 1 from one mask a stratum."""
-    count = int(row.maskable.sum())
+    count = rows.num_places
+    generators = rows.generators()
     num_masks = plan.num_masks_of(count) - 1  # besides the one that hides everything
     num_strata = max(1, min(count - 1, num_masks // 2))
-    everything = torch.ones(1, count, dtype=torch.bool)
-    hidden = _masks_in_strata(num_masks // num_strata, num_strata, count, generator)
-    asked = yield from ask(row, [everything, hidden, _single_tokens(count, plan)])
-    alone, values, single = asked.values
+    everything = torch.ones(len(rows), 1, count, dtype=torch.bool)
+    hidden = _masks_in_strata(num_masks // num_strata, num_strata, count, generators)
+    first = torch.cat([everything, hidden], dim=1)
+    asked = yield with_singles(Question(first, first), rows, pseudo=plan.pseudo)
+    num_single = asked.values.shape[1] - first.shape[1]
+    alone, values, single = asked.values.split_with_sizes([1, hidden.shape[1], num_single], dim=1)
     num_passes = asked.num_passes
     most_repeats = MOST_ROUNDS * num_masks // num_strata
     while True:
-        area = area_by_strata(values, hidden, alone[0], num_strata)
-        repeats = len(hidden) // num_strata
+        area = areas_by_strata(values, hidden, alone[:, 0], num_strata)
+        repeats = hidden.shape[1] // num_strata
         num_more = _num_more(repeats, area.variance, most_repeats, plan, count)
         if num_more <= 0:
             break
-        more = _masks_in_strata(num_more, num_strata, count, generator)
-        values = torch.cat([values, (yield from _ask_all(row, more))])
-        hidden = torch.cat([hidden, more])
-        num_passes += len(more)
-    return RowScore(
-        num_tokens=count,
+        more = _masks_in_strata(num_more, num_strata, count, generators)
+        asked = yield Question(more, more)
+        values = torch.cat([values, asked.values], dim=1)
+        hidden = torch.cat([hidden, more], dim=1)
+        num_passes = num_passes + asked.num_passes
+    not_known = torch.full_like(area.value, math.nan)
+    return RowScores(
         num_passes=num_passes,
         log_score=area.value,
         variance=area.variance,
         squared_variance_per_degree=area.squared_variance_per_degree,
-        order_variance=math.nan,
-        squared_order_variance_per_degree=math.nan,
+        order_variance=not_known,
+        squared_order_variance_per_degree=not_known,
         pseudo_log_likelihood=_pseudo_log_likelihood(single, plan),
+        along_orders=not_known[:, None][:, :0],
+        log_mixture=not_known,
     )
 
 
-def _score_by_one_mask(row: Tokens, plan: Plan, generator: torch.Generator) -> Dialogue[RowScore]:
+def _score_by_one_mask(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
     """D times the score of one mask whose size is uniform on 1..D: unbiased, without an error."""
-    count = int(row.maskable.sum())
-    size = 1 + torch.randint(count, (1,), generator=generator)
-    hidden = from_ranks(sample_ranks(1, count, generator=generator), size)
-    asked = yield from ask(row, [hidden, _single_tokens(count, plan)])
-    values, single = asked.values
-    return RowScore(
-        num_tokens=count,
+    count = rows.num_places
+    masks = []
+    for generator in rows.generators():
+        size = 1 + torch.randint(count, (1,), generator=generator)
+        masks.append(sample_ranks(1, count, generator=generator) < size)
+    hidden = torch.stack(masks)
+    asked = yield with_singles(Question(hidden, hidden), rows, pseudo=plan.pseudo)
+    values = asked.values[:, 0]
+    not_known = torch.full_like(values[:, 0], math.nan)
+    return RowScores(
         num_passes=asked.num_passes,
-        log_score=count * mask_score(values, hidden).item(),
-        variance=math.nan,
-        squared_variance_per_degree=math.nan,
-        order_variance=math.nan,
-        squared_order_variance_per_degree=math.nan,
-        pseudo_log_likelihood=_pseudo_log_likelihood(single, plan),
+        log_score=count * mask_score(values, hidden[:, 0]),
+        variance=not_known,
+        squared_variance_per_degree=not_known,
+        order_variance=not_known,
+        squared_order_variance_per_degree=not_known,
+        pseudo_log_likelihood=_pseudo_log_likelihood(asked.values[:, 1:], plan),
+        along_orders=not_known[:, None][:, :0],
+        log_mixture=not_known,
     )
 
 
-# -- asking -----------------------------------------------------------------------------------------
+def bounds_of(scores: RowScores) -> Bounds:
+    """Bounds on the mixture of orders of B rows, or the mixture itself where all orders are in it."""
+    size = len(scores.log_score)
+    columns = [torch.full((size,), math.nan, dtype=torch.float64) for _ in range(4)]
+    lower, lower_variance, upper, upper_variance = columns
+    is_heavy_tailed = torch.zeros(size, dtype=torch.bool)
+    is_exact = ~scores.log_mixture.isnan()
+    for column, value in zip(
+        columns, (scores.log_mixture, 0.0, scores.log_mixture, 0.0), strict=True
+    ):
+        column[is_exact] = value[is_exact] if isinstance(value, Tensor) else value
+    has_bounds = ~is_exact & ~scores.order_variance.isnan()
+    if has_bounds.any():
+        bounds = mixture_bounds(scores.along_orders[has_bounds].T)
+        lower[has_bounds] = bounds.lower
+        lower_variance[has_bounds] = bounds.lower_error.square()
+        upper[has_bounds] = bounds.upper
+        upper_variance[has_bounds] = bounds.upper_error.square()
+        is_heavy_tailed[has_bounds] = bounds.is_heavy_tailed
+    return Bounds(*columns, is_heavy_tailed)
 
 
-class Asked(NamedTuple):
-    """log q of the tokens of some sets of masks, and how many different masks they were."""
-
-    values: list[Float[Tensor, "P D"]]
-    num_passes: int
-
-
-def ask(row: Tokens, sets: Sequence[Bool[Tensor, "_ D"]]) -> Generator[RowMasks, RowValues, Asked]:
-    """Ask for several sets of masks at once, and for no mask twice.
-
-    Orders begin with everything hidden and end with one token, so that sets have masks in common.
-    """
-    different, index = torch.cat(list(sets)).unique(dim=0, return_inverse=True)
-    values = yield from _ask_all(row, different)
-    return Asked(list(values[index].split([len(masks) for masks in sets])), len(different))
-
-
-def _ask_all(
-    row: Tokens, masks: Bool[Tensor, "P D"]
-) -> Generator[RowMasks, RowValues, Float[Tensor, "P D"]]:
-    """Ask for masks of the D maskable tokens of a row of L."""
-    places = row.maskable[0].nonzero().flatten()
-    nothing = row.maskable.new_zeros(len(masks), row.ids.shape[1])
-    values = yield nothing.index_copy(1, places, masks)
-    return values[:, places]
-
-
-def _num_more(repeats: int, variance: float, most: int, plan: Plan, count: int) -> int:
-    """How many repeats are missing for the target error of a row of ``count`` tokens; 0 for none."""
+def _num_more(repeats: int, variance: Tensor, most: int, plan: Plan, count: int) -> int:
+    """How many repeats are missing for the target error of one row of ``count`` tokens."""
     if plan.target_error is None:
         return 0
-    if math.isnan(variance):
+    if variance.isnan():
         return repeats  # as many again: so far no two of them differ
     target_variance = (plan.target_error * count) ** 2
     if variance <= target_variance or repeats >= most:
         return 0
-    return min(most, math.ceil(repeats * variance / target_variance)) - repeats
+    return min(most, math.ceil(repeats * variance.item() / target_variance)) - repeats
+
+
+def _pseudo_log_likelihood(values: Float[Tensor, "B P D"], plan: Plan) -> Float[Tensor, " B"]:
+    if not plan.pseudo:
+        return values.new_full((len(values),), math.nan)
+    return values.sum(dim=(1, 2))
+
+
+def _sizes(masks: Question, values: Float[Tensor, "B P D"]) -> list[int]:
+    """Of the masks of a question, and of what was asked with it."""
+    num_masks = masks.hidden.shape[1]
+    return [num_masks, values.shape[1] - num_masks]
 
 
 # -- masks --------------------------------------------------------------------------------------------
 
 
-def masks_along_orders(
-    num_orders: int, count: int, generator: torch.Generator
-) -> Bool[Tensor, "P D"]:
-    """Along each random order its D masks, of sizes 1..D."""
-    ranks = sample_ranks(max(1, num_orders), count, generator=generator)[:num_orders]
-    return from_ranks(ranks[:, None], torch.arange(1, count + 1)).flatten(0, 1)
+def every_mask(rows: Rows) -> Question:
+    """All 2^D − 1 sets of hidden tokens, and what they say of each of these."""
+    hidden = subsets(rows.num_places)[1:].expand(len(rows), -1, -1)
+    return Question(hidden, hidden)
+
+
+def masks_along_orders(num_orders: int, count: int, generators: list[torch.Generator]) -> Question:
+    """Along each random order its D masks, of sizes 1..D, (B, S D, D); wanted is what is shown next."""
+    drawn = [sample_ranks(num_orders, count, generator=generator) for generator in generators]
+    ranks = torch.stack(drawn)[:, :, None]
+    size = torch.arange(1, count + 1)[:, None]
+    return Question((ranks < size).flatten(1, 2), (ranks == size - 1).flatten(1, 2))
+
+
+def orders_of_places(rows: Rows, num_orders: int) -> Question:
+    """All masks of k places where these are not more than along S orders, else those of S orders."""
+    if takes_every_order(rows, num_orders):
+        return every_mask(rows)
+    return masks_along_orders(num_orders, rows.num_places, rows.generators())
+
+
+def takes_every_order(rows: Rows, num_orders: int) -> bool:
+    """Whether :func:`orders_of_places` has all k! orders."""
+    return pays_every_mask(num_orders * rows.num_places, rows.num_places)
+
+
+def with_singles(masks: Question, rows: Rows, *, pseudo: bool) -> Question:
+    """The same masks, and behind them each token hidden alone where pseudo-likelihoods are wanted."""
+    if not pseudo:
+        return masks
+    single = torch.eye(rows.num_places, dtype=torch.bool).expand(len(rows), -1, -1)
+    return Question(
+        torch.cat([masks.hidden, single], dim=1), torch.cat([masks.wanted, single], dim=1)
+    )
 
 
 def _masks_in_strata(
-    repeats: int, num_strata: int, count: int, generator: torch.Generator
-) -> Bool[Tensor, "P D"]:
+    repeats: int, num_strata: int, count: int, generators: list[torch.Generator]
+) -> Bool[Tensor, "B P D"]:
     """For each repeat one mask a stratum; the strata cut the sizes 1..D − 1."""
-    jitter = torch.rand(repeats, num_strata, generator=generator, dtype=torch.float64)
-    level = (torch.arange(num_strata) + jitter) / num_strata
-    sizes = ((level * (count - 1)).long() + 1).clamp(max=count - 1)
-    ranks = sample_ranks(repeats * num_strata, count, generator=generator)
-    return from_ranks(ranks, sizes.flatten())
+    masks = []
+    for generator in generators:
+        jitter = torch.rand(repeats, num_strata, generator=generator, dtype=torch.float64)
+        level = (torch.arange(num_strata) + jitter) / num_strata
+        sizes = ((level * (count - 1)).long() + 1).clamp(max=count - 1)
+        ranks = sample_ranks(repeats * num_strata, count, generator=generator)
+        masks.append(ranks < sizes.flatten()[:, None])
+    return torch.stack(masks)
 
 
-def _single_tokens(count: int, plan: Plan) -> Bool[Tensor, "P D"]:
-    """Each token hidden alone, for the pseudo-log-likelihood; none where it is not asked for."""
-    return torch.eye(count, dtype=torch.bool)[: count if plan.pseudo else 0]
+def orders_differ(masks: Question) -> Bool[Tensor, " B"]:
+    """Whether a row has two orders that are not the same: else nothing is known of their spread.
+
+    Of three tokens, two orders are the same one time in six.
+    """
+    hidden = masks.hidden.unflatten(1, (-1, masks.hidden.shape[2]))
+    return (hidden != hidden[:, :1]).flatten(1).any(dim=1)
 
 
 # -- estimates ----------------------------------------------------------------------------------------
 
 
-def _pseudo_log_likelihood(values: Float[Tensor, "P D"], plan: Plan) -> float:
-    return values.sum().item() if plan.pseudo else math.nan
-
-
-def _differ(draws: Bool[Tensor, "S K D"]) -> bool:
-    """Whether there are two draws that are not the same: without, nothing is known of their spread.
-
-    Of three tokens, two orders are the same one time in six.
-    """
-    return bool((draws != draws[:1]).any())
-
-
-def terms_along_orders(
-    values: Float[Tensor, "*B P D"], hidden: Bool[Tensor, "*B P D"]
-) -> Float[Tensor, "*B S D"]:
+def along_orders(values: Float[Tensor, "B P D"], masks: Question) -> Float[Tensor, "B S D"]:
     """What each of D tokens adds to log p_π along S = P/D orders: log q of it when it is shown next.
 
     Args:
-        values: log q of every hidden token, (..., P, D).
-        hidden: the masks, (..., P, D); of each order those of sizes 1..D follow each other.
+        values: log q, 0 where not wanted.
+        masks: of each order those of sizes 1..D follow each other.
 
     Returns:
-        Nats, (..., S, D).
+        Nats, (B, S, D).
     """
-    steps = hidden.unflatten(-2, (-1, hidden.shape[-1]))
-    smaller = pad(steps[..., :-1, :], (0, 0, 1, 0))  # the mask one size down; none of size 0
-    shown_next = steps & ~smaller
-    return (values.view(steps.shape) * shown_next).sum(dim=-2)
-
-
-def sum_along_orders(
-    values: Float[Tensor, "*B P D"], hidden: Bool[Tensor, "*B P D"]
-) -> Float[Tensor, "*B S"]:
-    """log p_π along S = P/D orders, nats, (..., S); see :func:`terms_along_orders`."""
-    return terms_along_orders(values, hidden).sum(dim=-1)
+    count = masks.wanted.shape[2]
+    return values.where(masks.wanted, 0.0).unflatten(1, (-1, count)).sum(dim=2)
 
 
 def mean_terms(
-    values: Float[Tensor, "subsets D"], hidden: Bool[Tensor, "subsets D"]
-) -> Float[Tensor, " D"]:
+    values: Float[Tensor, "B subsets D"], hidden: Bool[Tensor, "B subsets D"]
+) -> Float[Tensor, "B D"]:
     """What each of D tokens adds to the mean of log p_π over all D! orders.
 
     A random order passes through a given set of M hidden tokens, and shows a given one of them next,
     with probability (M − 1)! (D − M)! / D!.
 
     Args:
-        values: log q of every hidden token, (2^D − 1, D).
-        hidden: all sets but the empty one, (2^D − 1, D).
+        values: log q of every hidden token.
+        hidden: all sets but the empty one.
 
     Returns:
-        Nats, (D,).
+        Nats, (B, D).
     """
-    count = hidden.shape[1]
-    size = hidden.sum(dim=1).tolist()
+    count = hidden.shape[2]
+    size = hidden[0].sum(dim=1).tolist()
     weight = torch.tensor([1 / (m * math.comb(count, m)) for m in size], dtype=torch.float64)
-    return weight @ (values * hidden)
+    return weight @ values.where(hidden, 0.0)
 
 
-class Area(NamedTuple):
-    """An area in nats, its variance over masks, and what that has of degrees of freedom."""
+class Areas(NamedTuple):
+    """Areas of B rows in nats, their variances over masks, and what these have of degrees of freedom."""
 
-    value: float
-    variance: float
-    squared_variance_per_degree: float
+    value: Float[Tensor, " B"]
+    variance: Float[Tensor, " B"]
+    squared_variance_per_degree: Float[Tensor, " B"]
 
 
-def area_by_strata(
-    values: Float[Tensor, "P D"],
-    hidden: Bool[Tensor, "P D"],
-    alone: Float[Tensor, " D"],
+def areas_by_strata(
+    values: Float[Tensor, "B P D"],
+    hidden: Bool[Tensor, "B P D"],
+    alone: Float[Tensor, "B D"],
     num_strata: int,
-) -> Area:
+) -> Areas:
     """Area from R repeats of one mask a stratum, less a control variate with a fitted slope.
 
     A mask's control variate is the mean of b_j = log q(x_j | nothing) over it, less that over the row.
@@ -498,62 +447,68 @@ def area_by_strata(
     is enough; it is nan from R = 1, and where all repeats happen to have the same masks.
 
     Args:
-        values: log q of every hidden token, (P, D), P = R K.
-        hidden: the masks, (P, D), for each repeat one a stratum.
-        alone: b_j, (D,).
+        values: log q of every hidden token, P = R K.
+        hidden: the masks, for each repeat one a stratum.
+        alone: b_j.
         num_strata: K.
 
     Returns:
-        The area and its error. Degrees of freedom are Satterthwaite's, Σ_k a_k²/(R − 1) for the
+        The areas and their errors. Degrees of freedom are Satterthwaite's, Σ_k a_k²/(R − 1) for the
         strata's shares a_k of the variance. The squares are too large on average, so that there are
         too few degrees and intervals err on the wide side.
     """
-    sizes = hidden.sum(dim=1).double().view(-1, num_strata)
-    score = mask_score(values, hidden).view(-1, num_strata)
-    mean_alone = mask_score(alone.expand_as(values), hidden)
-    control = (mean_alone - alone.mean()).view(-1, num_strata)
+    shape = (len(values), -1, num_strata)
+    sizes = hidden.sum(dim=2).double().view(shape)
+    score = (values.where(hidden, 0.0).sum(dim=2) / hidden.sum(dim=2)).view(shape)
+    alone_of_masks = alone[:, None].expand_as(values).where(hidden, 0.0)
+    mean_alone = alone_of_masks.sum(dim=2) / hidden.sum(dim=2)
+    control = mean_alone.view(shape) - alone.mean(dim=1)[:, None, None]
     adjusted = score - slopes_of_others(score, control, sizes) * control
-    num_other_sizes = len(alone) - 1  # than D, whose score is the mean of b_j
-    repeats = len(score)
-    area = alone.mean() + num_other_sizes * adjusted.mean()
-    if not _differ(hidden.unflatten(0, (repeats, num_strata))):
-        return Area(area.item(), math.nan, math.nan)
-    share = num_other_sizes**2 * adjusted.var(dim=0) / (repeats * num_strata**2)
-    return Area(
-        value=area.item(),
-        variance=share.sum().item(),
-        squared_variance_per_degree=(share.square().sum() / (repeats - 1)).item(),
+    num_other_sizes = alone.shape[1] - 1  # than D, whose score is the mean of b_j
+    repeats = score.shape[1]
+    area = alone.mean(dim=1) + num_other_sizes * adjusted.mean(dim=(1, 2))
+    of_repeats = hidden.unflatten(1, (repeats, num_strata))
+    differ = (of_repeats != of_repeats[:, :1]).flatten(1).any(dim=1)
+    share = torch.full((len(values), num_strata), math.nan, dtype=torch.float64)
+    if repeats > 1:
+        share = num_other_sizes**2 * adjusted.var(dim=1) / (repeats * num_strata**2)
+    share = share.where(differ[:, None], math.nan)
+    return Areas(
+        value=area,
+        variance=share.sum(dim=1),
+        squared_variance_per_degree=share.square().sum(dim=1) / max(1, repeats - 1),
     )
 
 
 def slopes_of_others(
-    score: Float[Tensor, "R K"], control: Float[Tensor, "R K"], sizes: Float[Tensor, "R K"]
-) -> Float[Tensor, "R one"]:
+    score: Float[Tensor, "B R K"], control: Float[Tensor, "B R K"], sizes: Float[Tensor, "B R K"]
+) -> Float[Tensor, "B R one"]:
     """β of each repeat, from the others: least squares beside a line in the size.
 
     Its prior is normal around 1, the slope where tokens do not depend on each other, with standard
     deviation ½: where the others say little, it stays there.
     """
-    if len(score) == 1:
-        return torch.ones_like(score[:, :1])
-    rounding = _ROUNDING**2 * (score.square() + control.square()).mean()
+    repeats = score.shape[1]
+    if repeats == 1:
+        return torch.ones_like(score[..., :1])
+    rounding = _ROUNDING**2 * (score.square() + control.square()).mean(dim=(1, 2))
     slopes = []
-    for repeat in range(len(score)):
-        others = torch.arange(len(score)) != repeat
-        size = _centered(sizes[others])
-        scale = size.square().sum().clamp_min(_TINY)
-        y = _centered(score[others])
-        c = _centered(control[others])
+    for repeat in range(repeats):
+        others = torch.arange(repeats) != repeat
+        size = _centered(sizes[:, others])
+        scale = size.square().sum(dim=1, keepdim=True).clamp_min(_TINY)
+        y = _centered(score[:, others])
+        c = _centered(control[:, others])
         # What a line in the size explains is no business of the control variate. Of two points it
         # explains all: what is left is rounding, which must weigh nothing beside the prior.
-        y = y - (y @ size) / scale * size
-        c = c - (c @ size) / scale * size
+        y = y - (y * size).sum(dim=1, keepdim=True) / scale * size
+        c = c - (c * size).sum(dim=1, keepdim=True) / scale * size
         # The prior weighs as much as the noise, here around the slope 1, over its variance ¼.
-        prior = 4 * (y - c).square().mean() + rounding + _TINY
-        slopes.append((c @ y + prior) / (c @ c + prior))
-    return torch.stack(slopes)[:, None]
+        prior = 4 * (y - c).square().mean(dim=1) + rounding + _TINY
+        slopes.append(((c * y).sum(dim=1) + prior) / (c.square().sum(dim=1) + prior))
+    return torch.stack(slopes, dim=1)[..., None]
 
 
-def _centered(values: Tensor) -> Tensor:
-    values = values.flatten()
-    return values - values.mean()
+def _centered(values: Float[Tensor, "B R K"]) -> Float[Tensor, "B RK"]:
+    values = values.flatten(1)
+    return values - values.mean(dim=1, keepdim=True)

@@ -174,6 +174,8 @@ class Scorer:
         mask: Bool[Tensor, "R L"],
         types: Int[Tensor, "T L"] | None = None,
         generator: torch.Generator | None = None,
+        *,
+        wanted: Bool[Tensor, "R L"] | None = None,
     ) -> Callable[[], Float[Tensor, "R L"]]:
         """log q(x_j | x_R) of R questions about T texts of one length.
 
@@ -185,13 +187,14 @@ class Scorer:
             mask: what each question hides, (R, L), boolean; True means masked.
             types: as of :class:`~mpt_score.tokens.Tokens`, (T, L).
             generator: for a model that draws.
+            wanted: of the hidden tokens those whose log q is read, (R, L); by default all.
 
         Returns:
             A function without arguments that waits for the answers: nats, (R, L), float64, on the CPU;
-            0 where not masked. They may be infinite or nan; :meth:`fault` says what of it.
+            0 where not wanted. They may be infinite or nan; :meth:`fault` says what of it.
         """
         if hasattr(self.model, "ask"):
-            return self.model.ask(ids, text, mask, types, generator)
+            return self.model.ask(ids, text, mask, types, generator, wanted=wanted)
         if isinstance(self.model, TokenFunction):
             self.model.try_once(ids[text], mask)
         values = []
@@ -204,6 +207,8 @@ class Scorer:
                 )
             )
         answers = torch.cat(values)
+        if wanted is not None:
+            answers = answers.where(wanted, 0.0)
         return lambda: answers
 
     def _rows_at_once(self, length: int) -> int:

@@ -1,16 +1,15 @@
 """The curve of a masked language model on sentences of many lengths: exact sizes, no padding."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Count, checked, require_count
+from mpt_lml.checks import checked, require_count
 from mpt_lml.results import Estimate, as_rows, mean_estimate
 from mpt_lml.scores import mask_score
 from mpt_lml.theory.rates import crossover, jackknife
@@ -18,7 +17,6 @@ from mpt_lml.verdicts import mean_and_error
 from mpt_score.design import Design
 from mpt_score.loading import load
 from mpt_score.networks.kinds import Axes
-from mpt_score.parts import Part, Runner, compute_parts, named_parts, run_parts
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens
 
@@ -30,6 +28,8 @@ MOST_MARKED_POINTS = 30
 """Points of a curve that are drawn with markers."""
 MOST_GROUPS = 10
 """Of sentences, one of which a jackknife leaves out at a time."""
+PART_SIZE = 16
+"""Texts whose masks go through the network together."""
 _TINY = 1e-30
 
 
@@ -234,8 +234,6 @@ def curve(
     design: Design | None = None,
     *,
     tokenizer: Any = None,
-    part_size: Count = 16,
-    run: Runner = compute_parts,
 ) -> SentenceCurves:
     """Score every text under every mask of a design (paper, Section 3.2).
 
@@ -244,9 +242,6 @@ def curve(
         texts: as of :meth:`Scorer.encode`.
         design: by default one mask at 1, 2, ..., 99 %.
         tokenizer: as of :func:`~mpt_score.loading.load`.
-        part_size: texts of a part; they go in order of their length.
-        run: takes a label and the parts, and returns what each gives, computed now or in an earlier
-            call: see :meth:`Scorer.checkpoints_in`.
 
     Raises:
         TextError: for a text that is longer than the model takes.
@@ -261,38 +256,57 @@ def curve(
         design = Design()
     tokens = scorer.encode(texts)
     scorer.require_length(tokens)
-    by_length = tokens.lengths.argsort(stable=True)
-    works = [partial(_part, scorer, tokens, rows, design) for rows in by_length.split(part_size)]
-    contents = [_PartContent.of(tokens, rows) for rows in by_length.split(part_size)]
-    parts = named_parts("part", (design, part_size), contents, works)
-    results = run_parts(run, "sentences", parts, "raw", "control", "hidden")
-    place = by_length.argsort()
-    return SentenceCurves(
-        design,
-        raw=torch.cat([part["raw"] for part in results])[place],
-        control=torch.cat([part["control"] for part in results])[place],
-        hidden=torch.cat([part["hidden"] for part in results])[place],
-        num_features=tokens.num_features,
-    )
+    parts = parts_of(tokens)
+    scores = [part_of_curves(scorer, tokens, numbers, design) for numbers in parts]
+    return curves_of_parts(design, tokens, parts, scores)
 
 
-@dataclass(frozen=True, eq=False)
-class _PartContent:
-    """What the numbers of a part depend on: its rows, and their numbers, which decide the masks."""
+def parts_of(tokens: Tokens, part_size: int = PART_SIZE) -> list[Int[Tensor, " B"]]:
+    """The numbers of the texts of each part; they go in the order of their length.
 
-    ids: Int[Tensor, "B L"]
-    types: Int[Tensor, "B L"]
-    maskable: Bool[Tensor, "B L"]
-    lengths: Int[Tensor, " B"]
-    numbers: Int[Tensor, " B"]
-
-    @classmethod
-    def of(cls, tokens: Tokens, numbers: Int[Tensor, " B"]) -> "_PartContent":
-        return cls(**vars(tokens.rows(numbers)), numbers=numbers)
+    Args:
+        tokens: the texts.
+        part_size: texts of a part.
+    """
+    return list(tokens.lengths.argsort(stable=True).split(part_size))
 
 
-def _part(scorer: Scorer, tokens: Tokens, chosen: Int[Tensor, " B"], design: Design) -> Part:
-    """Scores and control variates of a few sentences, equally long ones in one batch."""
+def curves_of_parts(
+    design: Design,
+    tokens: Tokens,
+    parts: Sequence[Int[Tensor, " B"]],
+    scores: Sequence[Mapping[str, Tensor]],
+) -> SentenceCurves:
+    """The curves of all texts in their own order.
+
+    Args:
+        design: at which rates.
+        tokens: the texts.
+        parts: as of :func:`parts_of`.
+        scores: of each part what :func:`part_of_curves` gave.
+    """
+    place = torch.cat(list(parts)).argsort()
+    columns = {
+        name: torch.cat([score[name] for score in scores])[place]
+        for name in ("raw", "control", "hidden")
+    }
+    return SentenceCurves(design, num_features=tokens.num_features, **columns)
+
+
+def part_of_curves(
+    scorer: Scorer, tokens: Tokens, chosen: Int[Tensor, " B"], design: Design
+) -> dict[str, Tensor]:
+    """Scores and control variates of a few texts, equally long ones in one batch.
+
+    Args:
+        scorer: says log q of tokens.
+        tokens: all texts; their masks follow from their numbers.
+        chosen: the numbers of these.
+        design: which masks they get.
+
+    Returns:
+        ``raw``, ``control`` and ``hidden`` of :class:`SentenceCurves`, by increasing length.
+    """
     scores = []
     scores_alone = []
     lengths = tokens.lengths[chosen]

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -12,22 +11,17 @@ from torch import Tensor
 
 from mpt_lml.checks import Count, Index, Interval, Positive, check, checked
 from mpt_lml.results import Estimate, as_rows, ratio_estimate
-from mpt_score.estimate import Plan, RowScore, score_blocks
+from mpt_score.contrasts import Contrast, contrast_of, item_names
+from mpt_score.errors import TextError
+from mpt_score.estimate import SEEDS_APART, Plan, RowScores, bounds_of, score_rows
 from mpt_score.loading import load
-from mpt_score.parts import Part, Runner, compute_parts, named_parts, run_parts
+from mpt_score.rows import Asker, Piece, Rows, by_form
 from mpt_score.scorer import Scorer
-from mpt_score.text_blocks import Later, TextBlock, split_into_blocks
-from mpt_score.tokens import (
-    Texts,
-    TextSize,
-    Tokens,
-    as_list,
-    size_without_unknown,
-    split_into_windows,
-)
+from mpt_score.text_blocks import Later, split_into_blocks
+from mpt_score.tokens import Texts, Tokens, as_list, bytes_without_unknown, split_into_windows
 
-PART_PASSES = 2**19
-"""Tokens times passes of a part: some seconds of a small network."""
+PART_TOKENS = 2**22
+"""That go through the model before anything is read from it: results of 32 MB."""
 TEXTS_AT_A_TIME = 512
 """That are tokenized, and padded to the longest of them, together."""
 NATS_TO_BITS = -1.0 / math.log(2.0)
@@ -36,7 +30,7 @@ USUAL_ORDERS = 4
 """An error of three degrees of freedom; at equal passes no other masks are known to do better."""
 FEWEST_MASKS_TO_STOP = 3
 """Of strata: the mask that hides everything, and two whose difference is an error."""
-Unit = Literal["sentence", "token", "character", "byte"]
+Unit = Literal["sentence", "token", "byte"]
 Quantity = Literal["log_score", "mixture_lower", "mixture_upper"]
 
 if TYPE_CHECKING:
@@ -67,10 +61,9 @@ class SentenceScores:
     Attributes:
         num_tokens: D, those scored: no special and no unknown ones, (N,).
         num_unknown: tokens that stand for any word: they are shown, not scored, (N,).
-        num_characters: of what is scored: those of unknown tokens, and of the space in front of them,
-            are left out. 0 where that is not known: for texts that came as token ids, and for those
-            with unknown tokens whose tokenizer does not say where they stand, (N,).
-        num_bytes: in UTF-8, likewise, (N,).
+        num_bytes: of what is scored, in UTF-8: those of unknown tokens, and of the space in front of
+            them, are left out. 0 where that is not known: for texts that came as token ids, and for
+            those with unknown tokens whose tokenizer does not say where they stand, (N,).
         num_windows: a text longer than the model takes is cut into so many, each scored as if it
             stood alone, (N,).
         num_passes: rows that went through the model, (N,).
@@ -96,6 +89,13 @@ class SentenceScores:
             drawn. Others may hold more still: then only ``mixture_lower`` counts, (N,).
         documents: the number of the first text of each text's document, (N,). Texts of one document
             are not independent.
+        skipped: the texts that could not be scored, with the reason, by their number: their scores
+            are nan, and their counts 0.
+        items: the item of each text, where items were named.
+        along_orders: log p_π along each of S orders, (N, S), where items were named; where all orders
+            are in it, their mean S times.
+        same_orders: of each text the number of the first one that was scored along the same orders,
+            (N,).
 
     >>> from mpt_score import load
     >>> coin = load(lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1))
@@ -106,7 +106,6 @@ class SentenceScores:
 
     num_tokens: Int[Tensor, " N"]
     num_unknown: Int[Tensor, " N"]
-    num_characters: Int[Tensor, " N"]
     num_bytes: Int[Tensor, " N"]
     num_windows: Int[Tensor, " N"]
     num_passes: Int[Tensor, " N"]
@@ -122,6 +121,10 @@ class SentenceScores:
     mixture_upper_error: Float[Tensor, " N"]
     is_heavy_tailed: Bool[Tensor, " N"]
     documents: Int[Tensor, " N"]
+    skipped: dict[int, str] = field(default_factory=dict)
+    items: tuple[Any, ...] = ()
+    along_orders: Float[Tensor, "N S"] | None = None
+    same_orders: Int[Tensor, " N"] | None = None
 
     @checked
     def interval(self, level: Annotated[float, Interval("(0,1)")] = 0.95) -> Float[Tensor, "N two"]:
@@ -165,14 +168,14 @@ class SentenceScores:
         return torch.stack(ends, dim=1)
 
     @checked
-    def bits_per(self, unit: Literal["token", "character", "byte"]) -> Float[Tensor, " N"]:
+    def bits_per(self, unit: Literal["token", "byte"]) -> Float[Tensor, " N"]:
         """−``log_score`` in bits by what is scored.
 
         Args:
             unit: what bits are counted by.
 
         Returns:
-            Bits, (N,); nan for a text of which characters or bytes are not known.
+            Bits, (N,); nan for a text of which bytes are not known.
 
         Raises:
             ValueError: where they are not known of any text.
@@ -182,26 +185,25 @@ class SentenceScores:
 
     @checked
     def mean(self, per: Unit = "sentence", of: Quantity = "log_score") -> Estimate:
-        """Mean log-score in nats a sentence, or all bits by all tokens, characters or bytes.
+        """Mean log-score in nats a sentence, or all bits by all tokens or bytes.
 
         The error is over documents (every text one of its own unless they were named), that of a
         ratio of their sums (``mpt_lml.results.ratio_estimate``). It contains the error over
         masks, since texts have masks of their own: it is honest also where a text has one mask only,
-        and no error. Texts of which characters or bytes are not known are left out of a mean over
-        these.
+        and no error. Texts that were skipped, and those of which bytes are not known, are left out.
 
         Args:
-            per: "sentence" for nats; "token", "character" or "byte" for bits.
+            per: "sentence" for nats; "token" or "byte" for bits.
             of: "log_score", or "mixture_lower" or "mixture_upper" for the bounds on the mixture of
                 orders. Where :attr:`is_heavy_tailed`, the upper one is not to be relied on.
 
         Raises:
-            ValueError: where characters or bytes are not known of any text, and for bounds that a text
-                has not.
+            ValueError: where bytes are not known of any text, where all texts were skipped, and for
+                bounds that a text has not.
         """
         value = self._value(of)
         if per == "sentence":
-            size = torch.ones_like(value)
+            size = self._size("token").sign().double()
         else:
             value = NATS_TO_BITS * value
             size = self._size(per).double()
@@ -213,13 +215,44 @@ class SentenceScores:
         unit = "nats" if per == "sentence" else f"bits a {per}"
         return ratio_estimate(value_of_document, size_of_document, unit)
 
+    @checked
+    def contrast(self, weights: Any) -> Contrast:
+        """A difference of conditions, or an interaction, for each item.
+
+        Args:
+            weights: one a text, in a list or a column: 1 and −1 for a difference of two conditions; 1,
+                −1, −1 and 1 for the interaction of a 2 × 2 design; 0 for a text that does not count.
+
+        Returns:
+            Σ w · log-score of each item, nats, with its error over orders, and means over items.
+
+        Raises:
+            ValueError: where items were not named, and for another number of weights.
+
+        >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).log().expand(ids.shape + (2,))
+        >>> scores = sentences(coin, [[0, 1], [0, 0]], items=["a", "a"])
+        >>> scores.contrast([1, -1]).value.exp()
+        tensor([3.0000], dtype=torch.float64)
+        """
+        if self.along_orders is None or self.same_orders is None:
+            raise ValueError("items were not named: sentences(..., items=[...]), one a text.")
+        has_spread = ~self.standard_error.isnan()
+        return contrast_of(
+            weights, self.along_orders, self.items, self.same_orders, has_spread, "nats"
+        )
+
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary a text, for a table; what was not asked for or is not known is left out.
 
         ``low`` and ``high`` are the ends of 95 % intervals. What is not finite is None. The documents
         are among them where several texts are of one.
         """
-        columns = {name: value for name, value in vars(self).items() if not value.isnan().all()}
+        columns: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            is_column = isinstance(value, Tensor) and value.ndim == 1
+            if is_column and not value.isnan().all():
+                columns[name] = value
+        columns.pop("same_orders", None)
         if len(self.documents.unique()) == len(self.documents):
             del columns["documents"]  # every text is one of its own: none was named
         if "standard_error" in columns:
@@ -234,17 +267,21 @@ class SentenceScores:
         if "mixture_lower" not in columns:
             del columns["is_heavy_tailed"]
         if self.num_bytes.any():
-            columns["bits_per_character"] = self.bits_per("character")
             columns["bits_per_byte"] = self.bits_per("byte")
         columns["bits_per_token"] = self.bits_per("token")
-        return [
-            {name: value if math.isfinite(value) else None for name, value in row.items()}
-            for row in as_rows(columns)
-        ]
+        rows = []
+        for number, row in enumerate(as_rows(columns)):
+            row = {name: value if math.isfinite(value) else None for name, value in row.items()}
+            if self.items:
+                row["item"] = self.items[number]
+            if self.skipped:
+                row["skipped"] = self.skipped.get(number)
+            rows.append(row)
+        return rows
 
     def _value(self, of: Quantity) -> Tensor:
         value: Tensor = getattr(self, of)
-        is_missing = value.isnan()
+        is_missing = value.isnan() & (self.num_tokens > 0)
         if of != "log_score" and is_missing.any():
             raise ValueError(
                 f"{of} of text {int(is_missing.int().argmax())} is not known: bounds on the mixture of "
@@ -257,9 +294,10 @@ class SentenceScores:
         size: Tensor = getattr(self, f"num_{unit}s")
         if not size.any():
             raise ValueError(
-                f"these texts have no {unit}s: they came as token ids, or hold unknown tokens of which "
-                "the tokenizer does not say where they stand. Score strings, with a fast tokenizer, "
-                f"or say how many each has: dataclasses.replace(scores, num_{unit}s=torch.tensor([...]))."
+                f"these texts have no {unit}s: they were skipped, came as token ids, or hold unknown "
+                "tokens of which the tokenizer does not say where they stand. Score strings, with a fast "
+                f"tokenizer, or say how many each has: dataclasses.replace(scores, "
+                f"num_{unit}s=torch.tensor([...]))."
             )
         return size
 
@@ -271,6 +309,7 @@ def sentences(
     *,
     tokenizer: Any = None,
     documents: Documents | None = None,
+    items: Any = None,
     num_orders: Count | None = None,
     num_masks: Count | None = None,
     pseudo: bool = False,
@@ -278,7 +317,7 @@ def sentences(
     seed: Index = 0,
     block_length: Count | None = None,
     later: Later = "hidden",
-    run: Runner = compute_parts,
+    skip: bool = False,
 ) -> SentenceScores:
     """Log-score of every text: E_π log p_π(x), the area under its mask-rate curve, nats.
 
@@ -291,7 +330,10 @@ def sentences(
         texts: as of :meth:`Scorer.encode`.
         tokenizer: as of :func:`~mpt_score.loading.load`.
         documents: the document of each text, by name or number, in a list or a column; by default
-            each text is one of its own.
+            each text is one of its own, or all texts of an item are one.
+        items: the item of each text in an experiment, in a list or a column. Texts of one item with as
+            many tokens see the same orders, so that most of their noise cancels in
+            :meth:`SentenceScores.contrast`.
         num_orders: whole orders of D masks for each text, or all 2^D − 1 masks where that is not more
             than these have; by default four. Their mean is the score, their spread its error and the
             inconsistency, and two or more of them bound the mixture of orders from both sides.
@@ -311,14 +353,15 @@ def sentences(
         later: what a block sees of later blocks: "hidden", their places with mask tokens, as a network
             does that was trained on whole rows; or "absent", nothing, for networks whose blocks attend
             to earlier ones only: rows end with the block. The two ask a network different questions.
-        run: takes a label and parts of about equal work, and returns what each gives, computed now or
-            in an earlier call: see :meth:`Scorer.checkpoints_in`.
+        skip: a text that cannot be scored gives nan, and is listed in the result.
 
     Raises:
-        TextError: as :meth:`Scorer.encode`, and where an answer of the model is not finite.
-        ValueError: for another number of documents than of texts, for orders and masks together, for
-            fewer than three masks with a target error, for pseudo-log-likelihoods of blocks, and for
-            later blocks that are absent where there are no blocks.
+        TextError: without ``skip``, as :meth:`Scorer.encode`, and where an answer of the model is not
+            finite.
+        ValueError: for another number of documents or items than of texts, for orders and masks
+            together, for fewer than three masks with a target error, for pseudo-log-likelihoods of
+            blocks, for later blocks that are absent where there are no blocks, and for items without
+            a fixed number of orders.
 
     >>> from mpt_score.networks import small_bert_folder
     >>> scores = sentences(small_bert_folder(), ["She was alone.", "He had come back."])
@@ -328,33 +371,47 @@ def sentences(
     plan = plan_of(num_orders, num_masks, pseudo, target_error, seed, block_length, later)
     scorer = load(model, tokenizer)
     texts = as_list(texts)
-    labels = range(len(texts)) if documents is None else _labels(documents)
+    names = [] if items is None else item_names(items, len(texts))
+    if names and (num_masks is not None or target_error is not None):
+        raise ValueError(
+            "items are compared along orders, the same number for each text: give num_orders, and "
+            "neither num_masks nor target_error."
+        )
+    if documents is None:
+        labels: Sequence[Hashable] = names or range(len(texts))
+    else:
+        labels = _labels(documents)
     if len(labels) != len(texts):
         raise ValueError(f"{len(texts)} texts came with {len(labels)} documents.")
-    columns = _scored(scorer, texts, plan, run)
-    num_unknown = columns["num_unknown"].long()
-    sizes = _sizes(scorer, texts, num_unknown)
+    asker = Asker(scorer, skip=skip)
+    columns = _Columns(len(texts), plan.num_orders if names else None)
+    for numbers, tokens in parts_by_length(scorer, texts, plan.most_passes, asker):
+        columns.put(numbers, _score_part(asker, numbers, tokens, plan, names), scorer, tokens)
+    columns.leave_out(asker.faults)
     return SentenceScores(
-        num_tokens=columns["num_tokens"].long(),
-        num_unknown=num_unknown,
-        num_characters=torch.tensor([size.num_characters for size in sizes]),
-        num_bytes=torch.tensor([size.num_bytes for size in sizes]),
-        num_windows=columns["num_windows"].long(),
-        num_passes=columns["num_passes"].long(),
-        log_score=columns["log_score"],
-        standard_error=columns["variance"].sqrt(),
-        degrees=_degrees(columns["variance"], columns["squared_variance_per_degree"]),
-        inconsistency=columns["order_variance"].sqrt(),
+        num_tokens=columns.counts["num_tokens"],
+        num_unknown=columns.counts["num_unknown"],
+        num_bytes=_num_bytes(scorer, texts, columns.counts["num_unknown"], asker.faults),
+        num_windows=columns.counts["num_windows"],
+        num_passes=columns.counts["num_passes"],
+        log_score=columns.sums["log_score"],
+        standard_error=columns.sums["variance"].sqrt(),
+        degrees=_degrees(columns.sums["variance"], columns.sums["squared_variance_per_degree"]),
+        inconsistency=columns.sums["order_variance"].sqrt(),
         inconsistency_degrees=_degrees(
-            columns["order_variance"], columns["squared_order_variance_per_degree"]
+            columns.sums["order_variance"], columns.sums["squared_order_variance_per_degree"]
         ),
-        pseudo_log_likelihood=columns["pseudo_log_likelihood"],
-        mixture_lower=columns["mixture_lower"],
-        mixture_lower_error=columns["mixture_lower_variance"].sqrt(),
-        mixture_upper=columns["mixture_upper"],
-        mixture_upper_error=columns["mixture_upper_variance"].sqrt(),
-        is_heavy_tailed=columns["num_heavy_tailed"] > 0,
+        pseudo_log_likelihood=columns.sums["pseudo_log_likelihood"],
+        mixture_lower=columns.sums["lower"],
+        mixture_lower_error=columns.sums["lower_variance"].sqrt(),
+        mixture_upper=columns.sums["upper"],
+        mixture_upper_error=columns.sums["upper_variance"].sqrt(),
+        is_heavy_tailed=columns.counts["is_heavy_tailed"] > 0,
         documents=torch.tensor(_first_of_each(labels)),
+        skipped=dict(sorted(asker.faults.items())),
+        items=tuple(names),
+        along_orders=columns.along_orders,
+        same_orders=torch.tensor(_first_of_each(columns.draws)) if names else None,
     )
 
 
@@ -397,22 +454,25 @@ def passes(
 class Prices(NamedTuple):
     """What the scores of N texts cost."""
 
-    num_tokens: Int[Tensor, " N"]  # that are scored
+    num_tokens: Int[Tensor, " N"]  # that are scored; 0 where a text cannot be
     num_passes: Int[Tensor, " N"]  # at most
 
 
-def prices(scorer: Scorer, texts: Texts, most_passes: Callable[[int], int]) -> Prices:
+def prices(
+    scorer: Scorer, texts: Texts, most_passes: Callable[[int], int], *, skip: bool = False
+) -> Prices:
     """What each text will cost; the model is not asked anything.
 
     Args:
         scorer: encodes texts.
         texts: as of :meth:`Scorer.encode`.
         most_passes: of a row with so many tokens to score.
+        skip: whether a text that cannot be scored costs nothing, and is no error.
     """
     texts = as_list(texts)
     num_tokens = torch.zeros(len(texts), dtype=torch.int64)
     num_passes = torch.zeros(len(texts), dtype=torch.int64)
-    for numbers, tokens in _encoded(scorer, texts):
+    for numbers, tokens in _encoded(Asker(scorer, skip=skip), texts):
         num_tokens[numbers] = tokens.num_features
         counts = tokens.num_features.tolist()
         lengths = tokens.lengths.tolist()
@@ -464,7 +524,7 @@ def plan_of(
 def _degrees(variance: Tensor, squared_per_degree: Tensor) -> Tensor:
     """Of freedom: 0 where there is no variance, without end where every mask was visited."""
     degrees = variance.square() / squared_per_degree
-    return torch.where(variance.isnan(), 0.0, degrees.nan_to_num(math.inf))
+    return torch.where(variance.isnan(), 0.0, degrees.nan_to_num(math.inf, posinf=math.inf))
 
 
 def _first_of_each(labels: Sequence[Hashable]) -> list[int]:
@@ -475,24 +535,21 @@ def _first_of_each(labels: Sequence[Hashable]) -> list[int]:
     return [first[label] for label in labels]
 
 
-def _each_text(texts: Texts) -> Any:
-    """What can be gone through text by text: strings, rows of token ids, or nothing of each."""
+def _num_bytes(
+    scorer: Scorer, texts: Texts, num_unknown: Int[Tensor, " N"], faults: dict[int, str]
+) -> Int[Tensor, " N"]:
+    """Bytes of what is scored of each text; 0 where they are not known."""
+    num_bytes = torch.zeros(len(texts), dtype=torch.int64)
     if isinstance(texts, Tokens):
-        return [None] * len(texts)
-    return texts
-
-
-def _sizes(scorer: Scorer, texts: Texts, num_unknown: Int[Tensor, " N"]) -> list[TextSize]:
-    """Characters and bytes of what is scored of each text; zeros where they are not known."""
-    sizes = []
-    for text, count in zip(_each_text(texts), num_unknown.tolist(), strict=True):
-        if not isinstance(text, str):
-            sizes.append(TextSize(0, 0))
-        elif count:
-            sizes.append(size_without_unknown(scorer.tokenizer, text))
+        return num_bytes
+    for number, text in enumerate(texts):
+        if not isinstance(text, str) or number in faults:
+            continue
+        if num_unknown[number]:
+            num_bytes[number] = bytes_without_unknown(scorer.tokenizer, text)
         else:
-            sizes.append(TextSize(len(text), len(text.encode())))
-    return sizes
+            num_bytes[number] = len(text.encode())
+    return num_bytes
 
 
 def _num_unknown(scorer: Scorer, tokens: Tokens) -> Int[Tensor, " N"]:
@@ -502,26 +559,11 @@ def _num_unknown(scorer: Scorer, tokens: Tokens) -> Int[Tensor, " N"]:
     return ((tokens.ids == scorer.unknown_id) & is_token).sum(dim=1)
 
 
-def _scored(scorer: Scorer, texts: Texts, plan: Plan, run: Runner) -> dict[str, Tensor]:
-    """Of every text the fields of :class:`RowScore`, its windows and unknown tokens, (N,) each."""
-    parts = list(parts_by_length(scorer, texts, plan.most_passes))
-    works = [partial(_score_part, scorer, numbers, tokens, plan) for numbers, tokens in parts]
-    fields = (*RowScore._fields, "num_windows")
-    settings = (plan, fields)  # what was kept before a field was added lacks it
-    named = named_parts("part", settings, [tokens for _, tokens in parts], works)
-    results = run_parts(run, "texts", named, *fields)
-    numbers = torch.tensor([number for numbers, _ in parts for number in numbers])
-    place = numbers.argsort()  # of text n among those that were scored by length
-    columns = {}
-    for field in fields:
-        columns[field] = torch.cat([result[field] for result in results])[place]
-    num_unknown = [_num_unknown(scorer, tokens) for _, tokens in parts]
-    columns["num_unknown"] = torch.cat(num_unknown)[place]
-    return columns
+# -- texts as rows ------------------------------------------------------------------------------------
 
 
 def parts_by_length(
-    scorer: Scorer, texts: Texts, most_passes: Callable[[int], int]
+    scorer: Scorer, texts: Texts, most_passes: Callable[[int], int], asker: Asker
 ) -> Iterator[tuple[list[int], Tokens]]:
     """Numbers and tokens of texts of like length, cut where they are work enough.
 
@@ -529,17 +571,18 @@ def parts_by_length(
         scorer: encodes texts.
         texts: as of :meth:`Scorer.encode`.
         most_passes: of a text with so many tokens to score.
+        asker: remembers the texts that cannot be scored.
     """
-    for numbers, tokens in _encoded(scorer, texts):
+    for numbers, tokens in _encoded(asker, texts):
         num_passes = torch.tensor([most_passes(count) for count in tokens.num_features.tolist()])
-        work = (tokens.lengths * num_passes / PART_PASSES).double()
+        work = (tokens.lengths * num_passes / PART_TOKENS).double()
         part = (work.cumsum(0) - work / 2).floor()
         sizes = part.unique_consecutive(return_counts=True)[1]
         for rows in torch.arange(len(numbers)).split(sizes.tolist()):
             yield [numbers[row] for row in rows.tolist()], tokens.rows(rows)
 
 
-def _encoded(scorer: Scorer, texts: Any) -> Iterator[tuple[list[int], Tokens]]:
+def _encoded(asker: Asker, texts: Any) -> Iterator[tuple[list[int], Tokens]]:
     """Some texts at a time, by length, so that a long one pads none but its like."""
     if isinstance(texts, Tokens):
         order = texts.lengths.argsort(stable=True)
@@ -550,35 +593,26 @@ def _encoded(scorer: Scorer, texts: Any) -> Iterator[tuple[list[int], Tokens]]:
     for start in range(0, len(order_of_texts), TEXTS_AT_A_TIME):
         numbers = order_of_texts[start : start + TEXTS_AT_A_TIME]
         try:
-            yield numbers, scorer.encode([texts[number] for number in numbers])
-        except ValueError:
-            scorer.encode(texts)  # the message has to name a text by its own number
-            raise
+            tokens = asker.scorer.encode([texts[number] for number in numbers])
+        except ValueError as error:
+            if not asker.skip or not isinstance(error, TextError):
+                asker.scorer.encode(texts)  # the message has to name a text by its own number
+                raise
+            numbers = [number for number in numbers if _can_be_read(asker, texts[number], number)]
+            if not numbers:
+                continue
+            tokens = asker.scorer.encode([texts[number] for number in numbers])
+        yield numbers, tokens
 
 
-def _score_part(scorer: Scorer, numbers: list[int], tokens: Tokens, plan: Plan) -> Part:
-    """The fields of :class:`RowScore` of some texts, summed over the windows and blocks of each."""
-    blocks: list[TextBlock] = []
-    plans: list[Plan] = []
-    text_of_block: list[int] = []
-    num_windows: list[int] = []
-    for place in range(len(tokens)):
-        windows = windows_of(scorer, tokens.row(place))
-        num_windows.append(len(windows))
-        for window in windows:
-            count = int(window.num_features)
-            for block in split_into_blocks(window, plan.block_length, plan.later):
-                blocks.append(block)
-                plans.append(plan.of_block(block, count))
-                text_of_block.append(place)
-    owner = torch.tensor(text_of_block)
-    scores = score_blocks(scorer, blocks, torch.tensor(numbers)[owner], plans)
-    columns = {"num_windows": torch.tensor(num_windows, dtype=torch.float64)}
-    for field in RowScore._fields:
-        values = torch.tensor([getattr(score, field) for score in scores], dtype=torch.float64)
-        nothing = torch.zeros(len(tokens), dtype=torch.float64)
-        columns[field] = nothing.index_add(0, owner, values)
-    return columns
+def _can_be_read(asker: Asker, text: Any, number: int) -> bool:
+    """Whether a text is tokens that can be scored; if not, why is remembered."""
+    try:
+        asker.scorer.encode([text])
+    except TextError as error:
+        asker.faults[number] = error.reason
+        return False
+    return True
 
 
 def windows_of(scorer: Scorer, row: Tokens) -> list[Tokens]:
@@ -586,3 +620,161 @@ def windows_of(scorer: Scorer, row: Tokens) -> list[Tokens]:
     if scorer.max_length is None or row.ids.shape[1] <= scorer.max_length:
         return [row]
     return split_into_windows(row, scorer.max_length, scorer.is_frame(row.ids[0]))
+
+
+def key_of(seed: int, ids: Tensor, item: Any = None, count: int = 0, window: int = 0) -> str:
+    """What the random orders of a row follow from: its tokens, or its item and number of tokens.
+
+    Args:
+        seed: of the call, and of the block.
+        ids: of the row, (L,).
+        item: the name of its item, None for none.
+        count: of the places that are scored.
+        window: its number within its text.
+    """
+    if item is None:
+        return f"{seed} {ids.tolist()}"
+    return f"{seed} item {item} of {count} tokens, window {window}"
+
+
+# -- scores -------------------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """Scores of some texts: of each of their rows, and which text of the part it belongs to."""
+
+    owner: Int[Tensor, " R"]
+    sums: dict[str, Tensor]  # (R,) each
+    counts: dict[str, Tensor]
+    along_orders: list[Tensor]  # of each row (S,)
+    num_windows: list[int]  # of each text
+    draws: list[str]
+
+
+def _score_part(
+    asker: Asker, numbers: list[int], tokens: Tokens, plan: Plan, names: Sequence[Any]
+) -> _Part:
+    """The scores of all rows of some texts: whole texts, windows of long ones, or blocks of these."""
+    pieces: list[Piece] = []
+    plans: list[Plan] = []
+    owner: list[int] = []
+    num_windows: list[int] = []
+    draws: list[str] = []
+    for place, number in enumerate(numbers):
+        windows = windows_of(asker.scorer, tokens.row(place))
+        num_windows.append(len(windows))
+        first_piece = len(pieces)
+        for window_number, window in enumerate(windows):
+            blocks = split_into_blocks(window, plan.block_length, plan.later)
+            count = sum(len(block.places) for block in blocks)
+            for block_number, block in enumerate(blocks):
+                ids = window.ids[0, : block.width]
+                seed = plan.seed + block_number * SEEDS_APART
+                item = names[number] if names else None
+                key = key_of(seed, ids, item, len(block.places), window_number)
+                types = window.types[0, : block.width]
+                pieces.append(Piece(ids, types, block.places, block.hidden, number, key))
+                plans.append(plan.of_block(len(block.places), count))
+                owner.append(place)
+        draws.append(" ".join(piece.key for piece in pieces[first_piece:]))
+    groups = by_form(pieces)
+    if plan.target_error is not None:  # each row asks until it has enough
+        groups = [[number] for group in groups for number in group]
+    rows = [Rows.of([pieces[number] for number in group]) for group in groups]
+    dialogues = [
+        score_rows(rows_of_group, plans[group[0]])
+        for group, rows_of_group in zip(groups, rows, strict=True)
+    ]
+    scores = asker.answer(zip(rows, dialogues, strict=True))
+    order = torch.tensor([number for group in groups for number in group])
+    sums, counts = _columns_of(scores, rows)
+    return _Part(
+        owner=torch.tensor(owner)[order],
+        sums=sums,
+        counts=counts,
+        along_orders=[row for each in scores for row in each.along_orders],
+        num_windows=num_windows,
+        draws=draws,
+    )
+
+
+def _columns_of(
+    scores: Sequence[RowScores], rows: Sequence[Rows]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What is summed over the rows of a text, as numbers and as counts; all groups, one after another.
+
+    The bounds on the mixture are computed for all rows with equally many orders at once.
+    """
+    by_orders: dict[int, list[int]] = {}
+    for number, each in enumerate(scores):
+        by_orders.setdefault(each.along_orders.shape[1], []).append(number)
+    bounds_of_group: dict[int, Any] = {}
+    for numbers in by_orders.values():
+        together = RowScores(*map(torch.cat, zip(*(scores[n] for n in numbers), strict=True)))
+        sizes = [len(rows[number]) for number in numbers]
+        split = [column.split(sizes) for column in bounds_of(together)]
+        for number, *columns in zip(numbers, *split, strict=True):
+            bounds_of_group[number] = columns
+    bounds = [
+        torch.cat(column)
+        for column in zip(*(bounds_of_group[n] for n in range(len(scores))), strict=True)
+    ]
+    sums = {}
+    for name in _SUMMED_OF_ROWS:
+        sums[name] = torch.cat([getattr(each, name) for each in scores])
+    sums |= dict(zip(_SUMMED_OF_BOUNDS, bounds[:-1], strict=True))
+    num_places = [torch.full((len(each),), each.num_places) for each in rows]
+    counts = {
+        "num_tokens": torch.cat(num_places),
+        "num_passes": torch.cat([each.num_passes for each in scores]),
+        "is_heavy_tailed": bounds[-1].long(),
+    }
+    return sums, counts
+
+
+_SUMMED_OF_ROWS = (
+    "log_score",
+    "variance",
+    "squared_variance_per_degree",
+    "order_variance",
+    "squared_order_variance_per_degree",
+    "pseudo_log_likelihood",
+)
+_SUMMED_OF_BOUNDS = ("lower", "lower_variance", "upper", "upper_variance")
+
+
+class _Columns:
+    """The scores of N texts, filled part by part."""
+
+    def __init__(self, count: int, num_orders: int | None) -> None:
+        numbers = (*_SUMMED_OF_ROWS, *_SUMMED_OF_BOUNDS)
+        whole = ("num_tokens", "num_passes", "is_heavy_tailed", "num_windows", "num_unknown")
+        self.sums = {name: torch.zeros(count, dtype=torch.float64) for name in numbers}
+        self.counts = {name: torch.zeros(count, dtype=torch.int64) for name in whole}
+        self.along_orders: Tensor | None = None
+        if num_orders is not None:
+            self.along_orders = torch.zeros(count, num_orders, dtype=torch.float64)
+        self.draws = [""] * count
+
+    def put(self, numbers: list[int], part: _Part, scorer: Scorer, tokens: Tokens) -> None:
+        text = torch.tensor(numbers)[part.owner]
+        for name, values in part.sums.items():
+            self.sums[name].index_add_(0, text, values)
+        for name, values in part.counts.items():
+            self.counts[name].index_add_(0, text, values)
+        self.counts["num_windows"][numbers] = torch.tensor(part.num_windows)
+        self.counts["num_unknown"][numbers] = _num_unknown(scorer, tokens)
+        if self.along_orders is not None:
+            self.along_orders.index_add_(0, text, torch.stack(part.along_orders))
+        for number, draws in zip(numbers, part.draws, strict=True):
+            self.draws[number] = draws
+
+    def leave_out(self, faults: dict[int, str]) -> None:
+        """No number of a text that cannot be scored."""
+        numbers = sorted(faults)
+        for values in self.sums.values():
+            values[numbers] = math.nan
+        for counts in self.counts.values():
+            counts[numbers] = 0
+        if self.along_orders is not None:
+            self.along_orders[numbers] = math.nan

@@ -10,11 +10,10 @@ block of all tokens is the whole text, in random order.
 """
 
 import math
-from collections.abc import Generator
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mpt_score.tokens import Tokens
@@ -22,17 +21,13 @@ from mpt_score.tokens import Tokens
 Later = Literal["hidden", "absent"]
 """Whether later blocks stand as mask tokens, or are cut off with all that is behind a block."""
 
-Result = TypeVar("Result")
-Masks = Bool[Tensor, "P L"]
-Values = Float[Tensor, "P L"]
-
 
 class TextBlock(NamedTuple):
-    """Some consecutive tokens of a row."""
+    """Some consecutive tokens of a row of which the model sees the first ``width``."""
 
-    row: Tokens  # of which only the block's tokens are maskable
-    hidden: Bool[Tensor, "one L"]  # later tokens, hidden under each of the block's masks
-    number: int  # of the block within its row, from 0
+    places: Int[Tensor, " k"]
+    hidden: Bool[Tensor, " width"]  # later tokens, which each of the block's masks hides
+    width: int
 
 
 def block_sizes(count: int, block_length: int | None) -> list[int]:
@@ -62,41 +57,15 @@ def split_into_blocks(row: Tokens, block_length: int | None, later: Later) -> li
         block_length: maskable tokens of a block; None for one block of all.
         later: what a block sees of the blocks behind it: their places, hidden, or nothing.
     """
-    places = row.maskable[0].nonzero().flatten()
+    maskable = row.maskable[0]
+    places = maskable.nonzero().flatten()
+    if block_length is None:
+        return [TextBlock(places, torch.zeros_like(maskable), len(maskable))]
     blocks = []
-    for number, places_of_block in enumerate(places.split(block_sizes(len(places), block_length))):
+    for places_of_block in places.split(block_sizes(len(places), block_length)):
         end = int(places_of_block[-1]) + 1
-        in_block = torch.zeros_like(row.maskable)
-        in_block[0, places_of_block] = True
-        is_later = row.maskable.clone()
-        is_later[:, :end] = False
-        width = end if later == "absent" else row.ids.shape[1]
-        block = Tokens(
-            row.ids[:, :width],
-            row.types[:, :width],
-            in_block[:, :width],
-            row.lengths.clamp(max=width),
-        )
-        blocks.append(TextBlock(block, is_later[:, :width], number))
+        is_later = maskable.clone()
+        is_later[:end] = False
+        width = end if later == "absent" else len(maskable)
+        blocks.append(TextBlock(places_of_block, is_later[:width], width))
     return blocks
-
-
-def with_hidden(
-    dialogue: Generator[Masks, Values, Result], hidden: Bool[Tensor, "one L"]
-) -> Generator[Masks, Values, Result]:
-    """A dialogue of a block whose masks hide what is behind it, too.
-
-    What the network says of those tokens comes back with the rest. The dialogue does not read it.
-
-    Args:
-        dialogue: asks for masks of the block's own tokens.
-        hidden: the later tokens.
-    """
-    masks = next(dialogue)
-    while True:
-        values = yield masks | hidden
-        try:
-            masks = dialogue.send(values)
-        except StopIteration as end:
-            result: Result = end.value
-            return result

@@ -7,11 +7,11 @@ pseudo-log-likelihoods have one context each, which is nearly everything else, a
 log-probability.
 """
 
+import math
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
@@ -20,23 +20,27 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import Index, checked
-from mpt_lml.masks import subsets
 from mpt_lml.results import as_rows
 from mpt_lml.verdicts import mean_and_error
+from mpt_score.contrasts import Contrast, contrast_of, item_names
+from mpt_score.errors import TextError
 from mpt_score.estimate import (
-    Dialogue,
-    Plan,
-    answer_dialogues,
-    ask,
-    generator_of,
-    masks_along_orders,
+    along_orders,
     mean_terms,
-    terms_along_orders,
+    orders_differ,
+    orders_of_places,
+    takes_every_order,
 )
 from mpt_score.loading import load
-from mpt_score.parts import Part, Runner, compute_parts, named_parts, run_parts
+from mpt_score.rows import Asker, Dialogue, Piece, Question, Rows, by_form
 from mpt_score.scorer import Scorer
-from mpt_score.sentence_scores import NATS_TO_BITS, USUAL_ORDERS, parts_by_length, windows_of
+from mpt_score.sentence_scores import (
+    NATS_TO_BITS,
+    USUAL_ORDERS,
+    key_of,
+    parts_by_length,
+    windows_of,
+)
 from mpt_score.tokens import Texts, Tokens, as_list
 
 Kind = Literal["orders", "pseudo", "within_word"]
@@ -64,6 +68,11 @@ class TokenScores:
         pseudo_log_likelihood: log q given all other tokens (Salazar et al. 2020), (T,).
         within_word: log q given all but the later tokens of its word, which are hidden as well
             (Kauf and Ivanova 2023), (T,).
+        has_spread: whether the orders of a token's text differ, or are all in it; of orders that
+            happen to be the same nothing is known of their spread, (T,).
+        skipped: the texts that could not be scored, with the reason, by their number.
+        items: the item of each text, where items were named.
+        same_orders: equal for tokens that were scored along the same orders, (T,).
 
     >>> from mpt_score import load
     >>> coin = load(lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1))
@@ -80,6 +89,10 @@ class TokenScores:
     terms: Float[Tensor, "T S"]
     pseudo_log_likelihood: Float[Tensor, " T"]
     within_word: Float[Tensor, " T"]
+    has_spread: Bool[Tensor, " T"]
+    skipped: dict[int, str] = field(default_factory=dict)
+    items: tuple[Any, ...] = ()
+    same_orders: Int[Tensor, " T"] | None = None
 
     @property
     def log_score(self) -> Float[Tensor, " T"]:
@@ -88,14 +101,14 @@ class TokenScores:
 
     @property
     def standard_error(self) -> Float[Tensor, " T"]:
-        """Of :attr:`log_score` over orders, (T,); nan from fewer than two.
+        """Of :attr:`log_score` over orders, (T,); nan where no two that differ were drawn.
 
         Tokens of one text are scored along the same orders: their errors are not independent. Those
         of words (:meth:`by_word`) are right.
         """
         if self.terms.shape[1] == 0:  # of pseudo-log-likelihoods alone
             return torch.full_like(self.log_score, torch.nan)
-        return mean_and_error(self.terms, dim=1)[1]
+        return mean_and_error(self.terms, dim=1)[1].where(self.has_spread, torch.nan)
 
     @checked
     def surprisal(self, kind: Kind = "orders", unit: Unit = "bits") -> Float[Tensor, " T"]:
@@ -140,8 +153,8 @@ class TokenScores:
             is_known = a != NOT_KNOWN and b != NOT_KNOWN
             joined = " ".join(self.pieces[low : high + 1])
             names.append(self.strings[number][a:b] if is_known else joined)
-        return TokenScores(
-            strings=self.strings,
+        return replace(
+            self,
             pieces=tuple(names),
             text=self.text[first],
             word=self.word[first],
@@ -150,6 +163,38 @@ class TokenScores:
             terms=total(self.terms),
             pseudo_log_likelihood=total(self.pseudo_log_likelihood),
             within_word=total(self.within_word),
+            has_spread=self.has_spread[first],
+            same_orders=None if self.same_orders is None else self.same_orders[first],
+        )
+
+    @checked
+    def contrast(self, weights: Any, unit: Unit = "bits") -> Contrast:
+        """A difference of conditions, or an interaction, in the surprisal of each item.
+
+        Args:
+            weights: one a token, or a word of :meth:`by_word`, in the order of :meth:`rows`, in a list
+                or a column: 1 and −1 where a region stands in two conditions; 1, −1, −1 and 1 for the
+                interaction of a 2 × 2 design; 0 outside the region.
+            unit: of the surprisals.
+
+        Returns:
+            Σ w · surprisal of each item with its error over orders, and means over items.
+
+        Raises:
+            ValueError: where items were not named, without orders, and for another number of weights.
+
+        >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).log().expand(ids.shape + (2,))
+        >>> scores = surprisals(coin, [[1, 0], [1, 1]], items=["a", "a"])
+        >>> 2 ** scores.contrast([0, 1, 0, -1]).value
+        tensor([3.0000], dtype=torch.float64)
+        """
+        if self.same_orders is None or self.terms.shape[1] == 0:
+            raise ValueError(
+                "a contrast takes items and orders: surprisals(..., items=[...]), one a text."
+            )
+        items = [self.items[number] for number in self.text.tolist()]
+        return contrast_of(
+            weights, _factor(unit) * self.terms, items, self.same_orders, self.has_spread, unit
         )
 
     @checked
@@ -180,6 +225,8 @@ class TokenScores:
             if not values.isnan().all():
                 columns[name] = [None if value != value else value for value in values.tolist()]
         columns["unit"] = [unit] * len(self.pieces)
+        if self.items:
+            columns["item"] = [self.items[number] for number in self.text.tolist()]
         return as_rows(columns)
 
 
@@ -194,12 +241,13 @@ def surprisals(
     texts: Texts,
     *,
     tokenizer: Any = None,
+    items: Any = None,
     num_orders: Index = USUAL_ORDERS,
     pseudo: bool = False,
     within_word: bool = False,
     words: Literal["tokenizer", "space"] = "tokenizer",
     seed: Index = 0,
-    run: Runner = compute_parts,
+    skip: bool = False,
 ) -> TokenScores:
     """Of every token its share of the log-score, and its terms of pseudo-log-likelihoods.
 
@@ -211,6 +259,8 @@ def surprisals(
         texts: as of :meth:`Scorer.encode`. One that is longer than the model takes is scored in
             windows, and a word that is cut by their border in two parts.
         tokenizer: as of :func:`~mpt_score.loading.load`.
+        items: the item of each text, as of :func:`~mpt_score.sentence_scores.sentences`, for
+            :meth:`TokenScores.contrast`.
         num_orders: whole orders of D masks for each text, or all 2^D − 1 masks where that is not
             more; 0 for none.
         pseudo: whether each token is hidden alone as well, D more masks (Salazar et al. 2020).
@@ -222,11 +272,12 @@ def surprisals(
             white space, as the regions of a reading experiment. Without offsets (token ids, and
             tokenizers written in Python) each token is a word.
         seed: of the orders.
-        run: as of :func:`~mpt_score.sentence_scores.sentences`.
+        skip: a text that cannot be scored has no tokens in the result, and is listed there.
 
     Raises:
-        TextError: as :meth:`Scorer.encode`, and where an answer of the model is not finite.
-        ValueError: where nothing is asked for.
+        TextError: without ``skip``, as :meth:`Scorer.encode`, and where an answer of the model is not
+            finite.
+        ValueError: where nothing is asked for, and for another number of items than of texts.
 
     >>> from mpt_score.networks import small_bert_folder
     >>> scores = surprisals(small_bert_folder(), ["She was alone."], num_orders=0, pseudo=True)
@@ -239,18 +290,37 @@ def surprisals(
         )
     scorer = load(model, tokenizer)
     texts = as_list(texts)
+    names = [] if items is None else item_names(items, len(texts))
     plan = _TokenPlan(num_orders, pseudo, within_word, words, seed)
-    parts = list(parts_by_length(scorer, texts, plan.most_passes))
     strings = _strings(texts)
-    layouts: dict[int, _Layout] = {}
-    works = []
-    for numbers, tokens in parts:
-        for place, number in enumerate(numbers):
-            layouts[number] = _layout(scorer, strings[number], tokens.row(place), words)
-        works.append(partial(_score_part, scorer, numbers, tokens, layouts, plan))
-    named = named_parts("part", plan, [tokens for _, tokens in parts], works)
-    results = run_parts(run, "tokens", named, *_TokenTerms._fields)
-    return _assembled(strings, parts, results, layouts)
+    asker = Asker(scorer, skip=skip)
+    of_text: dict[int, _ScoredText] = {}
+    for numbers, tokens in parts_by_length(scorer, texts, plan.most_passes, asker):
+        of_text |= _score_part(asker, numbers, tokens, strings, plan, names)
+    scored = sorted(set(of_text) - set(asker.faults))
+    if not scored:
+        number, reason = min(asker.faults.items())
+        raise TextError(f"no text can be scored: text {number} {reason}", number, reason)
+    layouts = [of_text[number].layout for number in scored]
+    terms = [of_text[number].terms for number in scored]
+    sizes = torch.tensor([len(layout.pieces) for layout in layouts])
+    draws = [of_text[number].draws for number in scored]
+    same_orders = torch.tensor([draws.index(each) for each in draws]) if names else None
+    return TokenScores(
+        strings=tuple(strings),
+        pieces=tuple(piece for layout in layouts for piece in layout.pieces),
+        text=torch.tensor(scored).repeat_interleave(sizes),
+        word=torch.cat([layout.word for layout in layouts]),
+        start=torch.cat([layout.start for layout in layouts]),
+        end=torch.cat([layout.end for layout in layouts]),
+        terms=torch.cat([each.terms for each in terms]),
+        pseudo_log_likelihood=torch.cat([each.pseudo for each in terms]),
+        within_word=torch.cat([each.within_word for each in terms]),
+        has_spread=torch.cat([each.has_spread for each in terms]),
+        skipped=dict(sorted(asker.faults.items())),
+        items=tuple(names),
+        same_orders=None if same_orders is None else same_orders.repeat_interleave(sizes),
+    )
 
 
 class _TokenPlan(NamedTuple):
@@ -276,12 +346,29 @@ class _Layout(NamedTuple):
     is_scored: Bool[Tensor, " U"]
 
 
-class _TokenTerms(NamedTuple):
-    """What the tokens of a row got, nats; nan where something was not asked for."""
+class TokenTerms(NamedTuple):
+    """What the k places of B rows got, nats; nan where something was not asked for."""
 
-    terms: Float[Tensor, "D S"]
-    pseudo: Float[Tensor, " D"]
-    within_word: Float[Tensor, " D"]
+    terms: Float[Tensor, "B S k"]
+    pseudo: Float[Tensor, "B k"]
+    within_word: Float[Tensor, "B k"]
+    has_spread: Bool[Tensor, " B"]
+    num_passes: Int[Tensor, " B"]
+
+
+class _TextTerms(NamedTuple):
+    """The same of the U tokens of one text."""
+
+    terms: Float[Tensor, "U S"]
+    pseudo: Float[Tensor, " U"]
+    within_word: Float[Tensor, " U"]
+    has_spread: Bool[Tensor, " U"]
+
+
+class _ScoredText(NamedTuple):
+    layout: _Layout
+    terms: _TextTerms
+    draws: str  # equal where the orders are
 
 
 # -- words --------------------------------------------------------------------------------------------
@@ -324,6 +411,21 @@ def _layout(scorer: Scorer, string: str, row: Tokens, words: str) -> _Layout:
     )
 
 
+def words_of(scorer: Scorer, string: str, row: Tokens) -> Int[Tensor, " L"]:
+    """The word of each token of a row in its text, as the tokenizer cuts it; −1 for its frame.
+
+    Args:
+        scorer: has the tokenizer.
+        string: the text; "" where token ids came, each of which is a word.
+        row: the text as one row of L tokens.
+    """
+    ids = row.ids[0]
+    is_inner = ~scorer.is_frame(ids) | row.maskable[0]
+    word = torch.full((len(ids),), -1)
+    word[is_inner] = _layout(scorer, string, row, "tokenizer").word
+    return word
+
+
 def _without_space(string: str, start: int, end: int) -> tuple[int, int]:
     """A span without the white space around it, which tokenizers count to either neighbor, or not.
 
@@ -358,94 +460,109 @@ def _found_in_order(
 
 
 def _score_part(
-    scorer: Scorer,
+    asker: Asker,
     numbers: list[int],
     tokens: Tokens,
-    layouts: Mapping[int, _Layout],
+    strings: Sequence[str],
     plan: _TokenPlan,
-) -> Part:
-    """The fields of :class:`_TokenTerms` of all scored tokens of some texts, one after the other."""
-    windows: list[Tokens] = []
-    number_of_window: list[int] = []
-    dialogues: list[Dialogue[_TokenTerms]] = []
+    names: Sequence[Any],
+) -> dict[int, _ScoredText]:
+    """The terms of all tokens of some texts, by the number of the text."""
+    pieces: list[Piece] = []
+    words: list[Tensor] = []
+    layouts: dict[int, _Layout] = {}
+    pieces_of_text: dict[int, list[int]] = {}
     for place, number in enumerate(numbers):
+        row = tokens.row(place)
+        layout = _layout(asker.scorer, strings[number], row, plan.words)
+        layouts[number] = layout
         # The windows of a text have its scored tokens, all of them, in their order.
-        words = layouts[number].word[layouts[number].is_scored]
-        windows_of_text = windows_of(scorer, tokens.row(place))
-        sizes = [int(window.num_features) for window in windows_of_text]
-        for window, word in zip(windows_of_text, words.split(sizes), strict=True):
-            windows.append(window)
-            number_of_window.append(number)
-            dialogues.append(_score_tokens(window, word, plan))
-    of_windows = answer_dialogues(scorer, windows, torch.tensor(number_of_window), dialogues)
-    return {
-        field: torch.cat([getattr(each, field) for each in of_windows])
-        for field in _TokenTerms._fields
-    }
+        windows = windows_of(asker.scorer, row)
+        sizes = [int(window.num_features) for window in windows]
+        words_of_windows = layout.word[layout.is_scored].split(sizes)
+        pieces_of_text[number] = []
+        for window_number, window in enumerate(windows):
+            ids = window.ids[0]
+            places = window.maskable[0].nonzero().flatten()
+            item = names[number] if names else None
+            key = key_of(plan.seed, ids, item, len(places), window_number)
+            nothing = torch.zeros_like(window.maskable[0])
+            pieces_of_text[number].append(len(pieces))
+            pieces.append(Piece(ids, window.types[0], places, nothing, number, key))
+            words.append(words_of_windows[window_number])
+    groups = by_form(pieces)
+    rows = [Rows.of([pieces[number] for number in group]) for group in groups]
+    dialogues = []
+    for group, rows_of_group in zip(groups, rows, strict=True):
+        word = torch.stack([words[number] for number in group]) if plan.within_word else None
+        dialogues.append(
+            score_places(rows_of_group, plan.num_orders, pseudo=plan.pseudo, word=word)
+        )
+    of_piece: dict[int, list[Tensor]] = {}
+    has_spread: dict[int, bool] = {}
+    scores = asker.answer(zip(rows, dialogues, strict=True))
+    for group, terms in zip(groups, scores, strict=True):
+        for place, number in enumerate(group):
+            along = terms.terms[place].T
+            of_piece[number] = [along, terms.pseudo[place], terms.within_word[place]]
+            has_spread[number] = bool(terms.has_spread[place])
+    result = {}
+    for number, layout in layouts.items():
+        of_windows = [of_piece[piece] for piece in pieces_of_text[number]]
+        columns = [torch.cat(column) for column in zip(*of_windows, strict=True)]
+        is_spread = all(has_spread[piece] for piece in pieces_of_text[number])
+        terms_of_text = _TextTerms(
+            *(_with_nan(each, layout.is_scored) for each in columns),
+            has_spread=torch.full((len(layout.pieces),), is_spread),
+        )
+        draws = " ".join(pieces[piece].key for piece in pieces_of_text[number])
+        result[number] = _ScoredText(layout, terms_of_text, draws)
+    return result
 
 
-def _score_tokens(row: Tokens, word: Int[Tensor, " D"], plan: _TokenPlan) -> Dialogue[_TokenTerms]:
-    """The terms of each of D tokens of a row that the model takes whole."""
-    count = len(word)
-    generator = generator_of(row, plan.seed)
-    has_all_orders = Plan(plan.num_orders, None).takes_every_mask(count)
-    if has_all_orders:
-        hidden = subsets(count)[1:]
-    else:
-        hidden = masks_along_orders(plan.num_orders, count, generator)
-    single = torch.eye(count, dtype=torch.bool)
-    in_same_word = word[:, None] == word
-    rest_of_word = in_same_word & torch.ones(count, count, dtype=torch.bool).triu()
-    nothing = single[:0]
-    asked = yield from ask(
-        row,
-        [
-            hidden,
-            single if plan.pseudo else nothing,
-            rest_of_word if plan.within_word else nothing,
-        ],
-    )
-    values, alone, with_rest_of_word = asked.values
-    if has_all_orders:
-        terms = mean_terms(values, hidden)[:, None].repeat(1, plan.num_orders)
-    else:
-        terms = terms_along_orders(values, hidden).T
-    not_asked_for = torch.full((count,), torch.nan, dtype=torch.float64)
-    return _TokenTerms(
-        terms=terms.contiguous(),
-        pseudo=alone.diagonal().clone() if plan.pseudo else not_asked_for,
-        within_word=with_rest_of_word.diagonal().clone() if plan.within_word else not_asked_for,
-    )
+def score_places(
+    rows: Rows, num_orders: int, *, pseudo: bool, word: Int[Tensor, "B k"] | None
+) -> Dialogue[TokenTerms]:
+    """What the k places of each row add along orders of them, and their pseudo-log-likelihoods.
 
-
-def _assembled(
-    strings: list[str],
-    parts: Sequence[tuple[list[int], Tokens]],
-    results: Sequence[Part],
-    layouts: Mapping[int, _Layout],
-) -> TokenScores:
-    """The terms of all parts in the order of the texts, with nan for what is not scored."""
-    of_text: dict[int, _TokenTerms] = {}
-    for (numbers, _), result in zip(parts, results, strict=True):
-        sizes = [int(layouts[number].is_scored.sum()) for number in numbers]
-        columns = [result[field].split(sizes) for field in _TokenTerms._fields]
-        for number, *columns_of_text in zip(numbers, *columns, strict=True):
-            is_scored = layouts[number].is_scored
-            of_text[number] = _TokenTerms(
-                *(_with_nan(values, is_scored) for values in columns_of_text)
-            )
-    order = range(len(strings))
-    sizes_of_texts = torch.tensor([len(layouts[number].pieces) for number in order])
-    return TokenScores(
-        strings=tuple(strings),
-        pieces=tuple(piece for number in order for piece in layouts[number].pieces),
-        text=torch.arange(len(strings)).repeat_interleave(sizes_of_texts),
-        word=torch.cat([layouts[number].word for number in order]),
-        start=torch.cat([layouts[number].start for number in order]),
-        end=torch.cat([layouts[number].end for number in order]),
-        terms=torch.cat([of_text[number].terms for number in order]),
-        pseudo_log_likelihood=torch.cat([of_text[number].pseudo for number in order]),
-        within_word=torch.cat([of_text[number].within_word for number in order]),
+    Args:
+        rows: of one form.
+        num_orders: S; all k! orders where their masks are not more than those of S, S times.
+        pseudo: whether each place is hidden alone.
+        word: the word of each place where it is hidden with the later places of its word; None
+            where it is not.
+    """
+    count = rows.num_places
+    single = torch.eye(count, dtype=torch.bool).expand(len(rows), -1, -1)
+    questions = []
+    if num_orders:
+        questions.append(orders_of_places(rows, num_orders))
+    if pseudo:
+        questions.append(Question(single, single))
+    if word is not None:
+        in_same_word = word[:, :, None] == word[:, None]
+        later = torch.ones(count, count, dtype=torch.bool).triu()
+        questions.append(Question(in_same_word & later, single))
+    asked = yield Question(*(torch.cat(masks, dim=1) for masks in zip(*questions, strict=True)))
+    sizes = [question.hidden.shape[1] for question in questions]
+    values = list(asked.values.split(sizes, dim=1))
+    not_asked_for = torch.full((len(rows), count), math.nan, dtype=torch.float64)
+    terms = not_asked_for[:, None][:, :0]
+    has_spread = torch.ones(len(rows), dtype=torch.bool)
+    if num_orders:
+        of_orders = values.pop(0)
+        masks = questions[0]
+        if takes_every_order(rows, num_orders):
+            terms = mean_terms(of_orders, masks.hidden)[:, None].repeat(1, num_orders, 1)
+        else:
+            terms = along_orders(of_orders, masks)
+            has_spread = orders_differ(masks)
+    return TokenTerms(
+        terms=terms,
+        pseudo=values.pop(0).diagonal(dim1=1, dim2=2) if pseudo else not_asked_for,
+        within_word=values.pop(0).diagonal(dim1=1, dim2=2) if word is not None else not_asked_for,
+        has_spread=has_spread,
+        num_passes=asked.num_passes,
     )
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -305,15 +305,8 @@ def _require_no_special(
         raise TextError(f"sentence {number} {reason}", number, reason)
 
 
-class TextSize(NamedTuple):
-    """How long a text is."""
-
-    num_characters: int
-    num_bytes: int  # in UTF-8
-
-
-def size_without_unknown(tokenizer: Any, text: str) -> TextSize:
-    """How long a text is without its unknown tokens, each with the space in front of it.
+def bytes_without_unknown(tokenizer: Any, text: str) -> int:
+    """How many bytes a text has in UTF-8 without its unknown tokens, each with the space before it.
 
     An unknown token has no score. Bits a byte would be the lower the fewer tokens are known if its
     bytes counted.
@@ -323,23 +316,22 @@ def size_without_unknown(tokenizer: Any, text: str) -> TextSize:
         text: has an unknown token.
 
     Returns:
-        The size; zeros where the tokenizer cannot tell.
+        Their number; 0 where the tokenizer cannot tell.
     """
     if not getattr(tokenizer, "is_fast", False):
-        return TextSize(0, 0)
+        return 0
     encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False, verbose=False)
-    known = []
+    num_bytes = 0
     end_of_last = 0
     is_known = True
     for token_id, (_, end) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
         is_known = token_id != tokenizer.unk_token_id
         if is_known:
-            known.append(text[end_of_last:end])
+            num_bytes += len(text[end_of_last:end].encode())
         end_of_last = max(end_of_last, end)
     if is_known:
-        known.append(text[end_of_last:])
-    scored = "".join(known)
-    return TextSize(len(scored), len(scored.encode()))
+        num_bytes += len(text[end_of_last:].encode())
+    return num_bytes
 
 
 def encode_ids(

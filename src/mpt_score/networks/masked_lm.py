@@ -216,6 +216,8 @@ class MaskedLM(ConditionalModel):
         mask: Bool[Tensor, "R L"],
         types: Int[Tensor, "T L"] | None = None,
         generator: torch.Generator | None = None,
+        *,
+        wanted: Bool[Tensor, "R L"] | None = None,
     ) -> Callable[[], Float[Tensor, "R L"]]:
         """log q(x_j | x_R) of R questions about T texts of one length.
 
@@ -228,10 +230,12 @@ class MaskedLM(ConditionalModel):
             mask: what each question hides, (R, L), boolean; True means masked.
             types: as of :meth:`log_tokens`, (T, L).
             generator: likewise.
+            wanted: of the hidden tokens those whose log q is read, (R, L); by default all. Of the
+                others the vocabulary head is not asked.
 
         Returns:
             A function without arguments that waits for the answers: nats, (R, L), float64, on the CPU;
-            0 where not masked.
+            0 where not wanted.
 
         Raises:
             ValueError: as :meth:`log_tokens`, and for a row that is not there.
@@ -244,7 +248,7 @@ class MaskedLM(ConditionalModel):
         >>> answers().shape
         torch.Size([2, 4])
         """
-        return self._ask(ids, text, mask, types, generator)
+        return self._ask(ids, text, mask, types, generator, wanted)
 
     @torch.no_grad()
     def _ask(
@@ -254,14 +258,16 @@ class MaskedLM(ConditionalModel):
         mask: Tensor,
         types: Tensor | None,
         generator: torch.Generator | None,
+        wanted: Tensor | None = None,
     ) -> Callable[[], Tensor]:
         ids, text, mask = ids.cpu(), text.cpu(), mask.cpu()
+        wanted = mask if wanted is None else wanted.cpu()
         types = types.cpu() if types is not None and self._takes_types else None
         self._require_rows(ids, text, mask, types)
-        questions = self._questions(ids, text, mask, types, generator)
+        questions = self._questions(ids, text, mask, wanted, types, generator)
         with self._ready(ids.shape[1]):
             losses = [loss for _, loss in self._in_row_batches(questions, self._losses)]
-        places = mask.flatten().nonzero().flatten()
+        places = wanted.flatten().nonzero().flatten()
         return partial(_fetched, losses, places, mask.shape)
 
     def _questions(
@@ -269,6 +275,7 @@ class MaskedLM(ConditionalModel):
         ids: Tensor,
         text: Tensor,
         mask: Tensor,
+        wanted: Tensor,
         types: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> "_Questions":
@@ -282,9 +289,9 @@ class MaskedLM(ConditionalModel):
             text=self._moved(text),
             mask=self._moved(mask),
             shown=shown,
-            # Which places are hidden is found here: on a GPU their number would have to be waited for.
-            places=self._moved(mask.flatten().nonzero().flatten()),
-            first_places=functional.pad(mask.sum(dim=1).cumsum(dim=0), (1, 0)).tolist(),
+            # Which places are wanted is found here: on a GPU their number would have to be waited for.
+            places=self._moved(wanted.flatten().nonzero().flatten()),
+            first_places=functional.pad(wanted.sum(dim=1).cumsum(dim=0), (1, 0)).tolist(),
         )
 
     def _moved(self, value: Tensor) -> Tensor:
@@ -407,7 +414,7 @@ class MaskedLM(ConditionalModel):
         rows, mask_of_rows = self._framed(x, mask)
         texts = torch.arange(len(rows))
         self._require_rows(rows, texts, mask_of_rows, None)
-        questions = self._questions(rows, texts, mask_of_rows)
+        questions = self._questions(rows, texts, mask_of_rows, mask_of_rows)
         places = self._moved(mask.cpu().flatten().nonzero().flatten())
         values = None
         with self._ready(rows.shape[1]):
@@ -459,14 +466,14 @@ class MaskedLM(ConditionalModel):
 
 @dataclass(frozen=True)
 class _Questions:
-    """R questions about T texts of L tokens, with M hidden tokens, on the network's device."""
+    """R questions about T texts of L tokens, with M wanted tokens, on the network's device."""
 
     ids: Int[Tensor, "T L"]
     types: Int[Tensor, "T L"] | None
     text: Int[Tensor, " R"]
     mask: Bool[Tensor, "R L"]
     shown: Int[Tensor, "R L"] | None  # None: the mask token, where hidden
-    places: Int[Tensor, " M"]  # of the hidden tokens, among R L
+    places: Int[Tensor, " M"]  # of the wanted tokens, among R L
     first_places: list[int]  # which of them is the first of each row; and M
 
     def num_hidden(self, rows: slice) -> int:

@@ -1,0 +1,120 @@
+"""Differences of conditions: what an experiment asks of its items, with errors that are honest.
+
+Texts of one item that are scored along the same orders share the noise of these orders, and most of it
+cancels in a difference. So the error over orders is that of the difference along each order, and not of
+its terms one by one.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mpt_lml.checks import check
+from mpt_lml.results import Estimate, as_rows, mean_estimate
+from mpt_score.tokens import as_list
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast:
+    """A weighted sum of conditions for each of I items; ``contrast`` of scores makes one.
+
+    Attributes:
+        items: their names.
+        value: Σ_r w_r times the score of r over the texts or tokens r of an item, (I,).
+        order_error: its standard error over orders, (I,); 0 where all orders are in it, nan where no
+            two that differ were drawn.
+        unit: of both.
+
+    >>> Contrast(("a", "b"), torch.tensor([1.0, 3.0]), torch.tensor([0.3, 0.4]), "bits").mean()
+    2.0000 ± 1.0000 bits
+    """
+
+    items: tuple[Any, ...]
+    value: Float[Tensor, " I"]
+    order_error: Float[Tensor, " I"]
+    unit: str
+
+    def mean(self) -> Estimate:
+        """The mean over items, with its error over items: for items like these.
+
+        It contains the error over orders, as items have orders of their own.
+        """
+        return mean_estimate(self.value, self.unit)
+
+    def mean_of_these(self) -> Estimate:
+        """The same mean with its error over orders alone: how far it is off for these very items."""
+        error = self.order_error.square().sum().sqrt().item() / len(self.items)
+        return Estimate(self.value.mean().item(), error, len(self.items), self.unit)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary an item, for a table."""
+        columns = {"item": self.items, "value": self.value, "order_error": self.order_error}
+        return as_rows(columns | {"unit": [self.unit] * len(self.items)})
+
+
+def contrast_of(
+    weights: Any,
+    terms: Float[Tensor, "R S"],
+    items: Sequence[Any],
+    same_orders: Int[Tensor, " R"],
+    has_spread: Bool[Tensor, " R"],
+    unit: str,
+) -> Contrast:
+    """The contrast of each item from R scored texts or tokens.
+
+    Args:
+        weights: of each of the R, numbers.
+        terms: what each got along S orders; nan where it has no score.
+        items: the item of each.
+        same_orders: equal where two were scored along the same orders.
+        has_spread: whether the orders of each tell their spread.
+        unit: of the terms.
+
+    Raises:
+        ValueError: for another number of weights, and where all of them are 0.
+    """
+    listed = weights.tolist() if isinstance(weights, Tensor) else as_list(weights)
+    check(("weights", listed, Sequence[float]))
+    weight = torch.tensor(listed, dtype=torch.float64)
+    if len(weight) != len(terms):
+        raise ValueError(f"weights must be {len(terms)} numbers, one a row, got {len(weight)}.")
+    if not weight.any():
+        raise ValueError("weights must not all be 0: nothing would be compared.")
+    rows_of_item: dict[Any, list[int]] = {}
+    for row in weight.nonzero().flatten().tolist():
+        rows_of_item.setdefault(items[row], []).append(row)
+    values = []
+    errors = []
+    for rows in rows_of_item.values():
+        weighted = weight[rows, None] * terms[rows]
+        values.append(weighted.mean(dim=1).sum())
+        _, group = same_orders[rows].unique(return_inverse=True)
+        sums = weighted.new_zeros(int(group.max()) + 1, terms.shape[1])
+        sums.index_add_(0, group, weighted)
+        variance = torch.tensor(math.nan, dtype=torch.float64)
+        if terms.shape[1] > 1 and has_spread[rows].all():
+            variance = sums.var(dim=1).sum()
+        errors.append((variance / terms.shape[1]).sqrt())
+    return Contrast(tuple(rows_of_item), torch.stack(values), torch.stack(errors), unit)
+
+
+def item_names(items: Any, count: int) -> list[Any]:
+    """The item of each of ``count`` texts.
+
+    Raises:
+        ValueError: for another number, and for an item that is nan.
+    """
+    names = items.tolist() if isinstance(items, Tensor) else as_list(items)
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise TypeError(f"items must be a list or a column, one item a text, got {items!r}.")
+    if len(names) != count:
+        raise ValueError(f"{count} texts came with {len(names)} items.")
+    for number, name in enumerate(names):
+        if isinstance(name, float) and math.isnan(name):
+            raise ValueError(f"items: text {number} has no item (nan). Name one, or leave it out.")
+    return list(names)

@@ -1,0 +1,273 @@
+"""Rows of tokens with places to score, and how a model is asked about many of them at once.
+
+Whoever scores rows writes a *dialogue*: a coroutine that yields which places it hides and of which of
+them it wants to know, is sent log q of these, and returns its result. :func:`answer` goes through many
+dialogues together, so that rows of one length go through the model in the same batches.
+"""
+
+import hashlib
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mpt_score.errors import TextError
+from mpt_score.scorer import Scorer
+
+Result = TypeVar("Result")
+
+
+class Piece(NamedTuple):
+    """One row, of which k places are scored."""
+
+    ids: Int[Tensor, " L"]
+    types: Int[Tensor, " L"]
+    places: Int[Tensor, " k"]
+    hidden: Bool[Tensor, " L"]  # further places, which every mask hides
+    text: int  # its number, for messages
+    key: str  # what its random orders follow from
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """B rows of L tokens with k places each.
+
+    Args:
+        ids: token ids, (B, L).
+        types: of the tokens, (B, L).
+        places: the places that are scored, (B, k).
+        hidden: further places, which every mask hides, (B, L).
+        text: the number of each row's text, for messages, (B,).
+        keys: what the random orders of each row follow from.
+    """
+
+    ids: Int[Tensor, "B L"]
+    types: Int[Tensor, "B L"]
+    places: Int[Tensor, "B k"]
+    hidden: Bool[Tensor, "B L"]
+    text: Int[Tensor, " B"]
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> "Rows":
+        """Pieces of one length and as many places each."""
+        return cls(
+            ids=torch.stack([piece.ids for piece in pieces]),
+            types=torch.stack([piece.types for piece in pieces]),
+            places=torch.stack([piece.places for piece in pieces]),
+            hidden=torch.stack([piece.hidden for piece in pieces]),
+            text=torch.tensor([piece.text for piece in pieces]),
+            keys=tuple(piece.key for piece in pieces),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def num_places(self) -> int:
+        """k."""
+        return self.places.shape[1]
+
+    def generators(self) -> list[torch.Generator]:
+        """Of each row the source of its random orders."""
+        return [stream(key) for key in self.keys]
+
+
+def stream(key: str) -> torch.Generator:
+    """The source of random numbers that belongs to a key: of a seed, and of what is scored.
+
+    >>> first = torch.rand(1, generator=stream("0 [2, 5, 3]"))
+    >>> bool(first == torch.rand(1, generator=stream("0 [2, 6, 3]")))
+    False
+    """
+    digest = hashlib.sha256(key.encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+
+
+def by_form(pieces: Sequence[Piece]) -> list[list[int]]:
+    """The numbers of pieces that have the same length and number of places.
+
+    Within a form they are sorted by their tokens: what a row gets does not depend on the order in
+    which texts came.
+    """
+    forms: dict[tuple[int, int], list[int]] = {}
+    order = sorted(range(len(pieces)), key=lambda number: pieces[number].ids.tolist())
+    for number in order:
+        piece = pieces[number]
+        forms.setdefault((len(piece.ids), len(piece.places)), []).append(number)
+    return [forms[form] for form in sorted(forms)]
+
+
+class Question(NamedTuple):
+    """What a dialogue asks of each of its B rows, of which it knows k places."""
+
+    hidden: Bool[Tensor, "B P k"]
+    wanted: Bool[Tensor, "B P k"]  # of the hidden places, those whose log q it reads
+
+
+class Answer(NamedTuple):
+    """What it gets."""
+
+    values: Float[Tensor, "B P k"]  # nats, 0 where not wanted
+    num_passes: Int[Tensor, " B"]  # different masks of each row
+
+
+Dialogue = Generator[Question, Answer, Result]
+
+
+class Asker:
+    """Asks a model, and remembers of which texts it had no answer.
+
+    Args:
+        scorer: says log q of tokens.
+        skip: whether a text of which an answer is not finite is listed in :attr:`faults`; its
+            values are 0 then. Otherwise it is an error.
+        noun: what the numbers of rows count: texts, pairs or prompts.
+
+    Attributes:
+        faults: the reason for each such text, by its number.
+    """
+
+    def __init__(self, scorer: Scorer, *, skip: bool, noun: str = "text") -> None:
+        self.scorer = scorer
+        self.skip = skip
+        self.noun = noun
+        self.faults: dict[int, str] = {}
+
+    def answer(self, groups: Iterable[tuple[Rows, Dialogue[Result]]]) -> list[Result]:
+        """What the dialogue of each group of rows returns.
+
+        All questions are sent before the first answer is read, so that a GPU is not waited for.
+
+        Raises:
+            TextError: where an answer is not finite, without ``skip``.
+        """
+        results: dict[int, Result] = {}
+        rows: dict[int, Rows] = {}
+        dialogues: dict[int, Dialogue[Result]] = {}
+        questions: dict[int, Question] = {}
+        for number, (rows_of_group, dialogue) in enumerate(groups):
+            rows[number] = rows_of_group
+            dialogues[number] = dialogue
+            questions[number] = next(dialogue)
+        while questions:
+            answers = self._ask({number: (rows[number], questions[number]) for number in questions})
+            for number, fetch in answers.items():
+                try:
+                    questions[number] = dialogues[number].send(fetch())
+                except StopIteration as end:
+                    results[number] = end.value
+                    del questions[number]
+        return [results[number] for number in range(len(results))]
+
+    def _ask(self, asked: dict[int, tuple[Rows, Question]]) -> dict[int, Callable[[], Answer]]:
+        """Send questions, those about rows of one length together; what is returned fetches."""
+        of_length: dict[int, list[int]] = {}
+        for number, (rows, _) in asked.items():
+            of_length.setdefault(rows.ids.shape[1], []).append(number)
+        fetches: dict[int, Callable[[], Answer]] = {}
+        for numbers in of_length.values():
+            fetches |= self._ask_together({number: asked[number] for number in numbers})
+        return fetches
+
+    def _ask_together(
+        self, asked: dict[int, tuple[Rows, Question]]
+    ) -> dict[int, Callable[[], Answer]]:
+        masks = {number: _Masks.of(rows, question) for number, (rows, question) in asked.items()}
+        rows = [rows for rows, _ in asked.values()]
+        ids = torch.cat([each.ids for each in rows])
+        first_row = np.cumsum([0, *map(len, rows)]).tolist()
+        row = torch.cat(
+            [each.row + start for each, start in zip(masks.values(), first_row, strict=False)]
+        )
+        text = torch.cat([each.text for each in rows])
+        fetch_all = self.scorer.ask(
+            ids,
+            row,
+            torch.cat([each.hidden for each in masks.values()]),
+            torch.cat([each.types for each in rows]),
+            wanted=torch.cat([each.wanted for each in masks.values()]),
+        )
+        sizes = [len(each.row) for each in masks.values()]
+        parts: list[Tensor] = []  # of each group, once they are there
+
+        def fetch(position: int, number: int) -> Answer:
+            if not parts:
+                values = self._without_faults(fetch_all(), ids[row], text[row])
+                parts.extend(values.split(sizes))
+            return masks[number].answer(parts[position])
+
+        return {
+            number: (lambda position=position, number=number: fetch(position, number))
+            for position, number in enumerate(asked)
+        }
+
+    def _without_faults(
+        self, values: Float[Tensor, "R L"], ids: Int[Tensor, "R L"], text: Int[Tensor, " R"]
+    ) -> Float[Tensor, "R L"]:
+        """The values, with 0 where they are not finite and texts may be skipped."""
+        is_bad = ~values.isfinite()
+        if not is_bad.any():
+            return values
+        for row, place in is_bad.nonzero().tolist():
+            number = int(text[row])
+            reason = self.scorer.fault(int(ids[row, place]), place, values[row, place].item())
+            if not self.skip:
+                raise TextError(f"{self.noun} {number}: {reason}", number, reason)
+            self.faults.setdefault(number, reason)
+        return values.masked_fill(is_bad, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Masks:
+    """The different masks of B rows, R of them, as they go through the model.
+
+    Orders begin with everything hidden and end with one token, so that they have masks in common.
+    """
+
+    row: Int[Tensor, " R"]
+    hidden: Bool[Tensor, "R L"]
+    wanted: Bool[Tensor, "R L"]
+    places: Int[Tensor, "R k"]
+    index: Int[Tensor, "B P"]  # of each mask that was asked for among the different ones
+    is_wanted: Bool[Tensor, "B P k"]
+
+    @classmethod
+    def of(cls, rows: Rows, question: Question) -> "_Masks":
+        shape = question.hidden.shape
+        masks = question.hidden.flatten(0, 1)
+        first, index = _different(question.hidden)
+        row = first // shape[1]
+        places = rows.places[row]
+        wanted = torch.zeros(len(first), shape[2], dtype=torch.int64)
+        wanted.index_add_(0, index, question.wanted.flatten(0, 1).long())
+        nowhere = torch.zeros(len(first), rows.ids.shape[1], dtype=torch.bool)
+        return cls(
+            row=row,
+            hidden=rows.hidden[row].scatter(1, places, masks[first]),
+            wanted=nowhere.scatter(1, places, wanted > 0),
+            places=places,
+            index=index.view(shape[:2]),
+            is_wanted=question.wanted,
+        )
+
+    def answer(self, values: Float[Tensor, "R L"]) -> Answer:
+        of_places = values.gather(1, self.places)[self.index]
+        num_passes = torch.bincount(self.row, minlength=len(self.index))
+        return Answer(of_places.where(self.is_wanted, 0.0), num_passes)
+
+
+def _different(masks: Bool[Tensor, "B P k"]) -> tuple[Int[Tensor, " R"], Int[Tensor, " BP"]]:
+    """The first of each row's equal masks among all, and for each mask the number of its like."""
+    num_rows, num_masks, count = masks.shape
+    row = np.arange(num_rows, dtype=">u4").repeat(num_masks).view(np.uint8).reshape(-1, 4)
+    bits = np.packbits(masks.numpy().reshape(-1, count), axis=1)
+    # As one value of so many bytes each, which NumPy sorts.
+    keys = np.ascontiguousarray(np.concatenate([row, bits], axis=1))
+    keys = keys.view(np.dtype((np.void, keys.shape[1]))).ravel()
+    _, first, index = np.unique(keys, return_index=True, return_inverse=True)
+    return torch.from_numpy(first), torch.from_numpy(index.reshape(-1))
