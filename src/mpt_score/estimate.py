@@ -183,13 +183,13 @@ def _score_by_orders(rows: Rows, plan: Plan, num_orders: int) -> Dialogue[RowSco
     values, single = asked.values.split_with_sizes(_sizes(masks, asked.values), dim=1)
     num_passes = asked.num_passes
     totals = along_orders(values, masks).sum(dim=2)
-    has_error = orders_differ(masks)
+    has_error = orders_differ(masks)  # which one order alone does not
     if plan.target_error is not None:
         # No order more, but the draw of one: further masks are then those of recorded runs.
         masks_along_orders(1, count, generators)
     most_orders = MOST_ROUNDS * plan.num_masks_of(count) // count
     while True:
-        order_variance = totals.var(dim=1).where(has_error, math.nan)
+        order_variance = _variance(totals).where(has_error, math.nan)
         variance = order_variance / totals.shape[1]
         num_more = _num_more(totals.shape[1], variance, most_orders, plan, count)
         if num_more <= 0:
@@ -297,6 +297,13 @@ def bounds_of(scores: RowScores) -> Bounds:
         upper_variance[has_bounds] = bounds.upper_error.square()
         is_heavy_tailed[has_bounds] = bounds.is_heavy_tailed
     return Bounds(*columns, is_heavy_tailed)
+
+
+def _variance(totals: Float[Tensor, "B S"]) -> Float[Tensor, " B"]:
+    """Over orders; nan from a single one."""
+    if totals.shape[1] == 1:
+        return totals.new_full((len(totals),), math.nan)
+    return totals.var(dim=1)
 
 
 def _num_more(repeats: int, variance: Tensor, most: int, plan: Plan, count: int) -> int:
