@@ -14,6 +14,7 @@ option that can be scored, as the harness would count its first option as chosen
 import inspect
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -44,10 +45,8 @@ class Question(NamedTuple):
     prompt: list[int]  # with the tokens that the tokenizer puts in front of a text
     options: list[list[int]]  # with those that it puts behind
     places: list[int]  # of the options among the requests
-    first_place: int  # of all continuations
-    num_requested: int  # continuations, scorable or not
     num_cut: int  # tokens taken from the context's left
-    document: Any  # which one of which task, or the context where the harness did not say
+    document: Any  # whose question it is, as of _document
 
 
 @register_model("mpt-lml")
@@ -59,9 +58,10 @@ class MaskedHarness(LM):
             :func:`~mpt_score.loading.load` takes.
         tokenizer: as of :func:`~mpt_score.loading.load`.
         revision: as of :func:`~mpt_score.loading.load`.
-        device: as of :func:`~mpt_score.loading.load`.
+        device: as of :func:`~mpt_score.loading.load`; without a GPU, one of CUDA's becomes "auto", as
+            the harness asks for ``cuda:0`` where nobody has named a device.
         precision: as of :func:`~mpt_score.loading.load`.
-        max_tokens: tokens that go through the model at a time.
+        max_tokens: as of :func:`~mpt_score.loading.load`.
         max_length: tokens of the longest row, as of :func:`~mpt_score.loading.load`.
         num_orders: most random orders of each answer.
         num_masks: passes for each whole text, or window of one.
@@ -88,8 +88,8 @@ class MaskedHarness(LM):
         tokenizer: Any = None,
         revision: str | None = None,
         device: str | None = None,
-        precision: Any = "float32",
-        max_tokens: int = 8192,
+        precision: Any = None,
+        max_tokens: int | None = None,
         max_length: int | None = None,
         num_orders: int = 8,
         num_masks: int = 33,
@@ -114,14 +114,13 @@ class MaskedHarness(LM):
         self.later = later
         self.allow_unscorable = allow_unscorable
         self.said: dict[str, dict[str, Any]] = {}  # of each kind of requests, its last ones
+        settings = {"precision": precision, "max_tokens": max_tokens, "max_length": max_length}
         self.scorer = mpt_score.load(
             pretrained,
             tokenizer,
             revision=revision,
-            device=device or "auto",
-            precision=precision,
-            max_tokens=max_tokens,
-            max_length=max_length,
+            device=_device_here(device),
+            **{name: value for name, value in settings.items() if value is not None},
         )
         if self.scorer.tokenizer is None:
             raise ValueError("the harness asks for texts: give a tokenizer= in --model_args.")
@@ -151,14 +150,16 @@ class MaskedHarness(LM):
             ValueError: for a question without an option that can be scored, unless these are allowed.
         """
         questions = _questions(self.scorer, requests)
-        documents = _documents(questions)
-        choices = {
-            name: options for name, options in documents.items() if options.num_requested > 1
-        }
-        unscorable = [name for name, options in choices.items() if options.num_scorable == 0]
+        num_requested = Counter(_document(request) for request in requests)
+        num_scorable: Counter[Any] = Counter()
+        for question in questions:
+            num_scorable[question.document] += len(question.options)
+        # The harness chooses among all options of a document, in one context or in several.
+        choices = [document for document, number in num_requested.items() if number > 1]
+        unscorable = [document for document in choices if num_scorable[document] == 0]
         if unscorable and not self.allow_unscorable:
-            request = requests[choices[unscorable[0]].first_place]
-            raise ValueError(_why_not_asked(request, len(unscorable), len(choices)))
+            first = next(each for each in requests if _document(each) == unscorable[0])
+            raise ValueError(_why_not_asked(first, len(unscorable), len(choices)))
         values = [-math.inf] * len(requests)
         scorable = [question for question in questions if question.options]
         num_incomparable = 0
@@ -191,7 +192,7 @@ class MaskedHarness(LM):
                 "fit): they get -inf, and another option is chosen where there is one",
             ),
             *_counted(
-                sum(options.num_scorable == 1 for options in choices.values()),
+                sum(num_scorable[document] == 1 for document in choices),
                 len(choices),
                 "questions have one option that can be scored: it is chosen, whatever it is",
             ),
@@ -204,7 +205,7 @@ class MaskedHarness(LM):
         ]
         if self.block_length is not None:
             notices.append("block_length is of whole texts: each answer is scored as one block.")
-        if len(choices) < len(documents):
+        if len(choices) < len(num_requested):
             notices.append("'is_greedy' is False for all: accuracies without options mean nothing.")
         self._say("loglikelihood", len(requests), notices)
         return [(value, False) for value in values]
@@ -249,7 +250,10 @@ class MaskedHarness(LM):
         mask_variance[scorable] = (rate * scores.standard_error).square()
         num_passes = torch.zeros(len(texts), dtype=torch.int64)
         num_passes[scorable] = scores.num_passes
-        costs = Costs(values, mask_variance, num_bytes, num_passes)
+        places_by_task: dict[str | None, list[int]] = {}
+        for place, request in enumerate(requests):
+            places_by_task.setdefault(request.task_name, []).append(place)
+        columns = (values, mask_variance, num_bytes, num_passes)
         notices = [
             *_counted(
                 int((scores.num_windows > 1).sum()),
@@ -267,7 +271,10 @@ class MaskedHarness(LM):
                 len(texts),
                 "texts have no token to score: charged by the byte what the others cost",
             ),
-            *_errors([request.task_name for request in requests], costs),
+            *(
+                _bits_a_byte(task, *(each[places] for each in columns))
+                for task, places in places_by_task.items()
+            ),
         ]
         self._say("loglikelihood_rolling", len(requests), notices)
         return values.tolist()
@@ -316,6 +323,20 @@ class MaskedHarness(LM):
             _log.warning(notice)
 
 
+def _device_here(device: str | None) -> str:
+    """The device that is asked for; "auto" for one of CUDA's where there is none."""
+    if device is None:
+        return "auto"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        _log.warning(
+            "device %s, which the harness asks for by default, is not here: torch sees no GPU. Device "
+            "auto is taken.",
+            device,
+        )
+        return "auto"
+    return device
+
+
 def _refuse_unknown(unknown: dict[str, Any]) -> None:
     """Refuse keys of ``--model_args`` that are no arguments of the model."""
     if not unknown:
@@ -330,26 +351,6 @@ def _refuse_unknown(unknown: dict[str, Any]) -> None:
     raise ValueError(
         f"--model_args has no {', '.join(unknown)}: it takes {', '.join(known)}.{code_of_others}"
     )
-
-
-class Options(NamedTuple):
-    """What the harness chooses from: all options of a document, in one context or in several."""
-
-    first_place: int  # among the requests
-    num_requested: int
-    num_scorable: int
-
-
-def _documents(questions: Sequence[Question]) -> dict[Any, Options]:
-    documents: dict[Any, Options] = {}
-    for question in questions:
-        before = documents.get(question.document, Options(question.first_place, 0, 0))
-        documents[question.document] = Options(
-            before.first_place,
-            before.num_requested + question.num_requested,
-            before.num_scorable + len(question.options),
-        )
-    return documents
 
 
 def _why_not_asked(request: Instance, number: int, total: int) -> str:
@@ -370,35 +371,22 @@ def _counted(number: int, total: int, what: str) -> list[str]:
     return [f"{number} of {total} {what}."] if number else []
 
 
-class Costs(NamedTuple):
-    """What N texts cost, unknown tokens charged."""
-
-    log_score: Float[Tensor, " N"]  # nats
-    mask_variance: Float[Tensor, " N"]  # of it, over masks; nan where that is not known
-    num_bytes: Float[Tensor, " N"]
-    num_passes: Int[Tensor, " N"]
-
-
-def _errors(tasks: Sequence[str | None], costs: Costs) -> list[str]:
-    """Of each task its bits a byte with their standard errors, which the harness does not have."""
-    sentences = []
-    for task in dict.fromkeys(tasks):
-        is_of_task = torch.tensor([each == task for each in tasks])
-        sentences.append(_error(task, Costs(*(column[is_of_task] for column in costs))))
-    return sentences
-
-
-def _error(task: str | None, costs: Costs) -> str:
-    """The error of a ratio of sums over texts, as of :meth:`SentenceScores.mean`, and of its masks."""
-    bits = NATS_TO_BITS * costs.log_score
-    mean = ratio_estimate(bits, costs.num_bytes)
-    mask_error = costs.mask_variance.sum().sqrt() * abs(NATS_TO_BITS) / costs.num_bytes.sum()
+def _bits_a_byte(
+    task: str | None,
+    log_score: Float[Tensor, " N"],
+    mask_variance: Float[Tensor, " N"],
+    num_bytes: Float[Tensor, " N"],
+    num_passes: Int[Tensor, " N"],
+) -> str:
+    """A task's bits a byte with their standard errors over texts and masks, which the harness lacks."""
+    mean = ratio_estimate(NATS_TO_BITS * log_score, num_bytes)
+    mask_error = mask_variance.sum().sqrt() * abs(NATS_TO_BITS) / num_bytes.sum()
     parts = [f"± {mask_error:.2g} from the masks that were drawn"]
     if mean.num_samples > 1:
         parts.insert(0, f"± {mean.standard_error:.2g} from one text to another, in which is")
     return (
         f"task {task}: {mean:.5g} bits a byte over {mean.num_samples} texts, {' '.join(parts)}; "
-        f"{int(costs.num_passes.sum())} passes."
+        f"{int(num_passes.sum())} passes."
     )
 
 
@@ -420,7 +408,8 @@ def _questions(scorer: Scorer, requests: Sequence[Instance]) -> list[Question]:
     for prompt, places in zip(prompts, places_by_key.values(), strict=True):
         rows_of_question = [rows[place] for place in places]
         document = _document(requests[places[0]])
-        questions.append(_question(scorer, prompt, rows_of_question, places, document))
+        question = _question(scorer, prompt, rows_of_question, places, document)
+        questions.append(question)
     return questions
 
 
@@ -452,8 +441,6 @@ def _question(
         prompt=prompt[:num_front] + prompt[num_front + num_cut : start],
         options=options,
         places=places_of_options,
-        first_place=places[0],
-        num_requested=len(rows),
         num_cut=num_cut,
         document=document,
     )
@@ -469,13 +456,10 @@ def _can_be_scored(scorer: Scorer, option: list[int]) -> bool:
 
 def _is_unscorable(scorer: Scorer, ids: Int[Tensor, " L"]) -> Bool[Tensor, " L"]:
     """Special and unknown tokens."""
-    return torch.isin(ids, scorer.special_ids) | _is_unknown(scorer, ids)
-
-
-def _is_unknown(scorer: Scorer, ids: Int[Tensor, " L"]) -> Bool[Tensor, " L"]:
+    is_special = torch.isin(ids, scorer.special_ids)
     if scorer.unknown_id is None:
-        return torch.zeros_like(ids, dtype=torch.bool)
-    return ids == scorer.unknown_id
+        return is_special
+    return is_special | (ids == scorer.unknown_id)
 
 
 if __name__ == "__main__":

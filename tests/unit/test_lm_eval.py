@@ -326,6 +326,17 @@ class TestModel:
         model = adapter.MaskedHarness.create_from_arg_obj(settings, passed)
         assert model.num_orders == 2
 
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="has the GPU that the harness asks for")
+    def test_the_gpu_that_the_harness_asks_for_need_not_be_there(
+        self, adapter, folder: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        settings = {"pretrained": str(folder / "network")}
+        passed = stand_in_lm_eval.PASSED
+        model = adapter.MaskedHarness.create_from_arg_obj(settings, passed)
+        assert "device cuda:0" in caplog.text and "Device auto is taken" in caplog.text
+        ((value, _),) = model.loglikelihood(requests("loglikelihood", ("the cat", " sat")))
+        assert value < 0
+
 
 @needs_lm_eval
 def test_the_stand_in_has_the_interface_of_the_harness() -> None:
@@ -343,6 +354,12 @@ def test_the_stand_in_has_the_interface_of_the_harness() -> None:
     ours = of_instance("loglikelihood", {}, ("a", "b"), 0, ("task", 3, 1))
     for name in ("args", "task_name", "doc_id"):
         assert getattr(ours, name) == getattr(real, name)
+    from lm_eval.config.evaluate_config import EvaluatorConfig
+
+    unasked = EvaluatorConfig()
+    assert {name: getattr(unasked, name) for name in stand_in_lm_eval.PASSED} == (
+        stand_in_lm_eval.PASSED
+    )
 
 
 @needs_lm_eval
@@ -380,7 +397,7 @@ def test_a_local_task_by_the_command_line(folder: Path, tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "mpt_score.lm_eval", "run", "--model", "mpt-lml"),
         *("--model_args", f"pretrained={folder / 'network'}", "--include_path", str(folder)),
-        *("--tasks", "tiny_choice,tiny_rolling", "--output_path", str(tmp_path), "--device", "cpu"),
+        *("--tasks", "tiny_choice,tiny_rolling", "--output_path", str(tmp_path)),
     ]
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
     done = subprocess.run(
