@@ -30,7 +30,6 @@ Args:
     tokenizer (str): folder or name; by default the model's own.
     revision (str): commit of a name on the hub; by default the newest.
     device (str): "auto", "cpu", "cuda" or "mps".
-    batch_size (int): texts in the network at a time, at most.
     seed (int): of masks and orders.
 
 Returns:
@@ -76,12 +75,9 @@ class MaskedLogScore(evaluate.Metric):
         tokenizer: str | None = None,
         revision: str | None = None,
         device: str = "auto",
-        batch_size: int | None = None,
         seed: int = 0,
     ) -> dict[str, Any]:
-        scorer = mpt_score.load(
-            model_id, tokenizer, revision=revision, device=device, batch_size=batch_size
-        )
+        scorer = mpt_score.load(model_id, tokenizer, revision=revision, device=device)
         scores = mpt_score.sentences(scorer, predictions, seed=seed)
         per_token = scores.log_score / scores.num_tokens
         errors = scores.standard_error / scores.num_tokens
