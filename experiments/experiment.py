@@ -20,7 +20,13 @@ from mpt_lml.files import book_file, computed_once, read_json, surroundings
 from mpt_lml.fit import Progress, silent
 from mpt_lml.recorded import Outcome
 from mpt_score.networks import fingerprint
-from mpt_score.networks.hub import resolved_revision
+from mpt_score.networks.hub import (
+    BERT_BASE,
+    BERT_BASE_COMMIT,
+    VIT_MAE_BASE,
+    VIT_MAE_BASE_COMMIT,
+    resolved_revision,
+)
 
 Arrays = dict[str, Tensor]
 Preset = Literal["paper", "quick"]
@@ -35,11 +41,17 @@ class UnknownExperimentError(ValueError):
 # -- where a run takes place ------------------------------------------------------------------------
 
 
+def revision_of(model: str | Path) -> str | None:
+    """The commit of a name on the hub that a run loads: the book's, where it has one."""
+    commits = {BERT_BASE: BERT_BASE_COMMIT, VIT_MAE_BASE: VIT_MAE_BASE_COMMIT}
+    return commits.get(str(model))
+
+
 def weights_of(model: str | Path | None, network: Any) -> dict[str, str | None] | None:
     """For :class:`Outcome`: a loaded network's name, the commit behind it on the hub, its hash."""
     if model is None:
         return None
-    revision = resolved_revision(model)
+    revision = resolved_revision(model, revision_of(model))
     return {"name": str(model), "revision": revision, "sha256": fingerprint(network)}
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from experiments.experiment import Experiment, RunContext, setting, weights_of
+from experiments.experiment import Experiment, RunContext, revision_of, setting, weights_of
 from experiments.paper.area import unlike
 from mpt_lml.data import published_curves
 from mpt_lml.files import digest
@@ -95,7 +95,9 @@ def network_of(model: str | Path | None) -> tuple[Any, Any]:
     """The book's own BERT (``None``), or that of a folder or a name on the hub, and its tokenizer."""
     if model is None:
         return networks.load_small_bert()
-    return networks.load_network(model), networks.load_tokenizer(model)
+    revision = revision_of(model)
+    network = networks.load_network(model, revision=revision)
+    return network, networks.load_tokenizer(model, revision=revision)
 
 
 class PreTrained(OnSentences, name="table-2-pretrained", resumable=True):

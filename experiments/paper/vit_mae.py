@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon
 from torch.optim.lr_scheduler import OneCycleLR
 
-from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting, weights_of
+from experiments.experiment import (
+    Arrays,
+    Experiment,
+    RunContext,
+    revision_of,
+    seeded,
+    setting,
+    weights_of,
+)
 from experiments.paper.table_2 import unlike_bert
 from mpt_lml import data, fit, masks, scores
 from mpt_lml.fit import Progress, silent
@@ -75,7 +83,9 @@ class Figure6(Experiment, name="figure-6", resumable=True):
     def measure(self, context: RunContext) -> Outcome:
         arrays: Arrays = {}
         used: list[Tensor] = []
-        loaded = load_network(self.model) if self.model else None
+        loaded = None
+        if self.model:
+            loaded = load_network(self.model, revision=revision_of(self.model))
         weights = weights_of(self.model, loaded)
         for name, patch, num_steps in self.data_sets:
             x = data.images(name).grid[: self.num_train].float()

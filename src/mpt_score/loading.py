@@ -5,7 +5,6 @@ code of its own (LLaDA, MDLM and others) comes as a function, or as the ``module
 is.
 """
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,12 @@ import torch
 from mpt_lml.checks import Count, check, checked
 from mpt_score import networks
 from mpt_score.functions import TokenFunction
-from mpt_score.networks.hub import Source, default_revision, gpu, resolved_revision
+from mpt_score.networks.hub import Source, gpu, require_no_revision, resolved_revision
 from mpt_score.networks.kinds import Tokenizer
 from mpt_score.networks.masked_lm import MAX_TOKENS_ON_CPU, MaskedLM
 from mpt_score.networks.precision import Precision, cast, precision_of
 from mpt_score.outside import is_outside_name, outside_model
 from mpt_score.scorer import Scorer
-
-_log = logging.getLogger(__name__)
 
 
 @checked
@@ -50,8 +47,8 @@ def load(
             must not read ``ids`` there, which is tried at the start, with most tokens hidden and with
             one. It gets copies, on the CPU.
         tokenizer: of ``transformers``, or its folder or name; by default that of the folder or name.
-        revision: of a name on the hub, its commit, tag or branch; by default the commit that the book
-            pins, or the newest, which is said.
+        revision: of a name on the hub, its commit, tag or branch; by default the newest commit, which
+            is said. Of a function's or loaded network's tokenizer, where that is a name.
         device: "auto" is a CUDA GPU where there is one for what is loaded here, and where a loaded
             network is.
         precision: of a network's weights and products; by default what its device computes fast, as
@@ -74,6 +71,7 @@ def load(
     64
     """
     if isinstance(model, Scorer):
+        require_no_revision("a Scorer", revision)
         return model
     if _is_pipeline(model):
         tokenizer = model.tokenizer if tokenizer is None else tokenizer
@@ -90,6 +88,7 @@ def load(
         tokenizer = outside.tokenizer if tokenizer is None else tokenizer
         identity = identity or outside.identity
         if isinstance(model, Scorer):
+            require_no_revision(settings["source"], revision)
             return model
     is_loaded_here = isinstance(model, str | Path)
     if is_loaded_here:
@@ -97,10 +96,12 @@ def load(
         is_own_tokenizer = tokenizer is None or str(tokenizer) == name
         tokenizer = name if is_own_tokenizer else tokenizer
         model = networks.load_network(name, revision=revision)
-        commit = _commit_of(name, revision)
+        commit = resolved_revision(name, revision)
         revision = (commit or revision) if is_own_tokenizer else None
         settings |= {"source": name, "commit": commit}
         device = str(gpu() or "cpu") if device == "auto" else device
+    elif not isinstance(tokenizer, str | Path):
+        require_no_revision(settings.get("source", f"a loaded {type(model).__name__}"), revision)
     if isinstance(tokenizer, str | Path):
         tokenizer = networks.load_tokenizer(tokenizer, revision=revision)
     check(("tokenizer", tokenizer, Tokenizer | None))
@@ -141,19 +142,6 @@ def _require_device(device: str) -> None:
         torch.empty(0, device="cpu" if device == "auto" else device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device {device!r} cannot be used here: {error}") from error
-
-
-def _commit_of(name: str, revision: str | None) -> str | None:
-    """The commit that a name was loaded from, which is said where nobody has named it."""
-    commit = resolved_revision(name, revision)
-    if commit is not None and commit != (revision or default_revision(name)):
-        _log.warning(
-            "%s is at commit %s; the weights behind a name can change, revision (--revision) with "
-            "this commit brings the same again.",
-            name,
-            commit,
-        )
-    return commit
 
 
 def _scorer_of_masked_lm(

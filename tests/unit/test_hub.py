@@ -75,7 +75,7 @@ class TestFolders:
 
     def test_a_tokenizer_that_cannot_be_read(self, folder: Path) -> None:
         (folder / "tokenizer.json").write_text("{")
-        assert f"{folder} (revision main) could" in refused(lambda: networks.load_tokenizer(folder))
+        assert f"{folder} could not be loaded" in refused(lambda: networks.load_tokenizer(folder))
 
     def test_a_tokenizer_with_more_ids_than_the_network(self, folder: Path) -> None:
         tokenizer = networks.load_tokenizer(folder)
@@ -123,6 +123,33 @@ class TestFolders:
             message = refused(lambda load=load: load("results/my-bert"))
             assert "results/my-bert (revision main) could not be loaded" in message
             assert "No folder is called that" in message
+
+    def test_what_is_no_name_has_no_revision(self, folder: Path, monkeypatch, caplog) -> None:
+        tokenizer = networks.load_tokenizer(folder)
+        (folder / "outside_of_revisions.py").write_text("def f(ids, mask): return ids\n")
+        monkeypatch.chdir(folder)
+        scorer = mpt_score.load(folder, device="cpu")
+        vocabulary = folder / "vocab.txt"
+        vocabulary.write_text("a\n")
+        calls = {
+            f"the folder {folder}": lambda: mpt_score.load(folder, revision=COMMIT),
+            f"the folder {networks.small_bert_folder()}": lambda: mpt_score.load(
+                networks.small_bert_folder(), revision="main"
+            ),
+            "outside_of_revisions:f": lambda: mpt_score.load(
+                "outside_of_revisions:f", tokenizer, revision=COMMIT
+            ),
+            "a loaded BertForMaskedLM": lambda: mpt_score.load(
+                scorer.network, tokenizer, revision=COMMIT
+            ),
+            "a loaded function": lambda: mpt_score.load(lambda ids, mask: ids, revision=COMMIT),
+            "a Scorer": lambda: mpt_score.load(scorer, revision=COMMIT),
+            f"the file {vocabulary}": lambda: networks.load_tokenizer(vocabulary, revision=COMMIT),
+        }
+        for what, call in calls.items():
+            message = refused(call, ValueError)
+            assert message.startswith(f"{what} has no revision '")
+            assert "leave --revision, revision=... out" in message
 
     def test_pickled_weights(self, folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
@@ -173,6 +200,31 @@ class TestHub:
         assert scorer.name == pinned.name == f"{NAME}@{COMMIT}"
         assert scorer.record["commit"] == COMMIT and scorer.record["weights"]
         assert scorer.identity == mpt_score.load(saved, device="cpu").identity
+
+    def test_the_commit_of_a_tokenizer_of_its_own_is_said(
+        self, saved, cache, monkeypatch, caplog
+    ) -> None:
+        with local_hub(NAME, COMMIT, saved) as (address, _):
+            point_to(address, monkeypatch)
+            mpt_score.load(saved, NAME, device="cpu")
+        assert caplog.text.count(f"{NAME} is at commit {COMMIT}") == 1
+
+    def test_the_names_that_the_book_pins_are_the_newest_for_others(
+        self, saved, cache, monkeypatch, caplog
+    ) -> None:
+        name = hub.BERT_BASE
+        with local_hub(name, COMMIT, saved) as (address, _):
+            point_to(address, monkeypatch)
+            scorer = mpt_score.load(name, device="cpu")
+        assert scorer.commit == COMMIT
+        assert caplog.text.count(f"{name} is at commit {COMMIT}") == 1
+
+    def test_a_function_with_a_tokenizer_of_that_commit(self, saved, cache, monkeypatch) -> None:
+        with local_hub(NAME, COMMIT, saved) as (address, asked):
+            point_to(address, monkeypatch)
+            scorer = mpt_score.load(lambda ids, mask: ids, NAME, revision=COMMIT)
+        assert scorer.tokenizer.mask_token_id == 4
+        assert any(f"/resolve/{COMMIT}/" in each for each in asked)
 
     def test_weights_are_those_of_the_configuration(self, saved, cache, monkeypatch) -> None:
         """A branch that moves while it is fetched would mix two commits."""
@@ -289,11 +341,14 @@ class TestPages:
 
     def test_a_network_and_a_hub_that_has_it(self, saved: Path, cache: Path, monkeypatch) -> None:
         monkeypatch.setattr(hub, "gpu", lambda: torch.device("cpu"))
-        monkeypatch.setitem(hub.PINNED, NAME, COMMIT)
         with local_hub(NAME, COMMIT, saved) as (address, asked):
             point_to(address, monkeypatch)
             networks.require_here(NAME)
-        assert asked == [f"HEAD /{NAME}/resolve/{COMMIT}/config.json"]
+            networks.require_here(NAME, COMMIT)
+        addresses = [
+            f"HEAD /{NAME}/resolve/{revision}/config.json" for revision in ("main", COMMIT)
+        ]
+        assert asked == addresses
 
 
 class TestADeafHub:

@@ -17,7 +17,12 @@ from mpt_lml.data import sources
 from mpt_lml.recorded import Outcome
 from mpt_score import texts
 from mpt_score.networks import hub, small_mae
-from mpt_score.networks.hub import BERT_BASE, PINNED, VIT_MAE_BASE
+from mpt_score.networks.hub import (
+    BERT_BASE,
+    BERT_BASE_COMMIT,
+    VIT_MAE_BASE,
+    VIT_MAE_BASE_COMMIT,
+)
 
 ENLARGED = pytest.mark.filterwarnings("ignore:images .* become")
 
@@ -84,11 +89,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
-def put_into(cache: Path, name: str, folder: Path) -> None:
-    """A network under the pinned commit of its name."""
+def put_into(cache: Path, name: str, commit: str, folder: Path) -> None:
+    """A network under a commit of its name."""
     snapshots = cache / f"models--{name.replace('/', '--')}" / "snapshots"
     snapshots.mkdir(parents=True)
-    (snapshots / PINNED[name]).symlink_to(folder)
+    (snapshots / commit).symlink_to(folder)
 
 
 def require_bert(printed: str, run: Outcome, *names: str) -> None:
@@ -122,14 +127,14 @@ class TestLive:
 
     def test_bert(self, bert_folder: Path, bert_run: Outcome, cache: Path, monkeypatch) -> None:
         monkeypatch.setattr(texts, "sentences", some_lines)
-        put_into(cache, BERT_BASE, bert_folder)
+        put_into(cache, BERT_BASE, BERT_BASE_COMMIT, bert_folder)
         printed = bert_cells()
         require_bert(printed, bert_run, "glue/ax")
         assert "not run here" not in printed
 
     @ENLARGED
     def test_vit_mae(self, mae_folder: Path, mae_run: Outcome, cache: Path) -> None:
-        put_into(cache, VIT_MAE_BASE, mae_folder)
+        put_into(cache, VIT_MAE_BASE, VIT_MAE_BASE_COMMIT, mae_folder)
         require_vit_mae(vit_mae_cells(), mae_run)
 
     def test_a_folder_needs_no_gpu(self, bert_folder: Path, bert_run: Outcome, monkeypatch) -> None:

@@ -21,8 +21,7 @@ from experiments.paper import bert
 from mpt_lml.data import published_curves
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_score import Design, MaskedLM, SentenceCurves, networks, texts
-from mpt_score.networks import hub
-from mpt_score.networks.hub import BERT_BASE
+from mpt_score.networks.hub import BERT_BASE, BERT_BASE_COMMIT
 
 LINES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "the cat a dog sat"]
 
@@ -131,13 +130,13 @@ def test_long_sentences_are_left_out(place: Place, capsys) -> None:
 
 def test_a_pinned_revision_is_recorded(place: Place, tmp_path: Path, monkeypatch) -> None:
     """A hub's cache as it lies on disk, so that a name is resolved without a network."""
-    pinned = hub.PINNED[BERT_BASE]
+    pinned = BERT_BASE_COMMIT
     home = tmp_path / "hub" / "models--google-bert--bert-base-uncased"
     shutil.copytree(place.network, home / "snapshots" / pinned)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert place.run(model=BERT_BASE)["weights"]["revision"] == pinned
-    network = networks.load_network(BERT_BASE)
+    network = networks.load_network(BERT_BASE, revision=pinned)
     assert isinstance(network, BertForMaskedLM)
 
 
@@ -191,7 +190,7 @@ class TestRefusals:
     def test_no_network_is_one_line(self, place: Place, monkeypatch, capsys) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         message = self.refused(place.call(model=BERT_BASE), capsys)
-        assert "Are there a network" in message and "needs no download" in message
+        assert "Are there a network" in message and "made by save_pretrained" in message
 
     def test_a_name_without_a_revision(self, place: Place, capsys) -> None:
         message = self.refused(place.call(model="someone/bert"), capsys)

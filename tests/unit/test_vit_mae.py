@@ -11,9 +11,9 @@ import torch
 from models import generator
 
 from mpt_lml import curves, masks
-from mpt_score import ViTMAE, networks
+from mpt_score import networks
 from mpt_score.networks import hub
-from mpt_score.networks.vit_mae import _masking_noise
+from mpt_score.networks.vit_mae import ViTMAE, _masking_noise
 
 transformers = pytest.importorskip("transformers")
 
@@ -275,21 +275,21 @@ def test_a_saved_network_comes_back(tmp_path: Path) -> None:
     assert networks.load_network(tmp_path).dtype == torch.float32
 
 
-def test_the_name_on_the_hub_means_one_commit(
+def test_the_commit_of_the_book_is_loaded_among_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hub's cache as it lies on disk, so that a name is resolved without a network."""
     name = hub.VIT_MAE_BASE
-    pinned = hub.PINNED[name]
+    pinned = hub.VIT_MAE_BASE_COMMIT
     home = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
     net = network(3, 8, 4)
     net.save_pretrained(home / "snapshots" / pinned)
     network(3, 8, 4, seed=9).save_pretrained(home / "snapshots" / ("0" * 40))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    loaded = networks.load_network(name).state_dict()
+    loaded = networks.load_network(name, revision=pinned).state_dict()
     assert all(torch.equal(value, loaded[key]) for key, value in net.state_dict().items())
-    assert hub.resolved_revision(name) == pinned
+    assert hub.resolved_revision(name, pinned) == pinned
 
 
 def with_pixel(value: float) -> torch.Tensor:
@@ -433,7 +433,9 @@ class TestLoading:
     def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
         unreachable = OSError("we couldn't connect")
         monkeypatch.setattr(hub, "fetch", lambda *_: unreachable)
-        self.refused(hub.VIT_MAE_BASE, "we couldn't connect.*save_pretrained.*small_mae")
+        self.refused(
+            hub.VIT_MAE_BASE, "we couldn't connect.*Else name a folder made by save_pretrained.$"
+        )
 
 
 def test_a_variance_of_each_size_has_two_forms() -> None:

@@ -8,7 +8,14 @@ from mpt_score.networks.build import (  # noqa: F401
     small_masked_lm,
 )
 from mpt_score.networks.esm import constant_scale
-from mpt_score.networks.hub import CheckpointError, require_here
+from mpt_score.networks.hub import (
+    BERT_BASE,
+    BERT_BASE_COMMIT,
+    VIT_MAE_BASE,
+    VIT_MAE_BASE_COMMIT,
+    CheckpointError,
+    require_here,
+)
 from mpt_score.networks.load import (  # noqa: F401
     fingerprint,
     load_network,
@@ -19,6 +26,10 @@ from mpt_score.networks.load import (  # noqa: F401
 from mpt_score.networks.side_by_side import train_side_by_side
 
 __all__ = [
+    "BERT_BASE",
+    "BERT_BASE_COMMIT",
+    "VIT_MAE_BASE",
+    "VIT_MAE_BASE_COMMIT",
     "CheckpointError",
     "at_random",
     "constant_scale",

@@ -20,10 +20,15 @@ from typing import Any
 import torch
 
 from mpt_lml.data.sources import DATA_VARIABLE, local_path
-from mpt_score.networks.hub import ANTIBERTY, PINNED, CheckpointError, require_transformers
+from mpt_score.networks.hub import (
+    ANTIBERTY,
+    ANTIBERTY_VERSION,
+    CheckpointError,
+    require_transformers,
+)
 from mpt_score.networks.kinds import Tokenizer
 
-VERSION = PINNED[ANTIBERTY]
+VERSION = ANTIBERTY_VERSION
 SOURCE = f"antiberty {VERSION}, MIT licence: Ruffolo, Gray & Sulam 2021, arXiv:2112.07782"
 """What a :class:`~mpt_score.Scorer` says of it in its identity."""
 COMMAND = f"pip install --no-deps antiberty=={VERSION}"

@@ -1,5 +1,6 @@
 """Stored weights of networks: which revision of a name, and what is refused unread."""
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,15 +15,18 @@ from safetensors import SafetensorError
 from mpt_lml.checks import checked
 from mpt_lml.data.remote import offline
 
+_log = logging.getLogger(__name__)
+
 BERT_BASE = "google-bert/bert-base-uncased"
+BERT_BASE_COMMIT = "86b5e0934494bd15c9632b12f734a8a67f723594"
 VIT_MAE_BASE = "facebook/vit-mae-base"
+VIT_MAE_BASE_COMMIT = "25b184bea5538bf5c4c852c79d221195fdd2778d"
+"""What the book and its runs load by these names; for everybody else a name is its newest commit."""
 ANTIBERTY = "antiberty"
 """No name on the hub: a Python package whose wheel carries weights."""
-PINNED = {  # names, and the commits or versions of theirs that the book means
-    BERT_BASE: "86b5e0934494bd15c9632b12f734a8a67f723594",
-    VIT_MAE_BASE: "25b184bea5538bf5c4c852c79d221195fdd2778d",
-    ANTIBERTY: "0.1.3",
-}
+ANTIBERTY_VERSION = "0.1.3"
+NEWEST = "main"
+"""The revision of a name on the hub where none is asked for."""
 HUB_SECONDS = 4.0
 """How long the hub is waited for before a page goes on without it."""
 TOKENIZER_FILES = "*.json|*.txt|*.model|*.codes|*.jinja"
@@ -102,7 +106,8 @@ def loading(
 
     Args:
         source: a folder, or a name on the hub.
-        revision: of a name, its commit, tag or branch; by default :func:`default_revision`.
+        revision: of a name, its commit, tag or branch; by default the newest commit. Where it is no
+            commit, the one that was taken is said.
         needed: patterns of files that a folder must have, as for :func:`require_folder`.
         fetched: patterns of the files that are brought of a name, with | between them.
 
@@ -111,11 +116,14 @@ def loading(
 
     Raises:
         CheckpointError: for whatever goes wrong, with what to do.
+        ValueError: for a revision of a folder.
     """
     require_transformers()
     require_folder(source, *needed)
-    revision = revision or default_revision(source)
     is_folder = Path(source).is_dir()
+    if is_folder:
+        require_no_revision(f"the folder {source}", revision)
+    revision = revision or NEWEST
     unreachable: Exception | None = None
     try:
         if is_folder:
@@ -125,6 +133,7 @@ def loading(
             unreachable = fetch(str(source), revision, fetched.split("|"))
             with offline():
                 yield {"revision": revision, "trust_remote_code": False}
+            _say_commit(source, revision)
     except (SafetensorError, RuntimeError) as error:
         raise CheckpointError(
             f"{source} is damaged: its weights are not whole, or not those of its config.json. "
@@ -151,19 +160,38 @@ def _no_progress_bar() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def require_no_revision(what: str, revision: str | None) -> None:
+    """Refuse a revision of what is no name on the hub; ``what`` says what it is."""
+    if revision is not None:
+        raise ValueError(
+            f"{what} has no revision {revision!r}, only a name on the hub has: leave --revision, "
+            "revision=... out."
+        )
+
+
+def _say_commit(name: str | Path, revision: str) -> None:
+    commit = resolved_revision(name, revision)
+    if commit is not None and commit != revision:
+        _log.warning(
+            "%s is at commit %s; what is behind a name can change, revision (--revision) with this "
+            "commit brings the same again.",
+            name,
+            commit,
+        )
+
+
 def _why_not_loaded(source: str | Path, revision: str, cause: Exception, is_folder: bool) -> str:
     reason = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".")
     if "custom code" in reason:
         reason = "it asks to run code of its own, which is refused"
-    remedy = "Save it again with save_pretrained, network and tokenizer."
-    if not is_folder:
-        remedy = (
-            "No folder is called that. Are there a network, such a name, such a revision (--revision, "
-            "revision=), and safetensors (pickles are refused)? Else name a folder made by "
-            "save_pretrained, or "
-            "go on without: the book's small BERT needs no download, small_mae(...) no weights."
-        )
-    return f"{source} (revision {revision}) could not be loaded: {reason}. {remedy}"
+    if is_folder:
+        remedy = "Save it again with save_pretrained, network and tokenizer."
+        return f"{source} could not be loaded: {reason}. {remedy}"
+    return (
+        f"{source} (revision {revision}) could not be loaded: {reason}. No folder is called that. Are "
+        "there a network, such a name, such a revision (--revision, revision=), and safetensors "
+        "(pickles are refused)? Else name a folder made by save_pretrained."
+    )
 
 
 def fetch(name: str, revision: str, patterns: list[str]) -> Exception | None:
@@ -202,11 +230,6 @@ def fetch(name: str, revision: str, patterns: list[str]) -> Exception | None:
     return None
 
 
-def default_revision(source: str | Path) -> str:
-    """Of a name on the hub: the commit that the book pins, "main" where it pins none."""
-    return PINNED.get(str(source), "main")
-
-
 def resolved_revision(source: str | Path, revision: str | None = None) -> str | None:
     """The commit that a name on the hub was loaded from, as its cache says; ``None`` for a folder.
 
@@ -216,11 +239,10 @@ def resolved_revision(source: str | Path, revision: str | None = None) -> str | 
     from huggingface_hub import constants, try_to_load_from_cache
 
     if source == ANTIBERTY:
-        return PINNED[ANTIBERTY]
+        return ANTIBERTY_VERSION
     if Path(source).exists():
         return None
-    revision = revision or default_revision(source)
-    place = {"revision": revision, "cache_dir": constants.HF_HUB_CACHE}
+    place = {"revision": revision or NEWEST, "cache_dir": constants.HF_HUB_CACHE}
     path = try_to_load_from_cache(str(source), "config.json", **place)
     return Path(path).parent.name if isinstance(path, str) else None
 
@@ -231,11 +253,12 @@ def gpu() -> torch.device | None:
 
 
 @checked
-def require_here(source: Source) -> None:
+def require_here(source: Source, revision: str | None = None) -> None:
     """Refuse a name on the hub that a page should not load unasked; a folder may be run anywhere.
 
     Args:
         source: a folder, or a name on the hub.
+        revision: of a name, its commit, tag or branch; by default the newest commit.
 
     Raises:
         CheckpointError: for a name, where there is no GPU, or no network and no copy in the cache.
@@ -250,11 +273,11 @@ def require_here(source: Source) -> None:
         return
     if gpu() is None:
         raise CheckpointError("no GPU")
-    if resolved_revision(source) is not None:
+    if resolved_revision(source, revision) is not None:
         return
     if constants.HF_HUB_OFFLINE:
         raise CheckpointError("HF_HUB_OFFLINE is set")
-    address = f"{constants.ENDPOINT}/{source}/resolve/{default_revision(source)}/config.json"
+    address = f"{constants.ENDPOINT}/{source}/resolve/{revision or NEWEST}/config.json"
 
     try:
         urlopen(Request(address, method="HEAD"), timeout=HUB_SECONDS).close()

@@ -17,6 +17,7 @@ from mpt_score.networks.hub import (
     CheckpointError,
     Source,
     loading,
+    require_no_revision,
     require_transformers,
     resolved_revision,
 )
@@ -54,11 +55,11 @@ def load_tokenizer(source: Source, *, revision: str | None = None) -> Tokenizer:
 
     Args:
         source: the folder, the file, or the name; or ``antiberty``, as for :func:`load_network`.
-        revision: of a name, its commit, tag or branch; by default the commit that the book pins,
-            or the newest.
+        revision: of a name, its commit, tag or branch; by default the newest commit, which is said.
 
     Raises:
         CheckpointError: when there is none.
+        ValueError: for a revision of a folder or a file.
 
     >>> load_tokenizer(small_bert_folder()).mask_token_id
     4
@@ -71,6 +72,7 @@ def load_tokenizer(source: Source, *, revision: str | None = None) -> Tokenizer:
         return antiberty.load_tokenizer()
 
     if Path(source).is_file():
+        require_no_revision(f"the file {source}", revision)
         pieces = Path(source).read_text(encoding="utf-8", errors="replace").splitlines()
         missing = set(_SPECIAL_PIECES) - set(pieces)
         if missing:
@@ -94,8 +96,7 @@ def load_network(source: Source, *, revision: str | None = None) -> Any:
 
     Args:
         source: the folder, or the name on the hub; or ``antiberty``.
-        revision: of a name, its commit, tag or branch; by default the commit that the book pins,
-            or the newest.
+        revision: of a name, its commit, tag or branch; by default the newest commit, which is said.
 
     Returns:
         The network, in evaluation mode.
@@ -103,7 +104,7 @@ def load_network(source: Source, *, revision: str | None = None) -> Any:
     Raises:
         CheckpointError: for a folder without a checkpoint, with pickled or damaged weights or code of
             its own, for missing weights (an encoder alone), and where the hub cannot be reached.
-        ValueError: for another kind of model.
+        ValueError: for another kind of model, and for a revision of a folder.
 
     >>> load_network(small_bert_folder()).config.hidden_size
     160
