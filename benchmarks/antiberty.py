@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 
 import mpt_score
-from mpt_score import antibodies, networks
+from experiments.antibodies import few
+from mpt_score import networks
 from mpt_score.blocks import Blocks
 from mpt_score.networks.residues import VOCABULARY, ResidueTokenizer
 from mpt_score.parts import compute_parts
@@ -117,7 +118,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     scorer = scorer_of(options.precision, random=options.random)
-    tokens = scorer.encode([antibodies.few()[2].heavy])
+    tokens = scorer.encode([few()[2].heavy])
     count = int(tokens.num_features)
     length = count + 2
     rows = max(1, scorer.model.max_tokens // length)

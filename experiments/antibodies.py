@@ -1,10 +1,18 @@
 """A real pre-trained network, AntiBERTy: its curves on antibodies, and each residue of one chain.
 
 What is drawn, left out and compared stands here, and stood here before the runs were made.
+
+The antibodies are a table of the repository Merck/BioPhi-2021-publication (MIT licence; commit
+d6323cee83ebd544026c03da87d9805dbaf0ba7d; Prihoda et al. 2022, mAbs 14:1), read as it is published from
+the folder ``antibodies`` of the local data. Its sequences: IMGT/mAb-DB (Poiron et al. 2010),
+Thera-SAbDab (Raybould et al. 2019). Six antibodies are always there.
 """
 
+import csv
+import io
 import math
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,16 +25,27 @@ from torch import Tensor
 from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting, weights_of
 from experiments.paper.bert import curves_in_parts, design_at, each_computed_once, pair
 from mpt_lml.checks import require_count
+from mpt_lml.data.sources import local_path, not_found, verified
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.theory.rates import crossover, jackknife
 from mpt_lml.verdicts import mean_and_error
-from mpt_score import Design, SentenceCurves, antibodies, load, networks, sentences, surprisals
-from mpt_score.antibodies import Antibody
+from mpt_score import Design, SentenceCurves, load, networks, sentences, surprisals
+from mpt_score.antibodies import chain_scores
 from mpt_score.networks.hub import ANTIBERTY
 from mpt_score.networks.masked_lm import MaskedLM, Precision
 from mpt_score.scorer import Scorer
 from mpt_score.sentence_curves import parts_of
 from mpt_score.tokens import Tokens
+
+THERAPEUTIC = "antibodies/therapeutic_antibodies.tsv"
+SHA_256 = "b9d78db35bc34524ff532ee516c73871c97c9da7fc7f5fc86719124ca20ee4d4"
+"""Of that table."""
+FEW = Path(__file__).with_name("antibodies.tsv")
+"""Six rows of it: two human antibodies, a mouse's and a chimeric one, two humanized ones."""
+_CHAINS = "Seqs (comma-separated)"
+_HEAVY_END = re.compile(r"W[A-Z][^F]G")
+_END = 12
+"""Residues at the end of a variable domain that hold that motif."""
 
 OURS = ("log-score", "pseudo", "fifteen")
 """Scores of a network: the area from masks in strata, every residue hidden alone, D·S at 15 %."""
@@ -42,6 +61,89 @@ BEYOND = 0.25
 """Above it nearly nothing was asked in training: of 114 coins at 15 %, 3 standard deviations above."""
 UNIFORM = -math.log(20)
 """log q of each residue, nats, where all twenty are as likely."""
+
+
+# -- whose chains -----------------------------------------------------------------------------------
+
+
+class Antibody(NamedTuple):
+    """One antibody and its variable domains."""
+
+    name: str
+    species: str
+    heavy: str
+    light: str
+
+
+def therapeutic() -> tuple[Antibody, ...]:
+    """Those of the 553 antibodies of known origin that have two chains, each pair of chains once.
+
+    Left out: rows without exactly one heavy and one light chain; rows with the chains of an earlier
+    one (conjugates, products of another maker), which would count one antibody twice; and all rows of
+    a pair of chains that is listed with two origins.
+
+    Raises:
+        DataNotFoundError: where the table is not in the local data.
+        CorruptDataError: for another table.
+
+    >>> len(therapeutic())  # doctest: +SKIP
+    473
+    """
+    path = local_path(THERAPEUTIC)
+    if path is None:
+        hub = "fetch it from Merck/BioPhi-2021-publication; no hub is asked for it"
+        raise not_found(
+            f"the table {THERAPEUTIC}", THERAPEUTIC, hub, "experiments.antibodies.few()"
+        )
+    pairs = []
+    for row in _rows(verified(path, SHA_256).decode()):
+        chains = row[_CHAINS].split(",")
+        heavy = [chain for chain in chains if is_heavy(chain)]
+        light = [chain for chain in chains if not is_heavy(chain)]
+        if len(heavy) == len(light) == 1:
+            pairs.append(Antibody(row["Antibody"], row["Species"], heavy[0], light[0]))
+    return _each_once(pairs)
+
+
+def few() -> tuple[Antibody, ...]:
+    """Six antibodies that are always there.
+
+    >>> few()[0].name, len(few()[0].heavy)
+    ('abagovomab', 119)
+    """
+    rows = _rows(FEW.read_text(encoding="utf-8"))
+    return tuple(Antibody(row["Antibody"], row["Species"], row["VH"], row["VL"]) for row in rows)
+
+
+def is_heavy(chain: str) -> bool:
+    """Whether a variable domain is a heavy chain's, by its end.
+
+    Heavy chains end in W-G-x-G-T..., light ones in F-G-x-G-T...: the tryptophan that the J segments of
+    heavy chains have. Of the 553 antibodies, 533 have two chains, and of each of these one is heavy.
+
+    Args:
+        chain: from the amino end to the end of framework 4.
+
+    >>> is_heavy("EVQLVESGGGLVQPGYFDYWGQGTLVTVSS"), is_heavy("DIQMTQSPSSLSYPWTFGQGTKVEIK")
+    (True, False)
+    """
+    return _HEAVY_END.search(chain[-_END:]) is not None
+
+
+def _each_once(pairs: Sequence[Antibody]) -> tuple[Antibody, ...]:
+    species = defaultdict(set)
+    for antibody in pairs:
+        species[antibody.heavy, antibody.light].add(antibody.species)
+    first: dict[tuple[str, str], Antibody] = {}
+    for antibody in pairs:
+        chains = (antibody.heavy, antibody.light)
+        if len(species[chains]) == 1:
+            first.setdefault(chains, antibody)
+    return tuple(first.values())
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t"))
 
 
 def group_of(antibody: Antibody) -> str:
@@ -90,10 +192,10 @@ class AntibodyChain(AskingAntiBERTy, name="antibody-chain", gpu=False):
     num_masks: int = setting(4, quick=2)
 
     def measure(self, context: RunContext) -> Outcome:
-        chain = next(one.heavy for one in antibodies.few() if one.name == self.antibody)
+        chain = next(one.heavy for one in few() if one.name == self.antibody)
         scorer = self.scorer(context, "float32")
         design = Design(strata=self.num_strata, num_masks=self.num_masks, seed=self.seeds[0])
-        arrays = antibodies.chain_scores(scorer, chain, design)
+        arrays = chain_scores(scorer, chain, design)
         checksum = context.checksum([scorer.encode([chain]).ids])
         return Outcome({}, arrays, checksum, weights_of(self.model, scorer.network))
 
@@ -137,7 +239,7 @@ class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
 
     def measure(self, context: RunContext) -> Outcome:
         require_count("num_orders", self.num_orders, 2)  # whose spread is asked for
-        available = antibodies.few() if self.table == "few" else antibodies.therapeutic()
+        available = few() if self.table == "few" else therapeutic()
         chosen = self.sample(available)
         sample = [available[number] for number in chosen]
         scorer = self.scorer(context)

@@ -6,6 +6,7 @@ The modules, in the order in which a stranger should read them:
 * ``texts``: sentences by name or from files.
 * ``networks``: networks of ``transformers``, built or loaded.
 * ``networks.masked_lm``: a network as a conditional model, the conventions of its family included.
+* ``networks.symbol_bert``: a small BERT of symbols, for the book's known language.
 * ``networks.vit_mae``: masked autoencoders of images.
 * ``scorer``: a network with its tokenizer.
 * ``loading``: from a name, a folder or a function to a scorer.
@@ -16,7 +17,7 @@ The modules, in the order in which a stranger should read them:
 * ``pair_scores``: which of two texts is the likelier.
 * ``answer_scores``: which answer follows a question.
 * ``token_scores``: the surprisal of each token.
-* ``antibodies``: chains of antibodies as texts.
+* ``antibodies``: what a network says of one chain, residue by residue.
 * ``command``: ``mpt-score``; ``lm_eval`` and ``masked_log_score`` are bridges to other harnesses.
 """
 
@@ -29,13 +30,11 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
-    from mpt_score import antibodies, networks, texts, tokens
+    from mpt_score import networks, texts, tokens
     from mpt_score.answer_scores import AnswerScores, answers
     from mpt_score.design import Design
     from mpt_score.loading import load
     from mpt_score.networks.masked_lm import MaskedLM
-    from mpt_score.networks.symbol_bert import SymbolBERT
-    from mpt_score.networks.vit_mae import ViTMAE
     from mpt_score.pair_scores import PairScores, pairs
     from mpt_score.scorer import Scorer
     from mpt_score.sentence_curves import SentenceCurves, curve
@@ -50,11 +49,8 @@ __all__ = [
     "Scorer",
     "SentenceCurves",
     "SentenceScores",
-    "SymbolBERT",
     "TokenScores",
-    "ViTMAE",
     "answers",
-    "antibodies",
     "curve",
     "load",
     "networks",
@@ -75,9 +71,7 @@ _HOMES = {
     "Scorer": "scorer",
     "SentenceCurves": "sentence_curves",
     "SentenceScores": "sentence_scores",
-    "SymbolBERT": "networks.symbol_bert",
     "TokenScores": "token_scores",
-    "ViTMAE": "networks.vit_mae",
     "answers": "answer_scores",
     "curve": "sentence_curves",
     "load": "loading",
@@ -90,7 +84,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Bring a public name when it is used: ``mpt-score --help`` needs no torch."""
-    if name in ("antibodies", "networks", "texts", "tokens"):
+    if name in ("networks", "texts", "tokens"):
         return import_module(f"mpt_score.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'mpt_score' has no attribute {name!r}")

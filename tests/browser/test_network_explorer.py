@@ -17,7 +17,7 @@ from chromium import ROOT, SITE
 from visits import ALONE, Visit, barriers, beside_the_window, change, close_all, number_in, shown
 
 from mpt_lml import HMM, masks, orders
-from mpt_score import SymbolBERT
+from mpt_score.networks.symbol_bert import SymbolBERT
 
 pytestmark = pytest.mark.browser
 

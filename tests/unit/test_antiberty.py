@@ -14,8 +14,9 @@ from chapter_cells import run_cells
 import mpt_lml
 import mpt_score
 from experiments import experiment
+from experiments.antibodies import few
 from experiments.experiment import weights_of
-from mpt_score import Design, antibodies, networks
+from mpt_score import Design, networks
 from mpt_score.blocks import Blocks
 from mpt_score.command import main
 from mpt_score.errors import TextError
@@ -355,7 +356,7 @@ def test_the_published_network_says_what_its_own_code_says() -> None:
     """Its ``AntiBERTyRunner.pseudo_log_likelihood`` of this chain, with residues only in the softmax."""
     scorer = mpt_score.load("antiberty")
     assert scorer.max_length == 512
-    tokens = scorer.encode([antibodies.few()[2].light])  # of adalimumab
+    tokens = scorer.encode([few()[2].light])  # of adalimumab
     numbers = torch.arange(1)
     blocks = Blocks(scorer, 0, 0)([tokens], tokens.maskable, numbers, compute_parts)
     per_residue = blocks.totals[0, 0].item() / int(tokens.num_features)

@@ -13,20 +13,21 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import mpt_score
-from experiments import antibodies as uses
-from experiments import experiment
+from experiments import antibodies, experiment
 from experiments.antibodies import (
+    Antibody,
     AntibodyChain,
     AntibodyCurves,
     bootstrap_auc,
+    few,
     frequency_score,
     group_of,
+    is_heavy,
     position_score,
 )
 from experiments.experiment import RunContext
 from mpt_lml.data import CorruptDataError, DataNotFoundError
-from mpt_score import antibodies
-from mpt_score.antibodies import Antibody, few, is_heavy
+from mpt_score.antibodies import chain_scores
 from mpt_score.networks.residues import RESIDUES, ResidueTokenizer, require_chains
 
 HEAVY = "EVQLVESGFDYWGQGTLVTVSS"
@@ -92,7 +93,7 @@ def test_the_few_are_of_all_groups_and_can_be_scored() -> None:
 def test_the_published_table() -> None:
     found = antibodies.therapeutic()
     number = {"human": 177, "mouse": 61, "other": 235}
-    for group in uses.GROUPS:
+    for group in antibodies.GROUPS:
         assert sum(group_of(one) == group for one in found) == number[group]
     # Listed as humanized and, under another name, as chimeric.
     assert "trastuzumab" not in {one.name for one in found}
@@ -146,20 +147,20 @@ def test_places_are_those_of_the_other_chains() -> None:
 
 def test_what_is_lost_is_what_lies_below_the_last_column() -> None:
     curve = torch.tensor([-1.0, -2.0, -5.0, -7.0, -3.0])
-    assert uses._lost(curve).item() == pytest.approx((2 + 4) / 4)
+    assert antibodies._lost(curve).item() == pytest.approx((2 + 4) / 4)
 
 
 def test_a_straight_line_and_a_cliff() -> None:
     percents = torch.arange(1, 100, 2)
     line = -percents.double()
     low = int((percents == 85).nonzero())
-    assert uses._tail(line, low).item() == pytest.approx(14 / 98)
+    assert antibodies._tail(line, low).item() == pytest.approx(14 / 98)
     both = torch.tensor([0.0, 3.0, 1.0, 0.0, 0.0])  # its mean height, 0.8, is passed twice
     rates = torch.tensor([10.0, 30, 50, 70, 90]).double()
-    assert uses._last_crossing(both.double(), rates).item() == pytest.approx(54)
+    assert antibodies._last_crossing(both.double(), rates).item() == pytest.approx(54)
     cliff = torch.where(percents > 85, -2.0, -1.0)
-    assert uses._tail(cliff, low).item() == 1.0
-    assert uses._share(torch.ones(50), percents > 25).item() == pytest.approx(37 / 50)
+    assert antibodies._tail(cliff, low).item() == 1.0
+    assert antibodies._share(torch.ones(50), percents > 25).item() == pytest.approx(37 / 50)
 
 
 def test_auc_is_the_libraries_and_its_error_the_binomials_where_ranks_are_free() -> None:
@@ -237,7 +238,7 @@ def test_a_chain_is_scored_by_what_is_hidden_and_where() -> None:
 
     scorer = mpt_score.load(log_values, ResidueTokenizer())
     design = mpt_score.Design(rates=(0.5, 1.0), num_masks=20)
-    scores = antibodies.chain_scores(scorer, "YC", design)
+    scores = chain_scores(scorer, "YC", design)
 
     def log_residues(count: int) -> Tensor:
         mask = torch.arange(4)[None] < count  # of the four tokens, the ends counted
@@ -261,4 +262,4 @@ def test_a_chain_is_scored_by_what_is_hidden_and_where() -> None:
 def test_a_network_of_words_reads_no_chains() -> None:
     scorer = mpt_score.load(mpt_score.networks.small_bert_folder())
     with pytest.raises(ValueError, match="scorer must read a chain residue by residue"):
-        antibodies.chain_scores(scorer, HEAVY, mpt_score.Design(strata=2))
+        chain_scores(scorer, HEAVY, mpt_score.Design(strata=2))

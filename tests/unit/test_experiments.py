@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 from tiny_bert import tiny, tokenizer
 
-from experiments import command, experiment, ledger, recording
+from experiments import antibodies, command, experiment, ledger, recording
 from experiments.experiment import RunContext
 from experiments.paper import training
 from experiments.registry import EXPERIMENTS, Entry
@@ -27,7 +27,7 @@ from mpt_lml import HMM, files, recorded
 from mpt_lml.data import image_sets
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_lml.recorded import Finding, Outcome
-from mpt_score import antibodies, networks, texts
+from mpt_score import networks, texts
 
 ROOT = Path(__file__).parents[2]
 

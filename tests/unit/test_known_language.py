@@ -18,7 +18,7 @@ from experiments.experiment import RunContext
 from experiments.known_language import LAWS, KnownLanguage, Problem
 from mpt_lml import HMM, masks
 from mpt_lml.files import CheckpointMismatchError
-from mpt_score import SymbolBERT
+from mpt_score.networks.symbol_bert import SymbolBERT
 
 pytest.importorskip("transformers")
 SOURCE = random_hmm(2, 3, 4, seed=8)

@@ -19,8 +19,8 @@ from experiments.paper import vit_mae
 from mpt_lml import PPCA, data, masks
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_lml.models.base import Grouped
-from mpt_score import ViTMAE
 from mpt_score.networks import hub, small_mae
+from mpt_score.networks.vit_mae import ViTMAE
 
 pytest.importorskip("transformers")
 QUICK = vit_mae.Figure6.preset("quick")

@@ -24,10 +24,11 @@ from transformers import BertForSequenceClassification
 
 import mpt_score
 from mpt_lml import HMM
-from mpt_score import MaskedLM, ViTMAE, networks, parts, tokens
+from mpt_score import MaskedLM, networks, parts, tokens
 from mpt_score import scorer as scorer_module
 from mpt_score.errors import TextError
 from mpt_score.networks.hub import CheckpointError
+from mpt_score.networks.vit_mae import ViTMAE
 from mpt_score.parts import Part
 from mpt_score.tokens import encode
 

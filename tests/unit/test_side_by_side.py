@@ -10,9 +10,9 @@ from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
 
 from mpt_lml import HMM, fit, masks, scores
-from mpt_score import SymbolBERT
 from mpt_score.networks import side_by_side
 from mpt_score.networks.side_by_side import SideBySide, train_side_by_side
+from mpt_score.networks.symbol_bert import SymbolBERT
 
 pytest.importorskip("transformers")
 

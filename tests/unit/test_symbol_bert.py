@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from mpt_lml import masks
 from mpt_lml.files import book_file
-from mpt_score import SymbolBERT
 from mpt_score.networks.hub import CheckpointError
+from mpt_score.networks.symbol_bert import SymbolBERT
 
 
 def test_the_books_bert_is_its_networks_softmax() -> None:

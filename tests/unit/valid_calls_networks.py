@@ -13,8 +13,11 @@ from valid_calls import AX, HMM, WORDS, Call, methods_of, valid
 
 import mpt_score
 from mpt_lml import masks
-from mpt_score import MaskedLM, ViTMAE, antibodies, networks, texts, tokens
+from mpt_score import MaskedLM, networks, texts, tokens
+from mpt_score.antibodies import chain_scores
 from mpt_score.networks.residues import VOCABULARY, ResidueTokenizer
+from mpt_score.networks.symbol_bert import SymbolBERT
+from mpt_score.networks.vit_mae import ViTMAE
 from mpt_score.sentence_curves import SentenceCurves
 
 NET = tiny()
@@ -46,18 +49,18 @@ def network_calls() -> list[Call]:
         valid(networks.random_twin, MAE, seed=4),
         valid(networks.small_mae, 4, 1, 2, width=8, num_layers=1, decoder_layers=1, seed=4),
         valid(networks.load_small_bert),
-        valid(mpt_score.SymbolBERT, 3, 4, width=8, seed=4),
-        valid(mpt_score.SymbolBERT.load, None),
+        valid(SymbolBERT, 3, 4, width=8, seed=4),
+        valid(SymbolBERT.load, None),
         valid(mpt_score.load, coin, max_length=9, identity="a coin", max_tokens=8),
         valid(mpt_score.load, folder, max_length=9, max_tokens=8),
         valid(networks.load_network, folder),
         valid(networks.load_tokenizer, folder),
         valid(networks.require_here, folder),
     ]
-    bert = mpt_score.SymbolBERT(3, 4, width=8, seed=4)
+    bert = SymbolBERT(3, 4, width=8, seed=4)
     training = valid(
         networks.train_side_by_side,
-        [mpt_score.SymbolBERT(3, 4, width=8, seed=5)],
+        [SymbolBERT(3, 4, width=8, seed=5)],
         HMM,
         masks.UniformSize(),
         generators=[at()],
@@ -170,7 +173,7 @@ def score_calls() -> list[Call]:
     first, second = [[0, 1, 3], [2, 2]], [[0, 2, 3], [2, 1]]
     residues = mpt_score.load(coin_of_residues, ResidueTokenizer())
     return [
-        valid(antibodies.chain_scores, residues, "EVQL", mpt_score.Design(strata=2, num_masks=2)),
+        valid(chain_scores, residues, "EVQL", mpt_score.Design(strata=2, num_masks=2)),
         valid(
             mpt_score.sentences,
             coin,

@@ -13,6 +13,8 @@ from mpt_lml.files import book_file
 from mpt_lml.models.base import ConditionalModel
 from mpt_score.networks.hub import CheckpointError, require_transformers
 
+__all__ = ["SymbolBERT"]
+
 _NUM_HEADS = 4
 _ATTENTION: dict[str, Any] = {"attn_implementation": "eager"}
 """For 16 tokens faster than the fused kernel."""
