@@ -3,6 +3,7 @@
 A module of its own, as it brings ``transformers``, which takes seconds.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from tokenizers import Regex, pre_tokenizers
@@ -14,7 +15,12 @@ RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 """The twenty amino acids by their letters, in the order of AntiBERTy's vocabulary."""
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *RESIDUES)
 """AntiBERTy's 25 tokens, by id."""
+FURTHER_LETTERS = "BOUXZ"
+"""What ESM knows beside the twenty: codes for D or N, E or Q, and any, and two rare residues."""
 _GAPS = "-.~"
+_END = "*"
+_MOST_TOKENS = 64
+"""Of a tokenizer of residues; ESM's has 33. To look into the vocabularies of others would take long."""
 _SEPARATORS = ",;:/|+\\"
 
 
@@ -67,7 +73,52 @@ def require_chains(texts: list[str]) -> None:
     for number, text in enumerate(texts):
         fault = _fault(text)
         if fault is not None:
-            raise TextError(f"chain {number}: {fault}", number)
+            raise TextError(f"chain {number}: {fault}", number, fault)
+
+
+def require_residues(tokenizer: Any, texts: Sequence[str]) -> None:
+    """Refuse marks that are no residues in texts for a tokenizer of residues, such as ESM's.
+
+    ESM has tokens for the gaps of an alignment, which have a probability and are no part of a protein.
+    It also knows the letters B, O, U, X and Z, two rare residues and codes for ambiguous ones: these
+    stay allowed. A tokenizer of words is let through with whatever texts.
+
+    Args:
+        tokenizer: of ``transformers``.
+        texts: the proteins.
+
+    Raises:
+        TextError: for the first with ``-``, ``.``, ``~`` or ``*``, with what to do.
+
+    >>> require_residues(ResidueTokenizer(), ["MKTAYIAKQR"])
+    >>> require_residues(ResidueTokenizer(), ["MKTA-IAKQR"])
+    Traceback (most recent call last):
+    ...
+    mpt_score.errors.TextError: chain 0: residue 5 is '-', a gap of an alignment. Take the gaps out.
+    """
+    if not reads_residues(tokenizer):
+        return
+    for number, text in enumerate(texts):
+        for place, letter in enumerate("".join(text.split()), start=1):
+            if letter in _GAPS + _END:
+                fault = f"residue {place} is {letter!r}, {_reason(letter)}"
+                raise TextError(f"chain {number}: {fault}", number, fault)
+
+
+def reads_residues(tokenizer: Any) -> bool:
+    """Whether a tokenizer has a token for each of the twenty residues, and none for other words.
+
+    >>> from mpt_score.networks import load_small_bert
+    >>> reads_residues(ResidueTokenizer()), reads_residues(load_small_bert()[1])
+    (True, False)
+    """
+    if len(tokenizer) > _MOST_TOKENS:
+        return False
+    pieces = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
+    # ESM has <null_1> to fill its vocabulary, which is not among its special tokens.
+    words = {piece for piece in pieces if piece[0] not in "<["}
+    letters = {word for word in words if len(word) > 1 or word.isalpha()}
+    return set(RESIDUES) <= letters <= set(RESIDUES + FURTHER_LETTERS)
 
 
 def _fault(text: str) -> str | None:
@@ -93,7 +144,7 @@ def _reason(letter: str) -> str:
         return "a gap of an alignment. Take the gaps out."
     if letter in _SEPARATORS:
         return "which separates chains. Two chains are two texts: score each alone."
-    if letter == "*":
+    if letter == _END:
         return "the end of a translation. Take it out."
     return (
         f"none of the twenty residues that the network knows, {RESIDUES}. Give the one that stands "

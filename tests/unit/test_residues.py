@@ -1,0 +1,60 @@
+"""Tokenizers of residues: which they are, and marks in their texts that are no residues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers import EsmTokenizer
+
+from mpt_score.errors import TextError
+from mpt_score.networks.residues import (
+    RESIDUES,
+    ResidueTokenizer,
+    reads_residues,
+    require_residues,
+)
+
+FRONT = ("<cls>", "<pad>", "<eos>", "<unk>")
+ESM_2 = (*FRONT, *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>")
+"""The vocabulary of ESM-2, in its order."""
+
+
+def esm(folder: Path, vocabulary: tuple[str, ...] = ESM_2) -> EsmTokenizer:
+    path = folder / "vocab.txt"
+    path.write_text("\n".join(vocabulary))
+    return EsmTokenizer(str(path))
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("MKTA-IAKQR", "chain 1: residue 5 is '-', a gap of an alignment. Take the gaps out."),
+        ("M K T A . I", "chain 1: residue 5 is '.', a gap of an alignment. Take the gaps out."),
+        ("MKTA~~", "chain 1: residue 5 is '~', a gap of an alignment. Take the gaps out."),
+        ("MKT*", "chain 1: residue 4 is '*', the end of a translation. Take it out."),
+    ],
+)
+def test_marks_that_are_no_residues_are_refused(tmp_path: Path, text: str, told: str) -> None:
+    for tokenizer in (esm(tmp_path), ResidueTokenizer()):
+        with pytest.raises(TextError) as caught:
+            require_residues(tokenizer, ["MKTAYIAKQR", text])
+        error = caught.value
+        assert str(error) == f"chain 1: {error.reason}" == told and error.number == 1
+
+
+def test_further_letters_of_esm_are_allowed(tmp_path: Path) -> None:
+    require_residues(esm(tmp_path), ["MXBUZO", "M K T"])
+
+
+def test_only_tokenizers_of_residues_are_taken_for_such(tmp_path: Path) -> None:
+    assert reads_residues(esm(tmp_path))
+    with_lower_case = (*ESM_2, *"abc")
+    all_capitals = (*ESM_2, "J")  # no residue
+    of_pairs = (*ESM_2, "LA")
+    one_missing = tuple(piece for piece in ESM_2 if piece != RESIDUES[0])
+    for vocabulary in (with_lower_case, all_capitals, of_pairs, one_missing):
+        tokenizer = esm(tmp_path, vocabulary)
+        assert not reads_residues(tokenizer)
+        require_residues(tokenizer, ["A - B."])
