@@ -117,8 +117,8 @@ class Scorer:
 
         Raises:
             TextError: for an empty text, for one of unknown or special tokens only, for a string in
-                which a special token is written out, and for token ids among which the tokenizer's
-                mask token is.
+                which a special token is written out, for a protein with the gaps of an alignment,
+                and for token ids among which the tokenizer's mask token is.
             ValueError: for strings without a tokenizer.
         """
         if isinstance(texts, Tokens):
@@ -129,6 +129,9 @@ class Scorer:
                 raise ValueError(
                     "texts are strings: give a tokenizer (--tokenizer, tokenizer=), or token ids."
                 )
+            from mpt_score.networks.residues import require_residues  # brings transformers
+
+            require_residues(self.tokenizer, plain)
             return encode(self.tokenizer, plain)
         mask_id = getattr(self.tokenizer, "mask_token_id", None)
         return encode_ids(plain, self.special_ids, mask_id)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import EsmTokenizer
 
+import mpt_score
 from mpt_score.errors import TextError
 from mpt_score.networks.residues import (
     RESIDUES,
@@ -42,6 +44,18 @@ def test_marks_that_are_no_residues_are_refused(tmp_path: Path, text: str, told:
             require_residues(tokenizer, ["MKTAYIAKQR", text])
         error = caught.value
         assert str(error) == f"chain 1: {error.reason}" == told and error.number == 1
+
+
+@pytest.mark.bad_input
+def test_an_aligned_chain_is_not_scored(tmp_path: Path) -> None:
+    uniform = mpt_score.load(
+        lambda ids, mask: torch.zeros(*ids.shape, len(ESM_2)).log_softmax(-1), esm(tmp_path)
+    )
+    for ask in (mpt_score.sentences, mpt_score.surprisals):
+        with pytest.raises(TextError, match="residue 5 is '-', a gap of an alignment"):
+            ask(uniform, ["MKTAYIAKQR", "MKTA-IAKQR"])
+    with pytest.raises(TextError, match="residue 5 is '-', a gap of an alignment"):
+        mpt_score.pairs(uniform, ["MKTAYIAKQR"], ["MKTA-IAKQR"])
 
 
 def test_further_letters_of_esm_are_allowed(tmp_path: Path) -> None:
