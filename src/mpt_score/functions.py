@@ -1,13 +1,17 @@
 """A user's function as a model of tokens: what it answers is checked, and tried at the start."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mpt_lml.checks import require_ids
 from mpt_lml.models.trial import require_normalized, try_log_values
+
+_log = logging.getLogger(__name__)
 
 LogTokenValues = Callable[[Tensor, Tensor], Tensor]
 """(ids (B, L) int64, mask (B, L) bool) → log-probabilities (B, L, V), nats."""
@@ -40,31 +44,64 @@ class TokenFunction:
         return result.masked_scatter(mask, chosen.cpu().double())  # Apple's GPUs have no float64
 
     def try_once(self, ids: Tensor, mask: Tensor) -> None:
-        """Try the function on one row, the first time that it is asked.
+        """Try the function, the first time that it is asked: eleven calls of one or two rows.
+
+        Args:
+            ids: rows of one length, of which the one that hides most is tried, (B, L).
+            mask: one each, (B, L).
 
         Raises:
-            ValueError: for logits, and for answers that depend on what is hidden: such a function
-                knows what it scores.
+            ValueError: as of ``mpt_lml.models.trial.try_log_values``: for logits, for answers that
+                depend on what is hidden (such a function knows what it scores), on the other rows, or
+                on what was asked before.
         """
-        if self.vocab_size is not None:
+        if self.vocab_size is not None or not mask.any():
             return
         self.vocab_size = try_log_values("the function", self._log_values, ids, mask)
+        self._warn(ids, mask)
+
+    def _warn(self, ids: Tensor, mask: Tensor) -> None:
+        """Say what is likely not meant, of one row with one token hidden."""
+        most_hidden = int(mask.sum(dim=1).argmax())
+        row = ids[most_hidden]
+        first = (mask & (mask.cumsum(dim=1) == 1))[most_hidden]
+        values = self._answer_everywhere(row[None], first[None])[0]
+        unit_roundoff = torch.finfo(values.dtype).eps / 2
+        if unit_roundoff > 1e-4:
+            _log.warning(
+                "the function answers in %s, which rounds each log-probability by up to %.2g %%: "
+                "return logits.float().log_softmax(dim=-1).",
+                str(values.dtype).removeprefix("torch."),
+                100.0 * unit_roundoff,
+            )
+        side = shifted_side(values.argmax(dim=-1).cpu(), row, first)
+        if side is not None:
+            _log.warning(
+                "the function repeats tokens that it is shown, but at the place of the %s: is its "
+                "answer shifted by one? The log-probabilities of a token belong at its own place.",
+                side,
+            )
 
     def _require_normalized(self, values: Tensor, mask: Tensor) -> None:
         """Check the first hidden place of each row; ``values`` has all of them, (M, V)."""
         is_first = (mask & (mask.cumsum(dim=1) == 1))[mask]
-        few = values[is_first.to(values.device)].cpu().double()
+        few = values[is_first.to(values.device)].cpu()
         num_hidden = mask.sum(dim=1)
         num_hidden = num_hidden[num_hidden > 0]
         require_normalized("the function", few, num_hidden, num_features=mask.shape[1])
 
     def _log_values(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """log q of every value of the M masked tokens, (M, V), float64, on the CPU."""
-        return self._answer(ids, mask).cpu().double()
+        """log q of every value of the M masked tokens, (M, V), on the CPU."""
+        return self._answer(ids, mask).cpu()
+
+    def _answer(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The same where the function computed it."""
+        values = self._answer_everywhere(ids, mask)
+        return values[mask.to(values.device)]
 
     @torch.no_grad()
-    def _answer(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The same as the function gave it."""
+    def _answer_everywhere(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """What the function gives, (B, L, V)."""
         shown = ids if self.mask_token is None else ids.masked_fill(mask, self.mask_token)
         try:
             values = self.function(shown.clone(), mask.clone())  # which it may write into
@@ -72,7 +109,38 @@ class TokenFunction:
             error.add_note(hint_of(error, ids))
             raise
         _require_answer(values, ids)
-        return values[mask.to(values.device)]
+        return values
+
+
+def shifted_side(
+    most_probable: Int[Tensor, " L"], ids: Int[Tensor, " L"], mask: Bool[Tensor, " L"]
+) -> str | None:
+    """Where the tokens stand that a function repeats one place beside; None where it does not.
+
+    A network sees what is shown, and repeats much of it: at its own place, but one that was causal
+    before at the place ahead. Such an answer is normalized and blind to what is hidden, so that nothing
+    else tells.
+
+    Args:
+        most_probable: the id to which the function gives the largest probability at each place, (L,).
+        ids: the tokens, (L,).
+        mask: True where hidden, (L,).
+
+    >>> ids = torch.tensor([5, 6, 7, 8, 9])
+    >>> shifted_side(ids.roll(-1), ids, ids == 9), shifted_side(ids, ids, ids == 9)
+    ('token before', None)
+    """
+    tells = ~mask[:-1] & ~mask[1:] & (ids[:-1] != ids[1:])  # pairs of different tokens, both shown
+    at_first = most_probable[:-1]
+    at_second = most_probable[1:]
+    for side, is_repeated, is_own in (
+        ("token before", at_first == ids[1:], at_first == ids[:-1]),
+        ("token after", at_second == ids[:-1], at_second == ids[1:]),
+    ):
+        # Three times as often as at its own place: a frequent word meets both equally often by chance.
+        if (is_repeated & tells).sum() >= 3 * (1 + (is_own & tells).sum()):
+            return side
+    return None
 
 
 def hint_of(error: Exception, ids: Tensor) -> str:
@@ -95,15 +163,23 @@ def hint_of(error: Exception, ids: Tensor) -> str:
 def _require_answer(values: Any, ids: Tensor) -> None:
     """Check that a function has answered a dense floating-point tensor (B, L, V)."""
     if not isinstance(values, Tensor):
+        has_logits = isinstance(getattr(values, "logits", None), Tensor)
+        hint = " Return its logits.float().log_softmax(dim=-1)." if has_logits else ""
         raise TypeError(
             "the function must return log-probabilities as a torch tensor (B, L, V), got "
-            f"{type(values).__module__}.{type(values).__qualname__}."
+            f"{type(values).__module__}.{type(values).__qualname__}.{hint}"
         )
     if values.ndim != 3 or values.shape[:2] != ids.shape:
         raise ValueError(
             f"the function must return log-probabilities (B, L, V) for ids (B, L) = "
-            f"{tuple(ids.shape)}, got {tuple(values.shape)}."
+            f"{tuple(ids.shape)}, got {tuple(values.shape)}: of every value, at every place, hidden or "
+            "not."
         )
-    if values.layout != torch.strided or values.is_meta or not values.is_floating_point():
-        got = "a meta tensor" if values.is_meta else f"{values.layout}, {values.dtype}"
+    if values.layout != torch.strided or values.is_meta:
+        got = "a meta tensor" if values.is_meta else str(values.layout)
         raise TypeError(f"the function must return a dense floating-point tensor, got {got}.")
+    if not values.is_floating_point():
+        raise TypeError(
+            "the function must return a dense floating-point tensor, of log-probabilities, got "
+            f"{values.dtype}."
+        )

@@ -190,12 +190,13 @@ class TestFromFunction:
         "peeks",
         [
             lambda mask: mask & (mask.sum(dim=1, keepdim=True) == 1),
-            lambda mask: mask & (mask.sum(dim=1, keepdim=True) > 1),
+            lambda mask: mask & (mask.sum(dim=1, keepdim=True) == 2),
+            lambda mask: mask & (mask.sum(dim=1, keepdim=True) > 2),
             lambda mask: mask & torch.tensor([False, False, False, True]),
         ],
-        ids=["where one is hidden", "where several are", "at the last place"],
+        ids=["where one is hidden", "where two are", "where most are", "at the last place"],
     )
-    def test_is_tried_where_much_is_hidden_and_where_little_is(self, peeks) -> None:
+    def test_is_tried_where_much_is_hidden_some_and_little(self, peeks) -> None:
         """Of the masks 1000, 0110, 0111: the one in the middle hides neither most nor the last."""
 
         def leak(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -216,7 +217,8 @@ class TestFromFunction:
         model = FromFunction(coins, 4)
         for _ in range(2):
             model.log_each(points(4, 3), torch.ones(81, 4).bool())
-        assert asked == [81, 1, 1, 1, 1, 81]  # under two masks, each with two texts
+        # Under masks that hide four, two and one, each with two texts; then two rows at a time.
+        assert asked == [81, *[1] * 6, 2, 2, 81]
 
     @pytest.mark.parametrize("method", ["log_each", "log_values"])
     def test_is_asked_for_few_pairs_at_a_time(self, method: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
-from mpt_score.functions import TokenFunction
+from mpt_score import networks
+from mpt_score.functions import TokenFunction, shifted_side
 
 IDS = torch.tensor([[0, 1, 2, 0], [1, 1, 2, 2], [2, 0, 1, 1]])
 MASK = torch.tensor([[0, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]]).bool()
@@ -65,5 +68,55 @@ def test_it_is_tried_where_little_is_hidden_too() -> None:
     with pytest.raises(ValueError, match="it reads what it scores"):
         TokenFunction(peeks, mask_token=None).try_once(IDS, torch.ones(3, 4).bool())
     model = TokenFunction(even, mask_token=None)
+    model.try_once(IDS, torch.zeros(3, 4).bool())
+    assert model.vocab_size is None  # nothing is hidden: it can be tried when something is
     model.try_once(IDS, MASK)
     assert model.vocab_size == 3
+
+
+@pytest.mark.parametrize("is_cast", [True, False])
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_an_honest_network_passes(
+    precision: torch.dtype, is_cast: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    network, tokenizer = networks.load_small_bert()
+    network = copy.deepcopy(network).to(precision)
+
+    def log_probabilities(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        logits = network(input_ids=ids.masked_fill(mask, tokenizer.mask_token_id)).logits
+        return (logits.float() if is_cast else logits).log_softmax(dim=-1)
+
+    ids = tokenizer(["The old man saw the dog near the river."], return_tensors="pt")["input_ids"]
+    inner = torch.arange(ids.shape[1])
+    mask = ((inner > 0) & (inner < ids.shape[1] - 1))[None]
+    model = TokenFunction(log_probabilities, mask_token=None)
+    model.try_once(ids, mask)
+    assert model.log_tokens(ids, mask).isfinite().all()
+    is_half = precision == torch.bfloat16 and not is_cast
+    assert ("answers in bfloat16" in caplog.text) == is_half
+
+
+def test_an_answer_that_is_shifted_by_one_is_asked_about(caplog: pytest.LogCaptureFixture) -> None:
+    """It repeats half of what it is shown."""
+    ids = torch.arange(12)[None]
+    is_repeated = (ids % 2 == 0)[..., None]
+
+    def repeats(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        shown = torch.nn.functional.one_hot(ids.masked_fill(mask, 12), 14)
+        return torch.where(is_repeated, 9 * shown, 9 * (torch.arange(14) == 13)).float()
+
+    for shift, said in ((0, None), (-1, "token before"), (1, "token after")):
+        caplog.clear()
+
+        def shifted(ids: torch.Tensor, mask: torch.Tensor, shift: int = shift) -> torch.Tensor:
+            return repeats(ids, mask).roll(shift, dims=1).log_softmax(dim=-1)
+
+        TokenFunction(shifted, mask_token=None).try_once(ids, ids > 5)
+        assert ("shifted by one" in caplog.text) == (said is not None)
+        assert said is None or f"at the place of the {said}" in caplog.text
+
+
+def test_words_that_are_frequent_are_no_shift() -> None:
+    """A function that always says the most frequent token meets the next one as often as its own."""
+    ids = torch.tensor([0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7])
+    assert shifted_side(torch.zeros_like(ids), ids, ids == 7) is None

@@ -448,8 +448,9 @@ class TestEachRule:
             return model.log_values(x, mask)
 
         orders.adaptive(FromFunction(log_values, 5), points(5, 3), rule)
-        # One text tells how many values there are, and FromFunction tries it under two masks, twice.
-        assert asked == [1, *[1] * 4, *[243] * 5]
+        # One text tells how many values there are, and FromFunction tries it under four masks, twice,
+        # and two rows at a time.
+        assert asked == [1, *[1] * 8, 2, 2, *[243] * 5]
 
 
 def test_a_masked_language_model() -> None:

@@ -145,20 +145,20 @@ def uniform_over_nine(ids: Tensor, mask: Tensor) -> Tensor:
 @pytest.mark.bad_input
 def test_sums_are_checked_where_few_are_hidden() -> None:
     def divided_by_rate(ids: Tensor, mask: Tensor) -> Tensor:
-        """Right where all is hidden, and where one token is, of four."""
+        """Right where the trial looks: where all is hidden, and where two or one of four are."""
         rate = mask.double().mean(dim=1)[:, None, None]
-        rate[rate == 0.25] = 1.0
+        rate[rate <= 0.5] = 1.0
         return uniform_over_nine(ids, mask) - rate.log()
 
     model = mpt_score.load(divided_by_rate)
-    with pytest.raises(ValueError, match=r"hides 2 of 4 places they add up to 2, not to 1"):
+    with pytest.raises(ValueError, match=r"hides 3 of 4 places they add up to 1\.333, not to 1"):
         mpt_score.sentences(model, [[1, 2, 3, 4]])
-    half = torch.tensor([[True, True, False, False], [False] * 4])
+    three = torch.tensor([[True, True, True, False], [False] * 4])
     whole = torch.ones(2, 4, dtype=torch.bool)
     ids = torch.zeros(2, 4, dtype=torch.int64)
     assert torch.isfinite(model.log_tokens(ids, whole)).all()
-    with pytest.raises(ValueError, match="they add up to 2, not to 1"):
-        model.log_tokens(ids, half)
+    with pytest.raises(ValueError, match=r"they add up to 1\.333, not to 1"):
+        model.log_tokens(ids, three)
 
 
 @pytest.mark.bad_input

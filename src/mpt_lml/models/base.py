@@ -314,8 +314,9 @@ class FromFunction(ConditionalModel):
     """The conditionals of a function that answers one mask a datum, such as a network.
 
     At its first answer the function is tested once, on the datum of which most is hidden: under its
-    mask, and with only one of its hidden coordinates hidden. Probabilities have to sum to 1, and may
-    not change when what is hidden is replaced (``mpt_lml.models.trial``).
+    mask, and with a half, a quarter and one of its hidden coordinates hidden. Probabilities have to
+    sum to 1, and may change neither when what is hidden is replaced nor when another row is asked
+    together with it (``mpt_lml.models.trial``).
 
     Args:
         log_values: takes (x, mask), both (B, D), and returns log q(x_j = v | x_R) for every value v,
@@ -324,7 +325,7 @@ class FromFunction(ConditionalModel):
 
     Raises:
         ValueError: (when it is used) for logits, for probabilities, and for answers that change when
-            what is hidden is replaced.
+            what is hidden is replaced, or that depend on the other rows.
 
     >>> coins = FromFunction(lambda x, mask: torch.zeros(*x.shape, 2).log_softmax(-1), 3)
     >>> coins.log_each(torch.zeros(1, 3).long(), torch.tensor([[True, False, False]])).exp()
@@ -343,7 +344,7 @@ class FromFunction(ConditionalModel):
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         values = self._answer(x, mask)
-        if not self._is_tested:
+        if not self._is_tested and mask.any():
             try_log_values("log_values", self._answer_hidden, x, mask)
             self._is_tested = True
         return values
