@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from mpt_lml.checks import require_ids
@@ -74,7 +74,7 @@ class TokenFunction:
                 str(values.dtype).removeprefix("torch."),
                 100.0 * unit_roundoff,
             )
-        side = shifted_side(values.argmax(dim=-1).cpu(), row, first)
+        side = shifted_side(values.argmax(dim=-1).cpu(), row)
         if side is not None:
             _log.warning(
                 "the function repeats tokens that it is shown, but at the place of the %s: is its "
@@ -112,9 +112,7 @@ class TokenFunction:
         return values
 
 
-def shifted_side(
-    most_probable: Int[Tensor, " L"], ids: Int[Tensor, " L"], mask: Bool[Tensor, " L"]
-) -> str | None:
+def shifted_side(most_probable: Int[Tensor, " L"], ids: Int[Tensor, " L"]) -> str | None:
     """Where the tokens stand that a function repeats one place beside; None where it does not.
 
     A network sees what is shown, and repeats much of it: at its own place, but one that was causal
@@ -123,14 +121,13 @@ def shifted_side(
 
     Args:
         most_probable: the id to which the function gives the largest probability at each place, (L,).
-        ids: the tokens, (L,).
-        mask: True where hidden, (L,).
+        ids: the tokens, of which few are hidden, (L,).
 
     >>> ids = torch.tensor([5, 6, 7, 8, 9])
-    >>> shifted_side(ids.roll(-1), ids, ids == 9), shifted_side(ids, ids, ids == 9)
+    >>> shifted_side(ids.roll(-1), ids), shifted_side(ids, ids)
     ('token before', None)
     """
-    tells = ~mask[:-1] & ~mask[1:] & (ids[:-1] != ids[1:])  # pairs of different tokens, both shown
+    tells = ids[:-1] != ids[1:]
     at_first = most_probable[:-1]
     at_second = most_probable[1:]
     for side, is_repeated, is_own in (

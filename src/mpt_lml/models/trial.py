@@ -208,7 +208,7 @@ def _require_independent_rows(name: str, function: _Function, row: _Row, other: 
     both_masks = torch.cat([other.mask, row.mask])
     lengths = [len(other.log_values), len(row.log_values)]
     of_other, of_row = function(both, both_masks).double().split(lengths)
-    change = max(_change(of_other, other.log_values), _change(of_row, row.log_values), rounding)
+    change = max(_change(of_other, other.log_values), _change(of_row, row.log_values))
     if change > min(_MOST_ROUNDED, _MOST_OFF + 10.0 * rounding):
         raise ValueError(
             f"{name} answers otherwise of a row when another row is asked with it: its "
@@ -226,6 +226,6 @@ def _change(values: Float[Tensor, "M V"], expected: Float[Tensor, "M V"]) -> flo
 
     Values of small probability count little: half precision rounds them most.
     """
-    changes = (values - expected).abs().masked_fill(values == expected, 0.0)
+    changes = (values - expected).abs()
     weighted = (expected.exp() * changes).masked_fill(expected == -torch.inf, 0.0)
     return float(weighted.sum(dim=1).nan_to_num(0.0, torch.inf).max())
