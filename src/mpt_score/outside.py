@@ -1,6 +1,6 @@
 """A model from a user's own module, named as ``module:function``."""
 
-import importlib.util
+import importlib
 import inspect
 import re
 import sys
@@ -26,7 +26,7 @@ class OutsideModel(NamedTuple):
 
     model: Any  # a function (ids, mask) → log-probabilities, or what else `load` takes
     tokenizer: Any  # of `transformers`, its folder or name; or None
-    identity: str  # the name, and a digest of the module's file
+    identity: str | None  # what decides its numbers; None where the module does not say
 
 
 def is_outside_name(name: object) -> bool:
@@ -47,6 +47,12 @@ def outside_model(name: str) -> OutsideModel:
             function or another model that :func:`~mpt_score.loading.load` takes, alone or with its
             tokenizer.
 
+    Returns:
+        The model. No source shows which weights a function reads, so that its identity has to be named:
+        a string ``identity`` of the returned function, of the factory or of the module, such as a
+        checkpoint's commit. With it go ``name`` and a digest of the user's own sources. Where nothing
+        is named, the identity is None.
+
     Raises:
         ValueError: Where the module, or the name in it, is not there, or its code fails.
         TypeError: For anything else under that name.
@@ -59,31 +65,40 @@ def outside_model(name: str) -> OutsideModel:
         functions = [key for key, value in vars(module).items() if _is_own(value, module)]
         has = ", ".join(sorted(functions)) or "none"
         raise ValueError(f"{name}: {module_name} has no {attribute} (its functions: {has}).")
-    made = getattr(module, attribute)
-    if _is_factory(made, name):
-        made = _run(made, f"{name}()")
+    named = getattr(module, attribute)
+    made = _run(named, f"{name}()") if _is_factory(named, name) else named
     model, tokenizer = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not callable(model) and not hasattr(model, "log_tokens"):
         raise TypeError(f"{name} must be {FORM}, got {type(model).__name__}.")
+    identities = [getattr(place, "identity", None) for place in (model, named, module)]
+    identity = next((each for each in identities if isinstance(each, str)), None)
+    if identity is not None:
+        identity = f"{name}, {identity}, {_digest_of(module)}"
     is_network = isinstance(model, torch.nn.Module) and hasattr(model, "config")
     if not is_network and not hasattr(model, "log_tokens"):
         model = _in_one_sentence(model, name)
-    return OutsideModel(model, tokenizer, f"{name}, {_digest_of(module)}")
+    return OutsideModel(model, tokenizer, identity)
 
 
 def _import(module_name: str, name: str) -> ModuleType:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as `python -m` does; a command that was installed does not
-    try:
-        found = importlib.util.find_spec(module_name)
-    except ModuleNotFoundError:
-        found = None  # a package before the last dot is missing
-    if found is None:
+
+    def import_it() -> ModuleType | None:
+        try:
+            return importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if f"{module_name}.".startswith(f"{error.name}."):
+                return None  # itself or a package before one of its dots, not what it imports
+            raise
+
+    module = _run(import_it, f"import {module_name}")
+    if module is None:
         raise ValueError(
             f"{name}: there is no module {module_name}, neither in {folder} nor installed."
         )
-    return _run(lambda: importlib.import_module(module_name), f"import {module_name}")
+    return module
 
 
 def _run(
@@ -131,7 +146,22 @@ def _is_own(value: Any, module: ModuleType) -> bool:
 
 
 def _digest_of(module: ModuleType) -> str:
-    """Of the module's source: where it changes, what was kept of it no longer counts."""
-    path = getattr(module, "__file__", None)
-    source = Path(path).read_bytes().decode(errors="replace") if path else ""
-    return digest(source, {})
+    """Of the sources of the user's own loaded modules: its package, and what lies beside that.
+
+    What was installed is left out, but for the package itself.
+    """
+    top_name = module.__name__.partition(".")[0]
+    top_file = getattr(sys.modules[top_name], "__file__", None)
+    root = None
+    if top_file is not None:
+        folder = Path(top_file).resolve().parent
+        root = folder.parent if Path(top_file).stem == "__init__" else folder
+    sources = []
+    for name, loaded in sorted(sys.modules.items()):
+        path = Path(getattr(loaded, "__file__", None) or "").resolve()
+        is_installed = "site-packages" in path.parts or "dist-packages" in path.parts
+        is_beside = root in path.parents and not is_installed and name != "__main__"
+        is_users = name.partition(".")[0] == top_name or is_beside
+        if is_users and path.suffix == ".py" and path.is_file():
+            sources.append(f"{name}\n{path.read_text(errors='replace')}")
+    return digest("\n".join(sources), {})

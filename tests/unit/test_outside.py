@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,12 +96,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     code = f"{LLADA}\nTOKENIZER = {str(tmp_path / 'words')!r}\n"
     (tmp_path / "my_llada.py").write_text(code)
     (tmp_path / "my_fault.py").write_text("import torch\n1 / 0\n")
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "__init__.py").write_text("\nimport my_missing_library\n")
+    (tmp_path / "my_package" / "models.py").write_text("def build(): return None\n")
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     tokenizer().save_pretrained(tmp_path / "words")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
     yield tmp_path
-    for name in ("my_llada", "my_fault"):
+    for name in ("my_llada", "my_layers", "my_fault", "my_package"):
         sys.modules.pop(name, None)
 
 
@@ -128,6 +133,7 @@ def test_scores_of_a_function_and_of_a_factory(folder: Path, name: str) -> None:
 
 
 def test_the_command_takes_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert named('identity = "first"', folder)
     command = ["sentences", "texts.txt", "--model", "my_llada:build", "--tokenizer", "words"]
     assert main([*command, "--max-length", "9", "--batch-size", "3", "--out", "out.json"]) == 0
     rows = json.loads((folder / "out.json").read_text())
@@ -136,13 +142,41 @@ def test_the_command_takes_it(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert rows["model"]["max_length"] == 9
 
 
-def test_what_is_kept_is_of_this_source(folder: Path) -> None:
-    first = mpt_score.load("my_llada:build", "words").identity
-    assert first is not None and first["function"].startswith("my_llada:build, ")
+def named(code: str, folder: Path) -> str | None:
+    """The identity of ``my_llada:build`` when ``code`` stands at the end of its module."""
     path = folder / "my_llada.py"
-    path.write_text(path.read_text() + "# another weight\n")
-    del sys.modules["my_llada"]
-    assert mpt_score.load("my_llada:build", "words").identity != first
+    path.write_text(f"{LLADA}\n{code}\n")
+    os.utime(path, (0, path.stat().st_mtime + len(code)))  # Python compares times by seconds
+    for name in ("my_llada", "my_layers"):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    return outside_model("my_llada:build").identity
+
+
+def test_an_identity_is_named_and_goes_with_the_source(folder: Path) -> None:
+    """By the function that answers, by the factory or by the module; by none, there is none."""
+    assert named("", folder) is None
+    assert mpt_score.load("my_llada:build", "words").identity is None
+    assert named("identity = 3", folder) is None
+    texts = ['identity = "first"', 'identity = "second"', 'identity = "second"  # and a change']
+    identities = [named(text, folder) for text in texts]
+    assert len(set(identities)) == 3 and None not in identities
+    assert named(texts[0], folder) == identities[0]
+    for owner in ("build", "log_probabilities"):
+        identity = named(f'identity = "module"\n{owner}.identity = "its own"', folder)
+        assert identity is not None and identity.startswith("my_llada:build, its own, ")
+    scorer = mpt_score.load("my_llada:build", "words")
+    assert scorer.identity is not None and scorer.identity["function"] == identity
+
+
+def test_a_module_beside_it_is_part_of_the_source(folder: Path) -> None:
+    code = 'import my_layers\nidentity = "first"'
+    identities = []
+    for width in (8, 16, 8):
+        path = folder / "my_layers.py"
+        path.write_text(f"WIDTH = {width}\n")
+        identities.append(named(code, folder))
+    assert identities[0] == identities[2] != identities[1]
 
 
 @pytest.mark.bad_input
@@ -156,6 +190,11 @@ def test_what_is_kept_is_of_this_source(folder: Path) -> None:
         ("my_llada:nothing", r"must be a function \(ids, mask\).*got int"),
         ("my_llada:of_nothing", r"must be a function \(ids, mask\).*got NoneType"),
         ("my_llada:broken", r"NameError in .*my_llada.py, line \d+: name 'undefined_name'"),
+        (
+            "my_package.models:build",
+            r"ModuleNotFoundError in .*__init__.py, line 2: No module named 'my_missing_library'",
+        ),
+        ("my_fault.models:build", r"ZeroDivisionError in .*my_fault.py, line 2: division by zero"),
         ("my_fault:build", r"ZeroDivisionError in .*my_fault.py, line 2: division by zero"),
     ],
 )
