@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -13,12 +14,15 @@ import torch
 from models import generator, random_ppca, random_table
 from tiny_bert import MASK, tiny, tokenizer
 
+import mpt_score
 from experiments.experiment import RunContext
 from experiments.paper.training import Figure2
 from mpt_lml import HMM, ConditionalTable, curves, estimators, grids, masks, objectives, orders
 from mpt_score import MaskedLM, tokens
+from mpt_score.networks.masked_lm import MAX_TOKENS_ON_GPU
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import batches
 import language
 import literal
 import run
@@ -223,3 +227,22 @@ def test_the_default_is_measured_as_it_is() -> None:
     # The pool is drawn from with replacement: σ/√4, and 4000 draws tell it to 1.1 %.
     assert row.error == pytest.approx(row.inconsistency / 2, rel=0.06)
     assert 0.85 < row.coverage < 1 and row.inconsistency > 1
+
+
+def test_questions_go_in_few_batches_of_few_shapes() -> None:
+    scorer, body = batches.stub(max_tokens=2000)
+    questions = batches.questions(batches.lines(20))
+    wanted = 0
+    for ids, text, mask in questions:
+        assert scorer.ask(ids, text, mask)().shape == mask.shape
+        wanted += math.ceil(len(mask) / (2000 // ids.shape[1]))
+    assert sum(body.shapes.values()) == wanted
+    assert len(body.shapes) <= 2 * len(questions)  # full batches of each length, and the last one
+    assert max(rows * length for rows, length in body.shapes) <= 2000
+
+
+def test_a_hundred_lines_are_fifty_batches_at_most() -> None:
+    scorer, body = batches.stub()
+    mpt_score.sentences(scorer, batches.lines(), num_orders=batches.NUM_ORDERS)
+    assert sum(body.shapes.values()) <= 50
+    assert max(rows * length for rows, length in body.shapes) <= MAX_TOKENS_ON_GPU

@@ -12,6 +12,7 @@ import pytest
 import torch
 from families import FAMILIES, LETTERS, MORE_FAMILIES, SMALL
 from models import generator
+from other_device import OtherDevice
 from tiny_bert import CLS, MASK, PIECES, SEP, tiny
 from transformers import (
     BertConfig,
@@ -185,6 +186,148 @@ def test_a_long_row_of_a_big_bird_is_scored_alike_before_and_after_a_short_one()
     assert torch.equal(conditionals.log_tokens(ids[:, :20], mask[:, :20]), short)
     full = MaskedLM(MORE_FAMILIES["BigBird"].of_length(80).network().double(), MASK)
     assert (full.log_tokens(ids, mask) - before).abs().max() > 1e-3  # it is another attention
+
+
+QUESTIONS = torch.tensor(
+    [[1, 0, 1], [0, 1, 1], [1, 1, 1], [0, 0, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]]
+).bool()
+TEXT_OF_QUESTION = torch.tensor([1, 0, 0, 1, 1, 0, 0])
+
+
+def count_calls(module: torch.nn.Module) -> list[tuple[int, ...]]:
+    """The shapes, but for the last axis, of what a module is given from now on."""
+    shapes: list[tuple[int, ...]] = []
+    module.register_forward_hook(lambda _, given, __: shapes.append(tuple(given[0].shape[:-1])))
+    return shapes
+
+
+@pytest.mark.parametrize("kind", ["classic", "modern", "distil"])
+def test_the_vocabulary_does_not_bound_how_many_rows_go_together(kind: str, monkeypatch) -> None:
+    network = tiny(kind)
+    network.set_attn_implementation("sdpa")
+    wanted = MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+    monkeypatch.setattr(masked_lm, "WORKING_BYTES", 8 * len(PIECES) * 3)  # logits of three places
+    of_body = count_calls(network.base_model.get_input_embeddings())
+    of_head = count_calls(network.get_output_embeddings())
+    found = MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)  # the same sums in float64
+    assert of_body == [(7,)]  # rows
+    assert of_head == [(3,), (3,), (3,), (2,)]
+
+
+def test_logits_bound_the_rows_of_a_network_whose_head_is_not_known(monkeypatch) -> None:
+    network = MORE_FAMILIES["Megatron-BERT"].network().double()
+    wanted = MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+    # Of six places: two rows of three.
+    vocab_size = network.config.vocab_size
+    monkeypatch.setattr(masked_lm, "WORKING_BYTES", 8 * vocab_size * 6)
+    monkeypatch.setattr(masked_lm, "_BYTES_OF_A_SCORE", 0.1)
+    of_head = count_calls(network.get_output_embeddings())
+    found = MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    assert of_head == [(4,), (4,), (2,), (1,)]
+
+
+@pytest.mark.parametrize(("attention", "num_batches"), [("eager", 4), ("sdpa", 1)])
+def test_attention_bounds_the_rows_where_it_is_written_out(
+    attention: str, num_batches: int, monkeypatch
+) -> None:
+    network = tiny()
+    network.set_attn_implementation(attention)
+    heads = network.config.num_attention_heads
+    monkeypatch.setattr(masked_lm, "WORKING_BYTES", 12 * heads * 3**2 * 2)  # two rows of three
+    of_body = count_calls(network.bert.encoder.layer[0].attention.self)
+    MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+    assert len(of_body) == num_batches
+
+
+def test_batches_are_equal_but_for_the_last() -> None:
+    network = tiny()
+    of_body = count_calls(network.bert.encoder.layer[0].attention.self)
+    MaskedLM(network, MASK, max_tokens=10).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+    assert of_body == [(3, 3), (3, 3), (1, 3)]
+
+
+def without_memory_for(network: torch.nn.Module, num_tokens: int) -> list[int]:
+    """Let ``network`` fail as on a card that has no memory for so many tokens; what it is asked."""
+    asked: list[int] = []
+
+    def fail(_: Any, given: tuple[torch.Tensor, ...]) -> None:
+        asked.append(given[0][..., 0].numel())
+        if asked[-1] >= num_tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    network.bert.encoder.register_forward_pre_hook(fail)
+    return asked
+
+
+class TestOutOfMemory:
+    def test_batches_are_halved_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        wanted = MaskedLM(tiny(), MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+        network = tiny()
+        asked = without_memory_for(network, 12)
+        conditionals = MaskedLM(network, MASK, max_tokens=1000)
+        found = conditionals.ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+        assert asked == [21, 9, 9, 3]
+        assert conditionals.max_tokens == 10
+        conditionals.ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+        assert asked[4:] == [9, 9, 3]
+        (record,) = caplog.records
+        assert "no memory for 21 tokens at a time; from here on it gets 10" in record.getMessage()
+
+    @pytest.mark.bad_input
+    def test_a_second_time_is_an_error(self) -> None:
+        network = tiny()
+        without_memory_for(network, 9)
+        conditionals = MaskedLM(network, MASK)
+        with pytest.raises(torch.OutOfMemoryError, match=r"3 rows of 3 tokens.*smaller max_tokens"):
+            conditionals.ask(X, TEXT_OF_QUESTION, QUESTIONS)
+
+    @pytest.mark.bad_input
+    def test_a_single_row_cannot_be_halved(self) -> None:
+        network = tiny()
+        without_memory_for(network, 3)
+        with pytest.raises(torch.OutOfMemoryError, match="no memory for 1 rows of 3 tokens"):
+            MaskedLM(network, MASK).log_tokens(X[:1], QUESTIONS[:1])
+
+
+@pytest.mark.parametrize("kind", ["classic", "modern", "distil"])
+class TestOnAnotherDevice:
+    def test_nothing_waits_before_answers_are_fetched(self, kind: str) -> None:
+        network = tiny(kind)
+        wanted = MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+        with OtherDevice() as other:
+            network.to(other.device)
+            conditionals = MaskedLM(network, MASK, precision="float32", max_tokens=10)
+            fetch = conditionals.ask(X, TEXT_OF_QUESTION, QUESTIONS)
+            assert not other.waits
+            found = fetch()
+            assert dict(other.waits) == {"cpu": 1}
+            assert found.device.type == "cpu"
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+    def test_answers_are_where_the_data_are(self, kind: str) -> None:
+        network = tiny(kind)
+        mask = QUESTIONS[:2]
+        calls = {
+            "log_each": lambda model, x, mask: model.log_each(x, mask),
+            "log_values": lambda model, x, mask: model.log_values(x, mask),
+            "log_conditional": lambda model, x, mask: model.log_conditional(x, mask),
+            "log_tokens": lambda model, x, mask: model.log_tokens(x, mask),
+        }
+        wanted = {name: call(model(network), X, mask) for name, call in calls.items()}
+        with OtherDevice() as other:
+            network.to(other.device)
+            conditionals = MaskedLM(
+                network, MASK, 3, prefix=(CLS,), suffix=(SEP,), precision="float32"
+            )
+            for name, call in calls.items():
+                found = call(conditionals, X.to(other.device), mask.to(other.device))
+                assert found.device == other.device
+                if name == "log_tokens":  # whole rows: no frame is put around them
+                    continue
+                torch.testing.assert_close(found.cpu(), wanted[name], rtol=0, atol=1e-12)
 
 
 class TestRefusals:

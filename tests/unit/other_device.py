@@ -1,0 +1,157 @@
+"""A second device on a machine that has none: tensors are tagged, and what a GPU refuses is refused.
+
+    with OtherDevice() as other:
+        network.to(other.device)
+
+Numbers are computed on the CPU. A tag belongs to a storage, so that views and parameters keep it.
+``Tensor.device`` is "cuda:0" for what is tagged, and ``device=`` of that kind makes a tagged tensor.
+Where tensors of two devices meet in an operation, and where a tagged one becomes a NumPy array, an
+error is raised as a GPU would. ``waits`` counts the operations for which a program waits for the card:
+those whose answer, or its shape, depends on numbers that are there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+ATEN = torch.ops.aten
+DEVICE = torch.device("cuda", 0)
+GET_DEVICE = Tensor.device.__get__  # type: ignore[attr-defined]
+COPIES = (ATEN.copy_.default, ATEN._to_copy.default)
+WAITS = (
+    ATEN._local_scalar_dense.default,
+    ATEN.equal.default,
+    ATEN.masked_select.default,
+    ATEN.nonzero.default,
+    ATEN._unique2.default,
+)
+# A CPU's index of a tensor of a GPU is moved along, for which it waits.
+INDEXING = (ATEN.index.Tensor, ATEN.index_put_.default, ATEN._index_put_impl_.default)
+
+
+class OtherDevice(TorchFunctionMode):
+    """A context in which there is a device "cuda:0"."""
+
+    device = DEVICE
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: Counter[str] = Counter()
+        self._tags: dict[int, StorageWeakRef] = {}
+        self._operations = _Operations(self)
+
+    def __enter__(self) -> Self:
+        self._operations.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._operations.__exit__(*error)
+
+    def is_there(self, value: Tensor) -> bool:
+        reference = self._tags.get(value.untyped_storage()._cdata)
+        return reference is not None and not reference.expired()
+
+    def tag(self, value: Any, is_there: bool = True) -> Any:
+        for tensor in tree_flatten(value)[0]:
+            if not isinstance(tensor, Tensor):
+                continue
+            storage = tensor.untyped_storage()
+            if is_there:
+                self._tags[storage._cdata] = StorageWeakRef(storage)
+            else:
+                self._tags.pop(storage._cdata, None)
+        return value
+
+    def __torch_function__(
+        self, function: Callable, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if function == GET_DEVICE:
+            return DEVICE if self.is_there(args[0]) else function(*args)
+        if function == Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
+            return self.is_there(args[0])
+        if function is Tensor.pin_memory:
+            return args[0]
+        if function in (Tensor.numpy, Tensor.__array__) and self.is_there(args[0]):
+            raise TypeError("a GPU's tensor is no NumPy array")
+        if function is Tensor.cpu:
+            if not self.is_there(args[0]):
+                return args[0]
+            self.waits["cpu"] += 1
+            return self.tag(function(args[0]).clone(), is_there=False)
+        if function is Tensor.to:
+            return self._moved(args, kwargs)
+        if function is Tensor.__deepcopy__ and self.is_there(args[0]):
+            with torch.no_grad():
+                return self.tag(function(*args))
+        wanted = kwargs.pop("device", None)
+        generator = kwargs.get("generator")
+        if generator is not None and any(
+            isinstance(each, Tensor) and self.is_there(each) for each in args
+        ):
+            raise RuntimeError("a CPU's generator draws nothing for a GPU's tensor")
+        if wanted is None:
+            return function(*args, **kwargs)
+        if torch.device(wanted).type == "cuda":
+            return self.tag(function(*args, **kwargs))
+        return function(*args, device=wanted, **kwargs)
+
+    def _moved(self, args: Any, kwargs: dict[str, Any]) -> Tensor:
+        value, *others = args
+        wanted = kwargs.get("device")
+        dtype = kwargs.get("dtype")
+        for other in others:
+            if isinstance(other, str | torch.device):
+                wanted = other
+            elif isinstance(other, torch.dtype):
+                dtype = other
+            elif isinstance(other, Tensor):
+                wanted, dtype = other.device, other.dtype
+        was_there = self.is_there(value)
+        is_there = was_there if wanted is None else torch.device(wanted).type == "cuda"
+        if was_there and not is_there:
+            self.waits["to"] += 1
+        moved = value if dtype is None else Tensor.to(value, dtype)
+        if is_there == was_there:
+            return moved
+        return self.tag(moved.clone(), is_there)
+
+
+class _Operations(TorchDispatchMode):
+    """Every operation of PyTorch, those of its own functions too: do two devices meet in it?"""
+
+    def __init__(self, outer: OtherDevice) -> None:
+        super().__init__()
+        self.outer = outer
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+        there = [each for each in tensors if self.outer.is_there(each)]
+        here = [each for each in tensors if not self.outer.is_there(each)]
+        if function in COPIES:
+            value = function(*args, **kwargs)
+            return self.outer.tag(value) if self.outer.is_there(args[0]) else value
+        if function in INDEXING and there:
+            indices = [each for each in tree_flatten(args[1])[0] if isinstance(each, Tensor)]
+            if any(each.dtype == torch.bool for each in indices):
+                self.outer.waits[f"{function} by a mask"] += 1
+            here = [each for each in here if all(each is not index for index in indices)]
+        if there and function in WAITS:
+            self.outer.waits[str(function)] += 1
+        if there and any(each.ndim > 0 for each in here):
+            raise RuntimeError(f"{function}: expected all tensors to be on the same device")
+        value = function(*args, **kwargs)
+        return self.outer.tag(value) if there else value
