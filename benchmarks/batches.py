@@ -95,13 +95,15 @@ def stub(max_tokens: int = MAX_TOKENS_ON_GPU) -> tuple[mpt_score.Scorer, StubBer
     return mpt_score.load(model), network.bert
 
 
-def lines(num_lines: int = NUM_LINES, seed: int = 0) -> list[list[int]]:
+def lines(
+    num_lines: int = NUM_LINES, vocab_size: int = VOCABULARY, seed: int = 0
+) -> list[list[int]]:
     """Rows of random tokens of random lengths, special ones included."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(SHORTEST, LONGEST + 1, (num_lines,), generator=generator)
     rows = []
     for length in lengths.tolist():
-        words = torch.randint(FIRST_WORD, VOCABULARY, (length - 2,), generator=generator)
+        words = torch.randint(FIRST_WORD, vocab_size, (length - 2,), generator=generator)
         rows.append([CLS, *words.tolist(), SEP])
     return rows
 
