@@ -36,6 +36,7 @@ def test_two_words_that_become_one(prompt: str, option: str, joined: str) -> Non
         ("", "done"),
         ("MKTAYIAK", "QR"),
         ("我 是", "学生"),
+        ("这 叫", "done"),
         ("The cake is\n", "done"),
     ],
 )

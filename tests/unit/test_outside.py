@@ -169,14 +169,18 @@ def test_an_identity_is_named_and_goes_with_the_source(folder: Path) -> None:
     assert scorer.identity is not None and scorer.identity["function"] == identity
 
 
-def test_a_module_beside_it_is_part_of_the_source(folder: Path) -> None:
-    code = 'import my_layers\nidentity = "first"'
+@pytest.mark.parametrize(("place", "is_users"), [(".", True), ("site-packages", False)])
+def test_modules_beside_it_are_part_of_the_source_and_installed_ones_are_not(
+    folder: Path, place: str, is_users: bool
+) -> None:
+    code = f'import sys\nsys.path.insert(0, "{place}")\nimport my_layers\nidentity = "first"'
+    (folder / place).mkdir(exist_ok=True)
     identities = []
     for width in (8, 16, 8):
-        path = folder / "my_layers.py"
-        path.write_text(f"WIDTH = {width}\n")
+        (folder / place / "my_layers.py").write_text(f"WIDTH = {width}\n")
         identities.append(named(code, folder))
-    assert identities[0] == identities[2] != identities[1]
+    assert identities[0] == identities[2]
+    assert (identities[0] != identities[1]) == is_users
 
 
 @pytest.mark.bad_input
@@ -184,6 +188,7 @@ def test_a_module_beside_it_is_part_of_the_source(folder: Path) -> None:
     ("name", "message"),
     [
         ("my_lama:build", "there is no module my_lama, neither in .* nor installed"),
+        ("my_lama.sub.models:build", "there is no module my_lama.sub.models"),
         ("my_llada.sub:build", "there is no module my_llada.sub"),
         ("my_llada:bild", r"my_llada has no bild \(its functions: broken, build, fails"),
         ("my_llada:three", r"must be a function \(ids, mask\).* it needs \(ids, mask, time\)"),

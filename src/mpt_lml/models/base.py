@@ -344,7 +344,7 @@ class FromFunction(ConditionalModel):
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         values = self._answer(x, mask)
-        if not self._is_tested and mask.any():
+        if not self._is_tested:
             try_log_values("log_values", self._answer_hidden, x, mask)
             self._is_tested = True
         return values
