@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import stand_in_antiberty as stand_in
@@ -129,7 +128,7 @@ def test_a_wheel_helps_where_another_version_is_installed(wheel, monkeypatch) ->
 @pytest.mark.bad_input
 def test_a_revision_is_refused(wheel) -> None:
     for load in (networks.load_network, networks.load_tokenizer, mpt_score.load):
-        with pytest.raises(ValueError, match=r"has no revision 'main': leave --revision"):
+        with pytest.raises(ValueError, match="has no revision 'main', only a name on the hub"):
             load("antiberty", revision="main")
 
 
@@ -186,28 +185,6 @@ def test_damaged_wheels(wheel, files) -> None:
     with pytest.raises(
         CheckpointError, match=r"pytorch_model.bin cannot be read .*Get the package"
     ):
-        networks.load_network("antiberty")
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"cls.predictions.bias": None}, r"missing \['cls.predictions.bias'\]"),
-        ({"cls.predictions.bias": torch.zeros(7)}, "size mismatch for cls.predictions.bias"),
-        ({"bert.encoder.layer.1.other": torch.zeros(7)}, "unknown .*layer.1.other"),
-        ({"run": Path}, "cannot be read as tensors"),
-    ],
-)
-def test_weights_that_do_not_fit(
-    change: dict[str, Any], said: str, wheel, monkeypatch, tmp_path
-) -> None:
-    state = {
-        name: value for name, value in (stand_in.weights() | change).items() if value is not None
-    }
-    files = as_published(stand_in.content(state), monkeypatch)
-    stand_in.write_wheel(tmp_path, files)
-    with pytest.raises(CheckpointError, match=f"not those of its BERT: .*{said}.* Get the package"):
         networks.load_network("antiberty")
 
 

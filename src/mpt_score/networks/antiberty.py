@@ -10,7 +10,6 @@ none is imported.
 import hashlib
 import io
 import json
-import pickle
 import zipfile
 from collections.abc import Callable
 from importlib import metadata
@@ -24,6 +23,7 @@ from mpt_score.networks.hub import (
     ANTIBERTY,
     ANTIBERTY_VERSION,
     CheckpointError,
+    require_no_revision,
     require_transformers,
 )
 from mpt_score.networks.kinds import Tokenizer
@@ -66,11 +66,8 @@ def is_antiberty(source: Any) -> bool:
 
 def require_this_version(revision: str | None) -> None:
     """Refuse another revision than the version, as a package on the index has no commits."""
-    if revision not in (None, VERSION):
-        raise ValueError(
-            f"{ANTIBERTY} is version {VERSION} of a package and has no revision {revision!r}: leave "
-            "--revision, revision=... out."
-        )
+    if revision != VERSION:
+        require_no_revision(f"{ANTIBERTY}, version {VERSION} of a package,", revision)
 
 
 def load_network() -> Any:
@@ -89,16 +86,14 @@ def load_network() -> Any:
     config = BertConfig.from_dict(json.loads(_verified(read, CONFIG_FILE)))
     config.architectures = ["BertForMaskedLM"]
     config.source = SOURCE
-    weights = _weights(_verified(read, WEIGHTS_FILE))
+    # A pickle: its bytes are the published ones, and it is read as tensors only.
+    content = io.BytesIO(_verified(read, WEIGHTS_FILE))
+    weights = torch.load(content, map_location="cpu", weights_only=True)
     with torch.random.fork_rng(devices=[]):  # what it draws here is overwritten
         network = BertForMaskedLM(config)
-    try:
-        missing, unexpected = network.load_state_dict(weights, strict=False)
-    except RuntimeError as error:  # another shape
-        raise _does_not_fit(str(error).splitlines()[-1].strip()) from error
-    unknown = [name for name in unexpected if not name.startswith(NOT_NEEDED)]
-    if missing or unknown:
-        raise _does_not_fit(f"missing {missing[:3]}, unknown {unknown[:3]}")
+    network.load_state_dict(
+        {name: value for name, value in weights.items() if not name.startswith(NOT_NEEDED)}
+    )
     return network.eval()
 
 
@@ -113,24 +108,6 @@ def load_tokenizer() -> Tokenizer:
 
     vocabulary = _verified(_reader(), VOCABULARY_FILE).decode().split()
     return ResidueTokenizer(tuple(vocabulary))
-
-
-def _weights(content: bytes) -> dict[str, torch.Tensor]:
-    """Weights from a pickle: its bytes are the published ones, and it is read as tensors only."""
-    try:
-        weights: dict[str, torch.Tensor] = torch.load(
-            io.BytesIO(content), map_location="cpu", weights_only=True
-        )
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise _does_not_fit("they cannot be read as tensors") from error
-    return weights
-
-
-def _does_not_fit(reason: str) -> CheckpointError:
-    return CheckpointError(
-        f"the weights of {ANTIBERTY} are not those of its BERT: {reason}. Get the package again: "
-        f"pip install --no-deps --force-reinstall antiberty=={VERSION}."
-    )
 
 
 # -- where its files are ----------------------------------------------------------------------------
