@@ -114,13 +114,14 @@ class MaskedHarness(LM):
         self.later = later
         self.allow_unscorable = allow_unscorable
         self.said: dict[str, dict[str, Any]] = {}  # of each kind of requests, its last ones
-        settings = {"precision": precision, "max_tokens": max_tokens, "max_length": max_length}
         self.scorer = mpt_score.load(
             pretrained,
             tokenizer,
             revision=revision,
             device=_device_here(device),
-            **{name: value for name, value in settings.items() if value is not None},
+            precision=precision,
+            max_tokens=max_tokens,
+            max_length=max_length,
         )
         if self.scorer.tokenizer is None:
             raise ValueError("the harness asks for texts: give a tokenizer= in --model_args.")
