@@ -23,9 +23,7 @@ from torch.nn import functional
 import mpt_score
 from experiments.antibodies import few
 from mpt_score import networks
-from mpt_score.blocks import Blocks
 from mpt_score.networks.residues import VOCABULARY, ResidueTokenizer
-from mpt_score.parts import compute_parts
 from mpt_score.scorer import Scorer
 
 REPEATS = 5
@@ -122,15 +120,14 @@ def main() -> None:
     count = int(tokens.num_features)
     length = count + 2
     rows = max(1, scorer.model.max_tokens // length)
-    passes = options.orders * count
+    passes = int(mpt_score.passes(scorer, tokens, num_orders=options.orders))
     batches = passes / rows
     shapes = products(scorer.network.config, rows, length, hidden=round(rows * (count + 1) / 2))
-    blocks = Blocks(scorer, options.orders, seed=4)
     dtype = getattr(torch, options.precision)
     ours, alone = [], []
     for repeat in range(REPEATS + 1):
         start = time.process_time()
-        blocks([tokens], tokens.maskable, torch.arange(1), compute_parts)
+        mpt_score.sentences(scorer, tokens, num_orders=options.orders, seed=4)
         elapsed = time.process_time() - start
         of_products = batches * seconds_of_products(shapes, dtype)
         if repeat:  # the first is a warm-up

@@ -24,8 +24,6 @@ from torch import Tensor
 import mpt_score
 from mpt_lml import masks
 from mpt_score import networks
-from mpt_score.blocks import Blocks
-from mpt_score.parts import compute_parts
 
 NUM_SENTENCES = 120
 
@@ -51,7 +49,7 @@ def rows() -> list[dict[str, float | str]]:
     theirs = MaskedLMScorer(network, "cpu", tokenizer=tokenizer)
     scorer = mpt_score.load(network, tokenizer)
     texts = corpus.short_sentences(NUM_SENTENCES)
-    tokens, numbers = scorer.encode(texts), torch.arange(len(texts))
+    tokens = scorer.encode(texts)
 
     def outside() -> Tensor:
         found = []
@@ -61,7 +59,9 @@ def rows() -> list[dict[str, float | str]]:
         return torch.tensor([sum(each) for each in found])
 
     def pseudo(scorer: mpt_score.Scorer = scorer) -> Tensor:
-        return Blocks(scorer, 0, 0)([tokens], tokens.maskable, numbers, compute_parts)[0][:, 0]
+        scores = mpt_score.surprisals(scorer, tokens, num_orders=0, pseudo=True)
+        totals = torch.zeros(len(texts), dtype=torch.float64)
+        return totals.index_add(0, scores.text, scores.pseudo_log_likelihood)
 
     half = mpt_score.load(network, tokenizer, precision="bfloat16")
 

@@ -28,8 +28,7 @@ from memory import peak_memory
 
 from mpt_lml.data.sources import DataNotFoundError
 from mpt_lml.files import read_json, write_json
-from mpt_score import command, networks, texts
-from mpt_score.networks import masked_lm
+from mpt_score import MaskedLM, command, networks, texts
 
 MEBIBYTE = 2**20
 
@@ -90,10 +89,8 @@ def measure(what: str, model: str, file: str, options: tuple[str, ...]) -> Row:
 
     torch.set_num_threads(1)
     in_network = Clock()
-    masked_lm.masked_logits = in_network.around(masked_lm.masked_logits)
-    # Its softmax over the vocabulary is part of what a masked language model says.
-    softmax = in_network.around(masked_lm.functional.cross_entropy)
-    masked_lm.functional.cross_entropy = softmax
+    # Body, head, and its softmax over the vocabulary: what a masked language model says.
+    MaskedLM._losses = in_network.around(MaskedLM._losses)  # type: ignore[method-assign]
     at_start = []
     load = score_file._load
 
