@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import checked
+from mpt_lml.checks import Index, Interval, checked
 from mpt_lml.files import digest
 from mpt_score import networks
 from mpt_score.errors import TextError
@@ -261,7 +261,10 @@ class Scorer:
             raise TextError(message, number, f"{_answer(place, value)}: {remedy}")
         return values
 
-    def fault(self, token_id: int, place: int, value: float) -> str:
+    @checked
+    def fault(
+        self, token_id: Index, place: Index, value: Annotated[float, Interval("[-inf,inf]~")]
+    ) -> str:
         """What is wrong with an answer that is not finite, and what to do.
 
         Args:

@@ -373,6 +373,9 @@ class TestRefusals:
         ids = torch.tensor([[CLS, 5, SEP]])
         with pytest.raises(ValueError, match="token 2 is special and may not be masked"):
             model(tiny()).log_tokens(ids, torch.tensor([[True, True, False]]))
+        two = torch.tensor([[5, 6, 7], [CLS, 5, SEP]])
+        with pytest.raises(ValueError, match="token 3 is special and may not be masked"):
+            model(tiny()).ask(two, torch.tensor([0, 1]), torch.tensor([[False, True, True]] * 2))
 
     def test_replacements_need_a_generator_and_are_no_conditionals(self) -> None:
         conditionals = MaskedLM(tiny(), MASK, 3, replacement="bert")

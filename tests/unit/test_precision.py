@@ -100,7 +100,8 @@ def test_what_a_card_computes_fast(capability, wanted: str, monkeypatch) -> None
 @pytest.mark.parametrize(
     ("dtype", "asked", "computed_in", "precision_name"),
     [
-        (torch.float32, None, torch.float32, "float32"),
+        (torch.float32, None, torch.float16, "float16"),
+        (torch.float32, "float32", torch.float32, "float32"),
         (torch.float64, None, torch.float64, "float32"),
         (torch.float64, "float32", torch.float64, "float32"),
         (torch.bfloat16, None, torch.bfloat16, "bfloat16"),
@@ -113,7 +114,9 @@ def test_weights_keep_the_precision_they_came_in_unless_one_is_named(
     asked: precision.Precision | None,
     computed_in: torch.dtype,
     precision_name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(precision, "fast_precision", lambda _: "float16")  # as on a T4
     model = MaskedLM(tiny().to(dtype), MASK, precision=asked)
     assert model.network.dtype == computed_in and model.precision == precision_name
     assert model.log_tokens(IDS, HIDDEN).dtype == torch.float64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
 
 import torch
 from models import generator as at
@@ -106,6 +106,7 @@ def masked_lm_calls() -> list[Call]:
         valid(LANGUAGE_MODEL.log_conditional, x, few),
         valid(LANGUAGE_MODEL.mean_log_conditional, x, few),
         valid(LANGUAGE_MODEL.log_tokens, rows, hidden, types=0 * rows, generator=at()),
+        valid(LANGUAGE_MODEL.ask, rows, torch.tensor([0, 1]), hidden, 0 * rows, generator=at()),
     ]
 
 
@@ -147,7 +148,8 @@ def token_calls() -> list[Call]:
         valid(tokens.encode, READER, two, two),
         valid(scorer.encode, TEXTS),
         valid(scorer.is_frame, ids),
-        valid(mpt_score.load(coin, identity="a coin").checkpoints_in, Path("nowhere")),
+        valid(scorer.ask, ids, torch.tensor([0, 1]), mask, types=ids, generator=at()),
+        valid(scorer.fault, 3, 1, math.nan),
         valid(scorer.require_length, TOKENS),
         valid(
             scorer.log_tokens,
