@@ -327,14 +327,16 @@ def test_questions_are_answered_as_whole_rows_are(kind: str) -> None:
     assert torch.equal(fetch(), fetch())
 
 
-def test_types_follow_the_rows_that_are_asked_about() -> None:
+@pytest.mark.parametrize("kind", ["network", "anything"])
+def test_types_follow_the_rows_that_are_asked_about(kind: str) -> None:
     network = FAMILIES["BERT"].network().double()  # which knows two types
-    scorer = mpt_score.load(MaskedLM(network, tokenizer().mask_token_id))
+    model = MaskedLM(network, tokenizer().mask_token_id)
     types = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])
     mask = questions()
+    scorer = mpt_score.Scorer(model if kind == "network" else Recorder(model), max_tokens=15)
     found = scorer.ask(IDS, TEXT_OF_QUESTION, mask, types)()
     rows, types_of_rows = IDS[TEXT_OF_QUESTION], types[TEXT_OF_QUESTION]
-    wanted = scorer.log_tokens(rows, mask, types_of_rows)
+    wanted = model.log_tokens(rows, mask, types=types_of_rows)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
     without = scorer.ask(IDS, TEXT_OF_QUESTION, mask)()
     assert (found - without)[mask].abs().max() > 1e-3

@@ -33,7 +33,9 @@ MAX_TOKENS_ON_CPU = 8192
 MAX_TOKENS_ON_GPU = 65536
 """With BERT-base in half precision these need about 2 GB on the way."""
 WORKING_BYTES = 2**29
-"""Of logits, or of attention scores where they are written out, at a time."""
+"""Of logits, or of attention scores where they are written out, at a time, on a CPU."""
+_TIMES_ON_GPU = 4
+"""As much of them on a GPU: 2 GB of the 16 of a T4."""
 _BYTES_OF_A_LOGIT = 8
 """In float32, with its softmax."""
 _BYTES_OF_A_SCORE = 12
@@ -334,16 +336,20 @@ class MaskedLM(ConditionalModel):
                 yield slice(start, stop), result
             start = stop
 
+    @property
+    def _working_bytes(self) -> int:
+        return WORKING_BYTES if self.device.type == "cpu" else _TIMES_ON_GPU * WORKING_BYTES
+
     def _rows_at_once(self, questions: "_Questions") -> int:
         length = questions.mask.shape[1]
         bounds = [self.max_tokens // length]
         config = self.network.config
         if not _has_fused_attention(self.network):
             heads = getattr(config, "num_attention_heads", None) or _USUAL_HEADS
-            bounds.append(WORKING_BYTES // (_BYTES_OF_A_SCORE * heads * length**2))
+            bounds.append(self._working_bytes // (_BYTES_OF_A_SCORE * heads * length**2))
         if not _has_own_head(self.network):  # all logits of a batch at once
             bytes_of_a_row = _BYTES_OF_A_LOGIT * config.vocab_size * questions.most_hidden
-            bounds.append(WORKING_BYTES // bytes_of_a_row)
+            bounds.append(self._working_bytes // bytes_of_a_row)
         return max(1, min(bounds))
 
     def _halve_max_tokens(self, num_rows: int, length: int, error: torch.OutOfMemoryError) -> None:
@@ -382,7 +388,7 @@ class MaskedLM(ConditionalModel):
     def _chunks(self, values: Tensor) -> tuple[Tensor, ...]:
         """``values`` of so many places that their logits fit into the memory that is meant for them."""
         bytes_of_a_place = _BYTES_OF_A_LOGIT * self.network.config.vocab_size
-        return values.split(max(1, WORKING_BYTES // bytes_of_a_place))
+        return values.split(max(1, self._working_bytes // bytes_of_a_place))
 
     def _states(
         self, questions: "_Questions", rows: slice
