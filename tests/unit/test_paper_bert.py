@@ -92,21 +92,21 @@ def test_fifteen_percent_is_a_score_and_no_area(place: Place) -> None:
 def test_it_goes_on_where_it_was_stopped(place: Place, monkeypatch, capsys) -> None:
     wanted = place.run()
     shutil.rmtree(place.state)
-    straight, count = MaskedLM.log_tokens, 0
+    straight, count = MaskedLM.ask, 0
 
-    def stops(*args: object, **options: object) -> torch.Tensor:
+    def stops(*args: object, **options: object) -> object:
         nonlocal count
         count += 1
         if count == 4:
             raise KeyboardInterrupt
         return straight(*args, **options)
 
-    monkeypatch.setattr(MaskedLM, "log_tokens", stops)
+    monkeypatch.setattr(MaskedLM, "ask", stops)
     assert command.main(place.call()) == 130
     assert f"the same command goes on from {place.state}" in capsys.readouterr().err
     assert list(place.state.rglob("part-*.safetensors"))
     assert not list((place.folder / "out").iterdir())
-    monkeypatch.setattr(MaskedLM, "log_tokens", straight)
+    monkeypatch.setattr(MaskedLM, "ask", straight)
     assert place.run()["arrays"] == wanted["arrays"]
     # Weights saved in place are other weights, and other sentences are other sentences.
     place.lines.write_text(place.lines.read_text() + "a dog sat\n")
