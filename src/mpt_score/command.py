@@ -1,152 +1,215 @@
 """``mpt-score``: texts, pairs, answers or a curve from a file, with errors."""
 
+import argparse
+import difflib
+import re
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
-from cyclopts import Parameter
-
-from mpt_score.command_line import answer, new_app
+from mpt_score.command_line import answer
 from mpt_score.lines import require_form
-from mpt_score.options import (
-    AnswerOptions,
-    CurveOptions,
-    InputOptions,
-    NetworkOptions,
-    OutputOptions,
-    PairOptions,
-    ScoreOptions,
-    SentenceOptions,
-    require_options,
+from mpt_score.output import require_suffix
+
+PROGRAM = "mpt-score"
+ABOUT = "Score the lines of a file with a masked language model."
+MORE = (
+    "'mpt-score KIND --help' lists options. Several GPUs: torchrun --nproc-per-node 2 -m "
+    "mpt_score.command KIND FILE --model M --out ROWS; the numbers are those of one."
 )
+TEXTS = "UTF-8, a text on each line, or a table with --column; - is standard input"
+PAIRS = "UTF-8, on each line TEXT <tab> TEXT, or a table with --column; - is standard input"
+QUESTIONS = 'UTF-8, on each line {"prompt": "...", "options": ["...", ...]}; - is standard input'
+GOES_ON = "What a stopped run has left there, the same command goes on from"
 
-APP = new_app(
-    "mpt-score",
-    "Score the lines of a file with a masked language model.\n\n"
-    "Several processes or GPUs: accelerate launch -m mpt_score.command ... --checkpoints DIR; each "
-    "takes its share, the numbers are those of one. 'mpt-score KIND --help' lists options.",
-)
-
-
-def _require_no_option(_: Any, file: str) -> None:
-    """A lone hyphen is standard input; what only begins with one is an option that there is not."""
-    if file.startswith("-") and file != "-":
-        raise ValueError(f"{file} is no option here; a file of that name is ./{file}.")
+# What scoring needs of torch is imported when it begins: help and mistakes need nothing of it.
 
 
-File = Annotated[str, Parameter(allow_leading_hyphen=True, validator=_require_no_option)]
+class _Parser(argparse.ArgumentParser):
+    """Says of a mistake one sentence, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message.removeprefix("argument "))
 
 
-@APP.command
-def sentences(
-    file: File,
-    /,
-    *,
-    scores: SentenceOptions = SentenceOptions(),
-    network: NetworkOptions = NetworkOptions(),
-    source: InputOptions = InputOptions(),
-    output: OutputOptions = OutputOptions(),
-) -> None:
-    """Log-score of each text, its error, inconsistency, pseudo-log-likelihood.
+def at_least(least: int) -> Callable[[str], int]:
+    """What reads a whole number of at least so much."""
 
-    Args:
-        file: UTF-8, a text on each line, or a table with --column; - is standard input.
+    def read(text: str) -> int:
+        if re.fullmatch(r"[+-]?\d+", text) is None:
+            raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}.")
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be >= {least}, got {text}.")
+        return int(text)
+
+    return read
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def rates(text: str) -> tuple[int, ...]:
+    """Percents between commas; 5:95:10 is a range with its last number.
+
+    >>> rates("15"), rates("5,50"), rates("5:95:30")
+    ((15,), (5, 50), (5, 35, 65, 95))
     """
-    _score(file, scores, network, source, output)
+    percents: list[int] = []
+    for piece in text.split(","):
+        match = re.fullmatch(r"(\d+)(?::(\d+)(?::([1-9]\d*))?)?", piece)
+        first, last, step = match.groups() if match else ("0", None, None)
+        percents.extend(range(int(first), int(last or first) + 1, int(step or 1)))
+    if not percents or min(percents) < 1 or max(percents) > 100:
+        raise argparse.ArgumentTypeError(
+            f"must be percents in 1..100, as 15 or 5,50 or 5:95:10, got {text!r}."
+        )
+    return tuple(percents)
 
 
-@APP.command
-def pairs(
-    file: File,
-    /,
-    *,
-    scores: PairOptions = PairOptions(),
-    network: NetworkOptions = NetworkOptions(),
-    source: InputOptions = InputOptions(),
-    output: OutputOptions = OutputOptions(),
-) -> None:
-    """Log-ratio of two texts that differ in a few tokens.
+def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The whole command line, and that of each of the four kinds of questions."""
+    whole = _Parser(prog=PROGRAM, description=ABOUT, epilog=MORE)
+    kinds = whole.add_subparsers(dest="kind", required=True, metavar="KIND")
 
-    Args:
-        file: UTF-8, on each line TEXT <tab> TEXT, or a table with --column; - is standard
-            input.
+    about = "Log-score of each text, its error, inconsistency, pseudo-log-likelihood."
+    scores = _add_kind(kinds, "sentences", about, TEXTS)
+    budget = scores.add_mutually_exclusive_group()
+    text = "whole orders of each text; by default four"
+    budget.add_argument("--num-orders", type=at_least(1), metavar="N", help=text)
+    text = "instead of orders at most so many passes for each text"
+    budget.add_argument("--num-masks", type=at_least(1), metavar="N", help=text)
+    text = "more of them until the standard error is at most so many nats a token"
+    add = scores.add_argument
+    add("--target-error", type=float, metavar="NATS", help=text)
+    text = (
+        "block by block from left to right, so many tokens in each, as block diffusion; 1 is left to "
+        "right. Orders and masks are then those of each block"
+    )
+    add("--block-length", type=at_least(1), metavar="N", help=text)
+    text = (
+        "what a block sees of later ones: their places, hidden (so by default), or nothing, as "
+        "block-causal networks"
+    )
+    add("--later", choices=("hidden", "absent"), default="hidden", help=text)
+    add("--pseudo", action="store_true", help="pseudo-log-likelihoods, too, a pass for each token")
+    text = (
+        "a column: texts of one item and one length see the same orders, so that differences of "
+        "conditions lose much of their error"
+    )
+    add("--items", metavar="NAME", help=text)
+
+    about = "Log-ratio of two texts that differ in a few tokens."
+    add = _add_kind(kinds, "pairs", about, PAIRS).add_argument
+    text = "at most so many orders of the tokens that differ (default: 32)"
+    add("--num-orders", type=at_least(2), default=32, metavar="N", help=text)
+    add("--pseudo", action="store_true", help="differences of pseudo-log-likelihoods, too")
+
+    about = "Log-score of each option that a prompt has."
+    add = _add_kind(kinds, "answers", about, QUESTIONS).add_argument
+    text = "at most so many orders of an answer's tokens (default: 8)"
+    add("--num-orders", type=at_least(2), default=8, metavar="N", help=text)
+    add("--pseudo", action="store_true", help="pseudo-log-likelihoods given the prompt, too")
+    text = "likewise, with the later tokens of a word hidden"
+    add("--within-word", action="store_true", help=text)
+
+    about = "Score by masking rate, its area, and what fixed rates are off by."
+    add = _add_kind(kinds, "curve", about, TEXTS).add_argument
+    text = "as 15 or 5,50 or 5:95:10, a range with its last number (default: 1:99)"
+    add("--rates", type=rates, default=rates("1:99"), metavar="PERCENTS", help=text)
+    text = "masks for each text and rate (default: 1)"
+    add("--num-masks", type=at_least(1), default=1, metavar="N", help=text)
+    return whole, kinds.choices
+
+
+def _add_kind(kinds: Any, name: str, about: str, file: str) -> Any:
+    """A command with the options that all have; the group of those that it has for itself."""
+    command = kinds.add_parser(name, help=about, description=about, allow_abbrev=False)
+    command.set_defaults(items=None, pseudo=False, within_word=False, block_length=None)
+    command.add_argument("file", metavar="FILE", help=file)
+    scores = command.add_argument_group("scores")
+    scores.add_argument(
+        "--seed", type=at_least(0), default=0, metavar="N", help="of orders and masks (default: 0)"
+    )
+
+    add = command.add_argument_group("network").add_argument
+    text = (
+        "folder, name on the hub, MODULE:FUNCTION, or antiberty. To try: small-bert, the book's own"
+    )
+    add("--model", metavar="M", help=text)
+    text = "commit of a name on the hub; by default the newest, which is said"
+    add("--revision", metavar="COMMIT", help=text)
+    text = "folder, or name on the hub; by default the model's own"
+    add("--tokenizer", metavar="T", help=text)
+    text = "tokens of the longest row; by default as many as the network has places for"
+    add("--max-length", type=at_least(1), metavar="N", help=text)
+    text = "where to compute; auto is a CUDA GPU or the CPU"
+    add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help=text)
+    text = "of the network's numbers; by default float32 on a CPU, the fast one of a GPU"
+    add("--precision", choices=("float32", "bfloat16", "float16"), help=text)
+    text = "tokens in the network at a time; by default by the memory of such a device"
+    add("--max-tokens", type=at_least(1), metavar="N", help=text)
+
+    add = command.add_argument_group("input and output").add_argument
+    text = (
+        "of a .csv, .tsv or .jsonl file: the column of texts; two for pairs, as good,bad. In .jsonl a "
+        "text may be a list of token ids"
+    )
+    add("--column", type=names, default=(), metavar="NAME", help=text)
+    text = "of such a file: other columns, which are copied into the rows, as condition,region"
+    add("--keep", type=names, default=(), metavar="NAMES", help=text)
+    text = "leave out, and list, lines that cannot be scored"
+    add("--skip", action="store_true", help=text)
+    text = "a .csv or .jsonl file; by default JSON lines on standard output. "
+    text += "It must be new" if name == "curve" else GOES_ON
+    add("--out", metavar="ROWS", help=text)
+    return scores
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a call that can be answered.
+
+    Raises:
+        ValueError: For a mistake in it.
     """
-    _score(file, scores, network, source, output)
+    whole, kinds = parsers()
+    _require_known(kinds, arguments)
+    options = whole.parse_args(arguments)
+    if not options.model:
+        raise ValueError(
+            "name a masked language model: --model FOLDER, or its name on the hub. To try the command, "
+            "--model small-bert is the book's own, small one."
+        )
+    if options.out is not None:
+        require_suffix(options.out)
+    require_form(options)
+    return options
 
 
-@APP.command
-def answers(
-    file: File,
-    /,
-    *,
-    scores: AnswerOptions = AnswerOptions(),
-    network: NetworkOptions = NetworkOptions(),
-    source: InputOptions = InputOptions(),
-    output: OutputOptions = OutputOptions(),
-) -> None:
-    """Log-score of each option that a prompt has.
-
-    Args:
-        file: UTF-8, on each line {"prompt": "...", "options": ["...", ...]}; - is standard input.
-    """
-    _score(file, scores, network, source, output)
-
-
-@APP.command
-def curve(
-    file: File,
-    /,
-    *,
-    scores: CurveOptions = CurveOptions(),
-    network: NetworkOptions = NetworkOptions(),
-    source: InputOptions = InputOptions(),
-    output: OutputOptions = OutputOptions(),
-    plot: str | None = None,
-) -> None:
-    """Score by masking rate, its area, and what fixed rates are off by.
-
-    Args:
-        file: UTF-8, a text on each line, or a table with --column; - is standard input.
-        plot: A picture of the curve: a new .svg, .pdf or .png file.
-    """
-    _score(file, scores, network, source, output, plot)
-
-
-def _score(
-    file: str,
-    scores: ScoreOptions,
-    network: NetworkOptions,
-    source: InputOptions,
-    output: OutputOptions,
-    plot: str | None = None,
-) -> None:
-    # Mistakes in the call are said before anything is loaded.
-    require_options(scores, network, source, output)
-    require_form(file, scores.kind, source)
-    try:
-        # It brings torch, which --help does not need.
-        from mpt_score import score_file
-
-        score_file.run(file, scores, network, source, output, plot)
-    except KeyboardInterrupt as stop:
-        left = [str(stop)] if str(stop) else []
-        if output.checkpoints is not None:
-            left.append(_kept_in(output.checkpoints))
-        raise KeyboardInterrupt("; ".join(left)) from None
-
-
-def _kept_in(folder: str) -> str:
-    """What an interrupted run finds again, in words."""
-    num_parts = len(list(Path(folder).glob("*.safetensors")))
-    if num_parts == 0:
-        return "nothing was kept yet"
-    return f"{num_parts} parts are kept in {folder}, the same command goes on from there"
+def _require_known(kinds: Mapping[str, argparse.ArgumentParser], words: Sequence[str]) -> None:
+    """Refuse an option that there is not, before what else may be missing: it may be misspelled."""
+    if not words or words[0] not in kinds:
+        return
+    known = re.findall(r"--[a-z-]+", kinds[words[0]].format_usage())
+    for word in words[1:]:
+        name = word.partition("=")[0]
+        if not name.startswith("--") or name in (*known, "--help", "--"):
+            continue
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise ValueError(f"{name} is no option of {PROGRAM} {words[0]}.{hint}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (2 for a mistake in the call)."""
-    return answer("mpt-score", lambda: APP(arguments))
+    return answer(PROGRAM, lambda: _act(sys.argv[1:] if arguments is None else arguments))
+
+
+def _act(arguments: Sequence[str]) -> None:
+    options = parse(arguments)  # mistakes in the call are said before anything is loaded
+    from mpt_score import score_file
+
+    score_file.run(options)
 
 
 if __name__ == "__main__":

@@ -5,31 +5,27 @@ import csv
 import io
 import json
 import sys
-import zlib
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpt_score.options import InputOptions
-
-MEAN_LINES = 128
-"""Of a batch: lines that are tokenized and scored together."""
 MOST_LINES = 512
-"""Of a batch, whatever they are."""
+"""Of a part: lines that are scored together, whose rows are written together."""
 MOST_CHARACTERS = 2**18
-"""Of a batch: of long texts it has fewer lines."""
-SHOWN_CHARACTERS = 60
-"""Of a wrong line, in a message."""
-TABLES = {".csv": ",", ".tsv": "\t"}
-"""Between the cells of a row, by the end of the file's name."""
+"""Of a part: of long texts it has fewer lines."""
+MOST_WORK = 2**24
+"""Of a part, in characters squared: whole orders of a text cost passes and tokens by its length."""
+LONGEST_LINE = 10**6
+"""In characters. To take apart a longer one costs minutes and gigabytes."""
+CHARACTERS_OF_A_TOKEN = 4  # about, of one that came as a number
+SHOWN_CHARACTERS = 60  # of a wrong line, in a message
+TABLES = {".csv": ",", ".tsv": "\t"}  # by suffix, what is between the cells of a row
 JSON_LINES = (".jsonl", ".ndjson")
-COLUMNS = {"sentences": 1, "curve": 1, "pairs": 2, "answers": 2}
-"""Columns with texts that each kind needs."""
-LARGEST_ID = 2**63 - 1
-"""Of a tensor of 64-bit integers."""
+NUM_COLUMNS = {"sentences": 1, "curve": 1, "pairs": 2, "answers": 0}  # with texts, of a table
+LARGEST_ID = 2**63 - 1  # of a tensor of 64-bit integers
 QUESTION = '{"prompt": "...", "options": ["...", ...]}'
-
 
 Text = str | list[int]
 """A string, or token ids."""
@@ -39,15 +35,9 @@ class Line(NamedTuple):
     """A line as texts to score."""
 
     number: int  # in the file, from 1
-    texts: tuple[Any, ...]  # each a Text; of a question, prompt + option for each option
-    document: int  # how many empty lines came before
-    prompt: Any = ""  # a Text
-    kept: Mapping[str, Any] = {}  # cells of other columns, for the row of the output
-
-    @property
-    def content(self) -> str:
-        """All of its texts as one string."""
-        return "\t".join(map(_written, self.texts))
+    texts: list[Text]  # one, the two of a pair, or the options of a prompt
+    prompt: Text = ""
+    copied: Mapping[str, Any] = {}  # cells of other columns, for the rows of the output
 
     @property
     def has_ids(self) -> bool:
@@ -55,18 +45,10 @@ class Line(NamedTuple):
         return not isinstance(self.texts[0], str)
 
     @property
-    def draw(self) -> int:
-        """A number of its own for the random orders, wherever it stands in the file.
-
-        The options of a prompt, and the two texts of a pair, can be exchanged.
-        """
-        content = _written(self.prompt) or "\t".join(sorted(map(_written, self.texts)))
-        return zlib.crc32(content.encode())
-
-
-def _written(text: Text) -> str:
-    """A text as a string; token ids with spaces between them."""
-    return text if isinstance(text, str) else " ".join(map(str, text))
+    def sizes(self) -> list[int]:
+        """Characters of each text, with its prompt."""
+        unit = CHARACTERS_OF_A_TOKEN if self.has_ids else 1
+        return [unit * (len(self.prompt) + len(text)) for text in self.texts]
 
 
 class Fault(NamedTuple):
@@ -76,111 +58,107 @@ class Fault(NamedTuple):
     reason: str
 
 
-class _Source(NamedTuple):
+class _Cells(NamedTuple):
     """A line, or a row of a table, before it is taken apart."""
 
     number: int
-    content: Any  # the line, or the cells that were named
-    document: int
-    kept: Mapping[str, Any] = {}
+    texts: Any  # the line, or the cells with texts
+    copied: Mapping[str, Any] = {}
 
 
-def require_form(path: str, kind: str, source: InputOptions) -> None:
+def copied_columns(options: Namespace) -> tuple[str, ...]:
+    """The columns of the input that rows of the output have as well: the items, and those to keep."""
+    items = (options.items,) if options.items else ()
+    return tuple(dict.fromkeys(items + options.keep))
+
+
+def require_form(options: Namespace) -> None:
     """Refuse a table without the names of its columns, and names where there is no table.
 
     Args:
-        path: Of the file; ``-`` is standard input, which has JSON lines where columns are named.
-        kind: What is done with the lines: "sentences", "pairs", "answers" or "curve".
-        source: The names of the columns with texts, and of those to keep.
+        options: Of the command line. Its ``file`` is "-" for standard input, which has JSON lines where
+            columns are named.
 
     Raises:
         ValueError: With what was expected.
     """
+    path, kind, columns = options.file, options.kind, options.column
     suffix = Path(path).suffix.lower()
-    is_json = suffix in JSON_LINES
-    columns = source.column
-    if source.keep and not (columns or (kind == "answers" and is_json)):
-        raise ValueError(
-            "--keep is for the columns of a table: name those with texts, too, by --column."
-        )
-    if source.keep and kind == "curve":
+    is_table = suffix in TABLES or suffix in JSON_LINES
+    if kind == "curve" and options.keep:
         raise ValueError("--keep: the rows of a curve are rates of all texts.")
-    if not columns:
-        is_plain = suffix not in TABLES and not is_json
-        is_pairs = kind == "pairs" and suffix == ".tsv"
-        is_questions = kind == "answers" and is_json
-        if not (is_plain or is_pairs or is_questions):
-            names = "FIRST,SECOND" if COLUMNS[kind] == 2 else "NAME"
-            raise ValueError(f"{path} is a table: name where its texts are, --column {names}.")
+    if kind == "answers":
+        if columns or suffix in TABLES:
+            raise ValueError(f"options are lists: answers need JSON lines, as {QUESTION}.")
         return
-    if len(columns) != COLUMNS[kind]:
+    if columns and len(columns) != NUM_COLUMNS[kind]:
+        got = f"{len(columns)}: {','.join(columns)}"
+        raise ValueError(f"--column must be {NUM_COLUMNS[kind]} for {kind}, got {got}.")
+    if columns and path != "-" and not is_table:
         raise ValueError(
-            f"--column must be {COLUMNS[kind]} for {kind}, got {len(columns)}: {','.join(columns)}."
+            f"--column is for files that end in .csv, .tsv or .jsonl, got {path}, of which each line is "
+            "a text."
         )
-    if path != "-" and suffix not in TABLES and not is_json:
+    if not columns and copied_columns(options):
         raise ValueError(
-            f"--column is for files that end in .csv, .tsv or .jsonl, got {path}, of which each line "
-            "is a text."
+            "--keep and --items are for the columns of a table: name those with texts, too, by "
+            "--column."
         )
-    if kind == "answers" and suffix in TABLES:
-        raise ValueError(
-            f"the options of {path} are lists: answers need JSON lines, as {QUESTION}."
-        )
+    if not columns and is_table and not (kind == "pairs" and suffix == ".tsv"):
+        names = "FIRST,SECOND" if kind == "pairs" else "NAME"
+        raise ValueError(f"{path} is a table: name where its texts are, --column {names}.")
 
 
-def read(path: str, kind: str, source: InputOptions) -> Iterator[Line | Fault]:
+def read(options: Namespace) -> Iterator[Line | Fault]:
     """The lines that are not empty, and why some are none.
-
-    Args:
-        path: As of :func:`require_form`, in UTF-8.
-        kind: Likewise.
-        source: Which columns of a table, and how many lines.
 
     Raises:
         ValueError: For a file without text, and a table without a column of that name.
         OSError: For a file that cannot be read.
     """
-    count = 0
-    first: Line | None = None
-    with _opened(path) as stream:
-        for entry in _sources(stream, path, source):
-            if source.limit is not None and count >= source.limit:
-                return
-            count += 1
-            if isinstance(entry, Fault):
-                yield entry
-                continue
-            try:
-                line = _parse(entry, kind, source)
-                first = first or line
-                _require_same_kind(line, first)
-            except ValueError as error:
-                yield Fault(entry.number, str(error))
-            else:
-                yield line
-    if count == 0:
-        raise ValueError(f"{path} has no text: one a line is needed.")
+    first: Line | Fault | None = None
+    separator = TABLES.get(Path(options.file).suffix.lower()) if options.column else None
+    with _opened(options.file) as stream:
+        entries = _rows_of_table(stream, options, separator) if separator else _lines_of(stream)
+        for entry in entries:
+            line = _parsed(entry, options) if isinstance(entry, _Cells) else entry
+            if isinstance(line, Line) and isinstance(first, Line) and line.has_ids != first.has_ids:
+                kinds = {True: "token ids", False: "strings"}
+                line = Fault(
+                    line.number,
+                    f"has {kinds[line.has_ids]}, and line {first.number} has {kinds[first.has_ids]}: a "
+                    "file has texts of one kind.",
+                )
+            if not isinstance(first, Line):
+                first = line
+            yield line
+    if first is None:
+        raise ValueError(f"{options.file} has no text: one a line is needed.")
 
 
-def batches(lines: Iterable[Line | Fault]) -> Iterator[list[Line | Fault]]:
-    """Lines that are scored together.
+def parts(lines: Iterable[Line | Fault], *, whole_orders: bool) -> Iterator[list[Line | Fault]]:
+    """Lines that are scored together, the same whenever they are read.
 
-    A batch ends after a line that is one of :data:`MEAN_LINES` by its checksum. So a line more or less
-    changes its own batch, and those before and behind are found again where they have been kept.
+    Args:
+        lines: Of the whole input.
+        whole_orders: Whether what a text costs grows with the square of its length.
     """
-    batch: list[Line | Fault] = []
+    part: list[Line | Fault] = []
     num_characters = 0
+    work = 0
     for line in lines:
-        batch.append(line)
-        content = line.content if isinstance(line, Line) else ""
-        num_characters += len(content)
-        is_last = isinstance(line, Line) and zlib.crc32(content.encode()) % MEAN_LINES == 0
-        if is_last or len(batch) >= MOST_LINES or num_characters >= MOST_CHARACTERS:
-            yield batch
-            batch = []
+        part.append(line)
+        if isinstance(line, Line):
+            num_characters += sum(line.sizes)
+            work += sum(size**2 for size in line.sizes)
+        is_work_enough = whole_orders and work >= MOST_WORK
+        if len(part) == MOST_LINES or num_characters >= MOST_CHARACTERS or is_work_enough:
+            yield part
+            part = []
             num_characters = 0
-    if batch:
-        yield batch
+            work = 0
+    if part:
+        yield part
 
 
 @contextmanager
@@ -201,52 +179,50 @@ def _opened(path: str) -> Iterator[io.TextIOWrapper]:
             binary.close()
 
 
-def _sources(
-    stream: io.TextIOWrapper, path: str, source: InputOptions
-) -> Iterator[_Source | Fault]:
-    if source.column and Path(path).suffix.lower() in TABLES:
-        yield from _rows_of_table(stream, path, source)
-        return
-    document = 0
-    for number, line in enumerate(stream, 1):
-        text = line.removesuffix("\n")
-        fault = _not_utf8(number, text)
-        if fault is not None:
-            yield fault
-        elif not text.strip():
-            document += 1  # an empty line ends a document
-        else:
-            yield _Source(number, text, document)
+def _lines_of(stream: io.TextIOWrapper) -> Iterator[_Cells | Fault]:
+    number = 0
+    while text := stream.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(text) > LONGEST_LINE and not text.endswith("\n"):
+            # What is left of it is never kept.
+            while (rest := stream.readline(LONGEST_LINE)) and not rest.endswith("\n"):
+                pass
+            yield Fault(number, f"has more than {LONGEST_LINE:,} characters: split it.")
+        elif text.strip():
+            text = text.removesuffix("\n")
+            yield _not_utf8(number, text) or _Cells(number, text)
 
 
 def _rows_of_table(
-    stream: io.TextIOWrapper, path: str, source: InputOptions
-) -> Iterator[_Source | Fault]:
-    separator = TABLES[Path(path).suffix.lower()]
+    stream: io.TextIOWrapper, options: Namespace, separator: str
+) -> Iterator[_Cells | Fault]:
+    csv.field_size_limit(LONGEST_LINE)
     reader = csv.reader(stream, delimiter=separator)
-    try:
-        header = next(reader, [])
-        for name in (*source.column, *source.keep):
-            _require_column(name, header, path, separator)
-        places = [header.index(name) for name in source.column]
-        places_kept = {name: header.index(name) for name in source.keep}
-        number = reader.line_num + 1
-        for row in reader:
-            fault = _not_utf8(number, "\n".join(row))
-            if fault is not None:
-                yield fault
-            elif row and len(row) != len(header):
-                yield Fault(
-                    number,
-                    f"has {len(row)} cells, the header {len(header)}: a cell that holds the separator "
-                    "needs quotes around it.",
-                )
-            elif row:
-                kept = {name: row[place] for name, place in places_kept.items()}
-                yield _Source(number, [row[place] for place in places], 0, kept)
-            number = reader.line_num + 1  # a row may go over several lines
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}: no table of cells: {error}.") from error
+    header = next(reader, [])
+    for name in (*options.column, *copied_columns(options)):
+        _require_column(name, header, options.file, separator)
+    while True:
+        number = reader.line_num + 1  # a row may go over several lines
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            yield Fault(
+                number, f"has a cell of more than {LONGEST_LINE:,} characters: close its quotes."
+            )
+            continue
+        if row and len(row) != len(header):
+            yield Fault(
+                number,
+                f"has {len(row)} cells, the header {len(header)}: a cell that holds the separator "
+                "needs quotes around it.",
+            )
+        elif row:
+            cells = dict(zip(header, row, strict=True))
+            copied = {name: cells[name] for name in copied_columns(options)}
+            texts = [cells[name] for name in options.column]
+            yield _not_utf8(number, "\n".join(row)) or _Cells(number, texts, copied)
 
 
 def _require_column(name: str, header: Sequence[str], path: str, separator: str) -> None:
@@ -269,83 +245,65 @@ def _not_utf8(number: int, text: str) -> Fault | None:
     return None
 
 
-def _parse(source: _Source, kind: str, options: InputOptions) -> Line:
-    """A line taken apart. Raises ``ValueError`` where it is not what ``kind`` needs."""
-    cells = source.content
-    if options.keep and isinstance(cells, str):
-        names_and_cells = zip(options.keep, _cells_of_object(cells, options.keep), strict=True)
-        source = source._replace(kept=dict(names_and_cells))
-    if options.column and isinstance(cells, str):
-        cells = _cells_of_object(cells, options.column)
-    if kind == "answers":
-        return _parse_question(source, cells)
-    if isinstance(cells, str):
-        cells = cells.split("\t") if kind == "pairs" else [cells]
-    if len(cells) != COLUMNS[kind]:
-        raise ValueError(
-            f"two texts with one tab between are needed, got {_shown(source.content)}."
+def _parsed(cells: _Cells, options: Namespace) -> Line | Fault:
+    """A line taken apart, or why it is not what its kind needs."""
+    number, texts, copied = cells
+    prompt: Any = ""
+    is_question = options.kind == "answers"
+    try:
+        if isinstance(texts, str) and (options.column or is_question):
+            columns = ("prompt", "options") if is_question else options.column
+            row = _object_of(texts, (*columns, *copied_columns(options)))
+            copied = {name: row[name] for name in copied_columns(options)}
+            texts = [row[name] for name in columns]
+        if is_question:
+            prompt, texts = texts
+            _require(isinstance(texts, list), f"must be {QUESTION}", cells.texts)
+            _require(len(texts) > 0, "at least one option is needed", cells.texts)
+        elif options.kind == "pairs" and isinstance(texts, str):
+            texts = texts.split("\t")
+            _require(len(texts) == 2, "two texts with one tab between are needed", cells.texts)
+        elif isinstance(texts, str):
+            texts = [texts]
+        for text in (prompt, *texts):
+            _require(isinstance(text, str | list), "a text is needed", text)
+            if isinstance(text, list):
+                _require(len(text) > 0 or is_question, "a token id is needed", text)
+                for token_id in text:
+                    is_id = type(token_id) is int and 0 <= token_id <= LARGEST_ID
+                    _require(is_id, "token ids are whole numbers from 0 on", token_id)
+        kinds = {type(text) for text in (texts if prompt == "" else (prompt, *texts))}
+        _require(len(kinds) == 1, "its texts must all be strings, or all be token ids", cells.texts)
+    except ValueError as error:
+        return Fault(number, str(error))
+    return Line(number, texts, prompt, copied)
+
+
+def _object_of(text: str, columns: Sequence[str]) -> dict[str, Any]:
+    """Some cells of an object in JSON."""
+    try:
+        # Python reads the words NaN and Infinity, which JSON has not and could not be written again.
+        row = json.loads(text, parse_constant=lambda word: None)
+        cells = {name: row[name] for name in columns}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        form = (
+            QUESTION if columns[0] == "prompt" else ", ".join(f'"{name}": ...' for name in columns)
         )
-    for cell in cells:
-        _require_text(cell)
-    return _line(source, tuple(cells))
+        raise ValueError(f"must be {{{form.strip('{}')}}}, got {_shown(text)}.") from error
+    try:
+        json.dumps(cells, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise ValueError(f"has half a character, {half}, which is no text.") from error
+    return cells
 
 
-def _line(source: _Source, texts: tuple[Text, ...], prompt: Text = "") -> Line:
-    """Raises ``ValueError`` where some of its texts are strings, and others token ids."""
-    if len({type(text) for text in texts}) > 1:
-        raise ValueError("has strings and token ids: its texts must be of one kind.")
-    return Line(source.number, texts, source.document, prompt, source.kept)
-
-
-def _require_same_kind(line: Line, first: Line) -> None:
-    if line.has_ids != first.has_ids:
-        kinds = {True: "token ids", False: "strings"}
-        raise ValueError(
-            f"has {kinds[line.has_ids]}, and line {first.number} has {kinds[first.has_ids]}: a file "
-            "has texts of one kind."
-        )
-
-
-def _require_text(cell: Any) -> None:
-    if isinstance(cell, str):
-        return
-    if not isinstance(cell, list):
-        raise ValueError(f"a text is needed, got {_shown(cell)}.")
-    if not cell:
-        raise ValueError("has no token id.")
-    for token_id in cell:
-        if type(token_id) is not int or not 0 <= token_id <= LARGEST_ID:
-            raise ValueError(f"token ids are whole numbers from 0 on, got {_shown(token_id)}.")
+def _require(condition: bool, sentence: str, got: Any) -> None:
+    if not condition:
+        raise ValueError(f"{sentence}, got {_shown(got)}.")
 
 
 def _shown(content: Any) -> str:
     if isinstance(content, str):
         return repr(content[:SHOWN_CHARACTERS])
     return repr(content)[:SHOWN_CHARACTERS]
-
-
-def _cells_of_object(text: str, columns: Sequence[str]) -> list[Any]:
-    try:
-        row = json.loads(text)
-        return [row[name] for name in columns]
-    except (ValueError, TypeError, KeyError) as error:
-        form = ", ".join(f'"{name}": ...' for name in columns)
-        raise ValueError(f"must be {{{form}}}, got {_shown(text)}.") from error
-
-
-def _parse_question(source: _Source, cells: Any) -> Line:
-    try:
-        if isinstance(cells, str):
-            question = json.loads(cells)
-            cells = [question["prompt"], question["options"]]
-        prompt, options = cells
-        if isinstance(options, str):
-            raise TypeError("options are a list")
-        texts = tuple(prompt + option for option in options)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"must be {QUESTION}, got {_shown(source.content)}.") from error
-    if not texts:
-        raise ValueError("at least one option is needed.")
-    for text in texts:
-        _require_text(text)
-    return _line(source, texts, prompt)

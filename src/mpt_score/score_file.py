@@ -1,393 +1,347 @@
 """What ``mpt-score`` does: read a file, score it, write rows and say what they say together."""
 
-import re
+import hashlib
+import heapq
+import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
+import torch
+from torch import Tensor, distributed
 from tqdm.auto import tqdm
 
 import mpt_score
 from mpt_lml import files
-from mpt_lml.checks import Within, check
-from mpt_score import lines, networks, prices, row_files, summaries
+from mpt_score import line_scores, lines, networks, output, summaries
 from mpt_score.errors import TextError
 from mpt_score.lines import Fault, Line
-from mpt_score.options import (
-    SMALL_BERT,
-    AnswerOptions,
-    CurveOptions,
-    InputOptions,
-    NetworkOptions,
-    OutputOptions,
-    PairOptions,
-    ScoreOptions,
-    SentenceOptions,
-)
-from mpt_score.parts import Runner, compute_parts
-from mpt_score.prices import Price
-from mpt_score.processes import ProcessGroup
-from mpt_score.row_files import RowOutput
-from mpt_score.score_rows import RowMaker
+from mpt_score.output import Part, RowFile, StandardOutput
 from mpt_score.scorer import Scorer
-from mpt_score.summaries import AnswerSummary, PairSummary, SentenceSummary, Summary
 
-Percent = Annotated[int, Within(1, 100)]
-PICTURES = (".svg", ".pdf", ".png")
+Rows = StandardOutput | RowFile
+LONGEST_WAIT = timedelta(days=365)
+"""Of one process for the others. The default, half an hour, is less than a share may take."""
 
 
-def run(
-    path: str,
-    options: ScoreOptions,
-    network: NetworkOptions,
-    source: InputOptions,
-    output: OutputOptions,
-    plot: str | None = None,
-) -> None:
+def run(options: Namespace) -> None:
     """Score the lines of a file.
 
-    Rows go to ``output.out`` or standard output as they come, their summary to standard error.
+    Rows go to ``options.out`` or standard output as they come, their summary to standard error. With
+    torchrun each process scores every so-many-th part into a file of its own; when all have, the first
+    one puts the parts together, in their order.
 
     Args:
-        path: The file, in UTF-8; ``-`` is standard input.
-        options: What is computed; its class says of what kind the lines are.
-        network: Which network computes it.
-        source: Where in the file the texts are.
-        output: What becomes of bad lines, of rows and of parts that are done.
-        plot: Where a picture of a curve goes.
+        options: What the command line says; see :mod:`mpt_score.command`.
 
     Raises:
         ValueError: For a line that cannot be scored, which is named, and for wrong options.
         OSError: For a file that cannot be read or written.
+        KeyboardInterrupt: Where it was stopped, with what is left behind.
     """
-    model_name = network.name
-    _require_new_picture(plot)
-    group = ProcessGroup.from_environment(output.checkpoints)
-    if group.size > 1 and path == "-":
-        raise ValueError("several processes cannot share standard input: name a file.")
-    resumes = output.checkpoints is not None
-    is_writer = group.rank == 0
-    target: AbstractContextManager[RowOutput | None]
-    target = row_files.opened(output.out, resumes=resumes) if is_writer else nullcontext()
-    with target as rows, _named_as_options(options, network), _says_what_is_left(rows):
-        scorer = _load(network, group)
-        runner: Runner = scorer.checkpoints_in(group.folder) if group.folder else compute_parts
-        work = _Work(path, options, source, scorer, runner, output.skip)
-        record = {"kind": options.kind, **asdict(options), "model_name": model_name}
-        maker = RowMaker(
-            kind=options.kind,
-            model=model_name,
-            with_text=output.text,
-            with_documents=getattr(options, "documents", False),
-            with_pseudo=getattr(options, "pseudo", False),
-            num_orders=getattr(options, "num_orders", None) or 0,
-            blocks=getattr(options, "blocks_in_words", ""),
-        )
-        if isinstance(options, CurveOptions):
-            told = _score_curve(work, group, maker, rows, plot)
-        else:
-            # Not among rows that a terminal shows.
-            shows_bar = output.out is not None or not sys.stdout.isatty()
-            if is_writer and isinstance(options, SentenceOptions):
-                print(prices.in_words(_price(work, options), options), file=sys.stderr)
-            told = _score_batches(work, group, maker, rows, shows_bar=shows_bar)
+    columns = line_scores.columns_of(options)
+    rank = int(os.environ.get("RANK", 0))
+    num_processes = int(os.environ.get("WORLD_SIZE", 1))
+    if num_processes > 1:
+        if options.kind == "curve" or options.file == "-" or options.out is None:
+            raise ValueError("several processes need a file to read, --out for rows, and no curve.")
+        _score_together(options, columns, rank, num_processes)
+    elif options.kind == "curve":
+        _score_curve(options, columns)
+    else:
+        rows = RowFile(Path(options.out), columns) if options.out else StandardOutput()
+        with rows, _says_what_is_left(rows):
+            scoring = _Scoring(options, columns, _load(options))
+            if isinstance(rows, RowFile):
+                rows.begin(scoring.what_decides())
+            scoring.say_price(rows)
+            scoring.score(rows, rows)
+            scoring.finish(rows)
+
+
+def _score_together(
+    options: Namespace, columns: Sequence[str], rank: int, num_processes: int
+) -> None:
+    path = Path(options.out)
+    shares = [
+        path.with_name(f"{path.stem}.rank-{number}-of-{num_processes}{path.suffix}")
+        for number in range(num_processes)
+    ]
+    distributed.init_process_group("gloo", timeout=LONGEST_WAIT)
+    with ExitStack() as stack:
+        rows = stack.enter_context(RowFile(path, columns)) if rank == 0 else None
+        with RowFile(shares[rank], columns) as share, _says_what_is_left(share):
+            device = options.device
+            if torch.cuda.is_available() and device in ("auto", "cuda"):
+                device = f"cuda:{os.environ['LOCAL_RANK']}"
+            scoring = _Scoring(options, columns, _load(options, device), rank, num_processes)
+            num_written = [0]
+            if rows is not None:
+                rows.begin(scoring.what_decides())
+                scoring.say_price(rows)
+                num_written = [len(rows.parts)]
+            distributed.broadcast_object_list(num_written)
+            share.begin(scoring.what_decides())
+            scoring.score(share, rows, num_written[0])
+        distributed.barrier()
         if rows is not None:
-            if Path(output.out or "").suffix == ".json":
-                record["model"] = scorer.record  # a digest of all weights, which takes its time
-            rows.finish(record)
-            seed = f"{model_name}, seed {options.seed}"
-            print("\n".join([seed, *told]), file=sys.stderr)
+            with _says_what_is_left(rows):
+                _join(shares, rows)
+                scoring.finish(rows)
+            for path in shares:
+                for name in (path.name, f"{path.name}.state"):
+                    path.with_name(name).unlink(missing_ok=True)
+    distributed.destroy_process_group()
 
 
-def _require_new_picture(path: str | None) -> None:
-    """Before any work: that a picture can be written, in a known form, where none is."""
-    if path is None:
-        return
-    if Path(path).suffix not in PICTURES:
-        raise ValueError(f"--plot {path} must end in one of {', '.join(PICTURES)}.")
-    if Path(path).exists():
-        raise ValueError(f"--plot {path} is there already: remove it, or name another file.")
-    try:
-        files.require_writable(Path(path).parent)
-    except PermissionError as error:
-        reason = getattr(error.__cause__, "strerror", error)
-        raise PermissionError(f"--plot {path} cannot be written: {reason}.") from error
+def _join(paths: Sequence[Path], rows: RowFile) -> None:
+    """Put the parts of several files into one, in their order."""
+    with ExitStack() as stack:
+        opened = [RowFile(path, rows.columns) for path in paths if path.exists()]
+        contents = [stack.enter_context(share).contents() for share in opened]
+        for part, content in heapq.merge(*contents, key=lambda entry: entry[0].number):
+            if part.number == len(rows.parts):
+                rows.copy(part, content)
 
 
-@contextmanager
-def _named_as_options(*groups: object) -> Iterator[None]:
-    """A mistake in an argument of the library in the words of the command: num_masks, --num-masks."""
-    names = {field.name for group in groups for field in fields(group)}  # type: ignore[arg-type]
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        name = re.match(r"(?:each of )?(\w+) must be ", str(error))
-        if name is None or name[1] not in names:
-            raise
-        option = "--" + name[1].replace("_", "-")
-        raise ValueError(str(error).replace(name[1], option, 1)) from error
+class _Scoring:
+    """What is done with the lines of a file.
 
+    Args:
+        options: As of :func:`run`.
+        columns: Of the rows.
+        scorer: The model.
+        rank: Of several processes, which one this is.
+        num_processes: How many there are. Each scores every so-many-th part.
+    """
 
-@contextmanager
-def _says_what_is_left(rows: RowOutput | None) -> Iterator[None]:
-    """A run that ends before its time says where its rows are."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if rows is None or not rows.left:
-            raise
-        raise KeyboardInterrupt(rows.left) from None
-    except ValueError as error:
-        if rows is None or not rows.left:
-            raise
-        raise ValueError(f"{error} {rows.left}.") from error
+    def __init__(
+        self,
+        options: Namespace,
+        columns: Sequence[str],
+        scorer: Scorer,
+        rank: int = 0,
+        num_processes: int = 1,
+    ) -> None:
+        self.options = options
+        self.columns = columns
+        self.scorer = scorer
+        self.rank = rank
+        self.num_processes = num_processes
+        self.model = f"{options.model}@{scorer.commit}" if scorer.commit else str(options.model)
+        self.summary = summaries.new_summary(options)
 
+    def what_decides(self) -> dict[str, Any]:
+        """What decides the rows besides the input, by name."""
+        identity = self.scorer.identity
+        if identity is None:
+            raise ValueError(
+                f"{self.model} has no identity, by which its rows could be told from those of another "
+                "model: name it, mpt_score.load(..., identity='NAME'), or leave --out out."
+            )
+        names = ("kind", *line_scores.SETTINGS[self.options.kind])
+        names = (*names, "max_tokens", "column", "keep", "items")
+        settings = {name: getattr(self.options, name) for name in names}
+        versions = {f"version of {name}": found for name, found in files.versions().items()}
+        return {"model": self.model, **settings, **identity, **versions}
 
-def _load(network: NetworkOptions, group: ProcessGroup) -> Scorer:
-    is_small_bert = network.model == SMALL_BERT
-    return mpt_score.load(
-        networks.small_bert_folder() if is_small_bert else network.model,
-        tokenizer=network.tokenizer,
-        revision=network.revision,
-        device=group.device(network.device),
-        precision=network.precision,
-        max_tokens=network.max_tokens,
-        batch_size=network.batch_size,
-        max_length=network.max_length,
-    )
+    def _parts(self) -> Iterator[list[Line | Fault]]:
+        whole_orders = self.options.kind == "sentences" and self.options.num_masks is None
+        return lines.parts(lines.read(self.options), whole_orders=whole_orders)
 
+    def say_price(self, rows: Rows) -> None:
+        """What texts will cost, from a first reading; a pipe can be read only once, and has none."""
+        options = self.options
+        is_known = rows.is_whole or options.kind != "sentences" or not Path(options.file).is_file()
+        if is_known:
+            return
+        total = torch.zeros(3, dtype=torch.int64)
+        for part in self._parts():
+            texts = [line.texts[0] for line in part if isinstance(line, Line)]
+            try:
+                total += self._price(texts)
+            except TextError:  # some of these will be refused or skipped
+                for text in texts:
+                    with suppress(TextError):
+                        total += self._price([text])
+        num_texts, num_tokens, num_passes = total.tolist()
+        price = f"to score: {num_texts} texts, {num_tokens} tokens; passes at most: {num_passes}"
+        more = ", more where --target-error asks for them" if options.target_error else ""
+        print(price + more, file=sys.stderr)
 
-class _Scored(NamedTuple):
-    """Scores, and the lines that they are of, in this order."""
+    def _price(self, texts: Sequence[Any]) -> Tensor:
+        """Texts, tokens and passes."""
+        if not texts:
+            return torch.zeros(3, dtype=torch.int64)
+        names = ("num_orders", "num_masks", "pseudo", "block_length")
+        settings = {name: getattr(self.options, name) for name in names}
+        tokens = self.scorer.encode(texts)
+        passes = mpt_score.passes(self.scorer, tokens, **settings)
+        return torch.stack([torch.tensor(len(texts)), tokens.num_features.sum(), passes.sum()])
 
-    scores: Any
-    lines: list[Line]
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What is done with the lines of a file, whichever process does it."""
-
-    path: str
-    options: ScoreOptions
-    source: InputOptions
-    scorer: Scorer
-    runner: Runner
-    skip: bool
-
-    def batches(self) -> Iterator[list[Line | Fault]]:
-        return lines.batches(self.read())
-
-    def read(self) -> Iterator[Line | Fault]:
-        return lines.read(self.path, self.options.kind, self.source)
-
-    def score(self, batch: Sequence[Line | Fault], faults: list[Fault]) -> _Scored | None:
-        """The scores of some lines; None where there is none that can be scored.
+    def score(self, target: Rows, rows: Rows | None, num_written: int = 0) -> None:
+        """Score what is not known yet, part by part, and write each before the next one is read.
 
         Args:
-            batch: The lines.
-            faults: Takes those that cannot be scored.
+            target: Takes rows, and has those of an earlier run.
+            rows: Where those of all processes are in the end; None where another process sees to it.
+            num_written: Of parts that are there already.
 
         Raises:
-            ValueError: For the first of those, where they are not to be skipped.
+            ValueError: Where the input is not what it was.
         """
-        remaining = []
-        for line in batch:
-            if isinstance(line, Fault):
-                self._put(line, faults)
-            else:
-                remaining.append(line)
-        is_first_time = True
-        while remaining:
-            try:
-                scores = _call(remaining, self.options, skip=self.skip)(
-                    self.scorer, run=self.runner
-                )
-            except TextError as error:
-                self._put(Fault(remaining[error.number].number, error.reason), faults)
-                del remaining[error.number]
-                if is_first_time:  # one by one, or each of many would cost a pass over all others
-                    remaining = [line for line in remaining if self._is_readable(line, faults)]
-                    is_first_time = False
-                continue
-            for place, reason in _refused_by(scores).items():
-                self._put(Fault(remaining[place].number, f"{reason}."), faults)
-            return _Scored(scores, remaining)
-        return None
+        options = self.options
+        parts = [*target.parts, *(rows.parts if rows is not None else [])]
+        known = {part.number: part for part in parts}
+        digest = hashlib.sha256()
+        last_line = 0
+        # Not among rows that a terminal shows; disable=None: a bar on a terminal only.
+        is_hidden = True if options.out is None and sys.stdout.isatty() else None
+        with tqdm(unit=" lines", disable=is_hidden, leave=False) as bar:
+            for number, part in enumerate(self._parts()):
+                digest.update(json.dumps(part).encode())
+                place = f"from line {last_line + 1} on"
+                last_line = part[-1].number
+                before = known.pop(number, None)
+                if before is not None and before.lines_digest != digest.hexdigest():
+                    raise self._changed(f"{place}, up to line {before.last_line}, it has changed")
+                if before is None and rows is not None and rows.is_whole:
+                    raise self._changed(f"{place} there is more")
+                is_mine = number >= num_written and number % self.num_processes == self.rank
+                if before is None and is_mine:
+                    self._score_part(target, number, part, digest.hexdigest())
+                bar.update(len(part))
+        if known:
+            raise self._changed(f"it ends at line {last_line}")
 
-    def _put(self, fault: Fault, faults: list[Fault]) -> None:
-        if not self.skip:
-            remedy = "Mend it, or leave such lines out: --skip."
-            raise ValueError(f"{self.say(fault)} {remedy}")
-        faults.append(fault)
+    def _changed(self, how: str) -> ValueError:
+        return ValueError(
+            f"{self.options.file} is not what the rows in {self.options.out} are of: {how}. Name another "
+            "--out for it."
+        )
 
-    def say(self, fault: Fault) -> str:
-        return f"{self.path}, line {fault.number}: {fault.reason}"
-
-    def _is_readable(self, line: Line, faults: list[Fault]) -> bool:
-        """Whether a line is tokens that the model takes."""
+    def _score_part(
+        self, target: Rows, number: int, part: Sequence[Line | Fault], digest: str
+    ) -> None:
+        faults = [line for line in part if isinstance(line, Fault)]
+        good = [line for line in part if isinstance(line, Line)]
         try:
-            tokens = self.scorer.encode(list(line.texts))
-            if isinstance(self.options, CurveOptions):
-                self.scorer.require_length(tokens)
-        except TextError as error:
-            self._put(Fault(line.number, error.reason), faults)
-            return False
-        return True
+            rows = self._rows(good, faults)
+        except ValueError as error:
+            raise ValueError(f"{error} {target.left}".strip()) from error
+        faults.sort()
+        for fault in faults:
+            print(f"skipped: {_in_words(self.options, fault)}", file=sys.stderr)
+        first_fault = _in_words(self.options, faults[0]) if faults else ""
+        last_line = part[-1].number
+        target.write(rows, Part(number, last_line, digest, len(rows), len(faults), first_fault))
+        if isinstance(target, StandardOutput):
+            for row in rows:
+                self.summary.add(row)
 
-
-def _refused_by(scores: Any) -> dict[int, str]:
-    """What the library itself has skipped, by its place."""
-    if isinstance(scores, mpt_score.PairScores):
-        return scores.incomparable
-    if isinstance(scores, mpt_score.AnswerScores):
-        return scores.skipped
-    return {}
-
-
-def _price(work: _Work, options: SentenceOptions) -> Price | None:
-    """What the texts of a file will cost; None for a pipe, which can be read only once."""
-    if not Path(work.path).is_file():
-        return None
-    return prices.price_of(work.batches(), work.scorer, options)
-
-
-def _score_batches(
-    work: _Work, group: ProcessGroup, maker: RowMaker, rows: RowOutput | None, *, shows_bar: bool
-) -> list[str]:
-    """Score texts, pairs or questions batch by batch, and write each before the next is read."""
-    if group.size > 1:
-        for number, batch in enumerate(work.batches()):
-            if number % group.size == group.rank:
-                work.score(batch, [])
-        group.wait()  # all are kept by now: they are read
-    if rows is None:
+    def _rows(self, good: list[Line], faults: list[Fault]) -> list[dict[str, Any]]:
+        """The rows of good lines; takes those out of which the model says that they are not."""
+        _require_skipped(self.options, faults)
+        while good:
+            try:
+                scores = line_scores.score(self.scorer, good, self.options)
+            except TextError as error:
+                faults.append(Fault(good.pop(error.number).number, error.reason))
+                _require_skipped(self.options, faults)
+                continue
+            for place, reason in line_scores.skipped(scores).items():
+                faults.append(Fault(good[place].number, f"{reason.rstrip('.')}."))
+            rows = line_scores.rows_of(scores, good, self.options, self.model, self.columns)
+            return list(rows)
         return []
-    summary = _new_summary(work.options)
-    num_lines = 0
-    num_faults = 0
-    first_fault = ""
-    # disable=None: a bar on a terminal only.
-    with tqdm(unit=" lines", disable=None if shows_bar else True, leave=False) as bar:
-        for batch in work.batches():
-            faults: list[Fault] = []
-            scored = work.score(batch, faults)
-            for fault in sorted(faults):
-                print(f"skipped: {work.say(fault)}", file=sys.stderr)
-            first_fault = first_fault or "".join(map(work.say, faults[:1]))
-            num_faults += len(faults)
-            if scored is not None:
-                rows.write(maker.rows(scored.scores, scored.lines))
-                summary.add(scored.scores, scored.lines)
-                num_lines += len(scored.lines) - len(_refused_by(scored.scores))
-            bar.update(len(batch))
-    if num_lines == 0:
-        raise ValueError(f"no line of {work.path} can be scored: {first_fault}")
-    skipped = [f"skipped lines: {num_faults}"] if num_faults else []
-    return [*summary.lines(), *skipped]
+
+    def finish(self, rows: Rows) -> None:
+        """Say what all rows say together, and mark their file as whole."""
+        if not any(part.num_rows for part in rows.parts):
+            first_fault = next(part.first_fault for part in rows.parts if part.first_fault)
+            raise ValueError(f"no line of {self.options.file} can be scored: {first_fault}")
+        if isinstance(rows, RowFile):
+            if rows.is_whole:
+                print(f"{rows.path} is whole already, nothing was scored", file=sys.stderr)
+            for row in rows.rows():
+                self.summary.add(row)
+            rows.finish()
+        said = [f"{self.model}, seed {self.options.seed}", *self.summary.lines()]
+        num_faults = sum(part.num_faults for part in rows.parts)
+        if num_faults:
+            said.append(f"skipped lines: {num_faults}")
+        print("\n".join(said), file=sys.stderr)
 
 
-def _new_summary(options: ScoreOptions) -> Summary:
-    match options:
-        case PairOptions():
-            return PairSummary()
-        case AnswerOptions():
-            return AnswerSummary()
-        case _:
-            return SentenceSummary(
-                has_documents=getattr(options, "documents", False),
-                blocks=getattr(options, "blocks_in_words", ""),
-            )
-
-
-def _score_curve(
-    work: _Work, group: ProcessGroup, maker: RowMaker, rows: RowOutput | None, plot: str | None
-) -> list[str]:
+def _score_curve(options: Namespace, columns: Sequence[str]) -> None:
     """Score all texts at all rates; rows are rates."""
-    faults: list[Fault] = []
-    shared = replace(work, runner=group.share(work.runner))
-    scored = shared.score(list(work.read()), faults)
-    if rows is None:
-        return []
-    if scored is None:
-        raise ValueError(f"no line of {work.path} can be scored: {work.say(faults[0])}")
-    rows.write(maker.rows(scored.scores, scored.lines))
-    if plot is not None:
-        _draw(scored.scores, plot)
-    skipped = [f"skipped: {work.say(fault)}" for fault in sorted(faults)]
-    return [*skipped, *summaries.of_curve(scored.scores)]
+    out = Path(options.out) if options.out else None
+    if out is not None and out.exists():
+        raise ValueError(f"--out {out} is there already: remove it, or name another file.")
+    if out is not None:
+        files.require_writable(out.parent)
+    scoring = _Scoring(options, columns, _load(options))
+    scorer = scoring.scorer
+    texts = []
+    faults = []
+    for line in lines.read(options):
+        if isinstance(line, Fault):
+            faults.append(line)
+            continue
+        try:
+            scorer.require_length(scorer.encode([line.texts[0]]))
+            texts.append(line.texts[0])
+        except TextError as error:
+            faults.append(Fault(line.number, error.reason))
+    _require_skipped(options, faults)
+    if not texts:
+        raise ValueError(
+            f"no line of {options.file} can be scored: {_in_words(options, faults[0])}"
+        )
+    fractions = tuple(percent / 100 for percent in options.rates)
+    design = mpt_score.Design(fractions, num_masks=options.num_masks, seed=options.seed)
+    curves = mpt_score.curve(scorer, texts, design)
+    rows = line_scores.rows_of_curve(curves, options, scoring.model, columns)
+    if out is None:
+        output.print_rows(rows)
+    else:
+        with files.replacing(out) as partial:
+            partial.write_bytes(output.as_bytes(rows, columns, out.suffix, with_header=True))
+    said = [f"skipped: {_in_words(options, fault)}" for fault in faults]
+    said += [f"{scoring.model}, seed {options.seed}", *summaries.of_curve(curves)]
+    print("\n".join(said), file=sys.stderr)
 
 
-def _call(batch: Sequence[Line], options: ScoreOptions, *, skip: bool) -> Callable[..., Any]:
-    """The call of the library that scores some lines, still without its model."""
-    match options:
-        case SentenceOptions():
-            return _sentences(batch, options)
-        case PairOptions():
-            return _pairs(batch, options, skip=skip)
-        case AnswerOptions():
-            return _answers(batch, options, skip=skip)
-        case CurveOptions():
-            return _curve(batch, options)
+def _in_words(options: Namespace, fault: Fault) -> str:
+    return f"{options.file}, line {fault.number}: {fault.reason}"
 
 
-def _sentences(batch: Sequence[Line], options: SentenceOptions) -> Callable[..., Any]:
-    return partial(
-        mpt_score.sentences,
-        texts=[line.texts[0] for line in batch],
-        num_masks=options.num_masks,
-        num_orders=options.num_orders,
-        pseudo=options.pseudo,
-        target_error=options.target_error,
-        seed=options.seed,
-        block_length=options.block_length,
-        later=options.later,
+def _require_skipped(options: Namespace, faults: Sequence[Fault]) -> None:
+    if faults and not options.skip:
+        remedy = "Mend it, or leave such lines out: --skip."
+        raise ValueError(f"{_in_words(options, faults[0])} {remedy}")
+
+
+def _load(options: Namespace, device: str | None = None) -> Scorer:
+    is_small_bert = options.model == "small-bert"
+    names = ("tokenizer", "revision", "precision", "max_tokens", "max_length")
+    given = {name: getattr(options, name) for name in names}
+    return mpt_score.load(
+        networks.small_bert_folder() if is_small_bert else options.model,
+        device=device or options.device,
+        **{name: value for name, value in given.items() if value is not None},
     )
 
 
-def _pairs(batch: Sequence[Line], options: PairOptions, *, skip: bool) -> Callable[..., Any]:
-    return partial(
-        mpt_score.pairs,
-        first=[line.texts[0] for line in batch],
-        second=[line.texts[1] for line in batch],
-        num_orders=options.num_orders,
-        pseudo=options.pseudo,
-        skip=skip,
-        seed=options.seed,
-        draws=[line.draw for line in batch],
-    )
-
-
-def _answers(batch: Sequence[Line], options: AnswerOptions, *, skip: bool) -> Callable[..., Any]:
-    return partial(
-        mpt_score.answers,
-        prompts=[line.prompt for line in batch],
-        options=[[text[len(line.prompt) :] for text in line.texts] for line in batch],
-        num_orders=options.num_orders,
-        skip=skip,
-        seed=options.seed,
-        draws=[line.draw for line in batch],
-    )
-
-
-def _curve(batch: Sequence[Line], options: CurveOptions) -> Callable[..., Any]:
-    check(("rates", options.rates, tuple[Percent, ...]))
-    rates = tuple(percent / 100 for percent in options.rates)
-    design = mpt_score.Design(rates, num_masks=options.num_masks, seed=options.seed)
-    return partial(mpt_score.curve, texts=[line.texts[0] for line in batch], design=design)
-
-
-def _draw(curves: Any, path: str) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    curves.plot(figure.subplots())
+@contextmanager
+def _says_what_is_left(rows: Rows) -> Iterator[None]:
+    """A run that is stopped says where its rows are."""
     try:
-        with files.replacing(Path(path)) as unfinished:
-            figure.savefig(unfinished, format=Path(path).suffix[1:])
-    except OSError as error:
-        raise OSError(f"--plot {path} cannot be written: {error.strerror or error}.") from error
+        yield
+    except KeyboardInterrupt as stop:
+        raise type(stop)(rows.left) from None

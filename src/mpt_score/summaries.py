@@ -1,133 +1,144 @@
-"""What scores say together, as lines for a terminal: of what, over what, with which error."""
+"""What rows say together, as lines for a terminal: of what, over what, with which error.
+
+Summaries take one row after the other and keep sums, so that their memory does not grow with a file.
+"""
 
 import math
-from array import array
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 
-from mpt_lml.results import Estimate, ratio_estimate
+from mpt_lml.results import Estimate
 from mpt_lml.theory.rates import crossover
-from mpt_score.answer_scores import AnswerScores
-from mpt_score.lines import Line
-from mpt_score.pair_scores import PairScores
+from mpt_score.line_scores import blocks_in_words
 from mpt_score.sentence_curves import SentenceCurves
-from mpt_score.sentence_scores import NATS_TO_BITS, SentenceScores
 
+NATS_TO_BITS = -1.0 / math.log(2.0)
+"""Bits are counted as a length of code: the logarithm with its sign turned."""
 SHOWN_LINES = 10
 """Numbers of lines that are listed."""
+NORMAL_QUANTILE = 1.959963984540054
+"""At 97.5 %: half a 95 % interval in standard errors."""
 _NO_ERROR = "not known, which takes two orders, or three masks, that differ"
+Row = Mapping[str, Any]
+
+
+class Summary(Protocol):
+    """What rows of one kind say together."""
+
+    def add(self, row: Row) -> None:
+        """One row more, in the order of the file."""
+
+    def lines(self) -> list[str]:
+        """What they say."""
+
+
+def new_summary(options: Namespace) -> Summary:
+    """What takes the rows of such a call."""
+    if options.kind == "pairs":
+        return PairSummary()
+    if options.kind == "answers":
+        return AnswerSummary()
+    return SentenceSummary(blocks_in_words(options))
 
 
 class RatioOfSums:
-    """Sum of y by sum of u over documents that come one after the other, with its error.
+    """Σ a_i / Σ b_i over units that come one after the other, with its error.
 
-    Of a document it keeps two numbers: its texts' sums of y and of u.
+    The estimate is that of :func:`mpt_lml.results.ratio_estimate`. Its residuals e_i = a_i − R b_i are
+    (a_i − mean a) − R (b_i − mean b), because R is the ratio of the means, too. So Σ e_i² is made of
+    sums of squares and products about the means, which are updated unit by unit (Welford 1962).
     """
 
     def __init__(self) -> None:
-        self.num_texts = 0
-        self._document: int | None = None  # the last one, which may have more texts
-        self._values = array("d")  # of each document
-        self._sizes = array("d")
+        self.count = 0
+        self._mean_a = 0.0
+        self._mean_b = 0.0
+        self._squares_a = 0.0
+        self._squares_b = 0.0
+        self._products = 0.0
 
-    def add(self, value: float, size: float | int, document: int) -> None:
-        """One text more.
-
-        Args:
-            value: its y.
-            size: its u.
-            document: the number of its document. Texts of one follow each other.
-        """
-        if document != self._document:
-            self._values.append(0.0)
-            self._sizes.append(0.0)
-            self._document = document
-        self.num_texts += 1
-        self._values[-1] += value
-        self._sizes[-1] += size
+    def add(self, a: float, b: float = 1.0) -> None:
+        """One unit more."""
+        self.count += 1
+        step_a = a - self._mean_a
+        step_b = b - self._mean_b
+        self._mean_a += step_a / self.count
+        self._mean_b += step_b / self.count
+        self._squares_a += step_a * (a - self._mean_a)
+        self._squares_b += step_b * (b - self._mean_b)
+        self._products += step_a * (b - self._mean_b)
 
     def estimate(self, unit: str) -> Estimate:
-        """The ratio with its error over documents, nan for a single one."""
-        values = torch.tensor(self._values, dtype=torch.float64)
-        sizes = torch.tensor(self._sizes, dtype=torch.float64)
-        return ratio_estimate(values, sizes, unit)
+        """The ratio with its error over units, nan for a single one."""
+        ratio = self._mean_a / self._mean_b
+        error = math.nan
+        if self.count > 1:
+            residuals = self._squares_a - 2 * ratio * self._products + ratio**2 * self._squares_b
+            variance = max(residuals, 0.0) / (self.count - 1) / self.count
+            error = math.sqrt(variance) / self._mean_b
+        return Estimate(ratio, error, self.count, unit)
 
 
 class SentenceSummary:
-    """What texts say together; they come in batches, in the order of the file."""
+    """What texts say together.
 
-    def __init__(self, *, has_documents: bool, blocks: str = "") -> None:
-        self._has_documents = has_documents
-        self._blocks = blocks  # how texts were cut, in words
+    Args:
+        blocks: How they were cut into blocks, in words; "" where they were not.
+    """
+
+    def __init__(self, blocks: str) -> None:
+        self._blocks = blocks
         self._nats = RatioOfSums()
-        self._bits = {unit: RatioOfSums() for unit in ("token", "character", "byte")}
+        self._bits = {unit: RatioOfSums() for unit in ("token", "byte")}
         self._lower = RatioOfSums()  # of the mixture of orders
         self._upper = RatioOfSums()
+        self._first: Row = {}
         self._num_heavy_tailed = 0
-        self._count = 0
-        self._variance = 0.0  # over masks, of the sum of all
-        self._first_text = ""
         self._num_unknown = 0
         self._with_unknown = 0
-        self._without_size = 0
         self._with_windows = 0
 
-    def add(self, scores: SentenceScores, lines: Sequence[Line]) -> None:
-        if self._count == 0:
-            self._first_text = _of_one_text(scores)
-        values = scores.log_score.tolist()
-        bounds = torch.stack([scores.mixture_lower, scores.mixture_upper], dim=1).tolist()
-        sizes = {unit: getattr(scores, f"num_{unit}s").tolist() for unit in self._bits}
-        for place, (line, value) in enumerate(zip(lines, values, strict=True)):
-            document = line.document if self._has_documents else line.number
-            self._nats.add(value, 1.0, document)
-            lower, upper = bounds[place]
-            if not math.isnan(upper):
-                self._lower.add(lower, 1.0, document)
-                self._upper.add(upper, 1.0, document)
-            for unit, ratio in self._bits.items():
-                if sizes[unit][place]:
-                    ratio.add(NATS_TO_BITS * value, sizes[unit][place], document)
-        self._count += len(lines)
-        self._num_heavy_tailed += int(scores.is_heavy_tailed.sum())
-        self._variance += scores.standard_error.square().sum().item()
-        self._num_unknown += int(scores.num_unknown.sum())
-        self._with_unknown += int((scores.num_unknown > 0).sum())
-        has_ids = torch.tensor([line.has_ids for line in lines])
-        self._without_size += int(((scores.num_bytes == 0) & ~has_ids).sum())
-        self._with_windows += int((scores.num_windows > 1).sum())
+    def add(self, row: Row) -> None:
+        if self._nats.count == 0:
+            self._first = row
+        self._nats.add(row["log_score"])
+        for unit, ratio in self._bits.items():
+            if row[f"num_{unit}s"]:
+                ratio.add(NATS_TO_BITS * row["log_score"], row[f"num_{unit}s"])
+        if row["mixture_upper"] is not None:
+            self._lower.add(row["mixture_lower"])
+            self._upper.add(row["mixture_upper"])
+            self._num_heavy_tailed += row["is_heavy_tailed"]
+        self._num_unknown += row["num_unknown"]
+        self._with_unknown += row["num_unknown"] > 0
+        self._with_windows += row["num_windows"] > 1
 
     def lines(self) -> list[str]:
-        nats = self._nats.estimate("nats a text")
-        over = f"documents: {nats.num_samples}, " if self._has_documents else ""
+        count = self._nats.count
         blocks = f", {self._blocks}" if self._blocks else ""
-        lines = [f"log-score, the mean over orders of log p{blocks}; {over}texts: {self._count}"]
-        if self._count == 1:
-            lines.append(self._first_text)
+        lines = [f"log-score, the mean over orders of log p{blocks}; texts: {count}"]
+        if count == 1:
+            lines.append(_of_one_text(self._first))
         else:
-            lines.append(f"mean: {nats}")
+            lines.append(f"mean: {self._nats.estimate('nats a text')}")
         for unit, ratio in self._bits.items():
-            if ratio.num_texts:
+            if ratio.count:
                 bits = ratio.estimate(f"bits a {unit}")
-                lines.append(f"mean: {bits}" if self._count > 1 else f"{bits:.4f} bits a {unit}")
-        lines += self._of_mixture()
-        if nats.num_samples == 1 and self._count > 1:
-            # Texts of one document are no sample of documents, but their masks are one of masks.
-            over_masks = math.sqrt(self._variance) / self._count
-            if math.isnan(over_masks):
-                lines.append(f"error over masks alone, of one document: {_NO_ERROR}")
-            else:
-                lines.append(f"error over masks alone, of one document: {over_masks:.4f} nats")
+                lines.append(f"mean: {bits}" if count > 1 else f"{bits:.4f} bits a {unit}")
+        if self._upper.count == count:
+            lines += self._of_mixture()
         if self._num_unknown:
             lines.append(
-                f"unknown tokens: {self._num_unknown}, in {self._with_unknown} of {self._count} texts; "
-                "they are shown, not scored, and their bytes do not count"
+                f"unknown tokens: {self._num_unknown}, in {self._with_unknown} of {count} texts; they "
+                "are shown, not scored, and their bytes do not count"
             )
-        if self._without_size:
+        if 0 < self._bits["byte"].count < count:
             lines.append(
-                f"texts left out of bits a character and a byte: {self._without_size}; the tokenizer "
-                "does not say where their unknown tokens stand"
+                f"texts left out of bits a byte: {count - self._bits['byte'].count}; the tokenizer does "
+                "not say where their unknown tokens stand"
             )
         if self._with_windows:
             lines.append(
@@ -136,36 +147,29 @@ class SentenceSummary:
         return lines
 
     def _of_mixture(self) -> list[str]:
-        """The bounds on the mixture of orders, where every text has them."""
-        if self._upper.num_texts < self._count:
-            return []
+        """The bounds on the mixture of orders, which every text has."""
+        count = self._upper.count
         lower = self._lower.estimate("nats a text")
         upper = self._upper.estimate("nats a text")
-        if self._count == 1:
-            bounds = f"{lower:.4f} to {upper:.4f} nats"
-        else:
-            bounds = f"{lower} to {upper}"
+        bounds = f"{lower} to {upper}" if count > 1 else f"{lower:.4f} to {upper:.4f} nats"
         lines = [f"log p of the mixture of orders, bounds from below and above: {bounds}"]
         if self._num_heavy_tailed:
             lines.append(
-                f"the bound from above is not to be relied on in {self._num_heavy_tailed} of "
-                f"{self._count} texts: one order holds more than half of the probability, and orders "
-                "that were not drawn may hold more; more orders tell"
+                f"the bound from above is not to be relied on in {self._num_heavy_tailed} of {count} "
+                "texts: one order holds more than half of the probability, and orders that were not "
+                "drawn may hold more; more orders tell"
             )
         return lines
 
 
-def _of_one_text(scores: SentenceScores) -> str:
+def _of_one_text(row: Row) -> str:
     """What is said of the first text, if no other comes."""
-    value = f"{scores.log_score[0]:.4f} nats"
-    error = scores.standard_error[0].item()
-    if math.isnan(error):
+    value = f"{row['log_score']:.4f} nats"
+    if row["standard_error"] is None:
         return f"{value}; error over masks: {_NO_ERROR}"
-    num_masks = 2 ** int(scores.num_tokens[0]) - 1
-    if error == 0 and scores.num_windows[0] == 1 and scores.num_passes[0] == num_masks:
+    if row["standard_error"] == 0:
         return f"{value}; exact, as every mask was visited"
-    low, high = scores.interval()[0].tolist()
-    return f"{value}; 95 % interval over masks {low:.4f} to {high:.4f}"
+    return f"{value}; 95 % interval over masks {row['low']:.4f} to {row['high']:.4f}"
 
 
 class PairSummary:
@@ -173,54 +177,68 @@ class PairSummary:
 
     def __init__(self) -> None:
         self._ratio = RatioOfSums()
-        self._is_first_higher = RatioOfSums()
-        self._count = 0
+        self._num_hits = 0.0
         self._num_equal = 0
 
-    def add(self, scores: PairScores, lines: Sequence[Line]) -> None:
-        for line, value in zip(lines, scores.log_ratio.tolist(), strict=True):
-            if math.isnan(value):
-                continue
-            self._count += 1
-            self._num_equal += value == 0
-            self._ratio.add(value, 1.0, line.number)
-            # A tie is half a hit, as of a coin that decides it.
-            hit = 0.5 if value == 0 else float(value > 0)
-            self._is_first_higher.add(hit, 1.0, line.number)
+    def add(self, row: Row) -> None:
+        value = row["log_ratio"]
+        self._ratio.add(value)
+        self._num_equal += value == 0
+        # A tie is half a hit, as of a coin that decides it.
+        self._num_hits += 0.5 if value == 0 else float(value > 0)
 
     def lines(self) -> list[str]:
-        if self._count == 0:
-            return ["no pair is comparable"]
-        accuracy = self._is_first_higher.estimate("")
-        lines = [f"log p(first) - log p(second), the mean over orders; pairs: {self._count}"]
-        if self._count == 1:
+        count = self._ratio.count
+        lines = [f"log p(first) - log p(second), the mean over orders; pairs: {count}"]
+        if count == 1:
             return [*lines, f"{self._ratio.estimate(''):.4f} nats"]
         lines.append(f"mean: {self._ratio.estimate('nats a pair')}")
-        percent = f"{100 * accuracy:.1f} ± {100 * accuracy.standard_error:.1f} %"
-        lines.append(f"the first text is the more probable one in {percent} of the pairs")
+        low, high = wilson_interval(self._num_hits, count)
+        lines.append(
+            f"the first text is the more probable one in {100 * self._num_hits / count:.1f} % of the "
+            f"pairs, 95 % interval over pairs {100 * low:.1f} to {100 * high:.1f} %"
+        )
         if self._num_equal:
             lines.append(f"pairs that are equally probable, each half a hit: {self._num_equal}")
         return lines
+
+
+def wilson_interval(num_hits: float, count: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share (1927): unlike a multiple of an error, within 0 and 1.
+
+    >>> [round(end, 3) for end in wilson_interval(2, 2)]
+    [0.342, 1.0]
+    """
+    squared = NORMAL_QUANTILE**2
+    share = num_hits / count
+    center = (share + squared / (2 * count)) / (1 + squared / count)
+    variance = share * (1 - share) / count + squared / (4 * count**2)
+    reach = NORMAL_QUANTILE * math.sqrt(variance) / (1 + squared / count)
+    return max(center - reach, 0.0), min(center + reach, 1.0)
 
 
 class AnswerSummary:
     """What may be compared among the options of prompts."""
 
     def __init__(self) -> None:
+        self._line = 0  # the last one
         self._num_prompts = 0
         self._num_options = 0
-        self._incomparable: list[int] = []
-        self._num_incomparable = 0
         self._num_merged = 0
+        self._num_incomparable = 0
+        self._incomparable: list[int] = []  # lines, the first ones
 
-    def add(self, scores: AnswerScores, lines: Sequence[Line]) -> None:
-        self._num_prompts += len(lines) - len(scores.skipped)
-        self._num_options += int((scores.num_tokens > 0).sum())
-        self._num_merged += int(scores.merged.sum())
-        for place in (~scores.comparable).nonzero().flatten().tolist():
+    def add(self, row: Row) -> None:
+        self._num_options += 1
+        if row["line"] == self._line:
+            return
+        self._line = row["line"]
+        self._num_prompts += 1
+        self._num_merged += row["merged"]
+        if not row["comparable"]:
             self._num_incomparable += 1
             if len(self._incomparable) < SHOWN_LINES:
-                self._incomparable.append(lines[place].number)
+                self._incomparable.append(row["line"])
 
     def lines(self) -> list[str]:
         lines = [
@@ -242,9 +260,6 @@ class AnswerSummary:
         return lines
 
 
-Summary = SentenceSummary | PairSummary | AnswerSummary
-
-
 def of_curve(scores: SentenceCurves) -> list[str]:
     """The area with its error, or the scores at rates that have none.
 
@@ -252,13 +267,13 @@ def of_curve(scores: SentenceCurves) -> list[str]:
         Lines without an end.
     """
     if not scores.design.has_area:
-        points = zip(
-            scores.design.columns,
-            scores.score.tolist(),
-            scores.standard_error.tolist(),
-            strict=True,
-        )
-        return [f"score at {100 * rate:g} %: {_with_error(*point)}" for rate, *point in points]
+        lines = []
+        for row in scores.rows():
+            point = Estimate(
+                row["score"], row["standard_error"], len(scores.num_features), "nats a token"
+            )
+            lines.append(f"score at {100 * row['rate']:g} %: {point}")
+        return lines
     lines = [f"area: {scores.area()} a token"]
     rate = _reading_rate(scores)
     if rate is not None:
@@ -266,12 +281,6 @@ def of_curve(scores: SentenceCurves) -> list[str]:
     for rate_of_bias, bias in scores.bias_at().items():
         lines.append(f"D·S − area at {100 * rate_of_bias:g} %: {bias}")
     return lines
-
-
-def _with_error(score: float, error: float) -> str:
-    if math.isnan(error):
-        return f"{score:.4f} nats a token (no error from one text)"
-    return f"{score:.4f} ± {error:.4f} nats a token"
 
 
 def _reading_rate(curves: SentenceCurves) -> str | Estimate | None:
