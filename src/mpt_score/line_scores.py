@@ -1,6 +1,5 @@
 """What the library says of some lines, as rows: each its line, its number with an interval, whose."""
 
-import inspect
 import math
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -102,33 +101,19 @@ def blocks_in_words(options: Namespace) -> str:
 
 def score(scorer: Scorer, lines: Sequence[Line], options: Namespace) -> Any:
     """The library's scores of some lines. What of them cannot be scored, it skips or refuses."""
-    settings = settings_of(options)
+    settings: dict[str, Any] = {**settings_of(options), "skip": options.skip}
     if options.kind == "sentences":
         if options.items:
             settings["items"] = [line.copied[options.items] for line in lines]
         texts = [line.texts[0] for line in lines]
-        return _call(mpt_score.sentences, options.skip, scorer, texts, **settings)
+        return mpt_score.sentences(scorer, texts, **settings)
     if options.kind == "pairs":
         first = [line.texts[0] for line in lines]
         second = [line.texts[1] for line in lines]
-        return _call(mpt_score.pairs, options.skip, scorer, first, second, **settings)
+        return mpt_score.pairs(scorer, first, second, **settings)
     prompts = [line.prompt for line in lines]
     answers = [list(line.texts) for line in lines]
-    return _call(mpt_score.answers, options.skip, scorer, prompts, answers, **settings)
-
-
-def _call(function: Any, skip: bool, *arguments: Any, **settings: Any) -> Any:
-    if "skip" in inspect.signature(function).parameters:
-        settings["skip"] = skip
-    return function(*arguments, **settings)
-
-
-def skipped(scores: Any) -> dict[int, str]:
-    """What the library itself has skipped, by its place, and why."""
-    for name in ("skipped", "incomparable"):
-        if hasattr(scores, name):
-            return dict(getattr(scores, name))
-    return {}
+    return mpt_score.answers(scorer, prompts, answers, **settings)
 
 
 def rows_of(
@@ -150,7 +135,7 @@ def rows_of(
     said = _said(options, model)
     values = {name: value.tolist() for name, value in _values(scores, options).items()}
     for place, line in enumerate(lines):
-        if place in skipped(scores):
+        if place in scores.skipped:
             continue
         cells = {"line": line.number, **line.copied, **said}
         cells |= {name: value[place] for name, value in values.items()}

@@ -7,13 +7,13 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import distributed
 from tqdm.auto import tqdm
 
 import mpt_score
@@ -23,6 +23,7 @@ from mpt_score.errors import TextError
 from mpt_score.lines import Fault, Line
 from mpt_score.output import Part, RowFile, StandardOutput
 from mpt_score.scorer import Scorer
+from mpt_score.sentence_scores import plan_of, prices
 
 Rows = StandardOutput | RowFile
 LONGEST_WAIT = timedelta(days=365)
@@ -160,29 +161,27 @@ class _Scoring:
         is_known = rows.is_whole or options.kind != "sentences" or not Path(options.file).is_file()
         if is_known:
             return
-        total = torch.zeros(3, dtype=torch.int64)
+        plan = plan_of(
+            options.num_orders,
+            options.num_masks,
+            options.pseudo,
+            options.target_error,
+            block_length=options.block_length,
+            later=options.later,
+        )
+        num_texts = 0
+        num_tokens = 0
+        num_passes = 0
         for part in self._parts():
             texts = [line.texts[0] for line in part if isinstance(line, Line)]
-            try:
-                total += self._price(texts)
-            except TextError:  # some of these will be refused or skipped
-                for text in texts:
-                    with suppress(TextError):
-                        total += self._price([text])
-        num_texts, num_tokens, num_passes = total.tolist()
+            if texts:
+                of_texts = prices(self.scorer, texts, plan.most_passes, skip=True)
+                num_texts += int((of_texts.num_tokens > 0).sum())
+                num_tokens += int(of_texts.num_tokens.sum())
+                num_passes += int(of_texts.num_passes.sum())
         price = f"to score: {num_texts} texts, {num_tokens} tokens; passes at most: {num_passes}"
         more = ", more where --target-error asks for them" if options.target_error else ""
         print(price + more, file=sys.stderr)
-
-    def _price(self, texts: Sequence[Any]) -> Tensor:
-        """Texts, tokens and passes."""
-        if not texts:
-            return torch.zeros(3, dtype=torch.int64)
-        names = ("num_orders", "num_masks", "pseudo", "block_length")
-        settings = {name: getattr(self.options, name) for name in names}
-        tokens = self.scorer.encode(texts)
-        passes = mpt_score.passes(self.scorer, tokens, **settings)
-        return torch.stack([torch.tensor(len(texts)), tokens.num_features.sum(), passes.sum()])
 
     def score(self, target: Rows, rows: Rows | None, num_written: int = 0) -> None:
         """Score what is not known yet, part by part, and write each before the next one is read.
@@ -244,21 +243,22 @@ class _Scoring:
             for row in rows:
                 self.summary.add(row)
 
-    def _rows(self, good: list[Line], faults: list[Fault]) -> list[dict[str, Any]]:
-        """The rows of good lines; takes those out of which the model says that they are not."""
+    def _rows(self, good: Sequence[Line], faults: list[Fault]) -> list[dict[str, Any]]:
+        """The rows of good lines; ``faults`` takes those that the library cannot score."""
         _require_skipped(self.options, faults)
-        while good:
-            try:
-                scores = line_scores.score(self.scorer, good, self.options)
-            except TextError as error:
-                faults.append(Fault(good.pop(error.number).number, error.reason))
-                _require_skipped(self.options, faults)
-                continue
-            for place, reason in line_scores.skipped(scores).items():
-                faults.append(Fault(good[place].number, f"{reason.rstrip('.')}."))
-            rows = line_scores.rows_of(scores, good, self.options, self.model, self.columns)
-            return list(rows)
-        return []
+        if not good:
+            return []
+        try:
+            scores = line_scores.score(self.scorer, good, self.options)
+        except TextError as error:
+            _require_skipped(self.options, [Fault(good[error.number].number, error.reason)])
+            raise
+        for place, reason in scores.skipped.items():
+            faults.append(Fault(good[place].number, f"{reason.rstrip('.')}."))
+        if len(scores.skipped) == len(good):
+            return []
+        rows = line_scores.rows_of(scores, good, self.options, self.model, self.columns)
+        return list(rows)
 
     def finish(self, rows: Rows) -> None:
         """Say what all rows say together, and mark their file as whole."""

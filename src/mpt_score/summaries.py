@@ -13,14 +13,13 @@ import torch
 from mpt_lml.results import Estimate
 from mpt_lml.theory.rates import crossover
 from mpt_score.line_scores import blocks_in_words
+from mpt_score.pair_scores import accuracy_of
 from mpt_score.sentence_curves import SentenceCurves
 
 NATS_TO_BITS = -1.0 / math.log(2.0)
 """Bits are counted as a length of code: the logarithm with its sign turned."""
 SHOWN_LINES = 10
 """Numbers of lines that are listed."""
-NORMAL_QUANTILE = 1.959963984540054
-"""At 97.5 %: half a 95 % interval in standard errors."""
 _NO_ERROR = "not known, which takes two orders, or three masks, that differ"
 Row = Mapping[str, Any]
 
@@ -41,7 +40,7 @@ def new_summary(options: Namespace) -> Summary:
         return PairSummary()
     if options.kind == "answers":
         return AnswerSummary()
-    return SentenceSummary(blocks_in_words(options))
+    return SentenceSummary(blocks_in_words(options), options.items)
 
 
 class RatioOfSums:
@@ -53,33 +52,47 @@ class RatioOfSums:
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.num_pieces = 0
+        self._count = 0
         self._mean_a = 0.0
         self._mean_b = 0.0
         self._squares_a = 0.0
         self._squares_b = 0.0
         self._products = 0.0
+        self._clusters: dict[Any, list[float]] = {}
 
-    def add(self, a: float, b: float = 1.0) -> None:
-        """One unit more."""
-        self.count += 1
+    def add(self, a: float, b: float = 1.0, cluster: Any = None) -> None:
+        """One unit more, or a further piece of the unit ``cluster``, whose sums are kept."""
+        self.num_pieces += 1
+        if cluster is not None:
+            sums = self._clusters.setdefault(cluster, [0.0, 0.0])
+            sums[0] += a
+            sums[1] += b
+        else:
+            self._add_unit(a, b)
+
+    def _add_unit(self, a: float, b: float) -> None:
+        self._count += 1
         step_a = a - self._mean_a
         step_b = b - self._mean_b
-        self._mean_a += step_a / self.count
-        self._mean_b += step_b / self.count
+        self._mean_a += step_a / self._count
+        self._mean_b += step_b / self._count
         self._squares_a += step_a * (a - self._mean_a)
         self._squares_b += step_b * (b - self._mean_b)
         self._products += step_a * (b - self._mean_b)
 
     def estimate(self, unit: str) -> Estimate:
         """The ratio with its error over units, nan for a single one."""
+        for a, b in self._clusters.values():
+            self._add_unit(a, b)
+        self._clusters = {}
         ratio = self._mean_a / self._mean_b
         error = math.nan
-        if self.count > 1:
+        if self._count > 1:
             residuals = self._squares_a - 2 * ratio * self._products + ratio**2 * self._squares_b
-            variance = max(residuals, 0.0) / (self.count - 1) / self.count
+            variance = max(residuals, 0.0) / (self._count - 1) / self._count
             error = math.sqrt(variance) / self._mean_b
-        return Estimate(ratio, error, self.count, unit)
+        return Estimate(ratio, error, self._count, unit)
 
 
 class SentenceSummary:
@@ -87,10 +100,13 @@ class SentenceSummary:
 
     Args:
         blocks: How they were cut into blocks, in words; "" where they were not.
+        items: The column of their items, which are independent, unlike texts of one; None where every
+            text is.
     """
 
-    def __init__(self, blocks: str) -> None:
+    def __init__(self, blocks: str, items: str | None) -> None:
         self._blocks = blocks
+        self._items = items
         self._nats = RatioOfSums()
         self._bits = {unit: RatioOfSums() for unit in ("token", "byte")}
         self._lower = RatioOfSums()  # of the mixture of orders
@@ -102,22 +118,23 @@ class SentenceSummary:
         self._with_windows = 0
 
     def add(self, row: Row) -> None:
-        if self._nats.count == 0:
+        if self._nats.num_pieces == 0:
             self._first = row
-        self._nats.add(row["log_score"])
+        item = row[self._items] if self._items else None
+        self._nats.add(row["log_score"], 1, item)
         for unit, ratio in self._bits.items():
             if row[f"num_{unit}s"]:
-                ratio.add(NATS_TO_BITS * row["log_score"], row[f"num_{unit}s"])
+                ratio.add(NATS_TO_BITS * row["log_score"], row[f"num_{unit}s"], item)
         if row["mixture_upper"] is not None:
-            self._lower.add(row["mixture_lower"])
-            self._upper.add(row["mixture_upper"])
+            self._lower.add(row["mixture_lower"], 1, item)
+            self._upper.add(row["mixture_upper"], 1, item)
             self._num_heavy_tailed += row["is_heavy_tailed"]
         self._num_unknown += row["num_unknown"]
         self._with_unknown += row["num_unknown"] > 0
         self._with_windows += row["num_windows"] > 1
 
     def lines(self) -> list[str]:
-        count = self._nats.count
+        count = self._nats.num_pieces
         blocks = f", {self._blocks}" if self._blocks else ""
         lines = [f"log-score, the mean over orders of log p{blocks}; texts: {count}"]
         if count == 1:
@@ -125,20 +142,21 @@ class SentenceSummary:
         else:
             lines.append(f"mean: {self._nats.estimate('nats a text')}")
         for unit, ratio in self._bits.items():
-            if ratio.count:
+            if ratio.num_pieces:
                 bits = ratio.estimate(f"bits a {unit}")
                 lines.append(f"mean: {bits}" if count > 1 else f"{bits:.4f} bits a {unit}")
-        if self._upper.count == count:
+        if self._upper.num_pieces == count:
             lines += self._of_mixture()
         if self._num_unknown:
             lines.append(
                 f"unknown tokens: {self._num_unknown}, in {self._with_unknown} of {count} texts; they "
                 "are shown, not scored, and their bytes do not count"
             )
-        if 0 < self._bits["byte"].count < count:
+        without_bytes = count - self._bits["byte"].num_pieces
+        if 0 < without_bytes < count:
             lines.append(
-                f"texts left out of bits a byte: {count - self._bits['byte'].count}; the tokenizer does "
-                "not say where their unknown tokens stand"
+                f"texts left out of bits a byte: {without_bytes}; the tokenizer does not say where their "
+                "unknown tokens stand"
             )
         if self._with_windows:
             lines.append(
@@ -148,7 +166,7 @@ class SentenceSummary:
 
     def _of_mixture(self) -> list[str]:
         """The bounds on the mixture of orders, which every text has."""
-        count = self._upper.count
+        count = self._upper.num_pieces
         lower = self._lower.estimate("nats a text")
         upper = self._upper.estimate("nats a text")
         bounds = f"{lower} to {upper}" if count > 1 else f"{lower:.4f} to {upper:.4f} nats"
@@ -177,44 +195,26 @@ class PairSummary:
 
     def __init__(self) -> None:
         self._ratio = RatioOfSums()
-        self._num_hits = 0.0
+        self._num_hits = 0
         self._num_equal = 0
 
     def add(self, row: Row) -> None:
         value = row["log_ratio"]
         self._ratio.add(value)
         self._num_equal += value == 0
-        # A tie is half a hit, as of a coin that decides it.
-        self._num_hits += 0.5 if value == 0 else float(value > 0)
+        self._num_hits += value > 0
 
     def lines(self) -> list[str]:
-        count = self._ratio.count
+        count = self._ratio.num_pieces
         lines = [f"log p(first) - log p(second), the mean over orders; pairs: {count}"]
         if count == 1:
             return [*lines, f"{self._ratio.estimate(''):.4f} nats"]
         lines.append(f"mean: {self._ratio.estimate('nats a pair')}")
-        low, high = wilson_interval(self._num_hits, count)
-        lines.append(
-            f"the first text is the more probable one in {100 * self._num_hits / count:.1f} % of the "
-            f"pairs, 95 % interval over pairs {100 * low:.1f} to {100 * high:.1f} %"
-        )
+        accuracy = accuracy_of(self._num_hits, self._num_equal, count)
+        lines.append(f"the first text is the more probable one in {accuracy}")
         if self._num_equal:
             lines.append(f"pairs that are equally probable, each half a hit: {self._num_equal}")
         return lines
-
-
-def wilson_interval(num_hits: float, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share (1927): unlike a multiple of an error, within 0 and 1.
-
-    >>> [round(end, 3) for end in wilson_interval(2, 2)]
-    [0.342, 1.0]
-    """
-    squared = NORMAL_QUANTILE**2
-    share = num_hits / count
-    center = (share + squared / (2 * count)) / (1 + squared / count)
-    variance = share * (1 - share) / count + squared / (4 * count**2)
-    reach = NORMAL_QUANTILE * math.sqrt(variance) / (1 + squared / count)
-    return max(center - reach, 0.0), min(center + reach, 1.0)
 
 
 class AnswerSummary:

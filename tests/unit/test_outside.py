@@ -135,11 +135,12 @@ def test_scores_of_a_function_and_of_a_factory(folder: Path, name: str) -> None:
 def test_the_command_takes_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert named('identity = "first"', folder)
     command = ["sentences", "texts.txt", "--model", "my_llada:build", "--tokenizer", "words"]
-    assert main([*command, "--max-length", "9", "--batch-size", "3", "--out", "out.json"]) == 0
-    rows = json.loads((folder / "out.json").read_text())
-    assert rows["rows"][0]["log_score"] == pytest.approx(literal(TEXTS[0]), abs=1e-10)
-    assert rows["model"]["name"] == "my_llada:build"
-    assert rows["model"]["max_length"] == 9
+    assert main([*command, "--max-length", "9", "--max-tokens", "27", "--out", "out.jsonl"]) == 0
+    row = json.loads((folder / "out.jsonl").read_text().splitlines()[0])
+    assert row["log_score"] == pytest.approx(literal(TEXTS[0]), abs=1e-10)
+    assert row["model"] == "my_llada:build"
+    run = json.loads((folder / "out.jsonl.state").read_text().splitlines()[0])
+    assert run["function"].startswith("my_llada:build, ") and run["max_length"] == 9
 
 
 def named(code: str, folder: Path) -> str | None:

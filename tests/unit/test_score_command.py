@@ -1,9 +1,8 @@
-"""``mpt-score``: files in, rows out, one line for every mistake, parts kept and shared."""
+"""``mpt-score``: files in, rows out, one sentence for every mistake, an output that is its own state."""
 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import math
 import os
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,10 @@ import torch
 from tiny_bert import tiny, tokenizer
 
 import mpt_score
-from mpt_lml.results import Estimate
-from mpt_score import MaskedLM, lines, networks, row_files, score_file, summaries
-from mpt_score.command import main
-from mpt_score.options import InputOptions
-from mpt_score.processes import ProcessGroup
-from mpt_score.scorer import Scorer
+from mpt_lml.results import ratio_estimate
+from mpt_score import line_scores, lines, networks, summaries
+from mpt_score.command import main, parse
+from mpt_score.output import RowFile
 
 TEXTS = ["the cat sat", "a dog sat the cat.", "the dog", "the cats sat a dog", "a cat"]
 
@@ -54,91 +51,96 @@ def rows(printed: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in printed.splitlines()]
 
 
-def test_sentences_are_those_of_the_library(folder, texts, capsys) -> None:
-    assert call(folder, "sentences", texts, "--num-orders", 3, "--pseudo", "--seed", 7) == 0
-    out, said = capsys.readouterr()
-    found = mpt_score.sentences(folder, TEXTS, num_orders=3, pseudo=True, seed=7)
-    for number, (row, wanted) in enumerate(zip(rows(out), found.rows(), strict=True)):
-        assert {name: row[name] for name in wanted} == wanted
-        assert row["line"] == number + 1
-        assert row["unit"] == "nats" and "log p" in row["quantity"] and row["model"] == str(folder)
-        assert set(row) - set(wanted) == {"line", "unit", "quantity", "model"}
-    assert f"{folder}, seed 7" in said and "texts: 5" in said
-    for unit in ("token", "character", "byte"):
-        assert f"mean: {found.mean(unit)}" in said
+# -- the numbers of the library -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("later", ["hidden", "absent"])
-def test_blocks_are_those_of_the_library(folder, texts, capsys, later: str) -> None:
-    settings = ("--block-length", 2, "--later", later)
-    assert call(folder, "sentences", texts, *settings) == 0
-    out, said = capsys.readouterr()
-    found = mpt_score.sentences(folder, TEXTS, block_length=2, later=later)
-    for row, wanted in zip(rows(out), found.rows(), strict=True):
-        assert {name: row[name] for name in wanted} == wanted
-        assert f"in blocks of 2 from left to right, later ones {later}" in row["quantity"]
-    assert f"in blocks of 2 from left to right, later ones {later}; texts: 5" in said
-    num_passes = int(mpt_score.passes(folder, TEXTS, block_length=2).sum())
-    assert f"passes at most: {num_passes}" in said
-
-
-@pytest.mark.bad_input
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    "settings",
     [
-        (("--block-length", 0), "--block-length must be >= 1, got 0"),
-        (("--later", "absent"), "--later must be 'hidden' without blocks, got 'absent'"),
-        (("--block-length", 2, "--pseudo"), "--block-length must be None for a pseudo-log"),
+        {"num_orders": 3, "pseudo": True, "seed": 7},
+        {"num_masks": 2},
+        {"block_length": 2, "later": "absent"},
     ],
+    ids=str,
 )
-def test_blocks_that_are_none_are_refused(folder, texts, capsys, settings, sentence: str) -> None:
-    assert call(folder, "sentences", texts, *settings) == 2
-    assert sentence in capsys.readouterr().err
+def test_sentences_are_those_of_the_library(folder, texts, capsys, settings) -> None:
+    options = []
+    for name, value in settings.items():
+        options += [f"--{name.replace('_', '-')}", *([] if value is True else [value])]
+    assert call(folder, "sentences", texts, *options) == 0
+    out, said = capsys.readouterr()
+    scores = mpt_score.sentences(folder, TEXTS, **settings)
+    for number, (row, wanted) in enumerate(zip(rows(out), scores.rows(), strict=True)):
+        shared = row.keys() & wanted.keys()
+        assert {"log_score", "num_tokens", "bits_per_byte"} <= shared
+        assert {name: row[name] for name in shared} == {name: wanted[name] for name in shared}
+        assert row["line"] == number + 1 and row["unit"] == "nats" and row["model"] == str(folder)
+        assert ("pseudo_log_likelihood" in row) == ("pseudo" in settings)
+        assert ("blocks of 2" in row["quantity"]) == ("block_length" in settings)
+    names = ("num_orders", "num_masks", "pseudo", "block_length")
+    budget = {name: value for name, value in settings.items() if name in names}
+    num_passes = int(mpt_score.passes(folder, TEXTS, **budget).sum())
+    num_tokens = int(scores.num_tokens.sum())
+    first = f"to score: 5 texts, {num_tokens} tokens; passes at most: {num_passes}"
+    assert said.splitlines()[0] == first
+    assert f"{folder}, seed {settings.get('seed', 0)}" in said and "texts: 5" in said
+    for unit in ("token", "byte"):
+        assert f"mean: {scores.mean(unit)}" in said
+    assert f"mean: {scores.mean()} a text" in said
+    assert ("mixture of orders" in said) == (not scores.mixture_upper.isnan().any())
 
 
-def test_empty_lines_end_documents_and_numbers_are_those_of_the_file(
-    folder, tmp_path, capsys
-) -> None:
-    path = tmp_path / "documents.txt"
-    path.write_bytes("\ufeffthe cat\nthe dog\n\n\na cat\r\n".encode())
-    assert call(folder, "sentences", path, "--num-masks", 2, "--documents") == 0
-    found = rows(capsys.readouterr().out)
-    assert [row["line"] for row in found] == [1, 2, 5]
-    assert [row["document"] for row in found] == [0, 0, 2]
-    assert "pseudo_log_likelihood" not in found[0]
-
-
-def test_pairs(folder, tmp_path, capsys) -> None:
-    path = tmp_path / "pairs.tsv"
-    path.write_text("the cat sat\tthe dog sat\na cat\ta dog\n")
-    assert call(folder, "pairs", path, "--pseudo") == 0
-    found = rows(capsys.readouterr().out)
-    wanted = mpt_score.pairs(
-        folder, ["the cat sat", "a cat"], ["the dog sat", "a dog"], pseudo=True
+def test_texts_of_an_item_see_the_same_orders(folder, tmp_path, capsys) -> None:
+    table = tmp_path / "design.csv"
+    table.write_text(
+        "text,item,noun\nthe cat sat a dog,1,cat\nthe dog sat a dog,1,dog\na cat,2,cat\n"
     )
-    assert [row["log_ratio"] for row in found] == wanted.log_ratio.tolist()
-    assert [row["pseudo_difference"] for row in found] == wanted.pseudo_difference.tolist()
+    more = ("--column", "text", "--items", "item", "--keep", "noun", "--num-orders", 2)
+    assert call(folder, "sentences", table, *more) == 0
+    out, said = capsys.readouterr()
+    texts = ["the cat sat a dog", "the dog sat a dog", "a cat"]
+    scores = mpt_score.sentences(folder, texts, items=["1", "1", "2"], num_orders=2)
+    assert [row["log_score"] for row in rows(out)] == scores.log_score.tolist()
+    assert [(row["item"], row["noun"]) for row in rows(out)] == [
+        ("1", "cat"),
+        ("1", "dog"),
+        ("2", "cat"),
+    ]
+    assert f"mean: {scores.mean()} a text" in said  # its error is over items
 
 
-def test_pairs_of_other_numbers_of_pieces_are_named_or_listed(folder, tmp_path, capsys) -> None:
+def test_pairs_are_those_of_the_library(folder, tmp_path, capsys) -> None:
     path = tmp_path / "pairs.tsv"
-    path.write_text("the cat\tthe dog\nthe cat sat\tthe cat\n")
-    assert call(folder, "pairs", path) == 2
-    assert "line 2: has texts of 3 and 2 tokens" in capsys.readouterr().err
-    assert call(folder, "pairs", path, "--skip") == 0
+    first = ["the cat sat", "a cat", "a dog", "the cat"]
+    second = ["the dog sat", "a dog", "a cat", "the cat"]
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in zip(first, second, strict=True)))
+    assert call(folder, "pairs", path, "--pseudo") == 0
     out, said = capsys.readouterr()
-    assert [row["line"] for row in rows(out)] == [1]
-    assert "pairs.tsv, line 2: has texts of" in said and "skipped lines: 1" in said
+    scores = mpt_score.pairs(folder, first, second, pseudo=True)
+    for name in ("log_ratio", "pseudo_difference", "standard_error"):
+        assert [row[name] for row in rows(out)] == getattr(scores, name).tolist()
+    assert f"the more probable one in {scores.accuracy()}" in said
+    assert "equally probable, each half a hit: 1" in said
 
 
-def test_answers(folder, tmp_path, capsys) -> None:
+def test_answers_are_those_of_the_library(folder, tmp_path, capsys) -> None:
     path = tmp_path / "asked.jsonl"
-    path.write_text(json.dumps({"prompt": "the cat", "options": [" sat", " dog sat"]}) + "\n")
-    assert call(folder, "answers", path) == 0
+    options = [[" sat", " dog sat"], [" cats"]]
+    questions = [{"prompt": "the cat", "options": options[0], "item": 3}]
+    questions.append({"prompt": "a", "options": options[1], "item": math.nan})
+    path.write_text("\n".join(map(json.dumps, questions)))
+    more = ("--pseudo", "--within-word", "--keep", "item")
+    assert call(folder, "answers", path, *more) == 0
     out, said = capsys.readouterr()
-    wanted = mpt_score.answers(folder, ["the cat"], [[" sat", " dog sat"]])
-    assert [row["log_score"] for row in rows(out)] == wanted.log_score[0].tolist()
-    assert sum(row["best"] for row in rows(out)) == 1
+    scores = mpt_score.answers(folder, ["the cat", "a"], options, pseudo=True, within_word=True)
+    found = rows(out)
+    assert [(row["line"], row["option"]) for row in found] == [(1, 0), (1, 1), (2, 0)]
+    for name in ("log_score", "pseudo_log_likelihood", "within_word", "num_tokens"):
+        wanted = getattr(scores, name)
+        assert [row[name] for row in found] == [*wanted[0].tolist(), wanted[1, 0].item()]
+    assert [row["item"] for row in found] == [3, 3, None]  # JSON has no word for nan
+    assert sum(row["best"] for row in found) == 2
+    assert "prompts: 2, options: 3" in said
     assert "options of different numbers of tokens: 1 (line 1)" in said
 
 
@@ -146,19 +148,17 @@ def test_a_curve_says_area_only_where_it_is_one(folder, texts, tmp_path, capsys)
     assert call(folder, "curve", texts, "--rates", "15,40") == 0
     said = capsys.readouterr().err
     assert "score at 15 %" in said and "area" not in said
-    picture, table = tmp_path / "curve.svg", tmp_path / "curve.csv"
-    assert (
-        call(folder, "curve", texts, "--rates", "5:95:10", "--plot", picture, "--out", table) == 0
-    )
+    table = tmp_path / "curve.csv"
+    assert call(folder, "curve", texts, "--rates", "5:95:10", "--out", table) == 0
     said = capsys.readouterr().err
     assert "area: " in said and "D·S − area at 25 %" in said
-    assert picture.read_text().startswith("<?xml")
     with table.open() as stored:
         found = list(csv.DictReader(stored))
-    wanted = mpt_score.curve(
-        folder, TEXTS, mpt_score.Design(tuple(p / 100 for p in range(5, 96, 10)), seed=0)
-    )
+    design = mpt_score.Design(tuple(p / 100 for p in range(5, 96, 10)), seed=0)
+    wanted = mpt_score.curve(folder, TEXTS, design)
     assert [float(row["score"]) for row in found] == wanted.score.tolist()
+    assert call(folder, "curve", texts, "--rates", "15", "--out", table) == 2
+    assert "is there already" in capsys.readouterr().err
 
 
 def summary_of(*curves: list[float]) -> str:
@@ -166,8 +166,8 @@ def summary_of(*curves: list[float]) -> str:
     raw = torch.tensor(curves, dtype=torch.float64)[:, None]
     sizes = torch.full((len(curves),), 10)
     design = mpt_score.Design((0.1, 0.3, 0.5, 0.7, 0.9))
-    found = mpt_score.SentenceCurves(design, raw, torch.zeros_like(raw), raw[:, 0, -1], sizes)
-    return "\n".join(summaries.of_curve(found))
+    scores = mpt_score.SentenceCurves(design, raw, torch.zeros_like(raw), raw[:, 0, -1], sizes)
+    return "\n".join(summaries.of_curve(scores))
 
 
 def test_the_rate_that_reads_a_curve_is_said_where_the_curve_tells_it() -> None:
@@ -177,45 +177,216 @@ def test_the_rate_that_reads_a_curve_is_said_where_the_curve_tells_it() -> None:
     # Down through the mean height, -3, at 30 %, up again at 50 %, and down at last before 70 %.
     zigzag = [-1.0, -4.0, -2.0, -4.0, -4.0]
     said = summary_of(zigzag, [v - 0.1 for v in zigzag])
-    assert (
-        "unclear: the curve crosses its mean height more than once, between 23.3 and 60.0 %" in said
-    )
+    assert "crosses its mean height more than once, between 23.3 and 60.0 %" in said
     assert "the rate that reads it" not in summary_of([-3.0] * 5, [-3.0] * 5)
+    alone = summary_of(falls)
+    assert "no error from one sample" in alone and "the rate that reads it" not in alone
 
 
-def test_one_text_has_no_error_and_no_rate() -> None:
-    said = summary_of([-1.0, -2.0, -3.0, -4.0, -5.0])
-    assert "area: -3.0000 nats (no error from one sample) a token" in said
-    assert "nan" not in said and "the rate that reads it" not in said
+def test_a_ratio_from_flat_sums_is_that_of_the_library() -> None:
+    """Also far from 0, where sums of plain squares would have lost every digit."""
+    draws = torch.Generator().manual_seed(0)
+    sizes = torch.randint(1, 40, (500,), generator=draws).double()
+    for offset in (0.0, 1e8):
+        values = 3 * sizes + torch.randn(500, generator=draws, dtype=torch.float64) + offset
+        flat = summaries.RatioOfSums()
+        for value, size in zip(values.tolist(), (sizes + offset).tolist(), strict=True):
+            flat.add(value, size)
+        wanted = ratio_estimate(values, sizes + offset)
+        found = flat.estimate("nats")
+        assert found == pytest.approx(wanted, rel=1e-12)
+        assert found.standard_error == pytest.approx(wanted.standard_error, rel=1e-6)
+        assert found.num_samples == 500
 
 
-def test_texts_come_from_standard_input(folder, texts, capsys, monkeypatch) -> None:
-    assert call(folder, "curve", texts, "--rates", "15") == 0
-    rows_of_the_file = capsys.readouterr().out
-    with texts.open() as stream:
-        monkeypatch.setattr("sys.stdin", stream)
-        assert call(folder, "curve", "-", "--rates", "15") == 0
-    assert capsys.readouterr().out == rows_of_the_file
-
-
-def test_one_document_has_an_error_over_masks(folder, tmp_path, capsys) -> None:
+def test_one_text_is_said_to_have_the_error_that_it_has(folder, tmp_path, capsys) -> None:
     path = tmp_path / "one.txt"
-    path.write_text("\n".join(TEXTS), encoding="utf-8")
-    assert call(folder, "sentences", path, "--documents", "--num-masks", 4) == 0
+    path.write_text("the cats sat a dog\n")  # six pieces, 63 masks
+    for num_masks, says in ((1, "not known"), (8, "95 % interval over masks"), (63, "exact")):
+        assert call(folder, "sentences", path, "--num-masks", num_masks) == 0
+        out, said = capsys.readouterr()
+        (row,) = rows(out)
+        assert f"{row['log_score']:.4f} nats; " in said and says in said
+        assert "nan" not in said and "±" not in said
+        assert (row["low"] is None) == (says == "not known")
+
+
+def test_unknown_tokens_do_not_improve_bits_a_byte(tmp_path, capsys) -> None:
+    """A line of Chinese and emoji: the same tokens are scored as in the words around it."""
+    known = "She was alone in the house."
+    path = tmp_path / "texts.txt"
+    path.write_text(f"{known}\n{known} 😀😀😀 北京市东城区\nx 北京市东城区东华门大街\n", "utf-8")
+    assert call(networks.small_bert_folder(), "sentences", path, "--num-masks", 4) == 0
     out, said = capsys.readouterr()
-    errors = torch.tensor([row["standard_error"] for row in rows(out)])
-    of_the_mean = errors.square().sum().sqrt().item() / len(TEXTS)
-    assert of_the_mean > 0
-    assert f"error over masks alone, of one document: {of_the_mean:.4f} nats" in said
+    plain, mixed, chinese = rows(out)
+    assert plain["num_unknown"] == 0 and plain["num_bytes"] == len(known)
+    assert mixed["num_unknown"] >= 2 and mixed["num_bytes"] == len(known)
+    assert chinese["num_tokens"] == chinese["num_bytes"] == 1
+    for row in (plain, mixed, chinese):
+        bits = -row["log_score"] / math.log(2)
+        assert row["bits_per_byte"] == pytest.approx(bits / row["num_bytes"])
+    total = mixed["num_unknown"] + chinese["num_unknown"]
+    assert f"unknown tokens: {total}, in 2 of 3 texts" in said
 
 
-def test_one_json_says_what_its_rows_belong_to(folder, texts, tmp_path, capsys) -> None:
-    path = tmp_path / "out.json"
-    assert call(folder, "curve", texts, "--rates", "15", "--out", path) == 0
-    content = json.loads(path.read_text())
-    assert content["model"]["weights"] and content["kind"] == "curve" and len(content["rows"]) == 1
-    assert call(folder, "curve", texts, "--rates", "15", "--out", path) == 2
-    assert "is there already" in capsys.readouterr().err
+# -- lines --------------------------------------------------------------------------------------------
+
+
+def read_lines(path: Path, kind: str = "sentences", *more: str) -> list[Any]:
+    return list(lines.read(parse([kind, str(path), "--model", "m", *more])))
+
+
+def test_lines_keep_their_numbers(tmp_path) -> None:
+    path = tmp_path / "many.txt"
+    path.write_bytes("\ufeffthe cat\r\n\r\na dog\rthe\u2028dog\n\n".encode())
+    found = [(line.number, line.texts[0]) for line in read_lines(path)]
+    assert found == [(1, "the cat"), (3, "a dog"), (4, "the\u2028dog")]
+
+
+def test_parts_are_bounded_by_lines_characters_and_work(monkeypatch) -> None:
+    monkeypatch.setattr(lines, "MOST_LINES", 5)
+    monkeypatch.setattr(lines, "MOST_CHARACTERS", 100)
+    monkeypatch.setattr(lines, "MOST_WORK", 1000)
+
+    def sizes_of(length: int, whole_orders: bool) -> list[int]:
+        many = [lines.Line(number, ["x" * length]) for number in range(12)]
+        return [len(part) for part in lines.parts(many, whole_orders=whole_orders)]
+
+    assert sizes_of(3, False) == sizes_of(3, True) == [5, 5, 2]
+    assert sizes_of(40, False) == [3] * 4
+    assert sizes_of(20, False) == [5, 5, 2] and sizes_of(20, True) == [3] * 4
+
+
+@pytest.mark.bad_input
+def test_a_line_of_more_than_a_million_characters_costs_itself(
+    folder, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(lines, "LONGEST_LINE", 20)
+    path = tmp_path / "long.txt"
+    path.write_text("the cat\n" + "a dog " * 20 + "\na dog\n")
+    assert call(folder, "sentences", path, "--skip") == 0
+    out, said = capsys.readouterr()
+    assert [row["line"] for row in rows(out)] == [1, 3]
+    assert "long.txt, line 2: has more than 20 characters: split it." in said
+    table = tmp_path / "long.csv"
+    table.write_text("text\nthe cat\n" + "a dog " * 20 + "\na dog\n")
+    first, fault, last = read_lines(table, "sentences", "--column", "text")
+    assert (first.texts, last.texts) == (["the cat"], ["a dog"])
+    assert fault.number == 3 and "has a cell of more than 20 characters" in fault.reason
+
+
+@pytest.mark.bad_input
+def test_columns_of_tables(folder, tmp_path, capsys) -> None:
+    table = tmp_path / "texts.csv"
+    table.write_text('id,good,bad\n1,"the cat\nsat",a dog\n2,a dog,the dog\n3\n4,a,b,c\n')
+    first, second, *faults = read_lines(table, "pairs", "--column", "bad,good", "--keep", "id")
+    assert (first.number, first.texts) == (2, ["a dog", "the cat\nsat"])
+    assert (second.number, second.copied) == (4, {"id": "2"})
+    assert [fault.number for fault in faults] == [5, 6]
+    assert faults[1].reason.startswith("has 4 cells, the header 3: a cell that holds the separator")
+    objects = tmp_path / "texts.jsonl"
+    objects.write_text('{"text": "the cat"}\n{"words": "a"}\n{"text": 3}\n{"text": "\\ud83d"}\n')
+    good, *faults = read_lines(objects, "sentences", "--column", "text")
+    assert good.texts == ["the cat"]
+    for fault, reason in zip(faults, ('be {"text": ...}', "a text is", "\\ud83d"), strict=True):
+        assert reason in fault.reason
+    for path, content, more, message in (
+        (table, b"good,bad\n", ["--column", "nix"], "has no column 'nix'; it has good, bad"),
+        (table, b"good;bad\n", ["--column", "good"], "must be separated by ','"),
+        (table, "good\n".encode("utf-16"), ["--column", "good"], "is UTF-16: save it as UTF-8"),
+        (table, b"good\n", [], "is a table: name where its texts are, --column NAME"),
+        (table, b"good\n", ["--column", "a,b"], "--column must be 1 for sentences, got 2: a,b"),
+        (table, b"a,model\nx,y\n", ["--column", "a", "--keep", "model"], "--keep model: rows have"),
+        (tmp_path / "x.txt", b"x\n", ["--column", "a"], "--column is for files that end in"),
+        (tmp_path / "x.txt", b"x\n", ["--keep", "a"], "are for the columns of a table"),
+    ):
+        path.write_bytes(content)
+        assert call(folder, "sentences", path, *more) == 2
+        assert message in capsys.readouterr().err
+
+
+def id_lines(path: Path, texts: list[Any]) -> Path:
+    path.write_text("".join(json.dumps({"ids": text}) + "\n" for text in texts))
+    return path
+
+
+def test_token_ids_are_scored_as_their_strings(folder, texts, tmp_path, capsys) -> None:
+    file = id_lines(tmp_path / "ids.jsonl", tokenizer()(TEXTS)["input_ids"])
+    for kind, more in (("sentences", ("--num-orders", 2)), ("curve", ("--rates", "10:90:20"))):
+        name = "log_score" if kind == "sentences" else "score"
+        assert call(folder, kind, texts, *more) == 0
+        wanted = [row[name] for row in rows(capsys.readouterr().out)]
+        assert call(folder, kind, file, "--column", "ids", *more) == 0
+        assert [row[name] for row in rows(capsys.readouterr().out)] == wanted
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ([3, -1], "token ids are whole numbers from 0 on, got -1"),
+        ([3, True], "token ids are whole numbers from 0 on, got True"),
+        ([3, 2**63], "token ids are whole numbers from 0 on, got 9223372036854775808"),
+        ([], "a token id is needed"),
+        ("the cat", "has strings, and line 1 has token ids"),
+    ],
+)
+def test_wrong_token_ids_name_their_line(tmp_path, text, reason) -> None:
+    file = id_lines(tmp_path / "ids.jsonl", [[5, 6], text, [7]])
+    first, fault, last = read_lines(file, "sentences", "--column", "ids")
+    assert (first.texts, last.texts) == ([[5, 6]], [[7]])
+    assert fault.number == 2 and fault.reason.startswith(reason)
+
+
+SPECIAL = {
+    "sentences": ["the cat", "the [MASK] sat", "a dog"],
+    "pairs": ["the cat\tthe dog", "the cat sat\tthe cat", "a cat\ta dog"],
+    "answers": [
+        json.dumps({"prompt": "the", "options": options})
+        for options in ([" cat"], [" cat", " zebra"], [" dog"])
+    ],
+    "curve": ["the cat", "the cat " * 20, "a dog"],
+}
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_a_bad_line_costs_itself_alone(folder, tmp_path, capsys, kind) -> None:
+    path, good = tmp_path / "texts.txt", tmp_path / "good.txt"
+    path.write_text("\n".join(SPECIAL[kind]))
+    good.write_text("\n".join([SPECIAL[kind][0], "", SPECIAL[kind][2]]))
+    assert call(folder, kind, path) == 2
+    refusal = capsys.readouterr().err.splitlines()[-1]
+    assert "texts.txt, line 2: " in refusal and "--skip" in refusal
+    assert call(folder, kind, path, "--skip") == 0
+    out, said = capsys.readouterr()
+    assert "skipped: " in said and "texts.txt, line 2: " in said
+    assert call(folder, kind, good) == 0
+    for row, wanted in zip(rows(out), rows(capsys.readouterr().out), strict=True):
+        assert row == pytest.approx(wanted, rel=1e-5)
+    path.write_text(SPECIAL[kind][1])
+    assert call(folder, kind, path, "--skip", "--out", tmp_path / "rows.csv") == 2
+    assert f"no line of {path} can be scored" in capsys.readouterr().err
+    assert not (tmp_path / "rows.csv").exists()
+
+
+def test_an_answer_that_is_no_number_costs_its_line(folder, tmp_path, capsys, monkeypatch) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("the cat\na dog\nthe dog sat\n")
+    ask = mpt_score.Scorer.ask
+
+    def broken(self: Any, ids: torch.Tensor, rows: torch.Tensor, *given: Any, **named: Any) -> Any:
+        is_broken = (ids == 10).any(dim=1)[rows, None]
+        answer = ask(self, ids, rows, *given, **named)
+        return lambda: answer().masked_fill(is_broken, math.nan)
+
+    monkeypatch.setattr(mpt_score.Scorer, "ask", broken)
+    more = ("--num-masks", 2)
+    assert call(folder, "sentences", path, *more) == 2
+    assert "line 2: the model says nan of token" in capsys.readouterr().err
+    assert call(folder, "sentences", path, *more, "--skip") == 0
+    out, said = capsys.readouterr()
+    assert [row["line"] for row in rows(out)] == [1, 3]
+    assert "line 2: the model says nan of token" in said and "skipped lines: 1" in said
 
 
 WRONG = {
@@ -225,10 +396,9 @@ WRONG = {
 }
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize("content, message", WRONG.values(), ids=list(WRONG))
-def test_a_file_that_is_none_is_named_in_one_line(
-    folder, tmp_path, capsys, content, message
-) -> None:
+def test_a_file_that_is_none_is_named_in_one_line(folder, tmp_path, capsys, content, message):
     path = tmp_path / "wrong.txt"
     path.write_bytes(content)
     assert call(folder, "curve", path, "--rates", "15") == 2
@@ -236,446 +406,266 @@ def test_a_file_that_is_none_is_named_in_one_line(
     assert message in said and len(said.splitlines()) == 1 and out == ""
 
 
-def test_what_cannot_be_scored_is_left_out_and_listed(folder, tmp_path, capsys) -> None:
-    path = tmp_path / "some.txt"
-    path.write_text("the cat\n???\n" + "the cat " * 20 + "\na dog\n")
-    assert call(folder, "curve", path, "--rates", "50", "--skip") == 0
-    said = capsys.readouterr().err
-    assert "some.txt, line 2: " in said and "some.txt, line 3: has 42 tokens" in said
-    assert call(folder, "sentences", path, "--skip", "--num-masks", 2) == 0  # windows
-    out, said = capsys.readouterr()
-    assert [row["line"] for row in rows(out)] == [1, 3, 4] and "scored in windows" in said
-    assert call(folder, "curve", path, "--rates", "50") == 2
-    path.write_text("???\n")
-    assert call(folder, "curve", path, "--rates", "50", "--skip") == 2
-    assert "no line of" in capsys.readouterr().err
+# -- the output is its state --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "kind, more, message",
-    [
-        ("curve", ["--num-orders", "2"], "Unknown option: --num-orders"),
-        ("sentences", ["--rates", "15"], "Unknown option: --rates"),
-        ("curve", ["--rates", "5-95"], "--rates must be as 15"),
-        ("curve", ["--rates", "0"], "each of --rates must be in 1..100"),
-        ("curve", ["--out", "x.xlsx"], "must end in one of .jsonl, .csv, .tsv, .json"),
-        ("curve", ["--out", "x.svg"], "must end in one of .jsonl, .csv, .tsv, .json"),
-        ("curve", ["--text"], "--text: the rows of a curve are rates"),
-        ("sentences", ["--limit", "0"], "--limit must be >= 1, got 0"),
-        ("sentences", ["--column", "text"], "--column is for files that end in"),
-        ("curve", ["--plot", "x.csv"], "must end in one of .svg, .pdf, .png"),
-        ("curve", ["more.txt"], "too many arguments: more.txt"),
-        ("sentences", ["--num-masks", "0"], "--num-masks must be >= 1, got 0"),
-        ("sentences", ["--device", "cuda"], "no GPU"),
-        ("pairs", [], "one tab between"),
-        ("answers", [], '{"prompt"'),
-    ],
-)
-def test_wrong_options_are_one_line(folder, texts, capsys, kind, more, message) -> None:
-    if "cuda" in more and torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    assert call(folder, kind, texts, *more) == 2
-    said = capsys.readouterr().err
-    assert message in said and len(said.splitlines()) == 1
-
-
-def test_an_option_that_there_is_not_is_no_file(capsys) -> None:
-    assert main(["sentences", "--nix"]) == 2
-    assert "--nix is no option here" in capsys.readouterr().err
-
-
-def test_a_missing_file_and_a_missing_model_are_one_line(folder, texts, tmp_path, capsys) -> None:
-    assert call(folder, "curve", tmp_path / "nothing.txt") == 2
-    assert "nothing.txt cannot be read" in capsys.readouterr().err
-    assert call(tmp_path / "nothing", "curve", texts) == 2
-    assert "is not a folder" in capsys.readouterr().err
-
-
-def test_a_revision_is_the_one_that_is_loaded(folder, texts, capsys, monkeypatch) -> None:
-    seen, load = [], mpt_score.load
-
-    def watched(model: Any, **given: Any) -> mpt_score.Scorer:
-        seen.append(given.pop("revision"))  # a folder has none
-        return load(model, **given)
-
-    monkeypatch.setattr(mpt_score, "load", watched)
-    assert call(folder, "sentences", texts, "--num-masks", 2, "--revision", "v2") == 0
-    assert seen == ["v2"]
-
-
-def test_each_of_several_processes_has_a_gpu_of_its_own(monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    several, single = ProcessGroup(None, 1, 2), ProcessGroup(None, 0, 1)
-    assert [several.device(each) for each in ("auto", "cuda", "cpu")] == ["cuda:1", "cuda:1", "cpu"]
-    assert [single.device(each) for each in ("auto", "cuda", "cpu")] == ["auto", "cuda", "cpu"]
-
-
-def read_lines(path: Path, kind: str = "sentences", **source: Any) -> list[Any]:
-    return list(lines.read(str(path), kind, InputOptions(**source)))
-
-
-def test_lines_keep_their_numbers_and_documents(tmp_path) -> None:
-    path = tmp_path / "many.txt"
-    path.write_bytes("\ufeffthe cat\r\n\r\na dog\rthe\u2028dog\n\n".encode())
-    found = read_lines(path)
-    assert [(line.number, line.texts[0], line.document) for line in found] == [
-        (1, "the cat", 0),
-        (3, "a dog", 1),
-        (4, "the\u2028dog", 1),
-    ]
-    assert len(read_lines(path, limit=2)) == 2
-
-
-def test_a_line_more_leaves_the_other_batches(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(lines, "MEAN_LINES", 8)
-    path = tmp_path / "many.txt"
-    texts = [f"the cat {n}" for n in range(400)]
-
-    def batches_of(texts: list[str]) -> list[tuple[str, ...]]:
-        path.write_text("\n".join(texts))
-        return [tuple(line.texts[0] for line in b) for b in lines.batches(read_lines(path))]
-
-    before = batches_of(texts)
-    assert [text for batch in before for text in batch] == texts
-    assert 20 < len(before) < 100
-    after = batches_of(["a dog", *texts[:200], "the dog", *texts[200:]])
-    assert len(set(before) - set(after)) <= 2  # a batch that a line has come into
-    monkeypatch.setattr(lines, "MOST_LINES", 5)
-    assert max(map(len, batches_of(texts))) == 5
-    monkeypatch.setattr(lines, "MOST_CHARACTERS", 10)
-    assert max(map(len, batches_of(texts))) == 2
-
-
-def test_columns_of_tables(folder, tmp_path, capsys) -> None:
-    table = tmp_path / "texts.csv"
-    table.write_text('id,good,bad\n1,"the cat\nsat",a dog\n2,a dog,the dog\n3\n')
-    found = read_lines(table, column=("good",))
-    assert [line.number for line in found] == [2, 4, 5]
-    assert [line.texts for line in found[:2]] == [("the cat\nsat",), ("a dog",)]
-    assert found[2].reason.startswith("has 1 cells, the header 3: ")
-    found = read_lines(table, "pairs", column=("bad", "good"))
-    assert found[1].texts == ("the dog", "a dog")
-    objects = tmp_path / "texts.jsonl"
-    objects.write_text('{"text": "the cat"}\n{"words": "a dog"}\n{"text": 3}\n')
-    found = read_lines(objects, column=("text",))
-    assert found[0].texts == ("the cat",)
-    assert 'must be {"text": ...}' in found[1].reason and "a text is needed" in found[2].reason
-    assert call(folder, "sentences", table, "--column", "nix") == 2
-    assert "has no column 'nix'; it has id, good, bad" in capsys.readouterr().err
-    for file in (table, objects):
-        assert call(folder, "sentences", file) == 2
-        assert "is a table: name where its texts are, --column NAME" in capsys.readouterr().err
-    assert call(folder, "pairs", table, "--column", "good") == 2
-    assert "--column must be 2 for pairs" in capsys.readouterr().err
-    more = ("--num-masks", 2, "--skip", "--text", "--limit", 2)
-    assert call(folder, "sentences", table, "--column", "bad", *more) == 0
-    assert [row["text"] for row in rows(capsys.readouterr().out)] == ["a dog", "the dog"]
-
-
-@pytest.mark.bad_input
-def test_a_cell_with_an_unquoted_separator_is_no_two_cells(tmp_path) -> None:
-    table = tmp_path / "texts.csv"
-    table.write_text("good,bad\nthe cat,the dog\nthe cat, sat,the dog, sat\n")
-    found = read_lines(table, "pairs", column=("good", "bad"))
-    assert found[0].texts == ("the cat", "the dog")
-    assert found[1].reason.startswith("has 4 cells, the header 2: a cell that holds the separator")
-
-
-@pytest.mark.bad_input
-def test_tables_of_other_programs_are_named(tmp_path) -> None:
-    table = tmp_path / "texts.csv"
-    table.write_bytes("good,bad\n".encode("utf-16"))
-    with pytest.raises(ValueError, match="is UTF-16: save it as UTF-8"):
-        read_lines(table, column=("good",))
-    table.write_text("good;bad\nthe cat;the dog\n")
-    with pytest.raises(ValueError, match="has no column 'good'.* must be separated by ','"):
-        read_lines(table, column=("good",))
-
-
-def test_columns_are_kept(folder, tmp_path, capsys) -> None:
-    table = tmp_path / "pairs.csv"
-    table.write_text("item,good,bad,condition\n7,the cat,the dog,near\n8,a cat,a dog,far\n")
-    options = ("--column", "good,bad", "--keep", "condition,item")
-    assert call(folder, "pairs", table, *options) == 0
-    found = rows(capsys.readouterr().out)
-    assert [(row["condition"], row["item"]) for row in found] == [("near", "7"), ("far", "8")]
-    objects = tmp_path / "asked.jsonl"
-    question = {"prompt": "the", "options": [" cat", " dog"], "item": 3}
-    objects.write_text(json.dumps(question) + "\n")
-    assert call(folder, "answers", objects, "--keep", "item") == 0
-    assert [row["item"] for row in rows(capsys.readouterr().out)] == [3, 3]
-
-
-@pytest.mark.bad_input
-def test_columns_that_cannot_be_kept_are_named(folder, texts, tmp_path, capsys) -> None:
-    table = tmp_path / "texts.csv"
-    table.write_text("text,model\nthe cat,a\n")
-    for path, options, said in (
-        (texts, ["--keep", "item"], "--keep is for the columns of a table"),
-        (table, ["--column", "text", "--keep", "nix"], "has no column 'nix'"),
-        (
-            table,
-            ["--column", "text", "--keep", "model"],
-            "--keep model: rows have a column of that",
-        ),
-    ):
-        assert call(folder, "sentences", path, *options) == 2
-        assert said in capsys.readouterr().err
-
-
-def id_lines(path: Path, key: str, texts: list[Any]) -> Path:
-    path.write_text("".join(json.dumps({key: text}) + "\n" for text in texts))
-    return path
-
-
-def test_token_ids_are_scored_as_their_strings(folder, texts, tmp_path, capsys) -> None:
-    ids = tokenizer()(TEXTS)["input_ids"]
-    file = id_lines(tmp_path / "ids.jsonl", "ids", ids)
-    for kind, more in (("sentences", ("--num-orders", 2)), ("curve", ("--rates", "10:90:20"))):
-        assert call(folder, kind, texts, *more) == 0
-        wanted = rows(capsys.readouterr().out)
-        assert call(folder, kind, file, "--column", "ids", *more) == 0
-        out, said = capsys.readouterr()
-        name = "log_score" if kind == "sentences" else "score"
-        assert [row[name] for row in rows(out)] == [row[name] for row in wanted]
-        assert "their unknown tokens" not in said
-    table = tmp_path / "out.csv"
-    more = ("--column", "ids", "--text", "--out", table)
-    assert call(folder, "sentences", file, *more) == 0
-    with table.open() as stored:
-        assert [json.loads(row["text"]) for row in csv.DictReader(stored)] == ids
-
-
-def test_pairs_and_answers_of_token_ids(folder, tmp_path, capsys) -> None:
-    first, second = tokenizer()(["the cat sat", "the dog sat"])["input_ids"]
-    pairs = tmp_path / "pairs.jsonl"
-    pairs.write_text(json.dumps({"good": first, "bad": second}) + "\n")
-    assert call(folder, "pairs", pairs, "--column", "good,bad", "--text") == 0
-    (row,) = rows(capsys.readouterr().out)
-    wanted = mpt_score.pairs(folder, ["the cat sat"], ["the dog sat"])
-    assert row["log_ratio"] == wanted.log_ratio.item()
-    assert (row["first"], row["second"]) == (first, second)
-    asked = tmp_path / "asked.jsonl"
-    asked.write_text(json.dumps({"prompt": first[:2], "options": [first[2:], second[2:]]}) + "\n")
-    assert call(folder, "answers", asked, "--text") == 0
-    found = rows(capsys.readouterr().out)
-    scores = mpt_score.answers(folder, [first[:2]], [[first[2:], second[2:]]])
-    assert [row["log_score"] for row in found] == scores.log_score[0].tolist()
-    assert [row["text"] for row in found] == [first[2:], second[2:]]
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ([3, -1], "token ids are whole numbers from 0 on, got -1"),
-        ([3, 1.5], "token ids are whole numbers from 0 on, got 1.5"),
-        ([3, True], "token ids are whole numbers from 0 on, got True"),
-        ([3, 2**63], "token ids are whole numbers from 0 on, got 9223372036854775808"),
-        ([3, "the"], "token ids are whole numbers from 0 on, got 'the'"),
-        ([], "has no token id"),
-        ("the cat", "has strings, and line 1 has token ids"),
-    ],
-)
-def test_wrong_token_ids_name_their_line(tmp_path, text, reason) -> None:
-    file = id_lines(tmp_path / "ids.jsonl", "ids", [[5, 6], text, [7]])
-    first, fault, last = read_lines(file, column=("ids",))
-    assert (first.texts, last.texts) == (([5, 6],), ([7],))
-    assert fault.number == 2 and fault.reason.startswith(reason)
-    both = tmp_path / "both.jsonl"
-    both.write_text('{"good": "the", "bad": [3]}\n')
-    (fault,) = read_lines(both, "pairs", column=("good", "bad"))
-    assert "of one kind" in fault.reason
-
-
-def test_lines_of_token_ids_have_numbers_of_their_own(tmp_path) -> None:
-    file = id_lines(tmp_path / "ids.jsonl", "ids", [[5, 6], [56], [6, 5]])
-    assert len({line.draw for line in read_lines(file, column=("ids",))}) == 3
-
-
-def test_no_network_answers_that_was_not_named(texts, capsys) -> None:
-    assert main(["sentences", str(texts)]) == 2
-    assert "name a masked language model: --model FOLDER" in capsys.readouterr().err
-
-
-def test_each_row_is_json_and_nothing_is_infinite(folder, texts, tmp_path, capsys) -> None:
-    """Short texts have infinite degrees of freedom; JSON has no word for that."""
-    few = ("--num-masks", 64, "--text")
-    assert call(folder, "sentences", texts, *few) == 0
-    out, _ = capsys.readouterr()
-    for line, text in zip(out.splitlines(), TEXTS, strict=True):
-        row = json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-        assert row["degrees"] is None and row["text"] == text
-        assert row["low"] == row["log_score"] == row["high"]
-    for suffix, delimiter in ((".tsv", "\t"), (".csv", ",")):
-        table = tmp_path / f"rows{suffix}"
-        assert call(folder, "sentences", texts, *few, "--out", table) == 0
-        with table.open(newline="") as stored:
-            found = list(csv.DictReader(stored, delimiter=delimiter))
-        assert [row["text"] for row in found] == TEXTS
-        assert [float(row["log_score"]) for row in found] == [row["log_score"] for row in rows(out)]
-        assert not table.with_name(f"{table.name}.partial").exists()
-
-
-def test_one_text_has_an_interval_and_no_error(folder, tmp_path, capsys) -> None:
-    path = tmp_path / "one.txt"
-    path.write_text("the cats sat a dog\n")
-    assert call(folder, "sentences", path, "--num-masks", 8) == 0
-    out, said = capsys.readouterr()
-    (row,) = rows(out)
-    assert row["low"] < row["log_score"] < row["high"]
-    assert f"95 % interval over masks {row['low']:.4f} to {row['high']:.4f}" in said
-    assert "nan" not in said and "±" not in said
-
-
-@pytest.mark.parametrize(
-    ("budget", "says"),
-    [
-        (
-            ("--num-masks", 1),
-            "error over masks: not known, which takes two orders",
-        ),
-        (
-            ("--num-masks", 2),
-            "error over masks: not known, which takes two orders",
-        ),
-        (("--num-orders", 1), "error over masks: not known, which takes two orders"),
-        (("--num-masks", 3), "95 % interval over masks"),
-        (("--num-masks", 63), "exact, as every mask was visited"),
-    ],
-    ids=str,
-)
-def test_one_text_is_said_to_have_the_error_that_it_has(
-    folder, tmp_path, capsys, budget: tuple[str, int], says: str
-) -> None:
-    path = tmp_path / "one.txt"
-    path.write_text("the cats sat a dog\n")  # six pieces, 63 masks
-    assert call(folder, "sentences", path, *budget) == 0
-    out, said = capsys.readouterr()
-    (row,) = rows(out)
-    assert f"{row['log_score']:.4f} nats; {says}" in said
-    assert "nan" not in said and "±" not in said
-    assert (row["low"] is None) == ("not known" in says)
-
-
-@pytest.mark.parametrize("num_masks", [1, 2, 3])
-def test_one_document_of_few_masks(folder, texts, capsys, num_masks: int) -> None:
-    assert call(folder, "sentences", texts, "--documents", "--num-masks", num_masks) == 0
-    said = capsys.readouterr().err
-    assert "nan" not in said and "(no error from one sample)" in said
-    assert ("one document: not known" in said) == (num_masks < 3)
-
-
-def test_scores_at_some_rates_of_one_text_have_no_error() -> None:
-    raw = torch.tensor([[[-1.0, -2.0]]], dtype=torch.float64)
-    design = mpt_score.Design((0.15, 0.5))
-    curves = mpt_score.SentenceCurves(design, raw, 0 * raw, raw[:, 0, -1], torch.tensor([10]))
-    assert summaries.of_curve(curves) == [
-        "score at 15 %: -1.0000 nats a token (no error from one text)",
-        "score at 50 %: -2.0000 nats a token (no error from one text)",
-    ]
-
-
-def test_rows_come_with_their_batch(folder, tmp_path, monkeypatch) -> None:
-    """The first rows are there before the last line is read, and a crash keeps them."""
+@pytest.fixture
+def few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part is two lines."""
     monkeypatch.setattr(lines, "MOST_LINES", 2)
-    path, out = tmp_path / "texts.txt", tmp_path / "rows.jsonl"
-    path.write_text("\n".join(TEXTS))
-    partial = tmp_path / "rows.jsonl.partial"
-    counts = []
-    sentences = mpt_score.sentences
 
-    def counted(*args: Any, **options: Any) -> Any:
-        counts.append(len(partial.read_text().splitlines()))
-        if len(counts) == 3:
+
+@pytest.fixture
+def command(folder: Path, texts: Path, tmp_path: Path) -> tuple[Any, ...]:
+    return (folder, "sentences", texts, "--num-masks", 2, "--out", tmp_path / "rows.csv")
+
+
+def state_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.state")
+
+
+def stop_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user stops the command while it scores the part of that number, from 1."""
+    score = line_scores.score
+    calls = []
+
+    def stopped(*given: Any) -> Any:
+        calls.append(1)
+        if len(calls) == number:
             raise KeyboardInterrupt
-        return sentences(*args, **options)
+        return score(*given)
 
-    monkeypatch.setattr(mpt_score, "sentences", counted)
-    few = ("--num-masks", 2, "--out", out)
-    assert call(folder, "sentences", path, *few) == 130
-    assert counts == [0, 2, 4] and not out.exists()
-    kept = partial.read_text().splitlines()
-    assert [json.loads(line)["line"] for line in kept] == [1, 2, 3, 4]
+    monkeypatch.setattr(line_scores, "score", stopped)
 
 
-def test_what_a_stopped_run_left_is_not_lost(folder, texts, tmp_path, capsys) -> None:
-    out = tmp_path / "rows.jsonl"
-    partial = tmp_path / "rows.jsonl.partial"
-    partial.write_text('{"line": 1}\n')
-    few = ("--num-masks", 2, "--out", out)
-    assert call(folder, "sentences", texts, *few) == 2
-    assert "has rows of a run that was stopped" in capsys.readouterr().err
-    assert partial.read_text() == '{"line": 1}\n'
-    assert call(folder, "sentences", texts, *few, "--checkpoints", tmp_path / "state") == 0
-    assert len(out.read_text().splitlines()) == len(TEXTS) and not partial.exists()
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_stopped_run_goes_on(folder, texts, tmp_path, capsys, few_lines, suffix) -> None:
+    out, whole = tmp_path / f"rows.{suffix}", tmp_path / f"whole.{suffix}"
+    texts.write_text("\n".join([*TEXTS[:2], "???", *TEXTS[2:]]))
+    command = (folder, "sentences", texts, "--skip", "--out")
+    assert call(*command, whole) == 0
+    summary = capsys.readouterr().err.partition("seed 0")[2]
+    for number in (1, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            stop_at(number, patch)
+            assert call(*command, out) == 130
+        said = capsys.readouterr().err.splitlines()[-1]
+        if number == 1:
+            assert said == "mpt-score: stopped; nothing was written"
+            assert not out.exists() and not state_of(out).exists()
+        else:
+            assert f"3 rows are in {out}, the same command goes on from there" in said
+            assert whole.read_bytes().startswith(out.read_bytes())
+    scored = []
+    with pytest.MonkeyPatch.context() as patch:
+        score = line_scores.score
+        patch.setattr(line_scores, "score", lambda *given: scored.append(1) or score(*given))
+        assert call(*command, out) == 0
+        assert len(scored) == 1  # of three parts, the last one
+        assert capsys.readouterr().err.partition("seed 0")[2] == summary
+        assert out.read_bytes() == whole.read_bytes()
+        assert state_of(out).read_bytes() == state_of(whole).read_bytes()
+        assert call(*command, out) == 0
+        said = capsys.readouterr().err
+        assert "is whole already" in said and said.partition("seed 0")[2] == summary
+        assert len(scored) == 1
 
 
-def test_a_second_run_into_one_file_is_refused(folder, texts, tmp_path, capsys) -> None:
-    out = tmp_path / "rows.jsonl"
-    more = ("--num-masks", 2, "--out", out, "--checkpoints", tmp_path / "state")
-    with row_files.opened(str(out), resumes=True) as first:
-        first.write([{"line": 1}])
-        assert call(folder, "sentences", texts, *more) == 2
-        assert "is being written by another run" in capsys.readouterr().err
-        first.finish({})
-    assert out.read_text() == '{"line": 1}\n'
-    assert call(folder, "sentences", texts, *more) == 2
-    assert "is there already" in capsys.readouterr().err
+def test_a_kill_at_any_byte_leaves_what_goes_on(command, few_lines, capsys) -> None:
+    """Rows are written before their part is, so the file can be longer than its journal says."""
+    out = command[-1]
+    assert call(*command) == 0
+    whole, journal = out.read_bytes(), state_of(out).read_bytes()
+    ends = [place + 1 for place, byte in enumerate(journal) if byte == ord("\n")]
+    assert len(ends) == 5  # what decides, three parts, the mark of the end
+    header = whole.index(b"\n") + 1
+    sizes = [header]
+    for line in journal.splitlines()[1:4]:
+        sizes.append(sizes[-1] + json.loads(line)["num_bytes"])
+    assert sizes[-1] == len(whole)
+    cuts = [(0, 0), (ends[0] // 2, 0), (ends[0], 0), (ends[0], header - 3)]
+    for number, end in enumerate(ends[:4]):
+        for more in (0, 1, 40):
+            cuts.append((end, sizes[number] + more))  # rows that are not whole
+            cuts.append(
+                (end + more, sizes[min(number + 1, 3)])
+            )  # a line of the journal that is not
+    cuts.append((len(journal), sizes[1] + 5))  # a loss of power, before the rows were on the disk
+    for journal_size, size in cuts:
+        state_of(out).write_bytes(journal[:journal_size])
+        out.write_bytes(whole[:size])
+        if size == 0:
+            out.unlink()
+        assert call(*command) == 0, (journal_size, size)
+        assert out.read_bytes() == whole, (journal_size, size)
+        assert state_of(out).read_bytes() == journal, (journal_size, size)
 
 
 @contextmanager
-def full_disk(path: Path, num_bytes: int) -> Iterator[None]:
-    """No file of this process can grow beyond so many bytes more than ``path`` has."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + num_bytes, hard))
+def full_disk(size: int) -> Iterator[None]:
+    """No file of this process can grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_keeps_the_rows_that_were_whole(tmp_path) -> None:
-    out = tmp_path / "rows.jsonl"
-    partial = tmp_path / "rows.jsonl.partial"
-    row = {"text": "x" * 1000}
-    with (
-        pytest.raises(OSError, match=r"rows.jsonl.partial cannot be written: .*3 rows are in"),
-        row_files.opened(str(out), resumes=False) as stream,
-    ):
-        stream.write([row] * 3)
-        with full_disk(partial, 1000):
-            stream.write([row] * 3)
-    assert [json.loads(line) for line in partial.read_text().splitlines()] == [row] * 3
+def test_after_a_full_disk_the_same_command_goes_on(command, few_lines, capsys) -> None:
+    """Full in the middle of the rows, and full in the journal, which is then the longer file."""
+    out = command[-1]
+    assert call(*command) == 0
+    whole, journal = out.read_bytes(), state_of(out).read_bytes()
+    for size in (len(whole) - 50, len(journal) - 30, 100):
+        out.unlink(missing_ok=True)
+        state_of(out).unlink(missing_ok=True)
+        capsys.readouterr()
+        with full_disk(size):
+            assert call(*command) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said.startswith(f"mpt-score: {out} cannot be written: File too large.")
+        assert out.exists() == ("the same command goes on from there." in said)
+        if out.exists():
+            assert whole.startswith(out.read_bytes()) and out.read_bytes().endswith(b"\n")
+        assert call(*command) == 0
+        assert out.read_bytes() == whole
 
 
-def test_after_a_full_disk_the_same_command_goes_on(
-    folder, texts, tmp_path, capsys, monkeypatch
+def test_a_second_run_into_one_file_is_refused(command, few_lines, capsys, monkeypatch) -> None:
+    out = command[-1]
+    score = line_scores.score
+    finish = RowFile.finish
+    seen = []
+
+    def run_a_second(*given: Any) -> None:
+        before = out.read_bytes()
+        assert call(*command) == 2
+        seen.append(capsys.readouterr().err.splitlines()[-1])
+        assert out.read_bytes() == before
+
+    def score_beside(*given: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(line_scores, "score", score)
+            run_a_second()
+        return score(*given)
+
+    def finish_beside(rows: RowFile) -> None:
+        finish(rows)
+        run_a_second()
+
+    monkeypatch.setattr(line_scores, "score", score_beside)
+    monkeypatch.setattr(RowFile, "finish", finish_beside)
+    assert call(*command) == 0
+    assert len(seen) == 4  # beside each part, and when all but the lock was done
+    assert set(seen) == {
+        f"mpt-score: --out {out} is being written by another run: name another file."
+    }
+
+
+def test_a_changed_setting_model_or_input_is_seen(
+    command, few_lines, texts, tmp_path, capsys
 ) -> None:
-    monkeypatch.setattr(lines, "MOST_LINES", 2)
-    whole = tmp_path / "whole.jsonl"
-    out = tmp_path / "rows.jsonl"
-    partial = tmp_path / "rows.jsonl.partial"
-    assert call(folder, "sentences", texts, "--out", whole) == 0
-    write = row_files._File.write
+    out = command[-1]
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(3, patch)
+        assert call(*command) == 130
+    left = out.read_bytes()
 
-    def write_to_a_full_disk(self: Any, more: Any) -> None:
-        with full_disk(partial, 100) if self.count else nullcontext():
-            write(self, more)
+    def refused(sentence: str, *more: object, folder: Path = command[0]) -> None:
+        capsys.readouterr()
+        assert call(folder, *command[1:], *more) == 2
+        assert sentence in capsys.readouterr().err
+        assert out.read_bytes() == left
 
-    capsys.readouterr()
-    command = ("sentences", texts, "--out", out, "--checkpoints", tmp_path / "state")
-    with monkeypatch.context() as full:
-        full.setattr(row_files._File, "write", write_to_a_full_disk)
-        assert call(folder, *command) == 2
-    price, refusal = capsys.readouterr().err.splitlines()
-    assert "passes" in price
-    assert refusal.startswith(f"mpt-score: {partial} cannot be written: ")
-    assert refusal.endswith(f"2 rows are in {partial}.")
-    assert whole.read_bytes().startswith(partial.read_bytes())
-    assert call(folder, *command) == 0
-    assert out.read_bytes() == whole.read_bytes()
+    refused("has rows of another run: seed is 0 there, 1 here", "--seed", 1)
+    refused("pseudo is False there, True here", "--pseudo")
+    refused("max_tokens is None there, 7 here", "--max-tokens", 7)
+    other = tmp_path / "other"
+    tiny(seed=1).float().save_pretrained(other)
+    tokenizer().save_pretrained(other)
+    refused(f"model is {command[0]} there, {other} here", folder=other)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(networks, "fingerprint", lambda network: "0" * 64)
+        refused("weights has changed since")
+    for place, sentence in (
+        (1, "from line 1 on, up to line 2, it has changed"),
+        (3, "from line 3 on, up to line 4, it has changed"),
+    ):
+        changed = [*TEXTS[:place], "the cats", *TEXTS[place + 1 :]]
+        texts.write_text("\n".join(changed))
+        refused(sentence)
+    texts.write_text("\n".join(TEXTS[:2]))
+    refused("it ends at line 2")
+    texts.write_text("\n".join([*TEXTS[:4], "the cats", "a dog"]))  # of parts that are not written
+    assert call(*command) == 0
+    with texts.open("a") as stream:
+        stream.write("\nthe dog\n")
+    left = out.read_bytes()
+    refused("from line 7 on there is more")
+    out.write_bytes(left.replace(b"nats", b"bits", 1))
+    left = out.read_bytes()
+    refused("was changed after it was written, in the rows of the lines up to 2")
+
+
+def test_changed_code_behind_a_function_is_seen(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    id_lines(tmp_path / "ids.jsonl", [[0, 1], [1, 1]])
+    code = "import torch\ncoin = lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1)\n"
+    command = ["sentences", "ids.jsonl", "--column", "ids", "--model", "my_coin:coin"]
+    for change, status in (("", 0), ("# another one\n", 2)):
+        Path("my_coin.py").write_text(code + change)
+        sys.modules.pop("my_coin", None)
+        assert main([*command, "--out", "rows.csv"]) == status
+    sys.modules.pop("my_coin", None)
+    assert "function has changed since" in capsys.readouterr().err
+
+
+def test_a_bad_line_ends_a_run_that_goes_on_once_it_is_mended(
+    command, few_lines, texts, capsys
+) -> None:
+    out = command[-1]
+    texts.write_text("\n".join([*TEXTS[:4], "???"]))
+    assert call(*command) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"{texts}, line 5: " in said
+    assert said.endswith(f"4 rows are in {out}, the same command goes on from there.")
+    texts.write_text("\n".join(TEXTS))
+    assert call(*command) == 0
+    with out.open() as stored:
+        assert [row["line"] for row in csv.DictReader(stored)] == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.bad_input
+def test_a_file_of_somebody_else_is_never_written(command, capsys) -> None:
+    out = command[-1]
+    out.write_text("my own\n")
+    for state in (None, "", "no journal\n{}\n"):
+        if state is not None:
+            state_of(out).write_text(state)
+        assert call(*command) == 2
+        said = capsys.readouterr().err
+        assert "is there already, without the rows.csv.state" in said or "is damaged" in said
+        assert out.read_text() == "my own\n"
+
+
+def test_what_is_written_is_forgotten(command, few_lines, texts, monkeypatch) -> None:
+    """Memory grows with a part and not with the file: when one is scored, none before it is left."""
+    texts.write_text("\n".join(TEXTS * 4) + "\n", encoding="utf-8")
+    references: list[weakref.ref[mpt_score.SentenceScores]] = []
+    num_alive = []
+    score = line_scores.score
+
+    def score_and_count(*given: Any) -> Any:
+        scores = score(*given)
+        num_alive.append(sum(reference() is not None for reference in references))
+        references.append(weakref.ref(scores))
+        return scores
+
+    monkeypatch.setattr(line_scores, "score", score_and_count)
+    assert call(*command) == 0
+    assert num_alive == [0] * 10
 
 
 # Each command in a fork of one process, which has imported all: standard output is a pipe whose
@@ -709,282 +699,11 @@ def test_standard_output_that_is_closed_is_no_mistake_and_a_full_disk_is(folder,
         check=True,
     )
     price = "to score: 5 texts, 19 tokens; passes at most: 10"
-    assert ended.stderr.splitlines() == [
-        price,
-        "1",
-        price,
-        "mpt-score: standard output cannot be written: No space left on device. 0 rows were.",
-        "2",
-    ]
+    full = "mpt-score: standard output cannot be written: No space left on device."
+    assert ended.stderr.splitlines() == [price, "1", price, full, "2"]
 
 
-def test_a_part_that_cannot_be_kept_names_its_file(folder, texts, tmp_path, capsys) -> None:
-    state = tmp_path / "state"
-    state.write_text("no folder")
-    assert call(folder, "sentences", texts, "--checkpoints", state) == 2
-    assert f"--checkpoints {state} cannot be written" in capsys.readouterr().err
-
-
-SPECIAL = {
-    "sentences": ["the cat", "the [MASK] sat", "a dog"],
-    "pairs": ["the cat\tthe dog", "the [SEP] sat\tthe cat sat", "a cat\ta dog"],
-    "answers": [
-        json.dumps({"prompt": prompt, "options": options})
-        for prompt, options in (
-            ("the cat", [" sat", " dog"]),
-            ("the [MASK] cat", [" sat", " dog"]),
-            ("a dog", [" sat", " the"]),
-        )
-    ],
-    "an option": [
-        json.dumps({"prompt": "the", "options": options})
-        for options in ([" cat"], [" cat", " [CLS] dog"], [" dog"])
-    ],
-    "an unknown option": [
-        json.dumps({"prompt": "the", "options": options})
-        for options in ([" cat"], [" cat", " zebra"], [" dog"])
-    ],
-    "a long option": [
-        json.dumps({"prompt": "the", "options": options})
-        for options in ([" cat"], [" cat", " sat" * 20], [" dog"])
-    ],
-}
-
-
-@pytest.mark.parametrize("what", SPECIAL)
-def test_one_text_costs_its_own_line_alone(folder, tmp_path, capsys, what) -> None:
-    kind = what if what in ("sentences", "pairs") else "answers"
-    path, good = tmp_path / "texts.txt", tmp_path / "good.txt"
-    path.write_text("\n".join(SPECIAL[what]))
-    good.write_text("\n".join([SPECIAL[what][0], "", SPECIAL[what][2]]))
-    assert call(folder, kind, path) == 2
-    said = capsys.readouterr().err
-    *price, refusal = said.splitlines()
-    assert "texts.txt, line 2: " in refusal and "--skip" in refusal
-    assert len(price) == (kind == "sentences")
-    assert call(folder, kind, path, "--skip") == 0
-    out, said = capsys.readouterr()
-    assert "skipped: " in said and "texts.txt, line 2: " in said and "skipped lines: 1" in said
-    assert call(folder, kind, good) == 0
-    for row, wanted in zip(rows(out), rows(capsys.readouterr().out), strict=True):
-        assert row == pytest.approx(wanted, rel=1e-5)
-
-
-def test_an_answer_that_is_no_number_costs_its_line(folder, tmp_path, capsys, monkeypatch) -> None:
-    path = tmp_path / "texts.txt"
-    path.write_text("the cat\na dog\nthe dog sat\n")
-    log_tokens = MaskedLM.log_tokens
-
-    def broken(self: Any, ids: torch.Tensor, mask: torch.Tensor, **more: Any) -> torch.Tensor:
-        values = log_tokens(self, ids, mask, **more)
-        return values.masked_fill((ids == 10).any(dim=1, keepdim=True) & mask, math.nan)
-
-    monkeypatch.setattr(MaskedLM, "log_tokens", broken)
-    assert call(folder, "sentences", path, "--num-masks", 2, "--skip") == 0
-    out, said = capsys.readouterr()
-    assert [row["line"] for row in rows(out)] == [1, 3]
-    assert "line 2: the model says nan of token" in said
-
-
-def test_unknown_tokens_do_not_improve_bits_a_byte(tmp_path, capsys) -> None:
-    """A line of Chinese and emoji: the same tokens are scored as in the words around it."""
-    small = networks.small_bert_folder()
-    known = "She was alone in the house."
-    path = tmp_path / "texts.txt"
-    path.write_text(f"{known}\n{known} 😀😀😀 北京市东城区\nx 北京市东城区东华门大街\n", "utf-8")
-    assert call(small, "sentences", path, "--num-masks", 4) == 0
-    out, said = capsys.readouterr()
-    plain, mixed, chinese = rows(out)
-    assert plain["num_unknown"] == 0 and plain["num_bytes"] == len(known)
-    assert mixed["num_unknown"] >= 2 and mixed["num_bytes"] == mixed["num_characters"] == len(known)
-    assert chinese["num_tokens"] == chinese["num_bytes"] == 1
-    for row in (plain, mixed, chinese):
-        bits = -row["log_score"] / math.log(2)
-        assert row["bits_per_byte"] == pytest.approx(bits / row["num_bytes"])
-    total = mixed["num_unknown"] + chinese["num_unknown"]
-    assert f"unknown tokens: {total}, in 2 of 3 texts" in said
-
-
-def test_pairs_say_how_often_the_first_wins(folder, tmp_path, capsys) -> None:
-    path = tmp_path / "pairs.txt"
-    pairs = [("the cat sat", "the dog sat"), ("a cat", "a dog"), ("a dog", "a cat"), ("a", "a")]
-    path.write_text("\n".join("\t".join(pair) for pair in pairs))
-    assert call(folder, "pairs", path, "--text") == 0
-    out, said = capsys.readouterr()
-    found = rows(out)
-    assert [(row["first"], row["second"]) for row in found] == pairs
-    ratios = torch.tensor([row["log_ratio"] for row in found], dtype=torch.float64)
-    hits = (0.5 * (1 + ratios.sign())).double()
-    error = 100 * hits.std().item() / 2
-    assert f"in {100 * hits.mean():.1f} ± {error:.1f} % of the pairs" in said
-    assert "equally probable, each half a hit: 1" in said
-    mean = Estimate(ratios.mean().item(), ratios.std().item() / 2, 4, "nats a pair")
-    assert f"mean: {mean}" in said
-
-
-@pytest.mark.parametrize("kind", ["pairs", "answers"])
-def test_a_line_keeps_its_orders_wherever_it_stands(folder, tmp_path, capsys, kind) -> None:
-    """Nine tokens that differ are too many for all orders: some are drawn."""
-    first, second = "the cat a dog sat the a cat dog", "a dog the cat the a sat dog a"
-    line = {
-        "pairs": f"{first}\t{second}",
-        "answers": json.dumps({"prompt": "the", "options": [f" {first}", f" {second}"]}),
-    }[kind]
-    path = tmp_path / "texts.txt"
-    found = []
-    for content in (line, "\n".join([line.replace("sat", "cat"), line])):
-        path.write_text(content)
-        assert call(folder, kind, path, "--num-orders", 4, "--checkpoints", tmp_path / "s") == 0
-        found.append(rows(capsys.readouterr().out))
-    last = len(found[0])
-    for row, wanted in zip(found[1][-last:], found[0], strict=True):
-        assert row["standard_error"] > 0
-        wanted["line"] = row["line"]
-        assert row == pytest.approx(wanted, rel=1e-5)
-
-
-def test_a_line_more_is_all_that_is_computed(folder, tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(lines, "MEAN_LINES", 1)  # each line is a batch of its own
-    path, state = tmp_path / "texts.txt", tmp_path / "state"
-    path.write_text("\n".join(TEXTS))
-    more = ("--num-masks", 2, "--checkpoints", state)
-    assert call(folder, "sentences", path, *more) == 0
-    before = rows(capsys.readouterr().out)
-    seen = []
-    log_tokens = MaskedLM.log_tokens
-
-    def watched(self: Any, ids: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-        seen.extend(map(tuple, ids.tolist()))
-        return log_tokens(self, ids, *args, **options)
-
-    monkeypatch.setattr(MaskedLM, "log_tokens", watched)
-    path.write_text("\n".join(["the dogs sat", *TEXTS]))
-    assert call(folder, "sentences", path, *more) == 0
-    after = rows(capsys.readouterr().out)
-    assert len(set(seen)) == 1
-    assert [row | {"line": 0} for row in after[1:]] == [row | {"line": 0} for row in before]
-
-
-def test_the_same_command_goes_on(folder, texts, tmp_path, capsys, monkeypatch) -> None:
-    state = tmp_path / "state"
-    more = ("--rates", "10:90:20", "--checkpoints", state)
-    assert call(folder, "curve", texts, *more) == 0
-    whole = capsys.readouterr().out
-    assert list(state.glob("*.safetensors"))
-
-    def broken(*_: object, **__: object) -> None:
-        raise AssertionError("it was kept")
-
-    monkeypatch.setattr(Scorer, "log_tokens", broken)
-    assert call(folder, "curve", texts, *more) == 0
-    assert capsys.readouterr().out == whole
-    with pytest.raises(AssertionError, match="it was kept"):  # other settings are other parts
-        call(folder, "curve", texts, *more, "--seed", 1)
-
-
-def test_interrupted_it_says_where_it_goes_on(folder, texts, tmp_path, capsys, monkeypatch) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    state = tmp_path / "state"
-    kept = Scorer.log_tokens
-    monkeypatch.setattr(Scorer, "log_tokens", stop)
-    assert call(folder, "sentences", texts, "--checkpoints", state) == 130
-    said = capsys.readouterr().err
-    assert "nothing was kept yet" in said and "goes on" not in said
-    monkeypatch.setattr(Scorer, "log_tokens", kept)
-    assert call(folder, "sentences", texts, "--checkpoints", state) == 0
-    num_parts = len(list(state.glob("*.safetensors")))
-    capsys.readouterr()
-    monkeypatch.setattr(Scorer, "log_tokens", stop)
-    more = ("--seed", 1, "--checkpoints", state)
-    assert call(folder, "sentences", texts, *more) == 130
-    assert f"{num_parts} parts are kept in {state}" in capsys.readouterr().err
-
-
-# What torchrun does, from one process that has imported all, for one command after the other.
-LAUNCHED = """
-import runpy, sys
-from torch.distributed.launcher import LaunchConfig, elastic_launch
-import transformers.models.bert.modeling_bert
-import mpt_lml
-
-def one(command):
-    sys.argv[1:] = command
-    try:
-        runpy.run_module("mpt_score.command", run_name="__main__")
-    except SystemExit as stopped:
-        return stopped.code
-
-for command in {commands}:
-    alone = {{"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": command[1]}}
-    found = elastic_launch(LaunchConfig(1, 1, 2, start_method="fork", **alone), one)(command)
-    assert found == {{0: 0, 1: 0}}, found
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_say_what_one_says(folder, texts, tmp_path, capsys) -> None:
-    """Texts on many lines, so that each has a share; equal up to the rounding of batches."""
-    texts.write_text("\n".join(f"{each} a dog" for each in TEXTS * 12) + "\n")
-    more = {"curve": ["--rates", "10:90:20"], "sentences": []}
-    alone, commands = [], []
-    for kind, own in more.items():
-        assert call(folder, kind, texts, "--num-masks", 2, *own) == 0
-        alone += rows(capsys.readouterr().out)
-        command = [kind, texts, "--model", folder, "--num-masks", 2, *own]
-        commands.append([*map(str, command), "--checkpoints", str(tmp_path / kind)])
-    done = subprocess.run(
-        [sys.executable, "-c", LAUNCHED.format(commands=commands)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    shared = rows(done.stdout)
-    assert len(shared) == len(alone) == 5 + 60
-    for one, other in zip(shared, alone, strict=True):
-        assert one == pytest.approx(other, rel=1e-6)
-
-
-def test_a_curve_that_stays_on_one_side_is_a_result(folder, tmp_path, capsys) -> None:
-    """One token has one height: rows and picture are there, only no rate reads the area."""
-    path, picture = tmp_path / "one.txt", tmp_path / "curve.svg"
-    path.write_text("cat\ndog\n")
-    assert call(folder, "curve", path, "--plot", picture) == 0
-    out, said = capsys.readouterr()
-    assert len(rows(out)) == 99 and picture.is_file()
-    assert "area: " in said and "the rate that reads it" not in said
-
-
-@pytest.mark.bad_input
-def test_no_token_at_a_time_is_refused(folder, texts, capsys) -> None:
-    assert call(folder, "sentences", texts, "--max-tokens", 0) == 2
-    assert "--max-tokens must be >= 1, got 0" in capsys.readouterr().err
-
-
-def test_the_price_is_said_before_the_start(folder, tmp_path, capsys) -> None:
-    """What was spent is at most that, and it is all of it but for masks that happen to be the same."""
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join([*TEXTS, "the [MASK]", "the dog [SEP]"]) + "\n", encoding="utf-8")
-    for more in (["--num-masks", 2], ["--num-orders", 3, "--pseudo"], []):
-        assert call(folder, "sentences", path, "--skip", *more) == 0
-        out, said = capsys.readouterr()
-        found = rows(out)
-        settings = {name.strip("-").replace("-", "_"): True for name in more if name == "--pseudo"}
-        if more:
-            settings[str(more[0]).strip("-").replace("-", "_")] = int(more[1])
-        passes = int(mpt_score.passes(folder, TEXTS, **settings).sum())
-        tokens = sum(row["num_tokens"] for row in found)
-        first = said.splitlines()[0]
-        assert first == f"to score: 5 texts, {tokens} tokens; passes at most: {passes}"
-        assert sum(row["num_passes"] for row in found) <= passes
-
-
-def test_no_price_without_a_second_reading(folder, texts, tmp_path, capsys) -> None:
-    """A pipe can be read only once: its rows are those of the file, and the price is by the token."""
+def test_a_pipe_is_read_once(folder, texts, tmp_path, capsys, monkeypatch) -> None:
     assert call(folder, "sentences", texts, "--num-orders", 2) == 0
     wanted = capsys.readouterr().out
     pipe = tmp_path / "pipe"
@@ -993,51 +712,74 @@ def test_no_price_without_a_second_reading(folder, texts, tmp_path, capsys) -> N
     assert call(folder, "sentences", pipe, "--num-orders", 2) == 0
     assert writer.wait() == 0
     out, said = capsys.readouterr()
-    assert out == wanted
-    assert said.startswith("to score: texts as they come; passes at most: 2 for each token\n")
+    assert out == wanted and "to score" not in said
+    with texts.open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert call(folder, "sentences", "-", "--num-orders", 2) == 0
+    assert capsys.readouterr().out == wanted
 
 
-def test_what_is_written_is_forgotten(folder, tmp_path, monkeypatch) -> None:
-    """Memory grows with a batch and not with the file: when one is scored, none before it is left."""
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join(TEXTS * 4) + "\n", encoding="utf-8")
-    monkeypatch.setattr(lines, "MOST_LINES", 4)
-    references: list[weakref.ref[mpt_score.SentenceScores]] = []
-    num_alive = []
-    score = score_file._Work.score
+# -- several processes --------------------------------------------------------------------------------
 
-    def count_and_score(work: Any, batch: Any, faults: Any) -> Any:
-        scored = score(work, batch, faults)
-        num_alive.append(sum(reference() is not None for reference in references))
-        references.append(weakref.ref(scored.scores))
-        return scored
+# What torchrun does, from one process that has imported all.
+LAUNCHED = """
+import runpy, sys
+from torch.distributed.launcher import LaunchConfig, elastic_launch
+import transformers.models.bert.modeling_bert
+from mpt_score import lines
+lines.MOST_LINES = 2
 
-    monkeypatch.setattr(score_file._Work, "score", count_and_score)
-    out = tmp_path / "rows.jsonl"
-    assert call(folder, "sentences", path, "--num-masks", 2, "--out", out) == 0
-    assert len(out.read_text().splitlines()) == 20
-    assert len(num_alive) >= 5 and max(num_alive) <= 1  # the last one, until the next is there
+def one():
+    try:
+        runpy.run_module("mpt_score.command", run_name="__main__")
+    except SystemExit as stopped:
+        return stopped.code
+
+alone = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": "one"}
+found = elastic_launch(LaunchConfig(1, 1, 2, start_method="fork", **alone), one)()
+assert found == {0: 0, 1: 0}, found
+"""
 
 
-def test_the_summary_says_both_bounds_of_the_mixture() -> None:
-    """And counts the texts in which the one from above is not to be relied on."""
+@pytest.mark.slow
+@pytest.mark.parametrize("num_done", [0, 2])
+def test_two_processes_write_what_one_writes(command, few_lines, texts, num_done: int) -> None:
+    """From the start, and where one process was stopped."""
+    texts.write_text("\n".join([*TEXTS, "the dogs", "the cats"]) + "\n")
+    out = command[-1]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    assert call(*command) == 0
+    whole, journal = out.read_bytes(), state_of(out).read_bytes()
+    out.unlink()
+    state_of(out).unlink()
+    if num_done:
+        with pytest.MonkeyPatch.context() as patch:
+            stop_at(num_done + 1, patch)
+            assert call(*command) == 130
+    folder, kind, file, *more = command
+    arguments = [kind, file, "--model", folder, *more]
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHED, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert out.read_bytes() == whole and state_of(out).read_bytes() == journal
+    assert sorted(path.name for path in out.parent.glob("rows*")) == ["rows.csv", "rows.csv.state"]
+    assert done.stderr.count("texts: 7\n") == 1
 
-    def shy(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Each token is surer the more are shown, at odd places more than at even ones."""
-        num_shown = (~mask).sum(dim=1, keepdim=True)
-        odds = 0.3 * num_shown * (torch.arange(ids.shape[1]) % 2)
-        return torch.nn.functional.logsigmoid(torch.stack([-odds, odds], dim=-1).double())
 
-    texts = [[1, 0] * 5, [0, 1] * 5, [1, 1, 0, 0, 1, 0, 1, 1, 1, 0]]
-    scores = mpt_score.sentences(shy, texts)
-    scores = dataclasses.replace(scores, is_heavy_tailed=torch.tensor([True, False, True]))
-    texts_as_lines = [lines.Line(number, (text,), 0) for number, text in enumerate(texts, start=1)]
-    summary = summaries.SentenceSummary(has_documents=False)
-    summary.add(scores, texts_as_lines)
-    said = "\n".join(summary.lines())
-    low, high = (scores.mean(of=name) for name in ("mixture_lower", "mixture_upper"))
-    assert f"mixture of orders, bounds from below and above: {low} a text to {high} a text" in said
-    assert "not to be relied on in 2 of 3 texts" in said
-    single = summaries.SentenceSummary(has_documents=False)
-    single.add(mpt_score.sentences(shy, texts, num_orders=1), texts_as_lines)
-    assert "mixture" not in "\n".join(single.lines())
+@pytest.mark.bad_input
+def test_several_processes_need_files(folder, texts, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    out = ("--out", tmp_path / "rows.csv")
+    for kind, file, more in (
+        ("sentences", "-", out),
+        ("sentences", texts, ()),
+        ("curve", texts, out),
+    ):
+        assert call(folder, kind, file, *more) == 2
+        assert "several processes need a file to read, --out" in capsys.readouterr().err
