@@ -27,8 +27,8 @@ NUM_COLUMNS = {"sentences": 1, "curve": 1, "pairs": 2, "answers": 0}  # with tex
 LARGEST_ID = 2**63 - 1  # of a tensor of 64-bit integers
 QUESTION = '{"prompt": "...", "options": ["...", ...]}'
 
-Text = str | list[int]
-"""A string, or token ids."""
+Text = Any
+"""A string, or token ids as a list; the texts of a line, and of a file, are of one kind."""
 
 
 class Line(NamedTuple):

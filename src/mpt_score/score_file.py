@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,7 @@ def _join(paths: Sequence[Path], rows: RowFile) -> None:
                 rows.copy(part, content)
 
 
+@dataclass
 class _Scoring:
     """What is done with the lines of a file.
 
@@ -121,21 +123,16 @@ class _Scoring:
         num_processes: How many there are. Each scores every so-many-th part.
     """
 
-    def __init__(
-        self,
-        options: Namespace,
-        columns: Sequence[str],
-        scorer: Scorer,
-        rank: int = 0,
-        num_processes: int = 1,
-    ) -> None:
-        self.options = options
-        self.columns = columns
-        self.scorer = scorer
-        self.rank = rank
-        self.num_processes = num_processes
-        self.model = f"{options.model}@{scorer.commit}" if scorer.commit else str(options.model)
-        self.summary = summaries.new_summary(options)
+    options: Namespace
+    columns: Sequence[str]
+    scorer: Scorer
+    rank: int = 0
+    num_processes: int = 1
+
+    def __post_init__(self) -> None:
+        self.summary = summaries.new_summary(self.options)
+        commit = self.scorer.commit
+        self.model = f"{self.options.model}@{commit}" if commit else str(self.options.model)
 
     def what_decides(self) -> dict[str, Any]:
         """What decides the rows besides the input, by name."""

@@ -6,7 +6,7 @@ Summaries take one row after the other and keep sums, so that their memory does 
 import math
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -22,25 +22,6 @@ SHOWN_LINES = 10
 """Numbers of lines that are listed."""
 _NO_ERROR = "not known, which takes two orders, or three masks, that differ"
 Row = Mapping[str, Any]
-
-
-class Summary(Protocol):
-    """What rows of one kind say together."""
-
-    def add(self, row: Row) -> None:
-        """One row more, in the order of the file."""
-
-    def lines(self) -> list[str]:
-        """What they say."""
-
-
-def new_summary(options: Namespace) -> Summary:
-    """What takes the rows of such a call."""
-    if options.kind == "pairs":
-        return PairSummary()
-    if options.kind == "answers":
-        return AnswerSummary()
-    return SentenceSummary(blocks_in_words(options), options.items)
 
 
 class RatioOfSums:
@@ -258,6 +239,18 @@ class AnswerSummary:
                 "it is scored, too"
             )
         return lines
+
+
+Summary = SentenceSummary | PairSummary | AnswerSummary
+
+
+def new_summary(options: Namespace) -> Summary:
+    """What takes the rows of such a call."""
+    if options.kind == "pairs":
+        return PairSummary()
+    if options.kind == "answers":
+        return AnswerSummary()
+    return SentenceSummary(blocks_in_words(options), options.items)
 
 
 def of_curve(scores: SentenceCurves) -> list[str]:
