@@ -4,6 +4,7 @@ import hashlib
 import heapq
 import json
 import os
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -89,16 +90,23 @@ def _score_together(
                 num_written = [len(rows.parts)]
             distributed.broadcast_object_list(num_written)
             share.begin(scoring.what_decides())
-            scoring.score(share, rows, num_written[0])
+            num_parts = scoring.score(share, rows, num_written[0])
         distributed.barrier()
         if rows is not None:
             with _says_what_is_left(rows):
                 _join(shares, rows)
+                if len(rows.parts) < num_parts:
+                    raise ValueError(f"parts of {path} are missing: the same command scores them.")
                 scoring.finish(rows)
-            for path in shares:
-                for name in (path.name, f"{path.name}.state"):
-                    path.with_name(name).unlink(missing_ok=True)
     distributed.destroy_process_group()
+
+
+def _remove_shares(path: Path) -> None:
+    """Remove what processes have written beside a file that is whole by now."""
+    name = re.escape(path.stem) + r"\.rank-\d+-of-\d+" + re.escape(path.suffix) + r"(\.state)?"
+    for share in path.parent.iterdir():
+        if re.fullmatch(name, share.name):
+            share.unlink(missing_ok=True)
 
 
 def _join(paths: Sequence[Path], rows: RowFile) -> None:
@@ -180,13 +188,16 @@ class _Scoring:
         more = ", more where --target-error asks for them" if options.target_error else ""
         print(price + more, file=sys.stderr)
 
-    def score(self, target: Rows, rows: Rows | None, num_written: int = 0) -> None:
+    def score(self, target: Rows, rows: Rows | None, num_written: int = 0) -> int:
         """Score what is not known yet, part by part, and write each before the next one is read.
 
         Args:
             target: Takes rows, and has those of an earlier run.
             rows: Where those of all processes are in the end; None where another process sees to it.
             num_written: Of parts that are there already.
+
+        Returns:
+            How many parts the input has.
 
         Raises:
             ValueError: Where the input is not what it was.
@@ -195,6 +206,7 @@ class _Scoring:
         parts = [*target.parts, *(rows.parts if rows is not None else [])]
         known = {part.number: part for part in parts}
         digest = hashlib.sha256()
+        num_parts = 0
         last_line = 0
         # Not among rows that a terminal shows; disable=None: a bar on a terminal only.
         is_hidden = True if options.out is None and sys.stdout.isatty() else None
@@ -211,9 +223,11 @@ class _Scoring:
                 is_mine = number >= num_written and number % self.num_processes == self.rank
                 if before is None and is_mine:
                     self._score_part(target, number, part, digest.hexdigest())
+                num_parts = number + 1
                 bar.update(len(part))
         if known:
             raise self._changed(f"it ends at line {last_line}")
+        return num_parts
 
     def _changed(self, how: str) -> ValueError:
         return ValueError(
@@ -268,6 +282,7 @@ class _Scoring:
             for row in rows.rows():
                 self.summary.add(row)
             rows.finish()
+            _remove_shares(rows.path)
         said = [f"{self.model}, seed {self.options.seed}", *self.summary.lines()]
         num_faults = sum(part.num_faults for part in rows.parts)
         if num_faults:
