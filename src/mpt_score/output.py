@@ -242,12 +242,14 @@ class RowFile:
                 )
 
     def _require_unchanged(self) -> None:
+        changed = f"--out {self.path} was changed after it was written"
         for part, content in self.contents():
             if hashlib.sha256(content).hexdigest() != part.rows_digest:
-                raise ValueError(
-                    f"--out {self.path} was changed after it was written, in the rows of the lines up "
-                    f"to {part.last_line}. {self._remedy}"
-                )
+                where = f"in the rows of the lines up to {part.last_line}"
+                raise ValueError(f"{changed}, {where}. {self._remedy}")
+        # What is behind the last part was left by a run that was stopped, but for one that is whole.
+        if self.is_whole and self.path.stat().st_size > self._end_of_rows:
+            raise ValueError(f"{changed}, behind its last row. {self._remedy}")
 
     def contents(self) -> Iterator[tuple[Part, bytes]]:
         """Each part with its rows as they are in the file."""

@@ -491,9 +491,10 @@ def test_a_kill_at_any_byte_leaves_what_goes_on(command, few_lines, capsys) -> N
                 (end + more, sizes[min(number + 1, 3)])
             )  # a line of the journal that is not
     cuts.append((len(journal), sizes[1] + 5))  # a loss of power, before the rows were on the disk
+    cuts.append((ends[3], len(whole) + 20))  # rows of lines that the input no longer has
     for journal_size, size in cuts:
         state_of(out).write_bytes(journal[:journal_size])
-        out.write_bytes(whole[:size])
+        out.write_bytes((whole + b"7," * 20)[:size])
         if size == 0:
             out.unlink()
         assert call(*command) == 0, (journal_size, size)
@@ -512,22 +513,30 @@ def full_disk(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_after_a_full_disk_the_same_command_goes_on(command, few_lines, capsys) -> None:
-    """Full in the middle of the rows, and full in the journal, which is then the longer file."""
+@pytest.mark.parametrize("lines_of_a_part", [2, 20])
+def test_after_a_full_disk_the_same_command_goes_on(
+    command, texts, capsys, monkeypatch, lines_of_a_part: int
+) -> None:
+    """Full in the journal, which is the longer file where parts are small, and full in the rows."""
+    monkeypatch.setattr(lines, "MOST_LINES", lines_of_a_part)
+    texts.write_text("\n".join(TEXTS * (lines_of_a_part // 2)))
     out = command[-1]
     assert call(*command) == 0
     whole, journal = out.read_bytes(), state_of(out).read_bytes()
-    for size in (len(whole) - 50, len(journal) - 30, 100):
-        out.unlink(missing_ok=True)
-        state_of(out).unlink(missing_ok=True)
+    assert (len(journal) > len(whole)) == (lines_of_a_part == 2)
+    for size in (max(len(whole), len(journal)) - 50, 100):
+        out.unlink()
+        state_of(out).unlink()
         capsys.readouterr()
         with full_disk(size):
             assert call(*command) == 2
         said = capsys.readouterr().err.splitlines()[-1]
         assert said.startswith(f"mpt-score: {out} cannot be written: File too large.")
-        assert out.exists() == ("the same command goes on from there." in said)
+        assert out.exists() == state_of(out).exists() == (size > 100)
         if out.exists():
+            assert said.endswith("the same command goes on from there.")
             assert whole.startswith(out.read_bytes()) and out.read_bytes().endswith(b"\n")
+            assert len(out.read_bytes()) > 100
         assert call(*command) == 0
         assert out.read_bytes() == whole
 
@@ -603,6 +612,10 @@ def test_a_changed_setting_model_or_input_is_seen(
         stream.write("\nthe dog\n")
     left = out.read_bytes()
     refused("from line 7 on there is more")
+    out.write_bytes(left + b"8,\n")
+    texts.write_text("\n".join([*TEXTS[:4], "the cats", "a dog"]))
+    left = out.read_bytes()
+    refused("was changed after it was written, behind its last row")
     out.write_bytes(left.replace(b"nats", b"bits", 1))
     left = out.read_bytes()
     refused("was changed after it was written, in the rows of the lines up to 2")
