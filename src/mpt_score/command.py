@@ -126,6 +126,7 @@ def _add_kind(kinds: Any, name: str, about: str, file: str) -> Any:
     """A command with the options that all have; the group of those that it has for itself."""
     command = kinds.add_parser(name, help=about, description=about, allow_abbrev=False)
     command.set_defaults(items=None, pseudo=False, within_word=False, block_length=None)
+    command.set_defaults(column=(), keep=())
     command.add_argument("file", metavar="FILE", help=file)
     scores = command.add_argument_group("scores")
     scores.add_argument(
@@ -155,9 +156,11 @@ def _add_kind(kinds: Any, name: str, about: str, file: str) -> Any:
         "of a .csv, .tsv or .jsonl file: the column of texts; two for pairs, as good,bad. In .jsonl a "
         "text may be a list of token ids"
     )
-    add("--column", type=names, default=(), metavar="NAME", help=text)
+    if name != "answers":  # whose columns have names already
+        add("--column", type=names, default=(), metavar="NAME", help=text)
     text = "of such a file: other columns, which are copied into the rows, as condition,region"
-    add("--keep", type=names, default=(), metavar="NAMES", help=text)
+    if name != "curve":  # whose rows are rates of all texts
+        add("--keep", type=names, default=(), metavar="NAMES", help=text)
     text = "leave out, and list, lines that cannot be scored"
     add("--skip", action="store_true", help=text)
     text = "a .csv or .jsonl file; by default JSON lines on standard output. "

@@ -138,15 +138,17 @@ def rows_of(
         if place in scores.skipped:
             continue
         cells = {"line": line.number, **line.copied, **said}
-        cells |= {name: value[place] for name, value in values.items()}
+        numbers = {name: value[place] for name, value in values.items()}
         if options.kind != "answers":
-            yield _row(cells, columns)
+            yield _row(cells | numbers, columns)
             continue
-        of_options = {name: value for name, value in cells.items() if isinstance(value, list)}
         for option in range(len(line.texts)):
             cells["option"] = option
-            cells |= {name: value[option] for name, value in of_options.items()}
-            yield _row(cells, columns)
+            of_option = {
+                name: value[option] if isinstance(value, list) else value
+                for name, value in numbers.items()
+            }
+            yield _row(cells | of_option, columns)
 
 
 def rows_of_curve(

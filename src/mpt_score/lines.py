@@ -85,10 +85,8 @@ def require_form(options: Namespace) -> None:
     path, kind, columns = options.file, options.kind, options.column
     suffix = Path(path).suffix.lower()
     is_table = suffix in TABLES or suffix in JSON_LINES
-    if kind == "curve" and options.keep:
-        raise ValueError("--keep: the rows of a curve are rates of all texts.")
     if kind == "answers":
-        if columns or suffix in TABLES:
+        if suffix in TABLES:
             raise ValueError(f"options are lists: answers need JSON lines, as {QUESTION}.")
         return
     if columns and len(columns) != NUM_COLUMNS[kind]:

@@ -51,7 +51,7 @@ WRONG = [
         for rates in ("5-95", "0", "101", "1:2:3:4", "1:9:0", "9:1", "", "a")
     ),
     (["curve", "x", "--model", "m", "--out", "x.json"], "--out x.json must end in one of .csv, .jsonl"),
-    (["curve", "x.csv", "--model", "m", "--column", "a", "--keep", "b"], "--keep: the rows of a curve"),
+    (["curve", "x.csv", "--column", "a", "--keep", "b"], "--keep is no option of mpt-score curve."),
     (["curve", "x", "more.txt", "--model", "m"], "unrecognized arguments: more.txt"),
     (["answers", "x.csv", "--model", "m"], "options are lists: answers need JSON lines"),
 ]  # fmt: skip

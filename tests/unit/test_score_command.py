@@ -126,7 +126,7 @@ def test_pairs_are_those_of_the_library(folder, tmp_path, capsys) -> None:
 def test_answers_are_those_of_the_library(folder, tmp_path, capsys) -> None:
     path = tmp_path / "asked.jsonl"
     options = [[" sat", " dog sat"], [" cats"]]
-    questions = [{"prompt": "the cat", "options": options[0], "item": 3}]
+    questions = [{"prompt": "the cat", "options": options[0], "item": [3, 4]}]
     questions.append({"prompt": "a", "options": options[1], "item": math.nan})
     path.write_text("\n".join(map(json.dumps, questions)))
     more = ("--pseudo", "--within-word", "--keep", "item")
@@ -138,7 +138,7 @@ def test_answers_are_those_of_the_library(folder, tmp_path, capsys) -> None:
     for name in ("log_score", "pseudo_log_likelihood", "within_word", "num_tokens"):
         wanted = getattr(scores, name)
         assert [row[name] for row in found] == [*wanted[0].tolist(), wanted[1, 0].item()]
-    assert [row["item"] for row in found] == [3, 3, None]  # JSON has no word for nan
+    assert [row["item"] for row in found] == [[3, 4], [3, 4], None]  # JSON has no word for nan
     assert sum(row["best"] for row in found) == 2
     assert "prompts: 2, options: 3" in said
     assert "options of different numbers of tokens: 1 (line 1)" in said
