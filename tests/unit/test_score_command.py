@@ -635,11 +635,12 @@ def test_changed_code_behind_a_function_is_seen(tmp_path, capsys, monkeypatch) -
     assert "function has changed since" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("bad", [b"???", b"\xff"], ids=["no token", "no text"])
 def test_a_bad_line_ends_a_run_that_goes_on_once_it_is_mended(
-    command, few_lines, texts, capsys
+    command, few_lines, texts, capsys, bad: bytes
 ) -> None:
     out = command[-1]
-    texts.write_text("\n".join([*TEXTS[:4], "???"]))
+    texts.write_bytes("\n".join(TEXTS[:4]).encode() + b"\n" + bad)
     assert call(*command) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"{texts}, line 5: " in said
