@@ -1,7 +1,8 @@
-"""The page "Score your own text": its examples run as they are pasted, its tables have the columns.
+"""The page "Score your own text": its examples run as they are pasted, and its tables are true.
 
-Two things are not here: a hub, so that its names stand for the book's small BERT, and LLaDA, for which
-a network of the same interface stands in.
+What needs an installation or a hub is left out: the blocks of lm-evaluation-harness and of
+``evaluate``. The equals of minicons are compared with literal sums, as minicons and the network's
+library cannot be installed together.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -25,55 +25,46 @@ from mpt_score import networks
 from mpt_score.command import main
 
 PAGE = (Path(__file__).parents[2] / "book" / "score-your-own.md").read_text(encoding="utf-8")
-EXAMPLES = PAGE[PAGE.index("## Five examples") : PAGE.index("## The columns")]
-WORDS = PAGE[PAGE.index("## Words, conditions") : PAGE.index("## What it costs")]
-BERT = "google-bert/bert-base-uncased"
-LLADA = "GSAI-ML/LLaDA-8B-Base"
+# The command only writes its arguments, so that it need not load torch again for every call.
 HERE = f"""
 mpt-score() {{ {sys.executable} -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@"; }}
 """
 
 
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+class Block(NamedTuple):
+    language: str
+    code: str
+    output: str  # that the page shows below it; "" where it shows none
 
 
-class StandIn(torch.nn.Module):
-    """``model(ids).logits``, each at its own place, as LLaDA answers."""
+def blocks(first: str, last: str) -> list[Block]:
+    """The code of the page between two of its headings, in its order."""
+    text = PAGE[PAGE.index(f"\n## {first}\n") : PAGE.index(f"\n## {last}\n")]
+    found: list[Block] = []
+    for language, content in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        if language == "text":
+            found[-1] = found[-1]._replace(output=content)
+        else:
+            found.append(Block(language, content, ""))
+    return found
 
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        draws = torch.Generator().manual_seed(1)
-        self.table = torch.randn(vocab_size, vocab_size, generator=draws)
 
-    def forward(self, ids: torch.Tensor) -> SimpleNamespace:
-        return SimpleNamespace(logits=self.table[ids])
+def numbers(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"-?\d+\.\d+", text)]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty current folder, where the names of the page are known."""
+    """An empty current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    network = StandIn(6000)
-    loader = "transformers.models.auto.modeling_auto.AutoModel.from_pretrained"
-    monkeypatch.setattr(loader, lambda name, **_: network)
     yield tmp_path
     sys.modules.pop("my_model", None)
 
 
-def as_here(text: str) -> str:
-    small_bert = str(networks.small_bert_folder())
-    for name in (BERT, LLADA):
-        text = text.replace(name, small_bert)
-    return text.replace('"cuda"', '"cpu"').replace("126336", "4")
-
-
-def paste(block: str) -> None:
-    """Run a block of a shell, whose ``mpt-score`` is this process's."""
-    done = subprocess.run(
-        ["bash", "-euc", HERE + as_here(block)], capture_output=True, text=True, check=True
-    )
+def paste(code: str) -> None:
+    """Run code of a shell, whose ``mpt-score`` is this process's."""
+    done = subprocess.run(["bash", "-euc", HERE + code], capture_output=True, text=True, check=True)
     for call in done.stdout.splitlines():
         assert main(json.loads(call)) == 0
 
@@ -91,44 +82,88 @@ def documented(label: str) -> set[str]:
     return {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
 
 
-def test_the_examples_run_as_they_are_pasted(folder: Path) -> None:
-    (code, from_python) = blocks(EXAMPLES, "python")
-    (folder / "my_model.py").write_text(as_here(code), encoding="utf-8")
-    for block in blocks(EXAMPLES, "bash"):
-        paste(block)
-    for name in ("scores", "pairs", "answers", "llada"):
-        assert (folder / f"{name}.csv").is_file()
+def test_the_examples_run_as_they_are_pasted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pandas")
+    scope: dict[str, Any] = {}
+    for block in blocks("Five examples", "The columns"):
+        capsys.readouterr()
+        if block.language == "bash":
+            paste(block.code)
+        elif block.code.startswith("# my_model.py"):
+            (folder / "my_model.py").write_text(block.code, encoding="utf-8")
+        else:
+            exec(block.code, scope)
+        if block.output:
+            # Two places are shown, and of other kernels the last of them may be another one.
+            said = numbers(capsys.readouterr().out)
+            assert said == pytest.approx(numbers(block.output), abs=0.011)
+
     for name, kind in (("scores", "sentences"), ("pairs", "pairs"), ("answers", "answers")):
         assert documented(f"tab-columns-{kind}") | {"line"} == columns(folder / f"{name}.csv")
-
-    assert "condition" in columns(folder / "ratios.csv")
-
-    scope: dict[str, Any] = {}
-    exec(as_here(from_python), scope)
+    assert {"item", "condition"} < columns(folder / "conditions.csv")
+    with (folder / "own.csv").open(encoding="utf-8") as stream:
+        of_function = [float(row["log_score"]) for row in csv.DictReader(stream)]
     with (folder / "scores.csv").open(encoding="utf-8") as stream:
-        of_command = [float(row["log_score"]) for row in csv.DictReader(stream)]
-    assert scope["scores"].log_score.tolist() == pytest.approx(of_command, rel=1e-6)
-    assert [row["log_score"] for row in scope["rows"]] == scope["scores"].log_score.tolist()
-
-
-def test_words_conditions_and_models(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("pandas")
-    (from_python,) = blocks(EXAMPLES, "python")[1:]
-    scope: dict[str, Any] = {}
-    exec(as_here(from_python), scope)
-    ratios = "line,log_ratio,condition\n1,2.5,a\n2,-1,b\n3,1,b\n"
-    (folder / "ratios.csv").write_text(ratios, encoding="utf-8")
-    capsys.readouterr()
-    for block in blocks(WORDS, "python"):
-        exec(as_here(block), scope)
-    said = capsys.readouterr().out
-    assert "within_word_surprisal" in said and re.search(r"b +0\.5 +0\.5 +2", said)
+        of_network = [float(row["log_score"]) for row in csv.DictReader(stream)]
+    assert of_function == pytest.approx(of_network, rel=1e-5)
     assert scope["mean"] == 0 and scope["error"] == 0  # the same model twice
-    words = scope["table"]
-    of_texts = -words.surprisal.groupby(words.text).sum().to_numpy() * math.log(2)
-    assert of_texts == pytest.approx(scope["scores"].log_score.numpy())
+    # The command and Python make the same contrast of whole texts.
+    from_python = scope["scores"].contrast(scope["table"].condition.map(scope["weight_of"]))
+    assert scope["effect"].tolist() == pytest.approx(from_python.value.tolist(), rel=1e-6)
 
 
-def test_calls_of_the_tables_are_there() -> None:
+PROMPTS = ["The old man was", "She looked"]
+OPTIONS = ["unaccountably asleep.", "tired."]
+
+
+def literal_terms(text: str, start: int, *, within_word: bool) -> list[float]:
+    """log q of each token that begins at ``start`` or later, one pass of the network each."""
+    network, tokenizer = networks.load_small_bert()
+    encoding = tokenizer(text, return_offsets_mapping=True)
+    ids = torch.tensor(encoding["input_ids"])
+    word = encoding.word_ids(0)
+    terms = []
+    for place, (begin, _) in enumerate(encoding["offset_mapping"]):
+        if word[place] is None or begin < start:
+            continue
+        shown = ids.clone()
+        for other in range(place, len(ids)):
+            if other == place or (within_word and word[other] == word[place]):
+                shown[other] = tokenizer.mask_token_id
+        with torch.no_grad():
+            log_q = network(shown[None]).logits[0, place].log_softmax(dim=-1)
+        terms.append(log_q[ids[place]].item())
+    return terms
+
+
+def equals_of_minicons() -> list[tuple[str, str]]:
+    """The rows of the page's table: what minicons is asked, and the expression here."""
+    table = PAGE[PAGE.index("| minicons | here |") :].partition("\n\n")[0]
+    rows = [line.split(" | ") for line in table.splitlines()[3:]]
+    return [(minicons.strip("| "), here.strip("| `")) for minicons, here in rows]
+
+
+@pytest.mark.parametrize(("minicons", "here"), equals_of_minicons())
+def test_equals_of_minicons_are_literal_sums(minicons: str, here: str) -> None:
+    texts = [f"{prompt} {option}" for prompt, option in zip(PROMPTS, OPTIONS, strict=True)]
+    model = mpt_score.load(*networks.load_small_bert())
+    known = {"mpt_score": mpt_score, "model": model, "prompts": PROMPTS, "options": OPTIONS}
+    value = eval(here, known | {"texts": texts})
+
+    starts = [0, 0]
+    if "prompts" in here:
+        starts = [len(prompt) for prompt in PROMPTS]
+    terms = [
+        literal_terms(text, start, within_word="within_word" in minicons)
+        for text, start in zip(texts, starts, strict=True)
+    ]
+    is_sum = "token_score" not in minicons
+    expected = [math.fsum(row) for row in terms] if is_sum else [*terms[0], *terms[1]]
+    assert value.flatten().tolist() == pytest.approx(expected, abs=1e-4)
+
+
+def test_calls_of_the_page_are_there() -> None:
     names = re.findall(r"mpt_score\.(\w+)\(", PAGE)
     assert names and all(hasattr(mpt_score, name) for name in names)
