@@ -21,6 +21,8 @@ if sys.platform != "win32":  # where there is none
     import fcntl
 
 SUFFIXES = (".csv", ".jsonl")
+IDENTITY = "identity"
+"""The name, in what decides the numbers, that is None where a model does not say which one it is."""
 END = {"whole": True}
 """The last line of a journal."""
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -226,6 +228,12 @@ class RowFile:
     def _require_same(self, wanted: Mapping[str, Any]) -> None:
         """Refuse the first difference, one that a reader understands before a digest."""
         stored = self._run or {}
+        if IDENTITY in wanted:
+            raise ValueError(
+                f"--out {self.path} has rows already, and {wanted['model']} names no identity, so that "
+                "they cannot be known to be of the same model. A string in its module, as identity = "
+                f"'weights of 3 May', lets a run go on. {self._remedy}"
+            )
 
         def is_digest(name: str) -> bool:
             return _DIGEST.search(str(wanted.get(name))) is not None

@@ -143,13 +143,8 @@ class _Scoring:
         self.model = f"{self.options.model}@{commit}" if commit else str(self.options.model)
 
     def what_decides(self) -> dict[str, Any]:
-        """What decides the rows besides the input, by name."""
-        identity = self.scorer.identity
-        if identity is None:
-            raise ValueError(
-                f"{self.model} has no identity, by which its rows could be told from those of another "
-                "model: name it, mpt_score.load(..., identity='NAME'), or leave --out out."
-            )
+        """What decides the rows besides the input, by name. Of a function that may be unknown."""
+        identity = self.scorer.identity or {output.IDENTITY: None}
         names = ("kind", *line_scores.SETTINGS[self.options.kind])
         names = (*names, "max_tokens", "column", "keep", "items")
         settings = {name: getattr(self.options, name) for name in names}

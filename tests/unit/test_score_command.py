@@ -625,7 +625,10 @@ def test_changed_code_behind_a_function_is_seen(tmp_path, capsys, monkeypatch) -
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     id_lines(tmp_path / "ids.jsonl", [[0, 1], [1, 1]])
-    code = "import torch\ncoin = lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1)\n"
+    code = (
+        "import torch\nidentity = 'a coin'\n"
+        "coin = lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1)\n"
+    )
     command = ["sentences", "ids.jsonl", "--column", "ids", "--model", "my_coin:coin"]
     for change, status in (("", 0), ("# another one\n", 2)):
         Path("my_coin.py").write_text(code + change)
@@ -633,6 +636,22 @@ def test_changed_code_behind_a_function_is_seen(tmp_path, capsys, monkeypatch) -
         assert main([*command, "--out", "rows.csv"]) == status
     sys.modules.pop("my_coin", None)
     assert "function has changed since" in capsys.readouterr().err
+
+
+def test_a_function_without_an_identity_is_written_and_not_gone_on_with(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    id_lines(tmp_path / "ids.jsonl", [[0, 1], [1, 1]])
+    code = "import torch\ncoin = lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1)\n"
+    Path("nameless.py").write_text(code)
+    command = ["sentences", "ids.jsonl", "--column", "ids", "--model", "nameless:coin"]
+    assert main([*command, "--out", "rows.csv"]) == 0
+    written = Path("rows.csv").read_bytes()
+    assert main([*command, "--out", "rows.csv"]) == 2
+    assert "nameless:coin names no identity" in capsys.readouterr().err
+    assert Path("rows.csv").read_bytes() == written
 
 
 @pytest.mark.parametrize("bad", [b"???", b"\xff"], ids=["no token", "no text"])
