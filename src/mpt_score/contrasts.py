@@ -6,7 +6,7 @@ its terms one by one.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,8 @@ class Contrast:
 
     Attributes:
         items: their names.
-        value: Σ_r w_r times the score of r over the texts or tokens r of an item, (I,).
+        value: Σ_r w_r times the score of r over the texts or tokens r of an item, (I,); nan where one
+            of them has no score.
         order_error: its standard error over orders, (I,); 0 where all orders are in it, nan where no
             two that differ were drawn.
         unit: of both.
@@ -42,19 +43,38 @@ class Contrast:
     def mean(self) -> Estimate:
         """The mean over items, with its error over items: for items like these.
 
-        It contains the error over orders, as items have orders of their own.
+        It contains the error over orders, as items have orders of their own. Items without a value are
+        left out; ``num_samples`` of the result counts the others.
+
+        Raises:
+            ValueError: where no item has a value.
         """
-        return mean_estimate(self.value, self.unit)
+        return mean_estimate(self.value[self._has_value()], self.unit)
 
     def mean_of_these(self) -> Estimate:
         """The same mean with its error over orders alone: how far it is off for these very items."""
-        error = self.order_error.square().sum().sqrt().item() / len(self.items)
-        return Estimate(self.value.mean().item(), error, len(self.items), self.unit)
+        has_value = self._has_value()
+        count = int(has_value.sum())
+        error = self.order_error[has_value].square().sum().sqrt().item() / count
+        return Estimate(self.value[has_value].mean().item(), error, count, self.unit)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dictionary an item, for a table."""
-        columns = {"item": self.items, "value": self.value, "order_error": self.order_error}
-        return as_rows(columns | {"unit": [self.unit] * len(self.items)})
+        """One dictionary an item, for a table. None stands for what is not known."""
+        columns: dict[str, Any] = {"item": self.items}
+        for name in ("value", "order_error"):
+            numbers = getattr(self, name).tolist()
+            columns[name] = [None if math.isnan(number) else number for number in numbers]
+        columns["unit"] = [self.unit] * len(self.items)
+        return as_rows(columns)
+
+    def _has_value(self) -> Bool[Tensor, " I"]:
+        has_value = ~self.value.isnan()
+        if not has_value.any():
+            raise ValueError(
+                "no item has a value: in each of them a text was skipped, or a token that counts is "
+                "unknown."
+            )
+        return has_value
 
 
 def contrast_of(
@@ -71,8 +91,8 @@ def contrast_of(
         weights: of each of the R, numbers.
         terms: what each got along S orders; nan where it has no score.
         items: the item of each.
-        same_orders: equal where two were scored along the same orders.
-        has_spread: whether the orders of each tell their spread.
+        same_orders: equal where two were scored along the same orders; others are independent.
+        has_spread: whether the orders of each tell their spread, or are all in it.
         unit: of the terms.
 
     Raises:
@@ -96,18 +116,23 @@ def contrast_of(
         _, group = same_orders[rows].unique(return_inverse=True)
         sums = weighted.new_zeros(int(group.max()) + 1, terms.shape[1])
         sums.index_add_(0, group, weighted)
-        variance = torch.tensor(math.nan, dtype=torch.float64)
-        if terms.shape[1] > 1 and has_spread[rows].all():
-            variance = sums.var(dim=1).sum()
-        errors.append((variance / terms.shape[1]).sqrt())
+        error = error_over_orders(sums).square().sum().sqrt()
+        errors.append(error.where(has_spread[rows].all(), math.nan))
     return Contrast(tuple(rows_of_item), torch.stack(values), torch.stack(errors), unit)
 
 
-def item_names(items: Any, count: int) -> list[Any]:
+def error_over_orders(terms: Float[Tensor, "T S"]) -> Float[Tensor, " T"]:
+    """The standard error of the mean over S orders; 0 of a single one, which is right if it is all."""
+    num_orders = terms.shape[1]
+    return terms.std(dim=1, correction=min(1, num_orders - 1)) / math.sqrt(num_orders)
+
+
+def item_names(items: Any, count: int) -> list[Hashable]:
     """The item of each of ``count`` texts.
 
     Raises:
-        ValueError: for another number, and for an item that is nan.
+        TypeError: for what is no list or column, and for an item that has no equal, as a list.
+        ValueError: for another number, and for an item that is None or nan.
     """
     names = items.tolist() if isinstance(items, Tensor) else as_list(items)
     if isinstance(names, str) or not isinstance(names, Sequence):
@@ -115,6 +140,12 @@ def item_names(items: Any, count: int) -> list[Any]:
     if len(names) != count:
         raise ValueError(f"{count} texts came with {len(names)} items.")
     for number, name in enumerate(names):
-        if isinstance(name, float) and math.isnan(name):
-            raise ValueError(f"items: text {number} has no item (nan). Name one, or leave it out.")
+        if not isinstance(name, Hashable):
+            raise TypeError(
+                f"items: that of text {number} must be a name or a number, got {name!r}."
+            )
+        if name is None or (isinstance(name, float) and math.isnan(name)):
+            raise ValueError(
+                f"items: text {number} has no item ({name}). Name one, or leave it out."
+            )
     return list(names)

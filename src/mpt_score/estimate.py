@@ -183,7 +183,7 @@ def _score_by_orders(rows: Rows, plan: Plan, num_orders: int) -> Dialogue[RowSco
     values, single = asked.values.split_with_sizes(_sizes(masks, asked.values), dim=1)
     num_passes = asked.num_passes
     totals = along_orders(values, masks).sum(dim=2)
-    has_error = orders_differ(masks)  # which one order alone does not
+    has_error = orders_differ(masks.hidden)  # which one order alone does not
     if plan.target_error is not None:
         # No order more, but the draw of one: further masks are then those of recorded runs.
         masks_along_orders(1, count, generators)
@@ -195,12 +195,13 @@ def _score_by_orders(rows: Rows, plan: Plan, num_orders: int) -> Dialogue[RowSco
         if num_more <= 0:
             break
         more = masks_along_orders(num_more, count, generators)
+        if not has_error.all():  # all orders so far are the first one: do others differ from it?
+            hidden = torch.cat([masks.hidden[:, :count], more.hidden], dim=1)
+            has_error = has_error | orders_differ(hidden)
         asked = yield more
         totals = torch.cat([totals, along_orders(asked.values, more).sum(dim=2)], dim=1)
         num_passes = num_passes + asked.num_passes
-    degrees = max(
-        1, totals.shape[1] - 1
-    )  # of a single order the variance is nan, whatever these are
+    degrees = max(1, totals.shape[1] - 1)  # of a single order the variance is nan in any case
     return RowScores(
         num_passes=num_passes,
         log_score=totals.mean(dim=1),
@@ -284,10 +285,10 @@ def bounds_of(scores: RowScores) -> Bounds:
     lower, lower_variance, upper, upper_variance = columns
     is_heavy_tailed = torch.zeros(size, dtype=torch.bool)
     is_exact = ~scores.log_mixture.isnan()
-    for column, value in zip(
-        columns, (scores.log_mixture, 0.0, scores.log_mixture, 0.0), strict=True
-    ):
-        column[is_exact] = value[is_exact] if isinstance(value, Tensor) else value
+    lower[is_exact] = scores.log_mixture[is_exact]
+    lower_variance[is_exact] = 0.0
+    upper[is_exact] = scores.log_mixture[is_exact]
+    upper_variance[is_exact] = 0.0
     has_bounds = ~is_exact & ~scores.order_variance.isnan()
     if has_bounds.any():
         bounds = mixture_bounds(scores.along_orders[has_bounds].T)
@@ -308,12 +309,12 @@ def _variance(totals: Float[Tensor, "B S"]) -> Float[Tensor, " B"]:
 
 def _num_more(repeats: int, variance: Tensor, most: int, plan: Plan, count: int) -> int:
     """How many repeats are missing for the target error of one row of ``count`` tokens."""
-    if plan.target_error is None:
+    if plan.target_error is None or repeats >= most:
         return 0
     if variance.isnan():
         return repeats  # as many again: so far no two of them differ
     target_variance = (plan.target_error * count) ** 2
-    if variance <= target_variance or repeats >= most:
+    if variance <= target_variance:
         return 0
     return min(most, math.ceil(repeats * variance.item() / target_variance)) - repeats
 
@@ -383,13 +384,16 @@ def _masks_in_strata(
     return torch.stack(masks)
 
 
-def orders_differ(masks: Question) -> Bool[Tensor, " B"]:
+def orders_differ(hidden: Bool[Tensor, "B P D"]) -> Bool[Tensor, " B"]:
     """Whether a row has two orders that are not the same: else nothing is known of their spread.
 
     Of three tokens, two orders are the same one time in six.
+
+    Args:
+        hidden: of each order its masks of sizes 1..D, P = S D.
     """
-    hidden = masks.hidden.unflatten(1, (-1, masks.hidden.shape[2]))
-    return (hidden != hidden[:, :1]).flatten(1).any(dim=1)
+    of_orders = hidden.unflatten(1, (-1, hidden.shape[2]))
+    return (of_orders != of_orders[:, :1]).flatten(1).any(dim=1)
 
 
 # -- estimates ----------------------------------------------------------------------------------------

@@ -213,8 +213,10 @@ class Asker:
         is_bad = ~values.isfinite()
         if not is_bad.any():
             return values
-        for row, place in is_bad.nonzero().tolist():
-            number = int(text[row])
+        bad_rows = is_bad.any(dim=1).nonzero().flatten()
+        for number in text[bad_rows].unique().tolist():
+            row = int(bad_rows[text[bad_rows] == number][0])
+            place = int(is_bad[row].int().argmax())
             reason = self.scorer.fault(int(ids[row, place]), place, values[row, place].item())
             if not self.skip:
                 raise TextError(f"{self.noun} {number}: {reason}", number, reason)

@@ -332,7 +332,7 @@ def sentences(
         documents: the document of each text, by name or number, in a list or a column; by default
             each text is one of its own, or all texts of an item are one.
         items: the item of each text in an experiment, in a list or a column. Texts of one item with as
-            many tokens see the same orders, so that most of their noise cancels in
+            many tokens to score see the same orders, so that most of their noise cancels in
             :meth:`SentenceScores.contrast`.
         num_orders: whole orders of D masks for each text, or all 2^D − 1 masks where that is not more
             than these have; by default four. Their mean is the score, their spread its error and the
@@ -407,11 +407,11 @@ def sentences(
         mixture_upper=columns.sums["upper"],
         mixture_upper_error=columns.sums["upper_variance"].sqrt(),
         is_heavy_tailed=columns.counts["is_heavy_tailed"] > 0,
-        documents=torch.tensor(_first_of_each(labels)),
+        documents=torch.tensor(first_of_each(labels)),
         skipped=dict(sorted(asker.faults.items())),
         items=tuple(names),
         along_orders=columns.along_orders,
-        same_orders=torch.tensor(_first_of_each(columns.draws)) if names else None,
+        same_orders=columns.same_orders() if names else None,
     )
 
 
@@ -527,7 +527,7 @@ def _degrees(variance: Tensor, squared_per_degree: Tensor) -> Tensor:
     return torch.where(variance.isnan(), 0.0, degrees.nan_to_num(math.inf, posinf=math.inf))
 
 
-def _first_of_each(labels: Sequence[Hashable]) -> list[int]:
+def first_of_each(labels: Sequence[Hashable]) -> list[int]:
     """For each label the place of the first one that is equal."""
     first: dict[Hashable, int] = {}
     for place, label in enumerate(labels):
@@ -622,19 +622,33 @@ def windows_of(scorer: Scorer, row: Tokens) -> list[Tokens]:
     return split_into_windows(row, scorer.max_length, scorer.is_frame(row.ids[0]))
 
 
-def key_of(seed: int, ids: Tensor, item: Any = None, count: int = 0, window: int = 0) -> str:
-    """What the random orders of a row follow from: its tokens, or its item and number of tokens.
+def key_of_tokens(seed: int, ids: Int[Tensor, " L"]) -> str:
+    """What the random orders of a row follow from where items were not named.
 
     Args:
         seed: of the call, and of the block.
         ids: of the row, (L,).
-        item: the name of its item, None for none.
-        count: of the places that are scored.
-        window: its number within its text.
     """
-    if item is None:
-        return f"{seed} {ids.tolist()}"
-    return f"{seed} item {item} of {count} tokens, window {window}"
+    return f"{seed} {ids.tolist()}"
+
+
+def draws_of_item(seed: int, item: Hashable, sizes: Sequence[int]) -> str:
+    """What the random orders of a text follow from where items were named.
+
+    Texts of one item see the same orders in all of their rows, or in none: a sum over rows is then
+    known along each order, or independent of that of another text.
+
+    Args:
+        seed: of the call.
+        item: of the text.
+        sizes: tokens to score in each of its rows, which are its windows, or blocks of these.
+    """
+    return f"{seed} item {item!r} of {list(sizes)} tokens"
+
+
+def with_draws(pieces: Sequence[Piece], draws: str) -> list[Piece]:
+    """The rows of a text, with orders that follow from what it shares with others of its item."""
+    return [piece._replace(key=f"{draws}, row {number}") for number, piece in enumerate(pieces)]
 
 
 # -- scores -------------------------------------------------------------------------------------------
@@ -648,7 +662,7 @@ class _Part(NamedTuple):
     counts: dict[str, Tensor]
     along_orders: list[Tensor]  # of each row (S,)
     num_windows: list[int]  # of each text
-    draws: list[str]
+    draws: list[str]  # likewise; equal where the orders are, and nothing without items
 
 
 def _score_part(
@@ -663,20 +677,22 @@ def _score_part(
     for place, number in enumerate(numbers):
         windows = windows_of(asker.scorer, tokens.row(place))
         num_windows.append(len(windows))
-        first_piece = len(pieces)
-        for window_number, window in enumerate(windows):
+        pieces_of_text: list[Piece] = []
+        for window in windows:
             blocks = split_into_blocks(window, plan.block_length, plan.later)
             count = sum(len(block.places) for block in blocks)
             for block_number, block in enumerate(blocks):
                 ids = window.ids[0, : block.width]
-                seed = plan.seed + block_number * SEEDS_APART
-                item = names[number] if names else None
-                key = key_of(seed, ids, item, len(block.places), window_number)
+                key = key_of_tokens(plan.seed + block_number * SEEDS_APART, ids)
                 types = window.types[0, : block.width]
-                pieces.append(Piece(ids, types, block.places, block.hidden, number, key))
+                pieces_of_text.append(Piece(ids, types, block.places, block.hidden, number, key))
                 plans.append(plan.of_block(len(block.places), count))
                 owner.append(place)
-        draws.append(" ".join(piece.key for piece in pieces[first_piece:]))
+        if names:
+            sizes = [len(piece.places) for piece in pieces_of_text]
+            draws.append(draws_of_item(plan.seed, names[number], sizes))
+            pieces_of_text = with_draws(pieces_of_text, draws[-1])
+        pieces += pieces_of_text
     groups = by_form(pieces)
     if plan.target_error is not None:  # each row asks until it has enough
         groups = [[number] for group in groups for number in group]
@@ -754,7 +770,7 @@ class _Columns:
         self.along_orders: Tensor | None = None
         if num_orders is not None:
             self.along_orders = torch.zeros(count, num_orders, dtype=torch.float64)
-        self.draws = [""] * count
+        self.draws: dict[int, str] = {}  # of each text, where items were named
 
     def put(self, numbers: list[int], part: _Part, scorer: Scorer, tokens: Tokens) -> None:
         text = torch.tensor(numbers)[part.owner]
@@ -766,8 +782,14 @@ class _Columns:
         self.counts["num_unknown"][numbers] = _num_unknown(scorer, tokens)
         if self.along_orders is not None:
             self.along_orders.index_add_(0, text, torch.stack(part.along_orders))
-        for number, draws in zip(numbers, part.draws, strict=True):
-            self.draws[number] = draws
+            self.draws |= dict(zip(numbers, part.draws, strict=True))
+
+    def same_orders(self) -> Int[Tensor, " N"]:
+        """Of each text the first one that was scored along the same orders; one without is its own."""
+        labels = [
+            self.draws.get(number, number) for number in range(len(self.counts["num_tokens"]))
+        ]
+        return torch.tensor(first_of_each(labels))
 
     def leave_out(self, faults: dict[int, str]) -> None:
         """No number of a text that cannot be scored."""

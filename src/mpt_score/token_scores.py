@@ -21,8 +21,7 @@ from torch import Tensor
 
 from mpt_lml.checks import Index, checked
 from mpt_lml.results import as_rows
-from mpt_lml.verdicts import mean_and_error
-from mpt_score.contrasts import Contrast, contrast_of, item_names
+from mpt_score.contrasts import Contrast, contrast_of, error_over_orders, item_names
 from mpt_score.errors import TextError
 from mpt_score.estimate import (
     along_orders,
@@ -37,9 +36,12 @@ from mpt_score.scorer import Scorer
 from mpt_score.sentence_scores import (
     NATS_TO_BITS,
     USUAL_ORDERS,
-    key_of,
+    draws_of_item,
+    first_of_each,
+    key_of_tokens,
     parts_by_length,
     windows_of,
+    with_draws,
 )
 from mpt_score.tokens import Texts, Tokens, as_list
 
@@ -106,9 +108,10 @@ class TokenScores:
         Tokens of one text are scored along the same orders: their errors are not independent. Those
         of words (:meth:`by_word`) are right.
         """
-        if self.terms.shape[1] == 0:  # of pseudo-log-likelihoods alone
+        num_orders = self.terms.shape[1]
+        if num_orders == 0:  # of pseudo-log-likelihoods alone
             return torch.full_like(self.log_score, torch.nan)
-        return mean_and_error(self.terms, dim=1)[1].where(self.has_spread, torch.nan)
+        return error_over_orders(self.terms).where(self.has_spread, torch.nan)
 
     @checked
     def surprisal(self, kind: Kind = "orders", unit: Unit = "bits") -> Float[Tensor, " T"]:
@@ -178,7 +181,9 @@ class TokenScores:
             unit: of the surprisals.
 
         Returns:
-            Σ w · surprisal of each item with its error over orders, and means over items.
+            Σ w · surprisal of each item with its error over orders, and means over items. nan for an
+            item of which a text was skipped, as nothing says what this one's weights were, and where
+            a token that counts is unknown.
 
         Raises:
             ValueError: where items were not named, without orders, and for another number of weights.
@@ -193,9 +198,10 @@ class TokenScores:
                 "a contrast takes items and orders: surprisals(..., items=[...]), one a text."
             )
         items = [self.items[number] for number in self.text.tolist()]
-        return contrast_of(
-            weights, _factor(unit) * self.terms, items, self.same_orders, self.has_spread, unit
-        )
+        incomplete = {self.items[number] for number in self.skipped}
+        is_complete = torch.tensor([item not in incomplete for item in items])
+        terms = _factor(unit) * self.terms.where(is_complete[:, None], math.nan)
+        return contrast_of(weights, terms, items, self.same_orders, self.has_spread, unit)
 
     @checked
     def rows(self, unit: Unit = "bits") -> list[dict[str, Any]]:
@@ -305,7 +311,7 @@ def surprisals(
     terms = [of_text[number].terms for number in scored]
     sizes = torch.tensor([len(layout.pieces) for layout in layouts])
     draws = [of_text[number].draws for number in scored]
-    same_orders = torch.tensor([draws.index(each) for each in draws]) if names else None
+    same_orders = torch.tensor(first_of_each(draws)) if names else None
     return TokenScores(
         strings=tuple(strings),
         pieces=tuple(piece for layout in layouts for piece in layout.pieces),
@@ -368,7 +374,7 @@ class _TextTerms(NamedTuple):
 class _ScoredText(NamedTuple):
     layout: _Layout
     terms: _TextTerms
-    draws: str  # equal where the orders are
+    draws: str  # equal where the orders are; nothing without items
 
 
 # -- words --------------------------------------------------------------------------------------------
@@ -471,7 +477,8 @@ def _score_part(
     pieces: list[Piece] = []
     words: list[Tensor] = []
     layouts: dict[int, _Layout] = {}
-    pieces_of_text: dict[int, list[int]] = {}
+    pieces_of_text: dict[int, range] = {}
+    draws: dict[int, str] = {}
     for place, number in enumerate(numbers):
         row = tokens.row(place)
         layout = _layout(asker.scorer, strings[number], row, plan.words)
@@ -480,16 +487,20 @@ def _score_part(
         windows = windows_of(asker.scorer, row)
         sizes = [int(window.num_features) for window in windows]
         words_of_windows = layout.word[layout.is_scored].split(sizes)
-        pieces_of_text[number] = []
-        for window_number, window in enumerate(windows):
+        words += words_of_windows
+        rows_of_text: list[Piece] = []
+        for window in windows:
             ids = window.ids[0]
             places = window.maskable[0].nonzero().flatten()
-            item = names[number] if names else None
-            key = key_of(plan.seed, ids, item, len(places), window_number)
             nothing = torch.zeros_like(window.maskable[0])
-            pieces_of_text[number].append(len(pieces))
-            pieces.append(Piece(ids, window.types[0], places, nothing, number, key))
-            words.append(words_of_windows[window_number])
+            key = key_of_tokens(plan.seed, ids)
+            rows_of_text.append(Piece(ids, window.types[0], places, nothing, number, key))
+        draws[number] = ""
+        if names:
+            draws[number] = draws_of_item(plan.seed, names[number], sizes)
+            rows_of_text = with_draws(rows_of_text, draws[number])
+        pieces_of_text[number] = range(len(pieces), len(pieces) + len(rows_of_text))
+        pieces += rows_of_text
     groups = by_form(pieces)
     rows = [Rows.of([pieces[number] for number in group]) for group in groups]
     dialogues = []
@@ -515,8 +526,7 @@ def _score_part(
             *(_with_nan(each, layout.is_scored) for each in columns),
             has_spread=torch.full((len(layout.pieces),), is_spread),
         )
-        draws = " ".join(pieces[piece].key for piece in pieces_of_text[number])
-        result[number] = _ScoredText(layout, terms_of_text, draws)
+        result[number] = _ScoredText(layout, terms_of_text, draws[number])
     return result
 
 
@@ -556,7 +566,7 @@ def score_places(
             terms = mean_terms(of_orders, masks.hidden)[:, None].repeat(1, num_orders, 1)
         else:
             terms = along_orders(of_orders, masks)
-            has_spread = orders_differ(masks)
+            has_spread = orders_differ(masks.hidden)
     return TokenTerms(
         terms=terms,
         pseudo=values.pop(0).diagonal(dim1=1, dim2=2) if pseudo else not_asked_for,

@@ -9,9 +9,8 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,7 @@ import mpt_score
 from mpt_lml import HMM, curves, masks, orders
 from mpt_lml.models.base import FromFunction
 from mpt_lml.verdicts import mean_and_error
-from mpt_score import MaskedLM, estimate, sentence_scores, tokens
+from mpt_score import MaskedLM, estimate, tokens
 
 COUNT = 8
 TEXT = [0, 1, 1, 0, 1, 0, 0, 1]
@@ -43,6 +42,13 @@ def table(seed: int = 1) -> torch.Tensor:
 def by_table(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     odds = table()[(mask * 2 ** torch.arange(COUNT)).sum(dim=1)]
     return torch.nn.functional.logsigmoid(torch.stack([-odds, odds], dim=-1))
+
+
+def by_size(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Says log q = −M of the value 0 when M are hidden."""
+    log_q = -mask.sum(dim=1).double()
+    other = (-log_q.exp()).log1p()  # of the value 1
+    return torch.stack([log_q, other], dim=-1)[:, None].expand(-1, ids.shape[1], -1)
 
 
 def exact_area() -> float:
@@ -274,12 +280,35 @@ def test_the_price_of_a_long_text_is_what_is_paid(budget: dict[str, int], pseudo
 
 def test_one_stratum_has_a_masks_degrees() -> None:
     # In one stratum the error is that of a mean of R numbers: R − 1 degrees, V²/(R − 1) = V²/4.
-    values = torch.randn(5, COUNT, generator=generator(), dtype=torch.float64)
-    hidden = (
-        torch.rand(5, COUNT, generator=generator(1)).argsort(dim=1) < torch.arange(2, 7)[:, None]
-    )
-    _, variance, fourth = estimate.area_by_strata(values, hidden, values[0], 1)
-    assert fourth == pytest.approx(variance**2 / 4)
+    values = torch.randn(3, 5, COUNT, generator=generator(), dtype=torch.float64)
+    ranks = torch.rand(3, 5, COUNT, generator=generator(1)).argsort(dim=2)
+    hidden = ranks < torch.arange(2, 7)[:, None]
+    areas = estimate.areas_by_strata(values, hidden, values[:, 0], 1)
+    torch.testing.assert_close(areas.squared_variance_per_degree, areas.variance**2 / 4)
+
+
+def test_a_mask_lies_in_each_stratum_of_sizes_twice() -> None:
+    """Nine tokens, nine masks: one of everything, and two in each pair of the sizes 1..8."""
+    sizes: list[int] = []
+
+    def watched(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        sizes.extend(mask.sum(dim=1).tolist())
+        return torch.full((*ids.shape, 2), 0.5, dtype=torch.float64).log()
+
+    scorer = mpt_score.load(watched)
+    mpt_score.sentences(scorer, [[0] * 9], num_masks=1)
+    seen: set[int] = set()
+    for seed in range(20):
+        sizes.clear()
+        found = mpt_score.sentences(scorer, [[0] * 9], num_masks=9, seed=seed)
+        strata = [(size - 1) // 2 for size in sizes]
+        assert all(strata.count(stratum) <= 2 for stratum in range(4))
+        assert len(sizes) == found.num_passes.item() and sizes.count(9) == 1
+        if len(sizes) == 9:  # no two masks were the same
+            assert sorted(strata) == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+        seen |= set(sizes)
+    # Each size is drawn with probability 1 − 1/4^20 at least.
+    assert seen == set(range(1, 10))
 
 
 @pytest.mark.parametrize("budget", [{"num_masks": 13}, {}], ids=["strata", "four orders"])
@@ -298,7 +327,7 @@ def test_estimates_are_unbiased_and_their_errors_honest(budget: dict[str, int]) 
     assert ((low <= exact) & (exact <= high)).double().mean() == pytest.approx(0.95, abs=0.049)
 
 
-@pytest.mark.parametrize("num_masks", [2, 4])
+@pytest.mark.parametrize("num_masks", [1, 2, 4])
 def test_a_few_masks_are_unbiased(num_masks: int) -> None:
     """Against the sum over all masks, over 512 draws; from three masks on with an honest error.
 
@@ -323,33 +352,6 @@ def test_a_few_masks_are_unbiased(num_masks: int) -> None:
     assert covered.double().mean() == pytest.approx(0.95, abs=0.049)
 
 
-class Draw(NamedTuple):
-    """A score of five tokens, and how likely its masks were to be drawn."""
-
-    probability: float
-    score: estimate.RowScore
-
-
-def every_draw(num_masks: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Draw]:
-    """The score from every choice of masks of five tokens: 31, 30 or 30 · 30 of them."""
-    ids = torch.tensor([TEXT[:5]])
-    row = tokens.Tokens(ids, 0 * ids, ids >= 0, torch.tensor([5]))
-    subsets = masks.subsets(5)
-    sizes = subsets.sum(dim=1).tolist()
-    # One mask alone has a size of 1..5; besides the mask of everything there are those of 1..4.
-    num_sizes = 5 if num_masks == 1 else 4
-    inner = [place for place, size in enumerate(sizes) if 1 <= size <= num_sizes]
-    for places in itertools.product(inner, repeat=max(1, num_masks - 1)):
-        chosen = subsets[list(places)]
-        monkeypatch.setattr(estimate, "from_ranks", lambda *_, chosen=chosen: chosen)
-        dialogue = estimate.score_row(row, estimate.Plan(None, num_masks))
-        asked = next(dialogue)
-        probabilities = [1 / num_sizes / math.comb(5, sizes[place]) for place in places]
-        with pytest.raises(StopIteration) as end:
-            dialogue.send(log_q_of_five(asked))
-        yield Draw(math.prod(probabilities), end.value.value)
-
-
 def log_q_of_five(mask: torch.Tensor) -> torch.Tensor:
     hidden = torch.nn.functional.pad(mask, (0, COUNT - 5))
     log_q = by_table(hidden, hidden)[:, :5]
@@ -365,38 +367,32 @@ def area_of_five() -> float:
     return float(sum(score[size == each].mean() for each in range(1, 6)))
 
 
-@pytest.mark.parametrize("num_masks", [1, 2])
-def test_one_or_two_masks_are_unbiased_without_an_error(
-    num_masks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draws = list(every_draw(num_masks, monkeypatch))
-    assert sum(draw.probability for draw in draws) == pytest.approx(1, abs=1e-12)
-    mean = sum(draw.probability * draw.score.log_score for draw in draws)
-    assert mean == pytest.approx(area_of_five(), abs=1e-12)
-    assert all(math.isnan(draw.score.variance) for draw in draws)
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_masks_of_one_stratum_are_unbiased_and_so_is_their_variance(repeats: int) -> None:
+    """Exactly, over all 30 or 30 · 30 draws of masks of five tokens, each a row of the batch.
 
-
-def test_three_masks_are_unbiased_and_so_is_their_variance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exactly, over every draw. Where both masks are the same no error is stated."""
-    draws = list(every_draw(3, monkeypatch))
+    One mask has no error, and neither have two that are the same."""
+    inner = masks.subsets(5)[1:-1]
+    draws = torch.tensor(list(itertools.product(range(30), repeat=repeats)))
+    of_size = torch.tensor([math.comb(5, size) for size in inner.sum(dim=1).tolist()])
+    probability = (1 / (4 * of_size.double()))[draws].prod(dim=1)
+    assert probability.sum().item() == pytest.approx(1, abs=1e-12)
+    alone = log_q_of_five(torch.ones(1, 5, dtype=torch.bool)).expand(len(draws), -1)
+    areas = estimate.areas_by_strata(log_q_of_five(inner)[draws], inner[draws], alone, 1)
     exact = area_of_five()
-    assert sum(draw.probability for draw in draws) == pytest.approx(1, abs=1e-12)
-    mean = sum(draw.probability * draw.score.log_score for draw in draws)
-    assert mean == pytest.approx(exact, abs=1e-12)
-    with_error = [draw for draw in draws if not math.isnan(draw.score.variance)]
-    assert len(draws) == 900 and len(with_error) == 870
-    true = sum(draw.probability * (draw.score.log_score - exact) ** 2 for draw in draws)
-    stated = sum(draw.probability * draw.score.variance for draw in with_error)
-    assert stated == pytest.approx(true, rel=1e-12)
+    assert (probability @ areas.value).item() == pytest.approx(exact, abs=1e-12)
+    is_same = (draws == draws[:, :1]).all(dim=1)
+    assert torch.equal(areas.variance.isnan(), is_same)
+    if repeats == 1:
+        return
+    true = probability @ (areas.value - exact).square()
+    stated = probability @ areas.variance.nan_to_num()
+    assert stated.item() == pytest.approx(true.item(), rel=1e-12)
     # Student's quantile with one degree is tan(0.475 π) = 12.7.
-    reach = math.tan(0.475 * math.pi)
-    inside = [
-        draw.probability
-        for draw in with_error
-        if abs(draw.score.log_score - exact) <= reach * draw.score.variance**0.5
-    ]
+    reach = math.tan(0.475 * math.pi) * areas.variance.sqrt()
+    is_inside = (areas.value - exact).abs() <= reach
     # The intervals are for normal values; of 30 masks they cover 0.93 to 0.97.
-    assert sum(inside) / sum(draw.probability for draw in with_error) > 0.93
+    assert probability[is_inside].sum() / probability[~is_same].sum() > 0.93
 
 
 def test_two_orders_that_are_the_same_have_no_error() -> None:
@@ -421,6 +417,17 @@ def test_masks_that_are_the_same_are_followed_by_others() -> None:
             seed=seed,
         )
         assert found.standard_error[0] <= 1.5
+
+
+def test_orders_that_are_the_same_are_followed_by_others() -> None:
+    """Two tokens: eight orders are the same for one seed in 128, and more are drawn then."""
+    models_ = mpt_score.load(HMM.cyclic(num_features=2).log_values)
+    exact = mpt_score.sentences(models_, [[0, 1]]).log_score.item()
+    settings: dict[str, Any] = {"num_orders": 1, "target_error": 0.5}
+    for seed in range(300):
+        found = mpt_score.sentences(models_, [[0, 1]], seed=seed, **settings)
+        assert found.standard_error.item() <= 1.0
+        assert found.log_score.item() == pytest.approx(exact, abs=1e-10)  # a joint distribution
 
 
 def test_a_mean_over_texts_is_honest_with_one_mask_a_text() -> None:
@@ -451,13 +458,7 @@ def test_the_control_variate_takes_variance_away(num_masks: int) -> None:
 
 
 def test_a_single_mask_has_any_size() -> None:
-    """A model that says log q = −M when M are hidden: the scores are −8 M, M = 1..8, equally often."""
-
-    def by_size(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        log_q = -mask.sum(dim=1).double()
-        other = (-log_q.exp()).log1p()  # of the other token
-        return torch.stack([log_q, other], dim=-1)[:, None].expand(-1, COUNT, -1)
-
+    """The scores are −8 M, M = 1..8, equally often."""
     scorer = mpt_score.load(by_size)
     text = [[0] * COUNT]
     rounds = [mpt_score.sentences(scorer, text, num_masks=1, seed=seed) for seed in range(400)]
@@ -478,26 +479,6 @@ def test_a_score_depends_on_its_text_and_the_seed_only() -> None:
     assert whole.log_score[1] == alone.log_score[0] and whole.log_score[0] == whole.log_score[3]
     other = mpt_score.sentences(by_table, texts, num_masks=20, seed=1)
     assert (other.log_score != whole.log_score).all()
-
-
-def test_what_was_kept_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentence_scores, "PART_PASSES", 2 * 8 * 29)
-    texts, kept, seen = [TEXT, TEXT[::-1], [1] * COUNT, [0] * COUNT], {}, []
-
-    def run(label: str, parts):  # type: ignore[no-untyped-def]
-        seen.append((len(parts), label))
-        parts = {name.partition("@")[0]: work for name, work in parts.items()}
-        kept.update({name: work() for name, work in parts.items() if name not in kept})
-        return [kept[name] for name in parts]
-
-    whole = mpt_score.sentences(by_table, texts, run=run)
-    assert sorted(kept) == ["part-00000", "part-00001"] and seen == [(2, "texts")]
-    kept["part-00001"]["log_score"][:] = 7.0
-    again = mpt_score.sentences(by_table, texts, run=run)
-    assert torch.equal(again.log_score[:2], whole.log_score[:2])
-    assert again.log_score[2:].tolist() == [7.0, 7.0]
-    del kept["part-00001"]
-    assert torch.equal(mpt_score.sentences(by_table, texts, run=run).log_score, whole.log_score)
 
 
 def test_a_network_is_scored_as_by_its_own_curve() -> None:
@@ -549,8 +530,10 @@ def test_masks_are_added_until_the_error_is_small_enough() -> None:
     assert along.standard_error[0] / COUNT <= target / 2 and along.degrees[0] > 7
     assert abs(along.log_score[0] - exact_area()) < 5 * target / 2 * COUNT
     end = mpt_score.sentences(by_table, [TEXT], num_masks=9, target_error=1e-9)
-    strata = min(COUNT - 1, 8 // 2)
-    assert end.num_passes[0] == 1 + strata * (8 * estimate.MOST_ROUNDS // strata)
+    assert end.num_passes[0] <= 1 + 8 + 254  # of 512 masks, in two rounds, that are not the same
+    long = mpt_score.sentences(by_size, [[0] * 40], num_masks=9, target_error=1e-9)
+    # Some masks of 1 or 39 tokens are the same, about 13 of each being drawn.
+    assert 0.95 * 8 * estimate.MOST_ROUNDS < long.num_passes[0] <= 1 + 8 * estimate.MOST_ROUNDS
     every = mpt_score.sentences(by_table, [TEXT], target_error=1e-9)
     assert every.degrees[0] == pytest.approx(4 * estimate.MOST_ROUNDS - 1)
 
@@ -560,14 +543,18 @@ def test_a_slope_comes_from_the_other_repeats_and_is_near_one_where_they_say_lit
     control, noise = torch.randn(2, 3, 40, generator=g, dtype=torch.float64)
     sizes = torch.arange(1.0, 41.0, dtype=torch.float64).expand(3, -1)
     score_ = 0.4 * control + 0.01 * noise - 0.1 * sizes
-    found = estimate.slopes_of_others(score_, control, sizes)
+
+    def slopes(*of_a_row: torch.Tensor) -> torch.Tensor:
+        return estimate.slopes_of_others(*(values[None] for values in of_a_row))[0]
+
+    found = slopes(score_, control, sizes)
     # 80 points of noise 0.01 around a slope of 0.4: error 0.001, and the prior's pull of 4 · 0.36/80.
     assert (found - 0.4).abs().max() < 0.02
     other = score_.clone()
     other[0] += control[0]
-    moved = estimate.slopes_of_others(other, control, sizes)
+    moved = slopes(other, control, sizes)
     assert moved[0] == found[0] and (moved[1:] > found[1:] + 0.1).all()
-    little = estimate.slopes_of_others(noise[:, :3], 1e-3 * control[:, :3], sizes[:, :3])
+    little = slopes(noise[:, :3], 1e-3 * control[:, :3], sizes[:, :3])
     assert (little - 1).abs().max() < 0.05
 
 
@@ -576,14 +563,13 @@ def test_two_other_masks_say_nothing_of_a_slope(num_strata: int) -> None:
     """A line in the size goes through two points: the slope is the prior's, and no rounding of zeros."""
     repeats = 1 + 2 // num_strata
     g = generator(3)
-    for _ in range(50):
-        shape = (repeats, num_strata)
-        score_ = -5 * torch.rand(shape, generator=g, dtype=torch.float64)
-        control = torch.randn(shape, generator=g, dtype=torch.float64)
-        sizes = torch.randperm(20, generator=g)[: repeats * num_strata].view(shape)
-        slopes = estimate.slopes_of_others(score_, control, sizes.double())
-        # Rounding leaves 1e-15 of what was there, and its square is a millionth of the prior's 1e-24.
-        torch.testing.assert_close(slopes, torch.ones_like(slopes), rtol=0, atol=1e-5)
+    shape = (50, repeats, num_strata)
+    score_ = -5 * torch.rand(shape, generator=g, dtype=torch.float64)
+    control = torch.randn(shape, generator=g, dtype=torch.float64)
+    sizes = torch.rand(50, 20, generator=g).argsort(dim=1)[:, : repeats * num_strata].view(shape)
+    slopes = estimate.slopes_of_others(score_, control, sizes.double())
+    # Rounding leaves 1e-15 of what was there, and its square is a millionth of the prior's 1e-24.
+    torch.testing.assert_close(slopes, torch.ones_like(slopes), rtol=0, atol=1e-5)
 
 
 def test_texts_have_masks_of_their_own_and_rounds_are_few() -> None:
@@ -606,8 +592,12 @@ def made_up() -> mpt_score.SentenceScores:
     value = torch.tensor([-4.0, -6.0, -2.0], dtype=torch.float64)
     size, zero = torch.tensor([2, 4, 2]), torch.zeros(3, dtype=torch.float64)
     counts = {"num_tokens": size, "num_unknown": 0 * size}
-    counts |= {"num_characters": 0 * size, "num_bytes": 0 * size}
-    counts |= {"num_windows": size, "num_passes": size, "documents": torch.tensor([0, 0, 2])}
+    counts |= {
+        "num_bytes": 0 * size,
+        "num_windows": size,
+        "num_passes": size,
+        "documents": torch.tensor([0, 0, 2]),
+    }
     rest = {"standard_error": zero, "degrees": zero + math.inf, "inconsistency": zero / 0}
     rest |= {"inconsistency_degrees": zero, "is_heavy_tailed": zero > 0}
     bounds = ("mixture_lower", "mixture_lower_error", "mixture_upper", "mixture_upper_error")
@@ -652,7 +642,7 @@ def test_unknown_tokens_do_not_improve_bits_a_byte(tmp_path: Path) -> None:
     texts = ["the cat", "the cat zebra", "北京 the cat"]
     found = mpt_score.sentences(tiny(), texts, tokenizer=tokenizer())
     assert found.num_unknown.tolist() == [0, 1, 2]
-    assert found.num_bytes.tolist() == found.num_characters.tolist() == [7, 7, 8]
+    assert found.num_bytes.tolist() == [7, 7, 8]
     bits = -found.log_score / math.log(2) / torch.tensor([7, 7, 8])
     torch.testing.assert_close(found.bits_per("byte"), bits)
 
@@ -718,7 +708,7 @@ def test_an_answer_that_is_no_number_names_its_text() -> None:
     network.bert.embeddings.word_embeddings.register_forward_hook(
         lambda _, ids, out: out.masked_fill(ids[0][..., None] == 10, math.nan)
     )
-    with pytest.raises(ValueError, match="of text 1: no log-probability"):
+    with pytest.raises(ValueError, match="text 1: the model says nan of token 2"):
         mpt_score.sentences(network, ["the cat sat", "a dog"], tokenizer=tokenizer())
 
 
