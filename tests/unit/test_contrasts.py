@@ -1,0 +1,393 @@
+"""Differences of conditions: shared orders, errors that are honest, and items that miss a text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from tiny_bert import tiny, tokenizer
+
+import mpt_score
+from mpt_lml.masks import sample_ranks
+from mpt_lml.verdicts import mean_and_error
+from mpt_score.contrasts import Contrast
+from mpt_score.rows import stream
+
+NUM_SEEDS = 400
+S = 3
+# Two items of two conditions, with six tokens each but for the last text, which has seven.
+TEXTS = [[0, 1, 1, 0, 1, 0], [1, 1, 1, 0, 1, 0], [0, 0, 1, 0, 0, 1], [0, 1, 1, 0, 0, 1, 1]]
+ITEMS = ["a", "a", "b", "b"]
+WEIGHTS = [1.0, -1.0, 2.0, -0.5]
+
+
+TEN = [0, 1, 1, 0, 1, 0, 0, 1, 0, 1]
+
+
+class Model:
+    """Log-odds that depend on every shown token: conditionals of no joint. It knows what it was asked."""
+
+    def __init__(self) -> None:
+        self.masks: dict[tuple[int, ...], set[tuple[bool, ...]]] = {}
+
+    def __call__(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        for row, hidden in zip(ids.tolist(), mask.tolist(), strict=True):
+            self.masks.setdefault(tuple(row), set()).add(tuple(hidden))
+        places = torch.arange(ids.shape[1])
+        shown = torch.where(mask, 0.0, 1.0 + ids)
+        angle = (shown * torch.sin(1.0 + 3 * places)).sum(dim=1, keepdim=True)
+        odds = 0.5 * places.sin() + 1.5 * torch.sin(3 * angle + 2 * places)
+        log_odds = odds.double()
+        return torch.nn.functional.logsigmoid(torch.stack([-log_odds, log_odds], dim=-1))
+
+
+SCORER = mpt_score.load(Model())
+
+
+def masks_seen(texts: list[list[int]], **settings: Any) -> list[set[tuple[bool, ...]]]:
+    """Of each text the masks that it was asked under."""
+    model = Model()
+    scorer = mpt_score.load(model)
+    mpt_score.sentences(scorer, [[0, 1, 0]], num_masks=1)  # a function is tried once
+    model.masks.clear()
+    mpt_score.sentences(scorer, texts, **settings)
+    return [model.masks[tuple(text)] for text in texts]
+
+
+class TestSharedOrders:
+    def test_texts_of_one_item_and_length_see_the_same_masks(self) -> None:
+        first, second, third, longer = masks_seen(TEXTS, items=ITEMS, num_orders=S)
+        assert first == second and first != third
+        assert {mask[:6] for mask in longer} != third
+        alone = masks_seen(TEXTS, num_orders=S)
+        assert alone[0] != alone[1]
+
+    def test_they_follow_from_seed_and_item_not_from_neighbors(self) -> None:
+        both = masks_seen(TEXTS, items=ITEMS, num_orders=S)
+        assert masks_seen(TEXTS[1:2], items=["a"], num_orders=S) == both[1:2]
+        assert masks_seen(TEXTS[1:2], items=["b"], num_orders=S) != both[1:2]
+        assert masks_seen(TEXTS[1:2], items=["a"], num_orders=S, seed=1) != both[1:2]
+
+    def test_items_are_told_apart_by_more_than_how_they_are_written(self) -> None:
+        first, second = masks_seen(TEXTS[:2], items=[1, "1"], num_orders=S)
+        assert first != second
+
+    def test_items_add_no_draw_where_none_are_named(self) -> None:
+        named = mpt_score.sentences(SCORER, TEXTS, num_orders=S, items=range(4))
+        plain = mpt_score.sentences(SCORER, TEXTS, num_orders=S)
+        assert (named.log_score != plain.log_score).all()
+        assert plain.items == () and plain.along_orders is None and plain.same_orders is None
+
+    @pytest.mark.parametrize(
+        ("cut", "longer"),
+        [({"block_length": 5}, [*TEN, 1]), ({"max_length": 6}, [1, *TEN])],
+        ids=["blocks", "windows"],
+    )
+    def test_texts_that_are_cut_otherwise_are_independent(
+        self, cut: dict[str, int], longer: list[int]
+    ) -> None:
+        """Rows of 5 and 5 tokens beside 5, 5 and 1 or 6 and 5: one is the same, its orders are not.
+
+        Over 200 seeds a correlation of 0 has a standard deviation of 1/√200."""
+        settings = dict(cut)
+        scorer = mpt_score.load(Model(), max_length=settings.pop("max_length", None))
+        scores = []
+        for seed in range(200):
+            found = mpt_score.sentences(
+                scorer, [TEN, longer], items=["a", "a"], num_orders=2, seed=seed, **settings
+            )
+            assert found.same_orders is not None and found.same_orders.tolist() == [0, 1]
+            scores.append(found.log_score)
+        correlation = torch.stack(scores).T.corrcoef()[0, 1]
+        assert abs(correlation) < 5 / math.sqrt(200)
+
+    def test_noise_that_conditions_have_in_common_cancels(self) -> None:
+        """A model that does not look at the first token, and says ¼ of the value 0 of it and ¾ of 1."""
+
+        def blind(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            seen = ids.clone()
+            seen[:, 0] = 0
+            answers = Model()(seen, mask)
+            answers[:, 0] = torch.tensor([0.25, 0.75], dtype=torch.float64).log()
+            return answers
+
+        scorer = mpt_score.load(blind)
+        texts = [[1, *TEN], [0, *TEN]]
+        shared = mpt_score.sentences(scorer, texts, items=["a", "a"]).contrast([1, -1])
+        assert shared.value.exp().item() == pytest.approx(3, abs=1e-10)
+        assert shared.order_error.item() < 1e-10
+        apart = mpt_score.sentences(scorer, texts, items=["a", "b"])
+        assert apart.standard_error.min() > 0.1
+
+
+def log_p_along(text: list[int], item: str) -> torch.Tensor:
+    """log p of a text along each order that its item and length are given: a loop over its tokens."""
+    source = stream(f"0 item {item!r} of [{len(text)}] tokens, row 0")
+    ids = torch.tensor([text])
+    totals = []
+    for rank in sample_ranks(S, len(text), generator=source):
+        total = 0.0
+        for place in rank.argsort(descending=True).tolist():  # the highest is shown first
+            answers = Model()(ids, rank[None] <= rank[place])
+            total += answers[0, place, text[place]].item()
+        totals.append(total)
+    return torch.tensor(totals, dtype=torch.float64)
+
+
+def literal_contrast(
+    along: torch.Tensor, same: list[list[int]], weights: list[float]
+) -> tuple[float, float]:
+    """Value and error over orders of one item, from log p along each order of each text.
+
+    Args:
+        along: of each text and order.
+        same: groups of texts that see the same orders.
+        weights: of each text.
+    """
+    value = 0.0
+    variance = 0.0
+    num_orders = along.shape[1]
+    for group in same:
+        differences = [
+            sum(weights[text] * along[text, order].item() for text in group)
+            for order in range(num_orders)
+        ]
+        mean = sum(differences) / num_orders
+        value += mean
+        squares = sum((each - mean) ** 2 for each in differences)
+        variance += squares / (num_orders - 1) / num_orders
+    return value, math.sqrt(variance)
+
+
+GROUPS = {"a": [[0, 1]], "b": [[2], [3]]}
+
+
+def test_a_contrast_of_texts_is_the_literal_sum() -> None:
+    found = mpt_score.sentences(SCORER, TEXTS, items=ITEMS, num_orders=S)
+    along = torch.stack([log_p_along(*each) for each in zip(TEXTS, ITEMS, strict=True)])
+    torch.testing.assert_close(found.log_score, along.mean(dim=1), rtol=0, atol=1e-10)
+    contrast = found.contrast(WEIGHTS)
+    assert contrast.items == ("a", "b") and contrast.unit == "nats"
+    for item, name in enumerate(contrast.items):
+        value, error = literal_contrast(along, GROUPS[name], WEIGHTS)
+        assert contrast.value[item].item() == pytest.approx(value, abs=1e-10)
+        assert contrast.order_error[item].item() == pytest.approx(error, abs=1e-10)
+    single = found.contrast([1, 0, 0, 0])
+    assert single.items == ("a",)
+    assert single.order_error.item() == pytest.approx(found.standard_error[0].item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("unit", ["bits", "nats"])
+def test_a_contrast_of_tokens_is_the_literal_sum(unit: Any) -> None:
+    """The third token of each text, and in the last one the seventh, too."""
+    found = mpt_score.surprisals(SCORER, TEXTS, items=ITEMS, num_orders=S)
+    weights = [0.0] * 25
+    for place, weight in zip((2, 8, 14, 20), WEIGHTS, strict=True):
+        weights[place] = weight
+    weights[24] = 3.0
+    contrast = found.contrast(weights, unit)
+    assert contrast.unit == unit
+    per_nat = -1 / math.log(2) if unit == "bits" else -1.0
+    along = per_nat * torch.stack([*(found.terms[place] for place in (2, 8, 14, 20))])
+    along[3] = -0.5 * along[3] + 3.0 * per_nat * found.terms[24]
+    for item, name in enumerate(contrast.items):
+        value, error = literal_contrast(along, GROUPS[name], [*WEIGHTS[:3], 1.0])
+        assert contrast.value[item].item() == pytest.approx(value, abs=1e-10)
+        assert contrast.order_error[item].item() == pytest.approx(error, abs=1e-10)
+
+
+def test_a_contrast_of_words_is_that_of_their_tokens() -> None:
+    texts = ["the cats sat the dogs .", "a cats sat the dogs ."]
+    found = mpt_score.surprisals(tiny(), texts, tokenizer=tokenizer(), items=[7, 7])
+    of_words = found.by_word().contrast([0, 1, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0])
+    of_tokens = found.contrast([0, 1, 1, *[0] * 5, 0, -1, -1, *[0] * 5])
+    assert of_words.value.item() == pytest.approx(of_tokens.value.item(), abs=1e-12)
+    assert of_words.order_error.item() == pytest.approx(of_tokens.order_error.item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_length": 6}, {"block_length": 5}], ids=str)
+def test_contrasts_are_unbiased_and_their_errors_honest(settings: dict[str, int]) -> None:
+    """Over 400 seeds: the mean within five errors of what all orders give, and so is the mean of
+    order_error² less the squared distance from it. Windows have five or six tokens, blocks five, or
+    one that is left."""
+    settings = dict(settings)
+    scorer = mpt_score.load(Model(), max_length=settings.pop("max_length", None))
+    long = [text + text[:4] for text in TEXTS]
+    exact = mpt_score.sentences(scorer, long, num_orders=210, items=ITEMS, **settings)
+    assert not exact.standard_error.any()
+    truth = exact.contrast(WEIGHTS).value
+    found = []
+    for seed in range(NUM_SEEDS):
+        scores = mpt_score.sentences(scorer, long, items=ITEMS, num_orders=S, seed=seed, **settings)
+        found.append(scores.contrast(WEIGHTS))
+    off = torch.stack([each.value for each in found]) - truth
+    variance = torch.stack([each.order_error for each in found]).square()
+    assert variance.isfinite().all()
+    for values in (off, variance - off.square()):
+        mean, error = mean_and_error(values)
+        assert (mean.abs() < 5 * error).all()
+    # The mean of the two items, whose orders are independent.
+    stated = torch.tensor([each.mean_of_these().standard_error for each in found])
+    off_of_mean = torch.tensor([float(each.mean_of_these()) for each in found]) - truth.mean()
+    mean, error = mean_and_error(stated.square() - off_of_mean.square())
+    assert abs(mean) < 5 * error
+
+
+def test_means_over_items() -> None:
+    value = torch.tensor([1.0, 4.0, 1.0], dtype=torch.float64)
+    error = torch.tensor([0.3, 0.0, 0.4], dtype=torch.float64)
+    contrast = Contrast((1, 2, 3), value, error, "bits")
+    assert contrast.mean() == 2 and contrast.mean().standard_error == pytest.approx(1.0)
+    assert contrast.mean_of_these() == 2 and contrast.mean_of_these().num_samples == 3
+    assert contrast.mean_of_these().standard_error == pytest.approx(0.5 / 3)
+    assert contrast.rows()[2] == {"item": 3, "value": 1.0, "order_error": 0.4, "unit": "bits"}
+    value[0] = error[0] = math.nan
+    assert contrast.mean() == 2.5 and contrast.mean().num_samples == 2
+    assert contrast.mean().standard_error == pytest.approx(1.5)
+    assert contrast.mean_of_these().standard_error == pytest.approx(0.2)
+    assert contrast.rows()[0] == {"item": 1, "value": None, "order_error": None, "unit": "bits"}
+    one = Contrast((1,), value[1:2], error[1:2], "bits")
+    assert math.isnan(one.mean().standard_error) and one.mean_of_these().standard_error == 0
+    with pytest.raises(ValueError, match="no item has a value"):
+        Contrast((1,), value[:1], error[:1], "bits").mean()
+
+
+def test_items_are_the_documents_unless_others_are_named() -> None:
+    found = mpt_score.sentences(SCORER, TEXTS, items=ITEMS)
+    assert found.documents.tolist() == [0, 0, 2, 2]
+    # Two documents: residuals of their sums, each over two texts.
+    sums = [found.log_score[:2].sum().item(), found.log_score[2:].sum().item()]
+    assert found.mean().num_samples == 2
+    assert found.mean().standard_error == pytest.approx(abs(sums[0] - sums[1]) / 4)
+    other = mpt_score.sentences(SCORER, TEXTS, items=ITEMS, documents=["p", "q", "p", "q"])
+    assert other.documents.tolist() == [0, 1, 0, 1] and other.items == tuple(ITEMS)
+    assert [row["item"] for row in other.rows()] == ITEMS
+
+
+class TestErrorsThatAreNotKnown:
+    def test_a_single_order_has_none(self) -> None:
+        found = mpt_score.sentences(SCORER, TEXTS, items=ITEMS, num_orders=1)
+        assert found.contrast(WEIGHTS).order_error.isnan().all()
+        assert found.contrast(WEIGHTS).value.isfinite().all()
+        of_tokens = mpt_score.surprisals(SCORER, TEXTS[:2], items=ITEMS[:2], num_orders=1)
+        assert of_tokens.contrast([1, *[0] * 5, -1, *[0] * 5]).order_error.isnan().all()
+
+    def test_orders_that_are_the_same_have_none(self) -> None:
+        """Of three tokens two orders are the same for one item in six: 300 items, ± 4 · 2.2 %."""
+        texts = [[0, 1, 1], [1, 1, 1]] * 300
+        items = [number // 2 for number in range(600)]
+        weights = [1, -1] * 300
+        found = mpt_score.sentences(SCORER, texts, items=items, num_orders=2)
+        is_same = found.num_passes[::2] == 3
+        assert torch.equal(found.contrast(weights).order_error.isnan(), is_same)
+        assert is_same.double().mean() == pytest.approx(1 / 6, abs=0.09)
+        of_tokens = mpt_score.surprisals(SCORER, texts, items=items, num_orders=2)
+        contrast = of_tokens.contrast([1, 0, 0, -1, 0, 0] * 300)
+        assert torch.equal(contrast.order_error.isnan(), is_same)
+
+    @pytest.mark.parametrize("num_orders", [1, 4])
+    def test_all_orders_have_the_error_zero(self, num_orders: int) -> None:
+        """Of texts of one token, and from left to right, there is only one order."""
+        settings: dict[str, Any] = {"items": ["a", "a"], "num_orders": num_orders}
+        left_to_right = mpt_score.sentences(SCORER, TEXTS[:2], block_length=1, **settings)
+        assert left_to_right.contrast([1, -1]).order_error.tolist() == [0.0]
+        tokens = mpt_score.surprisals(SCORER, [[0], [1]], **settings)
+        assert tokens.contrast([1, -1]).order_error.tolist() == [0.0]
+        assert tokens.standard_error.tolist() == [0.0, 0.0]
+
+    def test_exact_and_drawn_texts_of_one_item(self) -> None:
+        """Two tokens are scored by all masks, six along orders: only these have an error."""
+        found = mpt_score.sentences(SCORER, [[0, 1], TEXTS[0]], items=["a", "a"])
+        contrast = found.contrast([1, -1])
+        expected = (found.log_score[0] - found.log_score[1]).item()
+        assert contrast.value.item() == pytest.approx(expected, abs=1e-12)
+        error = found.standard_error[1].item()
+        assert contrast.order_error.item() == pytest.approx(error, abs=1e-12)
+
+
+def without_answers(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Has no probability for texts that begin with 1, 1, 1."""
+    is_bad = (ids[:, :3] == 1).all(dim=1) & (ids.shape[1] == 6)
+    return Model()(ids, mask).masked_fill(is_bad[:, None, None], math.nan)
+
+
+@pytest.mark.bad_input
+class TestSkippedTexts:
+    """The second text of item "a" has no score."""
+
+    scorer = mpt_score.load(without_answers)
+
+    def test_the_contrast_of_its_item_is_not_known(self) -> None:
+        found = mpt_score.sentences(self.scorer, TEXTS, items=ITEMS, skip=True)
+        assert list(found.skipped) == [1]
+        contrast = found.contrast(WEIGHTS)
+        whole = mpt_score.sentences(SCORER, TEXTS, items=ITEMS).contrast(WEIGHTS)
+        assert contrast.value.isnan().tolist() == contrast.order_error.isnan().tolist()
+        assert contrast.value.isnan().tolist() == [True, False]
+        assert contrast.value[1] == whole.value[1] == contrast.mean()
+        assert contrast.order_error[1] == whole.order_error[1]
+        assert found.contrast([1, 0, 1, 0]).value.isfinite().all()
+
+    def test_nor_that_of_its_tokens(self) -> None:
+        """What is left of the item are the weights of one condition: no difference."""
+        found = mpt_score.surprisals(self.scorer, TEXTS, items=ITEMS, skip=True)
+        weights = [1.0, *[0.0] * 5, 2.0, *[0.0] * 5, -0.5, *[0.0] * 6]
+        contrast = found.contrast(weights)
+        assert contrast.items == ("a", "b")
+        assert contrast.value.isnan().tolist() == [True, False]
+        assert contrast.mean().num_samples == 1
+
+
+def test_an_unknown_token_has_no_contrast() -> None:
+    texts = ["the zebra sat", "the cat sat", "a dog sat", "a cat sat"]
+    found = mpt_score.surprisals(tiny(), texts, tokenizer=tokenizer(), items=["a", "a", "b", "b"])
+    contrast = found.by_word().contrast([0, 1, 0, 0, -1, 0, 0, 1, 0, 0, -1, 0])
+    assert contrast.value.isnan().tolist() == [True, False]
+    others = found.by_word().contrast([0, 0, 1, 0, 0, -1, 0, 0, 1, 0, 0, -1])
+    assert others.value.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [(1, -1, 2, -0.5), torch.tensor(WEIGHTS), pd.Series(WEIGHTS, index=[5, 6, 7, 8])],
+    ids=["tuple", "tensor", "pandas"],
+)
+def test_weights_and_items_in_any_form(weights: Any) -> None:
+    items = pd.Series(ITEMS, index=[5, 6, 7, 8])
+    found = mpt_score.sentences(SCORER, TEXTS, items=items)
+    expected = mpt_score.sentences(SCORER, TEXTS, items=ITEMS).contrast(WEIGHTS)
+    assert torch.equal(found.contrast(weights).value, expected.value)
+
+
+@pytest.mark.bad_input
+def test_what_is_refused() -> None:
+    found = mpt_score.sentences(SCORER, TEXTS, items=ITEMS)
+    for weights, message in (
+        ([1, -1], "weights must be 4 numbers, one a row, got 2"),
+        ([0, 0, 0, 0], "weights must not all be 0"),
+        ([1, math.nan, 0, 0], "weights must be a single number .* got nan"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            found.contrast(weights)
+    with pytest.raises(ValueError, match="items were not named"):
+        mpt_score.sentences(SCORER, TEXTS).contrast(WEIGHTS)
+    alone = mpt_score.surprisals(SCORER, TEXTS, items=ITEMS, num_orders=0, pseudo=True)
+    for scores in (mpt_score.surprisals(SCORER, TEXTS), alone):
+        with pytest.raises(ValueError, match="a contrast takes items and orders"):
+            scores.contrast([1.0] * 25)
+    for items, kind, message in (
+        (["a"], ValueError, "4 texts came with 1 items"),
+        (["a", None, "b", "b"], ValueError, "items: text 1 has no item .None."),
+        (pd.Series([1.0, 1.0, math.nan, 2.0]), ValueError, "items: text 2 has no item .nan."),
+        ([["a"]] * 4, TypeError, "items: that of text 0 must be a name or a number"),
+        ("aabb", TypeError, "items must be a list or a column"),
+    ):
+        for function in (mpt_score.sentences, mpt_score.surprisals):
+            with pytest.raises(kind, match=message):
+                function(SCORER, TEXTS, items=items)
+    for budget in ({"num_masks": 9}, {"target_error": 0.1}):
+        with pytest.raises(ValueError, match="items are compared along orders"):
+            mpt_score.sentences(SCORER, TEXTS, items=ITEMS, **budget)
