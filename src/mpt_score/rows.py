@@ -197,7 +197,7 @@ class Asker:
 
         def fetch(position: int, number: int) -> Answer:
             if not parts:
-                values = self._without_faults(fetch_all(), ids[row], text[row])
+                values = self._without_faults(fetch_all().double(), ids[row], text[row])
                 parts.extend(values.split(sizes))
             return masks[number].answer(parts[position])
 

@@ -360,8 +360,8 @@ def sentences(
             finite.
         ValueError: for another number of documents or items than of texts, for orders and masks
             together, for fewer than three masks with a target error, for pseudo-log-likelihoods of
-            blocks, for later blocks that are absent where there are no blocks, and for items without
-            a fixed number of orders.
+            blocks, for later blocks that are absent where there are no blocks, for items without a
+            fixed number of orders, and for an item or document that is nan.
 
     >>> from mpt_score.networks import small_bert_folder
     >>> scores = sentences(small_bert_folder(), ["She was alone.", "He had come back."])

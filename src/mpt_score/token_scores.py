@@ -282,8 +282,9 @@ def surprisals(
 
     Raises:
         TextError: without ``skip``, as :meth:`Scorer.encode`, and where an answer of the model is not
-            finite.
-        ValueError: where nothing is asked for, and for another number of items than of texts.
+            finite; with it where no text is left.
+        ValueError: where nothing is asked for, for another number of items than of texts, and for an
+            item that is None or nan.
 
     >>> from mpt_score.networks import small_bert_folder
     >>> scores = surprisals(small_bert_folder(), ["She was alone."], num_orders=0, pseudo=True)

@@ -33,7 +33,7 @@ class Model:
         values = torch.tensor([literal(row, text) for row, text in zip(shown, ids, strict=True)])
         for number, text in enumerate(ids.tolist()):
             values[number] += self.bad.get(tuple(text), 0.0)
-        return values.double().where(mask, 0.0)
+        return values.where(mask, 0.0)  # in float32: scores are in float64 all the same
 
 
 def literal(shown: torch.Tensor, ids: torch.Tensor) -> list[float]:
@@ -195,6 +195,7 @@ def test_an_answer_that_is_not_finite_costs_its_text(value: float) -> None:
         assert torch.equal(getattr(found, name)[:2], getattr(alone, name))
         assert getattr(found, name)[2:].isnan().all()
     assert found.num_passes.tolist() == [*alone.num_passes.tolist(), 0, 0]
+    assert found.log_score.dtype == torch.float64
     assert found.mean() == alone.mean() and found.mean().num_samples == 2
     rows = found.rows()
     assert rows[2]["log_score"] is None and rows[2]["skipped"] and rows[0]["skipped"] is None
