@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import Index, Within, checked
@@ -15,7 +15,12 @@ from mpt_lml.results import as_rows
 from mpt_lml.scores import over_orders
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
-from mpt_score.estimate import along_orders, orders_of_places, takes_every_order
+from mpt_score.estimate import (
+    along_orders,
+    orders_differ,
+    orders_of_places,
+    takes_every_order,
+)
 from mpt_score.loading import load
 from mpt_score.rows import Asker, Dialogue, Piece, Question, Rows, by_form
 from mpt_score.scorer import Scorer
@@ -66,17 +71,18 @@ def accuracy_of(num_hits: int, num_ties: int, num_pairs: int) -> Accuracy:
 class PairScores:
     """Log-ratios of N pairs of texts; :func:`pairs` makes them.
 
-    Numbers are nan for pairs that are not comparable.
+    Numbers are nan for pairs that were skipped.
 
     Attributes:
         log_ratio: log q(x_A | x_R) − log q(y_A | x_R), A being the places where x and y differ, mean
             over orders of A; nats, (N,).
-        standard_error: of ``log_ratio``, over orders; 0 where all k! are in it, (N,).
+        standard_error: of ``log_ratio``, over orders; 0 where all k! are in it, nan where the drawn
+            ones happen to be the same, (N,).
         inconsistency: the standard deviation over orders, both texts in the same order: 0 for
-            conditionals of one joint distribution, and no error of the truth, (N,).
+            conditionals of one joint distribution, and no error of the truth; nan as the error, (N,).
         num_changed: k, (N,).
         num_passes: rows that went through the model for both texts, (N,).
-        skipped: the pairs that cannot be compared, with the reason, by their number.
+        skipped: the pairs that were not compared, with the reason, by their number.
         pseudo_difference: of two pseudo-log-likelihoods (2D more passes), which is another quantity,
             (N,); None where it was not asked for.
 
@@ -96,14 +102,14 @@ class PairScores:
     def accuracy(self, pseudo: bool = False) -> Accuracy:
         """The share of pairs whose first text is the more probable one.
 
-        Pairs that are not comparable are left out, and ``num_pairs`` says how many are left. A tie is
+        Pairs that were skipped are left out, and ``num_pairs`` says how many are left. A tie is
         half a hit, as of a coin that decides it.
 
         Args:
             pseudo: whether pseudo-log-likelihoods decide, and not log-ratios.
 
         Raises:
-            ValueError: where no pair is comparable, and without pseudo-log-likelihoods to decide by.
+            ValueError: where no pair was compared, and without pseudo-log-likelihoods to decide by.
 
         >>> coin = lambda ids, mask: (
         ...     torch.tensor([0.25, 0.75]).double().log().expand(ids.shape + (2,))
@@ -121,7 +127,7 @@ class PairScores:
             difference = self.pseudo_difference
         known = difference[~difference.isnan()]
         if len(known) == 0:
-            raise ValueError("no pair is comparable: there is no accuracy.")
+            raise ValueError("no pair was compared: there is no accuracy.")
         return accuracy_of(int((known > 0).sum()), int((known == 0).sum()), len(known))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -154,7 +160,8 @@ def pairs(
     For conditionals of one joint that is log p(x_A | x_R) − log p(y_A | x_R), in any order of A. A
     network's orders differ: their mean is taken. All k! are in the 2^k − 1 masks of each text; where
     k masks for each of ``num_orders`` are fewer (32: k > 8), so many are drawn, the same for both.
-    k = 0 gives 0 without a pass.
+    k = 0 gives 0 without a pass. A pair's orders follow from ``seed`` and its texts, whichever of them
+    is the first.
 
     Texts with different numbers of tokens are not comparable by any masked model, which is told the
     number; nor are those with unknown tokens, which stand for any word, and too long ones.
@@ -166,14 +173,12 @@ def pairs(
         tokenizer: as of :func:`~mpt_score.loading.load`.
         num_orders: most random orders.
         pseudo: whether the difference of pseudo-log-likelihoods is computed as well.
-        skip: a pair that is not comparable gives nan, and is listed in the result.
+        skip: a pair that is not comparable, of which a text cannot be read or an answer of the model is
+            not finite gives nan, and is listed in the result.
         seed: of the orders.
 
-    A pair's orders follow from ``seed`` and its texts, whichever of them is the first.
-
     Raises:
-        TextError: without ``skip`` for a pair that is not comparable, and for one of which an answer of
-            the model is not finite.
+        TextError: without ``skip``, for such a pair.
         ValueError: for another number of second texts.
 
     >>> from mpt_lml import HMM
@@ -184,28 +189,31 @@ def pairs(
     True
     """
     scorer = load(model, tokenizer)
-    x = _encode(scorer, "first", first)
-    y = _encode(scorer, "second", second)
-    if len(x) != len(y):
-        raise ValueError(f"{len(x)} first texts came with {len(y)} second ones.")
-    skipped = _incomparable(scorer, x, y)
-    if not skip:
-        _refuse_first(skipped)
-    asker = Asker(scorer, skip=skip, noun="pair")
-    count = len(x)
+    first = as_list(first)
+    second = as_list(second)
+    if len(first) != len(second):
+        raise ValueError(f"{len(first)} first texts came with {len(second)} second ones.")
+    count = len(first)
     numbers = ("log_ratio", "standard_error", "inconsistency", "pseudo_difference")
     columns = {name: torch.zeros(count, dtype=torch.float64) for name in numbers}
     columns["num_passes"] = torch.zeros(count, dtype=torch.int64)
     num_changed = torch.zeros(count, dtype=torch.int64)
     to_score = []
-    for number in range(count):
-        if number in skipped:
-            continue
-        pair = _Pair.of(x, y, number, seed)
-        num_changed[number] = len(pair.low.places)
-        if num_changed[number]:  # equal texts have the ratio 0, without a pass
-            to_score.append(pair)
-    for part in _parts(to_score, num_orders):
+    readable, x, y, skipped = _read(scorer, first, second, skip=skip)
+    if x is not None and y is not None:
+        is_changed = _is_changed(x, y)
+        reasons = _incomparable(scorer, x, y, is_changed)
+        skipped |= {readable[row]: reason for row, reason in reasons.items()}
+        if not skip:
+            _refuse_first(skipped)
+        for row, number in enumerate(readable):
+            if number in skipped:
+                continue
+            num_changed[number] = is_changed[row].sum()
+            if num_changed[number]:  # equal texts have the ratio 0, without a pass
+                to_score.append(_Pair.of(x, y, row, is_changed[row], number, seed))
+    asker = Asker(scorer, skip=skip, noun="pair")
+    for part in _parts(to_score, num_orders, pseudo=pseudo):
         texts = [pair.low.text for pair in part]
         for name, values in _score_part(asker, part, num_orders, pseudo=pseudo).items():
             columns[name][texts] = values
@@ -232,25 +240,38 @@ class _Pair(NamedTuple):
     tokens: Int[Tensor, " D"]  # places of all that are scored, for pseudo-log-likelihoods
 
     @classmethod
-    def of(cls, x: Tokens, y: Tokens, number: int, seed: int) -> "_Pair":
-        length = int(x.lengths[number])
-        rows = [(texts.ids[number, :length], texts.types[number, :length]) for texts in (x, y)]
-        places = (rows[0][0] != rows[1][0]).nonzero().flatten()
+    def of(
+        cls,
+        x: Tokens,
+        y: Tokens,
+        row: int,
+        is_changed: Bool[Tensor, " L"],
+        number: int,
+        seed: int,
+    ) -> "_Pair":
+        length = int(x.lengths[row])
+        both = [(texts.ids[row, :length], texts.types[row, :length]) for texts in (x, y)]
+        ids_of_x, ids_of_y = (ids.tolist() for ids, _ in both)
+        is_first_low = ids_of_x <= ids_of_y
+        if not is_first_low:
+            both.reverse()
+        key = f"{seed} pair {sorted([ids_of_x, ids_of_y])}"
+        places = is_changed.nonzero().flatten()
         nothing = torch.zeros(length, dtype=torch.bool)
-        is_first_low = rows[0][0].tolist() <= rows[1][0].tolist()
-        ordered = rows if is_first_low else rows[::-1]
-        key = f"{seed} pair {[ids.tolist() for ids, _ in ordered]}"
-        pieces = [Piece(ids, types, places, nothing, number, key) for ids, types in ordered]
-        tokens = x.maskable[number, :length].nonzero().flatten()
-        return cls(*pieces, 1.0 if is_first_low else -1.0, tokens)
+        low, high = (Piece(ids, types, places, nothing, number, key) for ids, types in both)
+        tokens = x.maskable[row].nonzero().flatten()
+        return cls(low, high, 1.0 if is_first_low else -1.0, tokens)
 
 
-def _parts(pairs: list[_Pair], num_orders: int) -> list[list[_Pair]]:
+def _parts(pairs: list[_Pair], num_orders: int, *, pseudo: bool) -> list[list[_Pair]]:
     """Pairs of like length, cut where they are work enough."""
     parts: list[list[_Pair]] = [[]]
     num_tokens = 0
     for pair in sorted(pairs, key=lambda pair: (len(pair.low.ids), len(pair.low.places))):
-        num_masks = num_orders * len(pair.low.places) + len(pair.tokens)
+        num_changed = len(pair.low.places)
+        num_masks = min(num_orders * num_changed, 2**num_changed - 1)
+        if pseudo:
+            num_masks += len(pair.tokens)
         num_tokens += 2 * num_masks * len(pair.low.ids)
         parts[-1].append(pair)
         if num_tokens >= PART_TOKENS:
@@ -309,7 +330,14 @@ def _log_ratios(rows: Rows, num_orders: int) -> Dialogue[_Ratios]:
         return _Ratios(statistics.mean, nothing, statistics.variance.sqrt(), num_passes)
     of_low = Question(*(each.chunk(2)[0] for each in masks))
     totals = along_orders(difference, of_low).sum(dim=2)
-    return _Ratios(*mean_and_error(totals, dim=1), totals.std(dim=1), num_passes)
+    mean, error = mean_and_error(totals, dim=1)
+    has_spread = orders_differ(of_low)
+    return _Ratios(
+        mean=mean,
+        standard_error=error.where(has_spread, math.nan),
+        inconsistency=totals.std(dim=1).where(has_spread, math.nan),
+        num_passes=num_passes,
+    )
 
 
 def _pseudo_differences(asker: Asker, pairs: Sequence[_Pair]) -> Float[Tensor, " B"]:
@@ -334,42 +362,98 @@ def _pseudo_log_likelihoods(rows: Rows) -> Dialogue[Tensor]:
 
 def _refuse_first(skipped: dict[int, str]) -> None:
     """Raise for the first of the pairs that cannot be compared, if there is one."""
-    for number, reason in skipped.items():
-        remedy = f"({len(skipped)} such pairs). Leave it out, or skip=True gives nan and lists it."
-        raise TextError(f"pair {number} {reason} {remedy}", number, f"{reason}.")
+    if not skipped:
+        return
+    number = min(skipped)
+    reason = skipped[number]
+    remedy = f"({len(skipped)} such pairs). Leave it out, or skip=True gives nan and lists it."
+    raise TextError(f"pair {number} {reason} {remedy}", number, f"{reason}.")
 
 
-def _encode(scorer: Scorer, name: str, texts: Texts) -> Tokens:
+def _encode(scorer: Scorer, name: str, texts: Any) -> Tokens:
     try:
-        return scorer.encode(as_list(texts))
+        return scorer.encode(texts)
     except TextError as error:
         raise TextError(f"{name}: {error}", error.number, f"({name}) {error.reason}") from error
 
 
-def _incomparable(scorer: Scorer, x: Tokens, y: Tokens) -> dict[int, str]:
-    """The numbers of the pairs that cannot be compared, and why."""
+class _Read(NamedTuple):
+    """Both texts of the pairs that can be read as tokens; None where there is no such pair."""
+
+    numbers: list[int]
+    first: Tokens | None
+    second: Tokens | None
+    skipped: dict[int, str]
+
+
+def _read(scorer: Scorer, first: Any, second: Any, *, skip: bool) -> _Read:
+    """Pairs as tokens, without those, where ``skip``, of which a text is no row of tokens."""
+    try:
+        x = _encode(scorer, "first", first)
+        y = _encode(scorer, "second", second)
+        return _Read(list(range(len(first))), x, y, {})
+    except TextError:
+        if not skip:
+            raise
+    skipped: dict[int, str] = {}
+    for name, texts in (("first", first), ("second", second)):
+        for number in range(len(texts)):
+            try:
+                scorer.encode(_some(texts, [number]))
+            except TextError as error:
+                skipped.setdefault(number, f"has a {name} text that {error.reason.rstrip('.')}")
+    readable = [number for number in range(len(first)) if number not in skipped]
+    if not readable:
+        return _Read([], None, None, skipped)
+    x, y = (scorer.encode(_some(texts, readable)) for texts in (first, second))
+    return _Read(readable, x, y, skipped)
+
+
+def _some(texts: Any, numbers: list[int]) -> Any:
+    if isinstance(texts, Tokens):
+        return texts.rows(torch.tensor(numbers))
+    return [texts[number] for number in numbers]
+
+
+def _is_changed(x: Tokens, y: Tokens) -> Bool[Tensor, "N L"]:
+    """Where the tokens of two texts differ, as far as both go."""
+    width = min(x.ids.shape[1], y.ids.shape[1])
+    is_token = torch.arange(width) < torch.minimum(x.lengths, y.lengths)[:, None]
+    return is_token & (x.ids[:, :width] != y.ids[:, :width])
+
+
+def _incomparable(
+    scorer: Scorer, x: Tokens, y: Tokens, is_changed: Bool[Tensor, "N L"]
+) -> dict[int, str]:
+    """The rows of the pairs that cannot be compared, and why."""
+    width = is_changed.shape[1]
+    is_scored = x.maskable[:, :width] & y.maskable[:, :width]
+    in_special = (is_changed & ~is_scored).any(dim=1)
+    has_unknown = _has_unknown(scorer, x) | _has_unknown(scorer, y)
+    has_other_length = x.lengths != y.lengths
+    is_long = torch.zeros_like(in_special)
+    if scorer.max_length is not None:
+        is_long = x.lengths > scorer.max_length
     reasons = {}
-    for number in range(len(x)):
-        reason = _why_incomparable(scorer, x, y, number)
-        if reason is not None:
-            reasons[number] = reason
+    for row in (has_other_length | is_long | has_unknown | in_special).nonzero().flatten().tolist():
+        if has_other_length[row]:
+            reasons[row] = (
+                f"has texts of {x.num_features[row]} and {y.num_features[row]} tokens; a masked "
+                "model is told their number and cannot compare them without a model of length"
+            )
+        elif is_long[row]:
+            reasons[row] = (
+                f"has {x.lengths[row]} tokens, the model has places for {scorer.max_length}"
+            )
+        elif has_unknown[row]:
+            reasons[row] = "has a token that is unknown to the tokenizer and may stand for any word"
+        else:
+            reasons[row] = "differs in a special token, which has no probability"
     return reasons
 
 
-def _why_incomparable(scorer: Scorer, x: Tokens, y: Tokens, number: int) -> str | None:
-    length = int(x.lengths[number])
-    if length != int(y.lengths[number]):
-        return (
-            f"has texts of {x.num_features[number]} and {y.num_features[number]} tokens; a masked "
-            "model is told their number and cannot compare them without a model of length"
-        )
-    if scorer.max_length is not None and length > scorer.max_length:
-        return f"has {length} tokens, the model has places for {scorer.max_length}"
-    ids_of_x = x.ids[number, :length]
-    ids_of_y = y.ids[number, :length]
-    if scorer.unknown_id in [*ids_of_x.tolist(), *ids_of_y.tolist()]:
-        return "has a token that is unknown to the tokenizer and may stand for any word"
-    is_scored = x.maskable[number, :length] & y.maskable[number, :length]
-    if ((ids_of_x != ids_of_y) & ~is_scored).any():
-        return "differs in a special token, which has no probability"
-    return None
+def _has_unknown(scorer: Scorer, texts: Tokens) -> Bool[Tensor, " N"]:
+    if scorer.unknown_id is None:
+        return torch.zeros(len(texts), dtype=torch.bool)
+    is_token = torch.arange(texts.ids.shape[1]) < texts.lengths[:, None]
+    return (is_token & (texts.ids == scorer.unknown_id)).any(dim=1)

@@ -14,7 +14,9 @@ from tiny_bert import tiny, tokenizer
 import mpt_score
 from mpt_lml import HMM, ConditionalTable, masks
 from mpt_lml.scores import over_orders
-from mpt_score.blocks import Blocks
+from mpt_score import pair_scores
+from mpt_score.estimate import masks_along_orders
+from mpt_score.rows import stream
 
 SUMS = 1e-12  # sums of a few hundred float64 numbers of size 10
 
@@ -46,6 +48,20 @@ def over_every_order(model: ConditionalTable, x: torch.Tensor, y: torch.Tensor) 
             total += (one - other).item()
         totals.append(total)
     return torch.tensor(totals, dtype=torch.float64)
+
+
+def ratios_along_drawn_orders(
+    model: ConditionalTable, x: torch.Tensor, y: torch.Tensor, *, num_orders: int, seed: int
+) -> torch.Tensor:
+    """The same along the orders of a pair, which follow from both texts, whichever is the first."""
+    places = (x != y).nonzero().flatten()
+    key = f"{seed} pair {sorted([x.tolist(), y.tolist()])}"
+    hidden = masks_along_orders(num_orders, len(places), [stream(key)]).hidden[0]
+    every = list(itertools.permutations(places.tolist()))
+    ratios = over_every_order(model, x, y)
+    # The place that is hidden by the fewest masks of an order is shown first.
+    shown = [places[of_order.sum(dim=0).argsort()] for of_order in hidden.split(len(places))]
+    return torch.stack([ratios[every.index(tuple(order.tolist()))] for order in shown])
 
 
 class TestExactConditionals:
@@ -96,73 +112,83 @@ class TestInconsistentConditionals:
         by_hand = (weight[:, None, None] * values * every[1:, None]).sum(dim=(0, 2))
         torch.testing.assert_close(over_orders(values, every)[0], by_hand, rtol=0, atol=SUMS)
 
-    def test_drawn_orders_are_common_to_both_texts(self) -> None:
+    def test_drawn_orders_are_common_to_both_texts_and_follow_from_them(self) -> None:
         model = inconsistent()
         x = points(5, 2)[[3, 8]]
         y = changed(x, [5, 4], 2)
         found = mpt_score.pairs(model.log_values, x, y, num_orders=3, seed=7)
-        blocks = Blocks(mpt_score.load(model.log_values), 3, 7)
         for n in range(2):  # 31 > 3 · 5, 15 > 3 · 4
-            places = (x[n] != y[n]).nonzero().flatten()
-            hidden = blocks.hidden(len(places), n).unflatten(0, (3, -1))
-            every = list(itertools.permutations(places.tolist()))
-            reveal = [places[each.sum(dim=0).argsort()].tolist() for each in hidden]
-            ratios = over_every_order(model, x[n], y[n])
-            drawn = torch.stack([ratios[every.index(tuple(order))] for order in reveal])
+            drawn = ratios_along_drawn_orders(model, x[n], y[n], num_orders=3, seed=7)
             assert math.isclose(found.log_ratio[n], drawn.mean(), abs_tol=SUMS)
             assert math.isclose(found.inconsistency[n], drawn.std(), abs_tol=SUMS)
             error = drawn.std() / math.sqrt(3)
             assert math.isclose(found.standard_error[n], error, abs_tol=SUMS)
 
+    def test_neither_its_place_nor_other_pairs_change_what_a_pair_gets(self) -> None:
+        model = inconsistent().log_values
+        x = points(5, 2)[[3, 8, 20, 9]]
+        y = changed(x, [5, 4, 5, 4], 2)
+        found = mpt_score.pairs(model, x, y, num_orders=2)
+        turned = mpt_score.pairs(model, x.flip(0), y.flip(0), num_orders=2)
+        alone = mpt_score.pairs(model, x[2:3], y[2:3], num_orders=2)
+        torch.testing.assert_close(turned.log_ratio.flip(0), found.log_ratio, rtol=0, atol=SUMS)
+        assert math.isclose(alone.log_ratio[0], found.log_ratio[2], abs_tol=SUMS)
+        other = mpt_score.pairs(model, x, y, num_orders=2, seed=1)
+        assert (other.log_ratio - found.log_ratio).abs().max() > 0.01
+
     def test_drawn_orders_have_the_mean_of_all(self) -> None:
-        model = inconsistent()
-        x = points(5, 2)[[9]].expand(400, -1)
-        y = changed(x[:1], [5], 2).expand(400, -1)
-        exact = mpt_score.pairs(model.log_values, x[:1], y[:1]).log_ratio
-        found = mpt_score.pairs(
-            model.log_values, x, y, num_orders=4
-        )  # pairs differ by their number only
-        error = found.log_ratio.std() / math.sqrt(400)
-        assert abs(found.log_ratio.mean() - exact) < 5 * error
+        model = mpt_score.load(inconsistent().log_values)
+        x = points(5, 2)[[9]]
+        y = changed(x, [5], 2)
+        exact = mpt_score.pairs(model, x, y).log_ratio
+        found = [mpt_score.pairs(model, x, y, num_orders=4, seed=seed) for seed in range(400)]
+        log_ratio = torch.cat([each.log_ratio for each in found])
+        assert abs(log_ratio.mean() - exact) < 5 * log_ratio.std() / math.sqrt(400)
         # The stated variances are unbiased; the spread of 400 of four is under a tenth of them.
-        stated = found.standard_error.square().mean().sqrt()
-        assert 0.85 < stated / found.log_ratio.std() < 1.15
+        errors = torch.cat([each.standard_error for each in found])
+        assert 0.85 < errors.square().mean().sqrt() / log_ratio.std() < 1.15
+
+    def test_orders_that_happen_to_be_the_same_say_nothing_of_their_spread(self) -> None:
+        """Of three tokens two orders are the same one time in six."""
+        model = mpt_score.load(inconsistent().log_values)
+        x = points(5, 2)[[9]]
+        y = changed(x, [3], 2)
+        same = []
+        for seed in range(60):
+            key = f"{seed} pair {sorted([x[0].tolist(), y[0].tolist()])}"
+            first, second = masks_along_orders(2, 3, [stream(key)]).wanted[0].split(3)
+            found = mpt_score.pairs(model, x, y, num_orders=2, seed=seed)
+            same.append(torch.equal(first, second))
+            assert found.standard_error.isnan().item() == same[-1]
+            assert found.inconsistency.isnan().item() == same[-1]
+            assert found.log_ratio.isfinite().all()
+        assert any(same) and not all(same)
 
 
 class TestPasses:
-    @pytest.mark.parametrize(("num_orders", "per_text"), [(32, [0, 1, 3, 7]), (2, [0, 1, 3, 6])])
-    def test_they_are_counted(self, num_orders: int, per_text: list[int]) -> None:
-        language, rows = HMM.cyclic(num_features=6), []
+    @pytest.mark.parametrize(("num_orders", "most"), [(32, [0, 1, 3, 7]), (2, [0, 1, 3, 5])])
+    def test_different_masks_are_counted(self, num_orders: int, most: list[int]) -> None:
+        """Two orders of three tokens: the mask of all is the first of both."""
+        language = HMM.cyclic(num_features=6)
+        seen = []
 
         def conditionals(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            rows.append(len(ids))
+            seen.extend(zip(map(tuple, ids.tolist()), map(tuple, mask.tolist()), strict=True))
             return language.log_values(ids, mask)
 
         x = language.sample(4, generator=generator(0))
+        y = changed(x, [0, 1, 2, 3], 12)
         model = mpt_score.load(conditionals)
-        mpt_score.pairs(
-            model, x[:1], (x[:1] + 1) % 12
-        )  # the door tests a function at its first call
-        rows.clear()
-        found = mpt_score.pairs(model, x, changed(x, [0, 1, 2, 3], 12), num_orders=num_orders)
-        assert found.num_passes.tolist() == [2 * count for count in per_text]
-        assert sum(rows) == 2 * sum(per_text)
-
-    def test_what_was_kept_is_not_asked_again(self) -> None:
-        language, kept = HMM.cyclic(num_features=6), {}
-        x = language.sample(8, generator=generator(0))
-        y = changed(x, [1, 2] * 4, 12)
-
-        def run(label: str, parts):  # type: ignore[no-untyped-def]
-            kept.update({name: work() for name, work in parts.items() if name not in kept})
-            return [kept[name] for name in parts]
-
-        def never(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            raise AssertionError("asked again")
-
-        found = mpt_score.pairs(language.log_values, x, y, run=run)
-        again = mpt_score.pairs(never, x, y, run=run)
-        assert len(kept) == 2 and torch.equal(found.log_ratio, again.log_ratio)
+        mpt_score.pairs(model, x[:1], (x[:1] + 1) % 12)  # a function is tested at its first call
+        seen.clear()
+        found = mpt_score.pairs(model, x, y, num_orders=num_orders)
+        for n in range(4):
+            of_pair = {tuple(x[n].tolist()), tuple(y[n].tolist())}
+            masks_of_pair = [(row, mask) for row, mask in seen if row in of_pair]
+            assert found.num_passes[n] == len(masks_of_pair) == len(set(masks_of_pair))
+            assert found.num_passes[n] <= 2 * most[n]
+        assert found.num_passes[:3].tolist() == [0, 2, 6]
+        assert num_orders == 2 or found.num_passes[3] == 14
 
 
 class TestNetwork:
@@ -195,7 +221,7 @@ class TestNetwork:
 
 
 @pytest.mark.bad_input
-class TestIncomparable:
+class TestSkipped:
     @pytest.mark.parametrize(
         ("first", "second", "message"),
         [
@@ -211,10 +237,37 @@ class TestIncomparable:
         with pytest.raises(ValueError, match=message + ".*skip=True"):
             mpt_score.pairs(tiny(), *pair, tokenizer=tokenizer())
         found = mpt_score.pairs(tiny(), *pair, tokenizer=tokenizer(), skip=True, pseudo=True)
-        assert list(found.incomparable) == [1]
+        assert list(found.skipped) == [1]
         for values in (found.log_ratio, found.standard_error, found.pseudo_difference):
             assert values.isnan().tolist() == [False, True, False]
         assert found.num_passes.tolist() == [2, 0, 2]
+
+    def test_a_text_that_cannot_be_read_costs_its_pair_alone(self) -> None:
+        first = ["a cat", "", "a [MASK] sat", "a cat", "the cat sat"]
+        second = ["a dog", "a cat", "a dog sat", " ", "the dog sat"]
+        found = mpt_score.pairs(tiny(), first, second, tokenizer=tokenizer(), skip=True)
+        assert sorted(found.skipped) == [1, 2, 3]
+        assert found.skipped[1].startswith("has a first text that is empty")
+        assert found.skipped[2].startswith("has a first text that holds [MASK]")
+        assert found.skipped[3].startswith("has a second text that is empty")
+        kept = mpt_score.pairs(tiny(), first[::4], second[::4], tokenizer=tokenizer())
+        assert torch.equal(found.log_ratio[[0, 4]], kept.log_ratio)
+        assert found.log_ratio[1:4].isnan().all() and not found.num_passes[1:4].any()
+        none = mpt_score.pairs(tiny(), [""], ["a"], tokenizer=tokenizer(), skip=True)
+        assert list(none.skipped) == [0] and none.log_ratio.isnan().all()
+
+    def test_an_answer_that_is_not_finite_costs_its_pair_alone(self) -> None:
+        def conditionals(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            values = torch.full((*ids.shape, 4), 0.25, dtype=torch.float64).log()
+            values[..., 3] = -math.inf
+            return values - values.logsumexp(-1, keepdim=True)
+
+        first, second = [[0, 1, 2], [0, 1, 2], [0, 0, 0]], [[0, 2, 2], [0, 3, 2], [0, 0, 1]]
+        found = mpt_score.pairs(conditionals, first, second, skip=True, pseudo=True)
+        assert list(found.skipped) == [1] and found.log_ratio.isnan().tolist() == [0, 1, 0]
+        assert found.accuracy().num_pairs == 2
+        with pytest.raises(ValueError, match="pair 1: "):
+            mpt_score.pairs(conditionals, first, second)
 
     def test_nothing_comparable_is_no_failure(self) -> None:
         found = mpt_score.pairs(tiny(), ["cat"], ["cats"], tokenizer=tokenizer(), skip=True)
@@ -234,6 +287,14 @@ class TestIncomparable:
             mpt_score.pairs(tiny(), ["a"], ["a"], tokenizer=tokenizer(), num_orders=1)
 
 
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Wilson (1927): the shares from which ``share`` is 1.96 standard errors away, of theirs."""
+    z = statistics.NormalDist().inv_cdf(0.975)
+    center = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    reach = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+    return center - reach, center + reach
+
+
 class TestAccuracy:
     FIRST = ("the cat sat", "a cat", "a dog", "a", "the cat")
     SECOND = ("the dog sat", "a dog", "a cat", "a", "the cat sat")
@@ -245,12 +306,29 @@ class TestAccuracy:
     def test_a_pair_that_was_skipped_is_none_of_them_and_a_tie_is_half(self) -> None:
         scores = self.scores()
         assert math.isnan(scores.log_ratio[4]) and scores.log_ratio[3] == 0
-        wins = [0.5 if ratio == 0 else float(ratio > 0) for ratio in scores.log_ratio[:4].tolist()]
-        found = scores.accuracy()
-        assert found == statistics.mean(wins) and found.num_samples == 4
-        assert found.standard_error == pytest.approx(statistics.stdev(wins) / 2)
-        wins = [(1 + math.copysign(1, d)) / 2 if d else 0.5 for d in scores.pseudo_difference[:4]]
-        assert scores.accuracy(pseudo=True) == statistics.mean(wins)
+        for pseudo in (False, True):
+            differences = scores.pseudo_difference if pseudo else scores.log_ratio
+            hits = sum(difference > 0 for difference in differences[:4].tolist())
+            found = scores.accuracy(pseudo=pseudo)
+            assert found.value == (hits + 0.5) / 4 and found.num_pairs == 4
+            assert found.low == pytest.approx(wilson(hits / 4, 4)[0])
+            assert found.high == pytest.approx(wilson((hits + 1) / 4, 4)[1])
+
+    def test_an_interval_holds_the_truth_as_often_as_it_says(self) -> None:
+        """Over all outcomes of 40 pairs, each a hit with the same probability."""
+        for truth in (0.5, 0.7, 0.9, 0.98):
+            inside = 0.0
+            for hits in range(41):
+                interval = pair_scores.accuracy_of(hits, 0, 40)
+                if interval.low <= truth <= interval.high:
+                    inside += math.comb(40, hits) * truth**hits * (1 - truth) ** (40 - hits)
+            assert 0.92 < inside < 0.99  # the normal interval at 0.98 has 0.55
+
+    @pytest.mark.parametrize("hits", [0, 40])
+    def test_where_all_agree_the_interval_has_a_width(self, hits: int) -> None:
+        found = pair_scores.accuracy_of(hits, 0, 40)
+        assert (found.low, found.high) == pytest.approx(wilson(hits / 40, 40), abs=1e-12)
+        assert found.high - found.low > 0.08
 
     def test_rows_say_why_a_pair_was_skipped(self) -> None:
         *compared, skipped = self.scores().rows()
@@ -261,7 +339,7 @@ class TestAccuracy:
     def test_no_accuracy_of_nothing(self) -> None:
         model = mpt_score.load(tiny(), tokenizer())
         scores = mpt_score.pairs(model, ["the cat"], ["the cat sat"], skip=True)
-        with pytest.raises(ValueError, match="no pair is comparable"):
+        with pytest.raises(ValueError, match="no pair was compared"):
             scores.accuracy()
         with pytest.raises(ValueError, match=r"pairs\(\.\.\., pseudo=True\)"):
             scores.accuracy(pseudo=True)
