@@ -40,11 +40,14 @@ class AnswerScores:
 
     Attributes:
         log_score: the mean over orders of log q(answer | prompt), (N, O).
-        standard_error: of ``log_score``, over orders; 0 where all are in it, (N, O).
+        standard_error: of ``log_score``, over orders; 0 where all are in it, nan where the drawn ones
+            happen to be the same, (N, O).
         difference: of ``log_score`` to that of the best option, (N, O).
-        difference_error: standard error of ``difference``, over orders that both share, (N, O).
+        difference_error: standard error of ``difference``, over orders, which options of as many
+            tokens share, (N, O).
         pseudo_log_likelihood: Σ_j log q(x_j | all others) over the option's tokens (Salazar et al.
-            2020); nan where it was not asked for, (N, O).
+            2020), the prompt and the rest of the option being shown; nan where it was not asked for,
+            (N, O).
         within_word: the same with the later tokens of the word of each hidden as well (Kauf and
             Ivanova 2023), (N, O).
         num_tokens: k of each option, 0 for none, (N, O).
@@ -152,13 +155,20 @@ def answers(
     asker = Asker(scorer, skip=skip, noun="prompt")
     scores = _Scores.empty(len(questions.texts), num_orders)
     if tokens is not None:
-        answers_to_score = [
-            _Answer.of(scorer, tokens, questions, text, int(starts[text]), seed)
-            for text in range(len(questions.texts))
-            if int(questions.prompt[text]) not in refused
-        ]
+        answers_to_score = []
+        for text, (number, start) in enumerate(
+            zip(questions.prompt.tolist(), starts.tolist(), strict=True)
+        ):
+            if number in refused:
+                continue
+            word = None
+            if within_word:
+                string = questions.texts[text]
+                word = words_of(scorer, string if isinstance(string, str) else "", tokens.row(text))
+            piece = _piece(tokens, text, number, start, seed)
+            answers_to_score.append(_Answer(piece, text, word))
         for part in _parts(answers_to_score, num_orders):
-            scores.put(part, asker, num_orders, pseudo=pseudo, within_word=within_word)
+            scores.put(part, asker, num_orders, pseudo=pseudo)
     refused |= asker.faults
     return _assembled(questions, scores, options, merged, refused)
 
@@ -168,28 +178,25 @@ class _Answer(NamedTuple):
 
     piece: Piece
     text: int  # its number among all prompts with their options
-    word: Int[Tensor, " k"]
+    word: Int[Tensor, " L"] | None  # of each token of the row, where words are asked for
 
-    @classmethod
-    def of(
-        cls,
-        scorer: Scorer,
-        tokens: Tokens,
-        questions: "_Questions",
-        text: int,
-        start: int,
-        seed: int,
-    ) -> "_Answer":
-        row = tokens.row(text)
-        ids = row.ids[0]
-        is_answer = row.maskable[0] & (torch.arange(len(ids)) >= start)
-        places = is_answer.nonzero().flatten()
-        nothing = torch.zeros_like(is_answer)
-        number = int(questions.prompt[text])
-        key = f"{seed} after {ids[:start].tolist()}, {len(places)} tokens"
-        string = questions.texts[text]
-        word = words_of(scorer, string if isinstance(string, str) else "", row)[places]
-        return cls(Piece(ids, row.types[0], places, nothing, number, key), text, word)
+
+def _piece(tokens: Tokens, text: int, number: int, start: int, seed: int) -> Piece:
+    """The row of a text, of which the tokens from ``start`` on are scored.
+
+    Args:
+        tokens: of all texts.
+        text: its number among these.
+        number: of its prompt.
+        start: where its option begins.
+        seed: of the orders. They follow from it, the prompt and the number of the option's tokens.
+    """
+    length = int(tokens.lengths[text])
+    ids = tokens.ids[text, :length]
+    places = start + tokens.maskable[text, start:length].nonzero().flatten()
+    key = f"{seed} after {ids[:start].tolist()}, {len(places)} tokens"
+    nothing = torch.zeros(length, dtype=torch.bool)
+    return Piece(ids, tokens.types[text, :length], places, nothing, number, key)
 
 
 def _parts(answers_to_score: list[_Answer], num_orders: int) -> list[list[_Answer]]:
@@ -197,7 +204,10 @@ def _parts(answers_to_score: list[_Answer], num_orders: int) -> list[list[_Answe
     parts: list[list[_Answer]] = [[]]
     num_tokens = 0
     for answer in sorted(answers_to_score, key=lambda answer: len(answer.piece.ids)):
-        num_tokens += (num_orders + 2) * len(answer.piece.places) * len(answer.piece.ids)
+        count = len(answer.piece.places)
+        # Along orders or under all masks, and each alone and with its word.
+        num_masks = min(num_orders * count, 2**count - 1) + 2 * count
+        num_tokens += num_masks * len(answer.piece.ids)
         parts[-1].append(answer)
         if num_tokens >= PART_TOKENS:
             parts.append([])
@@ -209,6 +219,7 @@ class _Scores(NamedTuple):
     """What F texts, each a prompt with an option, got; nan where nothing is known."""
 
     totals: Float[Tensor, "F S"]  # along orders
+    has_spread: Bool[Tensor, " F"]
     pseudo: Float[Tensor, " F"]
     within_word: Float[Tensor, " F"]
     num_tokens: Int[Tensor, " F"]
@@ -216,36 +227,43 @@ class _Scores(NamedTuple):
 
     @classmethod
     def empty(cls, count: int, num_orders: int) -> "_Scores":
-        not_known = torch.full((count, num_orders), torch.nan, dtype=torch.float64)
-        nothing = torch.zeros(count, dtype=torch.int64)
         return cls(
-            not_known, not_known[:, 0].clone(), not_known[:, 0].clone(), nothing, nothing.clone()
+            totals=torch.full((count, num_orders), torch.nan, dtype=torch.float64),
+            has_spread=torch.zeros(count, dtype=torch.bool),
+            pseudo=torch.full((count,), torch.nan, dtype=torch.float64),
+            within_word=torch.full((count,), torch.nan, dtype=torch.float64),
+            num_tokens=torch.zeros(count, dtype=torch.int64),
+            num_passes=torch.zeros(count, dtype=torch.int64),
         )
 
-    def put(
-        self,
-        part: Sequence[_Answer],
-        asker: Asker,
-        num_orders: int,
-        *,
-        pseudo: bool,
-        within_word: bool,
-    ) -> None:
+    def put(self, part: Sequence[_Answer], asker: Asker, num_orders: int, *, pseudo: bool) -> None:
+        """Ask about some texts, and write down what they got."""
         groups = by_form([answer.piece for answer in part])
         rows = [Rows.of([part[number].piece for number in group]) for group in groups]
-        dialogues = []
-        for group, rows_of_group in zip(groups, rows, strict=True):
-            word = torch.stack([part[number].word for number in group]) if within_word else None
-            dialogues.append(score_places(rows_of_group, num_orders, pseudo=pseudo, word=word))
-        for group, terms in zip(
-            groups, asker.answer(zip(rows, dialogues, strict=True)), strict=True
-        ):
+        dialogues = [
+            score_places(
+                rows_of_group,
+                num_orders,
+                pseudo=pseudo,
+                word=_words_of_places([part[number] for number in group]),
+            )
+            for group, rows_of_group in zip(groups, rows, strict=True)
+        ]
+        scores = asker.answer(zip(rows, dialogues, strict=True))
+        for group, terms in zip(groups, scores, strict=True):
             text = [part[number].text for number in group]
             self.totals[text] = terms.terms.sum(dim=2)
+            self.has_spread[text] = terms.has_spread
             self.pseudo[text] = terms.pseudo.sum(dim=1)
             self.within_word[text] = terms.within_word.sum(dim=1)
             self.num_tokens[text] = terms.pseudo.shape[1]
             self.num_passes[text] = terms.num_passes
+
+
+def _words_of_places(group: Sequence[_Answer]) -> Int[Tensor, "B k"] | None:
+    """The words of the places of rows of one form; None where words are not asked for."""
+    words = [answer.word[answer.piece.places] for answer in group if answer.word is not None]
+    return torch.stack(words) if words else None
 
 
 def _assembled(
@@ -268,15 +286,19 @@ def _assembled(
     totals = of_options(scores.totals, torch.nan)
     num_tokens = of_options(scores.num_tokens, 0)
     log_score, error = mean_and_error(totals, dim=2)
+    has_spread = of_options(scores.has_spread, False)
     best = log_score.nan_to_num(-torch.inf).argmax(dim=1)
-    of_best = totals[torch.arange(len(best)), best][:, None]
+    prompt = torch.arange(len(best))
+    of_best = totals[prompt, best][:, None]
     difference, difference_error = mean_and_error(totals - of_best, dim=2)
+    has_error = has_spread & has_spread[prompt, best][:, None]
+    has_error[prompt, best] = True  # 0: nothing differs from itself
     is_longest = num_tokens == num_tokens.amax(dim=1, keepdim=True)
     return AnswerScores(
         log_score=log_score,
-        standard_error=error,
+        standard_error=error.where(has_spread, torch.nan),
         difference=difference,
-        difference_error=difference_error,
+        difference_error=difference_error.where(has_error, torch.nan),
         pseudo_log_likelihood=of_options(scores.pseudo, torch.nan),
         within_word=of_options(scores.within_word, torch.nan),
         num_tokens=num_tokens,
@@ -380,11 +402,16 @@ def _starts(scorer: Scorer, tokens: Tokens, prompts: Any, questions: _Questions)
     of_texts = torch.zeros(len(rows), dtype=torch.int64)
     merged = torch.zeros(len(prompts), dtype=torch.bool)
     refused: dict[int, str] = {}
-    for number in questions.prompt.unique().tolist():
+    texts_of_prompt: dict[int, list[int]] = {}
+    for text, number in enumerate(questions.prompt.tolist()):
+        texts_of_prompt.setdefault(number, []).append(text)
+    place = torch.arange(tokens.ids.shape[1])
+    end_of_text = (1 + (place * tokens.maskable).amax(dim=1)).tolist()  # behind its last word piece
+    for number in texts_of_prompt:
         prompt = prompts[number]
-        texts = (questions.prompt == number).nonzero().flatten().tolist()
+        texts = texts_of_prompt[number]
         start = num_shared(prompt, [rows[text] for text in texts])
-        ends = [int(tokens.maskable[text].nonzero().max()) + 1 for text in texts]
+        ends = [end_of_text[text] for text in texts]
         num_behind = len(rows[texts[0]]) - ends[0]  # [SEP], which the prompt alone has as well
         of_texts[texts] = start
         merged[number] = start < len(prompt) - num_behind
