@@ -99,6 +99,7 @@ class PairScores:
     pseudo_difference: Float[Tensor, " N"] | None = None
     skipped: dict[int, str] = field(default_factory=dict)
 
+    @checked
     def accuracy(self, pseudo: bool = False) -> Accuracy:
         """The share of pairs whose first text is the more probable one.
 

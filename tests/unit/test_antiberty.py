@@ -16,13 +16,11 @@ from experiments import experiment
 from experiments.antibodies import few
 from experiments.experiment import weights_of
 from mpt_score import Design, networks
-from mpt_score.blocks import Blocks
 from mpt_score.command import main
 from mpt_score.errors import TextError
 from mpt_score.networks import antiberty
 from mpt_score.networks.hub import CheckpointError, resolved_revision
 from mpt_score.networks.residues import RESIDUES, VOCABULARY, ResidueTokenizer
-from mpt_score.parts import compute_parts
 
 CHAINS = ("EVQLVESGG", "DIQMTQSPSSL", "EVQLW")
 COMMAND = r"pip install --no-deps antiberty==0\.1\.3"
@@ -333,8 +331,7 @@ def test_the_published_network_says_what_its_own_code_says() -> None:
     """Its ``AntiBERTyRunner.pseudo_log_likelihood`` of this chain, with residues only in the softmax."""
     scorer = mpt_score.load("antiberty")
     assert scorer.max_length == 512
-    tokens = scorer.encode([few()[2].light])  # of adalimumab
-    numbers = torch.arange(1)
-    blocks = Blocks(scorer, 0, 0)([tokens], tokens.maskable, numbers, compute_parts)
-    per_residue = blocks.totals[0, 0].item() / int(tokens.num_features)
+    light = few()[2].light  # of adalimumab
+    scores = mpt_score.sentences(scorer, [light], num_masks=1, pseudo=True)
+    per_residue = scores.pseudo_log_likelihood.item() / len(light)
     assert per_residue == pytest.approx(-0.2516651, abs=1e-5)

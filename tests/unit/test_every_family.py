@@ -142,13 +142,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     asked_of_rows: Asked = {}
     ask = Scorer.ask
 
-    def spy(
-        scorer: Scorer, ids: Any, text: Any, mask: Any, types: Any = None, generator: Any = None
-    ) -> Any:
+    def spy(scorer: Scorer, ids: Any, text: Any, mask: Any, *more: Any, **wanted: Any) -> Any:
         for number, hidden in zip(text.tolist(), mask, strict=True):
             places = frozenset(hidden.nonzero().flatten().tolist())
             asked_of_rows.setdefault(tuple(ids[number].tolist()), []).append(places)
-        return ask(scorer, ids, text, mask, types, generator)
+        return ask(scorer, ids, text, mask, *more, **wanted)
 
     monkeypatch.setattr(Scorer, "ask", spy)
     return asked_of_rows

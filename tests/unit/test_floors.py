@@ -128,7 +128,7 @@ def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
         ("mpt_lml.masks", "from mpt_lml import curves"),
         ("mpt_lml.gaussian", "from mpt_lml.models.ppca import PPCA"),
         ("mpt_lml.checks", "from mpt_lml.theory.rates import jackknife"),
-        ("mpt_score.parts", "def late():\n    import mpt_score"),
+        ("mpt_score.rows", "def late():\n    import mpt_score"),
         ("experiments.experiment", "from experiments.paper import convergence"),
     ],
 )

@@ -12,7 +12,7 @@ from tiny_bert import CLS, MASK, tiny, tokenizer
 
 import mpt_score
 from mpt_lml import curves, masks
-from mpt_score import Design, MaskedLM, SentenceCurves, streams, tokens
+from mpt_score import Design, MaskedLM, SentenceCurves, sentence_curves, tokens
 from mpt_score.networks import at_random
 
 SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "dog the cat a dog"]
@@ -83,7 +83,7 @@ class TestDesign:
 
 def test_scores_are_those_of_the_masks_one_by_one() -> None:
     text, design = encoded(), Design(rates=(0.3, 0.6), num_masks=2)
-    found = mpt_score.curve(model(), text, design, part_size=2)
+    found = mpt_score.curve(model(), text, design)
     for n in range(len(text)):
         row = text.rows(torch.tensor([n]))
         hidden = design.masks(row, n)
@@ -206,32 +206,26 @@ def test_control_variates_help_and_keep_the_mean() -> None:
 
 
 @pytest.mark.parametrize("replacement", ["mask", "bert"])
-def test_parts_that_were_kept_are_not_computed_again(replacement: str) -> None:
-    design, kept = Design(rates=(0.2, 0.8)), {}
+def test_parts_are_on_their_own(replacement: str) -> None:
+    """One that is computed again, or before another, says the same: a stopped run can go on."""
+    design, text = Design(rates=(0.2, 0.8)), encoded()
 
-    def model() -> MaskedLM:
-        return MaskedLM(tiny(), MASK, special_token_ids=(0, 1, 2, 3), replacement=replacement)
+    def part(numbers: torch.Tensor) -> dict[str, torch.Tensor]:
+        network = MaskedLM(tiny(), MASK, special_token_ids=(0, 1, 2, 3), replacement=replacement)
+        scorer = mpt_score.load(network, tokenizer())
+        return sentence_curves.part_of_curves(scorer, text, numbers, design)
 
-    def run(label: str, parts):  # type: ignore[no-untyped-def]
-        parts = {name.partition("@")[0]: work for name, work in parts.items()}
-        kept.update({name: work() for name, work in parts.items() if name not in kept})
-        return [kept[name] for name in parts]
-
-    whole = mpt_score.curve(model(), encoded(), design, run=run, part_size=2)
-    assert sorted(kept) == ["part-00000", "part-00001", "part-00002"]
-
-    def fails(*args: object, **options: object) -> None:
-        raise AssertionError("computed again")
-
-    broken = model()
-    broken.log_tokens = fails  # type: ignore[method-assign, assignment]
-    again = mpt_score.curve(broken, encoded(), design, run=run, part_size=2)
-    assert torch.equal(whole.raw, again.raw) and torch.equal(whole.control, again.control)
-    del kept["part-00001"]
-    with pytest.raises(AssertionError, match="computed again"):
-        mpt_score.curve(broken, encoded(), design, run=run, part_size=2)
-    resumed = mpt_score.curve(model(), encoded(), design, run=run, part_size=2)
-    assert torch.equal(whole.raw, resumed.raw)
+    parts = sentence_curves.parts_of(text, 2)
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(text)))
+    forwards = [part(numbers) for numbers in parts]
+    backwards = [part(numbers) for numbers in reversed(parts)][::-1]
+    first = sentence_curves.curves_of_parts(design, text, parts, forwards)
+    second = sentence_curves.curves_of_parts(design, text, parts, backwards)
+    for name in ("raw", "control", "hidden"):
+        assert torch.equal(getattr(first, name), getattr(second, name))
+    if replacement == "mask":  # nothing is drawn but masks, which follow from numbers
+        whole = mpt_score.curve(model(), text, design)
+        torch.testing.assert_close(whole.raw, first.raw, rtol=0, atol=1e-10)
 
 
 def test_spread_between_initializations() -> None:
@@ -342,7 +336,7 @@ def test_one_text_has_no_jackknife_and_a_control_is_taken_or_not() -> None:
 def test_a_text_that_is_too_long_is_named_before_any_work() -> None:
     texts = ["a dog", "the cat " * 8]
     with pytest.raises(ValueError, match="text 1 has 18 tokens, the model takes 16"):
-        mpt_score.curve(tiny(), texts, Design((0.5,)), tokenizer=tokenizer(), run=lambda *_: [])
+        mpt_score.curve(tiny(), texts, Design((0.5,)), tokenizer=tokenizer())
 
 
 def test_sizes_at_rates() -> None:
@@ -366,10 +360,12 @@ def test_sizes_of_strata_are_drawn_on_their_own() -> None:
 
 
 def test_texts_of_neighboring_seeds_have_streams_of_their_own() -> None:
-    numbers = (0, 1, 2, streams.MOST_TEXTS - 1)
-    drawn = [
-        torch.rand((), generator=streams.stream(seed, number), dtype=torch.float64).item()
-        for seed in range(4)
-        for number in numbers
-    ]
-    assert len(set(drawn)) == 4 * len(numbers)
+    """Of a million texts the last of one seed and the first of the next are neighbors."""
+    numbers = (0, 1, 2, 1_000_002)
+    drawn = []
+    for seed in range(4):
+        for number in numbers:
+            for draws in (Design.generator, Design.replacement_generator):
+                generator = draws(Design(seed=seed), number)
+                drawn.append(torch.rand((), generator=generator, dtype=torch.float64).item())
+    assert len(set(drawn)) == 2 * 4 * len(numbers)
