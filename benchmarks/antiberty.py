@@ -5,8 +5,8 @@
 Needs AntiBERTy (pip install --no-deps antiberty==0.1.3) or, with --random, no weights. The products
 are those of one pass, as many and of the same shapes, alone: eight layers' queries, keys, values,
 outputs and feed-forward blocks, attention, and the vocabulary head. The last layer's feed-forward
-block and the head see the hidden residues only, half of them in the mean along an order. Both are
-timed in turns, several times over, in CPU seconds of one thread; the ratio is of the medians.
+block and the head see one residue of each row, the one that its order shows next. Both are timed in
+turns, several times over, in CPU seconds of one thread; the ratio is of the medians.
 """
 
 from __future__ import annotations
@@ -47,14 +47,13 @@ def scorer_of(precision: str, *, random: bool) -> Scorer:
     return mpt_score.load(network, ResidueTokenizer(), **options)
 
 
-def products(config: Any, rows: int, length: int, hidden: int) -> list[tuple[int, tuple[int, ...]]]:
+def products(config: Any, rows: int, length: int) -> list[tuple[int, tuple[int, ...]]]:
     """The products of one batch: how many of each, and (batch, m, k, n).
 
     Args:
         config: of the network.
         rows: that go through it together.
-        length: tokens of a row.
-        hidden: tokens that are scored, of all rows.
+        length: tokens of a row, of which one is scored.
     """
     width = config.hidden_size
     inner = config.intermediate_size
@@ -64,15 +63,15 @@ def products(config: Any, rows: int, length: int, hidden: int) -> list[tuple[int
     tokens = rows * length
     return [
         (4 * layers - 1, (1, tokens, width, width)),  # queries, keys, values and outputs
-        (1, (1, hidden, width, width)),  # ... the last layer's output
+        (1, (1, rows, width, width)),  # ... the last layer's output
         (layers - 1, (1, tokens, width, inner)),
         (layers - 1, (1, tokens, inner, width)),
-        (1, (1, hidden, width, inner)),
-        (1, (1, hidden, inner, width)),
+        (1, (1, rows, width, inner)),
+        (1, (1, rows, inner, width)),
         (layers, (rows * heads, length, size, length)),  # attention
         (layers, (rows * heads, length, length, size)),
-        (1, (1, hidden, width, width)),  # the head
-        (1, (1, hidden, width, config.vocab_size)),
+        (1, (1, rows, width, width)),  # the head
+        (1, (1, rows, width, config.vocab_size)),
     ]
 
 
@@ -120,14 +119,14 @@ def main() -> None:
     count = int(tokens.num_features)
     length = count + 2
     rows = max(1, scorer.model.max_tokens // length)
-    passes = int(mpt_score.passes(scorer, tokens, num_orders=options.orders))
+    passes = options.orders * (count - 1) + 1  # all orders begin with everything hidden
     batches = passes / rows
-    shapes = products(scorer.network.config, rows, length, hidden=round(rows * (count + 1) / 2))
+    shapes = products(scorer.network.config, rows, length)
     dtype = getattr(torch, options.precision)
     ours, alone = [], []
     for repeat in range(REPEATS + 1):
         start = time.process_time()
-        mpt_score.sentences(scorer, tokens, num_orders=options.orders, seed=4)
+        mpt_score.surprisals(scorer, tokens, num_orders=options.orders, seed=4)
         elapsed = time.process_time() - start
         of_products = batches * seconds_of_products(shapes, dtype)
         if repeat:  # the first is a warm-up

@@ -121,7 +121,7 @@ def compare(what: str, network: PreTrainedModel, model: MaskedLM, tokens: Tokens
     mean, variance = (over_rates(each) for each in zip(*found, strict=True))
     design = Design(strata=8, num_masks=2)
     start = time.process_time()
-    result = curve(model, tokens, design, part_size=len(tokens))
+    result = curve(model, tokens, design)
     share = result.num_features / result.num_features.sum()
     spread = result.values.mean(dim=2).var(dim=1) / design.num_masks
     return Comparison(

@@ -59,9 +59,9 @@ def rows() -> list[dict[str, float | str]]:
         return torch.tensor([sum(each) for each in found])
 
     def pseudo(scorer: mpt_score.Scorer = scorer) -> Tensor:
-        scores = mpt_score.surprisals(scorer, tokens, num_orders=0, pseudo=True)
-        totals = torch.zeros(len(texts), dtype=torch.float64)
-        return totals.index_add(0, scores.text, scores.pseudo_log_likelihood)
+        terms = mpt_score.surprisals(scorer, tokens, num_orders=0, pseudo=True)
+        sums = torch.zeros(len(texts), dtype=torch.float64)
+        return sums.index_add(0, terms.text, terms.pseudo_log_likelihood)
 
     half = mpt_score.load(network, tokenizer, precision="bfloat16")
 

@@ -94,7 +94,6 @@ def drawn_scores(
     return mpt_score.SentenceScores(
         num_tokens=nothing,
         num_unknown=nothing,
-        num_characters=nothing,
         num_bytes=nothing,
         num_windows=nothing,
         num_passes=nothing,
