@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ from experiments.antibodies import (
 from experiments.experiment import RunContext
 from mpt_lml.data import CorruptDataError, DataNotFoundError
 from mpt_score.antibodies import chain_scores
+from mpt_score.networks.masked_lm import MaskedLM
 from mpt_score.networks.residues import RESIDUES, ResidueTokenizer, require_chains
 
 HEAVY = "EVQLVESGFDYWGQGTLVTVSS"
@@ -201,6 +204,35 @@ def test_arrays_of_the_curves_hang_together(quick) -> None:
     per_residue = arrays["log_p"].mean(dim=1) / arrays["num_residues"]
     assert (arrays["log-score"] / arrays["num_residues"] - per_residue).abs().max() < 0.1
     assert arrays["scores"].shape == (4, 6)
+
+
+@pytest.mark.xdist_group("antibody-curves")
+def test_curves_go_on_where_they_were_stopped(quick, tmp_path, monkeypatch) -> None:
+    """Stopped three times, once before it has done more than the time before."""
+    unbroken, _ = quick("antibody-curves")
+    ask = MaskedLM.ask
+
+    def stopping_at(last: int) -> Callable[..., object]:
+        numbers = itertools.count(1)
+
+        def stops(*args: object, **options: object) -> object:
+            if next(numbers) == last:
+                raise KeyboardInterrupt
+            return ask(*args, **options)
+
+        return stops
+
+    folder = tmp_path / "state"
+    for last in (4, 8, 2):
+        monkeypatch.setattr(MaskedLM, "ask", stopping_at(last))
+        with pytest.raises(KeyboardInterrupt):
+            experiment.run("antibody-curves", "quick", device="cpu", checkpoints=folder)
+    monkeypatch.setattr(MaskedLM, "ask", ask)
+    assert list(folder.rglob("*part-*.safetensors"))
+    resumed = experiment.run("antibody-curves", "quick", device="cpu", checkpoints=folder)
+    assert resumed.arrays.keys() == unbroken.arrays.keys()
+    for name, values in unbroken.arrays.items():
+        assert torch.equal(resumed.arrays[name], values), name
 
 
 @pytest.mark.bad_input
