@@ -281,8 +281,7 @@ def _score_by_one_mask(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
 def bounds_of(scores: RowScores) -> Bounds:
     """Bounds on the mixture of orders of B rows, or the mixture itself where all orders are in it."""
     size = len(scores.log_score)
-    columns = [torch.full((size,), math.nan, dtype=torch.float64) for _ in range(4)]
-    lower, lower_variance, upper, upper_variance = columns
+    lower, lower_variance, upper, upper_variance = torch.full((4, size), math.nan).double()
     is_heavy_tailed = torch.zeros(size, dtype=torch.bool)
     is_exact = ~scores.log_mixture.isnan()
     lower[is_exact] = scores.log_mixture[is_exact]
@@ -297,7 +296,7 @@ def bounds_of(scores: RowScores) -> Bounds:
         upper[has_bounds] = bounds.upper
         upper_variance[has_bounds] = bounds.upper_error.square()
         is_heavy_tailed[has_bounds] = bounds.is_heavy_tailed
-    return Bounds(*columns, is_heavy_tailed)
+    return Bounds(lower, lower_variance, upper, upper_variance, is_heavy_tailed)
 
 
 def _variance(totals: Float[Tensor, "B S"]) -> Float[Tensor, " B"]:

@@ -8,6 +8,7 @@ dialogues together, so that rows of one length go through the model in the same 
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -195,16 +196,13 @@ class Asker:
         sizes = [len(each.row) for each in masks.values()]
         parts: list[Tensor] = []  # of each group, once they are there
 
-        def fetch(position: int, number: int) -> Answer:
+        def fetch(place: int, number: int) -> Answer:
             if not parts:
                 values = self._without_faults(fetch_all().double(), ids[row], text[row])
                 parts.extend(values.split(sizes))
-            return masks[number].answer(parts[position])
+            return masks[number].answer(parts[place])
 
-        return {
-            number: (lambda position=position, number=number: fetch(position, number))
-            for position, number in enumerate(asked)
-        }
+        return {number: partial(fetch, place, number) for place, number in enumerate(asked)}
 
     def _without_faults(
         self, values: Float[Tensor, "R L"], ids: Int[Tensor, "R L"], text: Int[Tensor, " R"]

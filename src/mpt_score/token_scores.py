@@ -521,10 +521,12 @@ def _score_part(
     result = {}
     for number, layout in layouts.items():
         of_windows = [of_piece[piece] for piece in pieces_of_text[number]]
-        columns = [torch.cat(column) for column in zip(*of_windows, strict=True)]
+        along, pseudo, within_word = map(torch.cat, zip(*of_windows, strict=True))
         is_spread = all(has_spread[piece] for piece in pieces_of_text[number])
         terms_of_text = _TextTerms(
-            *(_with_nan(each, layout.is_scored) for each in columns),
+            terms=_with_nan(along, layout.is_scored),
+            pseudo=_with_nan(pseudo, layout.is_scored),
+            within_word=_with_nan(within_word, layout.is_scored),
             has_spread=torch.full((len(layout.pieces),), is_spread),
         )
         result[number] = _ScoredText(layout, terms_of_text, draws[number])

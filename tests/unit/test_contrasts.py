@@ -288,6 +288,15 @@ class TestErrorsThatAreNotKnown:
         contrast = of_tokens.contrast([1, 0, 0, -1, 0, 0] * 300)
         assert torch.equal(contrast.order_error.isnan(), is_same)
 
+    def test_one_text_without_a_spread_is_enough(self) -> None:
+        """Of three tokens beside six, whose orders are hardly ever the same."""
+        texts = [[0, 1, 1], TEXTS[0]] * 60
+        items = [number // 2 for number in range(120)]
+        found = mpt_score.sentences(SCORER, texts, items=items, num_orders=2)
+        is_same = found.num_passes[::2] == 3
+        assert is_same.any() and not found.standard_error[1::2].isnan().any()
+        assert torch.equal(found.contrast([1, -1] * 60).order_error.isnan(), is_same)
+
     @pytest.mark.parametrize("num_orders", [1, 4])
     def test_all_orders_have_the_error_zero(self, num_orders: int) -> None:
         """Of texts of one token, and from left to right, there is only one order."""
