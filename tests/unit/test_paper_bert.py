@@ -91,6 +91,13 @@ def test_fifteen_percent_is_a_score_and_no_area(place: Place) -> None:
 
 def test_it_goes_on_where_it_was_stopped(place: Place, monkeypatch, capsys) -> None:
     wanted = place.run()
+    rates = (10, 30, 50, 70, 90)
+    data_sets = (str(place.lines),)
+    model = str(place.network)
+    kept_nothing = experiment.run("bert-curve", model=model, rates=rates, data_sets=data_sets)
+    for name, values in kept_nothing.arrays.items():
+        stored = torch.tensor(wanted["arrays"][name], dtype=torch.float64)
+        torch.testing.assert_close(values.double(), stored, rtol=1e-7, atol=0)  # eight digits
     shutil.rmtree(place.state)
     straight, count = MaskedLM.ask, 0
 

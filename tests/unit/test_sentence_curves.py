@@ -205,6 +205,25 @@ def test_control_variates_help_and_keep_the_mean() -> None:
     assert (moved.values[1::2] - found.values[1::2]).abs().max() > 1e-3
 
 
+def test_what_is_shown_in_the_place_of_hidden_tokens_is_drawn_anew_for_each_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log_tokens = mpt_score.Scorer.log_tokens
+    seeds = []
+
+    def spy(*args: object, generator: torch.Generator, **options: object) -> object:
+        seeds.append(generator.initial_seed())
+        return log_tokens(*args, generator=generator, **options)
+
+    monkeypatch.setattr(mpt_score.Scorer, "log_tokens", spy)
+    design, text = Design(rates=(0.2, 0.8)), encoded()
+    scorer = mpt_score.load(model())
+    for numbers in sentence_curves.parts_of(text, 2):
+        sentence_curves.part_of_curves(scorer, text, numbers, design)
+    seeds_of_masks = {design.generator(number).initial_seed() for number in range(len(text))}
+    assert len(seeds) == len(set(seeds)) >= 3 and not set(seeds) & seeds_of_masks
+
+
 @pytest.mark.parametrize("replacement", ["mask", "bert"])
 def test_parts_are_on_their_own(replacement: str) -> None:
     """One that is computed again, or before another, says the same: a stopped run can go on."""
