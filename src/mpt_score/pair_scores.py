@@ -332,7 +332,7 @@ def _log_ratios(rows: Rows, num_orders: int) -> Dialogue[_Ratios]:
     of_low = Question(*(each.chunk(2)[0] for each in masks))
     totals = along_orders(difference, of_low).sum(dim=2)
     mean, error = mean_and_error(totals, dim=1)
-    has_spread = orders_differ(of_low)
+    has_spread = orders_differ(of_low.hidden)
     return _Ratios(
         mean=mean,
         standard_error=error.where(has_spread, math.nan),
