@@ -14,10 +14,9 @@ from mpt_lml.results import as_rows
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
 from mpt_score.loading import load
-from mpt_score.rows import Asker, Piece, Rows, by_form
+from mpt_score.rows import Asker, Dialogue, Piece, Rows
 from mpt_score.scorer import Scorer
-from mpt_score.sentence_scores import PART_TOKENS
-from mpt_score.token_scores import score_places, words_of
+from mpt_score.token_scores import TokenTerms, score_places, words_of
 from mpt_score.tokens import Tokens, as_list, require_texts
 
 if TYPE_CHECKING:
@@ -167,8 +166,7 @@ def answers(
                 word = words_of(scorer, string if isinstance(string, str) else "", tokens.row(text))
             piece = _piece(tokens, text, number, start, seed)
             answers_to_score.append(_Answer(piece, text, word))
-        for part in _parts(answers_to_score, num_orders):
-            scores.put(part, asker, num_orders, pseudo=pseudo)
+        scores.put(answers_to_score, asker, num_orders, pseudo=pseudo)
     refused |= asker.faults
     return _assembled(questions, scores, options, merged, refused)
 
@@ -199,22 +197,6 @@ def _piece(tokens: Tokens, text: int, number: int, start: int, seed: int) -> Pie
     return Piece(ids, tokens.types[text, :length], places, nothing, number, key)
 
 
-def _parts(answers_to_score: list[_Answer], num_orders: int) -> list[list[_Answer]]:
-    """Answers of like length, cut where they are work enough."""
-    parts: list[list[_Answer]] = [[]]
-    num_tokens = 0
-    for answer in sorted(answers_to_score, key=lambda answer: len(answer.piece.ids)):
-        count = len(answer.piece.places)
-        # Along orders or under all masks, and each alone and with its word.
-        num_masks = min(num_orders * count, 2**count - 1) + 2 * count
-        num_tokens += num_masks * len(answer.piece.ids)
-        parts[-1].append(answer)
-        if num_tokens >= PART_TOKENS:
-            parts.append([])
-            num_tokens = 0
-    return [part for part in parts if part]
-
-
 class _Scores(NamedTuple):
     """What F texts, each a prompt with an option, got; nan where nothing is known."""
 
@@ -236,34 +218,29 @@ class _Scores(NamedTuple):
             num_passes=torch.zeros(count, dtype=torch.int64),
         )
 
-    def put(self, part: Sequence[_Answer], asker: Asker, num_orders: int, *, pseudo: bool) -> None:
+    def put(
+        self, to_score: Sequence[_Answer], asker: Asker, num_orders: int, *, pseudo: bool
+    ) -> None:
         """Ask about some texts, and write down what they got."""
-        groups = by_form([answer.piece for answer in part])
-        rows = [Rows.of([part[number].piece for number in group]) for group in groups]
-        dialogues = [
-            score_places(
-                rows_of_group,
-                num_orders,
-                pseudo=pseudo,
-                word=_words_of_places([part[number] for number in group]),
-            )
-            for group, rows_of_group in zip(groups, rows, strict=True)
-        ]
-        scores = asker.answer(zip(rows, dialogues, strict=True))
-        for group, terms in zip(groups, scores, strict=True):
-            text = [part[number].text for number in group]
+
+        def dialogue_of(rows: Rows, group: list[int]) -> Dialogue[TokenTerms]:
+            words = []
+            for number in group:
+                piece, _, word = to_score[number]
+                if word is not None:
+                    words.append(word[piece.places])
+            word_of_places = torch.stack(words) if words else None
+            return score_places(rows, num_orders, pseudo=pseudo, word=word_of_places)
+
+        pieces = [answer.piece for answer in to_score]
+        for group, rows, terms in asker.score(pieces, dialogue_of):
+            text = [to_score[number].text for number in group]
             self.totals[text] = terms.terms.sum(dim=2)
             self.has_spread[text] = terms.has_spread
             self.pseudo[text] = terms.pseudo.sum(dim=1)
             self.within_word[text] = terms.within_word.sum(dim=1)
-            self.num_tokens[text] = terms.pseudo.shape[1]
+            self.num_tokens[text] = rows.num_places
             self.num_passes[text] = terms.num_passes
-
-
-def _words_of_places(group: Sequence[_Answer]) -> Int[Tensor, "B k"] | None:
-    """The words of the places of rows of one form; None where words are not asked for."""
-    words = [answer.word[answer.piece.places] for answer in group if answer.word is not None]
-    return torch.stack(words) if words else None
 
 
 def _assembled(

@@ -22,9 +22,8 @@ from mpt_score.estimate import (
     takes_every_order,
 )
 from mpt_score.loading import load
-from mpt_score.rows import Asker, Dialogue, Piece, Question, Rows, by_form
+from mpt_score.rows import Asker, Dialogue, Piece, Question, Rows
 from mpt_score.scorer import Scorer
-from mpt_score.sentence_scores import PART_TOKENS
 from mpt_score.tokens import Texts, Tokens, as_list
 
 NUMBERS_OF_A_PAIR = {"log_ratio", "standard_error", "inconsistency", "pseudo_difference"}
@@ -214,10 +213,8 @@ def pairs(
             if num_changed[number]:  # equal texts have the ratio 0, without a pass
                 to_score.append(_Pair.of(x, y, row, is_changed[row], number, seed))
     asker = Asker(scorer, skip=skip, noun="pair")
-    for part in _parts(to_score, num_orders, pseudo=pseudo):
-        texts = [pair.low.text for pair in part]
-        for name, values in _score_part(asker, part, num_orders, pseudo=pseudo).items():
-            columns[name][texts] = values
+    for name, values in _scored(asker, to_score, num_orders, pseudo=pseudo).items():
+        columns[name][[pair.low.text for pair in to_score]] = values
     skipped |= asker.faults
     for name in numbers:
         columns[name][sorted(skipped)] = math.nan
@@ -264,23 +261,6 @@ class _Pair(NamedTuple):
         return cls(low, high, 1.0 if is_first_low else -1.0, tokens)
 
 
-def _parts(pairs: list[_Pair], num_orders: int, *, pseudo: bool) -> list[list[_Pair]]:
-    """Pairs of like length, cut where they are work enough."""
-    parts: list[list[_Pair]] = [[]]
-    num_tokens = 0
-    for pair in sorted(pairs, key=lambda pair: (len(pair.low.ids), len(pair.low.places))):
-        num_changed = len(pair.low.places)
-        num_masks = min(num_orders * num_changed, 2**num_changed - 1)
-        if pseudo:
-            num_masks += len(pair.tokens)
-        num_tokens += 2 * num_masks * len(pair.low.ids)
-        parts[-1].append(pair)
-        if num_tokens >= PART_TOKENS:
-            parts.append([])
-            num_tokens = 0
-    return [part for part in parts if part]
-
-
 class _Ratios(NamedTuple):
     """log q of the first half of 2B rows less that of the second, (B,) each; nats."""
 
@@ -290,31 +270,35 @@ class _Ratios(NamedTuple):
     num_passes: Int[Tensor, " B"]
 
 
-def _rows_of(pairs: Sequence[_Pair]) -> Rows:
-    return Rows.of([pair.low for pair in pairs] + [pair.high for pair in pairs])
-
-
-def _score_part(
-    asker: Asker, pairs: list[_Pair], num_orders: int, *, pseudo: bool
+def _scored(
+    asker: Asker, pairs: Sequence[_Pair], num_orders: int, *, pseudo: bool
 ) -> dict[str, Tensor]:
     """The columns of some pairs, in the order in which they come."""
-    groups = by_form([pair.low for pair in pairs])
-    rows = [_rows_of([pairs[number] for number in group]) for group in groups]
-    dialogues = [_log_ratios(each, num_orders) for each in rows]
-    ratios = asker.answer(zip(rows, dialogues, strict=True))
-    place = torch.tensor([number for group in groups for number in group]).argsort()
-    sign = torch.tensor([pair.sign for pair in pairs], dtype=torch.float64)
-    mean, error, inconsistency, num_passes = (
-        torch.cat(column)[place] for column in zip(*ratios, strict=True)
-    )
+    nothing = torch.zeros(len(pairs), dtype=torch.float64)
     columns = {
-        "log_ratio": sign * mean,
-        "standard_error": error,
-        "inconsistency": inconsistency,
-        "num_passes": num_passes,
+        "log_ratio": nothing,
+        "standard_error": nothing.clone(),
+        "inconsistency": nothing.clone(),
+        "num_passes": nothing.long(),
+        "pseudo_difference": nothing.clone(),
     }
+    sign = torch.tensor([pair.sign for pair in pairs], dtype=torch.float64)
+    low = [pair.low for pair in pairs]
+    high = [pair.high for pair in pairs]
+    for group, _, ratios in asker.score(
+        low, lambda rows, _: _log_ratios(rows, num_orders), partners=high
+    ):
+        columns["log_ratio"][group] = sign[group] * ratios.mean
+        columns["standard_error"][group] = ratios.standard_error
+        columns["inconsistency"][group] = ratios.inconsistency
+        columns["num_passes"][group] = ratios.num_passes
     if pseudo:
-        columns["pseudo_difference"] = sign * _pseudo_differences(asker, pairs)
+        low = [pair.low._replace(places=pair.tokens) for pair in pairs]
+        high = [pair.high._replace(places=pair.tokens) for pair in pairs]
+        for group, _, difference in asker.score(
+            low, lambda rows, _: _pseudo_differences(rows), partners=high
+        ):
+            columns["pseudo_difference"][group] = sign[group] * difference
     return columns
 
 
@@ -341,24 +325,12 @@ def _log_ratios(rows: Rows, num_orders: int) -> Dialogue[_Ratios]:
     )
 
 
-def _pseudo_differences(asker: Asker, pairs: Sequence[_Pair]) -> Float[Tensor, " B"]:
-    """The pseudo-log-likelihood of each pair's low text less that of its high one."""
-    whole = []
-    for pair in pairs:
-        low, high = (each._replace(places=pair.tokens) for each in (pair.low, pair.high))
-        whole.append(pair._replace(low=low, high=high))
-    groups = by_form([pair.low for pair in whole])
-    rows = [_rows_of([whole[number] for number in group]) for group in groups]
-    dialogues = [_pseudo_log_likelihoods(each) for each in rows]
-    values = asker.answer(zip(rows, dialogues, strict=True))
-    place = torch.tensor([number for group in groups for number in group]).argsort()
-    return torch.cat([low - high for low, high in (each.chunk(2) for each in values)])[place]
-
-
-def _pseudo_log_likelihoods(rows: Rows) -> Dialogue[Tensor]:
+def _pseudo_differences(rows: Rows) -> Dialogue[Tensor]:
+    """The pseudo-log-likelihoods of B rows less those of the B behind them."""
     single = torch.eye(rows.num_places, dtype=torch.bool).expand(len(rows), -1, -1)
     asked = yield Question(single, single)
-    return asked.values.sum(dim=(1, 2))
+    low, high = asked.values.sum(dim=(1, 2)).chunk(2)
+    return low - high
 
 
 def _refuse_first(skipped: dict[int, str]) -> None:

@@ -1,15 +1,15 @@
 """Rows of tokens with places to score, and how a model is asked about many of them at once.
 
 Whoever scores rows writes a *dialogue*: a coroutine that yields which places it hides and of which of
-them it wants to know, is sent log q of these, and returns its result. :func:`answer` goes through many
+them it wants to know, is sent log q of these, and returns its result. An :class:`Asker` goes through many
 dialogues together, so that rows of one length go through the model in the same batches.
 """
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from mpt_score.errors import TextError
 from mpt_score.scorer import Scorer
 
 Result = TypeVar("Result")
+GROUP_WORK = 2**19
+"""Rows times tokens times places of one dialogue: along four orders 2 million tokens, in 16 MB."""
 
 
 class Piece(NamedTuple):
@@ -90,7 +92,7 @@ def stream(key: str) -> torch.Generator:
 
 
 def by_form(pieces: Sequence[Piece]) -> list[list[int]]:
-    """The numbers of pieces that have the same length and number of places.
+    """The numbers of pieces that have the same length and number of places, some at a time.
 
     Within a form they are sorted by their tokens: what a row gets does not depend on the order in
     which texts came.
@@ -100,7 +102,12 @@ def by_form(pieces: Sequence[Piece]) -> list[list[int]]:
     for number in order:
         piece = pieces[number]
         forms.setdefault((len(piece.ids), len(piece.places)), []).append(number)
-    return [forms[form] for form in sorted(forms)]
+    groups = []
+    for length, count in sorted(forms):
+        numbers = forms[length, count]
+        most = max(1, GROUP_WORK // (length * count))
+        groups += [numbers[start : start + most] for start in range(0, len(numbers), most)]
+    return groups
 
 
 class Question(NamedTuple):
@@ -118,6 +125,14 @@ class Answer(NamedTuple):
 
 
 Dialogue = Generator[Question, Answer, Result]
+
+
+class Scored(NamedTuple, Generic[Result]):
+    """What pieces of one form got."""
+
+    numbers: list[int]  # of the pieces
+    rows: Rows
+    result: Result
 
 
 class Asker:
@@ -139,45 +154,64 @@ class Asker:
         self.noun = noun
         self.faults: dict[int, str] = {}
 
-    def answer(self, groups: Iterable[tuple[Rows, Dialogue[Result]]]) -> list[Result]:
-        """What the dialogue of each group of rows returns.
+    def score(
+        self,
+        pieces: Sequence[Piece],
+        dialogue_of: Callable[[Rows, list[int]], Dialogue[Result]],
+        *,
+        partners: Sequence[Piece] | None = None,
+        one_by_one: bool = False,
+    ) -> list[Scored[Result]]:
+        """What the dialogues of pieces return, one dialogue for pieces of one form.
 
-        All questions are sent before the first answer is read, so that a GPU is not waited for.
+        All questions are sent before the first answer is read: a GPU works on those about one length
+        while the masks of the next are drawn.
+
+        Args:
+            pieces: of any form.
+            dialogue_of: the dialogue of some rows, given the numbers of their pieces.
+            partners: of each piece another one of its form, which is asked about in the same dialogue:
+                its B rows are behind those of the pieces.
+            one_by_one: whether each piece has a dialogue of its own.
 
         Raises:
             TextError: where an answer is not finite, without ``skip``.
         """
-        results: dict[int, Result] = {}
-        rows: dict[int, Rows] = {}
-        dialogues: dict[int, Dialogue[Result]] = {}
+        groups = by_form(pieces)
+        if one_by_one:
+            groups = [[number] for group in groups for number in group]
+        talks = []
+        for numbers in groups:
+            of_group = [pieces[number] for number in numbers]
+            if partners is not None:
+                of_group += [partners[number] for number in numbers]
+            rows = Rows.of(of_group)
+            talks.append(_Talk(numbers, rows, dialogue_of(rows, numbers)))
+        scored: list[Scored[Result]] = []
+        for some in _some_at_a_time(talks):
+            scored += self._finish(some)
+        return scored
+
+    def _finish(self, talks: Sequence["_Talk[Result]"]) -> list[Scored[Result]]:
+        """Go through dialogues, question by question, to their ends."""
         questions: dict[int, Question] = {}
-        for number, (rows_of_group, dialogue) in enumerate(groups):
-            rows[number] = rows_of_group
-            dialogues[number] = dialogue
-            questions[number] = next(dialogue)
-        while questions:
-            answers = self._ask({number: (rows[number], questions[number]) for number in questions})
-            for number, fetch in answers.items():
+        results: dict[int, Result] = {}
+        while len(results) < len(talks):
+            fetches: dict[int, Callable[[], Answer]] = {}
+            for numbers in _of_equal_length(talks, without=results):
+                for number in numbers:
+                    if number not in questions:
+                        questions[number] = next(talks[number].dialogue)
+                fetches |= self._ask({n: (talks[n].rows, questions[n]) for n in numbers})
+            for number, fetch in fetches.items():
                 try:
-                    questions[number] = dialogues[number].send(fetch())
+                    questions[number] = talks[number].dialogue.send(fetch())
                 except StopIteration as end:
                     results[number] = end.value
-                    del questions[number]
-        return [results[number] for number in range(len(results))]
+        return [Scored(talk.numbers, talk.rows, results[n]) for n, talk in enumerate(talks)]
 
     def _ask(self, asked: dict[int, tuple[Rows, Question]]) -> dict[int, Callable[[], Answer]]:
-        """Send questions, those about rows of one length together; what is returned fetches."""
-        of_length: dict[int, list[int]] = {}
-        for number, (rows, _) in asked.items():
-            of_length.setdefault(rows.ids.shape[1], []).append(number)
-        fetches: dict[int, Callable[[], Answer]] = {}
-        for numbers in of_length.values():
-            fetches |= self._ask_together({number: asked[number] for number in numbers})
-        return fetches
-
-    def _ask_together(
-        self, asked: dict[int, tuple[Rows, Question]]
-    ) -> dict[int, Callable[[], Answer]]:
+        """Send questions about rows of one length together; what is returned fetches."""
         masks = {number: _Masks.of(rows, question) for number, (rows, question) in asked.items()}
         rows = [rows for rows, _ in asked.values()]
         ids = torch.cat([each.ids for each in rows])
@@ -220,6 +254,40 @@ class Asker:
                 raise TextError(f"{self.noun} {number}: {reason}", number, reason)
             self.faults.setdefault(number, reason)
         return values.masked_fill(is_bad, 0.0)
+
+
+class _Talk(NamedTuple, Generic[Result]):
+    """A dialogue that has not begun, and whose it is."""
+
+    numbers: list[int]
+    rows: Rows
+    dialogue: Dialogue[Result]
+
+
+def _some_at_a_time(talks: Sequence[_Talk[Result]]) -> Iterator[list[_Talk[Result]]]:
+    """Dialogues whose masks and answers memory holds together."""
+    some: list[_Talk[Result]] = []
+    work = 0
+    for talk in talks:
+        some.append(talk)
+        work += talk.rows.ids.numel() * talk.rows.num_places
+        if work >= 2 * GROUP_WORK:
+            yield some
+            some = []
+            work = 0
+    if some:
+        yield some
+
+
+def _of_equal_length(
+    talks: Sequence[_Talk[Result]], without: Container[int]
+) -> Iterable[list[int]]:
+    """The numbers of the dialogues about rows of each length, but for some."""
+    of_length: dict[int, list[int]] = {}
+    for number, talk in enumerate(talks):
+        if number not in without:
+            of_length.setdefault(talk.rows.ids.shape[1], []).append(number)
+    return of_length.values()
 
 
 @dataclass(frozen=True, eq=False)

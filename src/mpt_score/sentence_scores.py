@@ -15,13 +15,11 @@ from mpt_score.contrasts import Contrast, contrast_of, item_names
 from mpt_score.errors import TextError
 from mpt_score.estimate import SEEDS_APART, Plan, RowScores, bounds_of, score_rows
 from mpt_score.loading import load
-from mpt_score.rows import Asker, Piece, Rows, by_form
+from mpt_score.rows import Asker, Piece, Rows, Scored
 from mpt_score.scorer import Scorer
 from mpt_score.text_blocks import Later, split_into_blocks
 from mpt_score.tokens import Texts, Tokens, as_list, bytes_without_unknown, split_into_windows
 
-PART_TOKENS = 2**22
-"""That go through the model before anything is read from it: results of 32 MB."""
 TEXTS_AT_A_TIME = 512
 """That are tokenized, and padded to the longest of them, together."""
 NATS_TO_BITS = -1.0 / math.log(2.0)
@@ -385,8 +383,8 @@ def sentences(
         raise ValueError(f"{len(texts)} texts came with {len(labels)} documents.")
     asker = Asker(scorer, skip=skip)
     columns = _Columns(len(texts), plan.num_orders if names else None)
-    for numbers, tokens in parts_by_length(scorer, texts, plan.most_passes, asker):
-        columns.put(numbers, _score_part(asker, numbers, tokens, plan, names), scorer, tokens)
+    for numbers, tokens in encoded(asker, texts):
+        _score_part(asker, numbers, tokens, plan, names, columns)
     columns.leave_out(asker.faults)
     return SentenceScores(
         num_tokens=columns.counts["num_tokens"],
@@ -472,7 +470,7 @@ def prices(
     texts = as_list(texts)
     num_tokens = torch.zeros(len(texts), dtype=torch.int64)
     num_passes = torch.zeros(len(texts), dtype=torch.int64)
-    for numbers, tokens in _encoded(Asker(scorer, skip=skip), texts):
+    for numbers, tokens in encoded(Asker(scorer, skip=skip), texts):
         num_tokens[numbers] = tokens.num_features
         counts = tokens.num_features.tolist()
         lengths = tokens.lengths.tolist()
@@ -562,28 +560,13 @@ def _num_unknown(scorer: Scorer, tokens: Tokens) -> Int[Tensor, " N"]:
 # -- texts as rows ------------------------------------------------------------------------------------
 
 
-def parts_by_length(
-    scorer: Scorer, texts: Texts, most_passes: Callable[[int], int], asker: Asker
-) -> Iterator[tuple[list[int], Tokens]]:
-    """Numbers and tokens of texts of like length, cut where they are work enough.
+def encoded(asker: Asker, texts: Any) -> Iterator[tuple[list[int], Tokens]]:
+    """Numbers and tokens of some texts at a time, by length, so that a long one pads none but its like.
 
     Args:
-        scorer: encodes texts.
+        asker: remembers the texts that cannot be read.
         texts: as of :meth:`Scorer.encode`.
-        most_passes: of a text with so many tokens to score.
-        asker: remembers the texts that cannot be scored.
     """
-    for numbers, tokens in _encoded(asker, texts):
-        num_passes = torch.tensor([most_passes(count) for count in tokens.num_features.tolist()])
-        work = (tokens.lengths * num_passes / PART_TOKENS).double()
-        part = (work.cumsum(0) - work / 2).floor()
-        sizes = part.unique_consecutive(return_counts=True)[1]
-        for rows in torch.arange(len(numbers)).split(sizes.tolist()):
-            yield [numbers[row] for row in rows.tolist()], tokens.rows(rows)
-
-
-def _encoded(asker: Asker, texts: Any) -> Iterator[tuple[list[int], Tokens]]:
-    """Some texts at a time, by length, so that a long one pads none but its like."""
     if isinstance(texts, Tokens):
         order = texts.lengths.argsort(stable=True)
         for rows in order.split(TEXTS_AT_A_TIME):
@@ -653,101 +636,6 @@ def with_draws(pieces: Sequence[Piece], draws: str) -> list[Piece]:
 
 # -- scores -------------------------------------------------------------------------------------------
 
-
-class _Part(NamedTuple):
-    """Scores of some texts: of each of their rows, and which text of the part it belongs to."""
-
-    owner: Int[Tensor, " R"]
-    sums: dict[str, Tensor]  # (R,) each
-    counts: dict[str, Tensor]
-    along_orders: list[Tensor]  # of each row (S,)
-    num_windows: list[int]  # of each text
-    draws: list[str]  # likewise; equal where the orders are, and nothing without items
-
-
-def _score_part(
-    asker: Asker, numbers: list[int], tokens: Tokens, plan: Plan, names: Sequence[Any]
-) -> _Part:
-    """The scores of all rows of some texts: whole texts, windows of long ones, or blocks of these."""
-    pieces: list[Piece] = []
-    plans: list[Plan] = []
-    owner: list[int] = []
-    num_windows: list[int] = []
-    draws: list[str] = []
-    for place, number in enumerate(numbers):
-        windows = windows_of(asker.scorer, tokens.row(place))
-        num_windows.append(len(windows))
-        pieces_of_text: list[Piece] = []
-        for window in windows:
-            blocks = split_into_blocks(window, plan.block_length, plan.later)
-            count = sum(len(block.places) for block in blocks)
-            for block_number, block in enumerate(blocks):
-                ids = window.ids[0, : block.width]
-                key = key_of_tokens(plan.seed + block_number * SEEDS_APART, ids)
-                types = window.types[0, : block.width]
-                pieces_of_text.append(Piece(ids, types, block.places, block.hidden, number, key))
-                plans.append(plan.of_block(len(block.places), count))
-                owner.append(place)
-        if names:
-            sizes = [len(piece.places) for piece in pieces_of_text]
-            draws.append(draws_of_item(plan.seed, names[number], sizes))
-            pieces_of_text = with_draws(pieces_of_text, draws[-1])
-        pieces += pieces_of_text
-    groups = by_form(pieces)
-    if plan.target_error is not None:  # each row asks until it has enough
-        groups = [[number] for group in groups for number in group]
-    rows = [Rows.of([pieces[number] for number in group]) for group in groups]
-    dialogues = [
-        score_rows(rows_of_group, plans[group[0]])
-        for group, rows_of_group in zip(groups, rows, strict=True)
-    ]
-    scores = asker.answer(zip(rows, dialogues, strict=True))
-    order = torch.tensor([number for group in groups for number in group])
-    sums, counts = _columns_of(scores, rows)
-    return _Part(
-        owner=torch.tensor(owner)[order],
-        sums=sums,
-        counts=counts,
-        along_orders=[row for each in scores for row in each.along_orders],
-        num_windows=num_windows,
-        draws=draws,
-    )
-
-
-def _columns_of(
-    scores: Sequence[RowScores], rows: Sequence[Rows]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What is summed over the rows of a text, as numbers and as counts; all groups, one after another.
-
-    The bounds on the mixture are computed for all rows with equally many orders at once.
-    """
-    by_orders: dict[int, list[int]] = {}
-    for number, each in enumerate(scores):
-        by_orders.setdefault(each.along_orders.shape[1], []).append(number)
-    bounds_of_group: dict[int, Any] = {}
-    for numbers in by_orders.values():
-        together = RowScores(*map(torch.cat, zip(*(scores[n] for n in numbers), strict=True)))
-        sizes = [len(rows[number]) for number in numbers]
-        split = [column.split(sizes) for column in bounds_of(together)]
-        for number, *columns in zip(numbers, *split, strict=True):
-            bounds_of_group[number] = columns
-    bounds = [
-        torch.cat(column)
-        for column in zip(*(bounds_of_group[n] for n in range(len(scores))), strict=True)
-    ]
-    sums = {}
-    for name in _SUMMED_OF_ROWS:
-        sums[name] = torch.cat([getattr(each, name) for each in scores])
-    sums |= dict(zip(_SUMMED_OF_BOUNDS, bounds[:-1], strict=True))
-    num_places = [torch.full((len(each),), each.num_places) for each in rows]
-    counts = {
-        "num_tokens": torch.cat(num_places),
-        "num_passes": torch.cat([each.num_passes for each in scores]),
-        "is_heavy_tailed": bounds[-1].long(),
-    }
-    return sums, counts
-
-
 _SUMMED_OF_ROWS = (
     "log_score",
     "variance",
@@ -757,39 +645,54 @@ _SUMMED_OF_ROWS = (
     "pseudo_log_likelihood",
 )
 _SUMMED_OF_BOUNDS = ("lower", "lower_variance", "upper", "upper_variance")
+_COUNTS = ("num_tokens", "num_passes", "is_heavy_tailed", "num_windows", "num_unknown")
 
 
 class _Columns:
-    """The scores of N texts, filled part by part."""
+    """The scores of N texts, each a sum over its rows; filled part by part.
+
+    Args:
+        count: N.
+        num_orders: S, where log p_π is kept along each order; else None.
+    """
 
     def __init__(self, count: int, num_orders: int | None) -> None:
-        numbers = (*_SUMMED_OF_ROWS, *_SUMMED_OF_BOUNDS)
-        whole = ("num_tokens", "num_passes", "is_heavy_tailed", "num_windows", "num_unknown")
-        self.sums = {name: torch.zeros(count, dtype=torch.float64) for name in numbers}
-        self.counts = {name: torch.zeros(count, dtype=torch.int64) for name in whole}
+        names = (*_SUMMED_OF_ROWS, *_SUMMED_OF_BOUNDS)
+        self.sums = {name: torch.zeros(count, dtype=torch.float64) for name in names}
+        self.counts = {name: torch.zeros(count, dtype=torch.int64) for name in _COUNTS}
         self.along_orders: Tensor | None = None
         if num_orders is not None:
             self.along_orders = torch.zeros(count, num_orders, dtype=torch.float64)
         self.draws: dict[int, str] = {}  # of each text, where items were named
 
-    def put(self, numbers: list[int], part: _Part, scorer: Scorer, tokens: Tokens) -> None:
-        text = torch.tensor(numbers)[part.owner]
-        for name, values in part.sums.items():
-            self.sums[name].index_add_(0, text, values)
-        for name, values in part.counts.items():
-            self.counts[name].index_add_(0, text, values)
-        self.counts["num_windows"][numbers] = torch.tensor(part.num_windows)
-        self.counts["num_unknown"][numbers] = _num_unknown(scorer, tokens)
+    def add(self, rows: Rows, scores: RowScores) -> None:
+        """What some rows got."""
+        for name in _SUMMED_OF_ROWS:
+            self.sums[name].index_add_(0, rows.text, getattr(scores, name))
+        self.counts["num_tokens"].index_add_(
+            0, rows.text, torch.full_like(rows.text, rows.num_places)
+        )
+        self.counts["num_passes"].index_add_(0, rows.text, scores.num_passes)
         if self.along_orders is not None:
-            self.along_orders.index_add_(0, text, torch.stack(part.along_orders))
-            self.draws |= dict(zip(numbers, part.draws, strict=True))
+            self.along_orders.index_add_(0, rows.text, scores.along_orders)
+
+    def add_bounds(self, scored: Sequence[Scored[RowScores]]) -> None:
+        """Bounds on the mixture, computed for all rows with equally many orders at once."""
+        by_orders: dict[int, list[Scored[RowScores]]] = {}
+        for each in scored:
+            by_orders.setdefault(each.result.along_orders.shape[1], []).append(each)
+        for group in by_orders.values():
+            text = torch.cat([each.rows.text for each in group])
+            columns = zip(*(each.result for each in group), strict=True)
+            bounds = bounds_of(RowScores(*map(torch.cat, columns)))
+            for name in _SUMMED_OF_BOUNDS:
+                self.sums[name].index_add_(0, text, getattr(bounds, name))
+            self.counts["is_heavy_tailed"].index_add_(0, text, bounds.is_heavy_tailed.long())
 
     def same_orders(self) -> Int[Tensor, " N"]:
         """Of each text the first one that was scored along the same orders; one without is its own."""
-        labels = [
-            self.draws.get(number, number) for number in range(len(self.counts["num_tokens"]))
-        ]
-        return torch.tensor(first_of_each(labels))
+        count = len(self.counts["num_tokens"])
+        return torch.tensor(first_of_each([self.draws.get(n, n) for n in range(count)]))
 
     def leave_out(self, faults: dict[int, str]) -> None:
         """No number of a text that cannot be scored."""
@@ -800,3 +703,43 @@ class _Columns:
             counts[numbers] = 0
         if self.along_orders is not None:
             self.along_orders[numbers] = math.nan
+
+
+def _score_part(
+    asker: Asker,
+    numbers: list[int],
+    tokens: Tokens,
+    plan: Plan,
+    names: Sequence[Hashable],
+    columns: _Columns,
+) -> None:
+    """The scores of all rows of some texts: whole texts, windows of long ones, or blocks of these."""
+    pieces: list[Piece] = []
+    plans: list[Plan] = []
+    for place, number in enumerate(numbers):
+        windows = windows_of(asker.scorer, tokens.row(place))
+        columns.counts["num_windows"][number] = len(windows)
+        pieces_of_text: list[Piece] = []
+        for window in windows:
+            blocks = split_into_blocks(window, plan.block_length, plan.later)
+            count = sum(len(block.places) for block in blocks)
+            for block_number, block in enumerate(blocks):
+                ids = window.ids[0, : block.width]
+                types = window.types[0, : block.width]
+                key = key_of_tokens(plan.seed + block_number * SEEDS_APART, ids)
+                pieces_of_text.append(Piece(ids, types, block.places, block.hidden, number, key))
+                plans.append(plan.of_block(len(block.places), count))
+        if names:
+            sizes = [len(piece.places) for piece in pieces_of_text]
+            columns.draws[number] = draws_of_item(plan.seed, names[number], sizes)
+            pieces_of_text = with_draws(pieces_of_text, columns.draws[number])
+        pieces += pieces_of_text
+    columns.counts["num_unknown"][numbers] = _num_unknown(asker.scorer, tokens)
+    scored = asker.score(
+        pieces,
+        lambda rows, group: score_rows(rows, plans[group[0]]),
+        one_by_one=plan.target_error is not None,  # each row asks until it has enough
+    )
+    for each in scored:
+        columns.add(each.rows, each.result)
+    columns.add_bounds(scored)

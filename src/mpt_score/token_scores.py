@@ -31,15 +31,15 @@ from mpt_score.estimate import (
     takes_every_order,
 )
 from mpt_score.loading import load
-from mpt_score.rows import Asker, Dialogue, Piece, Question, Rows, by_form
+from mpt_score.rows import Asker, Dialogue, Piece, Question, Rows
 from mpt_score.scorer import Scorer
 from mpt_score.sentence_scores import (
     NATS_TO_BITS,
     USUAL_ORDERS,
     draws_of_item,
+    encoded,
     first_of_each,
     key_of_tokens,
-    parts_by_length,
     windows_of,
     with_draws,
 )
@@ -302,7 +302,7 @@ def surprisals(
     strings = _strings(texts)
     asker = Asker(scorer, skip=skip)
     of_text: dict[int, _ScoredText] = {}
-    for numbers, tokens in parts_by_length(scorer, texts, plan.most_passes, asker):
+    for numbers, tokens in encoded(asker, texts):
         of_text |= _score_part(asker, numbers, tokens, strings, plan, names)
     scored = sorted(set(of_text) - set(asker.faults))
     if not scored:
@@ -338,9 +338,6 @@ class _TokenPlan(NamedTuple):
     within_word: bool
     words: str
     seed: int
-
-    def most_passes(self, count: int) -> int:
-        return (self.num_orders + self.pseudo + self.within_word) * count
 
 
 class _Layout(NamedTuple):
@@ -502,18 +499,14 @@ def _score_part(
             rows_of_text = with_draws(rows_of_text, draws[number])
         pieces_of_text[number] = range(len(pieces), len(pieces) + len(rows_of_text))
         pieces += rows_of_text
-    groups = by_form(pieces)
-    rows = [Rows.of([pieces[number] for number in group]) for group in groups]
-    dialogues = []
-    for group, rows_of_group in zip(groups, rows, strict=True):
+
+    def dialogue_of(rows: Rows, group: list[int]) -> Dialogue[TokenTerms]:
         word = torch.stack([words[number] for number in group]) if plan.within_word else None
-        dialogues.append(
-            score_places(rows_of_group, plan.num_orders, pseudo=plan.pseudo, word=word)
-        )
+        return score_places(rows, plan.num_orders, pseudo=plan.pseudo, word=word)
+
     of_piece: dict[int, list[Tensor]] = {}
     has_spread: dict[int, bool] = {}
-    scores = asker.answer(zip(rows, dialogues, strict=True))
-    for group, terms in zip(groups, scores, strict=True):
+    for group, _, terms in asker.score(pieces, dialogue_of):
         for place, number in enumerate(group):
             along = terms.terms[place].T
             of_piece[number] = [along, terms.pseudo[place], terms.within_word[place]]

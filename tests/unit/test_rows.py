@@ -12,6 +12,7 @@ from models import generator
 from tiny_bert import tiny, tokenizer
 
 import mpt_score
+from mpt_score import rows
 from mpt_score.errors import TextError
 from mpt_score.rows import Answer, Asker, Dialogue, Piece, Question, Rows, by_form, stream
 
@@ -62,6 +63,17 @@ def asker(model: Model) -> Asker:
     return Asker(mpt_score.Scorer(model), skip=False)
 
 
+def results(
+    asker: Asker, groups: list[list[Piece]], dialogues: list[Dialogue[list[Answer]]]
+) -> list[list[Answer]]:
+    """What dialogues about groups of rows return that are gone through together."""
+    talks = [
+        rows._Talk(list(range(len(group))), Rows.of(group), dialogue)
+        for group, dialogue in zip(groups, dialogues, strict=True)
+    ]
+    return [each.result for each in asker._finish(talks)]
+
+
 def random_question(num_rows: int, num_masks: int, count: int, seed: int = 0) -> Question:
     """Masks that hide something, and of the hidden places about half that are wanted."""
     draws = torch.rand(2, num_rows, num_masks, count, generator=generator(seed))
@@ -98,8 +110,7 @@ def test_answers_are_those_of_a_loop_over_rows_and_masks() -> None:
     ]
     model = Model()
     dialogues = [conversation(*questions) for questions in rounds]
-    rows = [Rows.of(group) for group in groups]
-    found = asker(model).answer(zip(rows, dialogues, strict=True))
+    found = results(asker(model), groups, dialogues)
     assert model.num_calls == 4  # two rounds of two lengths
     for group, questions, answers in zip(groups, rounds, found, strict=True):
         for question, answer in zip(questions, answers, strict=True):
@@ -116,7 +127,7 @@ def test_equal_masks_are_asked_once() -> None:
     wanted = torch.stack([wanted, hidden[1]])
     question = Question(hidden, wanted)
     model = Model()
-    (answers,) = asker(model).answer([(Rows.of(pieces), conversation(question))])
+    (answers,) = results(asker(model), [pieces], [conversation(question)])
     assert len(model.rows) == len(set(model.rows)) == 5
     assert answers[0].num_passes.tolist() == [3, 2]
     torch.testing.assert_close(answers[0].values, by_hand(pieces, question), rtol=0, atol=1e-6)
@@ -127,7 +138,7 @@ def test_masks_of_many_places_are_told_apart() -> None:
     pieces = [piece([number] * 40, list(range(40))) for number in range(2)]
     hidden = torch.eye(40, dtype=torch.bool).repeat(2, 1).expand(2, -1, -1)
     model = Model()
-    (answers,) = asker(model).answer([(Rows.of(pieces), conversation(Question(hidden, hidden)))])
+    (answers,) = results(asker(model), [pieces], [conversation(Question(hidden, hidden))])
     assert len(model.rows) == len(set(model.rows)) == 80
     assert answers[0].num_passes.tolist() == [40, 40]
 
@@ -140,9 +151,9 @@ def test_what_is_wanted_changes_no_number(kind: str) -> None:
         scorer = mpt_score.Scorer(Model())
     few = random_question(2, 12, 3)
     every = Question(few.hidden, few.hidden)
-    rows = Rows.of(pieces)
-    (minimal,) = Asker(scorer, skip=False).answer([(rows, conversation(few))])
-    (whole,) = Asker(scorer, skip=False).answer([(rows, conversation(every))])
+    asks = Asker(scorer, skip=False)
+    (minimal,) = results(asks, [pieces], [conversation(few)])
+    (whole,) = results(asks, [pieces], [conversation(every)])
     assert not torch.equal(few.wanted, few.hidden)
     of_wanted = whole[0].values.where(few.wanted, 0.0)
     # The network computes in float64, in batches of other sizes.

@@ -580,12 +580,15 @@ def test_texts_have_masks_of_their_own_and_rounds_are_few() -> None:
         return by_table(ids, mask)
 
     settings = {"num_masks": 9}
-    for text in (TEXT, TEXT[::-1]):
-        mpt_score.sentences(mpt_score.load(watched), [text], **settings)
-    assert not torch.equal(seen[2], seen[5])  # each after the door's two questions
+    scorer = mpt_score.load(watched)
+    mpt_score.sentences(scorer, [TEXT], **settings)  # the first time a function is tried
     seen.clear()
-    mpt_score.sentences(watched, [TEXT], target_error=0.02, **settings)
-    assert 2 < len(seen) <= 2 + 6 and sum(map(len, seen)) > 100
+    for text in (TEXT, TEXT[::-1]):
+        mpt_score.sentences(scorer, [text], **settings)
+    assert not torch.equal(*seen)
+    seen.clear()
+    mpt_score.sentences(scorer, [TEXT], target_error=0.02, **settings)
+    assert len(seen) <= 6 and sum(map(len, seen)) > 100
 
 
 def made_up() -> mpt_score.SentenceScores:
