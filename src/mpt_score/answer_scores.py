@@ -14,7 +14,7 @@ from mpt_lml.results import as_rows
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
 from mpt_score.loading import load
-from mpt_score.rows import Asker, Dialogue, Piece, Rows
+from mpt_score.rows import Asker, Dialogue, Piece, Rows, read
 from mpt_score.scorer import Scorer
 from mpt_score.token_scores import TokenTerms, score_places, words_of
 from mpt_score.tokens import Tokens, as_list, require_texts
@@ -347,17 +347,14 @@ class _Encoded(NamedTuple):
 
 def _encode(scorer: Scorer, prompts: Any, options: Any) -> _Encoded:
     questions = _Questions.of(prompts, options, {})
-    try:
-        return _Encoded(questions, scorer.encode(questions.texts), {})
-    except TextError:
-        pass  # the search below says of which prompts
-    refused = {}
-    for number, (prompt, options_of_prompt) in enumerate(zip(prompts, options, strict=True)):
-        try:
-            scorer.encode(_Questions.of([prompt], [options_of_prompt], {}).texts)
-        except TextError as error:
-            reason = error.reason.rstrip(".")
-            refused[number] = f"option {error.number} after its prompt {reason}"
+    found = read(scorer, questions.texts, skip=True)
+    if not found.faults:
+        return _Encoded(questions, found.tokens, {})
+    refused: dict[int, str] = {}
+    for text, reason in sorted(found.faults.items()):
+        option = int(questions.option[text])
+        reason = f"option {option} after its prompt {reason.rstrip('.')}"
+        refused.setdefault(int(questions.prompt[text]), reason)
     questions = _Questions.of(prompts, options, refused)
     tokens = scorer.encode(questions.texts) if questions.texts else None
     return _Encoded(questions, tokens, refused)

@@ -22,7 +22,7 @@ from mpt_score.estimate import (
     takes_every_order,
 )
 from mpt_score.loading import load
-from mpt_score.rows import Asker, Dialogue, Piece, Question, Rows
+from mpt_score.rows import Asker, Dialogue, Piece, Question, Read, Rows, num_unknown, read
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens, as_list
 
@@ -199,8 +199,13 @@ def pairs(
     columns["num_passes"] = torch.zeros(count, dtype=torch.int64)
     num_changed = torch.zeros(count, dtype=torch.int64)
     to_score = []
-    readable, x, y, skipped = _read(scorer, first, second, skip=skip)
-    if x is not None and y is not None:
+    of_first = _read(scorer, "first", first, skip=skip)
+    of_second = _read(scorer, "second", second, skip=skip)
+    skipped = of_second.faults | of_first.faults
+    readable = [number for number in range(count) if number not in skipped]
+    if readable:
+        x = _rows_of(of_first, readable)
+        y = _rows_of(of_second, readable)
         is_changed = _is_changed(x, y)
         reasons = _incomparable(scorer, x, y, is_changed)
         skipped |= {readable[row]: reason for row, reason in reasons.items()}
@@ -343,49 +348,23 @@ def _refuse_first(skipped: dict[int, str]) -> None:
     raise TextError(f"pair {number} {reason} {remedy}", number, f"{reason}.")
 
 
-def _encode(scorer: Scorer, name: str, texts: Any) -> Tokens:
+def _read(scorer: Scorer, name: str, texts: Any, *, skip: bool) -> Read:
     try:
-        return scorer.encode(texts)
+        found = read(scorer, texts, skip=skip)
     except TextError as error:
         raise TextError(f"{name}: {error}", error.number, f"({name}) {error.reason}") from error
+    faults = {
+        number: f"has a {name} text that {reason.rstrip('.')}"
+        for number, reason in found.faults.items()
+    }
+    return found._replace(faults=faults)
 
 
-class _Read(NamedTuple):
-    """Both texts of the pairs that can be read as tokens; None where there is no such pair."""
-
-    numbers: list[int]
-    first: Tokens | None
-    second: Tokens | None
-    skipped: dict[int, str]
-
-
-def _read(scorer: Scorer, first: Any, second: Any, *, skip: bool) -> _Read:
-    """Pairs as tokens, without those, where ``skip``, of which a text is no row of tokens."""
-    try:
-        x = _encode(scorer, "first", first)
-        y = _encode(scorer, "second", second)
-        return _Read(list(range(len(first))), x, y, {})
-    except TextError:
-        if not skip:
-            raise
-    skipped: dict[int, str] = {}
-    for name, texts in (("first", first), ("second", second)):
-        for number in range(len(texts)):
-            try:
-                scorer.encode(_some(texts, [number]))
-            except TextError as error:
-                skipped.setdefault(number, f"has a {name} text that {error.reason.rstrip('.')}")
-    readable = [number for number in range(len(first)) if number not in skipped]
-    if not readable:
-        return _Read([], None, None, skipped)
-    x, y = (scorer.encode(_some(texts, readable)) for texts in (first, second))
-    return _Read(readable, x, y, skipped)
-
-
-def _some(texts: Any, numbers: list[int]) -> Any:
-    if isinstance(texts, Tokens):
-        return texts.rows(torch.tensor(numbers))
-    return [texts[number] for number in numbers]
+def _rows_of(found: Read, numbers: Sequence[int]) -> Tokens:
+    """The tokens of some of the texts that can be read."""
+    assert found.tokens is not None
+    place = {number: place for place, number in enumerate(found.numbers)}
+    return found.tokens.rows(torch.tensor([place[number] for number in numbers]))
 
 
 def _is_changed(x: Tokens, y: Tokens) -> Bool[Tensor, "N L"]:
@@ -402,7 +381,7 @@ def _incomparable(
     width = is_changed.shape[1]
     is_scored = x.maskable[:, :width] & y.maskable[:, :width]
     in_special = (is_changed & ~is_scored).any(dim=1)
-    has_unknown = _has_unknown(scorer, x) | _has_unknown(scorer, y)
+    has_unknown = num_unknown(scorer, x) + num_unknown(scorer, y) > 0
     has_other_length = x.lengths != y.lengths
     is_long = torch.zeros_like(in_special)
     if scorer.max_length is not None:
@@ -423,10 +402,3 @@ def _incomparable(
         else:
             reasons[row] = "differs in a special token, which has no probability"
     return reasons
-
-
-def _has_unknown(scorer: Scorer, texts: Tokens) -> Bool[Tensor, " N"]:
-    if scorer.unknown_id is None:
-        return torch.zeros(len(texts), dtype=torch.bool)
-    is_token = torch.arange(texts.ids.shape[1]) < texts.lengths[:, None]
-    return (is_token & (texts.ids == scorer.unknown_id)).any(dim=1)

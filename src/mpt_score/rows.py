@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -18,10 +18,54 @@ from torch import Tensor
 
 from mpt_score.errors import TextError
 from mpt_score.scorer import Scorer
+from mpt_score.tokens import Tokens
 
 Result = TypeVar("Result")
 GROUP_WORK = 2**19
 """Rows times tokens times places of one dialogue: along four orders 2 million tokens, in 16 MB."""
+
+
+class Read(NamedTuple):
+    """Texts as tokens, without those that cannot be read."""
+
+    numbers: list[int]  # of the texts that can
+    tokens: Tokens | None  # of these; None where there are none
+    faults: dict[int, str]  # why the others cannot
+
+
+def read(scorer: Scorer, texts: Any, *, skip: bool) -> Read:
+    """Encode texts, all together if that goes, else one by one to find those that cannot be read.
+
+    Args:
+        scorer: encodes them.
+        texts: as of :meth:`Scorer.encode`.
+        skip: whether a text that cannot be read is left out.
+
+    Raises:
+        TextError: for the first such text, without ``skip``.
+    """
+    try:
+        return Read(list(range(len(texts))), scorer.encode(texts), {})
+    except TextError:
+        if not skip:
+            raise
+    faults = {}
+    for number, text in enumerate(texts):
+        try:
+            scorer.encode([text])
+        except TextError as error:
+            faults[number] = error.reason
+    numbers = [number for number in range(len(texts)) if number not in faults]
+    tokens = scorer.encode([texts[number] for number in numbers]) if numbers else None
+    return Read(numbers, tokens, faults)
+
+
+def num_unknown(scorer: Scorer, tokens: Tokens) -> Int[Tensor, " N"]:
+    """How many tokens of each text stand for any word."""
+    if scorer.unknown_id is None:
+        return torch.zeros(len(tokens), dtype=torch.int64)
+    is_token = torch.arange(tokens.ids.shape[1]) < tokens.lengths[:, None]
+    return (is_token & (tokens.ids == scorer.unknown_id)).sum(dim=1)
 
 
 class Piece(NamedTuple):

@@ -15,7 +15,7 @@ from mpt_score.contrasts import Contrast, contrast_of, item_names
 from mpt_score.errors import TextError
 from mpt_score.estimate import SEEDS_APART, Plan, RowScores, bounds_of, score_rows
 from mpt_score.loading import load
-from mpt_score.rows import Asker, Piece, Rows, Scored
+from mpt_score.rows import Asker, Piece, Rows, Scored, num_unknown, read
 from mpt_score.scorer import Scorer
 from mpt_score.text_blocks import Later, split_into_blocks
 from mpt_score.tokens import Texts, Tokens, as_list, bytes_without_unknown, split_into_windows
@@ -550,13 +550,6 @@ def _num_bytes(
     return num_bytes
 
 
-def _num_unknown(scorer: Scorer, tokens: Tokens) -> Int[Tensor, " N"]:
-    if scorer.unknown_id is None:
-        return torch.zeros(len(tokens), dtype=torch.int64)
-    is_token = torch.arange(tokens.ids.shape[1]) < tokens.lengths[:, None]
-    return ((tokens.ids == scorer.unknown_id) & is_token).sum(dim=1)
-
-
 # -- texts as rows ------------------------------------------------------------------------------------
 
 
@@ -576,26 +569,13 @@ def encoded(asker: Asker, texts: Any) -> Iterator[tuple[list[int], Tokens]]:
     for start in range(0, len(order_of_texts), TEXTS_AT_A_TIME):
         numbers = order_of_texts[start : start + TEXTS_AT_A_TIME]
         try:
-            tokens = asker.scorer.encode([texts[number] for number in numbers])
-        except ValueError as error:
-            if not asker.skip or not isinstance(error, TextError):
-                asker.scorer.encode(texts)  # the message has to name a text by its own number
-                raise
-            numbers = [number for number in numbers if _can_be_read(asker, texts[number], number)]
-            if not numbers:
-                continue
-            tokens = asker.scorer.encode([texts[number] for number in numbers])
-        yield numbers, tokens
-
-
-def _can_be_read(asker: Asker, text: Any, number: int) -> bool:
-    """Whether a text is tokens that can be scored; if not, why is remembered."""
-    try:
-        asker.scorer.encode([text])
-    except TextError as error:
-        asker.faults[number] = error.reason
-        return False
-    return True
+            found = read(asker.scorer, [texts[number] for number in numbers], skip=asker.skip)
+        except TextError as error:
+            number = numbers[error.number]  # and not its place among some texts by length
+            raise TextError(f"text {number} {error.reason}", number, error.reason) from error
+        asker.faults |= {numbers[place]: reason for place, reason in found.faults.items()}
+        if found.tokens is not None:
+            yield [numbers[place] for place in found.numbers], found.tokens
 
 
 def windows_of(scorer: Scorer, row: Tokens) -> list[Tokens]:
@@ -734,7 +714,7 @@ def _score_part(
             columns.draws[number] = draws_of_item(plan.seed, names[number], sizes)
             pieces_of_text = with_draws(pieces_of_text, columns.draws[number])
         pieces += pieces_of_text
-    columns.counts["num_unknown"][numbers] = _num_unknown(asker.scorer, tokens)
+    columns.counts["num_unknown"][numbers] = num_unknown(asker.scorer, tokens)
     scored = asker.score(
         pieces,
         lambda rows, group: score_rows(rows, plans[group[0]]),

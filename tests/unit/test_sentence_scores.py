@@ -682,7 +682,7 @@ def test_documents_are_named(documents: Any) -> None:
 @pytest.mark.bad_input
 def test_refusals() -> None:
     network, words = tiny(), tokenizer()
-    with pytest.raises(ValueError, match="sentence 2 is empty"):
+    with pytest.raises(ValueError, match="text 2 is empty"):
         mpt_score.sentences(network, ["the cat", "a dog sat", " "], tokenizer=words)
     with pytest.raises(ValueError, match="sentence 1 has no word pieces: 'zebra'"):
         mpt_score.sentences(network, ["the cat sat the", "zebra"], tokenizer=words)
