@@ -255,7 +255,7 @@ def _assembled(
     shape = (len(options), max(len(options_of_prompt) for options_of_prompt in options))
     where = (questions.prompt, questions.option)
 
-    def of_options(values: Tensor, nothing: float) -> Tensor:
+    def of_options(values: Tensor, nothing: float | int) -> Tensor:
         table = values.new_full((*shape, *values.shape[1:]), nothing)
         refused_or_not = is_refused.view(-1, *[1] * (values.ndim - 1))
         return table.index_put(where, values.masked_fill(refused_or_not, nothing))
