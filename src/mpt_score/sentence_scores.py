@@ -572,7 +572,7 @@ def encoded(asker: Asker, texts: Any) -> Iterator[tuple[list[int], Tokens]]:
             found = read(asker.scorer, [texts[number] for number in numbers], skip=asker.skip)
         except TextError as error:
             number = numbers[error.number]  # and not its place among some texts by length
-            raise TextError(f"text {number} {error.reason}", number, error.reason) from error
+            raise TextError(f"text {number}: {error.reason}", number, error.reason) from error
         asker.faults |= {numbers[place]: reason for place, reason in found.faults.items()}
         if found.tokens is not None:
             yield [numbers[place] for place in found.numbers], found.tokens
