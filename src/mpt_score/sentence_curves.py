@@ -274,7 +274,7 @@ def parts_of(tokens: Tokens, part_size: int = PART_SIZE) -> list[Int[Tensor, " B
 def curves_of_parts(
     design: Design,
     tokens: Tokens,
-    parts: Sequence[Int[Tensor, " B"]],
+    parts: Sequence[Int[Tensor, " _"]],
     scores: Sequence[Mapping[str, Tensor]],
 ) -> SentenceCurves:
     """The curves of all texts in their own order.
