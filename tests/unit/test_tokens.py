@@ -121,14 +121,13 @@ def test_special_tokens_in_a_text_are_refused(tmp_path: Path, name: str) -> None
     ],
 )
 def test_what_is_unknown_has_no_size(text: str, scored: str) -> None:
-    size = tokens.size_without_unknown(tokenizer(), text)
-    assert size == (len(scored), len(scored.encode()))
+    assert tokens.bytes_without_unknown(tokenizer(), text) == len(scored.encode())
 
 
 def test_a_slow_tokenizer_does_not_say_where_its_tokens_stand(tmp_path: Path) -> None:
     words = FAMILIES["ESM-2"].tokenizer(tmp_path)
     assert not words.is_fast
-    assert tokens.size_without_unknown(words, "a ? b") == (0, 0)
+    assert tokens.bytes_without_unknown(words, "a ? b") == 0
 
 
 def some_rows_of_a_table(values: list[str]) -> pd.Series:
