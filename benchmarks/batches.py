@@ -12,12 +12,12 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
 
 import mpt_score
 from mpt_lml import masks
@@ -62,14 +62,14 @@ class StubBert(nn.Module):
         self.state = nn.Parameter(torch.zeros(1, 1, width))
         self.shapes: Counter[tuple[int, int]] = Counter()
 
-    def forward(self, input_ids: Tensor, **_: Any) -> SimpleNamespace:
+    def forward(self, input_ids: Tensor, **_: Any) -> BaseModelOutput:
         self.shapes[tuple(input_ids.shape)] += 1
         hidden = self.state.expand(*input_ids.shape, -1)
         after_attention: Any = self.encoder.layer[-1].attention
-        return SimpleNamespace(last_hidden_state=after_attention.output(hidden))
+        return BaseModelOutput(last_hidden_state=after_attention.output(hidden))
 
 
-class StubHead(nn.Module):
+class StubLayer(nn.Module):
     """All tokens are as probable as each other."""
 
     def forward(self, states: Tensor) -> Tensor:
@@ -88,7 +88,8 @@ def stub(max_tokens: int = MAX_TOKENS_ON_GPU) -> tuple[mpt_score.Scorer, StubBer
     )
     network = transformers.BertForMaskedLM(config)
     network.bert = StubBert(config.hidden_size)
-    network.cls = StubHead()
+    network.cls.predictions.transform = nn.Identity()
+    network.cls.predictions.decoder = StubLayer()
     model = MaskedLM(
         network, MASK, special_token_ids=(CLS, SEP), precision="float32", max_tokens=max_tokens
     )

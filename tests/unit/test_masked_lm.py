@@ -145,7 +145,7 @@ def test_curves_and_estimators_take_it() -> None:
 def test_bert_replacement_shows_some_tokens() -> None:
     network = tiny()
     shown = []
-    network.bert.register_forward_pre_hook(
+    network.register_forward_pre_hook(
         lambda _, __, inputs: shown.append(inputs["input_ids"].clone()), with_kwargs=True
     )
     conditionals = MaskedLM(network, MASK, replacement="bert", max_tokens=10**6)
@@ -212,7 +212,7 @@ def test_the_vocabulary_does_not_bound_how_many_rows_go_together(kind: str, monk
     found = MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)  # the same sums in float64
     assert of_body == [(7,)]  # rows
-    assert of_head == [(3,), (3,), (3,), (2,)]
+    assert of_head == [(0,), (3,), (3,), (3,), (2,)]  # the first by the network itself
 
 
 def test_logits_bound_the_rows_of_a_network_whose_head_is_not_known(monkeypatch) -> None:
@@ -312,7 +312,6 @@ class TestOnAnotherDevice:
         mask = QUESTIONS[:2]
         calls = {
             "log_each": lambda model, x, mask: model.log_each(x, mask),
-            "log_values": lambda model, x, mask: model.log_values(x, mask),
             "log_conditional": lambda model, x, mask: model.log_conditional(x, mask),
             "log_tokens": lambda model, x, mask: model.log_tokens(x, mask),
         }
@@ -455,7 +454,7 @@ def test_each_part_of_a_network_goes_on_in_its_mode() -> None:
 
 
 def test_only_what_is_hidden_meets_the_head_of_any_network() -> None:
-    """Its V logits a place are most of the memory: also where the class is not one of the two known."""
+    """Its V logits a place are most of the memory: also where the last block is not a known one."""
     network, seen = tiny("distil").eval(), []
     network.get_output_embeddings().register_forward_hook(
         lambda _, given, __: seen.append(given[0].shape[:-1])
@@ -463,7 +462,7 @@ def test_only_what_is_hidden_meets_the_head_of_any_network() -> None:
     where = torch.tensor([[False, True, True], [False, False, True]])
     with torch.no_grad():
         assert masked_logits(network, X, where).shape == (3, len(PIECES))
-    assert seen == [(3,)]
+    assert seen == [(0,), (3,)]  # by the network itself, and of what is hidden
 
 
 ESMS = [name for name in FAMILIES if name.startswith("ESM")]

@@ -7,16 +7,14 @@ orders of log p_π (Chapter 15), not a log p.
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
 from inspect import signature
-from itertools import pairwise
-from typing import Any, Literal, final, get_type_hints
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -158,18 +156,6 @@ class MaskedLM(ConditionalModel):
                 f"the tokenizer has ids up to {highest_id}, the network {vocab_size} "
                 "tokens: they do not belong together. Name the tokenizer saved with the network."
             )
-        keywords = {
-            parameter.name
-            for parameter in signature(cls).parameters.values()
-            if parameter.kind is parameter.KEYWORD_ONLY
-        }
-        unknown = set(options) - keywords
-        if unknown:
-            raise TypeError(
-                f"MaskedLM has no option {', '.join(sorted(unknown))}. See its keywords."
-            )
-        annotations = get_type_hints(cls.__init__, include_extras=True)
-        check(*((name, value, annotations[name]) for name, value in options.items()))
         first = tokenizer.cls_token_id
         last = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
         defaults = {
@@ -208,7 +194,8 @@ class MaskedLM(ConditionalModel):
             ValueError: for rows that are too long or hold ids the network has not, and for masks that
                 hide a special token.
         """
-        return _to_device_of(ids, self._ask(ids, torch.arange(len(ids)), mask, types, generator)())
+        answers = self._ask(ids, torch.arange(len(ids)), mask, types, generator)()
+        return _to_device_of(ids, answers)
 
     @checked
     def ask(
@@ -266,35 +253,32 @@ class MaskedLM(ConditionalModel):
         wanted = mask if wanted is None else wanted.cpu()
         types = types.cpu() if types is not None and self._takes_types else None
         self._require_rows(ids, text, mask, types)
-        questions = self._questions(ids, text, mask, wanted, types, generator)
-        with self._ready(ids.shape[1]):
-            losses = [loss for _, loss in self._in_row_batches(questions, self._losses)]
+        # Which places are wanted is found here: on a GPU their number would have to be waited for.
         places = wanted.flatten().nonzero().flatten()
-        return partial(_fetched, losses, places, mask.shape)
-
-    def _questions(
-        self,
-        ids: Tensor,
-        text: Tensor,
-        mask: Tensor,
-        wanted: Tensor,
-        types: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> "_Questions":
-        """What is asked, as the network gets it: each tensor is moved once."""
+        num_wanted = wanted.sum(dim=1)
         shown = None
         if self.replacement != "mask":
             shown = self._moved(self._shown(ids[text], mask, generator))
-        return _Questions(
+        questions = _Questions(
             ids=self._moved(ids),
             types=None if types is None else self._moved(types),
             text=self._moved(text),
             mask=self._moved(mask),
             shown=shown,
-            # Which places are wanted is found here: on a GPU their number would have to be waited for.
-            places=self._moved(wanted.flatten().nonzero().flatten()),
-            first_places=functional.pad(wanted.sum(dim=1).cumsum(dim=0), (1, 0)).tolist(),
+            places=self._moved(places),
+            first_places=functional.pad(num_wanted.cumsum(dim=0), (1, 0)).tolist(),
+            most_wanted=int(num_wanted.max()),
         )
+        losses = self._losses_in_batches(questions)
+
+        def fetch() -> Tensor:
+            values = torch.zeros(mask.shape, dtype=torch.float64)
+            if losses:
+                # Made double here: Apple's GPUs have no float64.
+                values.view(-1)[places] = -torch.cat(losses).cpu().double()
+            return values
+
+        return fetch
 
     def _moved(self, value: Tensor) -> Tensor:
         """A copy where the network is; from pinned memory the processor need not wait for it."""
@@ -305,36 +289,34 @@ class MaskedLM(ConditionalModel):
     @contextmanager
     def _ready(self, length: int) -> Iterator[None]:
         """The network as it answers rows of one length."""
-        attention: AbstractContextManager[None] = nullcontext()
-        if self.device.type == "cuda":
-            # Not cuDNN's attention: it makes a plan for each new shape, of some 30 ms.
-            attention = sdpa_kernel(
-                [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-            )
-        with _evaluation_mode(self.network), attention:
-            _choose_attention(self.network, length)
+        _choose_attention(self.network, length)
+        with ExitStack() as settings:
+            settings.enter_context(_evaluation_mode(self.network))
+            if self.device.type == "cuda":
+                # Not cuDNN's attention: it makes a plan for each new shape, of some 30 ms.
+                others = [
+                    SDPBackend.FLASH_ATTENTION,
+                    SDPBackend.EFFICIENT_ATTENTION,
+                    SDPBackend.MATH,
+                ]
+                settings.enter_context(sdpa_kernel(others))
             yield
 
-    def _in_row_batches(
-        self, questions: "_Questions", compute: Callable[["_Questions", slice], Tensor]
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """``compute`` of as many rows at a time as there is memory for; equally many, but the last."""
+    def _losses_in_batches(self, questions: "_Questions") -> list[Tensor]:
+        """As many rows at a time as there is memory for; equally many, but the last."""
         num_rows, length = questions.mask.shape
+        losses = []
         start = 0
-        while start < num_rows:
-            stop = min(num_rows, start + self._rows_at_once(questions))
-            result = None
-            if questions.num_hidden(slice(start, stop)) > 0:
+        with self._ready(length):
+            while start < num_rows:
+                stop = min(num_rows, start + self._rows_at_once(questions))
                 try:
-                    result = compute(questions, slice(start, stop))
+                    if questions.first_places[start] < questions.first_places[stop]:
+                        losses.append(self._losses(questions, slice(start, stop)))
+                    start = stop
                 except torch.OutOfMemoryError as error:
                     self._halve_max_tokens(stop - start, length, error)
-                if result is None:
-                    # Here, as the error that was caught had held what was computed before it.
-                    torch.cuda.empty_cache()
-                    continue
-                yield slice(start, stop), result
-            start = stop
+        return losses
 
     @property
     def _working_bytes(self) -> int:
@@ -347,8 +329,8 @@ class MaskedLM(ConditionalModel):
         if not _has_fused_attention(self.network):
             heads = getattr(config, "num_attention_heads", None) or _USUAL_HEADS
             bounds.append(self._working_bytes // (_BYTES_OF_A_SCORE * heads * length**2))
-        if not _has_own_head(self.network):  # all logits of a batch at once
-            bytes_of_a_row = _BYTES_OF_A_LOGIT * config.vocab_size * questions.most_hidden
+        if type(self.network).__name__ not in _LAST_LAYER_IS_LAST:  # all logits of a batch at once
+            bytes_of_a_row = _BYTES_OF_A_LOGIT * config.vocab_size * questions.most_wanted
             bounds.append(self._working_bytes // bytes_of_a_row)
         return max(1, min(bounds))
 
@@ -372,28 +354,6 @@ class MaskedLM(ConditionalModel):
 
     def _losses(self, questions: "_Questions", rows: slice) -> Float[Tensor, " M"]:
         """-log q of the M hidden tokens of some rows, on the network's device."""
-        states, head, wanted = self._states(questions, rows)
-        losses = []
-        for chunk, tokens in zip(self._chunks(states), self._chunks(wanted), strict=True):
-            logits = _single(head(chunk))
-            losses.append(functional.cross_entropy(logits, tokens, reduction="none"))
-        return torch.cat(losses)
-
-    def _log_probabilities(self, questions: "_Questions", rows: slice) -> Float[Tensor, "M V"]:
-        states, head, _ = self._states(questions, rows)
-        return torch.cat(
-            [_single(head(chunk)).log_softmax(dim=1) for chunk in self._chunks(states)]
-        )
-
-    def _chunks(self, values: Tensor) -> tuple[Tensor, ...]:
-        """``values`` of so many places that their logits fit into the memory that is meant for them."""
-        bytes_of_a_place = _BYTES_OF_A_LOGIT * self.network.config.vocab_size
-        return values.split(max(1, self._working_bytes // bytes_of_a_place))
-
-    def _states(
-        self, questions: "_Questions", rows: slice
-    ) -> tuple[Float[Tensor, "M H"], "Head", Int[Tensor, " M"]]:
-        """What the network's head is given at the hidden places, the head, and the hidden tokens."""
         text = questions.text[rows]
         ids = questions.ids.index_select(0, text)
         if questions.shown is None:
@@ -406,41 +366,30 @@ class MaskedLM(ConditionalModel):
         if questions.types is not None:
             inputs["token_type_ids"] = questions.types.index_select(0, text)
         states, head = _states_and_head(self.network, shown, places, **inputs)
-        return states, head, ids.flatten().index_select(0, places)
+        tokens = ids.flatten().index_select(0, places)
+        # Of so many places that their logits fit into the memory that is meant for them.
+        num_places = self._working_bytes // (_BYTES_OF_A_LOGIT * self.network.config.vocab_size)
+        num_places = max(1, num_places)
+        losses = []
+        for part, tokens_of_part in zip(
+            states.split(num_places), tokens.split(num_places), strict=True
+        ):
+            logits = head(part)
+            if logits.dtype != torch.float64:
+                logits = logits.float()  # as the sum over a vocabulary needs it
+            losses.append(functional.cross_entropy(logits, tokens_of_part, reduction="none"))
+        return torch.cat(losses)
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
-        rows, mask_of_rows = self._framed(x, mask)
-        values = self._ask(rows, torch.arange(len(rows)), mask_of_rows, None, None)()
-        start = len(self._prefix)
-        return _to_device_of(x, values[:, start : start + self.num_features])
-
-    @torch.no_grad()
-    def _log_values(self, x: Tensor, mask: Tensor) -> Float[Tensor, "B D V"]:
-        """On the network's device and in its precision: V of them a token leave no room for more."""
-        rows, mask_of_rows = self._framed(x, mask)
-        texts = torch.arange(len(rows))
-        self._require_rows(rows, texts, mask_of_rows, None)
-        questions = self._questions(rows, texts, mask_of_rows, mask_of_rows)
-        places = self._moved(mask.cpu().flatten().nonzero().flatten())
-        values = None
-        with self._ready(rows.shape[1]):
-            for batch, computed in self._in_row_batches(questions, self._log_probabilities):
-                if values is None:
-                    values = computed.new_zeros(mask.numel(), computed.shape[1])
-                first = questions.first_places[batch.start]
-                last = questions.first_places[batch.stop]
-                values[places[first:last]] = computed
-        assert values is not None  # each mask hides something
-        return values.view(*mask.shape, -1)
-
-    def _framed(self, x: Tensor, mask: Tensor) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
-        """Data as whole rows, between prefix and suffix, and where they are hidden; on the CPU."""
         if self.replacement != "mask":
             raise ValueError("conditionals hide with the mask token only: see log_tokens.")
         before = self._prefix.expand(len(x), -1)
         after = self._suffix.expand(len(x), -1)
         rows = torch.cat([before, x.cpu(), after], dim=1)
-        return rows, functional.pad(mask.cpu(), (before.shape[1], after.shape[1]))
+        hidden = functional.pad(mask.cpu(), (before.shape[1], after.shape[1]))
+        values = self._ask(rows, torch.arange(len(rows)), hidden, None, None)()
+        start = len(self._prefix)
+        return _to_device_of(x, values[:, start : start + self.num_features])
 
     def _shown(self, ids: Tensor, mask: Tensor, generator: torch.Generator | None) -> Tensor:
         """What the network sees: ``ids`` with the hidden ones replaced as in BERT's training."""
@@ -481,33 +430,13 @@ class _Questions:
     shown: Int[Tensor, "R L"] | None  # None: the mask token, where hidden
     places: Int[Tensor, " M"]  # of the wanted tokens, among R L
     first_places: list[int]  # which of them is the first of each row; and M
-
-    def num_hidden(self, rows: slice) -> int:
-        return self.first_places[rows.stop] - self.first_places[rows.start]
-
-    @cached_property
-    def most_hidden(self) -> int:
-        """Of one row."""
-        return max(last - first for first, last in pairwise(self.first_places))
-
-
-def _fetched(losses: list[Tensor], places: Int[Tensor, " M"], shape: torch.Size) -> Tensor:
-    values = torch.zeros(shape, dtype=torch.float64)
-    if losses:
-        # Made double here: Apple's GPUs have no float64.
-        values.view(-1)[places] = -torch.cat(losses).cpu().double()
-    return values
+    most_wanted: int  # of one row
 
 
 def _to_device_of(data: Tensor, values: Tensor) -> Tensor:
     if data.device.type == "mps":
         values = values.float()
     return values.to(data.device)
-
-
-def _single(logits: Tensor) -> Tensor:
-    """In single precision at least, as the sum over a vocabulary needs it."""
-    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 @contextmanager
@@ -546,38 +475,24 @@ def masked_logits(
     return head(states)
 
 
-Head = Callable[[Tensor], Tensor]
-"""States of M places to their logits, (M, H) to (M, V)."""
-
-# The modules that one after another make logits of the last states, each place for itself.
-_HEADS = {
-    "AlbertForMaskedLM": ("predictions",),
-    "BertForMaskedLM": ("cls",),
-    "CamembertForMaskedLM": ("lm_head",),
-    "DistilBertForMaskedLM": (
-        "vocab_transform",
-        "activation",
-        "vocab_layer_norm",
-        "vocab_projector",
-    ),
-    "ElectraForMaskedLM": ("generator_predictions", "generator_lm_head"),
-    "EsmForMaskedLM": ("lm_head",),
-    "MPNetForMaskedLM": ("lm_head",),
-    "ModernBertForMaskedLM": ("head", "decoder"),
-    "RobertaForMaskedLM": ("lm_head",),
-    "XLMRobertaForMaskedLM": ("lm_head",),
-}
+_LAST_LAYER_IS_LAST = (
+    "AlbertForMaskedLM",
+    "BertForMaskedLM",
+    "CamembertForMaskedLM",
+    "DistilBertForMaskedLM",
+    "ElectraForMaskedLM",
+    "MPNetForMaskedLM",
+    "ModernBertForMaskedLM",
+    "RobertaForMaskedLM",
+    "XLMRobertaForMaskedLM",
+)
+"""Their logits are the output embeddings of the last states, and nothing is added."""
 _LIKE_BERT = (
     "BertForMaskedLM",
     "CamembertForMaskedLM",
     "RobertaForMaskedLM",
     "XLMRobertaForMaskedLM",
 )
-
-
-def _has_own_head(network: Any) -> bool:
-    """Whether the head can be asked of some places after the others."""
-    return type(network).__name__ in _HEADS
 
 
 def _has_fused_attention(network: Any) -> bool:
@@ -588,20 +503,22 @@ def _has_fused_attention(network: Any) -> bool:
 
 def _states_and_head(
     network: Any, ids: Int[Tensor, "N L"], places: Int[Tensor, " M"], **inputs: Any
-) -> tuple[Float[Tensor, "M H"], Head]:
-    """What a network's vocabulary head is given at some of the N L places, and that head.
+) -> tuple[Float[Tensor, "M H"], Callable[[Tensor], Tensor]]:
+    """What a network's last layer is given at some of the N L places, and that layer.
 
-    The head is most of a small network's arithmetic, and its logits most of its memory; so it is
-    applied to the places that are asked for, and, where its modules are known, to as many at a time
-    as the caller likes. Of other networks the last layer alone is spared: their states are logits,
-    and their head leaves these as they are.
+    It is most of a small network's arithmetic, and its logits most of its memory; so it is applied to
+    the places that are asked for, and, where it is known to be the last, to as many at a time as the
+    caller likes. Of other networks the states are the logits of these places, and the layer leaves them
+    as they are.
 
     After the last attention places no longer meet, so in networks of BERT's and ModernBERT's form the
     feed-forward block too is spent on ``places``.
     """
+    states = []
 
     def gathered(value: Tensor) -> Tensor:
-        return value.flatten(0, 1).index_select(0, places)
+        # Two axes: they were gathered in the last block.
+        return value if value.ndim == 2 else value.flatten(0, 1).index_select(0, places)
 
     def gather(_: Any, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tuple(gathered(value) for value in values)
@@ -611,42 +528,30 @@ def _states_and_head(
         everywhere = value.new_zeros(ids.numel(), value.shape[-1])
         return everywhere.index_copy(0, places, value).view(*ids.shape, -1)
 
+    def keep(_: Any, values: tuple[Tensor, ...]) -> Tensor:
+        states.append(gathered(values[0]))
+        return states[0][:0]  # the caller asks for the logits
+
     kind = type(network).__name__
-    if kind in _LIKE_BERT and not network.config.chunk_size_feed_forward:
-        after_attention = network.base_model.encoder.layer[-1].attention.output
-        with after_attention.register_forward_pre_hook(gather):
-            return network.base_model(input_ids=ids, **inputs).last_hidden_state, _head(network)
-    if kind == "ModernBertForMaskedLM":
-        last = network.model.layers[-1]
-        norm = last.mlp_norm.register_forward_pre_hook(gather)
-        with norm, last.mlp.register_forward_hook(scatter):
-            hidden = network.model(input_ids=ids).last_hidden_state  # it has no token types
-        return gathered(hidden), _head(network)
-    if kind in _HEADS:
-        hidden = network.base_model(input_ids=ids, **inputs).last_hidden_state
-        return gathered(hidden), _head(network)
     last_layer = network.get_output_embeddings()
-    with nullcontext() if last_layer is None else last_layer.register_forward_pre_hook(gather):
+    with ExitStack() as hooks:
+        if kind in _LIKE_BERT and not network.config.chunk_size_feed_forward:
+            after_attention = network.base_model.encoder.layer[-1].attention.output
+            hooks.enter_context(after_attention.register_forward_pre_hook(gather))
+        if kind == "ModernBertForMaskedLM":
+            last_block = network.model.layers[-1]
+            hooks.enter_context(last_block.mlp_norm.register_forward_pre_hook(gather))
+            hooks.enter_context(last_block.mlp.register_forward_hook(scatter))
+            hooks.enter_context(network.model.final_norm.register_forward_pre_hook(gather))
+        if kind in _LAST_LAYER_IS_LAST:
+            hooks.enter_context(last_layer.register_forward_pre_hook(keep))
+        elif last_layer is not None:
+            hooks.enter_context(last_layer.register_forward_pre_hook(gather))
         logits = network(input_ids=ids, **inputs).logits
-    if logits.ndim == 3:
-        # A few have no last layer of that name; Perceiver answers for places behind the row's end, too.
-        logits = gathered(logits[:, : ids.shape[1]])
-    return logits, _unchanged
-
-
-def _head(network: Any) -> Head:
-    names = _HEADS[type(network).__name__]
-
-    def head(states: Tensor) -> Tensor:
-        for name in names:
-            states = getattr(network, name)(states)
-        return states
-
-    return head
-
-
-def _unchanged(states: Tensor) -> Tensor:
-    return states
+    if states:
+        return states[0], last_layer
+    # A few have no last layer of that name; Perceiver answers for places behind the row's end, too.
+    return gathered(logits if logits.ndim == 2 else logits[:, : ids.shape[1]]), nn.Identity()
 
 
 def _choose_attention(network: Any, length: int) -> None:
@@ -699,24 +604,22 @@ def _require_masked_lm(network: Any) -> None:
 def _require_repeatable(network: Any) -> None:
     """Refuse what says something else of the same row the next time, or beside other rows."""
     config = network.config
-    name = type(network).__name__
+    num_landmarks = getattr(config, "num_landmarks", None)
     reason = None
     if "lsh" in (getattr(config, "attn_layers", None) or ()):
-        reason = "attn_layers has 'lsh'"
-    if not getattr(config, "use_expectation", True):
-        reason = "use_expectation is false"
+        reason = "groups tokens by random hashes (attn_layers has 'lsh')"
+    elif not getattr(config, "use_expectation", True):
+        reason = "groups tokens by random hashes (use_expectation is false)"
+    elif num_landmarks not in (None, getattr(config, "segment_means_seq_len", None)):
+        # As many landmarks as places is plain attention; with fewer, the inverse that it approximates
+        # starts from a maximum over all rows of a batch.
+        reason = (
+            f"approximates attention by {num_landmarks} landmarks, so that what it says of a row depends "
+            f"on the other rows of its batch (num_landmarks = segment_means_seq_len = "
+            f"{config.segment_means_seq_len} is attention without landmarks)"
+        )
     if reason is not None:
         raise TypeError(
-            f"this {name} groups tokens by random hashes ({reason}): it says something else each time "
-            "that it is asked, so that no score of it can be repeated. Use another network."
-        )
-    # As many landmarks as places is plain attention; with fewer, the inverse that it approximates
-    # starts from a maximum over all rows of a batch.
-    num_landmarks = getattr(config, "num_landmarks", None)
-    if num_landmarks is not None and num_landmarks != config.segment_means_seq_len:
-        raise TypeError(
-            f"this {name} approximates attention by {num_landmarks} landmarks: what it says of a row "
-            "depends on the other rows of its batch, so that a text has no score of its own. Use "
-            f"another network, or num_landmarks = segment_means_seq_len = "
-            f"{config.segment_means_seq_len}, which is attention without landmarks."
+            f"this {type(network).__name__} {reason}: a text has no score of its own that can be "
+            "repeated. Use another network."
         )
