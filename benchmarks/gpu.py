@@ -94,14 +94,14 @@ def _wait(device: torch.device) -> None:
 
 @contextmanager
 def shapes_of(network: Any) -> Iterator[Shapes]:
-    """(rows, length) of the batches that go through a network's body."""
+    """(rows, length) of the batches that go through a network."""
     shapes: Shapes = Counter()
 
     def count(_: Any, __: Any, named: dict[str, Tensor]) -> None:
         rows, length = named["input_ids"].shape
         shapes[rows, length] += 1
 
-    with network.base_model.register_forward_pre_hook(count, with_kwargs=True):
+    with network.register_forward_pre_hook(count, with_kwargs=True):
         yield shapes
 
 

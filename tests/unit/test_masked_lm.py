@@ -564,11 +564,6 @@ def test_pairs_of_sentences(name: str, folders) -> None:
     model.network.register_forward_pre_hook(
         lambda _, __, inputs: seen.append("token_type_ids" in inputs), with_kwargs=True
     )
-    encoder = getattr(model.network, model.network.base_model_prefix)
-    encoder.register_forward_pre_hook(
-        lambda _, __, inputs: seen.append(inputs.get("token_type_ids") is not None),
-        with_kwargs=True,
-    )
     found = model.log_tokens(rows.ids, rows.maskable, types=rows.types)
     assert any(seen) == (kinds > 1)
     without = model.log_tokens(rows.ids, rows.maskable)

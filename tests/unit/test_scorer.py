@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import math
-import os
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,12 +21,11 @@ from transformers import BertForSequenceClassification
 
 import mpt_score
 from mpt_lml import HMM
-from mpt_score import MaskedLM, networks, parts, tokens
+from mpt_score import MaskedLM, networks, tokens
 from mpt_score import scorer as scorer_module
 from mpt_score.errors import TextError
 from mpt_score.networks.hub import CheckpointError
 from mpt_score.networks.vit_mae import ViTMAE
-from mpt_score.parts import Part
 from mpt_score.tokens import encode
 
 IDS = torch.tensor([[CLS, 5, 6, 7, SEP], [CLS, 10, 11, 7, SEP]])
@@ -266,9 +262,6 @@ def test_batches_keep_within_the_bound(bound: int) -> None:
     one.register_forward_pre_hook(
         lambda _, __, named: seen.append(named["input_ids"].numel()), with_kwargs=True
     )
-    one.bert.register_forward_pre_hook(
-        lambda _, __, named: seen.append(named["input_ids"].numel()), with_kwargs=True
-    )
     found = mpt_score.load(one, tokenizer(), max_tokens=bound).log_tokens(rows, mask)
     assert sum(seen) == 90 and max(seen) <= max(bound, 5)
     torch.testing.assert_close(found, mpt_score.load(tiny(), tokenizer()).log_tokens(rows, mask))
@@ -370,34 +363,6 @@ def test_a_function_answers_as_many_rows_as_its_memory_holds(monkeypatch) -> Non
         assert sizes == wanted
 
 
-def test_a_part_is_found_wherever_it_stands(tmp_path: Path) -> None:
-    """Also where a part of the same content stands twice."""
-    one, other, new = (SimpleNamespace(x=torch.tensor([number])) for number in (1, 2, 3))
-    computed = []
-
-    def work(content: SimpleNamespace) -> Part:
-        computed.append(content)
-        return {"y": 10 * content.x}
-
-    def found(*contents: SimpleNamespace) -> list[int]:
-        named = parts.named_parts("part", 0, contents, [partial(work, each) for each in contents])
-        results = parts.checkpoints_in(tmp_path, {})("label", named)
-        return [result["y"].item() for result in results]
-
-    assert found(one, other, one) == [10, 20, 10] and computed == [one, other]
-    assert found(new, one, other) == [30, 10, 20] and computed == [one, other, new]
-
-
-@pytest.mark.bad_input
-def test_a_part_that_cannot_be_kept_names_its_file(tmp_path: Path, monkeypatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(parts, "save_tensors", full)
-    with pytest.raises(OSError, match=r"\.safetensors cannot be written: No space left on device"):
-        parts.checkpoints_in(tmp_path, {})("label", {"part": dict})
-
-
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_is_near(precision: str) -> None:
     exact = mpt_score.load(network(), tokenizer()).log_tokens(IDS, HIDDEN)
@@ -431,7 +396,7 @@ WRONG = {
     ),
     "bits of windows": (
         lambda: mpt_score.sentences(coin, [[0, 1]]).bits_per("window"),
-        "unit must be 'token' or 'character' or 'byte', got 'window'",
+        "unit must be 'token' or 'byte', got 'window'",
     ),
     "images with unequal masks": (uneven, "mask must hide equally many patches"),
     "tokens below 0": (
@@ -505,16 +470,6 @@ WRONG = {
 def test_a_wrong_call_is_named(call, message: str) -> None:
     with pytest.raises((TypeError, ValueError, CheckpointError), match=message):
         call()
-
-
-@pytest.mark.parametrize("answer", [None, [], [{}]])
-def test_a_run_that_does_not_give_its_parts_is_named(answer) -> None:
-    model = mpt_score.load(lambda ids, mask: torch.zeros(*ids.shape, 9).log_softmax(-1))
-    for score in (mpt_score.sentences, mpt_score.curve):
-        with pytest.raises(ValueError, match="run must return"):
-            score(model, [[1, 2, 3]], run=lambda name, parts: answer)
-    with pytest.raises(ValueError, match="run must return"):
-        mpt_score.pairs(model, [[1, 2]], [[1, 3]], run=lambda name, parts: answer)
 
 
 @pytest.mark.parametrize(
