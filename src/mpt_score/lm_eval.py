@@ -56,13 +56,9 @@ class MaskedHarness(LM):
     Args:
         pretrained: a folder, a name on the hub, ``module:function``, or what else
             :func:`~mpt_score.loading.load` takes.
-        tokenizer: as of :func:`~mpt_score.loading.load`.
-        revision: as of :func:`~mpt_score.loading.load`.
-        device: as of :func:`~mpt_score.loading.load`; without a GPU, one of CUDA's becomes "auto", as
-            the harness asks for ``cuda:0`` where nobody has named a device.
-        precision: as of :func:`~mpt_score.loading.load`.
-        max_tokens: as of :func:`~mpt_score.loading.load`.
-        max_length: tokens of the longest row, as of :func:`~mpt_score.loading.load`.
+        tokenizer, revision, precision, max_tokens, max_length: as of ``load``.
+        device: likewise; without a GPU, one of CUDA's becomes "auto", as the harness asks for
+            ``cuda:0`` where nobody has named a device.
         num_orders: most random orders of each answer.
         num_masks: passes for each whole text, or window of one.
         seed: of orders and masks.
@@ -72,9 +68,8 @@ class MaskedHarness(LM):
         later: "hidden" or "absent", as of :func:`~mpt_score.sentence_scores.sentences`.
         allow_unscorable: whether questions without an option that can be scored go to the harness,
             which counts the first option as chosen.
-        batch_size: what the harness passes to every model, 1 unless it is told otherwise; not used,
-            as ``max_tokens`` bounds it.
-        max_batch_size: likewise.
+        batch_size, max_batch_size: what the harness passes to every model; not used, as ``max_tokens``
+            bounds what is in the network together.
         unknown: keys of ``--model_args`` that are none of these.
 
     Raises:
@@ -102,7 +97,14 @@ class MaskedHarness(LM):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        _refuse_unknown(unknown)
+        if unknown:
+            known = list(inspect.signature(MaskedHarness).parameters)[:-1]
+            message = f"--model_args has no {', '.join(unknown)}: it takes {', '.join(known)}."
+            if "trust_remote_code" in unknown:
+                message += (
+                    " Code of a network's own is not run: write a module:function that loads it."
+                )
+            raise ValueError(message)
         if pretrained is None:
             raise ValueError(
                 "give pretrained= in --model_args: a folder, a name on the hub or module:function."
@@ -177,33 +179,29 @@ class MaskedHarness(LM):
                 # A row is as long as the longest list of options.
                 for value, place in zip(row, question.places, strict=False):
                     values[place] = value
-        notices = [
-            *_counted(
-                num_incomparable, len(questions), "questions have options of different lengths"
-            ),
-            *_counted(
-                sum(question.num_cut > 0 for question in questions),
-                len(questions),
-                f"contexts are cut from the left, so that rows have {self.scorer.max_length} tokens",
-            ),
-            *_counted(
-                values.count(-math.inf),
-                len(requests),
+        notices = _counted(
+            {
+                "questions have options of different lengths": (num_incomparable, len(questions)),
+                f"contexts are cut from the left, so that rows have {self.scorer.max_length} tokens": (
+                    sum(question.num_cut > 0 for question in questions),
+                    len(questions),
+                ),
                 "continuations cannot be scored (no token, an unknown or a special one, or more than "
-                "fit): they get -inf, and another option is chosen where there is one",
-            ),
-            *_counted(
-                sum(num_scorable[document] == 1 for document in choices),
-                len(choices),
-                "questions have one option that can be scored: it is chosen, whatever it is",
-            ),
-            *_counted(
-                len(unscorable),
-                len(choices),
+                "fit): they get -inf, and another option is chosen where there is one": (
+                    values.count(-math.inf),
+                    len(requests),
+                ),
+                "questions have one option that can be scored: it is chosen, whatever it is": (
+                    sum(num_scorable[document] == 1 for document in choices),
+                    len(choices),
+                ),
                 "questions have no option that can be scored: the harness counts the first as chosen, "
-                "which is a hit where that is the right one. Leave them out",
-            ),
-        ]
+                "which is a hit where that is the right one. Leave them out": (
+                    len(unscorable),
+                    len(choices),
+                ),
+            }
+        )
         if self.block_length is not None:
             notices.append("block_length is of whole texts: each answer is scored as one block.")
         if len(choices) < len(num_requested):
@@ -254,29 +252,23 @@ class MaskedHarness(LM):
         places_by_task: dict[str | None, list[int]] = {}
         for place, request in enumerate(requests):
             places_by_task.setdefault(request.task_name, []).append(place)
-        columns = (values, mask_variance, num_bytes, num_passes)
-        notices = [
-            *_counted(
-                int((scores.num_windows > 1).sum()),
-                len(texts),
+        notices = _counted(
+            {
                 f"texts have more than {self.scorer.max_length} tokens: they are cut into windows, each "
-                "scored as if it stood alone",
-            ),
-            *_counted(
-                int((scores.num_unknown > 0).sum()),
-                len(texts),
-                "texts have unknown tokens, each charged what its text's other tokens cost",
-            ),
-            *_counted(
-                len(texts) - len(scorable),
-                len(texts),
-                "texts have no token to score: charged by the byte what the others cost",
-            ),
-            *(
-                _bits_a_byte(task, *(each[places] for each in columns))
-                for task, places in places_by_task.items()
-            ),
-        ]
+                "scored as if it stood alone": (int((scores.num_windows > 1).sum()), len(texts)),
+                "texts have unknown tokens, each charged what its text's other tokens cost": (
+                    int((scores.num_unknown > 0).sum()),
+                    len(texts),
+                ),
+                "texts have no token to score: charged by the byte what the others cost": (
+                    len(texts) - len(scorable),
+                    len(texts),
+                ),
+            }
+        )
+        for task, places in places_by_task.items():
+            columns = (values, mask_variance, num_bytes, num_passes)
+            notices.append(_bits_a_byte(task, *(column[places] for column in columns)))
         self._say("loglikelihood_rolling", len(requests), notices)
         return values.tolist()
 
@@ -312,12 +304,6 @@ class MaskedHarness(LM):
             raise NotImplementedError(NO_TEMPLATE)
         return ""
 
-    def apply_chat_template(
-        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
-    ) -> str:
-        """Refuse chats."""
-        raise NotImplementedError(NO_TEMPLATE)
-
     def _say(self, kind: str, num_requests: int, notices: list[str]) -> None:
         self.said[kind] = {"num_requests": num_requests, "notices": notices}
         for notice in notices:
@@ -338,22 +324,6 @@ def _device_here(device: str | None) -> str:
     return device
 
 
-def _refuse_unknown(unknown: dict[str, Any]) -> None:
-    """Refuse keys of ``--model_args`` that are no arguments of the model."""
-    if not unknown:
-        return
-    known = list(inspect.signature(MaskedHarness).parameters)
-    known.remove("unknown")
-    code_of_others = (
-        " Code that comes with a network is not run: write a module:function that loads it."
-        if "trust_remote_code" in unknown
-        else ""
-    )
-    raise ValueError(
-        f"--model_args has no {', '.join(unknown)}: it takes {', '.join(known)}.{code_of_others}"
-    )
-
-
 def _why_not_asked(request: Instance, number: int, total: int) -> str:
     """The sentence for the first of the questions of which no option can be scored."""
     context, continuation = request.args
@@ -367,9 +337,9 @@ def _why_not_asked(request: Instance, number: int, total: int) -> str:
     )
 
 
-def _counted(number: int, total: int, what: str) -> list[str]:
-    """A sentence, or none where there is nothing to count."""
-    return [f"{number} of {total} {what}."] if number else []
+def _counted(counts: dict[str, tuple[int, int]]) -> list[str]:
+    """Sentences on how many of how many are so, but for those where none is."""
+    return [f"{number} of {total} {what}." for what, (number, total) in counts.items() if number]
 
 
 def _bits_a_byte(
@@ -427,7 +397,7 @@ def _question(
     """Rows that fit, without the continuations that cannot be scored."""
     start = num_shared(prompt, rows)
     is_frame = scorer.is_frame(torch.tensor(prompt[:start], dtype=torch.int64))
-    num_front = int(is_frame.long().cumprod(dim=0).sum())
+    num_front = _num_leading(is_frame)
     longest = scorer.max_length or max(len(row) for row in rows)
     options = []
     places_of_options = []
@@ -450,9 +420,13 @@ def _question(
 def _can_be_scored(scorer: Scorer, option: list[int]) -> bool:
     """Whether there are tokens before those that the tokenizer puts behind a text, all of them known."""
     ids = torch.tensor(option, dtype=torch.int64)
-    num_behind = int(scorer.is_frame(ids).flip(0).long().cumprod(dim=0).sum())
-    content = ids[: len(ids) - num_behind]
+    content = ids[: len(ids) - _num_leading(scorer.is_frame(ids).flip(0))]
     return len(content) > 0 and not _is_unscorable(scorer, content).any()
+
+
+def _num_leading(is_so: Bool[Tensor, " L"]) -> int:
+    """How many are so before the first that is not."""
+    return int(is_so.long().cumprod(dim=0).sum())
 
 
 def _is_unscorable(scorer: Scorer, ids: Int[Tensor, " L"]) -> Bool[Tensor, " L"]:

@@ -307,7 +307,6 @@ class TestModel:
         model = adapter.MaskedHarness(tiny(), tokenizer())
         for chat in (
             lambda: model.chat_template(True),
-            lambda: model.apply_chat_template([]),
             lambda: model.tokenizer_name,  # all that simple_evaluate asks for
         ):
             with pytest.raises(NotImplementedError, match="without --apply_chat_template"):
