@@ -24,7 +24,6 @@ from mpt_score.networks.hub import (
     ANTIBERTY_VERSION,
     CheckpointError,
     require_no_revision,
-    require_transformers,
 )
 from mpt_score.networks.kinds import Tokenizer
 
@@ -79,7 +78,6 @@ def load_network() -> Any:
     Raises:
         CheckpointError: where the package is not there, in another version, or damaged.
     """
-    require_transformers()
     from transformers import BertConfig, BertForMaskedLM
 
     read = _reader()
@@ -103,7 +101,6 @@ def load_tokenizer() -> Tokenizer:
     Raises:
         CheckpointError: as :func:`load_network`.
     """
-    require_transformers()
     from mpt_score.networks.residues import ResidueTokenizer
 
     vocabulary = _verified(_reader(), VOCABULARY_FILE).decode().split()

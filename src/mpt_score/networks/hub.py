@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.request import Request, urlopen
 
 import torch
 from safetensors import SafetensorError
@@ -126,14 +125,18 @@ def loading(
     revision = revision or NEWEST
     unreachable: Exception | None = None
     try:
-        if is_folder:
-            with _no_progress_bar():
-                yield {"revision": revision, "trust_remote_code": False}
-        else:
+        if not is_folder:
             unreachable = fetch(str(source), revision, fetched.split("|"))
-            with offline():
-                yield {"revision": revision, "trust_remote_code": False}
-            _say_commit(source, revision)
+        with _no_progress_bar() if is_folder else offline():
+            yield {"revision": revision, "trust_remote_code": False}
+        commit = resolved_revision(source, revision)
+        if commit not in (None, revision):
+            _log.warning(
+                "%s is at commit %s; what is behind a name can change, revision (--revision) with this "
+                "commit brings the same again.",
+                source,
+                commit,
+            )
     except (SafetensorError, RuntimeError) as error:
         raise CheckpointError(
             f"{source} is damaged: its weights are not whole, or not those of its config.json. "
@@ -141,8 +144,20 @@ def loading(
         ) from error
     except Exception as error:  # tokenizers raise nothing more special
         # What is not in the cache is missing because the hub could not be asked.
-        cause = unreachable or error
-        raise CheckpointError(_why_not_loaded(source, revision, cause, is_folder)) from error
+        reason = _first_line(unreachable or error)
+        if is_folder:
+            remedy = "Save it again with save_pretrained, network and tokenizer."
+            raise CheckpointError(f"{source} could not be loaded: {reason}. {remedy}") from error
+        raise CheckpointError(
+            f"{source} (revision {revision}) could not be loaded: {reason}. No folder is called that. "
+            "Are there a network, such a name, such a revision (--revision, revision=), and safetensors "
+            "(pickles are refused)? Else name a folder made by save_pretrained."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return "it asks to run code of its own, which is refused" if "custom code" in reason else reason
 
 
 @contextmanager
@@ -169,31 +184,6 @@ def require_no_revision(what: str, revision: str | None) -> None:
         )
 
 
-def _say_commit(name: str | Path, revision: str) -> None:
-    commit = resolved_revision(name, revision)
-    if commit is not None and commit != revision:
-        _log.warning(
-            "%s is at commit %s; what is behind a name can change, revision (--revision) with this "
-            "commit brings the same again.",
-            name,
-            commit,
-        )
-
-
-def _why_not_loaded(source: str | Path, revision: str, cause: Exception, is_folder: bool) -> str:
-    reason = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".")
-    if "custom code" in reason:
-        reason = "it asks to run code of its own, which is refused"
-    if is_folder:
-        remedy = "Save it again with save_pretrained, network and tokenizer."
-        return f"{source} could not be loaded: {reason}. {remedy}"
-    return (
-        f"{source} (revision {revision}) could not be loaded: {reason}. No folder is called that. Are "
-        "there a network, such a name, such a revision (--revision, revision=), and safetensors "
-        "(pickles are refused)? Else name a folder made by save_pretrained."
-    )
-
-
 def fetch(name: str, revision: str, patterns: list[str]) -> Exception | None:
     """Bring files of a name on the hub into the cache.
 
@@ -208,7 +198,6 @@ def fetch(name: str, revision: str, patterns: list[str]) -> Exception | None:
     Raises:
         OSError: when the hub answered and has no such file, or breaks off while it hands one out.
     """
-    require_transformers()
     from huggingface_hub import constants, hf_hub_download, model_info
 
     try:
@@ -261,13 +250,14 @@ def require_here(source: Source, revision: str | None = None) -> None:
         revision: of a name, its commit, tag or branch; by default the newest commit.
 
     Raises:
-        CheckpointError: for a name, where there is no GPU, or no network and no copy in the cache.
+        CheckpointError: for a name, where there is no GPU, or neither a copy in the cache nor a hub that
+            has it.
 
     >>> from mpt_score import networks
     >>> require_here(networks.small_bert_folder())
     """
     require_transformers()
-    from huggingface_hub import constants
+    from huggingface_hub import model_info
 
     if Path(source).exists():
         return
@@ -275,11 +265,7 @@ def require_here(source: Source, revision: str | None = None) -> None:
         raise CheckpointError("no GPU")
     if resolved_revision(source, revision) is not None:
         return
-    if constants.HF_HUB_OFFLINE:
-        raise CheckpointError("HF_HUB_OFFLINE is set")
-    address = f"{constants.ENDPOINT}/{source}/resolve/{revision or NEWEST}/config.json"
-
     try:
-        urlopen(Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
-    except OSError as error:
+        model_info(str(source), revision=revision or NEWEST, timeout=HUB_SECONDS)
+    except Exception as error:
         raise CheckpointError("no network") from error
