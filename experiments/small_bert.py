@@ -16,10 +16,10 @@ from mpt_lml.recorded import Finding, Outcome
 from mpt_score import networks
 from mpt_score.networks.masked_lm import masked_logits
 from mpt_score.texts import sentences
-from mpt_score.tokens import train_tokenizer
 
 LENGTH = 64
 """Tokens of a full row, [CLS] and [SEP] counted."""
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 class SmallBert(Experiment, name="small-bert", resumable=True):
@@ -189,3 +189,30 @@ def watch(network: Any, rows: Tensor, mask_token: int) -> Tensor:
     ranks = masks.sample_ranks(len(rows), features, generator=seeded(0))
     hidden = [masks.from_ranks(ranks, round(rate * features)) for rate in (0.15, 0.5, 0.98)]
     return torch.stack([mean_score(network, rows, mask, mask_token) for mask in hidden]).cpu()
+
+
+def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> Any:
+    """An uncased WordPiece vocabulary, as BERT's tokenizer.
+
+    The trainer of ``tokenizers`` numbers continuing characters (##a) in another order each time and
+    breaks ties by number. Here they are numbered beforehand, so that a text has one vocabulary.
+
+    Args:
+        sentences: the text.
+        vocab_size: most pieces, special tokens counted.
+
+    Returns:
+        A ``BertTokenizer``.
+    """
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertTokenizer
+
+    trainer = BertWordPieceTokenizer(lowercase=True)
+    normalize = trainer.normalizer.normalize_str
+    characters = {character for text in sentences for character in normalize(text)} - {" "}
+    numbered_first = [*SPECIAL_TOKENS, *(f"##{character}" for character in sorted(characters))]
+    trainer.train_from_iterator(
+        sentences, vocab_size=vocab_size, special_tokens=numbered_first, show_progress=False
+    )
+    pieces = [*SPECIAL_TOKENS, *sorted(set(trainer.get_vocab()) - set(SPECIAL_TOKENS))]
+    return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)

@@ -8,11 +8,18 @@ class TextError(ValueError):
     file can name the line; ``reason`` says what is wrong without a number, for a sentence that
     begins with that line.
 
-    >>> TextError("text 3 has nothing to mask.", 3, "has nothing to mask.").reason
-    'has nothing to mask.'
+    >>> raise TextError.of("text", 3, "has nothing to mask.")
+    Traceback (most recent call last):
+    ...
+    mpt_score.errors.TextError: text 3 has nothing to mask.
     """
 
     def __init__(self, message: str, number: int, reason: str | None = None) -> None:
         super().__init__(message)
         self.number = number
         self.reason = reason or message
+
+    @classmethod
+    def of(cls, noun: str, number: int, reason: str) -> "TextError":
+        """With the message that ``noun``, ``number`` and ``reason`` make."""
+        return cls(f"{noun} {number} {reason}", number, reason)

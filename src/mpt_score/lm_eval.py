@@ -31,6 +31,7 @@ from mpt_lml.results import ratio_estimate
 from mpt_score.answer_scores import num_shared
 from mpt_score.scorer import Scorer
 from mpt_score.sentence_scores import NATS_TO_BITS
+from mpt_score.tokens import num_leading
 
 _log = logging.getLogger(__name__)
 
@@ -397,7 +398,7 @@ def _question(
     """Rows that fit, without the continuations that cannot be scored."""
     start = num_shared(prompt, rows)
     is_frame = scorer.is_frame(torch.tensor(prompt[:start], dtype=torch.int64))
-    num_front = _num_leading(is_frame)
+    num_front = num_leading(is_frame)
     longest = scorer.max_length or max(len(row) for row in rows)
     options = []
     places_of_options = []
@@ -420,13 +421,8 @@ def _question(
 def _can_be_scored(scorer: Scorer, option: list[int]) -> bool:
     """Whether there are tokens before those that the tokenizer puts behind a text, all of them known."""
     ids = torch.tensor(option, dtype=torch.int64)
-    content = ids[: len(ids) - _num_leading(scorer.is_frame(ids).flip(0))]
+    content = ids[: len(ids) - num_leading(scorer.is_frame(ids).flip(0))]
     return len(content) > 0 and not _is_unscorable(scorer, content).any()
-
-
-def _num_leading(is_so: Bool[Tensor, " L"]) -> int:
-    """How many are so before the first that is not."""
-    return int(is_so.long().cumprod(dim=0).sum())
 
 
 def _is_unscorable(scorer: Scorer, ids: Int[Tensor, " L"]) -> Bool[Tensor, " L"]:

@@ -167,7 +167,7 @@ class Scorer:
                 f"has {int(tokens.lengths[number])} tokens, the model takes {self.max_length}. "
                 "Leave it out or split it; it is not cut."
             )
-            raise TextError(f"text {number} {reason}", number, reason)
+            raise TextError.of("text", number, reason)
 
     @checked
     def ask(

@@ -9,14 +9,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mpt_lml.checks import Within, check, checked, require_count, require_ids
+from mpt_lml.checks import Within, check, checked, require_ids
 from mpt_score.errors import TextError
-from mpt_score.networks.hub import require_transformers
 from mpt_score.networks.kinds import Tokenizer
 
 __all__ = ["Tokens", "encode"]
-
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 @checked
@@ -46,22 +43,18 @@ class Tokens:
 
     def __post_init__(self) -> None:
         width = self.ids.shape[1]
-        if min(self.ids.min(), self.types.min()) < 0:
+        is_below = min(self.ids.min(), self.types.min()) < 0 or self.lengths.min() < 1
+        if is_below or self.lengths.max() > width:
             raise ValueError("ids and types must count from 0, lengths from 1 to L.")
-        if self.lengths.min() < 1 or self.lengths.max() > width:
-            raise ValueError("ids and types must count from 0, lengths from 1 to L.")
-        places = torch.arange(width, device=self.ids.device)
-        is_padding = places >= self.lengths[:, None]
-        in_padding = (self.maskable & is_padding).any(dim=1)
-        if in_padding.any():
-            row = int(in_padding.long().argmax())
+        is_padding = torch.arange(width, device=self.ids.device) >= self.lengths[:, None]
+        row = _first_row(self.maskable & is_padding)
+        if row is not None:
             raise ValueError(
                 f"maskable[{row}] is True behind the {int(self.lengths[row])} tokens of its row, "
                 "where there is only padding. Set it to False there."
             )
-        has_none = ~self.maskable.any(dim=1)
-        if has_none.any():
-            row = int(has_none.long().argmax())
+        row = _first_without(self.maskable)
+        if row is not None:
             raise ValueError(
                 f"maskable[{row}] is False everywhere: no token to score. Leave it out."
             )
@@ -82,27 +75,18 @@ class Tokens:
             chosen: their numbers, (B,).
         """
         require_ids("chosen", chosen, len(self), "Rows are counted from 0.")
-        return self.cut(int(self.lengths[chosen].max()), chosen)
+        return self._part(chosen, int(self.lengths[chosen].max()))
 
-    def cut(self, width: int, chosen: Int[Tensor, " B"] | None = None) -> "Tokens":
-        """The first ``width`` tokens of some rows, or of all."""
-        rows = torch.arange(len(self)) if chosen is None else chosen
+    def row(self, number: int) -> "Tokens":
+        """One row, cut to its length."""
+        return self._part(slice(number, number + 1), int(self.lengths[number]))
+
+    def _part(self, rows: Tensor | slice, width: int) -> "Tokens":
         return Tokens(
             self.ids[rows, :width],
             self.types[rows, :width],
             self.maskable[rows, :width],
-            self.lengths[rows].clamp(max=width),
-        )
-
-    def row(self, number: int) -> "Tokens":
-        """One row, cut to its length."""
-        width = int(self.lengths[number])
-        place = slice(number, number + 1)
-        return Tokens(
-            self.ids[place, :width],
-            self.types[place, :width],
-            self.maskable[place, :width],
-            self.lengths[place],
+            self.lengths[rows],
         )
 
     @checked
@@ -118,30 +102,15 @@ class Tokens:
         return noise.masked_fill(~self.maskable, 2.0).argsort(dim=1).argsort(dim=1)
 
 
-def train_tokenizer(sentences: Sequence[str], vocab_size: int) -> Tokenizer:
-    """An uncased WordPiece vocabulary, as BERT's tokenizer.
+def _first_row(is_so: Bool[Tensor, "N L"]) -> int | None:
+    """The first row in which something is so."""
+    rows = is_so.any(dim=1).nonzero()
+    return int(rows[0]) if len(rows) else None
 
-    The trainer of ``tokenizers`` numbers continuing characters (##a) in another order each time and
-    breaks ties by number. Here they are numbered beforehand, so that a text has one vocabulary.
 
-    Args:
-        sentences: the text.
-        vocab_size: most pieces, special tokens counted.
-    """
-    require_transformers()
-    from tokenizers import BertWordPieceTokenizer
-    from transformers import BertTokenizer
-
-    require_count("vocab_size", vocab_size, len(SPECIAL_TOKENS) + 1)
-    trainer = BertWordPieceTokenizer(lowercase=True)
-    normalize = trainer.normalizer.normalize_str
-    characters = {character for text in sentences for character in normalize(text)} - {" "}
-    numbered_first = [*SPECIAL_TOKENS, *(f"##{character}" for character in sorted(characters))]
-    trainer.train_from_iterator(
-        sentences, vocab_size=vocab_size, special_tokens=numbered_first, show_progress=False
-    )
-    pieces = [*SPECIAL_TOKENS, *sorted(set(trainer.get_vocab()) - set(SPECIAL_TOKENS))]
-    return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)
+def _first_without(is_so: Bool[Tensor, "N L"]) -> int | None:
+    """The first row in which nothing is so."""
+    return _first_row(~is_so.any(dim=1, keepdim=True))
 
 
 def as_list(texts: Any) -> Any:
@@ -201,11 +170,10 @@ def _require_unicode(name: str, texts: Sequence[str]) -> None:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            reason = (
-                f"is {text!r:.60}, which is no Unicode text ({error.reason}). "
-                "Read the file as UTF-8."
-            )
-            raise TextError(f"{name}: text {number} {reason}", number, reason) from error
+            reason = f"is {text!r:.60}, which is no Unicode text ({error.reason})."
+            raise TextError.of(
+                f"{name}: text", number, f"{reason} Read the file as UTF-8."
+            ) from error
 
 
 if TYPE_CHECKING:
@@ -268,25 +236,22 @@ def encode(tokenizer: Tokenizer, first: Strings, second: Sequence[str] | None = 
     _require_no_special(tokenizer, ids, maskable)
     if tokenizer.unk_token_id is not None:
         maskable &= ids != tokenizer.unk_token_id
-    has_none = ~maskable.any(dim=1)
-    if has_none.any():
-        number = int(has_none.long().argmax())
-        reason = f"has no word pieces: {first[number][:60]!r}."
-        raise TextError(f"sentence {number} {reason}", number, reason)
+    number = _first_without(maskable)
+    if number is not None:
+        raise TextError.of("sentence", number, f"has no word pieces: {first[number][:60]!r}.")
     return Tokens(ids, types, maskable, lengths)
 
 
-def _padded(rows: Sequence[Sequence[int]], value: int) -> Int[Tensor, "N L"]:
-    """Lists of whole numbers as rows of one length, with ``value`` behind the end of the short ones."""
-    tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
+def _padded(rows: Sequence[Any], value: int) -> Int[Tensor, "N L"]:
+    """Whole numbers as rows of one length, with ``value`` behind the end of the short ones."""
+    tensors = [torch.as_tensor(row, dtype=torch.int64) for row in rows]
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
 
 
 def _require_words(name: str, sentences: Sequence[str]) -> None:
     for number, sentence in enumerate(sentences):
         if not sentence.strip():
-            reason = f"is empty: no word to score in {name}."
-            raise TextError(f"sentence {number} {reason}", number, reason)
+            raise TextError.of("sentence", number, f"is empty: no word to score in {name}.")
 
 
 def _require_no_special(
@@ -298,11 +263,12 @@ def _require_no_special(
     if is_special.any():
         number, place = is_special.nonzero()[0].tolist()
         token = tokenizer.convert_ids_to_tokens(int(ids[number, place]))
-        reason = (
-            f"holds {token}, a special token of the tokenizer, which has no probability: "
-            "take it out, or write it in another way."
+        raise TextError.of(
+            "sentence",
+            number,
+            f"holds {token}, a special token of the tokenizer, which has no probability: take it out, "
+            "or write it in another way.",
         )
-        raise TextError(f"sentence {number} {reason}", number, reason)
 
 
 def bytes_without_unknown(tokenizer: Any, text: str) -> int:
@@ -355,17 +321,20 @@ def encode_ids(
             reason = (
                 f"holds the id {mask_id} of the mask token, which has no probability: take it out."
             )
-            raise TextError(f"text {number} {reason}", number, reason)
+            raise TextError.of("text", number, reason)
     lengths = torch.tensor([len(row) for row in rows])
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    ids = _padded(rows, 0)
     is_token = torch.arange(ids.shape[1]) < lengths[:, None]
     maskable = is_token & ~torch.isin(ids, special_ids)
-    has_none = ~maskable.any(dim=1)
-    if has_none.any():
-        number = int(has_none.nonzero()[0])
-        reason = "has nothing to mask."
-        raise TextError(f"text {number} {reason}", number, reason)
+    number = _first_without(maskable)
+    if number is not None:
+        raise TextError.of("text", number, "has nothing to mask.")
     return Tokens(ids, torch.zeros_like(ids), maskable, lengths)
+
+
+def num_leading(is_so: Bool[Tensor, " L"]) -> int:
+    """How many are so before the first that is not."""
+    return int(is_so.long().cumprod(dim=0).sum())
 
 
 def split_into_windows(row: Tokens, max_length: int, is_frame: Bool[Tensor, " L"]) -> list[Tokens]:
@@ -381,9 +350,8 @@ def split_into_windows(row: Tokens, max_length: int, is_frame: Bool[Tensor, " L"
         The windows, each one row; those without a token to mask are left out.
     """
     length = row.ids.shape[1]
-    # The cumulative product is 1 as long as all tokens from this end on belong to the frame.
-    num_front = int(is_frame.long().cumprod(dim=0).sum())
-    num_back = int(is_frame.flip(0).long().cumprod(dim=0).sum())
+    num_front = num_leading(is_frame)
+    num_back = num_leading(is_frame.flip(0))
     front = torch.arange(num_front)
     body = torch.arange(num_front, length - num_back)
     back = torch.arange(length - num_back, length)

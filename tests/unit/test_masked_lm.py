@@ -31,7 +31,7 @@ from transformers import (
 
 import mpt_score
 from mpt_lml import curves, estimators, masks
-from mpt_score import MaskedLM, networks, texts, tokens
+from mpt_score import MaskedLM, networks, tokens
 from mpt_score.networks import masked_lm
 from mpt_score.networks.masked_lm import masked_logits
 
@@ -424,14 +424,6 @@ class TestTheBooksOwn:
         taken = content["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
         assert taken["book/results"] == "mpt_lml/book/results"
         assert (root / "book/results/small_bert/model.safetensors").exists()
-
-    def test_vocabularies_do_not_depend_on_the_run(self) -> None:
-        """The trainer numbers equally frequent pieces as it likes; the pieces are the same."""
-        once, again = (tokens.train_tokenizer(texts.sentences().first, 150) for _ in range(2))
-        assert once.get_vocab() == again.get_vocab()
-        pieces = sorted(once.get_vocab(), key=once.get_vocab().get)
-        assert pieces[:5] == list(tokens.SPECIAL_TOKENS)
-        assert pieces[5:] == sorted(pieces[5:])
 
 
 def test_a_network_in_training_is_scored_without_dropout_and_left_as_it_was() -> None:

@@ -11,9 +11,9 @@ import torch
 
 from experiments import small_bert
 from experiments.experiment import RunContext
-from experiments.small_bert import SmallBert
+from experiments.small_bert import SPECIAL_TOKENS, SmallBert, train_tokenizer
 from mpt_lml.files import CheckpointMismatchError, read_json
-from mpt_score import networks
+from mpt_score import networks, texts
 
 
 def stopping(after: int):
@@ -111,3 +111,30 @@ def test_half_of_the_masks_are_small_and_sizes_are_spread_evenly() -> None:
     counts = low.bincount(minlength=7)  # 20 rows over the sizes up to 30 % of 20
     assert low.max() == 6 and set(counts[1:].tolist()) == {3, 4}
     assert whole.sort().values.tolist() == list(range(1, 21))
+
+
+def test_a_vocabulary_has_no_capitals() -> None:
+    tokenizer = train_tokenizer(["Sun SUN sun", "A sun"], 40)
+    pieces = set(tokenizer.get_vocab()) - set(SPECIAL_TOKENS)
+    assert "sun" in pieces and pieces == {each.lower() for each in pieces}
+
+
+def test_six_pieces_are_a_vocabulary() -> None:
+    assert "a" in train_tokenizer(["a a"], 6).get_vocab()
+
+
+def test_trained_vocabulary_covers_its_text() -> None:
+    sentences = list(texts.sentences().first)
+    found = train_tokenizer(sentences, 120)
+    assert 100 < len(found) <= 120
+    assert found.convert_tokens_to_ids("[MASK]") == 4
+    assert all(found.unk_token_id not in row for row in found(sentences)["input_ids"])
+
+
+def test_vocabularies_do_not_depend_on_the_run() -> None:
+    """The trainer numbers equally frequent pieces as it likes; the pieces are the same."""
+    once, again = (train_tokenizer(texts.sentences().first, 150) for _ in range(2))
+    assert once.get_vocab() == again.get_vocab()
+    pieces = sorted(once.get_vocab(), key=once.get_vocab().get)
+    assert pieces[:5] == list(SPECIAL_TOKENS)
+    assert pieces[5:] == sorted(pieces[5:])

@@ -10,11 +10,11 @@ import pytest
 import torch
 from families import FAMILIES
 from models import generator
-from tiny_bert import CLS, MASK, tiny, tokenizer
+from tiny_bert import CLS, tiny, tokenizer
 from transformers import BertTokenizer
 
 import mpt_score
-from mpt_score import texts, tokens
+from mpt_score import tokens
 from mpt_score.errors import TextError
 
 
@@ -41,16 +41,6 @@ def test_a_tokenizer_without_padding_is_enough() -> None:
     assert torch.equal(scores[0].log_score, scores[1].log_score)
 
 
-def test_a_vocabulary_has_no_capitals() -> None:
-    tokenizer = tokens.train_tokenizer(["Sun SUN sun", "A sun"], 40)
-    pieces = set(tokenizer.get_vocab()) - set(tokens.SPECIAL_TOKENS)
-    assert "sun" in pieces and pieces == {each.lower() for each in pieces}
-
-
-def test_six_pieces_are_a_vocabulary() -> None:
-    assert "a" in tokens.train_tokenizer(["a a"], 6).get_vocab()
-
-
 def test_tokens_of_pairs_and_their_masks() -> None:
     found = tokens.encode(tokenizer(), ["the cat sat.", "a dog"], ["the dogs", "the cat sat"])
     assert found.ids[0, : found.lengths[0]].tolist() == [2, 5, 6, 7, 9, 3, 5, 11, 8, 3]
@@ -71,14 +61,6 @@ def test_unknown_tokens_are_shown_and_not_scored() -> None:
     assert found.maskable[0].tolist() == [False, True, False, True, False]
     with pytest.raises(ValueError, match="sentence 0 has no word pieces: 'zebra'"):
         tokens.encode(tokenizer(), ["zebra"])
-
-
-def test_trained_vocabulary_covers_its_text() -> None:
-    sentences = list(texts.sentences().first)
-    found = tokens.train_tokenizer(sentences, 120)
-    assert 100 < len(found) <= 120
-    assert found.convert_tokens_to_ids("[MASK]") == MASK
-    assert all(found.unk_token_id not in row for row in found(sentences)["input_ids"])
 
 
 @pytest.mark.bad_input
