@@ -28,7 +28,7 @@ COMMAND = r"pip install --no-deps antiberty==0\.1\.3"
 
 def has_the_real_one() -> bool:
     try:
-        antiberty._reader()
+        antiberty._root()
     except (CheckpointError, OSError):
         return False
     return True

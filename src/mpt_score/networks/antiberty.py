@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -54,38 +53,28 @@ NOT_NEEDED = (
 The three heads guess species, chain and grafting from the pooled [CLS]; the positions' ids are 0, 1, ....
 """
 
-Reader = Callable[[str], bytes]
-"""Takes the name of a file of the wheel and returns its content."""
 
-
-def is_antiberty(source: Any) -> bool:
-    """Whether a source is the name ``antiberty``; a folder of that name is ``./antiberty``."""
-    return isinstance(source, str) and source == ANTIBERTY
-
-
-def require_this_version(revision: str | None) -> None:
-    """Refuse another revision than the version, as a package on the index has no commits."""
-    if revision != VERSION:
-        require_no_revision(f"{ANTIBERTY}, version {VERSION} of a package,", revision)
-
-
-def load_network() -> Any:
+def load_network(revision: str | None = None) -> Any:
     """The masked language model: BERT's, without the heads for species, chain and grafting.
+
+    Args:
+        revision: nothing but the version.
 
     Returns:
         A ``BertForMaskedLM`` in float32, in evaluation mode.
 
     Raises:
         CheckpointError: where the package is not there, in another version, or damaged.
+        ValueError: for another revision, as a package on the index has no commits.
     """
+    _require_this_version(revision)
     from transformers import BertConfig, BertForMaskedLM
 
-    read = _reader()
-    config = BertConfig.from_dict(json.loads(_verified(read, CONFIG_FILE)))
+    config = BertConfig.from_dict(json.loads(_verified(CONFIG_FILE)))
     config.architectures = ["BertForMaskedLM"]
     config.source = SOURCE
     # A pickle: its bytes are the published ones, and it is read as tensors only.
-    content = io.BytesIO(_verified(read, WEIGHTS_FILE))
+    content = io.BytesIO(_verified(WEIGHTS_FILE))
     weights = torch.load(content, map_location="cpu", weights_only=True)
     with torch.random.fork_rng(devices=[]):  # what it draws here is overwritten
         network = BertForMaskedLM(config)
@@ -95,32 +84,41 @@ def load_network() -> Any:
     return network.eval()
 
 
-def load_tokenizer() -> Tokenizer:
+def load_tokenizer(revision: str | None = None) -> Tokenizer:
     """BERT's tokenizer on residues: :class:`~mpt_score.networks.residues.ResidueTokenizer`.
+
+    Args:
+        revision: as of :func:`load_network`.
 
     Raises:
         CheckpointError: as :func:`load_network`.
+        ValueError: likewise.
     """
+    _require_this_version(revision)
     from mpt_score.networks.residues import ResidueTokenizer
 
-    vocabulary = _verified(_reader(), VOCABULARY_FILE).decode().split()
-    return ResidueTokenizer(tuple(vocabulary))
+    return ResidueTokenizer(tuple(_verified(VOCABULARY_FILE).decode().split()))
+
+
+def _require_this_version(revision: str | None) -> None:
+    if revision != VERSION:
+        require_no_revision(f"{ANTIBERTY}, version {VERSION} of a package,", revision)
 
 
 # -- where its files are ----------------------------------------------------------------------------
 
 
-def _reader() -> Reader:
-    """Files of the installed package; else of the wheel, or of its folder, among the local data."""
+def _root() -> Path | zipfile.Path:
+    """Where the installed package is; else the wheel, or where its folder is, among the local data."""
     installed = _installed_version()
     if installed == VERSION:
-        return _read_installed
+        return Path(str(metadata.distribution(ANTIBERTY).locate_file("")))
     wheel = local_path(WHEEL)
     if wheel is not None:
-        return lambda name: _read_from_wheel(wheel, name)
+        return zipfile.Path(wheel)
     folder = local_path(ANTIBERTY)
     if folder is not None:
-        return lambda name: (folder.parent / name).read_bytes()
+        return folder.parent
     state = "is not installed"
     if installed is not None:
         state = (
@@ -139,20 +137,13 @@ def _installed_version() -> str | None:
         return None
 
 
-def _read_installed(name: str) -> bytes:
-    return Path(str(metadata.distribution(ANTIBERTY).locate_file(name))).read_bytes()
-
-
-def _read_from_wheel(wheel: Path, name: str) -> bytes:
-    with zipfile.ZipFile(wheel) as files:
-        return files.read(name)
-
-
-def _verified(read: Reader, name: str) -> bytes:
+def _verified(name: str) -> bytes:
     """A file of the wheel, if it is the published one."""
     again = f"Get the package again: pip install --no-deps --force-reinstall antiberty=={VERSION}."
     try:
-        content = read(name)
+        content = (_root() / name).read_bytes()
+    except CheckpointError:  # an OSError too, and says more
+        raise
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"{ANTIBERTY}: {name} cannot be read ({error}). {again}") from error
     checksum = hashlib.sha256(content).hexdigest()

@@ -12,6 +12,7 @@ from mpt_lml.files import book_file, digest
 from mpt_score.networks import antiberty
 from mpt_score.networks.esm import constant_scale, has_token_dropout
 from mpt_score.networks.hub import (
+    ANTIBERTY,
     TOKENIZER_FILES,
     WEIGHT_FILES,
     CheckpointError,
@@ -67,10 +68,8 @@ def load_tokenizer(source: Source, *, revision: str | None = None) -> Tokenizer:
     require_transformers()
     from transformers import AutoTokenizer, BertTokenizer
 
-    if antiberty.is_antiberty(source):
-        antiberty.require_this_version(revision)
-        return antiberty.load_tokenizer()
-
+    if source == ANTIBERTY:
+        return antiberty.load_tokenizer(revision)
     if Path(source).is_file():
         require_no_revision(f"the file {source}", revision)
         pieces = Path(source).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -117,9 +116,8 @@ def load_network(source: Source, *, revision: str | None = None) -> Any:
         ViTMAEForPreTraining,
     )
 
-    if antiberty.is_antiberty(source):
-        antiberty.require_this_version(revision)
-        return antiberty.load_network()
+    if source == ANTIBERTY:
+        return antiberty.load_network(revision)
     with loading(
         source, revision, "config.json", "*.safetensors", fetched="config.json"
     ) as options:
