@@ -1,5 +1,6 @@
 """Answers to a prompt: only the answer is hidden, under the same masks for all options."""
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -13,6 +14,7 @@ from mpt_lml.checks import Index, Within, check, checked
 from mpt_lml.results import as_rows
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
+from mpt_score.hints import missing_space_hint
 from mpt_score.loading import load
 from mpt_score.rows import Asker, Dialogue, Piece, Rows, read
 from mpt_score.scorer import Scorer
@@ -29,6 +31,8 @@ else:
 
     Prompts = Annotated[Any, require_texts]
     Options = Annotated[Any, _require_lists]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +145,7 @@ def answers(
     _require_questions(prompts, options)
     prompts = _plain(prompts)
     options = [_plain(options_of_prompt) for options_of_prompt in options]
+    _say_missing_space(prompts, options)
     questions, tokens, refused = _encode(scorer, prompts, options)
     merged = torch.zeros(len(prompts), dtype=torch.bool)
     starts = torch.zeros(len(questions.texts), dtype=torch.int64)
@@ -335,6 +340,18 @@ class _Questions(NamedTuple):
                 option_of_text.append(place)
         prompt_numbers = torch.tensor(prompt_of_text, dtype=torch.int64)
         return cls(texts, prompt_numbers, torch.tensor(option_of_text, dtype=torch.int64))
+
+
+def _say_missing_space(prompts: Any, options: Any) -> None:
+    """Say of the first option that is likely to miss its space that it is."""
+    if not isinstance(prompts[0], str):
+        return
+    for prompt, options_of_prompt in zip(prompts, options, strict=True):
+        for option in options_of_prompt:
+            hint = missing_space_hint(prompt, option)
+            if hint is not None:
+                _log.warning(hint)
+                return
 
 
 class _Encoded(NamedTuple):

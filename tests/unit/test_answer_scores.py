@@ -306,6 +306,22 @@ class TestBoundary:
             assert found.num_tokens.tolist() == [[2, 2]] and found.merged.all()
 
 
+class TestMissingSpace:
+    def said(self, prompts: list, options: list, caplog: pytest.LogCaptureFixture) -> list[str]:
+        mpt_score.answers(tiny(), prompts, options, tokenizer=tokenizer())
+        return caplog.messages
+
+    def test_the_first_one_is_said(self, caplog: pytest.LogCaptureFixture) -> None:
+        prompts = ["the cat", "the do", "a cat"]
+        options = [[" sat", " dog"], ["g sat", "gs"], ["s"]]
+        (hint,) = self.said(prompts, options, caplog)
+        assert '"dog"' in hint and '(" g")' in hint
+
+    def test_nothing_is_said_of_others(self, caplog: pytest.LogCaptureFixture) -> None:
+        assert self.said(["the cat"], [[" sat", " dog"]], caplog) == []
+        assert self.said([[2, 5, 6]], [[[7, 3], [8, 3]]], caplog) == []
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("prompts", "options", "message"),
