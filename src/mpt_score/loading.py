@@ -20,6 +20,9 @@ from mpt_score.networks.precision import Precision, cast, precision_of
 from mpt_score.outside import is_outside_name, outside_model
 from mpt_score.scorer import Scorer
 
+SMALL_BERT = "small-bert"
+"""The book's own small BERT, which comes with the package; a folder of that name is ``./small-bert``."""
+
 
 @checked
 def load(
@@ -36,8 +39,9 @@ def load(
     """A :class:`Scorer` of whatever can say log q(x_j | x_R).
 
     Args:
-        model: a folder made by ``save_pretrained``; a name on the hub; ``antiberty``, a BERT for
-            antibodies (see ``networks.load_network``); a loaded network, or a pipeline of
+        model: a folder made by ``save_pretrained``; a name on the hub; ``small-bert``, the book's own,
+            which is good for trying; ``antiberty``, a BERT for antibodies (see
+            ``networks.load_network``); a loaded network, or a pipeline of
             ``transformers`` that holds one with its tokenizer; a
             :class:`~mpt_score.MaskedLM` or a :class:`Scorer`, taken as they are; a function (ids
             (B, L) int64, mask (B, L) bool, True = masked) → log-probabilities (B, L, V), nats; or
@@ -67,7 +71,7 @@ def load(
             than the network takes.
         TypeError: for anything else and for a network without a masked-LM head.
 
-    >>> load(networks.small_bert_folder()).max_length
+    >>> load("small-bert").max_length
     64
     """
     if isinstance(model, Scorer):
@@ -95,15 +99,16 @@ def load(
         name = str(model)
         is_own_tokenizer = tokenizer is None or str(tokenizer) == name
         tokenizer = name if is_own_tokenizer else tokenizer
-        model = networks.load_network(name, revision=revision)
-        commit = resolved_revision(name, revision)
+        place = _place_of(name)
+        model = networks.load_network(place, revision=revision)
+        commit = resolved_revision(place, revision)
         revision = (commit or revision) if is_own_tokenizer else None
         settings |= {"source": name, "commit": commit}
         device = str(gpu() or "cpu") if device == "auto" else device
     elif not isinstance(tokenizer, str | Path):
         require_no_revision(settings.get("source", f"a loaded {type(model).__name__}"), revision)
     if isinstance(tokenizer, str | Path):
-        tokenizer = networks.load_tokenizer(tokenizer, revision=revision)
+        tokenizer = networks.load_tokenizer(_place_of(tokenizer), revision=revision)
     check(("tokenizer", tokenizer, Tokenizer | None))
     if isinstance(model, MaskedLM):
         return _scorer_of_masked_lm(model, tokenizer, max_length, settings)
@@ -127,6 +132,11 @@ def load(
     function = TokenFunction(model, getattr(tokenizer, "mask_token_id", None))
     settings["max_tokens"] = max_tokens or MAX_TOKENS_ON_CPU
     return Scorer(function, tokenizer, max_length, function_name=identity, **settings)
+
+
+def _place_of(source: str | Path) -> str | Path:
+    """The folder of the book's own small BERT for its name; else what is given."""
+    return networks.small_bert_folder() if source == SMALL_BERT else source
 
 
 def _is_pipeline(model: Any) -> bool:

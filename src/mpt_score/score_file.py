@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 
 import mpt_score
 from mpt_lml import files
-from mpt_score import line_scores, lines, networks, output, summaries
+from mpt_score import line_scores, lines, output, summaries
 from mpt_score.errors import TextError
 from mpt_score.lines import Fault, Line
 from mpt_score.output import Part, RowFile, StandardOutput
@@ -335,11 +335,10 @@ def _require_skipped(options: Namespace, faults: Sequence[Fault]) -> None:
 
 
 def _load(options: Namespace, device: str | None = None) -> Scorer:
-    is_small_bert = options.model == "small-bert"
     names = ("tokenizer", "revision", "precision", "max_tokens", "max_length")
     given = {name: getattr(options, name) for name in names}
     return mpt_score.load(
-        networks.small_bert_folder() if is_small_bert else options.model,
+        options.model,
         device=device or options.device,
         **{name: value for name, value in given.items() if value is not None},
     )
