@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -40,6 +41,17 @@ def test_probabilities_that_are_too_few_or_too_many(
     said = rf"where it hides {num_hidden} of 4 places they add up to {total}, not to 1"
     with pytest.raises(ValueError, match=said):
         TokenFunction(shifted, mask_token=None).log_tokens(IDS, MASK)
+
+
+@pytest.mark.bad_input
+def test_a_softmax_over_rows_is_found_where_a_value_has_no_probability() -> None:
+    """Its answer for that value is nan, and so is each sum."""
+
+    def over_rows(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([0.0, 1.0, -math.inf]).expand(*ids.shape, 3).log_softmax(dim=0)
+
+    with pytest.raises(ValueError, match="hides 2 of 4 places it answers nan of value 2"):
+        TokenFunction(over_rows, mask_token=None).try_once(IDS, MASK)
 
 
 def test_a_function_is_shown_the_mask_token_where_it_may_not_look() -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.bad_input
 
 
 def test_the_sum_that_is_farthest_from_one_is_named() -> None:
-    values = torch.tensor([[0.5, 0.5], [0.5, 0.6], [0.1, 0.2], [math.nan, 1.0]]).log()
+    values = torch.tensor([[0.5, 0.5], [0.5, 0.6], [0.1, 0.2], [math.nan, math.nan]]).log()
     said = r"f must .* where it hides 7 of 9 places they add up to 0\.3, not to 1: .*log_softmax"
     with pytest.raises(ValueError, match=said):
         trial.require_normalized("f", values, torch.tensor([5, 6, 7, 8]), 9)
@@ -62,8 +62,15 @@ def test_the_precision_counts_in_which_the_answer_came() -> None:
 
 
 def test_nan_is_left_to_who_uses_the_values() -> None:
-    values = torch.tensor([[0.5, 0.5], [math.nan, 0.5]]).log()
+    values = torch.tensor([[0.5, 0.5], [math.nan, math.nan]]).log()
     trial.require_normalized("f", values, torch.tensor([1, 1]), 2)
+
+
+def test_nan_of_one_value_does_not_hide_the_others_sum() -> None:
+    values = torch.tensor([[0.5, 0.5, 0.0], [math.nan] * 3, [1.0, 1.0, math.nan]]).log()
+    said = "where it hides 7 of 9 places it answers nan of value 2"
+    with pytest.raises(ValueError, match=said):
+        trial.require_normalized("f", values, torch.tensor([5, 6, 7]), 9)
 
 
 def test_probabilities_are_told_from_logits() -> None:
@@ -129,8 +136,9 @@ def test_each_of_four_rates_is_tried(least: float, most: float) -> None:
         lambda x, mask: logits_of(x, mask)[:1] - logits_of(x, mask),
         lambda x, mask: logits_of(x, mask)[-1:] - logits_of(x, mask),
         lambda x, mask: logits_of(x, mask) * (len(x) - 1),
+        lambda x, mask: torch.tensor(math.nan if len(x) > 1 else 0.0),
     ],
-    ids=["a mean over rows", "the first row's", "the last row's", "the number of rows"],
+    ids=["a mean over rows", "the first row's", "the last row's", "the number of rows", "nan"],
 )
 @pytest.mark.parametrize("num_hidden", [11, 1])
 def test_an_answer_that_depends_on_the_other_rows(change: Callable, num_hidden: int) -> None:
@@ -154,6 +162,10 @@ def test_what_half_precision_rounds_between_batches_is_no_dependence() -> None:
         tried(lambda x, mask: 10.0 * rounds(x, mask))
     with pytest.raises(ValueError, match="answers otherwise of a row"):
         tried(lambda x, mask: rounds(x, mask) + logits_of(x, mask).mean(dim=0))
+
+
+def test_nan_in_whatever_company_is_left_to_who_uses_it() -> None:
+    assert tried(lambda x, mask: torch.tensor(math.nan)) == 7
 
 
 def test_an_answer_that_depends_on_what_was_asked_before() -> None:

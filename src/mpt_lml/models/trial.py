@@ -43,7 +43,8 @@ def try_log_values(
     Args:
         name: of the function, in messages.
         function: takes integers ``x`` and ``mask``, both (B, D), and gives log q(x_j = v | x_R) of
-            the hidden coordinates only, nats, (M, V). NaN is let through: who uses it can say where.
+            the hidden coordinates only, nats, (M, V). NaN is let through as by
+            :func:`require_normalized`.
         x: data, of which one is tried, (B, D).
         mask: one mask a datum, (B, D).
 
@@ -83,17 +84,20 @@ def require_normalized(
     Args:
         name: of the function, in the message.
         log_values: of all values of M hidden coordinates, nats, (M, V), in the precision in which they
-            were answered. NaN is let through.
+            were answered. NaN is let through where it is the answer of all values: who uses one can
+            say where. NaN of some would hide whatever the others add up to.
         num_hidden: how many coordinates of the datum were hidden at each answer, for the message, (M,).
         num_features: D, likewise.
 
     Raises:
         ValueError: where the probabilities of all values do not add up to 1, within
-            :func:`most_off`.
+            :func:`most_off`, and where some of these are NaN.
     """
     most = most_off(log_values.dtype, log_values.shape[1])
     values = log_values.double()
     log_total = values.logsumexp(dim=1)
+    if log_total.isnan().any():
+        _require_no_single_nan(name, values, num_hidden, num_features)
     if not (log_total.abs() > most).any():
         return
     worst = int(log_total.abs().nan_to_num().argmax())
@@ -109,6 +113,23 @@ def require_normalized(
         f"{name} must return logarithms of probabilities, but where it hides {num_hidden[worst]} of "
         f"{num_features} places they add up to {log_total[worst].exp():.4g}, not to 1: "
         f"return {remedy} (in {precision} the sum may be off by {most:.2g})."
+    )
+
+
+def _require_no_single_nan(
+    name: str, values: Float[Tensor, "M V"], num_hidden: Int[Tensor, " M"], num_features: int
+) -> None:
+    """Refuse NaN of some values beside numbers of others, of which nothing can be said."""
+    is_nan = values.isnan()
+    is_some = is_nan.any(dim=1) & ~is_nan.all(dim=1)
+    if not is_some.any():
+        return
+    worst = int(is_some.int().argmax())
+    value = int(is_nan[worst].int().argmax())
+    raise ValueError(
+        f"{name} must return logarithms of probabilities, but where it hides {num_hidden[worst]} of "
+        f"{num_features} places it answers nan of value {value}: return logits.log_softmax(dim=-1), "
+        "which gives -inf for a logit of -inf, a probability of 0."
     )
 
 
@@ -224,8 +245,11 @@ def _is_same(values: Tensor, others: Tensor) -> bool:
 def _change(values: Float[Tensor, "M V"], expected: Float[Tensor, "M V"]) -> float:
     """The mean change of a log-probability under ``expected``, nats, at the place where it is largest.
 
-    Values of small probability count little: half precision rounds them most.
+    Values of small probability count little: half precision rounds them most. NaN is a change where
+    it is not NaN in both.
     """
-    changes = (values - expected).abs()
-    weighted = (expected.exp() * changes).masked_fill(expected == -torch.inf, 0.0)
-    return float(weighted.sum(dim=1).nan_to_num(0.0, torch.inf).max())
+    changes = (values - expected).abs().nan_to_num(torch.inf, torch.inf)
+    is_unchanged = (values == expected) | (values.isnan() & expected.isnan())
+    p = expected.exp().nan_to_num(1.0)
+    weighted = (p * changes).masked_fill(is_unchanged | (p == 0.0), 0.0)
+    return float(weighted.sum(dim=1).max())
