@@ -12,11 +12,13 @@ The modules, in the order in which a stranger should read them:
 * ``loading``: from a name, a folder or a function to a scorer.
 * ``design``: at which rates or sizes texts are masked.
 * ``sentence_curves``: the mask-rate curve of texts.
+* ``rows``: rows of tokens with places to score, and how a model is asked about many together.
 * ``estimate``: orders and masks of a text, and the error of its log-score.
 * ``sentence_scores``: log-scores and pseudo-log-likelihoods of texts.
 * ``pair_scores``: which of two texts is the likelier.
 * ``answer_scores``: which answer follows a question.
 * ``token_scores``: the surprisal of each token.
+* ``contrasts``: differences of conditions, item by item.
 * ``antibodies``: what a network says of one chain, residue by residue.
 * ``command``: ``mpt-score``; ``lm_eval`` and ``masked_log_score`` are bridges to other harnesses.
 """
@@ -32,17 +34,20 @@ if "OMP_WAIT_POLICY" not in os.environ:
 if TYPE_CHECKING:
     from mpt_score import networks, texts, tokens
     from mpt_score.answer_scores import AnswerScores, answers
+    from mpt_score.contrasts import Contrast
     from mpt_score.design import Design
     from mpt_score.loading import load
     from mpt_score.networks.masked_lm import MaskedLM
-    from mpt_score.pair_scores import PairScores, pairs
+    from mpt_score.pair_scores import Accuracy, PairScores, pairs
     from mpt_score.scorer import Scorer
     from mpt_score.sentence_curves import SentenceCurves, curve
     from mpt_score.sentence_scores import SentenceScores, passes, sentences
     from mpt_score.token_scores import TokenScores, surprisals
 
 __all__ = [
+    "Accuracy",
     "AnswerScores",
+    "Contrast",
     "Design",
     "MaskedLM",
     "PairScores",
@@ -64,7 +69,9 @@ __all__ = [
 
 # No name here is also a module's, so that what is brought late cannot be shadowed by its module.
 _HOMES = {
+    "Accuracy": "pair_scores",
     "AnswerScores": "answer_scores",
+    "Contrast": "contrasts",
     "Design": "design",
     "MaskedLM": "networks.masked_lm",
     "PairScores": "pair_scores",

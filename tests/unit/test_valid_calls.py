@@ -48,6 +48,8 @@ WITHOUT = {
     "orders.left_to_right": "a rule, which `orders.adaptive` calls",
     "orders.margin": "a rule, which `orders.adaptive` calls",
     "theory.chains.ChainBlocks": "made by `markov_blocks`",
+    "score.Accuracy": "made by `PairScores.accuracy`",
+    "score.Contrast": "made by `contrast` of scores; its methods are there",
     "score.AnswerScores": "made by `answers`; its methods are there",
     "score.PairScores": "made by `pairs`; its methods are there",
     "score.SentenceScores": "made by `sentences`; its methods are there",

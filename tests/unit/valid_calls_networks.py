@@ -165,6 +165,9 @@ def token_calls() -> list[Call]:
 def score_calls() -> list[Call]:
     scores_of_texts = mpt_score.sentences(coin, TEXTS)
     scores_of_tokens = mpt_score.surprisals(coin, TEXTS)
+    of_items = mpt_score.sentences(
+        coin, [[0, 1], [2, 2], [1, 1], [2, 1]], items=["a", "a", "b", "b"]
+    )
     design = mpt_score.Design(rates=(0.2, 0.5, 0.8))
     curve = mpt_score.curve(coin, [[0, 1, 2, 3]] * 4, mpt_score.Design(strata=3, num_masks=2))
     three = torch.zeros(4, 2, 3).double()
@@ -215,6 +218,11 @@ def score_calls() -> list[Call]:
         valid(scores_of_tokens.surprisal, kind="orders", unit="bits"),
         valid(scores_of_tokens.by_word),
         valid(scores_of_tokens.rows, unit="nats"),
+        valid(mpt_score.surprisals(coin, TEXTS, items=["a", "a"]).contrast, [1, 0, 0, -1, 0]),
+        valid(of_items.contrast, [1, -1, 1, -1]),
+        valid(of_items.contrast([1, -1, 1, -1]).mean),
+        valid(of_items.contrast([1, -1, 1, -1]).mean_of_these),
+        valid(of_items.contrast([1, -1, 1, -1]).rows),
         valid(mpt_score.pairs(coin, TEXTS, TEXTS).rows),
         valid(mpt_score.pairs(coin, TEXTS, TEXTS).accuracy),
         valid(mpt_score.answers(coin, [[0]], [[[1]]]).rows),
