@@ -185,16 +185,11 @@ class Scorer:
         On a GPU a network's answers are on their way when this returns; a function has answered.
 
         Args:
-            ids: rows of one length, special tokens included, (T, L).
-            text: of each question the row that it is about, (R,).
-            mask: what each question hides, (R, L), boolean; True means masked.
-            types: as of :class:`~mpt_score.tokens.Tokens`, (T, L).
+            ids, text, mask, types, wanted: as of :meth:`MaskedLM.ask() <mpt_score.MaskedLM.ask>`.
             generator: for a model that draws.
-            wanted: of the hidden tokens those whose log q is read, (R, L); by default all.
 
         Returns:
-            A function without arguments that waits for the answers: nats, (R, L), float64, on the CPU;
-            0 where not wanted. They may be infinite or nan; :meth:`fault` says what of it.
+            As there. The answers may be infinite or nan; :meth:`fault` says what of it.
         """
         if hasattr(self.model, "ask"):
             return self.model.ask(ids, text, mask, types, generator, wanted=wanted)
@@ -204,11 +199,10 @@ class Scorer:
         for rows in torch.arange(len(text)).split(self._rows_at_once(ids.shape[1])):
             of_rows = text[rows]
             types_of_rows = None if types is None else types[of_rows]
-            values.append(
-                self.model.log_tokens(
-                    ids[of_rows], mask[rows], types=types_of_rows, generator=generator
-                )
+            answers_of_rows = self.model.log_tokens(
+                ids[of_rows], mask[rows], types=types_of_rows, generator=generator
             )
+            values.append(answers_of_rows)
         answers = torch.cat(values)
         if wanted is not None:
             answers = answers.where(wanted, 0.0)
@@ -256,9 +250,8 @@ class Scorer:
             row, place = is_bad.nonzero()[0].tolist()
             value = values[row, place].item()
             number = row if numbers is None else int(numbers[row])
-            remedy = self._remedy(int(ids[row, place]), value)
-            message = f"{_answer(place, value)} of text {number}: {remedy}"
-            raise TextError(message, number, f"{_answer(place, value)}: {remedy}")
+            reason = self.fault(int(ids[row, place]), place, value)
+            raise TextError(f"text {number}: {reason}", number, reason)
         return values
 
     @checked
@@ -272,15 +265,12 @@ class Scorer:
             place: where in its row it stands.
             value: the model's answer, nats.
         """
-        return f"{_answer(place, value)}: {self._remedy(token_id, value)}"
-
-    def _remedy(self, token_id: int, value: float) -> str:
         if self.network is not None:
-            return "no log-probability. Leave this text out, or try precision='float32'."
-        if value == -torch.inf:
-            return f"it gives the id {token_id} probability 0. Is that a mask token? Leave it out."
-        return "no log-probability. Leave this text out, or mend the function."
-
-
-def _answer(place: int, value: float) -> str:
-    return f"the model says {value} of token {place}"
+            remedy = "no log-probability. Leave this text out, or try precision='float32'."
+        elif value == -torch.inf:
+            remedy = (
+                f"it gives the id {token_id} probability 0. Is that a mask token? Leave it out."
+            )
+        else:
+            remedy = "no log-probability. Leave this text out, or mend the function."
+        return f"the model says {value} of token {place}: {remedy}"

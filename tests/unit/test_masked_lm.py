@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, LETTERS, MORE_FAMILIES, SMALL
+from families import FAMILIES, LETTERS, MORE_FAMILIES, SMALL, Family
 from models import generator
 from other_device import OtherDevice
 from tiny_bert import CLS, MASK, PIECES, SEP, tiny
@@ -226,6 +226,12 @@ def test_logits_bound_the_rows_of_a_network_whose_head_is_not_known(monkeypatch)
     found = MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
     assert of_head == [(4,), (4,), (2,), (1,)]
+
+
+@pytest.mark.parametrize("family", [FAMILIES["BERT"], MORE_FAMILIES["Megatron-BERT"]])
+def test_where_nothing_is_hidden_nothing_is_said(family: Family) -> None:
+    conditionals = MaskedLM(family.network(), MASK)
+    assert not conditionals.log_tokens(X, torch.zeros(2, 3).bool()).any()
 
 
 @pytest.mark.parametrize(("attention", "num_batches"), [("eager", 4), ("sdpa", 1)])

@@ -246,7 +246,7 @@ def test_an_answer_that_is_no_number_names_its_text() -> None:
         lambda _, ids, out: out.masked_fill(ids[0][..., None] == 10, math.nan)
     )
     scorer = mpt_score.load(broken, tokenizer())
-    with pytest.raises(ValueError, match="says nan of token 2 of text 41: no"):
+    with pytest.raises(ValueError, match="text 41: the model says nan of token 2: no"):
         scorer.log_tokens(IDS, HIDDEN, numbers=torch.tensor([40, 41]))
     # Who asks himself is told without the number of a text.
     answers = scorer.ask(IDS, torch.tensor([1]), HIDDEN[1:])()

@@ -194,10 +194,11 @@ class MaskedLM(ConditionalModel):
             ValueError: for rows that are too long or hold ids the network has not, and for masks that
                 hide a special token.
         """
-        answers = self._ask(ids, torch.arange(len(ids)), mask, types, generator)()
+        answers = self.ask(ids, torch.arange(len(ids)), mask, types, generator)()
         return _to_device_of(ids, answers)
 
     @checked
+    @torch.no_grad()
     def ask(
         self,
         ids: Int[Tensor, "T L"],
@@ -237,18 +238,6 @@ class MaskedLM(ConditionalModel):
         >>> answers().shape
         torch.Size([2, 4])
         """
-        return self._ask(ids, text, mask, types, generator, wanted)
-
-    @torch.no_grad()
-    def _ask(
-        self,
-        ids: Tensor,
-        text: Tensor,
-        mask: Tensor,
-        types: Tensor | None,
-        generator: torch.Generator | None,
-        wanted: Tensor | None = None,
-    ) -> Callable[[], Tensor]:
         ids, text, mask = ids.cpu(), text.cpu(), mask.cpu()
         wanted = mask if wanted is None else wanted.cpu()
         types = types.cpu() if types is not None and self._takes_types else None
@@ -326,11 +315,12 @@ class MaskedLM(ConditionalModel):
         length = questions.mask.shape[1]
         bounds = [self.max_tokens // length]
         config = self.network.config
-        if not _has_fused_attention(self.network):
+        attention = getattr(config, "_attn_implementation", None) or ""
+        if not attention.startswith(("sdpa", "flash")):  # scores are written to memory
             heads = getattr(config, "num_attention_heads", None) or _USUAL_HEADS
             bounds.append(self._working_bytes // (_BYTES_OF_A_SCORE * heads * length**2))
         if type(self.network).__name__ not in _LAST_LAYER_IS_LAST:  # all logits of a batch at once
-            bytes_of_a_row = _BYTES_OF_A_LOGIT * config.vocab_size * questions.most_wanted
+            bytes_of_a_row = _BYTES_OF_A_LOGIT * config.vocab_size * max(1, questions.most_wanted)
             bounds.append(self._working_bytes // bytes_of_a_row)
         return max(1, min(bounds))
 
@@ -387,7 +377,7 @@ class MaskedLM(ConditionalModel):
         after = self._suffix.expand(len(x), -1)
         rows = torch.cat([before, x.cpu(), after], dim=1)
         hidden = functional.pad(mask.cpu(), (before.shape[1], after.shape[1]))
-        values = self._ask(rows, torch.arange(len(rows)), hidden, None, None)()
+        values = self.ask(rows, torch.arange(len(rows)), hidden)()
         start = len(self._prefix)
         return _to_device_of(x, values[:, start : start + self.num_features])
 
@@ -493,12 +483,6 @@ _LIKE_BERT = (
     "RobertaForMaskedLM",
     "XLMRobertaForMaskedLM",
 )
-
-
-def _has_fused_attention(network: Any) -> bool:
-    """Whether no attention score is written to memory."""
-    kind = getattr(network.config, "_attn_implementation", None) or ""
-    return kind == "sdpa" or kind.startswith("flash")
 
 
 def _states_and_head(
