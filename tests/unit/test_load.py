@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import FAMILIES
 from safetensors.torch import load_file, save_file
 from tiny_bert import CLS, MASK, PIECES, SEP, tiny, tokenizer
 
@@ -54,11 +53,6 @@ def test_vocabulary_file(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
     assert networks.load_tokenizer(path)("The dogs")["input_ids"] == [2, 5, 11, 8, 3]
-
-
-@pytest.fixture(params=FAMILIES)
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.mark.bad_input

@@ -15,8 +15,6 @@ from models import generator
 from other_device import OtherDevice
 from tiny_bert import CLS, MASK, PIECES, SEP, tiny
 from transformers import (
-    BertConfig,
-    BertForMaskedLM,
     BertModel,
     BertTokenizer,
     EsmForMaskedLM,
@@ -157,21 +155,6 @@ def test_bert_replacement_shows_some_tokens() -> None:
     # 40,000 binomial draws: a standard error is at most 0.002.
     assert abs((seen == MASK).double().mean() - (0.8 + 0.1 / len(PIECES))) < 0.01
     assert abs((seen == 6).double().mean() - (0.1 + 0.1 / len(PIECES))) < 0.01
-
-
-def test_half_precision_is_near() -> None:
-    network = tiny("modern").float()
-    single, half = (
-        MaskedLM(network, MASK, 3, precision=each).log_conditional(X, masks.all_masks(3, 2))
-        for each in ("float32", "bfloat16")
-    )
-    assert 0 < (single - half).abs().max() < 0.2  # bfloat16 keeps 8 bits of logits of order 1 to 5
-
-
-def test_training_mode_comes_back() -> None:
-    network = tiny().train()
-    model(network).log_conditional(X, masks.all_masks(3, 1))
-    assert network.training
 
 
 def test_a_long_row_of_a_big_bird_is_scored_alike_before_and_after_a_short_one() -> None:
@@ -397,12 +380,6 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"mask must have shape \(2, 3\), got \(2, 2\)"):
             model(tiny()).log_tokens(X, torch.ones(2, 2).bool())
 
-    def test_a_config_without_positions_counts(self) -> None:
-        config = BertConfig(
-            vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
-        )
-        assert MaskedLM(BertForMaskedLM(config), MASK).max_length == 512
-
 
 class TestTheBooksOwn:
     def test_it_is_small_and_comes_with_a_card(self) -> None:
@@ -451,18 +428,6 @@ def test_each_part_of_a_network_goes_on_in_its_mode() -> None:
     assert [module.training for module in network.modules()] == modes
 
 
-def test_only_what_is_hidden_meets_the_head_of_any_network() -> None:
-    """Its V logits a place are most of the memory: also where the last block is not a known one."""
-    network, seen = tiny("distil").eval(), []
-    network.get_output_embeddings().register_forward_hook(
-        lambda _, given, __: seen.append(given[0].shape[:-1])
-    )
-    where = torch.tensor([[False, True, True], [False, False, True]])
-    with torch.no_grad():
-        assert masked_logits(network, X, where).shape == (3, len(PIECES))
-    assert seen == [(0,), (3,)]  # by the network itself, and of what is hidden
-
-
 ESMS = [name for name in FAMILIES if name.startswith("ESM")]
 
 
@@ -501,46 +466,6 @@ def literal(network: Any, tokenizer: Any, ids: torch.Tensor, mask: torch.Tensor)
             scores = network(input_ids=torch.tensor([shown])).logits[0].double().log_softmax(dim=1)
         found[row] = scores[range(len(x)), x] * hidden
     return found
-
-
-def test_longest_row_is_scored_and_a_longer_one_refused(name: str, folders) -> None:
-    longest = FAMILIES[name].longest
-    model, tokenizer = loaded(folders[name])
-    assert model.max_length == longest
-    rows = tokens.encode(tokenizer, [text(longest)])
-    assert rows.ids.shape == (1, longest) and int(rows.num_features) == longest - 2
-    mask = rows.maskable & (torch.rand(5, longest, generator=generator(1)) < 0.5)
-    mask[0] = rows.maskable  # everything
-    ids = rows.ids.expand(5, -1)
-    found = model.log_tokens(ids, mask, types=rows.types.expand(5, -1))
-    # Log-probabilities of order 1 to 30 after some float32 sums of 24 terms.
-    torch.testing.assert_close(
-        found, literal(model.network, tokenizer, ids, mask), rtol=1e-5, atol=1e-5
-    )
-    assert found[mask].unique().numel() > longest / 2
-    longer = torch.full((1, longest + 1), 7)
-    with pytest.raises(ValueError, match=f"rows of {longest + 1} tokens are longer"):
-        model.log_tokens(longer, longer == 7)
-
-
-def test_hidden_tokens_do_not_matter_and_rows_stand_alone(name: str, folders) -> None:
-    model, tokenizer = loaded(folders[name], max_tokens=20)
-    rows = tokens.encode(tokenizer, [text(8, seed) for seed in range(3)])
-    mask = rows.maskable & (torch.rand(3, 8, generator=generator(2)) < 0.5)
-    mask[:, 1], mask[:, 2] = True, False
-    found = model.log_tokens(rows.ids, mask)
-    alone = torch.cat(
-        [model.log_tokens(x[None], m[None]) for x, m in zip(rows.ids, mask, strict=True)]
-    )
-    torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-5)
-    where = mask.clone()
-    where[:, 1] = False
-    other = rows.ids.where(~where, 5 + (rows.ids - 4) % len(LETTERS))  # the next letter
-    changed = model.log_tokens(other, mask)
-    torch.testing.assert_close(found[:, 1], changed[:, 1], rtol=1e-5, atol=1e-5)
-    shown = rows.ids.clone()
-    shown[:, 2] = 5 + (rows.ids[:, 2] - 4) % len(LETTERS)
-    assert (model.log_tokens(shown, mask)[:, 1] - found[:, 1]).abs().min() > 1e-3
 
 
 def test_the_frame_is_the_tokenizers(name: str, folders) -> None:

@@ -550,15 +550,6 @@ def test_a_variance_of_pixels_has_an_inverse() -> None:
 V, MASK, BOS, EOS = 13, 12, 0, 2
 
 
-V, MASK, BOS, EOS = 13, 12, 0, 2
-
-
-V, MASK, BOS, EOS = 13, 12, 0, 2
-
-
-V, MASK, BOS, EOS = 13, 12, 0, 2
-
-
 TEXTS = [[5, 6, 7, 8], [3, 9, 9], [4, 11, 5, 6, 7, 3, 8]]
 
 
