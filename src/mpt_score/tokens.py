@@ -326,9 +326,9 @@ def encode_ids(
     ids = _padded(rows, 0)
     is_token = torch.arange(ids.shape[1]) < lengths[:, None]
     maskable = is_token & ~torch.isin(ids, special_ids)
-    number = _first_without(maskable)
-    if number is not None:
-        raise TextError.of("text", number, "has nothing to mask.")
+    without = _first_without(maskable)
+    if without is not None:
+        raise TextError.of("text", without, "has nothing to mask.")
     return Tokens(ids, torch.zeros_like(ids), maskable, lengths)
 
 
