@@ -170,22 +170,6 @@ class TestHub:
         own = networks.load_network(saved).state_dict()
         assert all(torch.equal(value, own[key]) for key, value in network.state_dict().items())
         assert hub.resolved_revision(NAME, COMMIT) == COMMIT
-        # Once it is here, a hub that is gone does not matter.
-        again = networks.load_network(NAME, revision=COMMIT)
-        assert torch.equal(again.cls.predictions.bias, network.cls.predictions.bias)
-
-    def test_a_bare_name_is_its_newest_commit(self, saved: Path, cache: Path, monkeypatch) -> None:
-        with local_hub(NAME, COMMIT, saved) as (address, _):
-            point_to(address, monkeypatch)
-            network = networks.load_network(NAME)
-            tokenizer = networks.load_tokenizer(NAME)
-        own = networks.load_network(saved).state_dict()
-        assert all(torch.equal(value, own[key]) for key, value in network.state_dict().items())
-        assert tokenizer("a b")["input_ids"] == [2, 5, 6, 3]
-        assert hub.resolved_revision(NAME) == COMMIT
-        # Once it is here, a hub that is gone does not matter.
-        again = networks.load_network(NAME)
-        assert torch.equal(again.cls.predictions.bias, network.cls.predictions.bias)
 
     def test_the_commit_of_a_bare_name_is_said_and_kept(
         self, saved, cache, monkeypatch, caplog
