@@ -78,3 +78,13 @@ def test_one_text_has_no_error_over_texts(metric: Any, folder: str) -> None:
     found = metric.compute(predictions=["the cat sat"], model_id=folder, device="cpu")
     assert found["standard_errors_per_token"] == [0.0]  # seven masks are all there are
     assert found["mean_perplexity_error"] is None and found["bits_per_byte_error"] is None
+
+
+def test_a_loaded_model_is_taken_as_it_is(metric: Any, folder: str) -> None:
+    """With its own bound on a row's length, which cuts the texts into windows."""
+    scorer = mpt_score.load(folder, device="cpu", max_length=4)
+    found = metric.compute(predictions=list(LINES), model_id=scorer)
+    whole = metric.compute(predictions=list(LINES), model_id=folder, device="cpu")
+    wanted = mpt_score.sentences(scorer, LINES).log_score
+    torch.testing.assert_close(torch.tensor(found["log_scores"]).double(), wanted)
+    assert found["log_scores"] != whole["log_scores"]

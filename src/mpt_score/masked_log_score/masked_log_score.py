@@ -26,7 +26,8 @@ pseudo-log-likelihood.
 _INPUTS = """
 Args:
     predictions (list of str): texts.
-    model_id (str): a folder, a name on the hub, or module:function.
+    model_id (str): a folder, a name on the hub, or module:function; it is loaded in each call. Or
+        what mpt_score.load made of one, which is taken as it is.
     tokenizer (str): folder or name; by default the model's own.
     revision (str): commit of a name on the hub; by default the newest.
     device (str): "auto", "cpu", "cuda" or "mps".
@@ -71,7 +72,7 @@ class MaskedLogScore(evaluate.Metric):
     def _compute(
         self,
         predictions: list[str],
-        model_id: str,
+        model_id: Any,
         tokenizer: str | None = None,
         revision: str | None = None,
         device: str = "auto",
