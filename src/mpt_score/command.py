@@ -1,15 +1,14 @@
 """``mpt-score``: texts, pairs, answers or a curve from a file, with errors."""
 
 import argparse
-import difflib
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mpt_score.command_line import answer
 from mpt_score.lines import require_form
-from mpt_score.output import require_suffix
 
 PROGRAM = "mpt-score"
 ABOUT = "Score the lines of a file with a masked language model."
@@ -20,7 +19,7 @@ MORE = (
 TEXTS = "UTF-8, a text on each line, or a table with --column; - is standard input"
 PAIRS = "UTF-8, on each line TEXT <tab> TEXT, or a table with --column; - is standard input"
 QUESTIONS = 'UTF-8, on each line {"prompt": "...", "options": ["...", ...]}; - is standard input'
-GOES_ON = "What a stopped run has left there, the same command goes on from"
+SUFFIXES = (".csv", ".jsonl")
 
 # What scoring needs of torch is imported when it begins: help and mistakes need nothing of it.
 
@@ -30,19 +29,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message.removeprefix("argument "))
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """What reads a whole number of at least so much."""
-
-    def read(text: str) -> int:
-        if re.fullmatch(r"[+-]?\d+", text) is None:
-            raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}.")
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"must be >= {least}, got {text}.")
-        return int(text)
-
-    return read
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -67,8 +53,8 @@ def rates(text: str) -> tuple[int, ...]:
     return tuple(percents)
 
 
-def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
-    """The whole command line, and that of each of the four kinds of questions."""
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
     whole = _Parser(prog=PROGRAM, description=ABOUT, epilog=MORE)
     kinds = whole.add_subparsers(dest="kind", required=True, metavar="KIND")
 
@@ -76,39 +62,32 @@ def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     scores = _add_kind(kinds, "sentences", about, TEXTS)
     budget = scores.add_mutually_exclusive_group()
     text = "whole orders of each text; by default four"
-    budget.add_argument("--num-orders", type=at_least(1), metavar="N", help=text)
+    budget.add_argument("--num-orders", type=int, metavar="N", help=text)
     text = "instead of orders at most so many passes for each text"
-    budget.add_argument("--num-masks", type=at_least(1), metavar="N", help=text)
-    text = "more of them until the standard error is at most so many nats a token"
+    budget.add_argument("--num-masks", type=int, metavar="N", help=text)
     add = scores.add_argument
+    text = "more of them until the standard error is at most so many nats a token"
     add("--target-error", type=float, metavar="NATS", help=text)
     text = (
-        "block by block from left to right, so many tokens in each, as block diffusion; 1 is left to "
-        "right. Orders and masks are then those of each block"
+        "block by block, so many tokens in each; 1 is left to right. Orders are those of each block"
     )
-    add("--block-length", type=at_least(1), metavar="N", help=text)
-    text = (
-        "what a block sees of later ones: their places, hidden (so by default), or nothing, as "
-        "block-causal networks"
-    )
+    add("--block-length", type=int, metavar="N", help=text)
+    text = "what a block sees of later ones: their places, hidden (default), or nothing"
     add("--later", choices=("hidden", "absent"), default="hidden", help=text)
     add("--pseudo", action="store_true", help="pseudo-log-likelihoods, too, a pass for each token")
-    text = (
-        "a column: texts of one item and one length see the same orders, so that differences of "
-        "conditions lose much of their error"
-    )
+    text = "a column: texts of one item and one length see the same orders, for differences of conditions"
     add("--items", metavar="NAME", help=text)
 
     about = "Log-ratio of two texts that differ in a few tokens."
     add = _add_kind(kinds, "pairs", about, PAIRS).add_argument
     text = "at most so many orders of the tokens that differ (default: 32)"
-    add("--num-orders", type=at_least(2), default=32, metavar="N", help=text)
+    add("--num-orders", type=int, default=32, metavar="N", help=text)
     add("--pseudo", action="store_true", help="differences of pseudo-log-likelihoods, too")
 
     about = "Log-score of each option that a prompt has."
     add = _add_kind(kinds, "answers", about, QUESTIONS).add_argument
     text = "at most so many orders of an answer's tokens (default: 8)"
-    add("--num-orders", type=at_least(2), default=8, metavar="N", help=text)
+    add("--num-orders", type=int, default=8, metavar="N", help=text)
     add("--pseudo", action="store_true", help="pseudo-log-likelihoods given the prompt, too")
     text = "likewise, with the later tokens of a word hidden"
     add("--within-word", action="store_true", help=text)
@@ -118,20 +97,19 @@ def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     text = "as 15 or 5,50 or 5:95:10, a range with its last number (default: 1:99)"
     add("--rates", type=rates, default=rates("1:99"), metavar="PERCENTS", help=text)
     text = "masks for each text and rate (default: 1)"
-    add("--num-masks", type=at_least(1), default=1, metavar="N", help=text)
-    return whole, kinds.choices
+    add("--num-masks", type=int, default=1, metavar="N", help=text)
+    return whole
 
 
 def _add_kind(kinds: Any, name: str, about: str, file: str) -> Any:
     """A command with the options that all have; the group of those that it has for itself."""
     command = kinds.add_parser(name, help=about, description=about, allow_abbrev=False)
     command.set_defaults(items=None, pseudo=False, within_word=False, block_length=None)
-    command.set_defaults(column=(), keep=())
+    command.set_defaults(num_orders=None, column=(), keep=())
     command.add_argument("file", metavar="FILE", help=file)
     scores = command.add_argument_group("scores")
-    scores.add_argument(
-        "--seed", type=at_least(0), default=0, metavar="N", help="of orders and masks (default: 0)"
-    )
+    text = "of orders and masks (default: 0)"
+    scores.add_argument("--seed", type=int, default=0, metavar="N", help=text)
 
     add = command.add_argument_group("network").add_argument
     text = (
@@ -143,19 +121,16 @@ def _add_kind(kinds: Any, name: str, about: str, file: str) -> Any:
     text = "folder, or name on the hub; by default the model's own"
     add("--tokenizer", metavar="T", help=text)
     text = "tokens of the longest row; by default as many as the network has places for"
-    add("--max-length", type=at_least(1), metavar="N", help=text)
+    add("--max-length", type=int, metavar="N", help=text)
     text = "where to compute; auto is a CUDA GPU or the CPU"
     add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help=text)
     text = "of the network's numbers; by default float32 on a CPU, the fast one of a GPU"
     add("--precision", choices=("float32", "bfloat16", "float16"), help=text)
     text = "tokens in the network at a time; by default by the memory of such a device"
-    add("--max-tokens", type=at_least(1), metavar="N", help=text)
+    add("--max-tokens", type=int, metavar="N", help=text)
 
     add = command.add_argument_group("input and output").add_argument
-    text = (
-        "of a .csv, .tsv or .jsonl file: the column of texts; two for pairs, as good,bad. In .jsonl a "
-        "text may be a list of token ids"
-    )
+    text = "of a .csv or .jsonl file: the column of texts, or token ids; two for pairs, as good,bad"
     if name != "answers":  # whose columns have names already
         add("--column", type=names, default=(), metavar="NAME", help=text)
     text = "of such a file: other columns, which are copied into the rows, as condition,region"
@@ -163,8 +138,9 @@ def _add_kind(kinds: Any, name: str, about: str, file: str) -> Any:
         add("--keep", type=names, default=(), metavar="NAMES", help=text)
     text = "leave out, and list, lines that cannot be scored"
     add("--skip", action="store_true", help=text)
-    text = "a .csv or .jsonl file; by default JSON lines on standard output. "
-    text += "It must be new" if name == "curve" else GOES_ON
+    text = (
+        "a .csv or .jsonl file, from which a stopped run goes on; by default JSON lines are printed"
+    )
     add("--out", metavar="ROWS", help=text)
     return scores
 
@@ -175,32 +151,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     Raises:
         ValueError: For a mistake in it.
     """
-    whole, kinds = parsers()
-    _require_known(kinds, arguments)
-    options = whole.parse_args(arguments)
+    options = parser().parse_args(arguments)
     if not options.model:
         raise ValueError(
             "name a masked language model: --model FOLDER, or its name on the hub. To try the command, "
             "--model small-bert is the book's own, small one."
         )
-    if options.out is not None:
-        require_suffix(options.out)
+    if options.out is not None and Path(options.out).suffix not in SUFFIXES:
+        raise ValueError(f"--out {options.out} must end in one of {', '.join(SUFFIXES)}.")
     require_form(options)
     return options
-
-
-def _require_known(kinds: Mapping[str, argparse.ArgumentParser], words: Sequence[str]) -> None:
-    """Refuse an option that there is not, before what else may be missing: it may be misspelled."""
-    if not words or words[0] not in kinds:
-        return
-    known = re.findall(r"--[a-z-]+", kinds[words[0]].format_usage())
-    for word in words[1:]:
-        name = word.partition("=")[0]
-        if not name.startswith("--") or name in (*known, "--help", "--"):
-            continue
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        raise ValueError(f"{name} is no option of {PROGRAM} {words[0]}.{hint}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -31,7 +31,7 @@ def answer(program: str, act: Callable[[], object]) -> int:
     try:
         with _terminated_as_interrupted():
             act()
-            _flush_output()
+            write_output("")
     except BrokenPipeError:
         return 1  # whoever read the lines has had enough, as in `mpt-score ... | head`
     except (TypeError, ValueError, OSError, ImportError) as error:
@@ -61,8 +61,10 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _flush_output() -> None:
+def write_output(text: str) -> None:
+    """Write to standard output, now, or say why it cannot be written."""
     try:
+        sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         raise

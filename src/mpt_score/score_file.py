@@ -1,43 +1,66 @@
 """What ``mpt-score`` does: read a file, score it, write rows and say what they say together."""
 
 import hashlib
-import heapq
 import json
+import math
 import os
-import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from scipy.special import stdtrit
 from torch import distributed
 from tqdm.auto import tqdm
 
 import mpt_score
 from mpt_lml import files
-from mpt_score import line_scores, lines, output, summaries
+from mpt_score import lines, output, summaries
+from mpt_score.command_line import write_output
 from mpt_score.errors import TextError
-from mpt_score.lines import Fault, Line
-from mpt_score.output import Part, RowFile, StandardOutput
+from mpt_score.lines import Fault, Line, copied_columns
+from mpt_score.output import RowFile, State
 from mpt_score.scorer import Scorer
 from mpt_score.sentence_scores import plan_of, prices
 
-Rows = StandardOutput | RowFile
+QUANTITIES = {
+    "sentences": "log-score: log p of the text, mean over orders of its tokens",
+    "pairs": "log p(first) - log p(second), mean over orders of the tokens that differ",
+    "answers": "log-score: log p(option | prompt), mean over orders of the option's tokens",
+    "curve": "score at this rate: log q(hidden token | shown), mean over texts",
+}
+"""What the number of a row is."""
+COLUMNS = {
+    "sentences": "log_score low high unit quantity model standard_error num_tokens num_unknown num_bytes "
+    "num_windows num_passes inconsistency inconsistency_low inconsistency_high mixture_lower "
+    "mixture_lower_error mixture_upper mixture_upper_error is_heavy_tailed bits_per_token bits_per_byte",
+    "pairs": "log_ratio low high unit quantity model standard_error inconsistency num_changed num_passes",
+    "answers": "option log_score low high unit quantity model standard_error difference "
+    "difference_error best comparable num_tokens merged num_passes",
+    "curve": "rate score low high unit quantity model standard_error num_texts",
+}
+"""Of a row, behind its line and the cells that the line keeps."""
+NUMBERS = {"pairs": "log_ratio", "answers": "log_score", "curve": "score"}
+"""The columns of numbers whose intervals are made here."""
+UNDECISIVE = ("file", "out", "skip", "device")
+"""Options that rows do not depend on, other than by what the model says of its device."""
+Row = dict[str, Any]
+Part = list[Line | Fault]
 LONGEST_WAIT = timedelta(days=365)
-"""Of one process for the others. The default, half an hour, is less than a share may take."""
+"""Of one process for the others. The default, half an hour, is less than a part may take."""
 
 
 def run(options: Namespace) -> None:
     """Score the lines of a file.
 
     Rows go to ``options.out`` or standard output as they come, their summary to standard error. With
-    torchrun each process scores every so-many-th part into a file of its own; when all have, the first
-    one puts the parts together, in their order.
+    torchrun each process scores one of so many parts, and the first process writes all of them.
 
     Args:
         options: What the command line says; see :mod:`mpt_score.command`.
@@ -47,182 +70,136 @@ def run(options: Namespace) -> None:
         OSError: For a file that cannot be read or written.
         KeyboardInterrupt: Where it was stopped, with what is left behind.
     """
-    columns = line_scores.columns_of(options)
+    columns = columns_of(options)
     rank = int(os.environ.get("RANK", 0))
     num_processes = int(os.environ.get("WORLD_SIZE", 1))
+    device = options.device
     if num_processes > 1:
-        if options.kind == "curve" or options.file == "-" or options.out is None:
-            raise ValueError("several processes need a file to read, --out for rows, and no curve.")
-        _score_together(options, columns, rank, num_processes)
-    elif options.kind == "curve":
-        _score_curve(options, columns)
-    else:
-        rows = RowFile(Path(options.out), columns) if options.out else StandardOutput()
-        with rows, _says_what_is_left(rows):
-            scoring = _Scoring(options, columns, _load(options))
-            if isinstance(rows, RowFile):
-                rows.begin(scoring.what_decides())
-            scoring.say_price(rows)
-            scoring.score(rows, rows)
-            scoring.finish(rows)
+        if not Path(options.file).is_file():
+            raise ValueError(f"several processes need a file to read, got {options.file}.")
+        distributed.init_process_group("gloo", timeout=LONGEST_WAIT)
+        if torch.cuda.is_available() and device in ("auto", "cuda"):
+            device = f"cuda:{os.environ['LOCAL_RANK']}"
+    with (
+        RowFile(Path(options.out), columns) if options.out and rank == 0 else nullcontext() as rows
+    ):
+        _Run(options, columns, _load(options, device), rows, rank, num_processes).go()
+    if num_processes > 1:
+        distributed.destroy_process_group()
 
 
-def _score_together(
-    options: Namespace, columns: Sequence[str], rank: int, num_processes: int
-) -> None:
-    path = Path(options.out)
-    shares = [
-        path.with_name(f"{path.stem}.rank-{number}-of-{num_processes}{path.suffix}")
-        for number in range(num_processes)
-    ]
-    distributed.init_process_group("gloo", timeout=LONGEST_WAIT)
-    with ExitStack() as stack:
-        rows = stack.enter_context(RowFile(path, columns)) if rank == 0 else None
-        with RowFile(shares[rank], columns) as share, _says_what_is_left(share):
-            device = options.device
-            if torch.cuda.is_available() and device in ("auto", "cuda"):
-                device = f"cuda:{os.environ['LOCAL_RANK']}"
-            scoring = _Scoring(options, columns, _load(options, device), rank, num_processes)
-            num_written = [0]
-            if rows is not None:
-                rows.begin(scoring.what_decides())
-                scoring.say_price(rows)
-                num_written = [len(rows.parts)]
-            distributed.broadcast_object_list(num_written)
-            share.begin(scoring.what_decides())
-            num_parts = scoring.score(share, rows, num_written[0])
-        distributed.barrier()
-        if rows is not None:
-            with _says_what_is_left(rows):
-                _join(shares, rows)
-                if len(rows.parts) < num_parts:
-                    raise ValueError(f"parts of {path} are missing: the same command scores them.")
-                scoring.finish(rows)
-    distributed.destroy_process_group()
+def columns_of(options: Namespace) -> tuple[str, ...]:
+    """The columns of the rows of one call.
+
+    Raises:
+        ValueError: For a column of the input that is to be copied, and that rows have already.
+    """
+    columns = tuple(COLUMNS[options.kind].split())
+    if options.kind == "curve":
+        return columns
+    if options.pseudo:
+        name = "pseudo_difference" if options.kind == "pairs" else "pseudo_log_likelihood"
+        columns = (*columns, name)
+    if options.within_word:
+        columns = (*columns, "within_word")
+    copied = copied_columns(options)
+    for name in copied:
+        if name in ("line", *columns):
+            raise ValueError(f"--keep {name}: rows have a column of that name. Rename it.")
+    return ("line", *copied, *columns)
 
 
-def _remove_shares(path: Path) -> None:
-    """Remove what processes have written beside a file that is whole by now."""
-    name = re.escape(path.stem) + r"\.rank-\d+-of-\d+" + re.escape(path.suffix) + r"(\.state)?"
-    for share in path.parent.iterdir():
-        if re.fullmatch(name, share.name):
-            share.unlink(missing_ok=True)
+def score(scorer: Scorer, good: Sequence[Line], options: Namespace) -> Any:
+    """The library's scores of some lines. What of them cannot be scored, it skips or refuses."""
+    first = [line.texts[0] for line in good]
+    if options.kind == "curve":
+        fractions = tuple(percent / 100 for percent in options.rates)
+        design = mpt_score.Design(fractions, num_masks=options.num_masks, seed=options.seed)
+        return mpt_score.curve(scorer, first, design)
+    settings: dict[str, Any] = {
+        "num_orders": options.num_orders,
+        "pseudo": options.pseudo,
+        "seed": options.seed,
+        "skip": options.skip,
+    }
+    if options.kind == "pairs":
+        second = [line.texts[1] for line in good]
+        return mpt_score.pairs(scorer, first, second, **settings)
+    if options.kind == "answers":
+        settings["within_word"] = options.within_word
+        prompts = [line.prompt for line in good]
+        return mpt_score.answers(scorer, prompts, [line.texts for line in good], **settings)
+    if options.items:
+        settings["items"] = [line.copied[options.items] for line in good]
+    for name in ("num_masks", "target_error", "block_length", "later"):
+        settings[name] = getattr(options, name)
+    return mpt_score.sentences(scorer, first, **settings)
 
 
-def _join(paths: Sequence[Path], rows: RowFile) -> None:
-    """Put the parts of several files into one, in their order."""
-    with ExitStack() as stack:
-        opened = [RowFile(path, rows.columns) for path in paths if path.exists()]
-        contents = [stack.enter_context(share).contents() for share in opened]
-        for part, content in heapq.merge(*contents, key=lambda entry: entry[0].number):
-            if part.number == len(rows.parts):
-                rows.copy(part, content)
+def _finite_or_none(value: Any) -> Any:
+    """JSON has no word for nan and infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass
-class _Scoring:
+class _Run:
     """What is done with the lines of a file.
 
     Args:
         options: As of :func:`run`.
         columns: Of the rows.
         scorer: The model.
+        rows: Takes the rows; None where they are printed, or another process writes them.
         rank: Of several processes, which one this is.
-        num_processes: How many there are. Each scores every so-many-th part.
+        num_processes: How many there are.
     """
 
     options: Namespace
     columns: Sequence[str]
     scorer: Scorer
+    rows: RowFile | None
     rank: int = 0
     num_processes: int = 1
+    num_rows: int = 0
+    num_faults: int = 0
 
     def __post_init__(self) -> None:
-        self.summary = summaries.new_summary(self.options)
         commit = self.scorer.commit
         self.model = f"{self.options.model}@{commit}" if commit else str(self.options.model)
+        self.summary = summaries.new_summary(self.options)
+        self.digest = hashlib.sha256()  # of the lines that were read
 
-    def what_decides(self) -> dict[str, Any]:
-        """What decides the rows besides the input, by name. Of a function that may be unknown."""
-        identity = self.scorer.identity or {output.IDENTITY: None}
-        names = ("kind", *line_scores.SETTINGS[self.options.kind])
-        names = (*names, "max_tokens", "column", "keep", "items")
-        settings = {name: getattr(self.options, name) for name in names}
-        versions = {f"version of {name}": found for name, found in files.versions().items()}
-        return {"model": self.model, **settings, **identity, **versions}
+    def go(self) -> None:
+        """Score the lines behind those that are done, and say what all rows say together."""
+        try:
+            self._score(self._begin())
+        except KeyboardInterrupt as stop:
+            raise type(stop)(self._left) from None
+        if self.rank == 0:
+            self._finish()
 
-    def _parts(self) -> Iterator[list[Line | Fault]]:
-        whole_orders = self.options.kind == "sentences" and self.options.num_masks is None
-        return lines.parts(lines.read(self.options), whole_orders=whole_orders)
-
-    def say_price(self, rows: Rows) -> None:
-        """What texts will cost, from a first reading; a pipe can be read only once, and has none."""
-        options = self.options
-        is_known = rows.is_whole or options.kind != "sentences" or not Path(options.file).is_file()
-        if is_known:
-            return
-        plan = plan_of(
-            options.num_orders,
-            options.num_masks,
-            options.pseudo,
-            options.target_error,
-            block_length=options.block_length,
-            later=options.later,
-        )
-        num_texts = 0
-        num_tokens = 0
-        num_passes = 0
-        for part in self._parts():
-            texts = [line.texts[0] for line in part if isinstance(line, Line)]
-            if texts:
-                of_texts = prices(self.scorer, texts, plan.most_passes, skip=True)
-                num_texts += int((of_texts.num_tokens > 0).sum())
-                num_tokens += int(of_texts.num_tokens.sum())
-                num_passes += int(of_texts.num_passes.sum())
-        price = f"to score: {num_texts} texts, {num_tokens} tokens; passes at most: {num_passes}"
-        more = ", more where --target-error asks for them" if options.target_error else ""
-        print(price + more, file=sys.stderr)
-
-    def score(self, target: Rows, rows: Rows | None, num_written: int = 0) -> int:
-        """Score what is not known yet, part by part, and write each before the next one is read.
-
-        Args:
-            target: Takes rows, and has those of an earlier run.
-            rows: Where those of all processes are in the end; None where another process sees to it.
-            num_written: Of parts that are there already.
-
-        Returns:
-            How many parts the input has.
-
-        Raises:
-            ValueError: Where the input is not what it was.
-        """
-        options = self.options
-        parts = [*target.parts, *(rows.parts if rows is not None else [])]
-        known = {part.number: part for part in parts}
-        digest = hashlib.sha256()
-        num_parts = 0
-        last_line = 0
-        # Not among rows that a terminal shows; disable=None: a bar on a terminal only.
-        is_hidden = True if options.out is None and sys.stdout.isatty() else None
-        with tqdm(unit=" lines", disable=is_hidden, leave=False) as bar:
-            for number, part in enumerate(self._parts()):
-                digest.update(json.dumps(part).encode())
-                place = f"from line {last_line + 1} on"
-                last_line = part[-1].number
-                before = known.pop(number, None)
-                if before is not None and before.lines_digest != digest.hexdigest():
-                    raise self._changed(f"{place}, up to line {before.last_line}, it has changed")
-                if before is None and rows is not None and rows.is_whole:
-                    raise self._changed(f"{place} there is more")
-                is_mine = number >= num_written and number % self.num_processes == self.rank
-                if before is None and is_mine:
-                    self._score_part(target, number, part, digest.hexdigest())
-                num_parts = number + 1
-                bar.update(len(part))
-        if known:
-            raise self._changed(f"it ends at line {last_line}")
-        return num_parts
+    def _begin(self) -> Iterator[Line | Fault]:
+        """The lines that are not done yet."""
+        done = State({})
+        if self.rows is not None:
+            self.rows.begin(self._what_decides())
+            done = self.rows.state
+            self.num_faults = done.num_faults
+            self._add(self.rows.rows(copied_columns(self.options)))
+        if self.rank == 0 and not done.is_whole:
+            self._say_price()
+        shared = [done.last_line, done.lines_digest]
+        if self.num_processes > 1:
+            distributed.broadcast_object_list(shared)
+        last_line, lines_digest = shared
+        lines_to_read = lines.read(self.options)
+        number = 0
+        while number < last_line and (line := next(lines_to_read, None)):
+            self._take_in(line)
+            number = line.number
+        if last_line and self.digest.hexdigest() != lines_digest:
+            raise self._changed(f"up to line {last_line} it has changed")
+        return lines_to_read
 
     def _changed(self, how: str) -> ValueError:
         return ValueError(
@@ -230,98 +207,190 @@ class _Scoring:
             "--out for it."
         )
 
-    def _score_part(
-        self, target: Rows, number: int, part: Sequence[Line | Fault], digest: str
-    ) -> None:
+    def _what_decides(self) -> dict[str, Any]:
+        """What decides the rows besides the input, by name. Of a function that may be unknown."""
+        settings = {
+            name: value for name, value in vars(self.options).items() if name not in UNDECISIVE
+        }
+        identity = self.scorer.identity or {output.IDENTITY: None}
+        versions = {f"version of {name}": found for name, found in files.versions().items()}
+        return {**settings, "model": self.model, **identity, **versions}
+
+    def _parts(self, of_lines: Iterable[Line | Fault]) -> Iterator[list[Line | Fault]]:
+        if self.options.kind == "curve":
+            whole = list(of_lines)  # is of all texts together
+            return iter([whole] if whole else [])
+        whole_orders = self.options.kind == "sentences" and self.options.num_masks is None
+        return lines.parts(of_lines, whole_orders=whole_orders)
+
+    def _say_price(self) -> None:
+        """What texts will cost, from a first reading; a pipe can be read only once, and has none."""
+        options = self.options
+        if options.kind != "sentences" or not Path(options.file).is_file():
+            return
+        plan = plan_of(
+            options.num_orders,
+            options.num_masks,
+            options.pseudo,
+            block_length=options.block_length,
+        )
+        total = torch.zeros(3, dtype=torch.int64)
+        for part in self._parts(lines.read(options)):
+            texts = [line.texts[0] for line in part if isinstance(line, Line)]
+            if texts:
+                found = prices(self.scorer, texts, plan.most_passes, skip=True)
+                columns = [found.num_tokens > 0, found.num_tokens, found.num_passes]
+                total += torch.stack([column.sum() for column in columns])
+        num_texts, num_tokens, num_passes = total.tolist()
+        price = f"to score: {num_texts} texts, {num_tokens} tokens; passes at most: {num_passes}"
+        more = ", more where --target-error asks for them" if options.target_error else ""
+        print(price + more, file=sys.stderr)
+
+    def _score(self, remaining: Iterable[Line | Fault]) -> None:
+        """Score part by part, and write each before the next one is read."""
+        parts = self._parts(remaining)
+        # Not among rows that a terminal shows; disable=None: a bar on a terminal only.
+        is_hidden = True if self.options.out is None and sys.stdout.isatty() else None
+        with tqdm(unit=" lines", disable=is_hidden, leave=False) as bar:
+            while together := list(islice(parts, self.num_processes)):
+                if self.rows is not None and self.rows.state.is_whole:
+                    raise self._changed(f"from line {together[0][0].number} on there is more")
+                for part, found in zip(together, self._found(together), strict=True):
+                    if isinstance(found, ValueError) and self.rank > 0:
+                        return  # the first process says it
+                    try:
+                        if isinstance(found, ValueError):
+                            raise found
+                        self._write(part, *found)
+                    except BrokenPipeError:
+                        raise  # whoever read the rows has had enough
+                    except (ValueError, OSError) as error:
+                        raise type(error)(f"{error} {self._left}".strip()) from error
+                    bar.update(len(part))
+
+    def _found(self, parts: Sequence[Part]) -> list[tuple[list[Row], list[Fault]] | ValueError]:
+        """The rows and faults of some parts, each scored by one process, or why there are none."""
+        found: Any = None
+        if self.rank < len(parts):
+            try:
+                found = self._rows(parts[self.rank])
+            except ValueError as error:
+                found = ValueError(str(error))
+        if self.num_processes == 1:
+            return [found]
+        of_all: list[Any] = [None] * self.num_processes
+        distributed.all_gather_object(of_all, found)
+        return of_all[: len(parts)]
+
+    def _rows(self, part: Part) -> tuple[list[Row], list[Fault]]:
         faults = [line for line in part if isinstance(line, Fault)]
         good = [line for line in part if isinstance(line, Line)]
-        try:
-            rows = self._rows(good, faults)
-        except ValueError as error:
-            raise ValueError(f"{error} {target.left}".strip()) from error
-        faults.sort()
-        for fault in faults:
-            print(f"skipped: {_in_words(self.options, fault)}", file=sys.stderr)
-        first_fault = _in_words(self.options, faults[0]) if faults else ""
-        last_line = part[-1].number
-        target.write(rows, Part(number, last_line, digest, len(rows), len(faults), first_fault))
-        if isinstance(target, StandardOutput):
-            for row in rows:
-                self.summary.add(row)
-
-    def _rows(self, good: Sequence[Line], faults: list[Fault]) -> list[dict[str, Any]]:
-        """The rows of good lines; ``faults`` takes those that the library cannot score."""
+        if self.options.kind == "curve":
+            good = self._scorable(good, faults)
         _require_skipped(self.options, faults)
         if not good:
-            return []
+            return [], faults
         try:
-            scores = line_scores.score(self.scorer, good, self.options)
+            scores = score(self.scorer, good, self.options)
         except TextError as error:
             _require_skipped(self.options, [Fault(good[error.number].number, error.reason)])
             raise
-        for place, reason in scores.skipped.items():
-            faults.append(Fault(good[place].number, f"{reason.rstrip('.')}."))
-        if len(scores.skipped) == len(good):
-            return []
-        rows = line_scores.rows_of(scores, good, self.options, self.model, self.columns)
-        return list(rows)
+        if self.options.kind == "curve":
+            self.summary = summaries.CurveSummary(scores)
+        elif scores.skipped:
+            for place, reason in scores.skipped.items():
+                faults.append(Fault(good[place].number, f"{reason.rstrip('.')}."))
+            if len(scores.skipped) == len(good):
+                return [], sorted(faults)
+        return self._rows_of(scores, good), sorted(faults)
 
-    def finish(self, rows: Rows) -> None:
+    def _rows_of(self, scores: Any, good: Sequence[Line]) -> list[Row]:
+        """One row a text, a pair, an option of a prompt, or a rate; none for a line that was skipped."""
+        kind = self.options.kind
+        said = {
+            "unit": "nats a token" if kind == "curve" else "nats",
+            "quantity": QUANTITIES[kind] + summaries.blocks_in_words(self.options),
+            "model": self.model,
+            "num_texts": len(good),
+        }
+        degrees = len(good) - 1 if kind == "curve" else (self.options.num_orders or 0) - 1
+        rows = []
+        for place, found in enumerate(scores.rows()):
+            cells = {"is_heavy_tailed": False, **found, **said}
+            if kind != "curve":
+                place_of_line = found.get("prompt", place)
+                if place_of_line in scores.skipped:
+                    continue
+                line = good[place_of_line]
+                cells |= {**line.copied, "line": line.number}
+            if kind != "sentences":
+                # Student's interval, over texts of a curve, and over orders of the others.
+                reach = stdtrit(degrees, 0.975) * cells.get("standard_error", math.nan)
+                cells["low"] = float(cells[NUMBERS[kind]] - reach)
+                cells["high"] = float(cells[NUMBERS[kind]] + reach)
+            rows.append({name: _finite_or_none(cells.get(name)) for name in self.columns})
+        return rows
+
+    def _scorable(self, good: Sequence[Line], faults: list[Fault]) -> list[Line]:
+        """The lines of a curve that have one; ``faults`` takes the others."""
+        scorable = []
+        for line in good:
+            try:
+                self.scorer.require_length(self.scorer.encode([line.texts[0]]))
+                scorable.append(line)
+            except TextError as error:
+                faults.append(Fault(line.number, error.reason))
+        return scorable
+
+    def _write(self, part: Part, rows: list[Row], faults: list[Fault]) -> None:
+        for line in part:
+            self._take_in(line)
+        if self.rank > 0:
+            return
+        for fault in faults:
+            print(f"skipped: {_in_words(self.options, fault)}", file=sys.stderr)
+        if self.rows is None:
+            # A terminal or a pipe need not know UTF-8, and JSON can say all of it in ASCII.
+            write_output("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+        else:
+            self.rows.write(
+                rows,
+                last_line=part[-1].number,
+                lines_digest=self.digest.hexdigest(),
+                num_faults=len(faults),
+            )
+        self._add(rows)
+        self.num_faults += len(faults)
+
+    def _take_in(self, line: Line | Fault) -> None:
+        self.digest.update(json.dumps(line).encode())
+
+    def _add(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self.summary.add(row)
+            self.num_rows += 1
+
+    @property
+    def _left(self) -> str:
+        """What there is of a run that was stopped; "" where nothing."""
+        if self.num_rows == 0:
+            return ""
+        if self.rows is None:
+            return f"{self.num_rows} rows were written."
+        return f"{self.num_rows} rows are in {self.rows.path}, the same command goes on from there."
+
+    def _finish(self) -> None:
         """Say what all rows say together, and mark their file as whole."""
-        if not any(part.num_rows for part in rows.parts):
-            first_fault = next(part.first_fault for part in rows.parts if part.first_fault)
-            raise ValueError(f"no line of {self.options.file} can be scored: {first_fault}")
-        if isinstance(rows, RowFile):
-            if rows.is_whole:
-                print(f"{rows.path} is whole already, nothing was scored", file=sys.stderr)
-            for row in rows.rows():
-                self.summary.add(row)
-            rows.finish()
-            _remove_shares(rows.path)
+        if self.num_rows == 0:
+            raise ValueError(f"no line of {self.options.file} can be scored.")
+        if self.rows is not None and self.rows.state.is_whole:
+            print(f"{self.rows.path} is whole already, nothing was scored", file=sys.stderr)
+        elif self.rows is not None:
+            self.rows.finish()
         said = [f"{self.model}, seed {self.options.seed}", *self.summary.lines()]
-        num_faults = sum(part.num_faults for part in rows.parts)
-        if num_faults:
-            said.append(f"skipped lines: {num_faults}")
+        if self.num_faults:
+            said.append(f"skipped lines: {self.num_faults}")
         print("\n".join(said), file=sys.stderr)
-
-
-def _score_curve(options: Namespace, columns: Sequence[str]) -> None:
-    """Score all texts at all rates; rows are rates."""
-    out = Path(options.out) if options.out else None
-    if out is not None and out.exists():
-        raise ValueError(f"--out {out} is there already: remove it, or name another file.")
-    if out is not None:
-        files.require_writable(out.parent)
-    scoring = _Scoring(options, columns, _load(options))
-    scorer = scoring.scorer
-    texts = []
-    faults = []
-    for line in lines.read(options):
-        if isinstance(line, Fault):
-            faults.append(line)
-            continue
-        try:
-            scorer.require_length(scorer.encode([line.texts[0]]))
-            texts.append(line.texts[0])
-        except TextError as error:
-            faults.append(Fault(line.number, error.reason))
-    _require_skipped(options, faults)
-    if not texts:
-        raise ValueError(
-            f"no line of {options.file} can be scored: {_in_words(options, faults[0])}"
-        )
-    fractions = tuple(percent / 100 for percent in options.rates)
-    design = mpt_score.Design(fractions, num_masks=options.num_masks, seed=options.seed)
-    curves = mpt_score.curve(scorer, texts, design)
-    rows = line_scores.rows_of_curve(curves, options, scoring.model, columns)
-    if out is None:
-        output.print_rows(rows)
-    else:
-        with files.replacing(out) as partial:
-            partial.write_bytes(output.as_bytes(rows, columns, out.suffix, with_header=True))
-    said = [f"skipped: {_in_words(options, fault)}" for fault in faults]
-    said += [f"{scoring.model}, seed {options.seed}", *summaries.of_curve(curves)]
-    print("\n".join(said), file=sys.stderr)
 
 
 def _in_words(options: Namespace, fault: Fault) -> str:
@@ -334,20 +403,13 @@ def _require_skipped(options: Namespace, faults: Sequence[Fault]) -> None:
         raise ValueError(f"{_in_words(options, faults[0])} {remedy}")
 
 
-def _load(options: Namespace, device: str | None = None) -> Scorer:
-    names = ("tokenizer", "revision", "precision", "max_tokens", "max_length")
-    given = {name: getattr(options, name) for name in names}
+def _load(options: Namespace, device: str) -> Scorer:
     return mpt_score.load(
         options.model,
-        device=device or options.device,
-        **{name: value for name, value in given.items() if value is not None},
+        options.tokenizer,
+        revision=options.revision,
+        device=device,
+        precision=options.precision,
+        max_tokens=options.max_tokens,
+        max_length=options.max_length,
     )
-
-
-@contextmanager
-def _says_what_is_left(rows: Rows) -> Iterator[None]:
-    """A run that is stopped says where its rows are."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        raise type(stop)(rows.left) from None

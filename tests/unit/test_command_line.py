@@ -33,12 +33,9 @@ WRONG = [
     ([], "the following arguments are required: KIND"),
     (["sya"], "KIND: invalid choice: 'sya'"),
     (["sentences"], "the following arguments are required: FILE"),
-    (["sentences", "--nix"], "--nix is no option of mpt-score sentences."),
-    (["curve", "x", "--num-orders", "2"], "--num-orders is no option of mpt-score curve."),
-    (["sentences", "x", "--num-ordrs=2"], "Did you mean --num-orders?"),
-    (["sentences", "x", "--num-orders", "2.5"], "--num-orders: must be a whole number, got '2.5'."),
-    (["sentences", "x", "--num-masks", "0"], "--num-masks: must be >= 1, got 0."),
-    (["pairs", "x", "--num-orders", "1"], "--num-orders: must be >= 2, got 1."),
+    (["sentences", "x", "--nix"], "unrecognized arguments: --nix"),
+    (["curve", "x", "--num-orders", "2"], "unrecognized arguments: --num-orders 2"),
+    (["sentences", "x", "--num-orders", "2.5"], "--num-orders: invalid int value: '2.5'"),
     (["sentences", "x", "--seed"], "--seed: expected one argument"),
     (
         ["sentences", "x", "--num-orders", "2", "--num-masks", "3"],
@@ -51,9 +48,7 @@ WRONG = [
         for rates in ("5-95", "0", "101", "1:2:3:4", "1:9:0", "9:1", "", "a")
     ),
     (["curve", "x", "--model", "m", "--out", "x.json"], "--out x.json must end in one of .csv, .jsonl"),
-    (["curve", "x.csv", "--column", "a", "--keep", "b"], "--keep is no option of mpt-score curve."),
     (["curve", "x", "more.txt", "--model", "m"], "unrecognized arguments: more.txt"),
-    (["answers", "x.csv", "--model", "m"], "options are lists: answers need JSON lines"),
 ]  # fmt: skip
 
 
