@@ -118,8 +118,7 @@ def _add_kind(kinds: Any, name: str, about: str, file: str) -> Any:
     add("--model", metavar="M", help=text)
     text = "commit of a name on the hub; by default the newest, which is said"
     add("--revision", metavar="COMMIT", help=text)
-    text = "folder, or name on the hub; by default the model's own"
-    add("--tokenizer", metavar="T", help=text)
+    add("--tokenizer", metavar="T", help="folder, or name on the hub; by default the model's own")
     text = "tokens of the longest row; by default as many as the network has places for"
     add("--max-length", type=int, metavar="N", help=text)
     text = "where to compute; auto is a CUDA GPU or the CPU"
@@ -136,8 +135,7 @@ def _add_kind(kinds: Any, name: str, about: str, file: str) -> Any:
     text = "of such a file: other columns, which are copied into the rows, as condition,region"
     if name != "curve":  # whose rows are rates of all texts
         add("--keep", type=names, default=(), metavar="NAMES", help=text)
-    text = "leave out, and list, lines that cannot be scored"
-    add("--skip", action="store_true", help=text)
+    add("--skip", action="store_true", help="leave out, and list, lines that cannot be scored")
     text = (
         "a .csv or .jsonl file, from which a stopped run goes on; by default JSON lines are printed"
     )

@@ -64,15 +64,7 @@ def copied_columns(options: Namespace) -> tuple[str, ...]:
 
 
 def require_form(options: Namespace) -> None:
-    """Refuse a table without the names of its columns, and names where there is no table.
-
-    Args:
-        options: Of the command line. Its ``file`` is "-" for standard input, which has JSON lines where
-            columns are named.
-
-    Raises:
-        ValueError: With what was expected.
-    """
+    """Refuse a table without the names of its columns, and names where there is no table."""
     path, kind, columns = options.file, options.kind, options.column
     if kind == "answers":
         return  # its columns have names already
@@ -95,12 +87,7 @@ def require_form(options: Namespace) -> None:
 
 
 def read(options: Namespace) -> Iterator[Line | Fault]:
-    """The lines that are not empty, and why some are none.
-
-    Raises:
-        ValueError: For a file without text, and a table without a column of that name.
-        OSError: For a file that cannot be read.
-    """
+    """The lines that are not empty, and why some are none."""
     is_csv = bool(options.column) and Path(options.file).suffix.lower() == ".csv"
     is_empty = True
     first: Line | None = None
@@ -122,12 +109,7 @@ def read(options: Namespace) -> Iterator[Line | Fault]:
 
 
 def parts(lines: Iterable[Line | Fault], *, whole_orders: bool) -> Iterator[list[Line | Fault]]:
-    """Lines that are scored together, the same whenever they are read.
-
-    Args:
-        lines: Of the input.
-        whole_orders: Whether what a text costs grows with the square of its length.
-    """
+    """Lines that are scored together; of whole orders a text costs the square of its length."""
     part: list[Line | Fault] = []
     work = 0
     for line in lines:

@@ -40,16 +40,7 @@ class State:
 
 
 class RowFile:
-    """A file of rows with its state, which is locked as long as this object is open.
-
-    Args:
-        path: The file, a .csv or .jsonl. One that is there must have its state beside it.
-        columns: The names of its columns.
-
-    Raises:
-        ValueError: For a file without a state, and for one that another run is writing.
-        OSError: For a file that cannot be written.
-    """
+    """A .csv or .jsonl file with its state, which is locked as long as this object is open."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
@@ -111,15 +102,7 @@ class RowFile:
         return f"Name another file, or remove {self.path.name} and {self._state_path.name}."
 
     def begin(self, run: Mapping[str, Any]) -> None:
-        """Make ready for rows: of a run that begins, or behind those of this one.
-
-        Args:
-            run: What decides the numbers, by its name, as JSON can say it.
-
-        Raises:
-            ValueError: For the rows of another run, and for a file that was changed.
-            OSError: For a file that cannot be written.
-        """
+        """Make ready for rows of a run: for its first ones, or for those behind the ones it has."""
         wanted = json.loads(json.dumps(run, default=str))
         if self.state.num_rows:
             self._require_same(wanted)
@@ -157,11 +140,7 @@ class RowFile:
             )
 
     def rows(self, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """The rows that are written, with the numbers as they were.
-
-        Args:
-            texts: The columns whose cells are no numbers, also where they look like some.
-        """
+        """The rows that are written, with the numbers as they were; ``texts`` are columns of none."""
         with self.path.open(encoding="utf-8", newline="") as stream:
             if self.path.suffix == ".jsonl":
                 yield from map(json.loads, stream)
@@ -174,14 +153,7 @@ class RowFile:
     def write(
         self, rows: Sequence[Row], *, last_line: int, lines_digest: str, num_faults: int
     ) -> None:
-        """Add the rows of a part: all of them or, on a full disk or when stopped, none.
-
-        Args:
-            rows: Of the lines behind those that are written.
-            last_line: Of the input, that they go up to.
-            lines_digest: Of the input up to that line.
-            num_faults: Lines of the part that were skipped.
-        """
+        """Add the rows of lines up to one: all of them or, on a full disk or when stopped, none."""
         before = self.state
         content = self._as_bytes(rows, with_header=before.num_bytes == 0)
         after = State(

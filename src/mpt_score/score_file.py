@@ -61,14 +61,6 @@ def run(options: Namespace) -> None:
 
     Rows go to ``options.out`` or standard output as they come, their summary to standard error. With
     torchrun each process scores one of so many parts, and the first process writes all of them.
-
-    Args:
-        options: What the command line says; see :mod:`mpt_score.command`.
-
-    Raises:
-        ValueError: For a line that cannot be scored, which is named, and for wrong options.
-        OSError: For a file that cannot be read or written.
-        KeyboardInterrupt: Where it was stopped, with what is left behind.
     """
     columns = columns_of(options)
     rank = int(os.environ.get("RANK", 0))
@@ -89,11 +81,7 @@ def run(options: Namespace) -> None:
 
 
 def columns_of(options: Namespace) -> tuple[str, ...]:
-    """The columns of the rows of one call.
-
-    Raises:
-        ValueError: For a column of the input that is to be copied, and that rows have already.
-    """
+    """The columns of the rows of one call; none that the input has may be among the others."""
     columns = tuple(COLUMNS[options.kind].split())
     if options.kind == "curve":
         return columns
@@ -143,21 +131,12 @@ def _finite_or_none(value: Any) -> Any:
 
 @dataclass
 class _Run:
-    """What is done with the lines of a file.
-
-    Args:
-        options: As of :func:`run`.
-        columns: Of the rows.
-        scorer: The model.
-        rows: Takes the rows; None where they are printed, or another process writes them.
-        rank: Of several processes, which one this is.
-        num_processes: How many there are.
-    """
+    """What is done with the lines of a file, by one process of ``num_processes``."""
 
     options: Namespace
     columns: Sequence[str]
     scorer: Scorer
-    rows: RowFile | None
+    rows: RowFile | None  # of the first process, where rows are not printed
     rank: int = 0
     num_processes: int = 1
     num_rows: int = 0
@@ -234,15 +213,13 @@ class _Run:
             options.pseudo,
             block_length=options.block_length,
         )
-        total = torch.zeros(3, dtype=torch.int64)
+        num_passes = 0
         for part in self._parts(lines.read(options)):
             texts = [line.texts[0] for line in part if isinstance(line, Line)]
             if texts:
-                found = prices(self.scorer, texts, plan.most_passes, skip=True)
-                columns = [found.num_tokens > 0, found.num_tokens, found.num_passes]
-                total += torch.stack([column.sum() for column in columns])
-        num_texts, num_tokens, num_passes = total.tolist()
-        price = f"to score: {num_texts} texts, {num_tokens} tokens; passes at most: {num_passes}"
+                of_texts = prices(self.scorer, texts, plan.most_passes, skip=True)
+                num_passes += int(of_texts.num_passes.sum())
+        price = f"to score: passes at most: {num_passes}"
         more = ", more where --target-error asks for them" if options.target_error else ""
         print(price + more, file=sys.stderr)
 

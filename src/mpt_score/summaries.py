@@ -46,12 +46,7 @@ class Ratio:
 
 
 class SentenceSummary:
-    """What texts say together.
-
-    Args:
-        options: Of the command line. Its ``items`` are the column of items, which are independent,
-            unlike texts of one; None where every text is.
-    """
+    """What texts say together. Those of one item are not independent, items are."""
 
     def __init__(self, options: Namespace) -> None:
         self._options = options

@@ -139,7 +139,7 @@ def test_the_command_takes_it(folder: Path, capsys: pytest.CaptureFixture[str]) 
     row = json.loads((folder / "out.jsonl").read_text().splitlines()[0])
     assert row["log_score"] == pytest.approx(literal(TEXTS[0]), abs=1e-10)
     assert row["model"] == "my_llada:build"
-    run = json.loads((folder / "out.jsonl.state").read_text().splitlines()[0])
+    run = json.loads((folder / "out.jsonl.state").read_text())["run"]
     assert run["function"].startswith("my_llada:build, ") and run["max_length"] == 9
 
 
