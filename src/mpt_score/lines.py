@@ -20,22 +20,18 @@ USUAL_CHARACTERS = 64
 LONGEST_LINE = 10**6
 """In characters. To take apart a longer one costs minutes and gigabytes."""
 CHARACTERS_OF_A_TOKEN = 4  # about, of one that came as a number
-SHOWN_CHARACTERS = 60  # of a wrong line, in a message
 TABLES = (".csv", ".jsonl", ".ndjson")
 NUM_COLUMNS = {"sentences": 1, "curve": 1, "pairs": 2}  # with texts, of a table
 LARGEST_ID = 2**63 - 1  # of a tensor of 64-bit integers
 QUESTION = '{"prompt": "...", "options": ["...", ...]}'
-
-Text = Any
-"""A string, or token ids as a list; the texts of a line, and of a file, are of one kind."""
 
 
 class Line(NamedTuple):
     """A line as texts to score."""
 
     number: int  # in the file, from 1
-    texts: list[Text]  # one, the two of a pair, or the options of a prompt
-    prompt: Text = ""
+    texts: list[Any]  # one, the two of a pair, or the options of a prompt; strings or token ids
+    prompt: Any = ""
     copied: Mapping[str, Any] = {}  # cells of other columns, for the rows of the output
 
     @property
@@ -225,17 +221,11 @@ def _cells_of(content: str | Mapping[str, str], columns: Iterable[str]) -> dict[
         cells = {name: row[name] for name in columns}
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         form = "{" + ", ".join(f'"{name}": ...' for name in columns) + "}"
-        raise ValueError(f"must be {form}, got {_shown(content)}.") from error
+        raise ValueError(f"must be {form}, got {content!r:.60}.") from error
     _require_readable(json.dumps(cells, ensure_ascii=False))
     return cells
 
 
 def _require(condition: bool, sentence: str, got: Any) -> None:
     if not condition:
-        raise ValueError(f"{sentence}, got {_shown(got)}.")
-
-
-def _shown(content: Any) -> str:
-    if isinstance(content, str):
-        return repr(content[:SHOWN_CHARACTERS])
-    return repr(content)[:SHOWN_CHARACTERS]
+        raise ValueError(f"{sentence}, got {got!r:.60}.")

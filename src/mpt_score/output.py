@@ -20,8 +20,6 @@ from typing import Any
 if sys.platform != "win32":  # where there is none
     import fcntl
 
-IDENTITY = "identity"
-"""The name, in what decides the numbers, that is there where a model does not say which one it is."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 Row = Mapping[str, Any]
 
@@ -120,7 +118,7 @@ class RowFile:
 
     def _require_same(self, wanted: Mapping[str, Any]) -> None:
         """Refuse the first difference."""
-        if IDENTITY in wanted:
+        if "identity" in wanted:  # of a model that does not say which one it is
             raise ValueError(
                 f"--out {self.path} has rows already, and {wanted['model']} names no identity, so that "
                 "they cannot be known to be of the same model. A string in its module, as identity = "

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 import mpt_score
 from mpt_lml import files
-from mpt_score import lines, output, summaries
+from mpt_score import lines, summaries
 from mpt_score.command_line import write_output
 from mpt_score.errors import TextError
 from mpt_score.lines import Fault, Line, copied_columns
@@ -143,8 +143,7 @@ class _Run:
     num_faults: int = 0
 
     def __post_init__(self) -> None:
-        commit = self.scorer.commit
-        self.model = f"{self.options.model}@{commit}" if commit else str(self.options.model)
+        self.model = self.scorer.name
         self.summary = summaries.new_summary(self.options)
         self.digest = hashlib.sha256()  # of the lines that were read
 
@@ -176,22 +175,22 @@ class _Run:
         while number < last_line and (line := next(lines_to_read, None)):
             self._take_in(line)
             number = line.number
-        if last_line and self.digest.hexdigest() != lines_digest:
-            raise self._changed(f"up to line {last_line} it has changed")
+        is_same = last_line == 0 or self.digest.hexdigest() == lines_digest
+        if done.is_whole and next(lines_to_read, None) is not None:
+            is_same = False
+        if not is_same:
+            raise ValueError(
+                f"{self.options.file} is not what the rows in {self.options.out} are of: a line up to "
+                f"{last_line} has changed, or there are more. Name another --out for it."
+            )
         return lines_to_read
-
-    def _changed(self, how: str) -> ValueError:
-        return ValueError(
-            f"{self.options.file} is not what the rows in {self.options.out} are of: {how}. Name another "
-            "--out for it."
-        )
 
     def _what_decides(self) -> dict[str, Any]:
         """What decides the rows besides the input, by name. Of a function that may be unknown."""
-        settings = {
-            name: value for name, value in vars(self.options).items() if name not in UNDECISIVE
-        }
-        identity = self.scorer.identity or {output.IDENTITY: None}
+        settings = dict(vars(self.options))
+        for name in UNDECISIVE:
+            del settings[name]
+        identity = self.scorer.identity or {"identity": None}
         versions = {f"version of {name}": found for name, found in files.versions().items()}
         return {**settings, "model": self.model, **identity, **versions}
 
@@ -207,12 +206,8 @@ class _Run:
         options = self.options
         if options.kind != "sentences" or not Path(options.file).is_file():
             return
-        plan = plan_of(
-            options.num_orders,
-            options.num_masks,
-            options.pseudo,
-            block_length=options.block_length,
-        )
+        orders_or_masks = (options.num_orders, options.num_masks, options.pseudo)
+        plan = plan_of(*orders_or_masks, block_length=options.block_length)
         num_passes = 0
         for part in self._parts(lines.read(options)):
             texts = [line.texts[0] for line in part if isinstance(line, Line)]
@@ -230,8 +225,6 @@ class _Run:
         is_hidden = True if self.options.out is None and sys.stdout.isatty() else None
         with tqdm(unit=" lines", disable=is_hidden, leave=False) as bar:
             while together := list(islice(parts, self.num_processes)):
-                if self.rows is not None and self.rows.state.is_whole:
-                    raise self._changed(f"from line {together[0][0].number} on there is more")
                 for part, found in zip(together, self._found(together), strict=True):
                     if isinstance(found, ValueError) and self.rank > 0:
                         return  # the first process says it

@@ -551,15 +551,15 @@ def test_a_changed_setting_model_or_input_is_seen(
     for place in (1, 3):
         changed = [*TEXTS[:place], "the cats", *TEXTS[place + 1 :]]
         texts.write_text("\n".join(changed))
-        refused("up to line 4 it has changed")
+        refused("a line up to 4 has changed, or there are more")
     texts.write_text("\n".join(TEXTS[:2]))
-    refused("up to line 4 it has changed")
+    refused("a line up to 4 has changed, or there are more")
     texts.write_text("\n".join([*TEXTS[:4], "the cats", "a dog"]))  # of parts that are not written
     assert call(*command) == 0
     left = out.read_bytes()
     with texts.open("a") as stream:
         stream.write("\nthe dog\n")
-    refused("from line 7 on there is more")
+    refused("a line up to 6 has changed, or there are more")
     for changed_rows in (left + b"8,\n", left[:-3]):
         out.write_bytes(changed_rows)
         left = changed_rows
