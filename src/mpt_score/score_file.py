@@ -72,9 +72,8 @@ def run(options: Namespace) -> None:
         distributed.init_process_group("gloo", timeout=LONGEST_WAIT)
         if torch.cuda.is_available() and device in ("auto", "cuda"):
             device = f"cuda:{os.environ['LOCAL_RANK']}"
-    with (
-        RowFile(Path(options.out), columns) if options.out and rank == 0 else nullcontext() as rows
-    ):
+    writes = options.out is not None and rank == 0
+    with RowFile(Path(options.out), columns) if writes else nullcontext() as rows:
         _Run(options, columns, _load(options, device), rows, rank, num_processes).go()
     if num_processes > 1:
         distributed.destroy_process_group()
@@ -208,13 +207,17 @@ class _Run:
             return
         orders_or_masks = (options.num_orders, options.num_masks, options.pseudo)
         plan = plan_of(*orders_or_masks, block_length=options.block_length)
+        num_texts = 0
+        num_tokens = 0
         num_passes = 0
         for part in self._parts(lines.read(options)):
             texts = [line.texts[0] for line in part if isinstance(line, Line)]
             if texts:
                 of_texts = prices(self.scorer, texts, plan.most_passes, skip=True)
+                num_texts += int((of_texts.num_tokens > 0).sum())
+                num_tokens += int(of_texts.num_tokens.sum())
                 num_passes += int(of_texts.num_passes.sum())
-        price = f"to score: passes at most: {num_passes}"
+        price = f"to score: {num_texts} texts, {num_tokens} tokens; passes at most: {num_passes}"
         more = ", more where --target-error asks for them" if options.target_error else ""
         print(price + more, file=sys.stderr)
 
