@@ -151,9 +151,9 @@ def hint_of(error: Exception, ids: Tensor) -> str:
         return ""
     shape = tuple(ids.shape)
     return (
-        f"It was given two tensors on the CPU: ids {shape}, int64, and the mask {shape}, bool. A "
-        f"function does not say its length: if rows of {ids.shape[1]} tokens are too long for it, "
-        "give max_length= (--max-length)."
+        f"It was given two tensors on the CPU: ids {shape}, int64, of which the largest is "
+        f"{int(ids.max())}, and the mask {shape}, bool. A function does not say its length: if rows "
+        f"of {ids.shape[1]} tokens are too long for it, give max_length= (--max-length)."
     )
 
 

@@ -71,6 +71,16 @@ def test_a_function_is_shown_the_mask_token_where_it_may_not_look() -> None:
 
 
 @pytest.mark.bad_input
+def test_an_id_behind_the_vocabulary_can_be_told_from_a_row_that_is_too_long() -> None:
+    table = torch.zeros(2, 3).log_softmax(dim=-1)
+    with pytest.raises(IndexError) as caught:
+        TokenFunction(lambda ids, mask: table[ids], mask_token=None).log_tokens(IDS, MASK)
+    (note,) = caught.value.__notes__
+    assert "ids (3, 4), int64, of which the largest is 2" in note
+    assert "rows of 4 tokens are too long" in note
+
+
+@pytest.mark.bad_input
 def test_it_is_tried_where_little_is_hidden_too() -> None:
     def peeks(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         few = mask.sum(dim=1, keepdim=True) == 1
