@@ -74,11 +74,11 @@ def columns(path: Path) -> set[str]:
         return set(next(csv.reader(stream)))
 
 
-def documented(label: str) -> set[str]:
-    """The names in the first column of a table of the page."""
-    table = PAGE[: PAGE.index(f":name: {label}")].rpartition("```{list-table}")[0]
-    table = PAGE[len(table) :].partition("\n```\n")[0]
-    first = re.findall(r"^\* - (.*)$", table, re.MULTILINE)
+def documented(kind: str) -> set[str]:
+    """The columns that the page lists under one of its headings; what an option adds is behind them."""
+    columns = PAGE[PAGE.index("\n## The columns\n") :]
+    columns = columns[columns.index(f"\n### {kind}\n") :].partition("\n\n")[2].partition("\n\n")[0]
+    first = re.findall(r"^\* (.*?):", columns, re.MULTILINE)
     return {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
 
 
@@ -101,7 +101,7 @@ def test_the_examples_run_as_they_are_pasted(
             assert said == pytest.approx(numbers(block.output), abs=0.011)
 
     for name, kind in (("scores", "sentences"), ("pairs", "pairs"), ("answers", "answers")):
-        of_kind = documented("tab-columns-all") | documented(f"tab-columns-{kind}")
+        of_kind = documented("All rows") | documented(kind.capitalize())
         assert of_kind == columns(folder / f"{name}.csv")
     assert {"item", "condition"} < columns(folder / "conditions.csv")
     with (folder / "own.csv").open(encoding="utf-8") as stream:
@@ -110,8 +110,11 @@ def test_the_examples_run_as_they_are_pasted(
         of_network = [float(row["log_score"]) for row in csv.DictReader(stream)]
     assert of_function == pytest.approx(of_network, rel=1e-5)
     assert scope["mean"] == 0 and scope["error"] == 0  # the same model twice
-    # The command and Python make the same contrast of whole texts.
-    from_python = scope["scores"].contrast(scope["table"].condition.map(scope["weight_of"]))
+    # The command and Python make the same contrast of whole texts; names of a file's items are text.
+    table = scope["table"]
+    items = table["item"].astype(str)
+    again = mpt_score.sentences(scope["model"], table.text, items=items)
+    from_python = again.contrast(table.condition.map(scope["weight_of"]))
     assert scope["effect"].tolist() == pytest.approx(from_python.value.tolist(), rel=1e-6)
 
 
