@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 MOST_LINES = 512
 """Of a part: lines that are scored together, whose rows are written together."""
-MOST_WORK = 2**24
+MOST_WORK = 2**21
 """Of a part, in characters squared: whole orders of a text cost passes and tokens by its length."""
 USUAL_CHARACTERS = 64
 """In place of one of the two lengths, where a text's passes do not grow with it."""
