@@ -143,7 +143,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.model = self.scorer.name
-        self.summary = summaries.new_summary(self.options)
+        self.summary = summaries.Summary(self.options)
         self.digest = hashlib.sha256()  # of the lines that were read
 
     def go(self) -> None:
@@ -269,7 +269,7 @@ class _Run:
             _require_skipped(self.options, [Fault(good[error.number].number, error.reason)])
             raise
         if self.options.kind == "curve":
-            self.summary = summaries.CurveSummary(scores)
+            self.summary.curves = scores
         elif scores.skipped:
             for place, reason in scores.skipped.items():
                 faults.append(Fault(good[place].number, f"{reason.rstrip('.')}."))

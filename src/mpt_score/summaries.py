@@ -3,7 +3,7 @@
 import math
 from argparse import Namespace
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +15,19 @@ from mpt_score.sentence_curves import SentenceCurves
 
 NATS_TO_BITS = -1.0 / math.log(2.0)
 """Bits are counted as a length of code: the logarithm with its sign turned."""
+HEADS = {
+    "sentences": "log-score, the mean over orders of log p",
+    "pairs": "log p(first) - log p(second), the mean over orders",
+    "answers": "log-score of an option given its prompt, the mean over orders",
+}
+UNKNOWN = "unknown tokens, which are shown and not scored, and whose bytes do not count"
+WINDOWS = "texts longer than the model takes, scored in windows"
+TIES = "pairs that are equally probable, each half a hit"
+INCOMPARABLE = (
+    "prompts with options of different numbers of tokens, which a masked model is told, so that they "
+    "are not comparable"
+)
+MERGED = "prompts whose last token is joined with an option's first one, which is scored, too"
 Row = Mapping[str, Any]
 
 
@@ -22,14 +35,12 @@ class Ratio:
     """Σ a_i / Σ b_i over units that come one after the other: texts, or items of several texts."""
 
     def __init__(self) -> None:
-        self.num_texts = 0
         self._numerators = array("d")
         self._denominators = array("d")
         self._places: dict[str, int] = {}  # of items
 
     def add(self, a: float, b: float = 1.0, item: str | None = None) -> None:
         """One text more: a unit of its own, or a part of its item."""
-        self.num_texts += 1
         end = len(self._numerators)
         place = end if item is None else self._places.setdefault(item, end)
         if place == end:
@@ -45,49 +56,68 @@ class Ratio:
         return ratio_estimate(a, b, unit)
 
 
-class SentenceSummary:
-    """What texts say together. Those of one item are not independent, items are."""
+class Summary:
+    """What the rows of a call say together: means with their errors, and counts.
+
+    Args:
+        options: Of the command line. Texts of one of its ``items`` are not independent; items are.
+    """
 
     def __init__(self, options: Namespace) -> None:
+        self.curves: SentenceCurves | None = None  # of a curve, which its rows do not tell
         self._options = options
-        self._nats = Ratio()
-        self._bits = {unit: Ratio() for unit in ("token", "byte")}
         self._first: Row = {}
-        self._counts: Counter[str] = Counter()
+        self._means: defaultdict[str, Ratio] = defaultdict(Ratio)  # by their unit
+        self._counts: Counter[str] = Counter()  # by what is counted, in words
+        self._num_hits = 0
 
     def add(self, row: Row) -> None:
         self._first = self._first or row
+        if self._options.kind == "sentences":
+            self._add_text(row)
+        elif self._options.kind == "pairs":
+            self._add_pair(row)
+        elif self._options.kind == "answers":
+            self._add_option(row)
+
+    def _add_text(self, row: Row) -> None:
         item = str(row[self._options.items]) if self._options.items else None
-        self._nats.add(row["log_score"], 1, item)
-        for unit, ratio in self._bits.items():
-            if row[f"num_{unit}s"]:
-                ratio.add(NATS_TO_BITS * row["log_score"], row[f"num_{unit}s"], item)
-        self._counts["unknown"] += row["num_unknown"]
-        self._counts["with unknown"] += row["num_unknown"] > 0
-        self._counts["with windows"] += row["num_windows"] > 1
+        self._means["nats a text"].add(row["log_score"], 1, item)
+        for unit in ("token", "byte"):
+            size = row[f"num_{unit}s"]
+            if size:
+                self._means[f"bits a {unit}"].add(NATS_TO_BITS * row["log_score"], size, item)
+        self._counts["texts"] += 1
+        self._counts["texts with unknown tokens"] += row["num_unknown"] > 0
+        self._counts[UNKNOWN] += row["num_unknown"]
+        self._counts[WINDOWS] += row["num_windows"] > 1
+
+    def _add_pair(self, row: Row) -> None:
+        self._means["nats a pair"].add(row["log_ratio"])
+        self._num_hits += row["log_ratio"] > 0
+        self._counts["pairs"] += 1
+        self._counts[TIES] += row["log_ratio"] == 0
+
+    def _add_option(self, row: Row) -> None:
+        self._counts["options"] += 1
+        if row["option"] == 0:
+            self._counts["prompts"] += 1
+            self._counts[INCOMPARABLE] += not row["comparable"]
+            self._counts[MERGED] += row["merged"]
 
     def lines(self) -> list[str]:
-        count = self._nats.num_texts
-        blocks = blocks_in_words(self._options)
-        lines = [f"log-score, the mean over orders of log p{blocks}; texts: {count}"]
-        lines += self._means() if count > 1 else [_of_one_text(self._first)]
-        if self._counts["unknown"]:
-            lines.append(
-                f"unknown tokens: {self._counts['unknown']}, in {self._counts['with unknown']} of "
-                f"{count} texts; they are shown, not scored, and their bytes do not count"
-            )
-        if self._counts["with windows"]:
-            lines.append(
-                "texts longer than the model takes, scored in windows: "
-                f"{self._counts['with windows']}"
-            )
-        return lines
-
-    def _means(self) -> list[str]:
-        lines = [f"mean: {self._nats.estimate('nats a text')}"]
-        for unit, ratio in self._bits.items():
-            if ratio.num_texts:
-                lines.append(f"mean: {ratio.estimate(f'bits a {unit}')}")
+        kind = self._options.kind
+        if kind == "curve":
+            return [] if self.curves is None else _of_curve(self.curves)
+        lines = [HEADS[kind] + blocks_in_words(self._options)]
+        if self._counts["texts"] == 1:
+            lines.append(_of_one_text(self._first))
+        else:
+            lines += [f"mean: {mean.estimate(unit)}" for unit, mean in self._means.items()]
+        if kind == "pairs":
+            accuracy = accuracy_of(self._num_hits, self._counts[TIES], self._counts["pairs"])
+            lines.append(f"the first text is the more probable one in {accuracy}")
+        lines += [f"{what}: {count}" for what, count in self._counts.items() if count]
         return lines
 
 
@@ -100,92 +130,14 @@ def _of_one_text(row: Row) -> str:
     return f"{value}; 95 % interval over masks {row['low']:.4f} to {row['high']:.4f}"
 
 
-class PairSummary:
-    """What pairs say together."""
-
-    def __init__(self) -> None:
-        self._ratio = Ratio()
-        self._num_hits = 0
-        self._num_equal = 0
-
-    def add(self, row: Row) -> None:
-        self._ratio.add(row["log_ratio"])
-        self._num_hits += row["log_ratio"] > 0
-        self._num_equal += row["log_ratio"] == 0
-
-    def lines(self) -> list[str]:
-        count = self._ratio.num_texts
-        lines = [f"log p(first) - log p(second), the mean over orders; pairs: {count}"]
-        if count == 1:
-            return [*lines, f"{self._ratio.estimate(''):.4f} nats"]
-        lines.append(f"mean: {self._ratio.estimate('nats a pair')}")
-        accuracy = accuracy_of(self._num_hits, self._num_equal, count)
-        lines.append(f"the first text is the more probable one in {accuracy}")
-        if self._num_equal:
-            lines.append(f"pairs that are equally probable, each half a hit: {self._num_equal}")
-        return lines
-
-
-class AnswerSummary:
-    """What may be compared among the options of prompts."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def add(self, row: Row) -> None:
-        self._counts["options"] += 1
-        if row["option"] == 0:
-            self._counts["prompts"] += 1
-            self._counts["incomparable"] += not row["comparable"]
-            self._counts["merged"] += row["merged"]
-
-    def lines(self) -> list[str]:
-        counts = self._counts
-        lines = [
-            "log-score of an option given its prompt, the mean over orders; "
-            f"prompts: {counts['prompts']}, options: {counts['options']}"
-        ]
-        if counts["incomparable"]:
-            lines.append(
-                f"prompts with options of different numbers of tokens: {counts['incomparable']}; a "
-                "masked model is told that number, so they are not comparable"
-            )
-        if counts["merged"]:
-            lines.append(
-                f"prompts whose last token is joined with an option's first one: {counts['merged']}; it "
-                "is scored, too"
-            )
-        return lines
-
-
-class CurveSummary:
-    """What a curve says; nothing of one that was drawn by an earlier call."""
-
-    def __init__(self, curves: SentenceCurves | None = None) -> None:
-        self._curves = curves
-
-    def add(self, row: Row) -> None:
-        """A rate says nothing of the others."""
-
-    def lines(self) -> list[str]:
-        """The area with its error, and what rates are off by."""
-        if self._curves is None or not self._curves.design.has_area:
-            return []
-        lines = [f"area: {self._curves.area()} a token"]
-        for rate, bias in self._curves.bias_at().items():
-            lines.append(f"D·S − area at {100 * rate:g} %: {bias}")
-        return lines
-
-
-Summary = SentenceSummary | PairSummary | AnswerSummary | CurveSummary
-
-
-def new_summary(options: Namespace) -> Summary:
-    """What takes the rows of such a call."""
-    if options.kind == "sentences":
-        return SentenceSummary(options)
-    kinds = {"pairs": PairSummary, "answers": AnswerSummary, "curve": CurveSummary}
-    return kinds[options.kind]()
+def _of_curve(curves: SentenceCurves) -> list[str]:
+    """The area with its error, and what rates are off by."""
+    if not curves.design.has_area:
+        return []
+    lines = [f"area: {curves.area()} a token"]
+    for rate, bias in curves.bias_at().items():
+        lines.append(f"D·S − area at {100 * rate:g} %: {bias}")
+    return lines
 
 
 def blocks_in_words(options: Namespace) -> str:
