@@ -165,7 +165,7 @@ class _Run:
             self._add(self.rows.rows(copied_columns(self.options)))
         if self.rank == 0 and not done.is_whole:
             self._say_price()
-        shared = [done.last_line, done.lines_digest]
+        shared: list[Any] = [done.last_line, done.lines_digest]
         if self.num_processes > 1:
             distributed.broadcast_object_list(shared)
         last_line, lines_digest = shared

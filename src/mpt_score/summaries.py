@@ -114,7 +114,7 @@ class Summary:
             lines.append(_of_one_text(self._first))
         else:
             lines += [f"mean: {mean.estimate(unit)}" for unit, mean in self._means.items()]
-        if kind == "pairs":
+        if self._counts["pairs"] > 1:
             accuracy = accuracy_of(self._num_hits, self._counts[TIES], self._counts["pairs"])
             lines.append(f"the first text is the more probable one in {accuracy}")
         lines += [f"{what}: {count}" for what, count in self._counts.items() if count]

@@ -90,21 +90,23 @@ def test_sentences_are_those_of_the_library(folder, texts, capsys, settings) -> 
 
 def test_texts_of_an_item_see_the_same_orders(folder, tmp_path, capsys) -> None:
     table = tmp_path / "design.csv"
-    table.write_text(
-        "text,item,noun\nthe cat sat a dog,1,cat\nthe dog sat a dog,1,dog\na cat,2,cat\n"
-    )
+    cells = "the cat sat a dog,1,cat\nthe dog sat a dog,1,dog\na cat,01,cat\n"
+    table.write_text(f"text,item,noun\n{cells}")
     more = ("--column", "text", "--items", "item", "--keep", "noun", "--num-orders", 2)
-    assert call(folder, "sentences", table, *more) == 0
-    out, said = capsys.readouterr()
+    out = tmp_path / "rows.csv"
     texts = ["the cat sat a dog", "the dog sat a dog", "a cat"]
-    scores = mpt_score.sentences(folder, texts, items=["1", "1", "2"], num_orders=2)
-    assert [row["log_score"] for row in rows(out)] == scores.log_score.tolist()
-    assert [(row["item"], row["noun"]) for row in rows(out)] == [
+    scores = mpt_score.sentences(folder, texts, items=["1", "1", "01"], num_orders=2)
+    for _ in range(2):  # of rows that are made, and of rows that are read
+        assert call(folder, "sentences", table, *more, "--out", out) == 0
+        assert f"mean: {scores.mean()} a text" in capsys.readouterr().err  # its error is over items
+    with out.open() as stored:
+        found = list(csv.DictReader(stored))
+    assert [float(row["log_score"]) for row in found] == scores.log_score.tolist()
+    assert [(row["item"], row["noun"]) for row in found] == [
         ("1", "cat"),
         ("1", "dog"),
-        ("2", "cat"),
+        ("01", "cat"),
     ]
-    assert f"mean: {scores.mean()} a text" in said  # its error is over items
 
 
 def test_pairs_are_those_of_the_library(folder, tmp_path, capsys) -> None:
