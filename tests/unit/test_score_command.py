@@ -345,21 +345,13 @@ def test_an_answer_that_is_no_number_costs_its_line(folder, tmp_path, capsys, mo
     assert "line 2: the model says nan of token" in said and "skipped lines: 1" in said
 
 
-WRONG = {
-    "nothing": (b"\n \n", "has no text"),
-    "not UTF-8": (b"the cat\nthe \xff dog\n", "line 2: is no Unicode text (character 5)"),
-    "nothing known": (b"the cat\n???\n", "line 2: "),
-}
-
-
 @pytest.mark.bad_input
-@pytest.mark.parametrize("content, message", WRONG.values(), ids=list(WRONG))
-def test_a_file_that_is_none_is_named_in_one_line(folder, tmp_path, capsys, content, message):
+def test_a_file_without_text_is_named_in_one_line(folder, tmp_path, capsys) -> None:
     path = tmp_path / "wrong.txt"
-    path.write_bytes(content)
+    path.write_bytes(b"\n \n")
     assert call(folder, "curve", path, "--rates", "15") == 2
     out, said = capsys.readouterr()
-    assert message in said and len(said.splitlines()) == 1 and out == ""
+    assert "has no text" in said and len(said.splitlines()) == 1 and out == ""
 
 
 # -- the output is its state --------------------------------------------------------------------------
@@ -568,37 +560,30 @@ def test_a_changed_setting_model_or_input_is_seen(
         refused("was changed after it was written")
 
 
-def test_changed_code_behind_a_function_is_seen(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    id_lines(tmp_path / "ids.jsonl", [[0, 1], [1, 1]])
-    code = (
-        "import torch\nidentity = 'a coin'\n"
-        "coin = lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1)\n"
-    )
-    command = ["sentences", "ids.jsonl", "--column", "ids", "--model", "my_coin:coin"]
-    for change, status in (("", 0), ("# another one\n", 2)):
-        Path("my_coin.py").write_text(code + change)
-        sys.modules.pop("my_coin", None)
-        assert main([*command, "--out", "rows.csv"]) == status
-    sys.modules.pop("my_coin", None)
-    assert "function has changed since" in capsys.readouterr().err
-
-
-def test_a_function_without_an_identity_is_written_and_not_gone_on_with(
-    tmp_path, capsys, monkeypatch
+@pytest.mark.parametrize(
+    ("code", "change", "sentence"),
+    [
+        ("identity = 'a coin'", "# another one", "function has changed since"),
+        ("", "", "my_coin:coin names no identity"),
+    ],
+    ids=["changed code", "no identity"],
+)
+def test_a_function_goes_on_where_it_is_known_to_be_the_same(
+    tmp_path, capsys, monkeypatch, code: str, change: str, sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     id_lines(tmp_path / "ids.jsonl", [[0, 1], [1, 1]])
-    code = "import torch\ncoin = lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1)\n"
-    Path("nameless.py").write_text(code)
-    command = ["sentences", "ids.jsonl", "--column", "ids", "--model", "nameless:coin"]
-    assert main([*command, "--out", "rows.csv"]) == 0
-    written = Path("rows.csv").read_bytes()
-    assert main([*command, "--out", "rows.csv"]) == 2
-    assert "nameless:coin names no identity" in capsys.readouterr().err
-    assert Path("rows.csv").read_bytes() == written
+    coin = "coin = lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1)"
+    command = ["sentences", "ids.jsonl", "--column", "ids", "--model", "my_coin:coin"]
+    written = []
+    for end, status in (("", 0), (change, 2)):
+        Path("my_coin.py").write_text(f"import torch\n{code}\n{coin}\n{end}\n")
+        sys.modules.pop("my_coin", None)
+        assert main([*command, "--out", "rows.csv"]) == status
+        written.append(Path("rows.csv").read_bytes())
+    sys.modules.pop("my_coin", None)
+    assert sentence in capsys.readouterr().err and written[0] == written[1]
 
 
 @pytest.mark.parametrize("bad", [b"???", b"\xff"], ids=["no token", "no text"])
