@@ -81,6 +81,7 @@ def contrast_of(
     weights: Any,
     terms: Float[Tensor, "R S"],
     items: Sequence[Any],
+    texts: Int[Tensor, " R"],
     same_orders: Int[Tensor, " R"],
     has_spread: Bool[Tensor, " R"],
     unit: str,
@@ -91,12 +92,14 @@ def contrast_of(
         weights: of each of the R, numbers.
         terms: what each got along S orders; nan where it has no score.
         items: the item of each.
+        texts: the number of the text of each.
         same_orders: equal where two were scored along the same orders; others are independent.
         has_spread: whether the orders of each tell their spread, or are all in it.
         unit: of the terms.
 
     Raises:
-        ValueError: for another number of weights, and where all of them are 0.
+        ValueError: for another number of weights, where all of them are 0, and where those of one item
+            add up to 0 and those of another do not.
     """
     listed = weights.tolist() if isinstance(weights, Tensor) else as_list(weights)
     check(("weights", listed, Sequence[float]))
@@ -108,6 +111,7 @@ def contrast_of(
     rows_of_item: dict[Any, list[int]] = {}
     for row in weight.nonzero().flatten().tolist():
         rows_of_item.setdefault(items[row], []).append(row)
+    _require_same_design(weight, terms, texts, rows_of_item)
     values = []
     errors = []
     for rows in rows_of_item.values():
@@ -119,6 +123,36 @@ def contrast_of(
         error = error_over_orders(sums).square().sum().sqrt()
         errors.append(error.where(has_spread[rows].all(), math.nan))
     return Contrast(tuple(rows_of_item), torch.stack(values), torch.stack(errors), unit)
+
+
+def _require_same_design(
+    weight: Float[Tensor, " R"],
+    terms: Float[Tensor, "R S"],
+    texts: Int[Tensor, " R"],
+    rows_of_item: dict[Any, list[int]],
+) -> None:
+    """Refuse an item that misses a condition, or has one twice, where others are complete.
+
+    What is left of its contrast is no difference but the score of a whole text. A region may have
+    another number of words in each condition, with one weight for all or with weights that add up to
+    one, so an item is complete if either its weights add up to 0 or those of its texts do. Items
+    without a value say so by themselves.
+    """
+    is_complete: dict[Any, bool] = {}
+    for item, rows in rows_of_item.items():
+        if terms[rows].isnan().any():
+            continue
+        weights = weight[rows]
+        of_text = dict(zip(texts[rows].tolist(), weights.tolist(), strict=True))
+        nothing = 1e-9 * weights.abs().sum().item()
+        smaller = min(abs(weights.sum().item()), abs(sum(of_text.values())))
+        is_complete[item] = smaller <= nothing
+    if len(set(is_complete.values())) == 2:
+        item = next(item for item, complete in is_complete.items() if not complete)
+        raise ValueError(
+            f"weights of item {item!r} do not add up to 0, as those of other items do: it misses a "
+            "condition, or has one twice. Add what is missing, or leave the item out."
+        )
 
 
 def error_over_orders(terms: Float[Tensor, "T S"]) -> Float[Tensor, " T"]:

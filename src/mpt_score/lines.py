@@ -15,6 +15,8 @@ MOST_LINES = 512
 """Of a part: lines that are scored together, whose rows are written together."""
 MOST_WORK = 2**21
 """Of a part, in characters squared: whole orders of a text cost passes and tokens by its length."""
+TIMES_ON_GPU = 8
+"""So much more is a part on a GPU, which needs many texts of one length for its batches."""
 USUAL_CHARACTERS = 64
 """In place of one of the two lengths, where a text's passes do not grow with it."""
 LONGEST_LINE = 10**6
@@ -104,15 +106,18 @@ def read(options: Namespace) -> Iterator[Line | Fault]:
         raise ValueError(f"{options.file} has no text: one a line is needed.")
 
 
-def parts(lines: Iterable[Line | Fault], *, whole_orders: bool) -> Iterator[list[Line | Fault]]:
+def parts(
+    lines: Iterable[Line | Fault], *, whole_orders: bool, on_gpu: bool
+) -> Iterator[list[Line | Fault]]:
     """Lines that are scored together; of whole orders a text costs the square of its length."""
+    most_work = MOST_WORK * (TIMES_ON_GPU if on_gpu else 1)
     part: list[Line | Fault] = []
     work = 0
     for line in lines:
         part.append(line)
         if isinstance(line, Line):
             work += sum(size * (size if whole_orders else USUAL_CHARACTERS) for size in line.sizes)
-        if len(part) == MOST_LINES or work >= MOST_WORK:
+        if len(part) == MOST_LINES or work >= most_work:
             yield part
             part = []
             work = 0

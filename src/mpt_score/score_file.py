@@ -198,7 +198,9 @@ class _Run:
             whole = list(of_lines)  # is of all texts together
             return iter([whole] if whole else [])
         whole_orders = self.options.kind == "sentences" and self.options.num_masks is None
-        return lines.parts(of_lines, whole_orders=whole_orders)
+        network = self.scorer.network
+        on_gpu = network is not None and network.device.type != "cpu"
+        return lines.parts(of_lines, whole_orders=whole_orders, on_gpu=on_gpu)
 
     def _say_price(self) -> None:
         """What texts will cost, from a first reading; a pipe can be read only once, and has none."""

@@ -235,8 +235,14 @@ class SentenceScores:
         if self.along_orders is None or self.same_orders is None:
             raise ValueError("items were not named: sentences(..., items=[...]), one a text.")
         has_spread = ~self.standard_error.isnan()
+        texts = torch.arange(len(self.items))
+        unknown: dict[Any, set[int]] = {}
+        for item, count in zip(self.items, self.num_unknown.tolist(), strict=True):
+            unknown.setdefault(item, set()).add(count)
+        is_alike = torch.tensor([len(unknown[item]) == 1 for item in self.items])
+        along_orders = self.along_orders.where(is_alike[:, None], math.nan)
         return contrast_of(
-            weights, self.along_orders, self.items, self.same_orders, has_spread, "nats"
+            weights, along_orders, self.items, texts, self.same_orders, has_spread, "nats"
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -606,7 +612,7 @@ def draws_of_item(seed: int, item: Hashable, sizes: Sequence[int]) -> str:
         item: of the text.
         sizes: tokens to score in each of its rows, which are its windows, or blocks of these.
     """
-    return f"{seed} item {item!r} of {list(sizes)} tokens"
+    return f"{seed} item {item} of {list(sizes)} tokens"
 
 
 def with_draws(pieces: Sequence[Piece], draws: str) -> list[Piece]:

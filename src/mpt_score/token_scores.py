@@ -201,7 +201,9 @@ class TokenScores:
         incomplete = {self.items[number] for number in self.skipped}
         is_complete = torch.tensor([item not in incomplete for item in items])
         terms = _factor(unit) * self.terms.where(is_complete[:, None], math.nan)
-        return contrast_of(weights, terms, items, self.same_orders, self.has_spread, unit)
+        return contrast_of(
+            weights, terms, items, self.text, self.same_orders, self.has_spread, unit
+        )
 
     @checked
     def rows(self, unit: Unit = "bits") -> list[dict[str, Any]]:
