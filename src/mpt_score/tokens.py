@@ -152,7 +152,9 @@ def require_texts(name: str, texts: Any) -> None:
     elif not isinstance(texts, Sequence) or isinstance(texts, str | bytes) or not texts:
         raise ValueError(f"{name} must be a sequence of at least one text, got {texts!r}.")
     if isinstance(texts[0], str):
-        check((name, texts, Sequence[str]))
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"each of {name} must be of type str, got {text!r}, text {number}.")
         _require_unicode(name, texts)
         return
     for ids in texts:
@@ -215,8 +217,8 @@ def encode(tokenizer: Tokenizer, first: Strings, second: Sequence[str] | None = 
     first = as_list(first)
     if second is not None and len(second) != len(first):
         raise ValueError(f"{len(first)} first sentences came with {len(second)} second ones.")
-    _require_words("first", first)
-    _require_words("second", second or ())
+    _require_words(first)
+    _require_words(second or ())
     pairs = () if second is None else (list(second),)
     rows = tokenizer(
         list(first),
@@ -248,10 +250,10 @@ def _padded(rows: Sequence[Any], value: int) -> Int[Tensor, "N L"]:
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
 
 
-def _require_words(name: str, sentences: Sequence[str]) -> None:
+def _require_words(sentences: Sequence[str]) -> None:
     for number, sentence in enumerate(sentences):
         if not sentence.strip():
-            raise TextError.of("sentence", number, f"is empty: no word to score in {name}.")
+            raise TextError.of("sentence", number, "is empty: it has no word to score.")
 
 
 def _require_no_special(
