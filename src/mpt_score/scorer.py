@@ -185,11 +185,16 @@ class Scorer:
         On a GPU a network's answers are on their way when this returns; a function has answered.
 
         Args:
-            ids, text, mask, types, wanted: as of :meth:`MaskedLM.ask() <mpt_score.MaskedLM.ask>`.
+            ids: rows of one length, special tokens included, (T, L).
+            text: of each question the row that it is about, (R,).
+            mask: what each question hides, (R, L), boolean; True means masked.
+            types: as of :class:`~mpt_score.tokens.Tokens`, (T, L).
             generator: for a model that draws.
+            wanted: of the hidden tokens those whose log q is read, (R, L); by default all.
 
         Returns:
-            As there. The answers may be infinite or nan; :meth:`fault` says what of it.
+            A function without arguments that waits for the answers: nats, (R, L), float64, on the CPU;
+            0 where not wanted. They may be infinite or nan; :meth:`fault` says what of it.
         """
         if hasattr(self.model, "ask"):
             return self.model.ask(ids, text, mask, types, generator, wanted=wanted)
