@@ -238,13 +238,14 @@ class _Scores(NamedTuple):
             return score_places(rows, num_orders, pseudo=pseudo, word=word_of_places)
 
         pieces = [answer.piece for answer in to_score]
-        for group, rows, terms in asker.score(pieces, dialogue_of):
-            text = [to_score[number].text for number in group]
+        for scored in asker.score(pieces, dialogue_of):
+            terms = scored.result
+            text = [to_score[number].text for number in scored.numbers]
             self.totals[text] = terms.terms.sum(dim=2)
             self.has_spread[text] = terms.has_spread
             self.pseudo[text] = terms.pseudo.sum(dim=1)
             self.within_word[text] = terms.within_word.sum(dim=1)
-            self.num_tokens[text] = rows.num_places
+            self.num_tokens[text] = scored.rows.num_places
             self.num_passes[text] = terms.num_passes
 
 

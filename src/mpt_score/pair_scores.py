@@ -290,9 +290,9 @@ def _scored(
     sign = torch.tensor([pair.sign for pair in pairs], dtype=torch.float64)
     low = [pair.low for pair in pairs]
     high = [pair.high for pair in pairs]
-    for group, _, ratios in asker.score(
-        low, lambda rows, _: _log_ratios(rows, num_orders), partners=high
-    ):
+    for scored in asker.score(low, lambda rows, _: _log_ratios(rows, num_orders), partners=high):
+        group = scored.numbers
+        ratios = scored.result
         columns["log_ratio"][group] = sign[group] * ratios.mean
         columns["standard_error"][group] = ratios.standard_error
         columns["inconsistency"][group] = ratios.inconsistency
@@ -300,10 +300,9 @@ def _scored(
     if pseudo:
         low = [pair.low._replace(places=pair.tokens) for pair in pairs]
         high = [pair.high._replace(places=pair.tokens) for pair in pairs]
-        for group, _, difference in asker.score(
-            low, lambda rows, _: _pseudo_differences(rows), partners=high
-        ):
-            columns["pseudo_difference"][group] = sign[group] * difference
+        for of_whole in asker.score(low, lambda rows, _: _pseudo_differences(rows), partners=high):
+            group = of_whole.numbers
+            columns["pseudo_difference"][group] = sign[group] * of_whole.result
     return columns
 
 

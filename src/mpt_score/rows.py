@@ -171,7 +171,8 @@ class Answer(NamedTuple):
 Dialogue = Generator[Question, Answer, Result]
 
 
-class Scored(NamedTuple, Generic[Result]):
+@dataclass(frozen=True, eq=False)
+class Scored(Generic[Result]):
     """What pieces of one form got."""
 
     numbers: list[int]  # of the pieces
@@ -300,7 +301,8 @@ class Asker:
         return values.masked_fill(is_bad, 0.0)
 
 
-class _Talk(NamedTuple, Generic[Result]):
+@dataclass(frozen=True, eq=False)
+class _Talk(Generic[Result]):
     """A dialogue that has not begun, and whose it is."""
 
     numbers: list[int]

@@ -82,11 +82,13 @@ class Summary:
 
     def _add_text(self, row: Row) -> None:
         item = str(row[self._options.items]) if self._options.items else None
-        self._means["nats a text"].add(row["log_score"], 1, item)
+        self._means["nats a text"].add(row["log_score"], item=item)
         for unit in ("token", "byte"):
             size = row[f"num_{unit}s"]
             if size:
-                self._means[f"bits a {unit}"].add(NATS_TO_BITS * row["log_score"], size, item)
+                self._means[f"bits a {unit}"].add(
+                    NATS_TO_BITS * row["log_score"], float(size), item
+                )
         self._counts["texts"] += 1
         self._counts["texts with unknown tokens"] += row["num_unknown"] > 0
         self._counts[UNKNOWN] += row["num_unknown"]

@@ -508,8 +508,9 @@ def _score_part(
 
     of_piece: dict[int, list[Tensor]] = {}
     has_spread: dict[int, bool] = {}
-    for group, _, terms in asker.score(pieces, dialogue_of):
-        for place, number in enumerate(group):
+    for scored in asker.score(pieces, dialogue_of):
+        terms = scored.result
+        for place, number in enumerate(scored.numbers):
             along = terms.terms[place].T
             of_piece[number] = [along, terms.pseudo[place], terms.within_word[place]]
             has_spread[number] = bool(terms.has_spread[place])

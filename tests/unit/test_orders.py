@@ -663,7 +663,7 @@ def test_refuses_a_model_that_has_no_list_of_values() -> None:
 def test_refuses_a_model_that_answers_nan() -> None:
     def broken(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         values = torch.zeros(*x.shape, 2).log_softmax(-1)
-        return values.where(mask.any(dim=1)[:, None, None] & (mask.sum() > 2), torch.nan)
+        return values.where((mask.sum(dim=1) > 2)[:, None, None], torch.nan)
 
     model = FromFunction(broken, 3)
     with pytest.raises(ValueError, match="model must answer logarithms of probabilities, got NaN"):

@@ -212,7 +212,7 @@ def test_parts_are_bounded_by_lines_and_work(monkeypatch) -> None:
 
     def sizes_of(length: int, whole_orders: bool) -> list[int]:
         many = [lines.Line(number, ["x" * length]) for number in range(12)]
-        return [len(part) for part in lines.parts(many, whole_orders=whole_orders)]
+        return [len(part) for part in lines.parts(many, whole_orders=whole_orders, on_gpu=False)]
 
     assert sizes_of(3, False) == sizes_of(3, True) == [5, 5, 2]
     assert sizes_of(40, False) == [3] * 4

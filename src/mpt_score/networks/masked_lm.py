@@ -370,13 +370,32 @@ class MaskedLM(ConditionalModel):
             losses.append(functional.cross_entropy(logits, tokens_of_part, reduction="none"))
         return torch.cat(losses)
 
-    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+    @torch.no_grad()
+    def _log_values(self, x: Tensor, mask: Tensor) -> Float[Tensor, "B D V"]:
+        """On the network's device and in its precision: V of them a token leave no room for more."""
+        rows, hidden = self._framed(x, mask)
+        self._require_rows(rows, torch.arange(len(rows)), hidden, None)
+        shown = rows.masked_fill(hidden, self.mask_token_id)
+        with self._ready(rows.shape[1]):
+            logits = masked_logits(self.network, shown.to(self.device), hidden.to(self.device))
+        # In single precision at least, as the sum over a vocabulary needs it.
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        log_probabilities = logits.log_softmax(dim=1)
+        values = log_probabilities.new_zeros(*mask.shape, log_probabilities.shape[1])
+        values[mask.to(self.device)] = log_probabilities
+        return values
+
+    def _framed(self, x: Tensor, mask: Tensor) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
+        """Data as whole rows, between prefix and suffix, and where they are hidden; on the CPU."""
         if self.replacement != "mask":
             raise ValueError("conditionals hide with the mask token only: see log_tokens.")
         before = self._prefix.expand(len(x), -1)
         after = self._suffix.expand(len(x), -1)
         rows = torch.cat([before, x.cpu(), after], dim=1)
-        hidden = functional.pad(mask.cpu(), (before.shape[1], after.shape[1]))
+        return rows, functional.pad(mask.cpu(), (before.shape[1], after.shape[1]))
+
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        rows, hidden = self._framed(x, mask)
         values = self.ask(rows, torch.arange(len(rows)), hidden)()
         start = len(self._prefix)
         return _to_device_of(x, values[:, start : start + self.num_features])
