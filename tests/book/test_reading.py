@@ -21,6 +21,7 @@ from sphinx.errors import ExtensionError
 
 import mpt_lml
 import mpt_score
+import mpt_score.networks.vit_mae
 
 CALL = re.compile(r"^    `(.+)`$", re.M)
 CHAPTERS = [pytest.param(page, id=page.name) for page in Book().chapters]
