@@ -14,6 +14,7 @@ from mpt_lml.checks import Index, Within, check, checked
 from mpt_lml.results import as_rows
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
+from mpt_score.estimate import num_masks_of_orders
 from mpt_score.hints import missing_space_hint
 from mpt_score.loading import load
 from mpt_score.rows import Asker, Dialogue, Piece, Rows, read
@@ -237,8 +238,12 @@ class _Scores(NamedTuple):
             word_of_places = torch.stack(words) if words else None
             return score_places(rows, num_orders, pseudo=pseudo, word=word_of_places)
 
+        def most_masks(count: int) -> int:
+            # Along orders, and each place alone and with its word.
+            return num_masks_of_orders(num_orders, count) + 2 * count
+
         pieces = [answer.piece for answer in to_score]
-        for scored in asker.score(pieces, dialogue_of):
+        for scored in asker.score(pieces, dialogue_of, most_masks):
             terms = scored.result
             text = [to_score[number].text for number in scored.numbers]
             self.totals[text] = terms.terms.sum(dim=2)

@@ -27,6 +27,8 @@ FEWEST_ORDERS = 4
 """For an error of three degrees of freedom; with fewer, Student's intervals are wider than strata's."""
 FEWEST_ORDERS_TO_STOP = 2 * FEWEST_ORDERS
 """Where orders follow until the error is small: with eight it is less often small by chance."""
+ROUNDS_AT_ONCE = 8
+"""Rounds of masks that a target error is taken to ask for together, for what memory has to hold."""
 MOST_ROUNDS = 64
 """Most masks for a target error, as a multiple of those that are paid for without one."""
 SEEDS_APART = 2**32
@@ -75,6 +77,11 @@ class Plan(NamedTuple):
             return self.num_orders
         num_orders = self.num_masks_of(count) // count
         return num_orders if num_orders >= FEWEST_ORDERS else 0
+
+    def most_masks(self, count: int) -> int:
+        """Masks that a row or block of D = ``count`` tokens is asked about at a time, about."""
+        rounds = 1 if self.target_error is None else ROUNDS_AT_ONCE
+        return rounds * self._most_passes_of_block(count)
 
     def most_passes(self, count: int) -> int:
         """The price of a row of D = ``count`` tokens, without what a target error may add."""
@@ -357,6 +364,12 @@ def orders_of_places(rows: Rows, num_orders: int) -> Question:
 def takes_every_order(rows: Rows, num_orders: int) -> bool:
     """Whether :func:`orders_of_places` has all k! orders."""
     return pays_every_mask(num_orders * rows.num_places, rows.num_places)
+
+
+def num_masks_of_orders(num_orders: int, count: int) -> int:
+    """How many masks :func:`orders_of_places` has of k = ``count`` places."""
+    num_masks = num_orders * count
+    return 2**count - 1 if pays_every_mask(num_masks, count) else num_masks
 
 
 def with_singles(masks: Question, rows: Rows, *, pseudo: bool) -> Question:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
 from mpt_score.estimate import (
     along_orders,
+    num_masks_of_orders,
     orders_differ,
     orders_of_places,
     takes_every_order,
@@ -290,7 +292,12 @@ def _scored(
     sign = torch.tensor([pair.sign for pair in pairs], dtype=torch.float64)
     low = [pair.low for pair in pairs]
     high = [pair.high for pair in pairs]
-    for scored in asker.score(low, lambda rows, _: _log_ratios(rows, num_orders), partners=high):
+    for scored in asker.score(
+        low,
+        lambda rows, _: _log_ratios(rows, num_orders),
+        partial(num_masks_of_orders, num_orders),
+        partners=high,
+    ):
         group = scored.numbers
         ratios = scored.result
         columns["log_ratio"][group] = sign[group] * ratios.mean
@@ -300,7 +307,9 @@ def _scored(
     if pseudo:
         low = [pair.low._replace(places=pair.tokens) for pair in pairs]
         high = [pair.high._replace(places=pair.tokens) for pair in pairs]
-        for of_whole in asker.score(low, lambda rows, _: _pseudo_differences(rows), partners=high):
+        for of_whole in asker.score(
+            low, lambda rows, _: _pseudo_differences(rows), lambda count: count, partners=high
+        ):
             group = of_whole.numbers
             columns["pseudo_difference"][group] = sign[group] * of_whole.result
     return columns

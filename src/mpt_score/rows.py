@@ -21,8 +21,10 @@ from mpt_score.scorer import Scorer
 from mpt_score.tokens import Tokens
 
 Result = TypeVar("Result")
-GROUP_WORK = 2**19
-"""Rows times tokens times places of one dialogue: along four orders 2 million tokens, in 16 MB."""
+GROUP_TOKENS = 2**21
+"""Tokens of all masks that one dialogue asks about at a time: answers of 16 MB."""
+MostMasks = Callable[[int], int]
+"""How many masks a row with k places is asked about at a time, at most."""
 
 
 class Read(NamedTuple):
@@ -135,7 +137,7 @@ def stream(key: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
 
-def by_form(pieces: Sequence[Piece]) -> list[list[int]]:
+def by_form(pieces: Sequence[Piece], most_masks: MostMasks) -> list[list[int]]:
     """The numbers of pieces that have the same length and number of places, some at a time.
 
     Within a form they are sorted by their tokens: what a row gets does not depend on the order in
@@ -149,7 +151,7 @@ def by_form(pieces: Sequence[Piece]) -> list[list[int]]:
     groups = []
     for length, count in sorted(forms):
         numbers = forms[length, count]
-        most = max(1, GROUP_WORK // (length * count))
+        most = max(1, GROUP_TOKENS // (length * most_masks(count)))
         groups += [numbers[start : start + most] for start in range(0, len(numbers), most)]
     return groups
 
@@ -203,6 +205,7 @@ class Asker:
         self,
         pieces: Sequence[Piece],
         dialogue_of: Callable[[Rows, list[int]], Dialogue[Result]],
+        most_masks: MostMasks,
         *,
         partners: Sequence[Piece] | None = None,
         one_by_one: bool = False,
@@ -215,6 +218,7 @@ class Asker:
         Args:
             pieces: of any form.
             dialogue_of: the dialogue of some rows, given the numbers of their pieces.
+            most_masks: of a row with k places, so that memory holds what is asked together.
             partners: of each piece another one of its form, which is asked about in the same dialogue:
                 its B rows are behind those of the pieces.
             one_by_one: whether each piece has a dialogue of its own.
@@ -222,7 +226,7 @@ class Asker:
         Raises:
             TextError: where an answer is not finite, without ``skip``.
         """
-        groups = by_form(pieces)
+        groups = by_form(pieces, most_masks)
         if one_by_one:
             groups = [[number] for group in groups for number in group]
         talks = []
@@ -231,7 +235,8 @@ class Asker:
             if partners is not None:
                 of_group += [partners[number] for number in numbers]
             rows = Rows.of(of_group)
-            talks.append(_Talk(numbers, rows, dialogue_of(rows, numbers)))
+            num_tokens = rows.ids.numel() * most_masks(rows.num_places)
+            talks.append(_Talk(numbers, rows, dialogue_of(rows, numbers), num_tokens))
         scored: list[Scored[Result]] = []
         for some in _some_at_a_time(talks):
             scored += self._finish(some)
@@ -308,19 +313,20 @@ class _Talk(Generic[Result]):
     numbers: list[int]
     rows: Rows
     dialogue: Dialogue[Result]
+    num_tokens: int  # of all masks that it asks about at a time, at most
 
 
 def _some_at_a_time(talks: Sequence[_Talk[Result]]) -> Iterator[list[_Talk[Result]]]:
     """Dialogues whose masks and answers memory holds together."""
     some: list[_Talk[Result]] = []
-    work = 0
+    num_tokens = 0
     for talk in talks:
         some.append(talk)
-        work += talk.rows.ids.numel() * talk.rows.num_places
-        if work >= 2 * GROUP_WORK:
+        num_tokens += talk.num_tokens
+        if num_tokens >= 2 * GROUP_TOKENS:
             yield some
             some = []
-            work = 0
+            num_tokens = 0
     if some:
         yield some
 

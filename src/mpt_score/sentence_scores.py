@@ -724,6 +724,7 @@ def _score_part(
     scored = asker.score(
         pieces,
         lambda rows, group: score_rows(rows, plans[group[0]]),
+        plan.most_masks,
         one_by_one=plan.target_error is not None,  # each row asks until it has enough
     )
     for each in scored:

@@ -341,6 +341,10 @@ class _TokenPlan(NamedTuple):
     words: str
     seed: int
 
+    def most_masks(self, count: int) -> int:
+        """Masks that a row of D = ``count`` tokens is asked about, at most."""
+        return (self.num_orders + self.pseudo + self.within_word) * count
+
 
 class _Layout(NamedTuple):
     """The tokens of one text but for its frame, U of them, in their order."""
@@ -508,7 +512,7 @@ def _score_part(
 
     of_piece: dict[int, list[Tensor]] = {}
     has_spread: dict[int, bool] = {}
-    for scored in asker.score(pieces, dialogue_of):
+    for scored in asker.score(pieces, dialogue_of, plan.most_masks):
         terms = scored.result
         for place, number in enumerate(scored.numbers):
             along = terms.terms[place].T

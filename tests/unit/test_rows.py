@@ -68,7 +68,7 @@ def results(
 ) -> list[list[Answer]]:
     """What dialogues about groups of rows return that are gone through together."""
     talks = [
-        rows._Talk(list(range(len(group))), Rows.of(group), dialogue)
+        rows._Talk(list(range(len(group))), Rows.of(group), dialogue, num_tokens=0)
         for group, dialogue in zip(groups, dialogues, strict=True)
     ]
     return [each.result for each in asker._finish(talks)]
@@ -179,7 +179,22 @@ def test_pieces_of_one_form_are_sorted_by_their_tokens() -> None:
         piece([0, 2, 2], [1, 2]),
         piece([0, 0, 0], [0]),
     ]
-    assert by_form(pieces) == [[1], [3], [2, 0]]
+    assert by_form(pieces, lambda count: count) == [[1], [3], [2, 0]]
+
+
+def test_what_is_asked_together_is_bounded_by_its_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five tokens along three orders: 13 masks, as all begin with everything hidden; 65 tokens."""
+    texts = [[0, 1, 2, 1, 0], [2, 0, 1, 1, 1], [1, 1, 0, 2, 2]]
+    calls = []
+    found = []
+    for most, num_calls in ((195, 1), (130, 1), (65, 2), (32, 3)):
+        monkeypatch.setattr(rows, "GROUP_TOKENS", most)
+        model = Model()
+        found.append(mpt_score.sentences(mpt_score.Scorer(model), texts, num_orders=3))
+        calls.append((model.num_calls, num_calls))
+    assert [seen for seen, _ in calls] == [expected for _, expected in calls]
+    for each in found[1:]:
+        torch.testing.assert_close(each.log_score, found[0].log_score)
 
 
 def test_a_stream_follows_from_its_key() -> None:
