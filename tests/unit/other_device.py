@@ -36,6 +36,21 @@ WAITS = (
 )
 # A CPU's index of a tensor of a GPU is moved along, for which it waits.
 INDEXING = (ATEN.index.Tensor, ATEN.index_put_.default, ATEN._index_put_impl_.default)
+# A number of the CPU, without axes, may meet tensors of a GPU, but not in these.
+WITHOUT_NUMBERS = (
+    ATEN.cat.default,
+    ATEN.stack.default,
+    ATEN.mm.default,
+    ATEN.bmm.default,
+    ATEN.mv.default,
+    ATEN.dot.default,
+    ATEN.addmm.default,
+    ATEN.gather.default,
+    ATEN.scatter.src,
+    ATEN.index_add.default,
+    ATEN.index_select.default,
+    ATEN.equal.default,
+)
 
 
 class OtherDevice(TorchFunctionMode):
@@ -47,6 +62,8 @@ class OtherDevice(TorchFunctionMode):
         super().__init__()
         self.waits: Counter[str] = Counter()
         self._tags: dict[int, StorageWeakRef] = {}
+        # Of each of PyTorch's functions that is running: is one of its tensors there?
+        self._running: list[bool] = []
         self._operations = _Operations(self)
 
     def __enter__(self) -> Self:
@@ -58,14 +75,17 @@ class OtherDevice(TorchFunctionMode):
         self._operations.__exit__(*error)
 
     def is_there(self, value: Tensor) -> bool:
-        reference = self._tags.get(value.untyped_storage()._cdata)
+        storage = _storage(value)
+        if storage is None:
+            return False
+        reference = self._tags.get(storage._cdata)
         return reference is not None and not reference.expired()
 
     def tag(self, value: Any, is_there: bool = True) -> Any:
-        for tensor in tree_flatten(value)[0]:
-            if not isinstance(tensor, Tensor):
+        for tensor in _tensors(value):
+            storage = _storage(tensor)
+            if storage is None:
                 continue
-            storage = tensor.untyped_storage()
             if is_there:
                 self._tags[storage._cdata] = StorageWeakRef(storage)
             else:
@@ -95,16 +115,23 @@ class OtherDevice(TorchFunctionMode):
             with torch.no_grad():
                 return self.tag(function(*args))
         wanted = kwargs.pop("device", None)
-        generator = kwargs.get("generator")
-        if generator is not None and any(
-            isinstance(each, Tensor) and self.is_there(each) for each in args
-        ):
+        becomes_there = wanted is not None and torch.device(wanted).type == "cuda"
+        has_there = any(self.is_there(each) for each in _tensors((args, kwargs)))
+        if kwargs.get("generator") is not None and (has_there or becomes_there):
             raise RuntimeError("a CPU's generator draws nothing for a GPU's tensor")
-        if wanted is None:
-            return function(*args, **kwargs)
-        if torch.device(wanted).type == "cuda":
-            return self.tag(function(*args, **kwargs))
-        return function(*args, device=wanted, **kwargs)
+        self._running.append(has_there)
+        try:
+            if wanted is None or becomes_there:
+                value = function(*args, **kwargs)
+            else:
+                value = function(*args, device=wanted, **kwargs)
+        finally:
+            self._running.pop()
+        return self.tag(value) if becomes_there else value
+
+    def is_made_there(self) -> bool:
+        """Of a tensor that one of PyTorch's functions makes on its way, as a GPU's function would."""
+        return bool(self._running) and self._running[-1]
 
     def _moved(self, args: Any, kwargs: dict[str, Any]) -> Tensor:
         value, *others = args
@@ -116,7 +143,8 @@ class OtherDevice(TorchFunctionMode):
             elif isinstance(other, torch.dtype):
                 dtype = other
             elif isinstance(other, Tensor):
-                wanted, dtype = other.device, other.dtype
+                wanted = DEVICE if self.is_there(other) else "cpu"
+                dtype = other.dtype
         was_there = self.is_there(value)
         is_there = was_there if wanted is None else torch.device(wanted).type == "cuda"
         if was_there and not is_there:
@@ -125,6 +153,16 @@ class OtherDevice(TorchFunctionMode):
         if is_there == was_there:
             return moved
         return self.tag(moved.clone(), is_there)
+
+
+def _storage(value: Tensor) -> torch.UntypedStorage | None:
+    while torch._C._functorch.is_functorch_wrapped_tensor(value):  # as inside torch.vmap
+        value = torch._C._functorch.get_unwrapped(value)
+    return value.untyped_storage() if value.layout is torch.strided else None
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [each for each in tree_flatten(values)[0] if isinstance(each, Tensor)]
 
 
 class _Operations(TorchDispatchMode):
@@ -138,20 +176,24 @@ class _Operations(TorchDispatchMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+        tensors = _tensors((args, kwargs))
         there = [each for each in tensors if self.outer.is_there(each)]
         here = [each for each in tensors if not self.outer.is_there(each)]
         if function in COPIES:
             value = function(*args, **kwargs)
             return self.outer.tag(value) if self.outer.is_there(args[0]) else value
         if function in INDEXING and there:
-            indices = [each for each in tree_flatten(args[1])[0] if isinstance(each, Tensor)]
+            indices = _tensors(args[1])
             if any(each.dtype == torch.bool for each in indices):
                 self.outer.waits[f"{function} by a mask"] += 1
-            here = [each for each in here if all(each is not index for index in indices)]
+            if self.outer.is_there(args[0]):
+                here = [each for each in here if all(each is not index for index in indices)]
         if there and function in WAITS:
             self.outer.waits[str(function)] += 1
-        if there and any(each.ndim > 0 for each in here):
+        if function not in WITHOUT_NUMBERS:
+            here = [each for each in here if each.ndim > 0]
+        if there and here:
             raise RuntimeError(f"{function}: expected all tensors to be on the same device")
         value = function(*args, **kwargs)
-        return self.outer.tag(value) if there else value
+        is_there = bool(there) or (not tensors and self.outer.is_made_there())
+        return self.outer.tag(value) if is_there else value
