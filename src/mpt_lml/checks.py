@@ -29,6 +29,10 @@ and K the ``latent_dim`` of ``self`` or of the argument ``model``. Axes before t
 ``Annotated`` and can be called is called with the name and the value; a string there is a sentence
 that follows a refusal, and so is the ``hint`` of ``Interval``.
 
+Data and floating-point tensors of one call have to be on one device, that of the model where it says
+one (``data_device``). Masks, orders and other indices follow them: they are moved there before the
+function sees them. Generators are on the CPU, so that what is drawn is the same on every device.
+
 What is decorated is checked, whoever calls it. Where one public function calls another in a loop or
 beside little arithmetic, it calls what that one wraps: the same name with an underscore, or in
 ``ConditionalModel``, whose subclasses write the underscored methods, with ``_unchecked_``. A name
@@ -162,7 +166,13 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
                 if name in given:
                     rule(name, given[name], call)
             call.compare()
-            return function(*args, **kwargs)
+            moved = call.moved_indices(given)
+            if not moved:
+                return function(*args, **kwargs)
+            positional = list(args)
+            for place, name in enumerate(names[: len(args)]):
+                positional[place] = moved.pop(name, args[place])
+            return function(*positional, **(kwargs | moved))
         except RuntimeError as error:
             if str(error).startswith("vmap:"):
                 _refuse_vmap(given)
@@ -205,7 +215,17 @@ _SIZES_OF_MODEL = (("D", "num_features"), ("K", "latent_dim"))
 class _Call:
     """One call: the sizes of its letters, and the tensors that are to fit each other."""
 
-    __slots__ = ("dtypes", "finite", "leading", "model", "sizes", "tensors")
+    __slots__ = (
+        "device",
+        "dtypes",
+        "finite",
+        "indices",
+        "leading",
+        "model",
+        "sizes",
+        "tensors",
+        "who_is_there",
+    )
 
     def __init__(self, model: Any, finite: bool) -> None:
         self.model = model
@@ -214,11 +234,36 @@ class _Call:
         self.tensors: dict[str, Tensor] = {}
         self.dtypes: tuple[torch.dtype, ...] = ()  # of those with floating-point numbers
         self.leading: tuple[torch.Size, ...] = ()
+        self.device: torch.device | None = None  # of the data
+        self.who_is_there = "the model"  # or what else has said the device
+        self.indices: dict[str, Tensor] = {}  # what follows the data
         if model is not None:
+            self.device = getattr(model, "data_device", None)
             for letter, attribute in _SIZES_OF_MODEL:
                 size = getattr(model, attribute, None)
                 if type(size) is int:
                     self.sizes[letter] = size
+
+    def place(self, name: str, device: torch.device | None) -> None:
+        """Data have to be where the model is, or the first of them."""
+        if device is None or device == self.device:
+            return
+        if self.device is not None:
+            raise ValueError(
+                f"{name} must be on {self.device}, where {self.who_is_there} is, and is on {device}. "
+                "Move one of the two to the device of the other, a tensor with .to(device)."
+            )
+        self.device = device
+        self.who_is_there = name
+
+    def moved_indices(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Those of the arguments' indices that were elsewhere than the data."""
+        moved = {}
+        for name, value in self.indices.items():
+            self.device = self.device or value.device  # without data they follow the first
+            if value.device != self.device and given.get(name) is value:
+                moved[name] = value.to(self.device)
+        return moved
 
     def compare(self) -> None:
         """The tensors of a call share a dtype, and their leading axes can be broadcast."""
@@ -281,7 +326,7 @@ def _rule(annotation: Any) -> _Rule | None:
     if annotation is float:
         return _without_call(Interval("(-inf,inf)"))
     if annotation is Tensor:
-        return _without_call(_require_tensor)
+        return _check_any_tensor
     if annotation is torch.Generator:
         return _without_call(lambda name, value: require_generator(value, name))
     kind = origin or annotation
@@ -395,6 +440,7 @@ def _collection_rule(kind: type, arguments: tuple[Any, ...]) -> _Rule:
 def _check_data(name: str, value: Any, call: _Call) -> None:
     if hasattr(call.model, "require_data"):  # a wrong model has been refused by its own annotation
         call.model.require_data(value)
+        _place_tensor(name, value, call, is_index=False)
 
 
 def _check_choice(name: str, value: Any, call: _Call, *, choices: tuple[str, ...]) -> None:
@@ -409,6 +455,7 @@ def _check_kind(name: str, value: Any, call: _Call, *, kind: type) -> None:
         fits = not (isinstance(value, str | bytes | Tensor) or hasattr(value, "__array__"))
     if not fits:
         raise TypeError(f"{name} must be of type {kind.__name__}, got {value!r}.")
+    call.place(name, getattr(value, "data_device", None))
 
 
 def _require_integer(name: str, value: Any) -> None:
@@ -416,9 +463,17 @@ def _require_integer(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be an integer, got {value!r}.")
 
 
-def _require_tensor(name: str, value: Any) -> None:
+def _check_any_tensor(name: str, value: Any, call: _Call) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
+    _place_tensor(name, value, call, is_index=not value.is_floating_point())
+
+
+def _place_tensor(name: str, value: Tensor, call: _Call, *, is_index: bool) -> None:
+    if is_index or value.ndim == 0:  # PyTorch lets a number of the CPU meet tensors elsewhere
+        call.indices[name] = value
+    else:
+        call.place(name, value.device)
 
 
 def _tensor_rule(annotation: Any) -> _Rule:
@@ -431,6 +486,7 @@ def _tensor_rule(annotation: Any) -> _Rule:
     def check_tensor(name: str, value: Any, call: _Call) -> None:
         require_dtype(name, value, dtype)
         axes.check(name, value, call)
+        _place_tensor(name, value, call, is_index=not is_floating)
         if is_floating:
             if value.dtype not in call.dtypes:
                 call.dtypes += (value.dtype,)
@@ -759,11 +815,16 @@ def require_memory(what: str, bytes_needed: int, instead: str) -> None:
 
 
 def require_generator(generator: object, name: str = "generator") -> None:
-    """Check that randomness was passed in, not left to a global state."""
+    """Check that randomness was passed in, not left to a global state, and is on the CPU."""
+    argument = f"{name}=" if name.isidentifier() else ""  # and not "each of generators"
+    hint = f"Pass for example {argument}torch.Generator().manual_seed(0)."
     if not isinstance(generator, torch.Generator):
-        argument = f"{name}=" if name.isidentifier() else ""  # and not "each of generators"
-        hint = f"Pass for example {argument}torch.Generator().manual_seed(0)."
         raise TypeError(f"{name} must be a torch.Generator, got {generator!r}. {hint}")
+    if generator.device.type != "cpu":
+        raise ValueError(
+            f"{name} must be on the CPU, where draws are the same for every device, got one on "
+            f"{generator.device}. {hint}"
+        )
 
 
 def require_sizes(sizes: Any, num_features: int, *, increase: bool = True) -> list[int]:

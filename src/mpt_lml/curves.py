@@ -114,9 +114,8 @@ def _subset_levels(model: TractableModel, x: Tensor) -> Float[Tensor, " L"]:
 
 
 def _exact(score: Float[Tensor, " D"]) -> MaskCurve:
-    sizes = torch.arange(1, len(score) + 1)
-    no_error = torch.zeros(len(score), dtype=score.dtype)
-    return MaskCurve(sizes, score.cpu(), no_error, len(score))
+    sizes = torch.arange(1, len(score) + 1, device=score.device)
+    return MaskCurve(sizes, score, torch.zeros_like(score), len(score))
 
 
 @checked
@@ -153,7 +152,7 @@ def sampled_curve(
     (torch.Size([2]), torch.Size([2, 2]))
     """
     num_features = model.num_features
-    visited = _sizes_to_visit(sizes, num_features)
+    visited = _sizes_to_visit(sizes, num_features).to(x.device)
     num_orders = num_masks
     if scheme == "independent":
         num_orders = num_masks * len(visited)
@@ -162,13 +161,13 @@ def sampled_curve(
     ranks = ranks.view(-1, num_masks, num_features).expand(len(visited), -1, -1).to(x.device)
     mask = masks.from_ranks(ranks, visited[:, None])  # (L, P, D)
     if targets == "all":
-        values = _size_scores(model, x, mask).cpu()
+        values = _size_scores(model, x, mask)
     else:
         last_of_order = mask & ~masks.from_ranks(ranks, visited[:, None] - 1)
         log_conditional = model._unchecked_mean_log_conditional(x, mask.flatten(0, 1))
         log_conditional = log_conditional.view(mask.shape)
         # Others count 0, also where their log-probability is −inf.
-        values = log_conditional.where(last_of_order, 0.0).sum(dim=-1).cpu()
+        values = log_conditional.where(last_of_order, 0.0).sum(dim=-1)
     mean, error = mean_and_error(values, dim=1)
     curve = MaskCurve(visited, mean, error, num_features, num_masks, each=values)
     # Independent sizes: the curve adds up the variances of its sizes itself.

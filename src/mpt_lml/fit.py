@@ -148,7 +148,7 @@ def _empty_records(names: Sequence[str], num_epochs: int, current: Parameters) -
     shape = (num_epochs + 1, len(first))
     bytes_needed = 8 * len(names) * shape[0] * shape[1]
     require_memory(f"records of {num_epochs} epochs", bytes_needed, "fewer num_epochs")
-    return {name: torch.full(shape, torch.nan, dtype=first.dtype) for name in names}
+    return {name: torch.full(shape, torch.nan).to(first) for name in names}
 
 
 def _require_slopes_of_runs(parameters: Parameters, epoch: int) -> None:

@@ -32,6 +32,7 @@ from mpt_lml.numerics import (
     chunks,
     differentiable,
     double,
+    draw_categories,
     full_precision,
     softplus,
     split,
@@ -85,14 +86,18 @@ class Grid:
     @checked
     def sample(self, n: Count, *, generator: torch.Generator) -> Float[Tensor, "n K"]:
         """``n`` nodes drawn by their weights, (n, K)."""
-        weights = self.log_weights.exp().cpu()  # where the generator is
-        drawn = torch.multinomial(weights, n, replacement=True, generator=generator)
-        return self.nodes[drawn.to(self.nodes.device)]
+        return self.nodes[draw_categories(self.log_weights.exp(), n, generator=generator)]
 
     @checked(finite=False)
     def to(self, like: Float[Tensor, "..."]) -> "Grid":
         """The same grid with the dtype and on the device of ``like``."""
         return Grid(self.nodes.to(like), self.log_weights.to(like))
+
+    def on(self, device: torch.device | None) -> "Grid":
+        """The same grid on a device; None: where it is."""
+        if device is None or device == self.nodes.device:
+            return self
+        return Grid(self.nodes.to(device), self.log_weights.to(device))
 
 
 @checked

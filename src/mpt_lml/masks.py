@@ -326,7 +326,6 @@ def sample_ranks(
         num_features,
         generator=generator,
         dtype=torch.float64,
-        device=generator.device,
     )
     # An order's ranks are its inverse; a random order and its inverse have the same distribution.
     return uniform.argsort(dim=1)
@@ -431,8 +430,9 @@ def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
     require_memory(
         f"nested masks of {order.numel()} ranks", order.numel() * num_features, "fewer orders"
     )
-    if not torch.equal(order.sort(dim=-1).values, torch.arange(num_features).expand_as(order)):
+    in_order = torch.arange(num_features, device=order.device)
+    if not torch.equal(order.sort(dim=-1).values, in_order.expand_as(order)):
         legal = f"0..{num_features - 1}, got {order.tolist()}"
         raise ValueError(f"order must be a permutation of {legal}.")
     ranks = order.argsort(dim=-1)
-    return from_ranks(ranks[..., None, :], torch.arange(1, num_features + 1))
+    return from_ranks(ranks[..., None, :], in_order + 1)

@@ -1,7 +1,7 @@
 """Small numerical pieces that everything else trusts: precision, chunks, densities of one number."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -82,9 +82,10 @@ def log_sum(terms: Tensor, dim: int) -> Tensor:
 
 def to_host(*numbers: Tensor) -> list[float]:
     """Tensors of one number each as floats; from another device in one copy."""
-    if numbers[0].device.type == "cpu":
+    if all(number.device.type == "cpu" for number in numbers):
         return [number.item() for number in numbers]
-    return torch.stack(numbers).tolist()
+    device = next(number.device for number in numbers if number.device.type != "cpu")
+    return torch.stack([number.to(device) for number in numbers]).tolist()
 
 
 def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
@@ -170,6 +171,31 @@ def _stirling_remainder(a: Tensor) -> Tensor:
         1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / square) / square) / square) / square
     )
     return terms / a
+
+
+def draw_normal(
+    shape: Sequence[int], *, generator: torch.Generator, like: Tensor
+) -> Float[Tensor, "..."]:
+    """Draws from N(0, 1) in the precision and on the device of ``like``.
+
+    They are made on the CPU, where generators are, and moved: the same numbers on every device.
+    """
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device="cpu").to(like.device)
+
+
+def draw_uniform(
+    shape: Sequence[int], *, generator: torch.Generator, like: Tensor
+) -> Float[Tensor, "..."]:
+    """The same from the uniform law on [0, 1)."""
+    return torch.rand(shape, generator=generator, dtype=like.dtype, device="cpu").to(like.device)
+
+
+def draw_categories(
+    weights: Float[Tensor, "*B C"], n: int, *, generator: torch.Generator
+) -> Int[Tensor, "*B n"]:
+    """``n`` categories a row with probabilities proportional to its weights, on their device."""
+    drawn = torch.multinomial(weights.cpu(), n, replacement=True, generator=generator)
+    return drawn.to(weights.device)
 
 
 def standard_gamma(shape: Tensor, *, generator: torch.Generator) -> Tensor:

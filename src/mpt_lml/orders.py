@@ -29,7 +29,7 @@ from mpt_lml.checks import (
 )
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.trial import require_blind, with_others_hidden
-from mpt_lml.numerics import chunks
+from mpt_lml.numerics import chunks, double
 from mpt_lml.scores import OverOrders, over_orders
 
 __all__ = [
@@ -147,20 +147,19 @@ def _log_probability(
 ) -> Float[Tensor, "S N"]:
     # One row for each order and each of its steps; equal masks, such as the first of all orders, are
     # asked for once.
-    step = torch.arange(num_steps)[:, None]
+    step = torch.arange(num_steps, device=ranks.device)[:, None]
     shown_now = (ranks[:, None] == step).flatten(0, 1)
     hidden_before = (ranks[:, None] >= step).flatten(0, 1)
-    order = torch.arange(len(ranks)).repeat_interleave(num_steps)
+    order = torch.arange(len(ranks), device=ranks.device).repeat_interleave(num_steps)
     is_used = shown_now.any(dim=1)  # an order with ties has fewer steps
     shown_now = shown_now[is_used]
     order = order[is_used]
     mask, mask_of_step = hidden_before[is_used].unique(dim=0, return_inverse=True)
-    log_conditional = model._unchecked_log_conditional(x, mask.to(x.device))
-    values = log_conditional[mask_of_step.to(x.device)]
+    values = model._unchecked_log_conditional(x, mask)[mask_of_step]
     # What is shown at another step counts 0, also where its log-probability is −inf.
-    terms = values.where(shown_now[:, None].to(values.device), 0.0).sum(dim=-1)
+    terms = values.where(shown_now[:, None], 0.0).sum(dim=-1)
     total = terms.new_zeros(len(ranks), x.shape[0])
-    return total.index_add(0, order.to(x.device), terms)
+    return total.index_add(0, order, terms)
 
 
 def _without_gaps(ranks: Int[Tensor, "S D"]) -> Int[Tensor, "S D"]:
@@ -190,7 +189,8 @@ def exact(model: ConditionalModel, x: Data) -> OverOrders:
     >>> torch.allclose(exact(model, x).log_mix, model.log_marginal(x))
     True
     """
-    subset = masks.subsets(model.num_features, instead="orders.draw and orders.log_probability")
+    instead = "orders.draw and orders.log_probability"
+    subset = masks.subsets(model.num_features, instead=instead).to(x.device)
     parts = []
     for rows in chunks(len(x), 8 * 4 * subset.numel()):
         values = _log_conditional_of_all(model, x[rows], subset[1:])
@@ -201,12 +201,11 @@ def exact(model: ConditionalModel, x: Data) -> OverOrders:
 def _log_conditional_of_all(
     model: ConditionalModel, x: Tensor, mask: Bool[Tensor, "P D"]
 ) -> Float[Tensor, "P N D"]:
-    """In double precision on the CPU; the model is asked for some masks at a time."""
+    """In double precision; the model is asked for some masks at a time."""
     values = []
     for rows in chunks(len(mask), 8 * 4 * x.shape[0] * model.num_features):
-        log_conditional = model._unchecked_log_conditional(x, mask[rows].to(x.device))
-        values.append(log_conditional.cpu())
-    return torch.cat(values).to(torch.float64)
+        values.append(model._unchecked_log_conditional(x, mask[rows]))
+    return double(torch.cat(values))
 
 
 @checked(finite=False)
@@ -423,10 +422,10 @@ def entropy(mask: Bool[Tensor, "N D"], log_values: Float[Tensor, "N D V"]) -> Fl
     tensor([[-0.6931,  0.0000]])
     """
     # Where p = 0 a finite logarithm makes p log p its limit, 0.
-    hidden = log_values[mask.to(log_values.device)]
+    hidden = log_values[mask]
     hidden = hidden.clamp(min=torch.finfo(log_values.dtype).min)
     result = torch.zeros_like(log_values[..., 0])
-    result[mask.to(log_values.device)] = (hidden.exp() * hidden).sum(dim=-1)
+    result[mask] = (hidden.exp() * hidden).sum(dim=-1)
     return result
 
 
@@ -568,10 +567,9 @@ def _adaptive(model: ConditionalModel, x: Tensor, rule: Callable | TokenRule) ->
     for step in range(model.num_features):
         log_values = model._unchecked_log_values(x, mask)
         require_values(x, [log_values.shape[-1]] * model.num_features)
-        log_of_x = log_values.gather(2, x[..., None].to(log_values.device))[..., 0].to(x.device)
+        log_of_x = log_values.gather(2, x[..., None])[..., 0]
         # What a model answers where nothing is hidden may depend on what is.
-        is_shown = ~mask.to(log_values.device)
-        log_values = log_values.masked_fill(is_shown[..., None], 0.0)
+        log_values = log_values.masked_fill(~mask[..., None], 0.0)
         if isinstance(rule, TokenRule):
             is_tried = step < _NUM_STEPS_TRIED
             priority = rule.priority(x, mask, log_values, is_tried=is_tried)

@@ -39,9 +39,9 @@ def mask_curve(curve: MaskCurve, *, ax: Axes, color: Any = None, area: bool = Fa
     """
     if color is not None and not is_color_like(color):
         raise ValueError(f"color must be one that matplotlib knows, got {color!r}.")
-    position = curve.num_masked.numpy()
-    score = curve.score.numpy()
-    two_errors = 2 * np.nan_to_num(curve.standard_error.numpy())
+    position = curve.num_masked.numpy(force=True)
+    score = curve.score.numpy(force=True)
+    two_errors = 2 * np.nan_to_num(curve.standard_error.numpy(force=True))
     marker = "o" if len(score) <= 30 else ""
     (line,) = ax.plot(position, score, marker=marker, color=color)
     shade: dict[str, Any] = {"color": line.get_color(), "lw": 0}

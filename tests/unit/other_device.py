@@ -102,7 +102,12 @@ class OtherDevice(TorchFunctionMode):
             return self.is_there(args[0])
         if function is Tensor.pin_memory:
             return args[0]
-        if function in (Tensor.numpy, Tensor.__array__) and self.is_there(args[0]):
+        is_forced = kwargs.get("force", False)
+        if (
+            function in (Tensor.numpy, Tensor.__array__)
+            and self.is_there(args[0])
+            and not is_forced
+        ):
             raise TypeError("a GPU's tensor is no NumPy array")
         if function is Tensor.cpu:
             if not self.is_there(args[0]):
@@ -195,5 +200,6 @@ class _Operations(TorchDispatchMode):
         if there and here:
             raise RuntimeError(f"{function}: expected all tensors to be on the same device")
         value = function(*args, **kwargs)
-        is_there = bool(there) or (not tensors and self.outer.is_made_there())
+        is_new = not tensors or function is ATEN.lift_fresh.default
+        is_there = bool(there) or (is_new and self.outer.is_made_there())
         return self.outer.tag(value) if is_there else value

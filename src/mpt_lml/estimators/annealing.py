@@ -29,7 +29,13 @@ from mpt_lml.estimators.latent import (
     require_decoded,
 )
 from mpt_lml.models.vae import LatentVariableModel
-from mpt_lml.numerics import differentiable, full_precision, without_inference
+from mpt_lml.numerics import (
+    differentiable,
+    draw_normal,
+    draw_uniform,
+    full_precision,
+    without_inference,
+)
 from mpt_lml.results import Estimate
 
 _LogLikelihood = Callable[[Tensor], Tensor]
@@ -170,7 +176,7 @@ def annealed_evidence(
     betas = _geometric_temperatures(num_steps, num_data)
     if backward_from is None:
         size = (len(second_moment), num_chains, *loadings_shape)
-        start = torch.randn(size, generator=generator, dtype=second_moment.dtype)
+        start = draw_normal(size, generator=generator, like=second_moment)
     else:
         start = backward_from[:, None].expand(-1, num_chains, -1, -1)
         betas = betas[::-1]
@@ -217,7 +223,7 @@ def _annealed_weights(
         has_position = start.shape[-1] > 0  # K = 0 latent dimensions have none
         if is_last or not has_position:
             continue
-        uniform = torch.rand((*log_weight.shape, 1), generator=generator, dtype=log_weight.dtype)
+        uniform = draw_uniform((*log_weight.shape, 1), generator=generator, like=log_weight)
         precision = 1.0 + next_beta * num_data / noise_variance
         step_size = (0.2 + 0.7 * uniform) / math.sqrt(precision)
         chains, _ = _hamiltonian_move(
@@ -246,9 +252,7 @@ def _hamiltonian_move(
     generator: torch.Generator,
 ) -> tuple[_Chains, Bool[Tensor, "*B"]]:
     """A Metropolis-corrected trajectory that leaves N(0, I) × likelihood^β in place; who took it."""
-    shape = chains.position.shape
-    dtype = chains.position.dtype
-    momentum = torch.randn(shape, generator=generator, dtype=dtype)
+    momentum = draw_normal(chains.position.shape, generator=generator, like=chains.position)
     start = _negative_energy(chains, momentum, beta)
     proposed = chains
     for _ in range(num_leapfrogs):
@@ -256,7 +260,7 @@ def _hamiltonian_move(
         proposed = _chains_at(log_likelihood, proposed.position + step_size * momentum)
         momentum = momentum + 0.5 * step_size * (beta * proposed.gradient - proposed.position)
     change = _negative_energy(proposed, momentum, beta) - start
-    uniform = torch.rand(change.shape, generator=generator, dtype=change.dtype)
+    uniform = draw_uniform(change.shape, generator=generator, like=change)
     is_accepted = uniform.log() < change
     is_moved = is_accepted[..., None]
     after = _Chains(

@@ -124,11 +124,11 @@ def exact_variance(
     0.0
     """
     num_features = model.num_features
-    subset = masks.subsets(num_features, instead=_INSTEAD)[1:]
+    subset = masks.subsets(num_features, instead=_INSTEAD)[1:].to(x.device)
     if scheme == "nested":
         what = f"the orders of D = {num_features} coordinates"
         require_log_enumerable(what, math.lgamma(num_features + 1), _INSTEAD)
-    values = model._unchecked_mean_log_conditional(x, subset.to(x.device)).cpu()
+    values = model._unchecked_mean_log_conditional(x, subset)
     if scheme == "nested":
         return _variance_over_orders(values, subset, targets)
     mean, square = _moments_by_size(values, subset, targets)
@@ -142,7 +142,7 @@ def _variance_over_orders(
     values: Float[Tensor, "P D"], subset: Bool[Tensor, "P D"], targets: Targets
 ) -> float:
     """Over all D! orders, each of whose beginnings is a mask; ``subset`` are all but the empty one."""
-    orders = torch.tensor(list(itertools.permutations(range(subset.shape[1]))))
+    orders = torch.tensor(list(itertools.permutations(range(subset.shape[1])))).to(subset.device)
     # The row of ``subset`` that masks order[:M]: one less than in masks.subsets, which has the empty set.
     row = (1 << orders).cumsum(dim=1) - 1
     if targets == "all":

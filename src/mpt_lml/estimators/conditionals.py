@@ -18,12 +18,17 @@ from mpt_lml.estimators.latent import (
 )
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.vae import VAE, LatentVariableModel
+from mpt_lml.numerics import draw_normal, draw_uniform
 
 
 class _EstimatedConditional(ConditionalModel):
     """Conditionals that are estimated one mask at a time; Σ_M S(x; M) need not be log p(x)."""
 
     model: LatentVariableModel
+
+    @property
+    def data_device(self) -> torch.device | None:
+        return self.model.data_device
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is something the model can have made."""
@@ -143,7 +148,7 @@ class GibbsConditional(_EstimatedConditional):
         """The next z: the encoder's, or the old one where that is rejected."""
         mean, variance = self.model._encode(filled)
         require_encoded(mean, variance)
-        noise = torch.randn(mean.shape, generator=self.generator, dtype=mean.dtype)
+        noise = draw_normal(mean.shape, generator=self.generator, like=mean)
         proposed = mean + variance.sqrt() * noise
         if not self.corrected or z is None:
             return proposed
@@ -155,6 +160,6 @@ class GibbsConditional(_EstimatedConditional):
             return log_joint.view(latent.shape[:2]) + 0.5 * square.sum(dim=-1)
 
         log_ratio = log_weight(proposed) - log_weight(z)
-        uniform = torch.rand(log_ratio.shape, generator=self.generator, dtype=log_ratio.dtype)
+        uniform = draw_uniform(log_ratio.shape, generator=self.generator, like=log_ratio)
         is_accepted = uniform.log() < log_ratio
         return torch.where(is_accepted[..., None], proposed, z)

@@ -23,7 +23,15 @@ from mpt_lml.checks import (
     require_memory,
 )
 from mpt_lml.models.vae import VAE, LatentVariableModel
-from mpt_lml.numerics import LOG_2PI, chunks, differentiable, full_precision, without_inference
+from mpt_lml.numerics import (
+    LOG_2PI,
+    chunks,
+    differentiable,
+    draw_normal,
+    draw_uniform,
+    full_precision,
+    without_inference,
+)
 from mpt_lml.results import Estimate
 from mpt_lml.verdicts import mean_and_error
 
@@ -61,11 +69,11 @@ class GaussianProposal:
         what = f"{num_samples} draws of z a datum"
         require_memory(what, bytes_of_draws, "fewer num_samples or data")
         shape = (num_samples, *self.mean.shape)
-        noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
+        noise = draw_normal(shape, generator=generator, like=self.mean)
         z = self.mean + (self.factor @ noise[..., None])[..., 0]
         if not self.prior_share:
             return z
-        uniform = torch.rand(shape[:2], generator=generator, dtype=self.mean.dtype)
+        uniform = draw_uniform(shape[:2], generator=generator, like=self.mean)
         is_from_prior = uniform < self.prior_share
         return torch.where(is_from_prior[..., None], noise, z)
 

@@ -66,6 +66,11 @@ class ConditionalModel(ABC):
     num_values: int | None = None
     """V, where every coordinate takes one of the values 0..V−1."""
 
+    @property
+    def data_device(self) -> torch.device | None:
+        """Where the model's numbers are, and data have to be. None: it takes data from anywhere."""
+        return None
+
     # Most pairs of a datum and a mask in one call of _log_each or _log_values. None: as many as fit
     # WORKING_BYTES with four arrays of D each; a model with a latent axis besides sets it.
     _pairs_at_once: int | None = None
@@ -216,8 +221,6 @@ def require_pairs(x: Tensor, mask: Tensor) -> None:
 
 def _zero_outside(values: Tensor, mask: Tensor) -> Tensor:
     """``values``, and 0 where ``mask`` is False, whatever stands there."""
-    if mask.device != values.device:
-        mask = mask.to(values.device)
     return values.where(mask, 0.0)
 
 
@@ -356,7 +359,7 @@ class FromFunction(ConditionalModel):
             ("log_values()", values, Float[Tensor, "B D V"]),
             finite=False,
         )
-        return values
+        return values.to(x.device)
 
     @torch.no_grad()
     def _answer_hidden(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -404,6 +407,10 @@ class Grouped(ConditionalModel):
         self.group = group
         self.jointly = jointly
         self.num_features = len(present)
+
+    @property
+    def data_device(self) -> torch.device | None:
+        return self.model.data_device
 
     @staticmethod
     @checked

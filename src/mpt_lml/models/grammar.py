@@ -23,6 +23,7 @@ from mpt_lml.numerics import (
     LOG_ZERO,
     WORKING_BYTES,
     double,
+    draw_uniform,
     log_or_zero,
     log_sum,
     pick,
@@ -137,6 +138,10 @@ class Grammar(TractableModel):
             emission[opening, 2 * kind] = 1.0
             emission[closing, 2 * kind + 1] = 1.0
         return cls(rules, emission, num_features)
+
+    @property
+    def data_device(self) -> torch.device | None:
+        return self.emission.device
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), int64, with symbols in 0..V−1."""
@@ -424,8 +429,9 @@ def _beside(
 
 def _draw(weights: Float[Tensor, "N C"], generator: torch.Generator) -> Int[Tensor, " N"]:
     """One category a row, with a probability proportional to its weight."""
-    uniform = torch.rand(len(weights), generator=generator, dtype=torch.float64)
-    return pick(weights, uniform.to(weights.device) * weights.cumsum(dim=1)[:, -1])
+    total = weights.cumsum(dim=1)[:, -1]
+    uniform = draw_uniform(total.shape, generator=generator, like=double(total))
+    return pick(weights, uniform * total)
 
 
 def _require_kinds(rules: Tensor, emission: Tensor) -> None:

@@ -18,7 +18,7 @@ from mpt_lml.checks import (
     rounded_to_single,
 )
 from mpt_lml.models.base import TractableModel, require_pairs
-from mpt_lml.numerics import LOG_ZERO, double, log_or_zero, log_sum, pick
+from mpt_lml.numerics import LOG_ZERO, double, draw_uniform, log_or_zero, log_sum, pick
 
 __all__ = ["HMM"]
 
@@ -132,6 +132,10 @@ class HMM(TractableModel):
         initial = torch.full_like(circle[0], 1.0 / num_states)
         return cls(initial, move + 0.05 / num_states, emission, num_features)
 
+    @property
+    def data_device(self) -> torch.device | None:
+        return self.emission.device
+
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), int64, with symbols in 0..V−1."""
         require_values(x, [self.num_values] * self.num_features)
@@ -172,10 +176,10 @@ class HMM(TractableModel):
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         shape = (2, self.num_features, n)
-        uniform = torch.rand(shape, generator=generator, dtype=self.initial.dtype)
+        uniform = draw_uniform(shape, generator=generator, like=self.initial)
         symbols = []
         weights = self.initial.expand(n, -1)
-        for pick_state, pick_symbol in zip(*uniform.to(self.initial.device), strict=True):
+        for pick_state, pick_symbol in zip(*uniform, strict=True):
             state = pick(weights, pick_state)
             symbols.append(pick(self.emission[state], pick_symbol))
             weights = self.transition[state]

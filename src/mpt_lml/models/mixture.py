@@ -66,7 +66,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
             offset = loadings.new_zeros(len(loadings))
         self.loadings = loadings
         self.offset = offset.to(loadings)
-        self._dtype = loadings.dtype
+        self._weight = loadings
         self.num_features, self.latent_dim = loadings.shape
         if grid is None:
             nodes_per_axis = 40 if self.latent_dim < 3 else 20
@@ -137,6 +137,10 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
             values.append(grids.log_integral(log_joint, origin[rows], nodes_per_axis, extent))
         return torch.cat(values).to(x)
 
+    @property
+    def data_device(self) -> torch.device | None:
+        return self.loadings.device
+
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), zeros and ones, and of the dtype of the loadings."""
         check(("x", x, _DATA), D=self.num_features)
@@ -196,8 +200,12 @@ class GridConditional(TractableModel):
     def __init__(self, model: LatentVariableModel, grid: Grid) -> None:
         _require_fit(grid, model.latent_dim)
         self.model = model
-        self.grid = grid
+        self.grid = grid.on(model.data_device)
         self.num_features = model.num_features
+
+    @property
+    def data_device(self) -> torch.device | None:
+        return self.grid.nodes.device
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is something the model can have made."""
@@ -205,7 +213,8 @@ class GridConditional(TractableModel):
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         nodes = self.grid.sample(n, generator=generator)
-        nodes = nodes.to(self.model._dtype or nodes.dtype)
+        if self.model._weight is not None:
+            nodes = nodes.to(self.model._weight.dtype)
         return self.model._sample_given(nodes, generator)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:

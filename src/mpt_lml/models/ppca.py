@@ -18,7 +18,7 @@ from mpt_lml.checks import (
 )
 from mpt_lml.gaussian import MOST_ROUNDING, Centered, LowRankPosterior
 from mpt_lml.models.base import TractableModel
-from mpt_lml.numerics import chunks, double
+from mpt_lml.numerics import chunks, double, draw_normal
 
 __all__ = ["PPCA"]
 
@@ -103,12 +103,8 @@ class PPCA(TractableModel):
         return latent_mean[0], covariance.to(x)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
-        dtype = self.loadings.dtype
-        # Drawn on the CPU, where the generator is: the numbers are the same on every device.
-        latent = torch.randn(n, self.latent_dim, generator=generator, dtype=dtype)
-        noise = torch.randn(n, self.num_features, generator=generator, dtype=dtype)
-        latent = latent.to(self.loadings.device)
-        noise = noise.to(self.loadings.device)
+        latent = draw_normal((n, self.latent_dim), generator=generator, like=self.loadings)
+        noise = draw_normal((n, self.num_features), generator=generator, like=self.loadings)
         return self.mean + latent @ self.loadings.T + self.noise_variance.sqrt() * noise
 
     @classmethod
@@ -163,6 +159,10 @@ class PPCA(TractableModel):
             variance = x.new_tensor(noise_variance)
         scale = (largest - variance).clamp(min=0.0).sqrt()
         return cls(axes[:latent_dim].T * scale, variance, center)
+
+    @property
+    def data_device(self) -> torch.device | None:
+        return self.loadings.device
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), finite, and of the dtype of the loadings."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from mpt_lml.checks import Positive, checked
 from mpt_lml.gaussian import Centered, LowRankPosterior
 from mpt_lml.models.base import TractableModel
-from mpt_lml.numerics import LOG_2PI, double, log_gamma_ratio, standard_gamma
+from mpt_lml.numerics import LOG_2PI, double, draw_normal, log_gamma_ratio, standard_gamma
 
 __all__ = ["ConjugateRegression"]
 
@@ -69,16 +69,18 @@ class ConjugateRegression(TractableModel):
         self._noise_variance = (self._input_scale / self.prior_scale) ** 2
         self._twice_rate = 2.0 * self.rate * self._data_scale**2 / self._noise_variance
 
+    @property
+    def data_device(self) -> torch.device | None:
+        return self.inputs.device
+
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
-        dtype = self.inputs.dtype
-        weights = torch.randn(n, self.inputs.shape[1], generator=generator, dtype=dtype)
-        noise = torch.randn(n, self.num_features, generator=generator, dtype=dtype)
-        shape = torch.full((n, 1), self.shape, dtype=dtype)
-        precision = standard_gamma(shape, generator=generator) / self.rate
-        # Drawn on the CPU, where the generator is: the numbers are the same on every device.
-        device = self.inputs.device
-        location = self.prior_scale * weights.to(device) @ self.inputs.T
-        return (location + noise.to(device)) / precision.to(device).sqrt()
+        inputs = self.inputs
+        weights = draw_normal((n, inputs.shape[1]), generator=generator, like=inputs)
+        noise = draw_normal((n, self.num_features), generator=generator, like=inputs)
+        shape = torch.full((n, 1), self.shape, dtype=inputs.dtype)
+        precision = standard_gamma(shape, generator=generator).to(inputs) / self.rate
+        location = self.prior_scale * weights @ inputs.T
+        return (location + noise) / precision.sqrt()
 
     def _posterior(self, observed: Bool[Tensor, "P D"]) -> LowRankPosterior:
         """The Gaussian of y in units of the noise, times τ' / τ."""

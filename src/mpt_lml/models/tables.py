@@ -21,7 +21,7 @@ from mpt_lml.checks import (
     rounded_to_single,
 )
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.numerics import chunks
+from mpt_lml.numerics import chunks, draw_categories, draw_normal
 
 __all__ = ["ConditionalTable", "JointTable"]
 
@@ -93,13 +93,17 @@ class JointTable(TractableModel):
         weights = torch.empty(*sizes, dtype=torch.float64).exponential_(generator=generator)
         return cls(weights / weights.sum())
 
+    @property
+    def data_device(self) -> torch.device | None:
+        return self.log_table.device
+
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), int64, and has the values of the table."""
         require_values(x, self.log_table.shape)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         weights = self.log_table.exp().flatten()
-        cells = torch.multinomial(weights, n, replacement=True, generator=generator)
+        cells = draw_categories(weights, n, generator=generator)
         return torch.stack(torch.unravel_index(cells, self.log_table.shape), dim=1)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
@@ -147,7 +151,7 @@ class JointTable(TractableModel):
         One pass over the coordinates: each either sums its axis out or looks its value up, so every
         marginal is computed once from a larger one.
         """
-        rows = torch.arange(len(x))
+        rows = torch.arange(len(x), device=x.device)
         table = self.log_table.view(1, 1, -1)  # (N or 1, subsets so far, coordinates to come)
         for values, size in zip(x.T, self.log_table.shape, strict=True):
             table = table.view(len(table), table.shape[1], size, -1)
@@ -164,7 +168,8 @@ def _ratios(table: Tensor, mask: Tensor) -> Tensor:
     """log p(x_{R ∪ j}) − log p(x_R) from a table over all subsets, (..., P, D)."""
     observed = masks.row_of(~mask)
     # With a masked j in R, too: its bit is added. An observed one is there: the ratio is 1.
-    observed_and_one = observed[:, None] + (mask.long() << torch.arange(mask.shape[1]))
+    bit = torch.arange(mask.shape[1], device=mask.device)
+    observed_and_one = observed[:, None] + (mask.long() << bit)
     return table[..., observed_and_one] - table[..., observed][..., None]
 
 
@@ -245,11 +250,13 @@ class ConditionalTable(ConditionalModel):
         num_entries = 2**num_features * num_points * num_features * num_values
         what = f"a table of {num_entries} conditional probabilities"
         require_memory(what, 8 * num_entries, fewer)
-        values = torch.arange(num_values)
+        device = model.data_device
+        values = torch.arange(num_values, device=device)
         x = torch.cartesian_prod(*num_features * [values]).view(num_points, -1)
         model.require_data(x)
-        logits = torch.zeros(2**num_features, *x.shape, num_values, dtype=torch.float64)
-        for row, mask in enumerate(masks.subsets(num_features)[1:], start=1):
+        shape = (2**num_features, *x.shape, num_values)
+        logits = torch.zeros(shape, dtype=torch.float64, device=device)
+        for row, mask in enumerate(masks.subsets(num_features)[1:].to(x.device), start=1):
             for value in range(num_values):
                 filled = torch.where(mask, value, x)
                 logits[row, :, :, value] = model._unchecked_log_conditional(filled, mask[None])[0]
@@ -258,15 +265,19 @@ class ConditionalTable(ConditionalModel):
                 raise ValueError(f"num_values: values 0..{num_values - 1} have {total:.9g} of p.")
         if noise:
             require_generator(generator)
-            logits += noise * torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
+            logits += noise * draw_normal(logits.shape, generator=generator, like=logits)
         return cls(logits)
+
+    @property
+    def data_device(self) -> torch.device | None:
+        return self.log_table.device
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), int64, with values in 0..V−1."""
         require_values(x, [self.num_values] * self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
-        powers = self.num_values ** torch.arange(self.num_features - 1, -1, -1)
+        powers = self.num_values ** torch.arange(self.num_features - 1, -1, -1, device=x.device)
         point = (x.masked_fill(mask, 0) * powers).sum(dim=-1)
         return self.log_table[masks.row_of(mask), point]
 

@@ -25,7 +25,7 @@ from mpt_lml.checks import (
     require_finite,
     require_one_dtype,
 )
-from mpt_lml.numerics import LOG_2PI, full_precision, log_likelihood
+from mpt_lml.numerics import LOG_2PI, draw_normal, draw_uniform, full_precision, log_likelihood
 
 __all__ = ["VAE", "dense_model", "dense_parameters"]
 
@@ -49,7 +49,12 @@ class LatentVariableModel(ABC):
     num_features: int  # D
     latent_dim: int  # K
     noise_variance: float | None = None  # σ²
-    _dtype: torch.dtype | None = None  # of z, where the model says it
+    _weight: Tensor | None = None  # of the decoder, where the model knows one
+
+    @property
+    def data_device(self) -> torch.device | None:
+        """Where the decoder's weights are, and data have to be; None where the model knows none."""
+        return None if self._weight is None else self._weight.device
 
     @abstractmethod
     def _decoded(self, z: Tensor) -> Tensor: ...
@@ -138,10 +143,10 @@ class LatentVariableModel(ABC):
     def _sample_given(self, z: Tensor, generator: torch.Generator) -> Tensor:
         mean = self._decode(z)
         if self.noise_variance is None:
-            uniform = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
-            return (uniform.to(mean.device) < mean).to(mean)
-        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
-        return mean + math.sqrt(self.noise_variance) * noise.to(mean.device)
+            uniform = draw_uniform(mean.shape, generator=generator, like=mean)
+            return (uniform < mean).to(mean)
+        noise = draw_normal(mean.shape, generator=generator, like=mean)
+        return mean + math.sqrt(self.noise_variance) * noise
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is (N, D), finite, and zeros and ones where there is no σ²."""
@@ -255,7 +260,7 @@ class VAE(LatentVariableModel):
         self.latent_dim = latent_dim
         self.noise_variance = noise_variance
         if isinstance(decoder, torch.nn.Module):
-            self._dtype = next((weight.dtype for weight in decoder.parameters()), None)
+            self._weight = next(decoder.parameters(), None)
 
     @checked(finite=False)
     def encode(self, x: Float[Tensor, "... D"]) -> tuple[Tensor, Tensor]:
@@ -417,13 +422,15 @@ def dense_model(parameters: Parameters, run: int, noise_variance: Positive | Non
         mean, log_variance = apply("encoder", x).split(sizes.latent_dim, dim=-1)
         return mean, log_variance
 
-    return VAE(
+    model = VAE(
         encoder,
         functools.partial(apply, "decoder"),
         num_features=sizes.num_features,
         latent_dim=sizes.latent_dim,
         noise_variance=noise_variance,
     )
+    model._weight = of_run["decoder/0/weight"]
+    return model
 
 
 class NetworkSizes(NamedTuple):

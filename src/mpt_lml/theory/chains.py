@@ -53,6 +53,11 @@ class ChainBlocks(NamedTuple):
     information: float
     """Fisher information of the chain, per place."""
 
+    @property
+    def data_device(self) -> torch.device:
+        """Where these numbers are."""
+        return self.sensitivity.device
+
 
 @checked
 def markov_blocks(

@@ -25,6 +25,7 @@ from mpt_lml.checks import (
     require_slope,
 )
 from mpt_lml.models.base import ConditionalModel
+from mpt_lml.numerics import draw_categories
 from mpt_lml.orders import Ranks
 
 __all__ = ["bernstein", "block_elbo", "nelbo", "sample", "schedule_derivative", "step_elbo"]
@@ -148,9 +149,10 @@ def nelbo(
     """
     num_features = score.shape[-1]
     nodes, weights = np.polynomial.legendre.leggauss(num_nodes or _num_nodes(num_features))
-    time = 0.5 * (torch.from_numpy(nodes) + 1.0)
+    time = 0.5 * (torch.from_numpy(nodes).to(score.device) + 1.0)
+    weights = torch.from_numpy(weights).to(score.device)
     heights = num_features * bernstein(score, _rate_at(schedule, time))
-    integrand = 0.5 * torch.from_numpy(weights) * schedule_derivative(schedule, time) * heights
+    integrand = 0.5 * weights * schedule_derivative(schedule, time) * heights
     bound = -integrand.sum(dim=-1)
     if num_nodes is None:
         _require_area(bound, score, schedule)
@@ -201,7 +203,8 @@ def step_elbo(
     tensor(-4., dtype=torch.float64)
     """
     require_memory(f"{num_steps} steps", 8 * score.numel() * num_steps, "fewer num_steps")
-    rate = _rate_at(schedule, torch.arange(num_steps + 1, dtype=torch.float64) / num_steps)
+    step = torch.arange(num_steps + 1, dtype=torch.float64, device=score.device)
+    rate = _rate_at(schedule, step / num_steps)
     return score.shape[-1] * (rate.diff() * bernstein(score, rate[1:])).sum(dim=-1)
 
 
@@ -223,7 +226,7 @@ def block_elbo(score: Float[Tensor, "*B D"], num_steps: Count) -> Float[Tensor, 
     """
     num_features = score.shape[-1]
     require_count("num_steps", num_steps, 1, num_features)
-    block = torch.arange(num_features) * num_steps // num_features
+    block = torch.arange(num_features, device=score.device) * num_steps // num_features
     size = torch.bincount(block, minlength=num_steps)
     num_masked_before = num_features - (size.cumsum(0) - size)
     return (size * score[..., num_masked_before - 1]).sum(dim=-1)
@@ -262,7 +265,7 @@ def sample(model: ConditionalModel, ranks: Ranks, *, generator: torch.Generator)
     True
     """
     x = torch.zeros_like(ranks)
-    total = torch.zeros(len(ranks), dtype=torch.float64)
+    total = torch.zeros(len(ranks), dtype=torch.float64, device=ranks.device)
     for step in ranks.unique().tolist():
         shown_now = ranks == step
         rows = shown_now.any(dim=1)
@@ -273,7 +276,7 @@ def sample(model: ConditionalModel, ranks: Ranks, *, generator: torch.Generator)
                 "model.log_values must answer log-probabilities, which are at most 0, and gave NaN or "
                 f"infinity at step {step} of ranks: look at the model."
             )
-        x[shown_now] = torch.multinomial(values.exp(), 1, generator=generator)[:, 0]
+        x[shown_now] = draw_categories(values.exp(), 1, generator=generator)[:, 0]
         log_probability = values.gather(1, x[shown_now][:, None])[:, 0].to(total)
         total.index_add_(0, shown_now.nonzero()[:, 0], log_probability)
     return Draws(x, total)

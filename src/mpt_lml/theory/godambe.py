@@ -82,6 +82,11 @@ class GaussianFamily:
         """D."""
         return len(self.covariance)
 
+    @property
+    def data_device(self) -> torch.device:
+        """Where the family's numbers are."""
+        return self.covariance.device
+
     @classmethod
     @checked
     def ppca(cls, loadings: Float[Tensor, "D K"], noise_variance: Positive) -> "GaussianFamily":
@@ -105,15 +110,15 @@ class GaussianFamily:
         dtype = loadings.dtype
         loadings = double(loadings)
         rows, columns = torch.triu_indices(latent_dim, latent_dim, 1)
-        half_skew = torch.zeros(len(rows), latent_dim, latent_dim, dtype=loadings.dtype)
+        half_skew = loadings.new_zeros(len(rows), latent_dim, latent_dim)
         half_skew[torch.arange(len(rows)), rows, columns] = 1.0
-        basis = torch.eye(loadings.numel(), dtype=loadings.dtype)
+        basis = torch.eye(loadings.numel()).to(loadings)
         if len(rows):
             rotations = (loadings @ (half_skew - half_skew.mT)).flatten(1)
             # The columns of Q after those that span the rotations are orthogonal to them.
             basis = torch.linalg.qr(rotations.mT, mode="complete").Q[:, len(rows) :]
         half = basis.mT.reshape(-1, num_features, latent_dim) @ loadings.mT
-        identity = torch.eye(num_features, dtype=loadings.dtype)
+        identity = torch.eye(num_features).to(loadings)
         covariance = loadings @ loadings.mT + noise_variance * identity
         return cls(covariance.to(dtype), (half + half.mT).to(dtype))
 
@@ -166,7 +171,8 @@ class GaussianFamily:
         rows = factor * torch.linalg.vector_norm(factor, dim=1, keepdim=True).reciprocal()
         observed_first = mask.long().argsort(dim=1, stable=True)
         num_masked = hidden.sum(dim=1, keepdim=True)
-        is_observed = torch.arange(num_features) < num_features - num_masked
+        place = torch.arange(num_features, device=mask.device)
+        is_observed = place < num_features - num_masked
         basis = torch.linalg.qr(rows[observed_first].mT).Q * is_observed[:, None]
         projector = basis @ basis.mT
         residual = rows - rows @ projector
@@ -338,7 +344,7 @@ class Godambe:
                 bytes_of_masks = 8 * num_masks * num_features
                 require_memory(f"{num_masks} masks of a size", bytes_of_masks, "fewer num_masks")
                 mask = masks.sample_masks(num_masks, num_features, size, generator=generator)
-            moments = _moments_of_forms(family, mask)
+            moments = _moments_of_forms(family, mask.to(family.data_device))
             mean_forms.append(moments.mean)
             one_mask.append(moments.square)
         score_forms = 0.5 * family._whitened_directions()  # of ∇ log p(x)

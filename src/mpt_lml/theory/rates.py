@@ -168,8 +168,8 @@ def chain_curve(gap_entropy: Float[Tensor, " G"], marginal_entropy: float) -> Fl
             f"gap_entropy ends at {h[-1].item():.6g}, above marginal_entropy = {marginal_entropy:.6g}: "
             "what is given never raises an entropy."
         )
-    r = torch.arange(size + 1).double()[:, None]
-    gap = torch.arange(1, size).double()
+    r = torch.arange(size + 1).to(h)[:, None]
+    gap = torch.arange(1, size).to(h)
     # Expected number of gaps g among r of D coordinates: at g = 1, and its ratio from g to g + 1.
     at_one = r * (r - 1) / size
     ratio = (size - gap - r + 1).clamp(min=0) / (size - gap)

@@ -1,0 +1,271 @@
+"""Every public call on a second device: a GPU where there is one, an emulator of it elsewhere.
+
+Masks, orders and other indices follow the data. Data elsewhere than the model are refused, by a model
+that is a network they are taken from anywhere. Answers are where the data are, and have the numbers
+that they have on the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import valid_calls
+import valid_calls_networks
+from jaxtyping import AbstractArray
+from other_device import DEVICE, OtherDevice
+from test_valid_calls import alternatives_of, annotations_of, name_of
+from torch import Tensor
+from valid_calls import Call
+
+from mpt_lml import fit
+from mpt_score import Design, Scorer, SentenceScores, TokenScores
+from mpt_score.sentence_curves import SentenceCurves
+from mpt_score.tokens import Tokens
+
+pytestmark = pytest.mark.unshaped  # an emulated device takes long to look at shapes
+
+HERE = torch.device("cpu")
+# Texts and what is said of them are on the CPU, wherever a network is.
+OF_TEXTS = (SentenceScores, TokenScores, SentenceCurves, Design, Tokens, Scorer)
+
+CALLS = []
+for call in valid_calls.CALLS + valid_calls_networks.CALLS:
+    owner = getattr(call.function, "__self__", call.function)
+    # Of `fit.descend` the arguments share a network: it has a test of its own.
+    if not isinstance(owner, OF_TEXTS) and owner not in (*OF_TEXTS, fit.descend):
+        CALLS.append(call)
+
+
+@contextlib.contextmanager
+def other_device() -> Iterator[None]:
+    """DEVICE is there: the machine's own, or an emulated one."""
+    if torch.cuda.is_available():
+        yield
+    else:
+        with OtherDevice():
+            yield
+
+
+# -- the arguments of a call, moved --------------------------------------------------------------------
+
+PACKAGES = ("mpt_lml", "mpt_score", "valid_calls", "valid_calls_networks")
+
+
+def package_of(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """Of an object. Around a network, ids of special tokens and the like stay on the CPU."""
+    is_around_network = package_of(value) == "mpt_score"
+    found = {}
+    for name, attribute in vars(value).items():
+        if not (is_around_network and isinstance(attribute, Tensor)):
+            found[name] = attribute
+    return found
+
+
+class Move:
+    """A copy of a value with all tensors in it on ``device``; of a generator with its own state."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.copies: dict[int, Any] = {}
+        self.num_tensors = 0
+
+    def __call__(self, value: Any) -> Any:
+        if id(value) not in self.copies:
+            self.copies[id(value)] = self._copy(value)
+        return self.copies[id(value)]
+
+    def _copy(self, value: Any) -> Any:
+        if isinstance(value, OF_TEXTS):
+            return value
+        if isinstance(value, Tensor):
+            self.num_tensors += 1
+            return value.detach().to(self.device).requires_grad_(value.requires_grad)
+        if isinstance(value, torch.device):
+            return self.device
+        if isinstance(value, torch.Generator):
+            return value.clone_state()
+        if isinstance(value, torch.nn.Module):
+            return self._copy_of_network(value)
+        if isinstance(value, dict):
+            return {key: self(each) for key, each in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self(each) for each in value)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(self(each) for each in value))
+        if isinstance(value, types.MethodType):
+            return types.MethodType(value.__func__, self(value.__self__))
+        if isinstance(value, functools.partial):
+            return functools.partial(self(value.func), *self(value.args), **self(value.keywords))
+        if isinstance(value, types.FunctionType) and value.__closure__:
+            return self._copy_of_closure(value)
+        if package_of(value) in PACKAGES and hasattr(value, "__dict__"):
+            return self._copy_of_object(value)
+        return value
+
+    def _copy_of_network(self, network: torch.nn.Module) -> torch.nn.Module:
+        moved = copy.deepcopy(network).to(self.device)
+        for parameter, moved_parameter in zip(
+            network.parameters(), moved.parameters(), strict=True
+        ):
+            self.copies[id(parameter)] = moved_parameter
+            self.num_tensors += 1
+        return moved
+
+    def _copy_of_closure(self, function: types.FunctionType) -> types.FunctionType:
+        assert function.__closure__ is not None
+        cells = tuple(types.CellType(self(cell.cell_contents)) for cell in function.__closure__)
+        code, module = function.__code__, function.__globals__
+        moved = types.FunctionType(code, module, function.__name__, function.__defaults__, cells)
+        moved.__kwdefaults__ = function.__kwdefaults__
+        return moved
+
+    def _copy_of_object(self, value: Any) -> Any:
+        moved = copy.copy(value)
+        self.copies[id(value)] = moved
+        for name, attribute in attributes(value).items():
+            object.__setattr__(moved, name, self(attribute))
+        return moved
+
+
+def run(call: Call, device_of: Callable[[str], torch.device]) -> Any:
+    """Call with each argument on a device that follows from its name; the owner's is "self"."""
+    moves = {device: Move(device) for device in (HERE, DEVICE)}
+    arguments = {name: moves[device_of(name)](value) for name, value in call.arguments.items()}
+    function: Any = call.function
+    if isinstance(function, types.MethodType):
+        function = moves[device_of("self")](function)
+    return function(**arguments)
+
+
+def has_tensors(value: Any) -> bool:
+    move = Move(HERE)
+    move(value)
+    return move.num_tensors > 0
+
+
+def is_index(call: Call, name: str) -> bool:
+    """Whether an argument is a mask, an order or another index, and no data."""
+    kinds = []
+    for alternative in alternatives_of(annotations_of(call.function).get(name)):
+        if inspect.isclass(alternative) and issubclass(alternative, AbstractArray):
+            kinds.append("bool" in alternative.dtypes or "int64" in alternative.dtypes)
+    return bool(kinds) and all(kinds)
+
+
+def data_of(call: Call) -> list[str]:
+    """The arguments with tensors that are no index, and the owner of a method."""
+    names = []
+    for name, value in call.arguments.items():
+        if not is_index(call, name) and has_tensors(value):
+            names.append(name)
+    if has_tensors(owner_of(call)):
+        names.append("self")
+    return names
+
+
+def owner_of(call: Call) -> Any:
+    """The object whose method is called, if it is one."""
+    owner = getattr(call.function, "__self__", None)
+    return None if inspect.isclass(owner) else owner
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """All tensors of an answer, in an order of their own."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, torch.nn.Module):
+        return list(value.parameters())
+    if isinstance(value, dict):
+        return [tensor for each in value.values() for tensor in tensors_in(each)]
+    if isinstance(value, list | tuple):
+        return [tensor for each in value for tensor in tensors_in(each)]
+    if package_of(value) in PACKAGES and hasattr(value, "__dict__"):
+        return [tensor for each in attributes(value).values() for tensor in tensors_in(each)]
+    return []
+
+
+# -- what is asked of every call -----------------------------------------------------------------------
+
+
+@functools.cache
+def answer_here(number: int) -> list[Tensor]:
+    """All tensors of the answer of a call on the CPU."""
+    return tensors_in(run(CALLS[number], lambda name: HERE))
+
+
+def devices_of_answer(call: Call, device_of: Callable[[str], torch.device]) -> set[torch.device]:
+    """With arguments on these devices, after a comparison with the answer on the CPU."""
+    with other_device():
+        answer = tensors_in(run(call, device_of))
+        devices = {tensor.device for tensor in answer}
+        values = [tensor.detach().cpu() for tensor in answer]
+    for value, value_here in zip(values, answer_here(CALLS.index(call)), strict=True):
+        torch.testing.assert_close(value, value_here.detach(), equal_nan=True)
+    return devices
+
+
+@pytest.mark.parametrize("call", CALLS, ids=name_of)
+def test_all_tensors_there(call: Call) -> None:
+    devices = devices_of_answer(call, lambda name: DEVICE)
+    if any(has_tensors(value) for value in (*call.arguments.values(), owner_of(call))):
+        assert devices <= {DEVICE}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [call for call in CALLS if any(is_index(call, name) for name in call.arguments)],
+    ids=name_of,
+)
+def test_indices_alone_here(call: Call) -> None:
+    devices = devices_of_answer(call, lambda name: HERE if is_index(call, name) else DEVICE)
+    if data_of(call):
+        assert devices <= {DEVICE}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [(call, name) for call in CALLS if len(data_of(call)) > 1 for name in data_of(call)],
+    ids=lambda value: name_of(value) if isinstance(value, Call) else value,
+)
+def test_data_elsewhere_than_the_model(call: Call, name: str) -> None:
+    """Refused in a sentence that names both devices, or right all the same."""
+    refusal = ""
+    try:
+        devices_of_answer(call, lambda other: HERE if other == name else DEVICE)
+    except ValueError as error:
+        refusal = str(error)
+    sentence = "must be on (cpu|cuda:0), where .+ is, and is on (cpu|cuda:0)"
+    assert not refusal or re.search(sentence, refusal)
+
+
+@pytest.mark.bad_input
+def test_models_refuse_data_elsewhere() -> None:
+    model = valid_calls.MODEL
+    message = r"x must be on cpu, where the model is, and is on cuda:0\."
+    with other_device():
+        x = valid_calls.X.to(DEVICE)
+        with pytest.raises(ValueError, match=message):
+            model.log_conditional(x, valid_calls.HIDDEN)
+
+
+@pytest.mark.bad_input
+def test_generators_are_on_the_cpu() -> None:
+    class OnACard(torch.Generator):
+        device = DEVICE  # type: ignore[assignment]
+
+    with pytest.raises(ValueError, match="generator must be on the CPU.*got one on cuda:0"):
+        valid_calls.MODEL.sample(2, generator=OnACard())
