@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,6 +79,14 @@ def test_the_messages_quoted_are_those_the_package_raises(monkeypatch):
     assert len(quoted) == len(MISTAKES)
     for message in quoted:
         assert any(text.startswith(message) for text in raised), message
+
+
+def test_the_examples_of_how_to_run_run() -> None:
+    text = (BOOK / "how-to-run.md").read_text(encoding="utf-8")
+    scope: dict[str, Any] = {}
+    for code in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        exec(code, scope)
+    assert scope["values"].device == scope["x"].device
 
 
 @pytest.mark.parametrize("name", ["cover", "bert-base"])
