@@ -8,6 +8,9 @@ observed. N data of D coordinates meet P masks; where B stands in place of both,
 mask. A public function refuses arguments that do not fit its annotations (``@checked``). The same name
 with an underscore in front is its arithmetic without these checks, for calls from inside.
 
+A model computes where its numbers are. Data have to be there, masks and other indices follow them, and
+results are there, too. Generators are on the CPU, so that draws are the same on every device.
+
 The spine, in the order in which a stranger should read it:
 
 * ``scores``: the mean over the masked coordinates, and its relatives.
