@@ -21,7 +21,7 @@ from mpt_lml.checks import (
     rounded_to_single,
 )
 from mpt_lml.models.base import ConditionalModel, TractableModel
-from mpt_lml.numerics import chunks, draw_categories, draw_normal
+from mpt_lml.numerics import chunks, double, draw_categories, draw_normal
 
 __all__ = ["ConditionalTable", "JointTable"]
 
@@ -54,7 +54,7 @@ class JointTable(TractableModel):
         if not probabilities.numel() or (probabilities <= 0).any():
             least = min(probabilities.flatten().tolist(), default=None)
             raise ValueError(f"probabilities must be positive, the smallest is {least}.")
-        total = probabilities.double().sum().item()
+        total = double(probabilities).sum().item()
         # Each of V entries was rounded once, up or down: their sum is off by about √V roundings, as a
         # random walk is. Four times that is more than chance makes.
         rounding = 4 * torch.finfo(probabilities.dtype).eps * math.sqrt(probabilities.numel())
@@ -64,7 +64,7 @@ class JointTable(TractableModel):
             raise ValueError(
                 f"probabilities must sum to 1, got {total}. Divide by their sum.{hint}"
             )
-        self.log_table = probabilities.double().log()
+        self.log_table = double(probabilities).log()
         self.num_features = probabilities.ndim
 
     @classmethod
@@ -209,7 +209,7 @@ class ConditionalTable(ConditionalModel):
                 "logits must have shape (2^D, V^D, D, V) in D coordinates with V values, such as "
                 f"{expected}, got {tuple(logits.shape)}."
             )
-        self.log_table = logits.double().log_softmax(dim=-1)
+        self.log_table = double(logits).log_softmax(dim=-1)
         self.num_features = num_features
         self.num_values = num_values
 
@@ -255,7 +255,7 @@ class ConditionalTable(ConditionalModel):
         x = torch.cartesian_prod(*num_features * [values]).view(num_points, -1)
         model.require_data(x)
         shape = (2**num_features, *x.shape, num_values)
-        logits = torch.zeros(shape, dtype=torch.float64, device=device)
+        logits = double(torch.zeros(shape, device=device))
         for row, mask in enumerate(masks.subsets(num_features)[1:].to(x.device), start=1):
             for value in range(num_values):
                 filled = torch.where(mask, value, x)

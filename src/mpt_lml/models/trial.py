@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mpt_lml.numerics import double
+
 _MOST_CHANGED = 1e-4
 """Of an answer that is the same: kernels may round otherwise what stands beside other numbers."""
 _MOST_OFF = 1e-3
@@ -94,7 +96,7 @@ def require_normalized(
             :func:`most_off`, and where some of these are NaN.
     """
     most = most_off(log_values.dtype, log_values.shape[1])
-    values = log_values.double()
+    values = double(log_values)
     log_total = values.logsumexp(dim=1)
     if log_total.isnan().any():
         _require_no_single_nan(name, values, num_hidden, num_features)

@@ -165,9 +165,9 @@ def exact(
     weights = weight_of_size[sizes - 1]
     is_possible = weights > 0
     mask = mask[is_possible].to(loadings.device)
-    weights = weights[is_possible].to(loadings.device)
+    weights = weights[is_possible].to(loadings)
     values = _mask_scores(loadings, noise_variance, moment, mask)
-    return num_features * (values * weights.to(loadings)).sum(dim=-1)
+    return num_features * (values * weights).sum(dim=-1)
 
 
 @checked(finite=False)

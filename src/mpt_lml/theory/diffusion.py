@@ -25,7 +25,7 @@ from mpt_lml.checks import (
     require_slope,
 )
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.numerics import draw_categories
+from mpt_lml.numerics import double, draw_categories
 from mpt_lml.orders import Ranks
 
 __all__ = ["bernstein", "block_elbo", "nelbo", "sample", "schedule_derivative", "step_elbo"]
@@ -149,8 +149,8 @@ def nelbo(
     """
     num_features = score.shape[-1]
     nodes, weights = np.polynomial.legendre.leggauss(num_nodes or _num_nodes(num_features))
-    time = 0.5 * (torch.from_numpy(nodes).to(score.device) + 1.0)
-    weights = torch.from_numpy(weights).to(score.device)
+    time = 0.5 * (double(score).new_tensor(nodes) + 1.0)
+    weights = time.new_tensor(weights)
     heights = num_features * bernstein(score, _rate_at(schedule, time))
     integrand = 0.5 * weights * schedule_derivative(schedule, time) * heights
     bound = -integrand.sum(dim=-1)
@@ -203,7 +203,7 @@ def step_elbo(
     tensor(-4., dtype=torch.float64)
     """
     require_memory(f"{num_steps} steps", 8 * score.numel() * num_steps, "fewer num_steps")
-    step = torch.arange(num_steps + 1, dtype=torch.float64, device=score.device)
+    step = double(torch.arange(num_steps + 1, device=score.device))
     rate = _rate_at(schedule, step / num_steps)
     return score.shape[-1] * (rate.diff() * bernstein(score, rate[1:])).sum(dim=-1)
 
@@ -265,7 +265,7 @@ def sample(model: ConditionalModel, ranks: Ranks, *, generator: torch.Generator)
     True
     """
     x = torch.zeros_like(ranks)
-    total = torch.zeros(len(ranks), dtype=torch.float64, device=ranks.device)
+    total = double(torch.zeros(len(ranks), device=ranks.device))
     for step in ranks.unique().tolist():
         shown_now = ranks == step
         rows = shown_now.any(dim=1)
