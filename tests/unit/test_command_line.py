@@ -101,7 +101,7 @@ def test_both_signals_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 
         def work() -> None:
             try:
-                os.kill(os.getpid(), number)  # noqa: B023
+                signal.raise_signal(number)  # noqa: B023
             except KeyboardInterrupt as interrupted:
                 raise type(interrupted)("all of it is in DIR") from None
 
