@@ -54,12 +54,15 @@ WITHOUT_NUMBERS = (
 
 
 class OtherDevice(TorchFunctionMode):
-    """A context in which there is a device "cuda:0"."""
+    """A context in which there is a device.
 
-    device = DEVICE
+    Args:
+        device: "cuda:0", or "mps:0", which has no double precision.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = DEVICE) -> None:
         super().__init__()
+        self.device = device
         self.waits: Counter[str] = Counter()
         self._tags: dict[int, StorageWeakRef] = {}
         # Of each of PyTorch's functions that is running: is one of its tensors there?
@@ -87,6 +90,10 @@ class OtherDevice(TorchFunctionMode):
             if storage is None:
                 continue
             if is_there:
+                if self.device.type == "mps" and tensor.dtype == torch.float64:
+                    raise TypeError(
+                        "Cannot convert a tensor to float64, which the device does not have"
+                    )
                 self._tags[storage._cdata] = StorageWeakRef(storage)
             else:
                 self._tags.pop(storage._cdata, None)
@@ -97,9 +104,9 @@ class OtherDevice(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if function == GET_DEVICE:
-            return DEVICE if self.is_there(args[0]) else function(*args)
+            return self.device if self.is_there(args[0]) else function(*args)
         if function == Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
-            return self.is_there(args[0])
+            return self.device.type == "cuda" and self.is_there(args[0])
         if function is Tensor.pin_memory:
             return args[0]
         is_forced = kwargs.get("force", False)
@@ -120,7 +127,7 @@ class OtherDevice(TorchFunctionMode):
             with torch.no_grad():
                 return self.tag(function(*args))
         wanted = kwargs.pop("device", None)
-        becomes_there = wanted is not None and torch.device(wanted).type == "cuda"
+        becomes_there = wanted is not None and torch.device(wanted).type == self.device.type
         has_there = any(self.is_there(each) for each in _tensors((args, kwargs)))
         if kwargs.get("generator") is not None and (has_there or becomes_there):
             raise RuntimeError("a CPU's generator draws nothing for a GPU's tensor")
@@ -148,10 +155,10 @@ class OtherDevice(TorchFunctionMode):
             elif isinstance(other, torch.dtype):
                 dtype = other
             elif isinstance(other, Tensor):
-                wanted = DEVICE if self.is_there(other) else "cpu"
+                wanted = self.device if self.is_there(other) else "cpu"
                 dtype = other.dtype
         was_there = self.is_there(value)
-        is_there = was_there if wanted is None else torch.device(wanted).type == "cuda"
+        is_there = was_there if wanted is None else torch.device(wanted).type == self.device.type
         if was_there and not is_there:
             self.waits["to"] += 1
         moved = value if dtype is None else Tensor.to(value, dtype)

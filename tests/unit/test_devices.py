@@ -75,10 +75,14 @@ def attributes(value: Any) -> dict[str, Any]:
 
 
 class Move:
-    """A copy of a value with all tensors in it on ``device``; of a generator with its own state."""
+    """A copy of a value with all tensors in it on ``device``; of a generator with its own state.
 
-    def __init__(self, device: torch.device) -> None:
+    Where it is ``in_single`` precision, tensors in double are rounded.
+    """
+
+    def __init__(self, device: torch.device, in_single: bool = False) -> None:
         self.device = device
+        self.in_single = in_single
         self.copies: dict[int, Any] = {}
         self.num_tensors = 0
 
@@ -92,7 +96,9 @@ class Move:
             return value
         if isinstance(value, Tensor):
             self.num_tensors += 1
-            return value.detach().to(self.device).requires_grad_(value.requires_grad)
+            is_rounded = self.in_single and value.is_floating_point()
+            copied = value.detach().float() if is_rounded else value.detach()
+            return copied.to(self.device).requires_grad_(value.requires_grad)
         if isinstance(value, torch.device):
             return self.device
         if isinstance(value, torch.Generator):
@@ -116,7 +122,8 @@ class Move:
         return value
 
     def _copy_of_network(self, network: torch.nn.Module) -> torch.nn.Module:
-        moved = copy.deepcopy(network).to(self.device)
+        moved = copy.deepcopy(network)
+        moved = (moved.float() if self.in_single else moved).to(self.device)
         for parameter, moved_parameter in zip(
             network.parameters(), moved.parameters(), strict=True
         ):
@@ -140,13 +147,17 @@ class Move:
         return moved
 
 
-def run(call: Call, device_of: Callable[[str], torch.device]) -> Any:
+def run(call: Call, device_of: Callable[[str], torch.device], *, in_single: bool = False) -> Any:
     """Call with each argument on a device that follows from its name; the owner's is "self"."""
-    moves = {device: Move(device) for device in (HERE, DEVICE)}
-    arguments = {name: moves[device_of(name)](value) for name, value in call.arguments.items()}
+
+    @functools.cache
+    def move_to(device: torch.device) -> Move:
+        return Move(device, in_single)
+
+    arguments = {name: move_to(device_of(name))(value) for name, value in call.arguments.items()}
     function: Any = call.function
     if isinstance(function, types.MethodType):
-        function = moves[device_of("self")](function)
+        function = move_to(device_of("self"))(function)
     return function(**arguments)
 
 
@@ -250,6 +261,25 @@ def test_data_elsewhere_than_the_model(call: Call, name: str) -> None:
         refusal = str(error)
     sentence = "must be on (cpu|cuda:0), where .+ is, and is on (cpu|cuda:0)"
     assert not refusal or re.search(sentence, refusal)
+
+
+# One keeps numbers in double precision beside its float32; one asks for a rank, which mps computes.
+NEVER_SINGLE = ("gaussian.LowRankPosterior.", "theory.godambe.GaussianFamily")
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "call", [call for call in CALLS if not name_of(call).startswith(NEVER_SINGLE)], ids=name_of
+)
+def test_a_device_without_double_precision(call: Call) -> None:
+    """Such as Apple's "mps": refused in a sentence that says what to do, or answered."""
+    refusal = ""
+    with OtherDevice(torch.device("mps", 0)) as other:
+        try:
+            run(call, lambda name: other.device, in_single=True)
+        except TypeError as error:
+            refusal = str(error)
+    assert not refusal or "has no double precision" in refusal
 
 
 @pytest.mark.bad_input
