@@ -1,8 +1,10 @@
-"""Shared by all tests: which shapes are checked, what is not tested, and quick runs made once."""
+"""Shared by all tests: whose warnings are errors, which shapes are checked, what is not tested, and
+quick runs made once."""
 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import inspect
 import json
 import os
@@ -19,6 +21,39 @@ import pytest
 # As the package sets it: before torch, which tests may import first.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 pytest.register_assert_rewrite("cases")
+
+# -- warnings: all are errors (pyproject.toml). Under other versions than the pinned ones a package may
+# call what another one has deprecated, which is not ours to mend: such a warning is shown, no more.
+
+ROOT = Path(__file__).parents[1]
+OURS = ("mpt_lml", "mpt_score", "experiments", *(path.stem for path in ROOT.glob("tests/**/*.py")))
+OF_OTHERS = ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if has_pinned_versions():
+        # Here others' are errors, too: half of torch's name torch, whoever called it.
+        return
+    rules = [f"default::{category}" for category in OF_OTHERS]
+    rules += [f"error::{category}:({'|'.join(OURS)})(\\.|$)" for category in OF_OTHERS]
+    # Behind the first, "error", and before the exceptions: the last that fits decides.
+    config.getini("filterwarnings")[1:1] = rules
+
+
+def has_pinned_versions() -> bool:
+    """Whether what is installed of constraints.txt has the versions there, whatever it was built for."""
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        name, _, pinned = line.partition("==")
+        if not pinned or name.startswith("#"):
+            continue
+        try:
+            installed = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if installed.partition("+")[0] != pinned:
+            return False
+    return True
+
 
 # -- shapes: with `--jaxtyping-packages`, as in `make unit`, every call is compared with its signature
 
