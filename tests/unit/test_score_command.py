@@ -728,7 +728,6 @@ def test_two_processes_write_what_one_writes(command, few_lines, texts, num_done
         capture_output=True,
         text=True,
         env=environment,
-        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
