@@ -58,9 +58,14 @@ def require_definite(name: str, matrix: Tensor) -> None:
     largest = matrix.abs().max()
     if skew > torch.finfo(matrix.dtype).eps ** 0.5 * largest:
         raise ValueError(f"{name} must be symmetric, got entries that differ by {skew:.3g}.")
-    if torch.linalg.cholesky_ex(matrix).info.any():
-        smallest = f"its smallest eigenvalue is {torch.linalg.eigvalsh(matrix).min().item():.3e}"
-        raise ValueError(f"{name} must be positive definite, but {smallest}.")
+    # In single precision the last pivot of a matrix that is nearly singular is noise.
+    wide = double(matrix.detach())
+    if torch.linalg.cholesky_ex(wide).info.any():
+        eigenvalues = torch.linalg.eigvalsh(wide)
+        raise ValueError(
+            f"{name} must be positive definite, but its smallest eigenvalue is "
+            f"{eigenvalues.min().item():.3e} beside a largest of {eigenvalues.max().item():.3e}."
+        )
 
 
 @checked

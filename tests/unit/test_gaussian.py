@@ -261,6 +261,24 @@ def test_data_of_fewer_rows_than_dimensions_have_a_fit() -> None:
     assert (model.loadings[:, 2:] == 0).all()  # two directions vary more than the noise at most
 
 
+def is_definite(matrix: torch.Tensor) -> bool:
+    try:
+        gaussian.require_definite("matrix", matrix)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("seed", range(40))
+def test_a_single_precision_matrix_is_definite_where_double_precision_says_so(seed: int) -> None:
+    """Of rank 4 up to its last digit: what is left of six pivots is rounding, of either sign."""
+    factor = torch.randn(6, 4, generator=generator(seed))
+    product = factor @ factor.mT
+    matrix = 0.5 * (product + product.mT)
+    assert is_definite(matrix) == is_definite(matrix.double())
+
+
 @pytest.mark.bad_input
 class TestRefused:
     MESSAGE = r"rounding in double precision changes .* by \de[-+]\d+ nats a coordinate, more than"
