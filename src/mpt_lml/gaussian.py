@@ -130,6 +130,8 @@ def condition_dense(
     (tensor([[1.]]), tensor([[0.7500]]))
     """
     _, growth = _cholesky("covariance", covariance)
+    # Of a covariance that is definite by its last digits alone, a block may not be.
+    _require_little_rounding(growth, x.dtype, "covariance")
     wide = double(covariance)
     factor = torch.linalg.cholesky(wide[~mask][:, ~mask])
     cross = wide[mask][:, ~mask]

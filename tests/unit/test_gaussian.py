@@ -280,6 +280,19 @@ def test_a_single_precision_matrix_is_definite_where_double_precision_says_so(se
 
 
 @pytest.mark.bad_input
+def test_a_block_of_a_covariance_that_is_hardly_definite() -> None:
+    """Of rank 6 up to rounding: where it passes for definite, none of its blocks needs to."""
+    x = torch.zeros(1, 8, dtype=torch.float64)
+    mask = torch.arange(8) == 0
+    refusals = "covariance (has directions so narrow|must be positive definite)"
+    for seed in range(150):
+        factor = torch.randn(8, 6, generator=generator(seed), dtype=torch.float64)
+        covariance = factor @ factor.mT + 1e-16 * torch.eye(8, dtype=torch.float64)
+        with pytest.raises(ValueError, match=refusals):
+            gaussian.condition_dense(x, x[0], covariance, mask)
+
+
+@pytest.mark.bad_input
 class TestRefused:
     MESSAGE = r"rounding in double precision changes .* by \de[-+]\d+ nats a coordinate, more than"
 

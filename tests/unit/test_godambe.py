@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from models import generator
 
 from mpt_lml import checks, masks, objectives
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
@@ -541,6 +542,17 @@ class TestNarrow:
             info.efficiency(1)
         with pytest.raises(ValueError, match="within a share of 0.001, .* share of 2.0e-03"):
             info.best_law()
+
+    @pytest.mark.bad_input
+    def test_a_covariance_that_is_hardly_definite(self) -> None:
+        """Of rank 4 up to its last digits: rounding is no negative number, and is too much."""
+        direction = torch.ones(1, 5, 5, **f64)
+        for seed in range(60):
+            factor = torch.randn(5, 4, generator=generator(seed), **f64)
+            covariance = factor @ factor.mT + 1e-16 * torch.eye(5, **f64)
+            refusals = "covariance must be positive definite|efficiencies must be known within"
+            with pytest.raises(ValueError, match=refusals):
+                Godambe.of(GaussianFamily(covariance, direction)).efficiency()
 
     def test_units_of_coordinates_and_parameters_do_not_matter(self) -> None:
         family = GaussianFamily.ppca(loadings_of_five(), 0.01)

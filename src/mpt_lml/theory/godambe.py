@@ -223,7 +223,10 @@ class GaussianFamily:
         size = torch.linalg.vector_norm(whitened, dim=1)
         covariance = double(self.covariance)
         unit = covariance.diagonal().rsqrt()
-        narrow = torch.linalg.inv(covariance * unit[:, None] * unit).diagonal().sum()
+        # tr(R⁻¹) from a factor of R: a sum of squares, which rounding does not make negative.
+        identity = torch.eye(self.num_features).to(covariance)
+        inverse = torch.linalg.solve_triangular(self._factor * unit[:, None], identity, upper=False)
+        narrow = inverse.square().sum()
         directions = self.directions * unit[:, None] * unit / size[:, None, None]
         smallest = torch.linalg.svdvals(whitened / size[:, None])[-1]
         error = narrow * (1.0 + torch.linalg.vector_norm(directions) / smallest)
