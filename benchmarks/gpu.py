@@ -229,6 +229,8 @@ def main() -> int:
     def keep(row: Any) -> None:
         rows.append({"what": type(row).__name__, **row._asdict()})
         print(row, flush=True)
+        if options.json:  # now, since the rest may be stopped
+            write_json(options.json, {"device": name, "torch": torch.__version__, "rows": rows})
 
     for precision in dict.fromkeys(("float32", "bfloat16", "float16", fast_precision(device))):
         keep(rounding(precision, device))
@@ -243,8 +245,6 @@ def main() -> int:
         for num_lines in options.lines:
             keep(rates(model, num_lines))
         keep(pseudo_log_likelihood(model, min(options.lines)))
-    if options.json:
-        write_json(options.json, {"device": name, "torch": torch.__version__, "rows": rows})
     return 0
 
 

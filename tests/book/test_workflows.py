@@ -153,7 +153,7 @@ def test_a_job_is_one_script(path: Path) -> None:
 def test_workflows_and_scripts_agree() -> None:
     scripts = {path.name for path in (ROOT / ".ci").iterdir() if path.is_file()}
     called = set().union(*(scripts_of(path.read_text()) for path in WORKFLOWS))
-    assert called == scripts
+    assert called == scripts - {"gpu"}  # for a machine with a GPU, which no runner has
     for name in scripts - {"links.py"}:
         subprocess.run(["bash", "-n", ROOT / ".ci" / name], check=True)
 
