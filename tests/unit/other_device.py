@@ -121,7 +121,7 @@ class OtherDevice(TorchFunctionMode):
                 return args[0]
             self.waits["cpu"] += 1
             return self.tag(function(args[0]).clone(), is_there=False)
-        if function is Tensor.to:
+        if function is Tensor.to or (function is torch.as_tensor and isinstance(args[0], Tensor)):
             return self._moved(args, kwargs)
         if function is Tensor.__deepcopy__ and self.is_there(args[0]):
             with torch.no_grad():
