@@ -13,6 +13,7 @@ from mpt_lml.files import digest
 from mpt_score import networks
 from mpt_score.errors import TextError
 from mpt_score.functions import TokenFunction
+from mpt_score.networks.precision import to_device_of
 from mpt_score.tokens import Texts, Tokens, as_list, encode, encode_ids
 
 FUNCTION_BYTES = 2**29
@@ -143,7 +144,7 @@ class Scorer:
         Args:
             ids: token ids, (..., L).
         """
-        is_special = torch.isin(ids, self.special_ids)
+        is_special = torch.isin(ids, self.special_ids.to(ids.device))
         if self.unknown_id is None:
             return is_special
         return is_special & (ids != self.unknown_id)
@@ -198,6 +199,9 @@ class Scorer:
         """
         if hasattr(self.model, "ask"):
             return self.model.ask(ids, text, mask, types, generator, wanted=wanted)
+        # A function is shown text where it was tokenized.
+        ids, text, mask = ids.cpu(), text.cpu(), mask.cpu()
+        types = None if types is None else types.cpu()
         if isinstance(self.model, TokenFunction):
             self.model.try_once(ids[text], mask)
         values = []
@@ -207,10 +211,10 @@ class Scorer:
             answers_of_rows = self.model.log_tokens(
                 ids[of_rows], mask[rows], types=types_of_rows, generator=generator
             )
-            values.append(answers_of_rows)
+            values.append(answers_of_rows.cpu())
         answers = torch.cat(values)
         if wanted is not None:
-            answers = answers.where(wanted, 0.0)
+            answers = answers.where(wanted.cpu(), 0.0)
         return lambda: answers
 
     def _rows_at_once(self, length: int) -> int:
@@ -244,7 +248,7 @@ class Scorer:
             generator: for a model that draws.
 
         Returns:
-            Nats, (N, L), float64; 0 where not masked.
+            Nats, (N, L), float64, where ``ids`` are; 0 where not masked.
 
         Raises:
             TextError: where an answer of the model is not finite.
@@ -257,7 +261,7 @@ class Scorer:
             number = row if numbers is None else int(numbers[row])
             reason = self.fault(int(ids[row, place]), place, value)
             raise TextError(f"text {number}: {reason}", number, reason)
-        return values
+        return to_device_of(ids, values)
 
     @checked
     def fault(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -20,6 +20,8 @@ __all__ = ["Tokens", "encode"]
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """Sentences of several lengths; what lies behind a sentence's end is padding.
+
+    They are on the CPU, where text is tokenized; tensors from elsewhere are brought there.
 
     Args:
         ids: token ids, (N, L).
@@ -42,11 +44,13 @@ class Tokens:
     lengths: Int[Tensor, " N"]
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, getattr(self, field.name).cpu())
         width = self.ids.shape[1]
         is_below = min(self.ids.min(), self.types.min()) < 0 or self.lengths.min() < 1
         if is_below or self.lengths.max() > width:
             raise ValueError("ids and types must count from 0, lengths from 1 to L.")
-        is_padding = torch.arange(width, device=self.ids.device) >= self.lengths[:, None]
+        is_padding = torch.arange(width) >= self.lengths[:, None]
         row = _first_row(self.maskable & is_padding)
         if row is not None:
             raise ValueError(
@@ -74,6 +78,7 @@ class Tokens:
         Args:
             chosen: their numbers, (B,).
         """
+        chosen = chosen.cpu()
         require_ids("chosen", chosen, len(self), "Rows are counted from 0.")
         return self._part(chosen, int(self.lengths[chosen].max()))
 
@@ -317,7 +322,7 @@ def encode_ids(
     Raises:
         TextError: for a text of special tokens only, and for one with the mask token.
     """
-    rows = [torch.as_tensor(as_list(text), dtype=torch.int64) for text in texts]
+    rows = [torch.as_tensor(as_list(text), dtype=torch.int64).cpu() for text in texts]
     for number, row in enumerate(rows):
         if mask_id is not None and (row == mask_id).any():
             reason = (

@@ -26,6 +26,7 @@ from transformers import (
     YosoConfig,
     YosoForMaskedLM,
 )
+from without_double import WithoutDouble
 
 import mpt_score
 from mpt_lml import curves, estimators, masks
@@ -296,26 +297,40 @@ class TestOnAnotherDevice:
             assert found.device.type == "cpu"
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
 
-    def test_answers_are_where_the_data_are(self, kind: str) -> None:
+    @pytest.mark.parametrize("mask_is_there", [False, True])
+    @pytest.mark.parametrize("data_are_there", [False, True])
+    def test_answers_are_where_the_data_are(
+        self, kind: str, data_are_there: bool, mask_is_there: bool
+    ) -> None:
+        """Wherever the mask is; the network has moved after the model was made."""
         network = tiny(kind)
-        mask = QUESTIONS[:2]
-        calls = {
-            "log_each": lambda model, x, mask: model.log_each(x, mask),
-            "log_conditional": lambda model, x, mask: model.log_conditional(x, mask),
-            "log_tokens": lambda model, x, mask: model.log_tokens(x, mask),
-        }
-        wanted = {name: call(model(network), X, mask) for name, call in calls.items()}
+        conditionals = model(network)
+        calls = [
+            conditionals.log_each,
+            conditionals.log_values,
+            conditionals.log_conditional,
+            conditionals.mean_log_conditional,
+            conditionals.log_tokens,
+        ]
+        wanted = [call(X[:2], QUESTIONS[:2]) for call in calls]
         with OtherDevice() as other:
             network.to(other.device)
-            conditionals = MaskedLM(
-                network, MASK, 3, prefix=(CLS,), suffix=(SEP,), precision="float32"
-            )
-            for name, call in calls.items():
-                found = call(conditionals, X.to(other.device), mask.to(other.device))
-                assert found.device == other.device
-                if name == "log_tokens":  # whole rows: no frame is put around them
-                    continue
-                torch.testing.assert_close(found.cpu(), wanted[name], rtol=0, atol=1e-12)
+            x = X[:2].to(other.device) if data_are_there else X[:2]
+            mask = QUESTIONS[:2].to(other.device) if mask_is_there else QUESTIONS[:2]
+            for call, expected in zip(calls, wanted, strict=True):
+                found = call(x, mask)
+                assert found.device == x.device
+                torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-12)
+
+    def test_double_precision_is_for_the_cpu(self, kind: str) -> None:
+        """Apple's GPUs have none."""
+        network = tiny(kind).float()
+        conditionals = model(network)
+        wanted = conditionals.log_each(X[:2], QUESTIONS[:2])
+        with OtherDevice() as other, WithoutDouble(other):
+            network.to(other.device)
+            found = conditionals.log_each(X[:2], QUESTIONS[:2])
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
 
 
 class TestRefusals:

@@ -15,6 +15,7 @@ import transformers
 from any_model import PAGE
 from families import FAMILIES
 from models import generator
+from other_device import OtherDevice
 from tiny_bert import CLS, SEP, tiny, tokenizer
 from torch import Tensor, nn
 from transformers import BertForSequenceClassification
@@ -273,6 +274,50 @@ def a_function(ids: Tensor, mask: Tensor) -> Tensor:
         dim=1
     ).view(-1, 1, 1)
     return logits.expand(-1, ids.shape[1], -1).log_softmax(dim=-1)
+
+
+@pytest.mark.parametrize("kind", ["function", "model", "network"])
+@pytest.mark.parametrize("mask_is_there", [False, True])
+@pytest.mark.parametrize("ids_are_there", [False, True])
+def test_ids_come_from_anywhere(ids_are_there: bool, mask_is_there: bool, kind: str) -> None:
+    """A function is asked on the CPU, answers where it likes, and gets its answers to where ids are."""
+    weights = torch.randn(12, 12, generator=generator(1), dtype=torch.float64)
+    with OtherDevice() as other:
+
+        def log_probabilities(ids: Tensor, mask: Tensor) -> Tensor:
+            assert ids.device == mask.device == torch.device("cpu")
+            shown = nn.functional.one_hot(ids.masked_fill(mask, 0), 12).double().to(other.device)
+            return (
+                (shown.mean(dim=1, keepdim=True) @ weights.to(other.device))
+                .log_softmax(dim=-1)
+                .expand(*ids.shape, 12)
+            )
+
+        class Model:
+            def log_tokens(
+                self, ids: Tensor, mask: Tensor, types: Tensor | None, **_: Any
+            ) -> Tensor:
+                assert types is None or types.device.type == "cpu"
+                values = log_probabilities(ids, mask).cpu()
+                chosen = values.gather(2, ids[..., None])[..., 0]
+                return chosen.masked_fill(~mask, 0.0).to(other.device)
+
+        net = tiny().to(other.device)
+        scorer = {
+            "function": mpt_score.load(log_probabilities),
+            "model": scorer_module.Scorer(Model()),
+            "network": mpt_score.load(net, tokenizer()),
+        }[kind]
+        wanted = scorer.log_tokens(IDS, HIDDEN)
+        assert (wanted[HIDDEN] < 0).all()
+        ids = IDS.to(other.device) if ids_are_there else IDS
+        mask = HIDDEN.to(other.device) if mask_is_there else HIDDEN
+        found = scorer.log_tokens(ids, mask, 0 * mask.long())
+        assert found.device == ids.device
+        torch.testing.assert_close(found.cpu(), wanted, rtol=0, atol=1e-12)
+        fetch = scorer.ask(ids, torch.tensor([0, 1]).to(mask.device), mask, wanted=mask.clone())
+        assert fetch().device.type == "cpu"
+        assert torch.equal(scorer.is_frame(ids).cpu(), scorer.is_frame(IDS))
 
 
 class Recorder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from models import generator
+from other_device import OtherDevice
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
@@ -116,6 +117,51 @@ def test_products_have_the_digits_asked_for() -> None:
     assert torch.equal(half.bfloat16().float(), half)
     assert not torch.equal(single.bfloat16().float(), single)
     assert all(weight.dtype == torch.float32 for weight in together.weights)
+
+
+@pytest.mark.parametrize("architecture", ["classic", "modern"])
+def test_they_move_together(architecture: str) -> None:
+    """With their constants; answers are where the rows are, and networks stay where they were."""
+    networks = [SymbolBERT(5, 6, 8, architecture, seed=seed).network for seed in (1, 2)]
+    together = SideBySide(networks)
+    ids = torch.randint(6, (2, 4, 6), generator=generator(3))
+    wanted = together(ids).detach()
+    weights = [parameters_to_vector(network.parameters()) for network in networks]
+    with OtherDevice() as other:
+        together.to(other.device)
+        for rows in (ids, ids.to(other.device)):
+            found = together(rows).detach()
+            assert found.device == rows.device
+            torch.testing.assert_close(found.cpu(), wanted)
+        together.copy_to(networks)
+        for network, expected in zip(networks, weights, strict=True):
+            assert all(each.device.type == "cpu" for each in network.parameters())
+            assert torch.equal(parameters_to_vector(network.parameters()), expected)
+
+
+def test_they_are_trained_where_they_are() -> None:
+    """Draws are made on the CPU, so that every device sees the same."""
+    settings = {"num_steps": 3, "batch_size": 2, "learning_rate": 1e-3}
+    source = HMM.cyclic(num_features=4)
+    here, there = (SymbolBERT(source.num_values, 4, 8, seed=1) for _ in range(2))
+    train_side_by_side([here], source, masks.UniformSize(), generators=[generator()], **settings)
+    with OtherDevice() as other:
+        there.network.to(other.device)
+        train_side_by_side(
+            [there], source, masks.UniformSize(), generators=[generator()], **settings
+        )
+        for found, wanted in zip(
+            there.network.parameters(), here.network.parameters(), strict=True
+        ):
+            assert found.device == other.device
+            torch.testing.assert_close(found.cpu(), wanted)
+
+
+@pytest.mark.bad_input
+def test_networks_on_several_devices_are_refused() -> None:
+    here, there = (SymbolBERT(3, 4, 8, seed=seed).network for seed in (1, 2))
+    with pytest.raises(ValueError, match="must be on one device, got cpu and meta: move them"):
+        SideBySide([here, there.to("meta")])
 
 
 @pytest.mark.parametrize("half_precision", [False, True])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from models import generator, random_hmm
+from other_device import OtherDevice
 from safetensors.torch import load_file, save_file
+from without_double import WithoutDouble
 
 from mpt_lml import masks
 from mpt_lml.files import book_file
@@ -62,6 +66,24 @@ def test_a_masked_symbol_is_not_seen() -> None:
     assert (before[:, 2] != after[:, 2]).all()
     other[:, 1] = (x[:, 1] + 1) % 3
     assert (net.log_each(other, mask)[:, 0] != after[:, 0]).all()
+
+
+@pytest.mark.parametrize("mask_is_there", [False, True])
+@pytest.mark.parametrize("data_are_there", [False, True])
+def test_answers_are_where_the_data_are(data_are_there: bool, mask_is_there: bool) -> None:
+    """For data on the CPU no double precision is needed where the network is: Apple's GPUs have none."""
+    net, x = small(), SOURCE.sample(5, generator=generator(3))
+    mask = masks.sample_masks(5, 4, masks.UniformSize(), generator=generator(2))
+    calls = (net.log_each, net.log_values, net.log_conditional, net.mean_log_conditional)
+    wanted = [call(x, mask).detach() for call in calls]
+    with OtherDevice() as other, nullcontext() if data_are_there else WithoutDouble(other):
+        net.network.to(other.device)
+        x = x.to(other.device) if data_are_there else x
+        mask = mask.to(other.device) if mask_is_there else mask
+        for call, expected in zip(calls, wanted, strict=True):
+            found = call(x, mask).detach()
+            assert found.device == x.device
+            torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.bad_input

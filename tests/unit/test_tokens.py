@@ -10,6 +10,7 @@ import pytest
 import torch
 from families import FAMILIES
 from models import generator
+from other_device import OtherDevice
 from tiny_bert import CLS, tiny, tokenizer
 from transformers import BertTokenizer
 
@@ -53,6 +54,30 @@ def test_tokens_of_pairs_and_their_masks() -> None:
         assert mask.sum(dim=1).tolist() == [size, min(size, 5)]
         assert not (mask & ~found.maskable).any()
     assert found.rows(torch.tensor([1])).ids.shape == (1, 8)
+
+
+def test_tokens_are_on_the_cpu() -> None:
+    """Where text is tokenized: whoever brings ids from elsewhere gets the same scores."""
+    wanted = tokens.encode(tokenizer(), ["the cat sat", "a dog sat the"])
+    expected = mpt_score.sentences(tiny(), wanted, tokenizer=tokenizer()).log_score
+    with OtherDevice() as other:
+        there = [
+            getattr(wanted, name).to(other.device)
+            for name in ("ids", "types", "maskable", "lengths")
+        ]
+        rows = [row[:length] for row, length in zip(there[0], wanted.lengths.tolist(), strict=True)]
+        for found in (
+            tokens.Tokens(*there),
+            tokens.Tokens(there[0], wanted.types, there[2], wanted.lengths),
+            mpt_score.load(tiny(), tokenizer()).encode(rows),
+        ):
+            assert found.ids.device == found.maskable.device == torch.device("cpu")
+            assert torch.equal(found.ids, wanted.ids)
+            assert torch.equal(found.maskable, wanted.maskable)
+            last = found.rows(torch.tensor([1]).to(other.device))
+            assert torch.equal(last.ids, wanted.ids[1:])
+            scores = mpt_score.sentences(tiny(), found, tokenizer=tokenizer())
+            assert torch.equal(scores.log_score, expected)
 
 
 def test_unknown_tokens_are_shown_and_not_scored() -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from models import generator
+from other_device import OtherDevice
+from without_double import WithoutDouble
 
 from mpt_lml import curves, masks
 from mpt_score import networks
@@ -236,6 +238,50 @@ def test_the_fitted_curve_has_the_variances_of_other_images(sizes: tuple[int, ..
     assert curve.standard_error.isnan().all()  # one mask an image and size
 
 
+def answers(model: ViTMAE, x: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of every method that says something of images; of masks drawn from one generator."""
+    g = generator(9)
+    drawn, residual = next(model.residuals(x, generator=g, sizes=[3]))
+    return {
+        "patches": model.patches(x),
+        "predict": model.predict(x, mask),
+        "loss": model.loss(x, mask[:1].expand(len(x), -1)),
+        "log_each": model.log_each(x, mask),
+        "log_conditional": model.log_conditional(x, mask),
+        "mean_log_conditional": model.mean_log_conditional(x, mask),
+        "drawn": drawn,
+        "residual": residual,
+        "squared_error": model.squared_error(x, generator=g, sizes=[2, 5]),
+        "image_scores": model.image_scores(x, generator=g, sizes=[2, 5]),
+    }
+
+
+@pytest.mark.parametrize("mask_is_there", [False, True])
+@pytest.mark.parametrize("images_are_there", [False, True])
+def test_answers_are_where_the_images_are(images_are_there: bool, mask_is_there: bool) -> None:
+    """Wherever the mask is; the network has moved after the model was made."""
+    net = network()
+    model = ViTMAE(net, torch.arange(1.0, 17.0) / 16, pixel_mean=0.3, pixel_scale=torch.tensor(0.4))
+    x = images(5).float()
+    mask = masks.sample_masks(5, 16, masks.UniformSize(), generator=generator(1))
+    wanted = answers(model, x, mask)
+    area = model.fitted_curve(x, x, generator=generator(2), sizes=[3, 9]).area()
+    variance = ViTMAE.fit_variance(net, x, generator=generator(2), per="size").variance
+    with OtherDevice() as other, WithoutDouble(other):
+        net.to(other.device)
+        place = other.device if images_are_there else torch.device("cpu")
+        x = x.to(place)
+        if mask_is_there:
+            mask = mask.to(other.device)
+        for name, found in answers(model, x, mask).items():
+            assert found.device == place, name
+            torch.testing.assert_close(found.cpu(), wanted[name])
+        again = model.fitted_curve(x, x, generator=generator(2), sizes=[3, 9]).area()
+        assert again == pytest.approx(area)
+        fitted = ViTMAE.fit_variance(net, x, generator=generator(2), per="size")
+        torch.testing.assert_close(fitted.variance, variance)
+
+
 def test_enlarged_images_are_lines_between_their_pixels() -> None:
     x = torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])
     with pytest.warns(UserWarning, match=r"\(1, 2, 2\) become \(3, 8, 8\).* repeat each other"):
@@ -446,3 +492,16 @@ def test_a_variance_of_each_size_has_two_forms() -> None:
     assert not torch.equal(
         short.log_conditional(x, mask), ViTMAE(network, 1.0).log_conditional(x, mask)
     )
+
+
+@pytest.mark.bad_input
+def test_apples_gpus_take_no_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ViTMAE, "device", torch.device("mps"))
+    mask = torch.ones(2, 16, dtype=torch.bool)
+    for call in (
+        lambda x: MODEL.log_each(x, mask),
+        lambda x: MODEL.loss(x, mask),
+        lambda x: MODEL.squared_error(x, generator=generator(1)),
+    ):
+        with pytest.raises(TypeError, match=r"float64, which Apple's GPUs have not. Give x.float"):
+            call(images(2))

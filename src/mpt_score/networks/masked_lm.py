@@ -23,7 +23,7 @@ from mpt_lml.models.base import ConditionalModel
 from mpt_score.networks.esm import has_token_dropout
 from mpt_score.networks.hub import require_transformers
 from mpt_score.networks.kinds import Network, Tokenizer
-from mpt_score.networks.precision import Precision, in_precision, precision_of
+from mpt_score.networks.precision import Precision, in_precision, precision_of, to_device_of
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +112,6 @@ class MaskedLM(ConditionalModel):
                 require_count(f"each of {name}", token_id, 0, highest_id)
         self.precision = precision_of(network, precision)
         self.network = in_precision(network, self.precision)
-        self.device = network.device
         self.max_length = _longest_row(network)
         self.mask_token_id = mask_token_id
         self.replacement = replacement
@@ -128,6 +127,12 @@ class MaskedLM(ConditionalModel):
         self._takes_types = has_types and getattr(network.config, "type_vocab_size", 0) > 1
         length = len(prefix) + num_features + len(suffix)
         self._pairs_at_once = max(1, max_tokens // length)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        device: torch.device = self.network.device
+        return device
 
     @classmethod
     @checked
@@ -195,7 +200,7 @@ class MaskedLM(ConditionalModel):
                 hide a special token.
         """
         answers = self.ask(ids, torch.arange(len(ids)), mask, types, generator)()
-        return _to_device_of(ids, answers)
+        return to_device_of(ids, answers)
 
     @checked
     @torch.no_grad()
@@ -372,7 +377,7 @@ class MaskedLM(ConditionalModel):
 
     @torch.no_grad()
     def _log_values(self, x: Tensor, mask: Tensor) -> Float[Tensor, "B D V"]:
-        """On the network's device and in its precision: V of them a token leave no room for more."""
+        """In the network's precision: V of them a token leave no room for more."""
         rows, hidden = self._framed(x, mask)
         self._require_rows(rows, torch.arange(len(rows)), hidden, None)
         shown = rows.masked_fill(hidden, self.mask_token_id)
@@ -383,7 +388,7 @@ class MaskedLM(ConditionalModel):
         log_probabilities = logits.log_softmax(dim=1)
         values = log_probabilities.new_zeros(*mask.shape, log_probabilities.shape[1])
         values[mask.to(self.device)] = log_probabilities
-        return values
+        return to_device_of(x, values)
 
     def _framed(self, x: Tensor, mask: Tensor) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
         """Data as whole rows, between prefix and suffix, and where they are hidden; on the CPU."""
@@ -398,7 +403,7 @@ class MaskedLM(ConditionalModel):
         rows, hidden = self._framed(x, mask)
         values = self.ask(rows, torch.arange(len(rows)), hidden)()
         start = len(self._prefix)
-        return _to_device_of(x, values[:, start : start + self.num_features])
+        return to_device_of(x, values[:, start : start + self.num_features])
 
     def _shown(self, ids: Tensor, mask: Tensor, generator: torch.Generator | None) -> Tensor:
         """What the network sees: ``ids`` with the hidden ones replaced as in BERT's training."""
@@ -440,12 +445,6 @@ class _Questions:
     places: Int[Tensor, " M"]  # of the wanted tokens, among R L
     first_places: list[int]  # which of them is the first of each row; and M
     most_wanted: int  # of one row
-
-
-def _to_device_of(data: Tensor, values: Tensor) -> Tensor:
-    if data.device.type == "mps":
-        values = values.float()
-    return values.to(data.device)
 
 
 @contextmanager

@@ -25,7 +25,11 @@ class SideBySide(nn.Module):
     the sum of their losses and gradients are not cut to a norm.
 
     Args:
-        networks: of one kind, whose answers have ``logits``. Their weights are copied.
+        networks: of one kind and on one device, whose answers have ``logits``. Their weights are
+            copied.
+
+    Raises:
+        ValueError: for networks on several devices.
 
     >>> both = SideBySide([SymbolBERT(12, 16, 8, seed=seed).network for seed in (4, 44)])
     >>> both(torch.zeros(2, 5, 16, dtype=torch.int64)).shape  # networks, rows, places, symbols
@@ -34,11 +38,21 @@ class SideBySide(nn.Module):
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         super().__init__()
+        devices = {_device_of(network) for network in networks}
+        if len(devices) > 1:
+            raise ValueError(
+                f"networks must be on one device, got {' and '.join(sorted(map(str, devices)))}: move "
+                "them with .to(device) first."
+            )
         # By name, in the order of ``parameters()``; constants are buffers, such as position ids.
         # A weight that stands in two places, such as BERT's embedding, which is its decoder too, is
         # there once: functional_call puts it into both.
-        weights, self._constants = stack_module_state(list(networks))
+        weights, constants = stack_module_state(list(networks))
         self._names = tuple(weights)
+        # Their own names have dots in them, which those of buffers must not.
+        self._buffer_names = {name: f"constant_{n}" for n, name in enumerate(constants)}
+        for name, value in constants.items():
+            self.register_buffer(self._buffer_names[name], value, persistent=False)
         self._one = (networks[0],)  # in a tuple, so that its weights are not this module's
         self.weights = nn.ParameterList([weight.detach().clone() for weight in weights.values()])
 
@@ -50,12 +64,14 @@ class SideBySide(nn.Module):
             dtype: of the products.
 
         Returns:
-            (networks, rows, places, symbols).
+            (networks, rows, places, symbols), where ``input_ids`` are.
         """
+        ids = input_ids.to(self.weights[0].device)
         weights = [weight.to(dtype) for weight in self.weights]
         named = dict(zip(self._names, weights, strict=True))
-        logits: Tensor = vmap(self._logits)(named, self._constants, input_ids)
-        return logits.float()
+        constants = {name: getattr(self, buffer) for name, buffer in self._buffer_names.items()}
+        logits: Tensor = vmap(self._logits)(named, constants, ids)
+        return logits.float().to(input_ids.device)
 
     def _logits(
         self, weights: dict[str, Tensor], constants: dict[str, Tensor], ids: Tensor
@@ -66,11 +82,15 @@ class SideBySide(nn.Module):
 
     @torch.no_grad()
     def copy_to(self, networks: Sequence[nn.Module]) -> None:
-        """Give each network its weights."""
+        """Give each network its weights, where it is."""
         # One row a network, its weights in the order of ``parameters()``, in which they were stacked.
         vectors = torch.cat([weight.flatten(1) for weight in self.weights], dim=1)
         for network, vector in zip(networks, vectors, strict=True):
-            vector_to_parameters(vector, network.parameters())
+            vector_to_parameters(vector.to(_device_of(network)), network.parameters())
+
+
+def _device_of(network: nn.Module) -> torch.device:
+    return next(network.parameters()).device
 
 
 @checked
@@ -104,7 +124,7 @@ def train_side_by_side(
         progress: shows the steps as they pass.
 
     Raises:
-        ValueError: where there is not one generator a network.
+        ValueError: where there is not one generator a network, and for networks on several devices.
 
     >>> from mpt_lml import HMM
     >>> bert = SymbolBERT(12, 16, 8, seed=4)

@@ -12,6 +12,7 @@ from mpt_lml.checks import Count, FilePath, Index, Within, checked, require_valu
 from mpt_lml.files import book_file
 from mpt_lml.models.base import ConditionalModel
 from mpt_score.networks.hub import CheckpointError, require_transformers
+from mpt_score.networks.precision import to_device_of
 
 __all__ = ["SymbolBERT"]
 
@@ -31,6 +32,7 @@ class SymbolBERT(ConditionalModel):
     with standard deviation 1/√width, so that positions and symbols enter the first sum at the scale
     that the layers expect (BERT's 0.02 is made for a width of 768). The mask token keeps some of
     the probability, so that the conditionals of the symbols add up to slightly less than 1.
+    ``bert.network.to(device)`` moves it; data come from anywhere, and answers are where the data are.
 
     Args:
         num_symbols: the symbols are 0..num_symbols − 1.
@@ -99,12 +101,21 @@ class SymbolBERT(ConditionalModel):
         model.network.requires_grad_(False)
         return model
 
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        device: torch.device = self.network.device
+        return device
+
     def require_data(self, x: Tensor) -> None:
         require_values(x, [self.mask_token + 1] * self.num_features)
 
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
-        logits: Tensor = self.network(input_ids=x.masked_fill(mask, self.mask_token)).logits
-        return logits.double().log_softmax(dim=2)
+        shown = x.masked_fill(mask.to(x.device), self.mask_token)
+        logits = to_device_of(x, self.network(input_ids=shown.to(self.device)).logits)
+        if x.device.type != "mps":  # Apple's GPUs have no double precision
+            logits = logits.double()
+        return logits.log_softmax(dim=2)
 
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from mpt_lml.models.base import ConditionalModel, MaskOfEachDatum, require_pairs
 from mpt_lml.numerics import log_normal, require_variance
 from mpt_lml.results import MaskCurve
 from mpt_score.networks.hub import require_transformers
+from mpt_score.networks.precision import to_device_of
 
 __all__ = ["IMAGENET", "ViTMAE"]
 
@@ -38,7 +39,8 @@ class ViTMAE(ConditionalModel):
 
     The coordinates are the D patches of an image of d pixels each (channels counted); densities are
     of pixels in [0, 1], in nats. ``x`` is (N, C, H, W) in every method. The network sees
-    (x − pixel_mean)/pixel_scale in each channel.
+    (x − pixel_mean)/pixel_scale in each channel. Images come from anywhere: they are brought to the
+    network, and the answers to where the images are.
 
     Args:
         network: a ``ViTMAEForPreTraining`` of plain pixels (``norm_pix_loss=False``).
@@ -69,7 +71,6 @@ class ViTMAE(ConditionalModel):
         self.network: Any = network
         self._pairs_at_once = _BATCH
         self.num_features = int(network.vit.embeddings.patch_embeddings.num_patches)
-        self.device = network.decoder.mask_token.device
         self.variance = self._variance_table(variance)
         channels = self.image_shape[0]
         owners = f"{channels} channels"
@@ -78,6 +79,12 @@ class ViTMAE(ConditionalModel):
         _require_positive("pixel_scale", scale)
         self.pixel_mean = mean.expand(channels)
         self.pixel_scale = scale.expand(channels)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        device: torch.device = self.network.device
+        return device
 
     def _variance_table(self, variance: float | Tensor) -> Tensor:
         """σ² by mask size, patch and pixel, (D, D or 1, d or 1)."""
@@ -124,7 +131,7 @@ class ViTMAE(ConditionalModel):
             Rows of pixels with the channels innermost, (N, D, d).
         """
         self.require_data(x)
-        return self.network.patchify(x.to(self.device))
+        return self.network.patchify(x)
 
     def images(self, patches: Float[Tensor, "N D d"]) -> Float[Tensor, "N C H W"]:
         """The inverse of :meth:`patches`."""
@@ -146,7 +153,11 @@ class ViTMAE(ConditionalModel):
             Pixels, (N, D, d).
         """
         require_pairs(x, mask)
-        return self._in_batches(self._predict, x, mask)
+
+        def predict_batch(x: Tensor, mask: Tensor) -> Tensor:
+            return to_device_of(x, self._predict(x, mask))
+
+        return self._in_batches(predict_batch, x, mask)
 
     @checked
     def loss(self, x: Data, mask: MaskOfEachDatum) -> Float[Tensor, ""]:
@@ -165,8 +176,9 @@ class ViTMAE(ConditionalModel):
         require_pairs(x, mask)
         if len(mask.sum(dim=1).unique()) > 1:
             raise ValueError("mask must hide equally many patches in every image: split the batch.")
+        inputs = self._inputs(self._moved(x))
         noise = _masking_noise(self.network, mask.to(self.device))
-        return self.network(self._inputs(x.to(self.device)), noise=noise).loss
+        return to_device_of(x, self.network(inputs, noise=noise).loss)
 
     @checked
     def residuals(
@@ -185,22 +197,30 @@ class ViTMAE(ConditionalModel):
         Yields:
             Masks (N, D), and residuals (N, D, d), which are 0 where not masked.
         """
+        pairs = self._residuals(x, sizes, generator)
+        return ((mask.to(x.device), to_device_of(x, residual)) for mask, residual in pairs)
+
+    def _residuals(
+        self, x: Tensor, sizes: Sequence[int] | None, generator: torch.Generator
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same, where the network is."""
         count = self.num_features
         if sizes is None:
             sizes = range(1, count + 1)
         else:
             sizes = require_sizes(sizes, count, increase=False)
-        return self._residuals(x, sizes, generator)
+        return self._residuals_of_sizes(self._moved(x), sizes, generator)
 
-    def _residuals(
+    def _residuals_of_sizes(
         self, x: Tensor, sizes: Sequence[int], generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        patches = self.patches(x)
+        patches = self.network.patchify(x)
         for size in sizes:
             mask = masks.sample_masks(len(x), self.num_features, size, generator=generator)
             mask = mask.to(self.device)
             with torch.no_grad():
-                residual = (patches - self.predict(x, mask)) * mask[:, :, None]
+                prediction = self._in_batches(self._predict, x, mask)
+                residual = (patches - prediction) * mask[:, :, None]
             yield mask, residual
 
     @checked
@@ -215,9 +235,9 @@ class ViTMAE(ConditionalModel):
             sizes: numbers of masked patches, L of them; 1..D where none are named.
         """
         errors = []
-        for mask, residual in self.residuals(x, generator=generator, sizes=sizes):
+        for mask, residual in self._residuals(x, sizes, generator):
             errors.append(scores.mask_score(residual.square().mean(dim=-1), mask))
-        return torch.stack(errors)
+        return to_device_of(x, torch.stack(errors))
 
     @checked
     def image_scores(
@@ -234,9 +254,9 @@ class ViTMAE(ConditionalModel):
             Nats a patch, (L, N).
         """
         values = []
-        for mask, residual in self.residuals(x, generator=generator, sizes=sizes):
+        for mask, residual in self._residuals(x, sizes, generator):
             values.append(scores.mask_score(self._density(mask, residual), mask))
-        return torch.stack(values)
+        return to_device_of(x, torch.stack(values))
 
     def enlarged(self, x: Float[Tensor, "N c h w"]) -> Float[Tensor, "N C H W"]:
         """Images of another size as the network takes them: bilinear, one channel for all.
@@ -291,8 +311,8 @@ class ViTMAE(ConditionalModel):
         """
         sizes = require_sizes(sizes, self.num_features)
         errors = self.squared_error(x, generator=generator, sizes=sizes)
-        variance = errors.mean(dim=1, keepdim=True).double().cpu()
-        errors = self.squared_error(test, generator=generator, sizes=sizes).double().cpu()
+        variance = errors.mean(dim=1, keepdim=True).cpu().double()
+        errors = self.squared_error(test, generator=generator, sizes=sizes).cpu().double()
         # With one variance the log-density of a patch depends on its residuals' mean square alone.
         score = (self.pixels_per_patch * log_normal(errors.sqrt(), variance)).mean(dim=1)
         no_error = torch.full_like(score, torch.nan)
@@ -336,8 +356,9 @@ class ViTMAE(ConditionalModel):
         return model.with_variance(errors if per == "size" else errors.mean())
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        patches = self.network.patchify(self._moved(x))
         mask = mask.to(self.device)
-        return self._density(mask, self.patches(x) - self._predict(x, mask))
+        return to_device_of(x, self._density(mask, patches - self._predict(x, mask)))
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         # One mask at a time: images are large.
@@ -347,10 +368,20 @@ class ViTMAE(ConditionalModel):
 
     def _density(self, mask: Tensor, residual: Tensor) -> Tensor:
         """log p(x_j | x_R) of every patch, (N, D), from the residuals of its pixels."""
-        return log_normal(residual, self.variance.to(residual)[mask.sum(dim=1) - 1]).sum(dim=-1)
+        sizes = mask.sum(dim=1).to(self.variance.device)
+        return log_normal(residual, self.variance[sizes - 1].to(residual)).sum(dim=-1)
+
+    def _moved(self, x: Tensor) -> Tensor:
+        """Images where the network is."""
+        if self.device.type == "mps" and x.dtype == torch.float64:
+            raise TypeError(
+                "x is float64, which Apple's GPUs have not. Give x.float(), or network.cpu()."
+            )
+        return x.to(self.device)
 
     def _predict(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = x.to(self.device)
+        """Pixels of all patches, (B, D, d), where the network is and in the precision of the images."""
+        x = self._moved(x)
         mask = mask.to(self.device)
         inputs = self._inputs(x)
         result = x.new_empty(len(x), self.num_features, self.pixels_per_patch)
@@ -385,9 +416,10 @@ class ViTMAE(ConditionalModel):
         """One number, or a tensor of one of the ``shapes``, one for each of its ``owners``."""
         if isinstance(value, Tensor):
             require_dtype(name, value)
+            tensor = value.detach().cpu().double()  # Apple's GPUs have no double precision
         else:
             require_number(name, value, "[-inf,inf]~")
-        tensor = torch.as_tensor(value, dtype=torch.float64, device=self.device).detach()
+            tensor = torch.tensor(value, dtype=torch.float64)
         if tensor.shape not in ((), *shapes) or not tensor.isfinite().all():
             got = f"shape {tuple(tensor.shape)}" if tensor.ndim else value
             raise ValueError(f"{name} must be finite, one or one for each {owners}, got {got}.")
