@@ -35,6 +35,8 @@ from mpt_score.tokens import num_leading
 
 _log = logging.getLogger(__name__)
 
+DEVICE_OF_HARNESS = "cuda:0"
+"""What the harness asks for where nobody has named a device."""
 NO_TEMPLATE = (
     "a masked language model has no chat template: run the task without --apply_chat_template."
 )
@@ -58,8 +60,8 @@ class MaskedHarness(LM):
         pretrained: a folder, a name on the hub, ``module:function``, or what else
             :func:`~mpt_score.loading.load` takes.
         tokenizer, revision, precision, max_tokens, max_length: as of ``load``.
-        device: likewise; without a GPU, one of CUDA's becomes "auto", as the harness asks for
-            ``cuda:0`` where nobody has named a device.
+        device: likewise; without a GPU ``cuda:0`` becomes "auto", as the harness asks for it where
+            nobody has named a device.
         num_orders: most random orders of each answer.
         num_masks: passes for each whole text, or window of one.
         seed: of orders and masks.
@@ -312,10 +314,10 @@ class MaskedHarness(LM):
 
 
 def _device_here(device: str | None) -> str:
-    """The device that is asked for; "auto" for one of CUDA's where there is none."""
+    """The device that is asked for; "auto" for the harness's own choice where it is not here."""
     if device is None:
         return "auto"
-    if device.startswith("cuda") and not torch.cuda.is_available():
+    if device == DEVICE_OF_HARNESS and not torch.cuda.is_available():
         _log.warning(
             "device %s, which the harness asks for by default, is not here: torch sees no GPU. Device "
             "auto is taken.",

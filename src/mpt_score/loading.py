@@ -13,7 +13,8 @@ import torch
 from mpt_lml.checks import Count, check, checked
 from mpt_score import networks
 from mpt_score.functions import TokenFunction
-from mpt_score.networks.hub import Source, gpu, require_no_revision, resolved_revision
+from mpt_score.networks.devices import gpu, require_device
+from mpt_score.networks.hub import Source, require_no_revision, resolved_revision
 from mpt_score.networks.kinds import Tokenizer
 from mpt_score.networks.masked_lm import MAX_TOKENS_ON_CPU, MaskedLM
 from mpt_score.networks.precision import Precision, cast, precision_of
@@ -80,7 +81,8 @@ def load(
     if _is_pipeline(model):
         tokenizer = model.tokenizer if tokenizer is None else tokenizer
         model = model.model
-    _require_device(device)
+    if device != "auto":
+        require_device(device)
     for name, value in (("model", model), ("tokenizer", tokenizer)):
         if isinstance(value, str | Path):
             check((name, value, Source))
@@ -117,6 +119,11 @@ def load(
             raise ValueError(
                 f"a loaded {type(model).__name__} needs its tokenizer (tokenizer=, --tokenizer)."
             )
+        if device.startswith("mps") and model.dtype == torch.float64:
+            raise ValueError(
+                f"a {type(model).__name__} in double precision cannot be on Apple's GPUs, which have "
+                "none. Give network.float(), or device='cpu'."
+            )
         network: Any = model if device == "auto" else model.to(device)
         if is_loaded_here:
             precision = precision_of(network, precision)
@@ -142,16 +149,6 @@ def _place_of(source: str | Path) -> str | Path:
 def _is_pipeline(model: Any) -> bool:
     """Whether it is a pipeline of ``transformers``; by name, as its import takes seconds."""
     return "Pipeline" in {base.__name__ for base in type(model).__mro__}
-
-
-def _require_device(device: str) -> None:
-    if device.startswith("mps") and not torch.backends.mps.is_available():
-        # What torch itself says of it is a page long.
-        raise ValueError(f"device {device!r} cannot be used here: torch sees no GPU of Apple's.")
-    try:
-        torch.empty(0, device="cpu" if device == "auto" else device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {device!r} cannot be used here: {error}") from error
 
 
 def _scorer_of_masked_lm(

@@ -13,7 +13,7 @@ from mpt_lml.files import digest
 from mpt_score import networks
 from mpt_score.errors import TextError
 from mpt_score.functions import TokenFunction
-from mpt_score.networks.precision import to_device_of
+from mpt_score.networks.devices import to_device_of
 from mpt_score.tokens import Texts, Tokens, as_list, encode, encode_ids
 
 FUNCTION_BYTES = 2**29

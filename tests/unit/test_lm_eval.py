@@ -299,8 +299,14 @@ class TestModel:
         ):
             with pytest.raises(ValueError, match=told):
                 adapter.MaskedHarness(name, tokenizer())
-        with pytest.raises(ValueError, match="device 'gpu' cannot be used"):
-            adapter.MaskedHarness(tiny(), tokenizer(), device="gpu")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        for device, told in (
+            ("gpu", "it names none"),
+            ("cuda", "torch sees no GPU. Give 'cpu'"),  # the harness itself asks for cuda:0
+            ("cuda:1", "torch sees no GPU. Give 'cpu'"),
+        ):
+            with pytest.raises(ValueError, match=f"device {device!r} cannot be used here: {told}"):
+                adapter.MaskedHarness(tiny(), tokenizer(), device=device)
 
     @pytest.mark.bad_input
     def test_chats_and_functions_without_tokenizer_are_refused(self, adapter) -> None:

@@ -49,6 +49,19 @@ def test_a_saved_bert_comes_back_the_same(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_come_in_single_precision_whatever_they_are_stored_in(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    network = tiny().to(dtype)
+    network.save_pretrained(tmp_path)
+    found = networks.load_network(tmp_path).state_dict()
+    assert found.keys() == network.state_dict().keys()
+    for name, value in network.state_dict().items():
+        assert found[name].dtype == (torch.float32 if value.is_floating_point() else value.dtype)
+        assert torch.equal(found[name], value.to(found[name].dtype))
+
+
 def test_vocabulary_file(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")

@@ -341,6 +341,16 @@ class TestRefusals:
         with pytest.raises(TypeError, match="masked-LM head.*got BertModel"):
             MaskedLM(encoder, MASK)
 
+    def test_parts_on_several_devices(self) -> None:
+        network = tiny()
+        network.cls.predictions.transform.to("meta")
+        with pytest.raises(ValueError, match="on one device, and is on cpu and meta. Move it"):
+            MaskedLM(network, MASK)
+
+    def test_no_weights(self) -> None:
+        with pytest.raises(ValueError, match="on the device meta: it has no weights"):
+            MaskedLM(tiny().to("meta"), MASK)
+
     def test_attention_by_random_hashes(self) -> None:
         sizes = {"hidden_size": 16, "num_attention_heads": 2, "attention_head_size": 8}
         config = ReformerConfig(vocab_size=12, attn_layers=["local", "lsh"], **sizes)

@@ -160,7 +160,7 @@ def test_they_are_trained_where_they_are() -> None:
 @pytest.mark.bad_input
 def test_networks_on_several_devices_are_refused() -> None:
     here, there = (SymbolBERT(3, 4, 8, seed=seed).network for seed in (1, 2))
-    with pytest.raises(ValueError, match="must be on one device, got cpu and meta: move them"):
+    with pytest.raises(ValueError, match="must be on one device, and are on cpu and meta. Move"):
         SideBySide([here, there.to("meta")])
 
 

@@ -495,6 +495,14 @@ def test_a_variance_of_each_size_has_two_forms() -> None:
 
 
 @pytest.mark.bad_input
+def test_a_network_in_parts_on_several_devices_is_refused() -> None:
+    net = network()
+    net.decoder.to("meta")
+    with pytest.raises(ValueError, match="on one device, and is on cpu and meta. Move it"):
+        ViTMAE(net, 0.1)
+
+
+@pytest.mark.bad_input
 def test_apples_gpus_take_no_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ViTMAE, "device", torch.device("mps"))
     mask = torch.ones(2, 16, dtype=torch.bool)

@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from safetensors import SafetensorError
 
 from mpt_lml.checks import checked
 from mpt_lml.data.remote import offline
+from mpt_score.networks.devices import gpu
 
 _log = logging.getLogger(__name__)
 
@@ -234,11 +234,6 @@ def resolved_revision(source: str | Path, revision: str | None = None) -> str | 
     place = {"revision": revision or NEWEST, "cache_dir": constants.HF_HUB_CACHE}
     path = try_to_load_from_cache(str(source), "config.json", **place)
     return Path(path).parent.name if isinstance(path, str) else None
-
-
-def gpu() -> torch.device | None:
-    """The GPU that torch sees, if there is one."""
-    return torch.device("cuda") if torch.cuda.is_available() else None
 
 
 @checked

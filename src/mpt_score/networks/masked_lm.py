@@ -20,10 +20,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mpt_lml.checks import Count, check, checked, require_count, require_generator, require_ids
 from mpt_lml.models.base import ConditionalModel
+from mpt_score.networks.devices import require_one_device, to_device_of
 from mpt_score.networks.esm import has_token_dropout
 from mpt_score.networks.hub import require_transformers
 from mpt_score.networks.kinds import Network, Tokenizer
-from mpt_score.networks.precision import Precision, in_precision, precision_of, to_device_of
+from mpt_score.networks.precision import Precision, in_precision, precision_of
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class MaskedLM(ConditionalModel):
 
     Raises:
         TypeError: for a network without a masked-LM head.
-        ValueError: for ids that the network has not.
+        ValueError: for ids that the network has not, and for one on several devices.
 
     An ESM whose scale changes with the share of hidden tokens is warned of; one that is loaded by its
     folder or name comes without it.
@@ -594,6 +595,7 @@ def _require_masked_lm(network: Any) -> None:
             f"got {type(network).__name__}. An encoder alone cannot say log p of a hidden token, a "
             "causal model (or config.is_decoder) not given what stands on both sides."
         )
+    require_one_device(network)
     _require_repeatable(network)
     if has_token_dropout(network):
         warnings.warn(

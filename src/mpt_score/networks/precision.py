@@ -5,7 +5,6 @@ import logging
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from mpt_score.networks.kinds import Network
 
@@ -15,13 +14,6 @@ _log = logging.getLogger(__name__)
 
 # The one has float32 written into its attention, the other's Fourier transform has no half precision.
 _IN_FLOAT32 = ("MraForMaskedLM", "FNetForMaskedLM")
-
-
-def to_device_of(data: Tensor, values: Tensor) -> Tensor:
-    """``values`` where the data are; in single precision on Apple's GPUs, which have no double one."""
-    if data.device.type == "mps":
-        values = values.float()
-    return values.to(data.device)
 
 
 def fast_precision(device: torch.device) -> Precision:

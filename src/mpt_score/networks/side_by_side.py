@@ -41,8 +41,8 @@ class SideBySide(nn.Module):
         devices = {_device_of(network) for network in networks}
         if len(devices) > 1:
             raise ValueError(
-                f"networks must be on one device, got {' and '.join(sorted(map(str, devices)))}: move "
-                "them with .to(device) first."
+                f"networks must be on one device, and are on {' and '.join(sorted(map(str, devices)))}. "
+                "Move them with .to(device)."
             )
         # By name, in the order of ``parameters()``; constants are buffers, such as position ids.
         # A weight that stands in two places, such as BERT's embedding, which is its decoder too, is

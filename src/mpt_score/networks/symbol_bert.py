@@ -11,8 +11,8 @@ from torch import Tensor
 from mpt_lml.checks import Count, FilePath, Index, Within, checked, require_values
 from mpt_lml.files import book_file
 from mpt_lml.models.base import ConditionalModel
+from mpt_score.networks.devices import to_device_of
 from mpt_score.networks.hub import CheckpointError, require_transformers
-from mpt_score.networks.precision import to_device_of
 
 __all__ = ["SymbolBERT"]
 

@@ -16,8 +16,8 @@ from mpt_lml.checks import Data, check, checked, require_dtype, require_number, 
 from mpt_lml.models.base import ConditionalModel, MaskOfEachDatum, require_pairs
 from mpt_lml.numerics import log_normal, require_variance
 from mpt_lml.results import MaskCurve
+from mpt_score.networks.devices import require_one_device, to_device_of
 from mpt_score.networks.hub import require_transformers
-from mpt_score.networks.precision import to_device_of
 
 __all__ = ["IMAGENET", "ViTMAE"]
 
@@ -51,7 +51,7 @@ class ViTMAE(ConditionalModel):
 
     Raises:
         TypeError: for another kind of network.
-        ValueError: for one trained on normalized patches, and for σ² ≤ 0.
+        ValueError: for one trained on normalized patches, or on several devices, and for σ² ≤ 0.
 
     >>> from mpt_score.networks import small_mae
     >>> model = ViTMAE(small_mae(8, 1, 2, width=16, seed=4), 0.1)
@@ -454,6 +454,7 @@ def _require_network(network: "ViTMAEForPreTraining") -> None:
     for side in (network.config.image_size, network.config.patch_size):
         if not isinstance(side, int):
             raise ValueError(f"images and patches must be squares given by one number, got {side}.")
+    require_one_device(network)
     if network.config.norm_pix_loss:
         raise ValueError(
             "with norm_pix_loss=True a network predicts patches less their own mean and scale, which "
