@@ -69,24 +69,36 @@ class RunContext:
     ) -> Arrays:
         """What an earlier run of these settings and ``inputs`` computed as ``name``, or does now.
 
-        Tensors that were in the folder come back on the CPU; ``CheckpointMismatchError`` where a file
+        Its tensors are on the device of the run, kept or not; ``CheckpointMismatchError`` where a file
         is of other settings, inputs, versions, or of another device.
         """
         if self.folder is None:
-            return dict(compute())
-        identity = {**self.settings, **surroundings(self.device.type), **inputs}
-        return computed_once(Path(self.folder, f"{name}.safetensors"), compute, identity)
+            computed = compute()
+        else:
+            identity = {**self.settings, **surroundings(self.device.type), **inputs}
+            path = Path(self.folder, f"{name}.safetensors")
+            computed = computed_once(path, compute, identity)
+        return {key: value.to(self.device) for key, value in computed.items()}
 
     def stack(self, work: Callable[[Any], Arrays], items: Sequence[Any], label: str) -> Arrays:
-        """The arrays of ``work(item)`` for each of the ``items``, which are the first axis."""
-        rows = [work(item) for item in self.progress(items, label)]
-        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        """The arrays of ``work(item)``, on the CPU; the ``items`` are their first axis."""
+        return stacked([work(item) for item in self.progress(items, label)])
 
     @staticmethod
     def checksum(tensors: Iterable[Tensor]) -> str:
         """SHA-256 of the bytes of ``tensors``, so that a stored result names its data."""
         parts = (tensor.cpu().contiguous().numpy().tobytes() for tensor in tensors)
         return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def on_cpu(arrays: Mapping[str, Tensor]) -> Arrays:
+    """Results as they are judged and written, wherever they were computed."""
+    return {name: value.cpu() for name, value in arrays.items()}
+
+
+def stacked(rows: Sequence[Mapping[str, Tensor]]) -> Arrays:
+    """The arrays of several ``rows``, which become the first axis, on the CPU."""
+    return on_cpu({name: torch.stack([row[name] for row in rows]) for name in rows[0]})
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -156,7 +168,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def measure(self, context: RunContext) -> Outcome:
-        """Findings and arrays; the docstring of each experiment names these."""
+        """Findings and arrays, on the CPU; the docstring of each experiment names these."""
 
 
 def names() -> list[str]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting
+from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting, stacked
 from mpt_lml import masks, scores
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
@@ -182,7 +182,7 @@ class KnownLanguage(Experiment, name="known-language", resumable=True):
         for number, seed in enumerate(seeds):
             name = f"{law}-{size}-{seed}"
             rows.append(context.computed_once(name, partial(compare, number), data=checksum))
-        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        return stacked(rows)
 
     def train(
         self, source: HMM, law: str, seeds: Sequence[int], context: RunContext
@@ -203,6 +203,4 @@ class KnownLanguage(Experiment, name="known-language", resumable=True):
             half_precision=self.half_precision,
             progress=lambda steps, _: context.progress(steps, f"{law}, step"),
         )
-        for model in models:
-            model.network.cpu()
         return models

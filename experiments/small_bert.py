@@ -90,7 +90,7 @@ class SmallBert(Experiment, name="small-bert", resumable=True):
 
         data = context.checksum([text.stream, text.held_out])
         kept = context.computed_once("full", compute, data=data)
-        rows = kept.pop("watched")
+        rows = kept.pop("watched").cpu()
         network.load_state_dict({key.removeprefix("network/"): kept[key] for key in kept})
         return rows
 

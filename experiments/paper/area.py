@@ -70,12 +70,12 @@ def dense_curve(
     noise = model.noise_variance
     orders = masks.sample_ranks(max(1, num_masks // size), size, generator=generator)
     shifts = torch.arange(0, size, max(1, size // num_masks))
-    ranks = ((orders[:, None] + shifts[:, None]) % size).flatten(0, 1).to(moment.device)
+    ranks = ((orders[:, None] + shifts[:, None]) % size).flatten(0, 1)
     score = [
         objectives.mask_scores(model.loadings, noise, moment, masks.from_ranks(ranks, m)).mean()
         for m in range(1, size + 1)
     ]
-    return torch.stack(score).cpu()
+    return torch.stack(score)
 
 
 class CurveShape(Experiment, name="curve-shape", gpu=False):

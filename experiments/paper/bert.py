@@ -9,7 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from experiments.experiment import Experiment, RunContext, revision_of, setting, weights_of
+from experiments.experiment import (
+    Experiment,
+    RunContext,
+    on_cpu,
+    revision_of,
+    setting,
+    weights_of,
+)
 from experiments.paper.area import unlike
 from mpt_lml.data import published_curves
 from mpt_lml.files import digest
@@ -57,7 +64,8 @@ def each_computed_once(
     inside = f"./{prefix}".replace("..", "_")  # a set of sentences may be a path
     results: list[Mapping[str, Tensor]] = []
     for number, part in enumerate(context.progress(list(compute), prefix)):
-        results.append(context.computed_once(f"{inside}part-{number:05d}", part, **inputs))
+        computed = context.computed_once(f"{inside}part-{number:05d}", part, **inputs)
+        results.append(on_cpu(computed))  # what is said of texts is there, wherever the network is
     return results
 
 

@@ -72,7 +72,7 @@ class Table1(Experiment, name="table-1"):
         values = []
         for num_masks, seed in context.progress(cells, "masks per size, seed"):
             mask = paper_masks(num_masks, self.num_features, generator=seeded(seed))
-            score = curves.size_scores(model, x, mask.to(x.device)).mean(dim=1)
+            score = curves.size_scores(model, x, mask).mean(dim=1)
             values.append(score.sum().item())
         estimates = torch.tensor(values, dtype=torch.float64).view(-1, len(self.seeds))
         table = {"table-1/true": Finding(float(estimators.exact(model, x)))}
@@ -142,7 +142,7 @@ class Figure1Left(Figure1, name="figure-1-left"):
         arrays, checksum = self.converge(context)
         model, x, _ = self.problem(self.seeds[0], context)
         # Every choice of one mask a size.
-        estimates = torch.zeros(1, dtype=torch.float64)
+        estimates = x.new_zeros(1)
         for size in range(1, self.num_features + 1):
             scores = curves.size_scores(model, x, masks.all_masks(self.num_features, size)[None])
             estimates = (estimates[:, None] + scores[0]).flatten()
@@ -206,7 +206,7 @@ class Figure1Right(Experiment, name="figure-1-right"):
 
         def estimates(count: int, generator: torch.Generator) -> Float[Tensor, " P"]:
             mask = masks.sample_masks(count, size, self.num_masked, generator=generator)
-            return size * curves.size_scores(model, x, mask.to(x.device)[None])[0].cpu()
+            return size * curves.size_scores(model, x, mask[None])[0].cpu()
 
         one_mask_a_step = []
         one_mask_a_term = []

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from experiments.experiment import Experiment, RunContext, seeded, setting
+from experiments.experiment import Experiment, RunContext, on_cpu, seeded, setting
 from mpt_lml import data, estimators, fit, grids, masks, objectives, scores
 from mpt_lml.masks import FixedRate, SizeLaw
 from mpt_lml.models import vae
@@ -55,7 +55,7 @@ class MaskedObjective(ABC):
         self, p: Parameters, x: Tensor, generators: Generators, settings: "DeepVAETraining"
     ) -> Float[Tensor, " B"]:
         mask = masks.stratified_masks(x.shape[1], x.shape[2], self.law, generator=generators)
-        return self.score(p, x, mask.to(x.device), generators, settings)
+        return self.score(p, x, mask, generators, settings)
 
     @abstractmethod
     def score(
@@ -175,7 +175,7 @@ def exact(
     width = grid.nodes.max() - grid.nodes.min()
     values = []
     for run, (images, generator) in enumerate(zip(x, generators, strict=True)):
-        mask = masks.stratified_masks(4, x.shape[2], FIXED, generator=generator).to(x.device)
+        mask = masks.stratified_masks(4, x.shape[2], FIXED, generator=generator)
         shift = torch.rand(settings.latent_dim, generator=generator).to(x) - 0.5
         nodes = grid.nodes + shift * width / (nodes_per_axis - 1)
         log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
@@ -222,7 +222,7 @@ class DeepVAETraining(Experiment):
 
         def on_minibatch(p: Parameters, generators: Generators) -> Tensor:
             rows = [torch.randint(len(x), (MINIBATCH,), generator=g) for g in generators]
-            return objective(p, x[torch.stack(rows).to(x.device)], generators, self)
+            return objective(p, x[torch.stack(rows)], generators, self)
 
         return fit.maximize(
             start,
@@ -312,6 +312,7 @@ class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
                 functools.partial(self._trained_and_judged, name, trained[name], x, steps, context),
                 data=checksum,
             )
+        arrays = on_cpu(arrays)
         return Outcome(self.findings(arrays), arrays, checksum)
 
     def _trained_and_judged(
@@ -324,15 +325,15 @@ class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
     ) -> dict[str, Tensor]:
         """Train by one objective and judge what it has made."""
         history = self.train(x, objective, context, name)
-        loss = history.values["objective"][:-1].cpu()
+        loss = history.values["objective"][:-1]
         means = [loss[a:b].mean(dim=0) for a, b in itertools.pairwise(steps)]
         models = context.progress(self.models(history.parameters), f"{name}, LML of seed")
         judged = [self.judge(model, x, run) for run, model in enumerate(models)]
         lml, error = torch.stack([judgement.lml for judgement in judged], 1)
         excess = [each.ais_excess for each in judged if each.ais_excess is not None]
         return {
-            f"track/{name}": history.values["lml"][steps].cpu(),
-            f"encoder/{name}": history.values["encoder"][steps].cpu(),
+            f"track/{name}": history.values["lml"][steps],
+            f"encoder/{name}": history.values["encoder"][steps],
             f"loss/{name}": torch.stack([loss[0], *means]),
             f"lml/{name}": lml,
             f"error/{name}": error,

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from experiments.experiment import Experiment, RunContext, seeded, setting
+from experiments.experiment import Experiment, RunContext, on_cpu, seeded, setting
 from mpt_lml import data, fit, grids, objectives
 from mpt_lml.grids import Grid
 from mpt_lml.masks import FixedRate, UniformSize, stratified_masks
@@ -93,6 +93,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
                 functools.partial(self._row, row, images[name], context),
                 data=context.checksum(images[name]),
             )
+        arrays = on_cpu(arrays)
         arrays["gaussian"] = self.gaussian_deficit()
         checksum = context.checksum(x for pair in images.values() for x in pair)
         return Outcome(self._findings(arrays, *images), arrays, checksum)
@@ -130,7 +131,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
             grid = self.grid(grid_of).to(loadings)
             lml = objectives.mixture(loadings, offset, x.double(), None, grid)
             arrays[f"{array}/{key}"] = lml
-        return {name: value.cpu() for name, value in arrays.items()}
+        return arrays
 
     def _log_marginal(self, p: fit.Parameters, x: Float[Tensor, "N D"]) -> Float[Tensor, " seeds"]:
         """Mean log p(x) of every seed's model on adaptive grids."""
@@ -183,7 +184,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
                 noise = torch.stack([torch.randn(shape, generator=g) for g in generators])
                 return objectives.linear_elbo(**p, x=x, noise=noise.to(x))
             mask = stratified_masks(num_masks, x.shape[1], law, generator=generators)
-            return objectives.mixture(**p, x=x, mask=mask.to(x.device), grid=grid, block=block)
+            return objectives.mixture(**p, x=x, mask=mask, grid=grid, block=block)
 
         return value
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from experiments.experiment import Experiment, RunContext, seeded, setting
+from experiments.experiment import Experiment, RunContext, on_cpu, seeded, setting
 from experiments.paper.area import dense_curve, fall_beyond
 from experiments.paper.convergence import NOISE, NOISE_VARIANCE, paper_problem
 from mpt_lml import curves, fit, masks, objectives
@@ -33,10 +33,10 @@ class Problem:
     best: Float[Tensor, "D K"]
 
     def log_marginal(self, loadings: Float[Tensor, "*B D K"]) -> Float[Tensor, "*B"]:
-        return objectives.log_marginal(loadings, NOISE.to(self.moment), self.moment)
+        return objectives.log_marginal(loadings, NOISE, self.moment)
 
     def exact(self, loadings: Float[Tensor, "*B D K"], law: SizeLaw) -> Float[Tensor, "*B"]:
-        return objectives.exact(loadings, NOISE.to(self.moment), self.moment, law)
+        return objectives.exact(loadings, NOISE, self.moment, law)
 
 
 class PPCATraining(Experiment):
@@ -87,12 +87,11 @@ class PPCATraining(Experiment):
         start = start * torch.tensor(scales, dtype=start.dtype)[:, None, None, None, None]
         moment = torch.stack([problem.moment for problem in problems])
         moment = moment.repeat_interleave(len(laws) * len(generators), dim=0)
-        noise = NOISE.to(moment)
 
         def objective(p: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
             mask = masks.stratified_masks(size, size, laws, generator=generators).flatten(0, 1)
-            mask = mask.repeat(len(problems), 1, 1).to(moment.device)
-            return objectives.sampled(p["loadings"], noise, moment, mask)
+            mask = mask.repeat(len(problems), 1, 1)
+            return objectives.sampled(p["loadings"], NOISE, moment, mask)
 
         start = start.to(moment).expand(len(problems), len(laws), -1, -1, -1)
         return fit.maximize(
@@ -101,7 +100,7 @@ class PPCATraining(Experiment):
             num_epochs=self.num_epochs,
             learning_rate=0.01,
             generators=generators,
-            track={"lml": lambda p: objectives.log_marginal(p["loadings"], noise, moment)},
+            track={"lml": lambda p: objectives.log_marginal(p["loadings"], NOISE, moment)},
             snapshots=snapshots,
             progress=context.progress,
         )
@@ -125,18 +124,19 @@ class Figure2(PPCATraining, name="figure-2"):
         start = self.starts()[0].to(context.device)
         off = _gradient_difference(problems[0], start, laws["fixed"])
         arrays = {
-            "gradient_error": _gradient_difference(problems[0], start, laws["uniform"]).max().cpu(),
-            "gradient_off": off.amax(dim=(1, 2)).cpu(),
+            "gradient_error": _gradient_difference(problems[0], start, laws["uniform"]).max(),
+            "gradient_off": off.amax(dim=(1, 2)),
         }
         for draw, problem in zip(DRAWS, problems, strict=True):
-            arrays[f"true_lml/{draw}"] = problem.log_marginal(problem.loadings).cpu()
-            arrays[f"best_lml/{draw}"] = problem.log_marginal(problem.best).cpu()
+            arrays[f"true_lml/{draw}"] = problem.log_marginal(problem.loadings)
+            arrays[f"best_lml/{draw}"] = problem.log_marginal(problem.best)
         history = self.train(problems, list(laws.values()), context)
         num_batches = len(problems) * len(laws)
         for name, rows in history.values.items():
-            batches = rows.cpu().unflatten(1, (num_batches, -1)).unbind(dim=1)
+            batches = rows.unflatten(1, (num_batches, -1)).unbind(dim=1)
             for (draw, law), batch in zip(product(DRAWS, laws), batches, strict=True):
                 arrays[f"{name}/{draw}/{law}"] = batch
+        arrays = on_cpu(arrays)
         checksum = context.checksum(problem.x for problem in problems)
         return Outcome(self._findings(arrays), arrays, checksum)
 
@@ -207,9 +207,9 @@ class Figure5Left(PPCATraining, name="figure-5-left"):
             "epochs": torch.tensor(epochs),
             "score": torch.stack([curve.score for curve in sampled]),
             "standard_error": torch.stack([curve.standard_error for curve in sampled]),
-            "lml": history.values["lml"].cpu(),
-            "true_lml": problem.log_marginal(problem.loadings).cpu(),
-            "areas": torch.stack(areas).cpu(),
+            "lml": history.values["lml"],
+            "true_lml": problem.log_marginal(problem.loadings),
+            "areas": torch.stack(areas),
         }
         for name, of_seeds in (("first", models[0]), ("last", models[-1])):
             smooth = [
@@ -217,6 +217,7 @@ class Figure5Left(PPCATraining, name="figure-5-left"):
                 for model in of_seeds
             ]
             arrays[name] = torch.stack(smooth)
+        arrays = on_cpu(arrays)
         return Outcome(self._findings(arrays), arrays, context.checksum([problem.x]))
 
     def _areas(
@@ -230,9 +231,8 @@ class Figure5Left(PPCATraining, name="figure-5-left"):
                 drawn.append(
                     masks.sample_masks(self.num_masks, size, num_masked, generator=generator)
                 )
-        mask = torch.cat(drawn).view(len(loadings), -1, size).to(loadings.device)
-        noise = NOISE.to(problem.moment)
-        scores = objectives.mask_scores(loadings, noise, problem.moment, mask)
+        mask = torch.cat(drawn).view(len(loadings), -1, size)
+        scores = objectives.mask_scores(loadings, NOISE, problem.moment, mask)
         return scores.sum(dim=1) / self.num_masks
 
     def _findings(self, arrays: dict[str, Tensor]) -> dict[str, Finding]:

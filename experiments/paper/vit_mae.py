@@ -17,6 +17,7 @@ from experiments.experiment import (
     Arrays,
     Experiment,
     RunContext,
+    on_cpu,
     revision_of,
     seeded,
     setting,
@@ -97,7 +98,7 @@ class Figure6(Experiment, name="figure-6", resumable=True):
                 linear = context.computed_once(
                     f"{name}-linear", partial(self._linear, images), **inputs
                 )
-                for key, value in linear.items():
+                for key, value in on_cpu(linear).items():
                     arrays[f"{key}/{name}"] = value
             else:
                 images = self._enlarged(x, test, loaded)

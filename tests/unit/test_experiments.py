@@ -17,6 +17,7 @@ from unittest import mock
 
 import pytest
 import torch
+from other_device import OtherDevice
 from safetensors import safe_open
 from tiny_bert import tiny, tokenizer
 
@@ -142,6 +143,15 @@ class TestResumableRuns:
                 RunContext(folder=tmp_path).computed_once("x", lambda: work)
         finally:
             torch.set_default_dtype(torch.float32)
+
+    def test_kept_work_comes_back_to_the_device_that_asks(self, tmp_path: Path) -> None:
+        with OtherDevice() as other:
+            work = {"a": torch.arange(3.0).to(other.device)}
+            for folder in (None, tmp_path, tmp_path):  # not kept, kept now, kept before
+                context = RunContext(other.device, folder=folder)
+                computed = context.computed_once("x", lambda: work)
+                assert computed["a"].device == other.device
+                assert computed["a"].tolist() == [0, 1, 2]
 
     def test_the_recorded_time_is_that_of_all_parts(
         self, counting: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
