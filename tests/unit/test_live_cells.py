@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from chapter_cells import record, run_cells
+from other_device import OtherDevice
 from tiny_bert import LINES, MASK, some_lines, tiny, tokenizer
 
 from experiments import experiment
@@ -81,12 +83,13 @@ def mae_run(mae_folder: Path) -> Outcome:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a hub that cannot be asked, and what looks like a GPU."""
-    monkeypatch.setattr(hub, "gpu", lambda: torch.device("cpu"))
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Of a hub that cannot be asked, beside a GPU, which is emulated."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    return tmp_path / "hub"
+    with OtherDevice():
+        yield tmp_path / "hub"
 
 
 def put_into(cache: Path, name: str, commit: str, folder: Path) -> None:
