@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from models import generator
+from moved import Move, other_device
 from oracles import RELATIVE, TOLERANCE
+from other_device import DEVICE
 
-from mpt_lml import curves, masks
+from mpt_lml import curves, estimators, masks, orders
 from mpt_lml.models.base import ConditionalModel, TractableModel
 
 EXACT = 1e-10
@@ -119,3 +121,29 @@ class TractableModelCase:
         values = model.log_subset_marginal(x, ends)
         assert (values[0] == 0).all()
         torch.testing.assert_close(values[1], model.log_marginal(x), atol=EXACT, rtol=0)
+
+    @pytest.mark.unshaped
+    def test_answers_on_another_device_are_those_here(self, model: TractableModel) -> None:
+        mask = self.every_mask(model)
+
+        def answers(model: TractableModel) -> list[torch.Tensor]:
+            x = self.data(model)
+            draws = {"generator": generator(3), "sizes": sorted({1, model.num_features})}
+            curve = curves.sampled_curve(model, x, 3, scheme="nested", **draws)
+            chain = estimators.ordered_chain(model, x, 2, generator=generator(4))
+            answers = [
+                model.log_conditional(x, mask),
+                model.mean_log_conditional(x, mask),
+                model.log_each(x[:1], mask[-1:]),
+                model.log_subset_marginal(x, ~mask),
+                model.mean_log_subset_marginal(x, ~mask),
+                curves.subset_curve(model, x).score,
+                orders.exact(model, x).variance,
+            ]
+            return [*(answer.cpu() for answer in answers), torch.tensor([curve.area(), chain])]
+
+        here = answers(model)
+        with other_device():
+            there = answers(Move(DEVICE)(model))
+        for answer, answer_here in zip(there, here, strict=True):
+            torch.testing.assert_close(answer, answer_here, atol=EXACT, rtol=0)

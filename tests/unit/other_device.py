@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten
 
 ATEN = torch.ops.aten
 DEVICE = torch.device("cuda", 0)
+MPS = torch.device("mps", 0)  # without double precision
 GET_DEVICE = Tensor.device.__get__  # type: ignore[attr-defined]
 COPIES = (ATEN.copy_.default, ATEN._to_copy.default)
 WAITS = (
@@ -57,7 +58,7 @@ class OtherDevice(TorchFunctionMode):
     """A context in which there is a device.
 
     Args:
-        device: "cuda:0", or "mps:0", which has no double precision.
+        device: "cuda:0", or "mps:0", which is refused double precision.
     """
 
     def __init__(self, device: torch.device = DEVICE) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from families import FAMILIES, LETTERS, MORE_FAMILIES, SMALL, Family
 from models import generator
-from other_device import OtherDevice
+from other_device import MPS, OtherDevice
 from tiny_bert import CLS, MASK, PIECES, SEP, tiny
 from transformers import (
     BertModel,
@@ -26,7 +26,6 @@ from transformers import (
     YosoConfig,
     YosoForMaskedLM,
 )
-from without_double import WithoutDouble
 
 import mpt_score
 from mpt_lml import curves, estimators, masks
@@ -327,7 +326,7 @@ class TestOnAnotherDevice:
         network = tiny(kind).float()
         conditionals = model(network)
         wanted = conditionals.log_each(X[:2], QUESTIONS[:2])
-        with OtherDevice() as other, WithoutDouble(other):
+        with OtherDevice(MPS) as other:
             network.to(other.device)
             found = conditionals.log_each(X[:2], QUESTIONS[:2])
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 import torch
 from models import generator, random_bernoulli, random_hmm
+from other_device import MPS, OtherDevice
 from torch import Tensor
 
 from mpt_lml import (
@@ -249,68 +250,18 @@ def test_a_network_keeps_what_its_user_has_chosen() -> None:
     assert value.dtype == torch.float32
 
 
-class WithoutDouble(torch.Tensor):
-    """A tensor on a device that refuses as torch does on "mps"."""
-
-    def double(self) -> torch.Tensor:  # type: ignore[override]
-        raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
-
-
-def stand_in(values: torch.Tensor) -> torch.Tensor:
-    return values.float().as_subclass(WithoutDouble)
-
-
 def test_the_sentence_names_the_device_and_the_remedy() -> None:
-    with pytest.raises(TypeError, match=r"the device cpu has no double precision.*\.cpu\(\)"):
-        double(stand_in(torch.ones(2)))
-
-
-def models_without_double() -> dict[str, TractableModel]:
-    hmm = random_hmm(3, 4, 6)
-    tables = (stand_in(table) for table in (hmm.initial, hmm.transition, hmm.emission))
-    bernoulli = random_bernoulli(6, 1, 9)
-    loadings = torch.randn(6, 2, generator=generator(2))
-    return {
-        "PPCA": PPCA(stand_in(loadings), 0.2),
-        "HMM": HMM(*tables, 6),
-        "BernoulliPCA": BernoulliPCA(stand_in(bernoulli.loadings)),
-        "ConjugateRegression": ConjugateRegression(stand_in(loadings)),
-    }
-
-
-@pytest.mark.parametrize("name", models_without_double())
-def test_every_closed_form_says_it(name: str) -> None:
-    model = models_without_double()[name]
-    x = torch.zeros(2, 6)
-    x = x.long() if name == "HMM" else stand_in(x)
-    with pytest.raises(TypeError, match=r"\.cpu\(\)"):
-        model.log_marginal(x)
-
-
-def theory_without_double() -> dict[str, Callable[[], object]]:
-    transition = stand_in(torch.full((2, 2), 0.5))
-    slope = stand_in(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
-    identity = torch.eye(3)
-    covariance = stand_in(0.5 + 0.5 * identity)
-    logarithm = stand_in(torch.arange(1.0, 90.0).log())
-    return {
-        "markov_blocks": lambda: chains.markov_blocks(transition, slope, 2),
-        "ppca": lambda: GaussianFamily.ppca(stand_in(torch.ones(3, 1)), 0.5),
-        "GaussianFamily": lambda: GaussianFamily(covariance, stand_in((1 - identity)[None])),
-        "chain_curve": lambda: rates.chain_curve(logarithm, 9.0),
-        "chain_crossover": lambda: rates.chain_crossover(logarithm),
-    }
-
-
-@pytest.mark.parametrize("name", theory_without_double())
-def test_theory_says_it(name: str) -> None:
-    with pytest.raises(TypeError, match=r"\.cpu\(\)"):
-        theory_without_double()[name]()
+    with OtherDevice(MPS) as other:
+        values = torch.ones(2).to(other.device)
+        with pytest.raises(TypeError, match=r"the device mps:0 has no double precision.*\.cpu\(\)"):
+            double(values)
 
 
 def test_a_crossover_needs_no_double_precision() -> None:
     score = torch.tensor([0.0, -1.0, -5.0])
-    assert rates.crossover(stand_in(score)).item() == rates.crossover(score).item()
+    with OtherDevice(MPS) as other:
+        there = rates.crossover(score.to(other.device)).item()
+    assert there == rates.crossover(score).item()
 
 
 @pytest.mark.parametrize(("total", "size", "budget"), [(5, 1, 2), (5, 3, 2), (0, 1, 9), (7, 2, 9)])

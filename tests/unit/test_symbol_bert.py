@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from models import generator, random_hmm
-from other_device import OtherDevice
+from other_device import DEVICE, MPS, OtherDevice
 from safetensors.torch import load_file, save_file
-from without_double import WithoutDouble
 
 from mpt_lml import masks
 from mpt_lml.files import book_file
@@ -76,7 +73,7 @@ def test_answers_are_where_the_data_are(data_are_there: bool, mask_is_there: boo
     mask = masks.sample_masks(5, 4, masks.UniformSize(), generator=generator(2))
     calls = (net.log_each, net.log_values, net.log_conditional, net.mean_log_conditional)
     wanted = [call(x, mask).detach() for call in calls]
-    with OtherDevice() as other, nullcontext() if data_are_there else WithoutDouble(other):
+    with OtherDevice(DEVICE if data_are_there else MPS) as other:
         net.network.to(other.device)
         x = x.to(other.device) if data_are_there else x
         mask = mask.to(other.device) if mask_is_there else mask

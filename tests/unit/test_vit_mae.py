@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 from models import generator
-from other_device import OtherDevice
-from without_double import WithoutDouble
+from other_device import MPS, OtherDevice
 
 from mpt_lml import curves, masks
 from mpt_score import networks
@@ -267,7 +266,7 @@ def test_answers_are_where_the_images_are(images_are_there: bool, mask_is_there:
     wanted = answers(model, x, mask)
     area = model.fitted_curve(x, x, generator=generator(2), sizes=[3, 9]).area()
     variance = ViTMAE.fit_variance(net, x, generator=generator(2), per="size").variance
-    with OtherDevice() as other, WithoutDouble(other):
+    with OtherDevice(MPS) as other:
         net.to(other.device)
         place = other.device if images_are_there else torch.device("cpu")
         x = x.to(place)

@@ -55,6 +55,9 @@ DENSE = vaes.dense_parameters(3, [4], 1, generators=[at()])
 VAE = vaes.dense_model(DENSE, 0)
 GRID = grids.trapezoid(1, 9)
 CURVE = curves.exact_curve(MODEL, X)
+SPARSE_CURVE = mpt_lml.MaskCurve(
+    CURVE.num_masked[::3], CURVE.score[::3], CURVE.standard_error[::3], 4
+)
 HIDDEN = torch.tensor([[True, False, True, False], [False, True, True, True]])
 
 plt.figure()
@@ -277,6 +280,7 @@ def results() -> list[Call]:
             each=torch.zeros(3, 9),
         ),
         valid(CURVE.area),
+        valid(SPARSE_CURVE.area),
         valid(CURVE.partial_sums),
         valid(page.glue, "name", 1.0),
         valid(plots.use_style),

@@ -47,7 +47,9 @@ def at_random(build: Callable[[Any], Any], config: Any, *, seed: Index) -> Any:
 
 @checked
 def random_twin(network: Network, *, seed: Index) -> Any:
-    """A network of the same configuration, untrained; the fixed positions of a ViT-MAE are kept.
+    """A network of the same configuration, untrained, on the same device.
+
+    The fixed positions of a ViT-MAE are kept.
 
     Args:
         network: a network of ``transformers``.
@@ -64,7 +66,7 @@ def random_twin(network: Network, *, seed: Index) -> Any:
                 twin.get_parameter(name).data.copy_(network.get_parameter(name))
         return twin
 
-    return at_random(build, network.config, seed=seed)
+    return at_random(build, network.config, seed=seed).to(network.device)
 
 
 @checked

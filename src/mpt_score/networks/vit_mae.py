@@ -314,7 +314,8 @@ class ViTMAE(ConditionalModel):
         variance = errors.mean(dim=1, keepdim=True).cpu().double()
         errors = self.squared_error(test, generator=generator, sizes=sizes).cpu().double()
         # With one variance the log-density of a patch depends on its residuals' mean square alone.
-        score = (self.pixels_per_patch * log_normal(errors.sqrt(), variance)).mean(dim=1)
+        density = self.pixels_per_patch * log_normal(errors.sqrt(), variance)
+        score = to_device_of(test, density.mean(dim=1))
         no_error = torch.full_like(score, torch.nan)
         return MaskCurve(torch.tensor(sizes), score, no_error, self.num_features, num_masks=1)
 
