@@ -35,6 +35,8 @@ WAITS = (
     ATEN.nonzero.default,
     ATEN._unique2.default,
 )
+# Those of PyTorch's functions that ask for a device in other ways than device=.
+MOVES = (Tensor.to, Tensor.pin_memory)
 # A CPU's index of a tensor of a GPU is moved along, for which it waits.
 INDEXING = (ATEN.index.Tensor, ATEN.index_put_.default, ATEN._index_put_impl_.default)
 # A number of the CPU, without axes, may meet tensors of a GPU, but not in these.
@@ -104,6 +106,8 @@ class OtherDevice(TorchFunctionMode):
         self, function: Callable, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
+        if not self._tags and "device" not in kwargs and function not in MOVES:
+            return function(*args, **kwargs)  # nothing is there: nothing can meet
         if function == GET_DEVICE:
             return self.device if self.is_there(args[0]) else function(*args)
         if function == Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
@@ -189,6 +193,8 @@ class _Operations(TorchDispatchMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not self.outer._tags:
+            return function(*args, **kwargs)
         tensors = _tensors((args, kwargs))
         there = [each for each in tensors if self.outer.is_there(each)]
         here = [each for each in tensors if not self.outer.is_there(each)]
