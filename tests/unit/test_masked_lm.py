@@ -321,15 +321,19 @@ class TestOnAnotherDevice:
                 assert found.device == x.device
                 torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-12)
 
-    def test_double_precision_is_for_the_cpu(self, kind: str) -> None:
-        """Apple's GPUs have none."""
+    @pytest.mark.parametrize("data_are_there", [False, True])
+    def test_apples_gpus_have_no_double_precision(self, kind: str, data_are_there: bool) -> None:
         network = tiny(kind).float()
         conditionals = model(network)
         wanted = conditionals.log_each(X[:2], QUESTIONS[:2])
-        with OtherDevice(MPS) as other:
+        with OtherDevice(torch.device("mps", 0)) as other:
             network.to(other.device)
-            found = conditionals.log_each(X[:2], QUESTIONS[:2])
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+            x = X[:2].to(other.device) if data_are_there else X[:2]
+            found = conditionals.log_each(x, QUESTIONS[:2])
+            assert found.device == x.device
+            assert conditionals.log_values(x, QUESTIONS[:2]).device == x.device
+            assert found.dtype == (torch.float32 if data_are_there else torch.float64)
+            torch.testing.assert_close(found.cpu().double(), wanted, rtol=0, atol=1e-5)
 
 
 class TestRefusals:

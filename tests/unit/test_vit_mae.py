@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from models import generator
-from other_device import MPS, OtherDevice
+from other_device import OtherDevice
 
 from mpt_lml import curves, masks
 from mpt_score import networks
@@ -257,16 +257,19 @@ def answers(model: ViTMAE, x: torch.Tensor, mask: torch.Tensor) -> dict[str, tor
 
 @pytest.mark.parametrize("mask_is_there", [False, True])
 @pytest.mark.parametrize("images_are_there", [False, True])
-def test_answers_are_where_the_images_are(images_are_there: bool, mask_is_there: bool) -> None:
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_answers_are_where_the_images_are(
+    kind: str, images_are_there: bool, mask_is_there: bool
+) -> None:
     """Wherever the mask is; the network has moved after the model was made."""
     net = network()
     model = ViTMAE(net, torch.arange(1.0, 17.0) / 16, pixel_mean=0.3, pixel_scale=torch.tensor(0.4))
     x = images(5).float()
     mask = masks.sample_masks(5, 16, masks.UniformSize(), generator=generator(1))
     wanted = answers(model, x, mask)
-    area = model.fitted_curve(x, x, generator=generator(2), sizes=[3, 9]).area()
+    score = model.fitted_curve(x, x, generator=generator(2), sizes=[3, 9]).score
     variance = ViTMAE.fit_variance(net, x, generator=generator(2), per="size").variance
-    with OtherDevice(MPS) as other:
+    with OtherDevice(torch.device(kind, 0)) as other:
         net.to(other.device)
         place = other.device if images_are_there else torch.device("cpu")
         x = x.to(place)
@@ -275,8 +278,10 @@ def test_answers_are_where_the_images_are(images_are_there: bool, mask_is_there:
         for name, found in answers(model, x, mask).items():
             assert found.device == place, name
             torch.testing.assert_close(found.cpu(), wanted[name])
-        again = model.fitted_curve(x, x, generator=generator(2), sizes=[3, 9]).area()
-        assert again == pytest.approx(area)
+        curve = model.fitted_curve(x, x, generator=generator(2), sizes=[3, 9])
+        for value in (curve.num_masked, curve.score, curve.standard_error):
+            assert value.device == place
+        torch.testing.assert_close(curve.score.cpu().double(), score, rtol=1e-6, atol=0)
         fitted = ViTMAE.fit_variance(net, x, generator=generator(2), per="size")
         torch.testing.assert_close(fitted.variance, variance)
 
@@ -502,13 +507,25 @@ def test_a_network_in_parts_on_several_devices_is_refused() -> None:
 
 
 @pytest.mark.bad_input
-def test_apples_gpus_take_no_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ViTMAE, "device", torch.device("mps"))
-    mask = torch.ones(2, 16, dtype=torch.bool)
-    for call in (
-        lambda x: MODEL.log_each(x, mask),
-        lambda x: MODEL.loss(x, mask),
-        lambda x: MODEL.squared_error(x, generator=generator(1)),
-    ):
-        with pytest.raises(TypeError, match=r"float64, which Apple's GPUs have not. Give x.float"):
-            call(images(2))
+def test_images_in_double_precision_need_a_device_that_has_it() -> None:
+    net, mask = network(), torch.ones(2, 16, dtype=torch.bool)
+    model = ViTMAE(net, 0.1)
+    with OtherDevice(torch.device("mps", 0)) as other:
+        net.to(other.device)
+        for call in (
+            lambda x: model.log_each(x, mask),
+            lambda x: model.loss(x, mask),
+            lambda x: model.squared_error(x, generator=generator(1)),
+        ):
+            with pytest.raises(TypeError, match=r"mps:0 has no double precision. Give x.float"):
+                call(images(2))
+
+
+def test_a_twin_is_where_its_network_is() -> None:
+    net = network()
+    wanted = networks.random_twin(net, seed=1).state_dict()
+    with OtherDevice() as other:
+        found = networks.random_twin(net.to(other.device), seed=1)
+        for name, value in found.state_dict().items():
+            assert value.device == other.device
+            assert torch.equal(value.cpu(), wanted[name])

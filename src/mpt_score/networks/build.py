@@ -47,7 +47,7 @@ def at_random(build: Callable[[Any], Any], config: Any, *, seed: Index) -> Any:
 
 @checked
 def random_twin(network: Network, *, seed: Index) -> Any:
-    """A network of the same configuration, untrained, on the same device.
+    """A network of the same configuration, untrained, where ``network`` is.
 
     The fixed positions of a ViT-MAE are kept.
 

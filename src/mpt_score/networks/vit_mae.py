@@ -314,8 +314,8 @@ class ViTMAE(ConditionalModel):
         variance = errors.mean(dim=1, keepdim=True).cpu().double()
         errors = self.squared_error(test, generator=generator, sizes=sizes).cpu().double()
         # With one variance the log-density of a patch depends on its residuals' mean square alone.
-        density = self.pixels_per_patch * log_normal(errors.sqrt(), variance)
-        score = to_device_of(test, density.mean(dim=1))
+        score = (self.pixels_per_patch * log_normal(errors.sqrt(), variance)).mean(dim=1)
+        score = to_device_of(test, score)
         no_error = torch.full_like(score, torch.nan)
         return MaskCurve(torch.tensor(sizes), score, no_error, self.num_features, num_masks=1)
 
@@ -376,7 +376,8 @@ class ViTMAE(ConditionalModel):
         """Images where the network is."""
         if self.device.type == "mps" and x.dtype == torch.float64:
             raise TypeError(
-                "x is float64, which Apple's GPUs have not. Give x.float(), or network.cpu()."
+                f"x is float64, and the device {self.device} has no double precision. Give x.float(), or "
+                "move the network to the CPU."
             )
         return x.to(self.device)
 
