@@ -328,7 +328,7 @@ def _rule(annotation: Any) -> _Rule | None:
     if annotation is Tensor:
         return _check_any_tensor
     if annotation is torch.Generator:
-        return _without_call(lambda name, value: require_generator(value, name))
+        return _check_generator
     kind = origin or annotation
     if not isinstance(kind, type) or kind in (object, type):
         return None
@@ -461,6 +461,10 @@ def _check_kind(name: str, value: Any, call: _Call, *, kind: type) -> None:
 def _require_integer(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, got {value!r}.")
+
+
+def _check_generator(name: str, value: Any, call: _Call) -> None:
+    require_generator(value, name)
 
 
 def _check_any_tensor(name: str, value: Any, call: _Call) -> None:
@@ -814,8 +818,8 @@ def require_memory(what: str, bytes_needed: int, instead: str) -> None:
         raise ValueError(f"{what} would take {gigabytes} GiB of memory: use {instead}.")
 
 
-def require_generator(generator: object, name: str = "generator") -> None:
-    """Check that randomness was passed in, not left to a global state, and is on the CPU."""
+def require_generator(generator: object, name: str = "generator") -> torch.Generator:
+    """``generator``, checked: randomness is passed in, not left to a global state, and is on the CPU."""
     argument = f"{name}=" if name.isidentifier() else ""  # and not "each of generators"
     hint = f"Pass for example {argument}torch.Generator().manual_seed(0)."
     if not isinstance(generator, torch.Generator):
@@ -825,6 +829,7 @@ def require_generator(generator: object, name: str = "generator") -> None:
             f"{name} must be on the CPU, where draws are the same for every device, got one on "
             f"{generator.device}. {hint}"
         )
+    return generator
 
 
 def require_sizes(sizes: Any, num_features: int, *, increase: bool = True) -> list[int]:

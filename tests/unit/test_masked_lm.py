@@ -326,7 +326,7 @@ class TestOnAnotherDevice:
         network = tiny(kind).float()
         conditionals = model(network)
         wanted = conditionals.log_each(X[:2], QUESTIONS[:2])
-        with OtherDevice(torch.device("mps", 0)) as other:
+        with OtherDevice(MPS) as other:
             network.to(other.device)
             x = X[:2].to(other.device) if data_are_there else X[:2]
             found = conditionals.log_each(x, QUESTIONS[:2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from models import generator, random_hmm
-from other_device import DEVICE, MPS, OtherDevice
+from other_device import OtherDevice
 from safetensors.torch import load_file, save_file
 
 from mpt_lml import masks

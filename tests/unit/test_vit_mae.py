@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from models import generator
-from other_device import OtherDevice
+from other_device import MPS, OtherDevice
 
 from mpt_lml import curves, masks
 from mpt_score import networks
@@ -510,7 +510,7 @@ def test_a_network_in_parts_on_several_devices_is_refused() -> None:
 def test_images_in_double_precision_need_a_device_that_has_it() -> None:
     net, mask = network(), torch.ones(2, 16, dtype=torch.bool)
     model = ViTMAE(net, 0.1)
-    with OtherDevice(torch.device("mps", 0)) as other:
+    with OtherDevice(MPS) as other:
         net.to(other.device)
         for call in (
             lambda x: model.log_each(x, mask),

@@ -264,8 +264,8 @@ class ConditionalTable(ConditionalModel):
             if not abs(total - 1.0) <= 1e-6:
                 raise ValueError(f"num_values: values 0..{num_values - 1} have {total:.9g} of p.")
         if noise:
-            require_generator(generator)
-            logits += noise * draw_normal(logits.shape, generator=generator, like=logits)
+            draws = require_generator(generator)
+            logits += noise * draw_normal(logits.shape, generator=draws, like=logits)
         return cls(logits)
 
     @property

@@ -148,9 +148,9 @@ def nelbo(
     tensor(3.)
     """
     num_features = score.shape[-1]
-    nodes, weights = np.polynomial.legendre.leggauss(num_nodes or _num_nodes(num_features))
-    time = 0.5 * (double(score).new_tensor(nodes) + 1.0)
-    weights = time.new_tensor(weights)
+    rule = np.polynomial.legendre.leggauss(num_nodes or _num_nodes(num_features))
+    nodes, weights = double(score).new_tensor(np.stack(rule))
+    time = 0.5 * (nodes + 1.0)
     heights = num_features * bernstein(score, _rate_at(schedule, time))
     integrand = 0.5 * weights * schedule_derivative(schedule, time) * heights
     bound = -integrand.sum(dim=-1)
