@@ -11,6 +11,7 @@ from unittest import mock
 
 import matplotlib.pyplot as plt
 import pytest
+import torch
 from jupytext.myst import myst_to_notebook
 
 from mpt_lml import recorded
@@ -37,9 +38,13 @@ def run_cells(chapter: str, *words: str, **names: Any) -> str:
             chosen.append(cell)
     printed = io.StringIO()
     figures = mock.patch("matplotlib.pyplot.show")
-    with contextlib.redirect_stdout(printed), figures, plt.rc_context():
-        exec("\n".join(chosen), names)
-    plt.close("all")
+    dtype = torch.get_default_dtype()  # which some chapters set
+    try:
+        with contextlib.redirect_stdout(printed), figures, plt.rc_context():
+            exec("\n".join(chosen), names)
+    finally:
+        torch.set_default_dtype(dtype)
+        plt.close("all")
     return printed.getvalue()
 
 
