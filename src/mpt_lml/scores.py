@@ -118,7 +118,9 @@ def over_orders(values: Float[Tensor, "subsets N D"], mask: Bool[Tensor, "P D"])
     num_subsets, num_features = mask.shape
     size_of_subset = mask.sum(dim=1)
     # Over the orders of each subset; the empty one, row 0, has one order, which adds 0.
-    statistics = OverOrders(*values.new_zeros(5, num_subsets, values.shape[1]))
+    # Tensors of their own: parts of one could not be written into where a derivative is taken.
+    zeros = values.new_zeros(num_subsets, values.shape[1])
+    statistics = OverOrders(*(zeros.clone() for _ in OverOrders._fields))
     for size in range(1, num_features + 1):
         subsets = (size_of_subset == size).nonzero().flatten()
         # nonzero() goes row by row, and each row has M coordinates.

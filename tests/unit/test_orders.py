@@ -11,7 +11,7 @@ import pytest
 import torch
 from models import generator, points, random_hmm, random_ppca, random_table
 
-from mpt_lml import curves, orders
+from mpt_lml import PPCA, curves, orders
 from mpt_lml.models.base import FromFunction
 from mpt_lml.models.tables import ConditionalTable
 from mpt_score import MaskedLM
@@ -127,6 +127,16 @@ class TestExact:
         assert found.variance.max() < 1e-20
         for value in (found.mean, found.log_mix, found.lowest, found.highest):
             torch.testing.assert_close(value, model.log_marginal(x), rtol=0, atol=1e-10)
+
+    def test_a_joint_has_the_derivative_of_its_log_probability(self) -> None:
+        loadings = random_ppca(4, 2).loadings.requires_grad_()
+        model = PPCA(loadings, 0.3)
+        x = model.sample(3, generator=generator(3)).detach()
+        (wanted,) = torch.autograd.grad(model.log_marginal(x).sum(), loadings)
+        found = orders.exact(model, x)
+        for value in (found.mean, found.log_mix, found.lowest, found.highest):
+            (slope,) = torch.autograd.grad(value.sum(), loadings, retain_graph=True)
+            torch.testing.assert_close(slope, wanted, rtol=0, atol=1e-10)
 
 
 class TestMixtureBound:
