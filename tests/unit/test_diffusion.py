@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 from models import generator, points, random_ppca, random_table
+from moved import other_device
+from other_device import DEVICE
 
 from mpt_lml import FromFunction, curves, masks, orders
 from mpt_lml.models.base import ConditionalModel
@@ -115,6 +117,14 @@ class TestNelbo:
         found = diffusion.nelbo(score, lambda time: 5e-4 + (1.0 - 5e-4) * time)
         left_out = 5e-4 * 16 * diffusion.bernstein(score, torch.tensor([2.5e-4], **f64))[0]
         assert abs(found - left_out + score.sum()) < 1e-7  # the midpoint of a short interval
+
+    @pytest.mark.unshaped
+    def test_a_schedule_may_have_tensors_on_the_device_of_the_curve(self) -> None:
+        curve = torch.tensor([-1.0, -2.0], **f64)
+        with other_device():
+            ends = torch.tensor([[0.0], [1.0]], **f64).to(DEVICE)
+            bound = diffusion.nelbo(curve.to(DEVICE), lambda time: torch.lerp(*ends, time))
+            assert abs(bound.item() - 3.0) < 1e-12
 
     @pytest.mark.bad_input
     def test_a_schedule_too_steep_for_its_nodes_is_refused(self) -> None:

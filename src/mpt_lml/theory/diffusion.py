@@ -171,7 +171,7 @@ def _num_nodes(num_features: int) -> int:
 
 def _require_area(bound: Tensor, score: Tensor, schedule: Schedule) -> None:
     """Refuse an integral over time that misses −Σ_M S(M), which it is for every schedule."""
-    start, end = schedule(torch.tensor([0.0, 1.0], dtype=torch.float64)).detach().tolist()
+    start, end = schedule(bound.new_tensor([0.0, 1.0])).detach().tolist()
     # A schedule that begins a little above 0 leaves out as much, and likewise at its end.
     allowed = MOST_MISSED + abs(start) + abs(1.0 - end)
     largest = score.shape[-1] * score.abs().amax(dim=-1)
