@@ -93,12 +93,6 @@ class Grid:
         """The same grid with the dtype and on the device of ``like``."""
         return Grid(self.nodes.to(like), self.log_weights.to(like))
 
-    def on(self, device: torch.device | None) -> "Grid":
-        """The same grid on a device; None: where it is."""
-        if device is None or device == self.nodes.device:
-            return self
-        return Grid(self.nodes.to(device), self.log_weights.to(device))
-
 
 @checked
 def trapezoid(latent_dim: Count, nodes_per_axis: NodesPerAxis, extent: Positive = 5.0) -> Grid:

@@ -11,6 +11,8 @@ import pytest
 import torch
 from cases import TractableModelCase
 from models import generator, random_bernoulli
+from moved import other_device
+from other_device import DEVICE
 
 from mpt_lml import VAE, BernoulliPCA, GridConditional, curves, fit, grids, masks, objectives
 from mpt_lml.checks import require_binary
@@ -341,6 +343,19 @@ def test_an_adaptive_grid_in_single_precision() -> None:
     x = wide.sample(4, generator=generator(1))
     expected = wide.adaptive_log_marginal(x)
     assert torch.equal(single.adaptive_log_marginal(x.float()), expected.float())
+
+
+@pytest.mark.unshaped
+def test_a_grid_follows_a_network_that_is_moved() -> None:
+    decoder = torch.nn.Linear(1, 3)
+    model = VAE(lambda x: (x[..., :1], x[..., :1]), decoder, num_features=3, latent_dim=1)
+    on_grid = GridConditional(model, grids.trapezoid(1, 9))
+    x = on_grid.sample(4, generator=generator())
+    here = on_grid.log_marginal(x)
+    with other_device():
+        decoder.to(DEVICE)
+        there = on_grid.log_marginal(on_grid.sample(4, generator=generator())).cpu()
+    torch.testing.assert_close(there, here)
 
 
 def test_rare_events_have_no_floor() -> None:

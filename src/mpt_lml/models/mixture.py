@@ -200,12 +200,12 @@ class GridConditional(TractableModel):
     def __init__(self, model: LatentVariableModel, grid: Grid) -> None:
         _require_fit(grid, model.latent_dim)
         self.model = model
-        self.grid = grid.on(model.data_device)
+        self.grid = grid
         self.num_features = model.num_features
 
     @property
     def data_device(self) -> torch.device | None:
-        return self.grid.nodes.device
+        return self.model.data_device  # where a network was moved to since, too; the grid follows
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is something the model can have made."""
@@ -214,7 +214,7 @@ class GridConditional(TractableModel):
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         nodes = self.grid.sample(n, generator=generator)
         if self.model._weight is not None:
-            nodes = nodes.to(self.model._weight.dtype)
+            nodes = nodes.to(self.model._weight)
         return self.model._sample_given(nodes, generator)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ class GridConditional(TractableModel):
         """
         factors = double(factors)
         sets = double(observed).mT
-        prior = double(self.grid.log_weights)
+        prior = self.grid.log_weights.to(factors)
         log_observed = factors @ sets  # (G, N, P): einsum would copy the factors
         if grids.has_its_digits(log_observed.amax(dim=0)):
             return grids.LogWeights(log_observed.permute(2, 1, 0) + prior, prior.new_zeros(()))
