@@ -9,6 +9,8 @@ import pytest
 import torch
 from cases import check_area_or_refusal
 from models import generator, points, random_ppca, random_table
+from moved import Move, other_device
+from other_device import DEVICE
 
 from mpt_lml import (
     HMM,
@@ -80,6 +82,27 @@ def test_a_group_with_its_joint_density_is_a_coordinate() -> None:
     single, mask = torch.arange(6), masks.subsets(6)[1:]
     values = Grouped(MODEL, single, jointly=True).log_conditional(X, mask)
     torch.testing.assert_close(values, MODEL.log_conditional(X, mask))
+
+
+@pytest.mark.unshaped
+def test_groups_follow_a_model_that_says_no_device() -> None:
+    class Homeless(TractableModel):
+        """MODEL, wherever data are."""
+
+        num_features = MODEL.num_features
+
+        def _sample(self, n: int, generator: torch.Generator) -> torch.Tensor:
+            raise NotImplementedError
+
+        def _log_subset_marginal(self, x: torch.Tensor, observed: torch.Tensor) -> torch.Tensor:
+            return Move(x.device)(MODEL).log_subset_marginal(x, observed)
+
+    grouped = Grouped(Homeless(), GROUP, jointly=True)
+    mask = masks.subsets(3)[1:]
+    here = grouped.log_conditional(X, mask)
+    with other_device():
+        there = grouped.log_conditional(X.to(DEVICE), mask).cpu()
+    torch.testing.assert_close(there, here)
 
 
 def test_patches_go_row_by_row_in_an_image_that_is_not_square() -> None:

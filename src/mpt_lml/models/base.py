@@ -47,7 +47,8 @@ class ConditionalModel(ABC):
     a mask into batches, and put zeros where nothing is masked. A subclass writes mathematics only:
     ``_log_each`` (one mask a datum), or ``_log_conditional`` (every mask with every datum) where that
     is cheaper than its pairs. Their arguments have been checked, x by ``require_data``. What they
-    answer where nothing is masked is not read.
+    answer where nothing is masked is not read. One that has tensors says by ``data_device`` where they
+    are, so that data elsewhere are refused in words.
 
     There are three layers: ``log_conditional`` checks, ``_unchecked_log_conditional`` does the rest of
     what is the same for all models, and ``_log_conditional`` is the model. Who writes ``_log_each`` is
@@ -445,7 +446,8 @@ class Grouped(ConditionalModel):
         assert isinstance(self.model, TractableModel)
         hidden_groups = mask.nonzero().flatten()
         observed = ~self._members(mask[None])
-        observed_and_group = observed | (self.group == hidden_groups[:, None])
+        group = self.group.to(mask.device)
+        observed_and_group = observed | (group == hidden_groups[:, None])
         subsets = torch.cat([observed, observed_and_group])
         values = self.model._unchecked_log_subset_marginal(x, subsets)
         result = values.new_zeros(values.shape[1], self.num_features)
