@@ -244,7 +244,7 @@ def bfgs(
         require_answer("objective(start)", value, point.shape[:1])
         (slope,) = torch.autograd.grad(value.sum(), point, allow_unused=True)
         require_slope("objective(start)", slope)
-        return value.detach(), double(slope)
+        return value.detach().to(point.device), double(slope)
 
     first = start.detach().flatten(1)
     first_value, slope = evaluate(first)

@@ -574,7 +574,7 @@ def _newton(log_joint: _LogJoint, z: Tensor) -> _Newton:
     eigenvalues, vectors = torch.linalg.eigh(-0.5 * (hessian + hessian.mT))
     precision = (vectors * eigenvalues.clamp(min=1.0)[:, None, :]) @ vectors.mT
     step = torch.linalg.solve(precision, gradient)
-    return _Newton(value.detach(), step, (step * gradient).sum(dim=-1), precision)
+    return _Newton(value.detach().to(z.device), step, (step * gradient).sum(dim=-1), precision)
 
 
 _MOST_HALVINGS = 30  # 2^−30 of a step is no step
@@ -589,7 +589,8 @@ def _line_search(log_joint: _LogJoint, z: Tensor, newton: _Newton) -> Tensor:
     for _ in range(_MOST_HALVINGS):
         trial = z + scale[:, None] * newton.step
         wanted = newton.value + _SHARE_OF_RISE * scale * newton.decrement - slack
-        is_poor = ~(log_joint(trial).detach() >= wanted)  # NaN is, too
+        value = log_joint(trial).detach().to(z.device)
+        is_poor = ~(value >= wanted)  # NaN is, too
         if not is_poor.any():
             return trial
         scale = torch.where(is_poor, 0.5 * scale, scale)

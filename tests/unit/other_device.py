@@ -125,7 +125,7 @@ class OtherDevice(TorchFunctionMode):
             if not self.is_there(args[0]):
                 return args[0]
             self.waits["cpu"] += 1
-            return self.tag(function(args[0]).clone(), is_there=False)
+            return _Transfer.apply(args[0], self, False)
         if function is Tensor.to or (function is torch.as_tensor and isinstance(args[0], Tensor)):
             return self._moved(args, kwargs)
         if function is Tensor.__deepcopy__ and self.is_there(args[0]):
@@ -169,7 +169,25 @@ class OtherDevice(TorchFunctionMode):
         moved = value if dtype is None else Tensor.to(value, dtype)
         if is_there == was_there:
             return moved
-        return self.tag(moved.clone(), is_there)
+        return _Transfer.apply(moved, self, is_there)
+
+
+class _Transfer(torch.autograd.Function):
+    """A copy on the other device, whose derivative comes back to this one."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, other: OtherDevice, is_there: bool) -> Tensor:
+        return other.tag(value.clone(), is_there)
+
+    @staticmethod
+    def setup_context(context: Any, inputs: Any, output: Tensor) -> None:
+        _, context.other, context.is_there = inputs
+
+    @staticmethod
+    def backward(context: Any, slope: Tensor) -> Any:
+        return _Transfer.apply(slope, context.other, not context.is_there), None, None
 
 
 def _storage(value: Tensor) -> torch.UntypedStorage | None:

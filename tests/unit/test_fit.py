@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from models import generator, random_ppca
+from moved import other_device
+from other_device import DEVICE
 from torch import Tensor
 
 from mpt_lml import fit, masks, objectives
@@ -532,6 +534,22 @@ def test_an_inverse_that_is_not_positive_shows_no_top() -> None:
         inverse=-number[None, None],
     )
     assert not fit._is_at_top(of_saddle, number, 1e-16).any()
+
+
+@pytest.mark.unshaped
+@pytest.mark.parametrize("device", [DEVICE, torch.device("cpu")], ids=str)
+def test_an_objective_answers_on_any_device(device: torch.device) -> None:
+    elsewhere = torch.device("cpu") if device == DEVICE else DEVICE
+    with other_device():
+
+        def objective(w: torch.Tensor) -> torch.Tensor:
+            return -(w.to(elsewhere) - torch.ones(2, device=elsewhere)).square().sum(dim=1)
+
+        start = torch.zeros(3, 2, device=device)
+        found = fit.bfgs(start, objective).require_converged()
+        assert found.parameters.device == found.value.device == device
+        end = found.parameters.cpu()
+    torch.testing.assert_close(end, torch.ones(3, 2))
 
 
 def test_every_run_has_its_own_steps_and_its_own_end() -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 from models import generator, random_bernoulli
+from moved import other_device
+from other_device import DEVICE
 from torch import Tensor
 
 from mpt_lml import grids, masks
@@ -97,6 +99,18 @@ def test_modes_have_no_gradient_left() -> None:
     hessian = torch.einsum("nd,dk,dl->nkl", p * (1 - p), model.loadings, model.loadings)
     expected = hessian + torch.eye(2, dtype=torch.float64)
     torch.testing.assert_close(precision, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.unshaped
+def test_a_log_density_answers_on_any_device() -> None:
+    def log_joint(z: Tensor) -> Tensor:
+        return (-2 * (z - 3).square().sum(dim=-1)).cpu()
+
+    with other_device():
+        mode, precision = grids.find_modes(log_joint, torch.zeros(4, 1, device=DEVICE))
+        assert mode.device == precision.device == DEVICE
+        mode = mode.cpu()
+    torch.testing.assert_close(mode, torch.full((4, 1), 3.0))
 
 
 class TestGrids:
