@@ -30,8 +30,9 @@ and K the ``latent_dim`` of ``self`` or of the argument ``model``. Axes before t
 that follows a refusal, and so is the ``hint`` of ``Interval``.
 
 Data and floating-point tensors of one call have to be on one device, that of the model where it says
-one (``data_device``). Masks, orders and other indices follow them: they are moved there before the
-function sees them. Generators are on the CPU, so that what is drawn is the same on every device.
+one (``data_device``). Masks, orders and other indices follow them, and so do numbers without axes:
+they are moved there before the function sees them. Generators are on the CPU, so that what is drawn is
+the same on every device.
 
 What is decorated is checked, whoever calls it. Where one public function calls another in a loop or
 beside little arithmetic, it calls what that one wraps: the same name with an underscore, or in
@@ -251,7 +252,7 @@ class _Call:
         if self.device is not None:
             raise ValueError(
                 f"{name} must be on {self.device}, where {self.who_is_there} is, and is on {device}. "
-                "Move one of the two to the device of the other, a tensor with .to(device)."
+                "Move one of them to the other's device, a tensor with .to(device)."
             )
         self.device = device
         self.who_is_there = name
@@ -324,7 +325,7 @@ def _rule(annotation: Any) -> _Rule | None:
     if annotation is int:
         return _without_call(_require_integer)
     if annotation is float:
-        return _without_call(Interval("(-inf,inf)"))
+        return _number_rule((Interval("(-inf,inf)"),))
     if annotation is Tensor:
         return _check_any_tensor
     if annotation is torch.Generator:
@@ -341,14 +342,24 @@ def _without_call(require: Callable[[str, Any], None]) -> _Rule:
     return lambda name, value, call: require(name, value)
 
 
+def _number_rule(checks: Sequence[Callable[[str, Any], None]]) -> _Rule:
+    def check_number(name: str, value: Any, call: _Call) -> None:
+        for require in checks:
+            require(name, value)
+        if isinstance(value, Tensor):  # without axes
+            call.indices[name] = value
+
+    return check_number
+
+
 def _annotated_rule(annotation: Any, remarks: tuple[Any, ...]) -> _Rule:
     if any(isinstance(remark, _OfModel) for remark in remarks):
         return _check_data
     checks = [remark for remark in remarks if callable(remark)]
     # Within and Interval say what an integer or a number is themselves.
-    says_it_all = any(isinstance(remark, Within | Interval) for remark in checks)
-    rule = None if says_it_all else _rule(annotation)
-
+    if any(isinstance(remark, Within | Interval) for remark in checks):
+        return _number_rule(checks)
+    rule = _rule(annotation)
     hints = [remark for remark in remarks if isinstance(remark, str)]
 
     def check_annotated(name: str, value: Any, call: _Call) -> None:
@@ -430,9 +441,13 @@ def _collection_rule(kind: type, arguments: tuple[Any, ...]) -> _Rule:
         _check_kind(name, value, call, kind=accepted)
         if item is None:
             return
-        items = value.values() if isinstance(value, collections.abc.Mapping) else value
-        for one in items:
-            item(f"each of {name}", one, call)
+        if isinstance(value, collections.abc.Mapping):
+            for key, one in value.items():
+                item(f"{name}[{key!r}]", one, call)
+            return
+        each = f"each of {name}"
+        for one in value:
+            item(each, one, call)
 
     return check_collection
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from valid_calls import Call
 
 from mpt_lml import fit
+from mpt_lml.theory import godambe
 from mpt_score import Design, Scorer, SentenceScores, TokenScores
 from mpt_score.sentence_curves import SentenceCurves
 from mpt_score.tokens import Tokens
@@ -184,6 +185,16 @@ def test_a_device_without_double_precision(call: Call) -> None:
     assert not refusal or "has no double precision" in refusal
 
 
+@pytest.mark.parametrize("device", [DEVICE, HERE], ids=str)
+def test_a_number_follows_the_data(device: torch.device) -> None:
+    elsewhere = HERE if device == DEVICE else DEVICE
+    with other_device():
+        loadings = torch.ones(3, 1, device=device)
+        noise_variance = torch.tensor(0.5, device=elsewhere)
+        family = godambe.GaussianFamily.ppca(loadings, noise_variance)
+        assert family.covariance.device == device
+
+
 @pytest.mark.bad_input
 def test_models_refuse_data_elsewhere() -> None:
     model = valid_calls.MODEL
@@ -192,6 +203,19 @@ def test_models_refuse_data_elsewhere() -> None:
         x = valid_calls.X.to(DEVICE)
         with pytest.raises(ValueError, match=message):
             model.log_conditional(x, valid_calls.HIDDEN)
+
+
+@pytest.mark.bad_input
+def test_a_tensor_among_parameters_is_named() -> None:
+    message = r"parameters\['b'\] must be on cuda:0, where parameters\['a'\] is, and is on cpu\."
+    with other_device():
+        parameters = {"a": torch.zeros(2, device=DEVICE), "b": torch.zeros(2)}
+        with pytest.raises(ValueError, match=message):
+            fit.maximize(parameters, _nothing, num_epochs=1, learning_rate=0.1)
+
+
+def _nothing(parameters: Any, generators: Any) -> Tensor:
+    return torch.zeros(2)
 
 
 @pytest.mark.bad_input
