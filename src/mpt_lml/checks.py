@@ -250,6 +250,8 @@ class _Call:
         if device is None or device == self.device:
             return
         if self.device is not None:
+            if device == torch.empty(0, device=self.device).device:  # a model may say "cuda"
+                return
             raise ValueError(
                 f"{name} must be on {self.device}, where {self.who_is_there} is, and is on {device}. "
                 "Move one of them to the other's device, a tensor with .to(device)."

@@ -19,13 +19,14 @@ import torch
 import valid_calls
 import valid_calls_networks
 from jaxtyping import AbstractArray
+from models import generator
 from moved import PACKAGES, Move, attributes, other_device, package_of
 from other_device import DEVICE, MPS, OtherDevice
 from test_valid_calls import alternatives_of, annotations_of, name_of
 from torch import Tensor
 from valid_calls import Call
 
-from mpt_lml import fit
+from mpt_lml import ConditionalModel, curves, fit, numerics
 from mpt_lml.theory import godambe
 from mpt_score import Design, Scorer, SentenceScores, TokenScores
 from mpt_score.sentence_curves import SentenceCurves
@@ -183,6 +184,21 @@ def test_a_device_without_double_precision(call: Call) -> None:
         except TypeError as error:
             refusal = str(error)
     assert not refusal or "has no double precision" in refusal
+
+
+@pytest.mark.parametrize("device", [torch.device("cuda"), "cuda"], ids=repr)
+def test_a_model_may_say_a_device_without_its_number(device: Any) -> None:
+    class Noise(ConditionalModel):
+        num_features = 2
+        data_device = device
+
+        def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+            return numerics.log_normal(x, torch.ones(2, device=device))
+
+    with other_device():
+        x = torch.zeros(3, 2, device=device)
+        curve = curves.sampled_curve(Noise(), x, 1, generator=generator())
+        assert curve.score.device == DEVICE
 
 
 @pytest.mark.parametrize("device", [DEVICE, HERE], ids=str)
