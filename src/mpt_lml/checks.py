@@ -237,7 +237,7 @@ class _Call:
         self.leading: tuple[torch.Size, ...] = ()
         self.device: torch.device | None = None  # of the data
         self.who_is_there = "the model"  # or what else has said the device
-        self.indices: dict[str, Tensor] = {}  # what follows the data
+        self.indices: dict[str, Tensor] = {}  # and numbers: what follows the data
         if model is not None:
             self.device = getattr(model, "data_device", None)
             for letter, attribute in _SIZES_OF_MODEL:
@@ -260,10 +260,14 @@ class _Call:
         self.who_is_there = name
 
     def moved_indices(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Those of the arguments' indices that were elsewhere than the data."""
+        """The indices and numbers that were elsewhere than the data, by their argument's name.
+
+        Without data they follow the first of them. Items of a sequence are no arguments, and stay.
+        """
         moved = {}
         for name, value in self.indices.items():
-            self.device = self.device or value.device  # without data they follow the first
+            if self.device is None:
+                self.device = value.device
             if value.device != self.device and given.get(name) is value:
                 moved[name] = value.to(self.device)
         return moved
