@@ -222,6 +222,16 @@ def test_models_refuse_data_elsewhere() -> None:
 
 
 @pytest.mark.bad_input
+def test_a_law_elsewhere_than_the_information_is_named() -> None:
+    message = r"probabilities must be on cuda:0, where the model is, and is on cpu\."
+    with other_device():
+        family = godambe.GaussianFamily.ppca(torch.ones(3, 1, device=DEVICE), 0.5)
+        information = godambe.Godambe.of(family)
+        with pytest.raises(ValueError, match=message):
+            information.law_efficiency(torch.full((3,), 1 / 3))
+
+
+@pytest.mark.bad_input
 def test_a_tensor_among_parameters_is_named() -> None:
     message = r"parameters\['b'\] must be on cuda:0, where parameters\['a'\] is, and is on cpu\."
     with other_device():

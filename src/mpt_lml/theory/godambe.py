@@ -370,6 +370,11 @@ class Godambe:
         )
 
     @property
+    def data_device(self) -> torch.device:
+        """Where these matrices are."""
+        return self.fisher.device
+
+    @property
     def all_masks(self) -> _Matrices:
         """J_M = Cov ∇ D·S(x; M) where every datum is scored under all masks of the size, (S, Q, Q)."""
         return self.shared.diagonal().movedim(-1, 0)
