@@ -5,14 +5,16 @@
     bash .ci/gpu --tiny                 without a GPU: tries the script itself on a CPU
 
 Five steps share the time: tests of devices, the scorer beside its network (benchmarks/gpu.py), each
-experiment's quick preset on the GPU beside the CPU, every chapter's notebook with its outputs beside the
-stored ones, and the times of its cells. What there was no time for is listed as not reached. Nothing is
-loaded from the hub, and nothing is installed: the packages are those of the checkout.
+quick preset of an experiment that can use a GPU there beside the CPU, every chapter's notebook with its
+outputs beside the stored ones, and the longest of its cells. What there was no time for is listed as not
+reached. Nothing is loaded from the hub, and nothing is installed: the packages are those of the checkout.
 
 The status is 1 where something failed, and 0 otherwise, also without a GPU.
 """
 
 import argparse
+import dataclasses
+import functools
 import json
 import math
 import multiprocessing
@@ -23,11 +25,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from importlib.util import find_spec
-from multiprocessing import connection
 from pathlib import Path
-from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from cells import CellRun, run_notebook
 
@@ -37,20 +37,17 @@ from mpt_lml.files import write_json
 from mpt_lml.recorded import Outcome
 
 ROOT = Path(__file__).resolve().parents[1]
-DEVICE_TESTS = ROOT / "tests" / "unit" / "test_devices.py"
 
 PASSED = "passed"
 FAILED = "FAILED"
 MEASURED = "measured"
-LEFT_OUT = "left out"
 NOT_REACHED = "not reached"
-STATUSES = (PASSED, FAILED, NOT_REACHED, LEFT_OUT, MEASURED)
+STATUSES = (PASSED, FAILED, NOT_REACHED, MEASURED)
 
-# Of the time that is left when a step begins. The chapters take longest and come last.
-SHARE_OF_TESTS = 0.2
-SHARE_OF_SCORER = 0.3
-SHARE_OF_EXPERIMENTS = 0.3
-SHARE_OF_CHAPTERS = 0.85
+# Of the whole time, when a step has to be over. The chapters take longest, and have the rest.
+END_OF_TESTS = 0.2
+END_OF_SCORER = 0.45
+END_OF_EXPERIMENTS = 0.6
 
 # Two devices add up in different orders. A quantity differs where it is off by more than this, relative
 # to the largest entry of its array. Measured on a CPU, in the quick presets: other kernels change 1e-4
@@ -64,11 +61,12 @@ ROUNDING = 1e-3  # added to the largest entry, for what is zero up to rounding
 
 MAX_WORKERS = 8  # each holds some 0.5 GB of the card
 NUM_SLOW_CELLS = 10
-TINY_EXPERIMENTS = ["figure-1-left", "table-1"]
-TINY_CHAPTERS = ["03", "14"]
+TINY_EXPERIMENTS = ("figure-1-left", "table-1")
+TINY_CHAPTERS = ("03", "14")
 
 
-class Row(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Row:
     """A line of the table."""
 
     step: str
@@ -76,187 +74,97 @@ class Row(NamedTuple):
     status: str
     seconds: float | None = None
     note: str = ""
+    cells: tuple[CellRun, ...] = ()  # of a chapter
 
 
-# -- work in processes of their own -----------------------------------------------------------------
+# -- other processes --------------------------------------------------------------------------------
 
 
-class Job(NamedTuple):
-    """Work for one process, which gives its results one after the other."""
-
-    name: str
-    work: Callable[..., Iterable[Any]]
-    arguments: tuple[Any, ...]
-
-
-class Ended(NamedTuple):
-    """What came of a job."""
-
-    name: str
-    results: list[Any]
-    seconds: float
-    status: str  # passed, failed or not reached
-    note: str = ""
-
-
-class _Running(NamedTuple):
-    job: Job
-    process: multiprocessing.process.BaseProcess
-    start: float
-    results: list[Any]
-
-
-def in_processes(jobs: Iterable[Job], num_workers: int, deadline: float) -> Iterator[Ended]:
-    """Do ``num_workers`` jobs at a time, until ``deadline`` (of ``time.monotonic``).
-
-    Processes are forked from one that has imported the packages and has done nothing with the GPU.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mpt_lml", "mpt_score.networks", "on_a_gpu"])
-    waiting = list(jobs)
-    running: dict[connection.Connection, _Running] = {}
-    while waiting or running:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            break
-        while waiting and len(running) < num_workers:
-            job = waiting.pop(0)
-            receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(
-                target=_do, args=(sender, job.work, job.arguments), daemon=True
-            )
-            process.start()
-            sender.close()  # the child's end is then the only one, and closes when it dies
-            running[receiver] = _Running(job, process, time.monotonic(), [])
-        for receiver in connection.wait(list(running), timeout=left):
-            job, process, start, results = running[receiver]
-            try:
-                kind, value = receiver.recv()
-            except EOFError:
-                process.join()
-                kind, value = "error", f"its process ended with status {process.exitcode}"
-            if kind == "result":
-                results.append(value)
-                continue
-            process.join()
-            del running[receiver]
-            status = PASSED if kind == "end" else FAILED
-            yield Ended(job.name, results, time.monotonic() - start, status, value)
-    for job, process, start, results in running.values():
-        process.kill()
-        process.join()
-        yield Ended(job.name, results, time.monotonic() - start, NOT_REACHED, "stopped for time")
-    for job in waiting:
-        yield Ended(job.name, [], 0.0, NOT_REACHED)
-
-
-def _do(sender: connection.Connection, work: Callable, arguments: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)  # as many processes as cores
+def run_program(step: str, what: str, *arguments: object, deadline: float) -> Row:
+    """Run a Python program; the last line that it says is the row's note."""
+    start = time.monotonic()
     try:
-        for result in work(*arguments):
-            sender.send(("result", result))
-    except Exception as error:
-        sender.send(("error", in_one_line(error)))
-    else:
-        sender.send(("end", ""))
+        done = subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=seconds_until(deadline),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Row(step, what, NOT_REACHED, time.monotonic() - start, "stopped for time")
+    status = PASSED
+    if done.returncode != 0:
+        status = FAILED
+        print(done.stdout)
+    last_line = done.stdout.strip().rpartition("\n")[2]
+    return Row(step, what, status, time.monotonic() - start, last_line)
 
 
-def in_one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+def in_processes(
+    step: str, work: Callable[[str], Row], names: list[str], deadline: float
+) -> Iterator[Row]:
+    """The rows of ``work(name)`` for each name, each in a process of its own.
+
+    Processes are spawned: in a fork of one that has asked for a GPU, CUDA cannot be used.
+    """
+    context = multiprocessing.get_context("spawn")
+    num_workers = min(MAX_WORKERS, os.cpu_count() or 1)
+    with context.Pool(num_workers, maxtasksperchild=1) as pool:
+        results = [pool.apply_async(work, (name,)) for name in names]
+        for name, result in zip(names, results, strict=True):
+            try:
+                row = result.get(timeout=seconds_until(deadline))
+            except multiprocessing.TimeoutError:  # or its process was killed, and says nothing more
+                row = Row(step, name, NOT_REACHED)
+            except Exception as error:
+                first_line = str(error).partition("\n")[0]
+                row = Row(step, name, FAILED, note=f"{type(error).__name__}: {first_line[:200]}")
+            yield row
 
 
-def run_program(*arguments: object, deadline: float) -> tuple[int | None, str]:
-    """Exit status of a Python program, None where it was stopped for time, and what it said."""
-    command = [sys.executable, *map(str, arguments)]
-    with tempfile.TemporaryFile("w+") as file:
-        try:
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                timeout=max(1.0, deadline - time.monotonic()),
-                check=False,
-            )
-            status = done.returncode
-        except subprocess.TimeoutExpired:
-            status = None
-        file.seek(0)
-        return status, file.read()
+def seconds_until(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 # -- the steps --------------------------------------------------------------------------------------
 
 
-class Settings(NamedTuple):
-    """What the steps share."""
-
-    device: torch.device
-    tiny: bool
-    num_workers: int
-    chapters: list[Path]
-    experiments: list[str]
-
-
-def device_tests(deadline: float) -> Iterator[Row]:
+def device_tests(deadline: float) -> Row:
     """The tests of devices, which take the real one where there is one."""
-    name = DEVICE_TESTS.name
-    if not DEVICE_TESTS.exists():
-        yield Row("tests", name, LEFT_OUT, note="this checkout has no such file")
-        return
-    if find_spec("pytest") is None:
-        yield Row("tests", name, LEFT_OUT, note="pytest is not installed")
-        return
-    start = time.monotonic()
-    status, output = run_program(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", DEVICE_TESTS, deadline=deadline
-    )
-    seconds = time.monotonic() - start
-    if status is None:
-        yield Row("tests", name, NOT_REACHED, seconds, "stopped for time")
-        return
-    if status != 0:
-        print(output)
-    last_line = output.strip().splitlines()[-1] if output.strip() else ""
-    yield Row("tests", name, FAILED if status else PASSED, seconds, last_line)
+    file = ROOT / "tests" / "unit" / "test_devices.py"
+    pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    return run_program("tests", file.name, *pytest, file, deadline=deadline)
 
 
-def scorer(settings: Settings, deadline: float) -> Iterator[Row]:
+def scorer(tiny: bool, deadline: float) -> Iterator[Row]:
     """Tokens a second of the scorer, of its network alone, and of the naive loop."""
-    arguments: list[object] = []
-    if settings.tiny:
-        arguments = ["--tiny", "--lines", 4]
-    elif torch.cuda.get_device_capability()[0] < 8:
-        arguments = ["--lines", 100]  # a thousand take minutes on a T4
-    start = time.monotonic()
+    program = ROOT / "benchmarks" / "gpu.py"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "rows.json")
-        status, output = run_program(
-            ROOT / "benchmarks" / "gpu.py", "--json", file, *arguments, deadline=deadline
-        )
-        rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
-    for row in rows:
-        name = " ".join(
-            str(row.pop(key)) for key in ("what", "precision", "num_lines") if key in row
-        )
-        note = ", ".join(f"{key.replace('_', ' ')} {value:.3g}" for key, value in row.items())
-        yield Row("scorer", name, MEASURED, row.get("seconds"), note)
-    seconds = time.monotonic() - start
-    if status is None:
-        yield Row("scorer", "what comes after it", NOT_REACHED, seconds, "stopped for time")
-    elif status != 0:
-        print(output)
-        last_line = output.strip().splitlines()[-1] if output.strip() else ""
-        yield Row("scorer", "benchmarks/gpu.py", FAILED, seconds, last_line)
+        arguments: list[object] = ["--json", file]
+        if tiny:
+            arguments.append("--tiny")
+        ended = run_program("scorer", program.name, program, *arguments, deadline=deadline)
+        measured = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    for values in measured:
+        names = [
+            str(values.pop(key)) for key in ("what", "precision", "num_lines") if key in values
+        ]
+        note = ", ".join(f"{key.replace('_', ' ')} {value:.3g}" for key, value in values.items())
+        yield Row("scorer", " ".join(names), MEASURED, values.get("seconds"), note)
+    if ended.status != PASSED:  # what was measured before counts
+        yield ended
 
 
-def quantities(outcome: Outcome) -> dict[str, torch.Tensor]:
+def quantities(outcome: Outcome) -> dict[str, np.ndarray]:
     """Everything that a run found, by name."""
-    values = {f"array {name}": array.double().cpu() for name, array in outcome.arrays.items()}
+    values = {f"array {name}": array.double().numpy() for name, array in outcome.arrays.items()}
     for name, finding in outcome.findings.items():
-        error = finding.standard_error
-        values[f"finding {name}"] = torch.tensor(finding.measured, dtype=torch.float64)
-        values[f"error of {name}"] = torch.tensor(error or 0.0, dtype=torch.float64)
+        values[f"finding {name}"] = np.array(finding.measured)
+        values[f"error of {name}"] = np.array(finding.standard_error or 0.0)
     return values
 
 
@@ -266,114 +174,66 @@ def farthest(one: Outcome, other: Outcome) -> tuple[float, str]:
     It is infinite where they found different quantities. Checksums of data are left out: data that a
     GPU computes differ in their last bits.
     """
-    values, theirs = quantities(one), quantities(other)
+    values = quantities(one)
+    theirs = quantities(other)
     if values.keys() != theirs.keys():
         return math.inf, "the names of what they found"
-    largest, name = 0.0, ""
-    for key, value in values.items():
-        wanted = theirs[key]
+    largest, where = 0.0, ""
+    for name, value in values.items():
+        wanted = theirs[name]
         if value.shape != wanted.shape:
-            return math.inf, f"the shape of {key}"
-        if not torch.equal(value.isfinite(), wanted.isfinite()):
-            return math.inf, f"where {key} is finite"
-        finite = value.isfinite()
-        if not finite.any():
+            return math.inf, f"the shape of {name}"
+        if np.array_equal(value, wanted, equal_nan=True):
             continue
-        distance = (value - wanted)[finite].abs().max().item()
-        scale = torch.maximum(value[finite].abs(), wanted[finite].abs()).max().item()
-        relative = distance / (scale + ROUNDING)
+        finite = np.isfinite(value) & np.isfinite(wanted)
+        if not np.array_equal(value[~finite], wanted[~finite], equal_nan=True):
+            return math.inf, f"where {name} is finite"
+        distance = np.abs(value - wanted)[finite].max()
+        scale = np.maximum(np.abs(value), np.abs(wanted))[finite].max()
+        relative = float(distance / (scale + ROUNDING))
         if relative > largest:
-            largest, name = relative, key
-    return largest, name
+            largest, where = relative, name
+    return largest, where
 
 
-def compare_devices(name: str, device: str) -> Iterator[Row]:
+def compare_devices(device: experiment.Device, name: str) -> Row:
     """The quick preset of an experiment, first on the CPU, then on ``device``."""
     start = time.monotonic()
-    outcomes = [experiment.run(name, "quick", device=place) for place in ("cpu", device)]
-    largest, where = farthest(*outcomes)
+    on_cpu = experiment.run(name, "quick", device="cpu")
+    largest, where = farthest(on_cpu, experiment.run(name, "quick", device=device))
     tolerance = NETWORK_TOLERANCE if name in OF_NETWORKS else TOLERANCE
-    status = FAILED if largest > tolerance else PASSED
     note = "no difference"
     if largest > 0:
         note = f"relative difference {largest:.1e} (allowed: {tolerance}) in {where}"
-    # Of both together: so short a run says little of either.
-    yield Row("experiments", name, status, time.monotonic() - start, note)
+    status = PASSED if largest <= tolerance else FAILED
+    # Seconds of both together: so short a run says little of either.
+    return Row("experiments", name, status, time.monotonic() - start, note)
 
 
-def quick_presets(settings: Settings, deadline: float) -> Iterator[Row]:
-    """Each experiment that can use a GPU, on it and on the CPU."""
-    on_the_cpu = [name for name in settings.experiments if not experiment.find(name).gpu]
-    jobs = [
-        Job(name, compare_devices, (name, settings.device.type))
-        for name in settings.experiments
-        if name not in on_the_cpu
-    ]
-    for ended in in_processes(jobs, settings.num_workers, deadline):
-        if ended.status == PASSED:
-            yield from ended.results
-        else:
-            yield Row("experiments", ended.name, ended.status, ended.seconds, ended.note)
-    if on_the_cpu:
-        note = "they compute on the CPU only"
-        yield Row("experiments", ", ".join(on_the_cpu), LEFT_OUT, note=note)
-
-
-def chapter_row(ended: Ended) -> Row:
-    """A notebook passed if all of its cells put out what is stored."""
-    faults = [cell for cell in ended.results if cell.fault]
+def run_chapter(name: str) -> Row:
+    """A notebook passes if all of its cells put out what is stored."""
+    start = time.monotonic()
+    cells = tuple(run_notebook(ROOT / "book" / f"{name}.ipynb"))
+    seconds = time.monotonic() - start
+    faults = [f"cell {cell.number} ({cell.title}): {cell.fault}" for cell in cells if cell.fault]
     if not faults:
-        note = ", ".join(filter(None, [ended.note, f"{len(ended.results)} cells as stored"]))
-        return Row("chapters", ended.name, ended.status, ended.seconds, note)
-    first = faults[0]
-    note = f"cell {first.number} ({first.title}): {first.fault}"
-    if len(faults) > 1:
-        note += f"; others: {', '.join(str(cell.number) for cell in faults[1:])}"
-    return Row("chapters", ended.name, FAILED, ended.seconds, note)
+        return Row("chapters", name, PASSED, seconds, f"{len(cells)} cells as stored", cells)
+    note = f"{faults[0]}; {len(faults) - 1} more"
+    return Row("chapters", name, FAILED, seconds, note, cells)
 
 
-def run_chapter(path: Path, hide_gpu: bool) -> Iterator[CellRun]:
-    if hide_gpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read when CUDA is first used
-    yield from run_notebook(path)
-
-
-def chapters(
-    paths: list[Path], num_workers: int, deadline: float, *, hide_gpu: bool = False
-) -> Iterator[Ended]:
-    """Run notebooks; what came of each."""
-    jobs = [Job(path.stem, run_chapter, (path, hide_gpu)) for path in paths]
-    return in_processes(jobs, num_workers, deadline)
-
-
-def cell_times(ran: list[Ended], settings: Settings, deadline: float) -> Iterator[Row]:
-    """The longest cells, and all that computed on the GPU, these beside a CPU."""
-    all_cells = [(ended.name, cell) for ended in ran for cell in ended.results]
-    all_cells.sort(key=lambda pair: -pair[1].seconds)
-    used_gpu = {name for name, cell in all_cells if cell.used_gpu}
-    again = [path for path in settings.chapters if path.stem in used_gpu]
-    without = {
-        (ended.name, cell.number): cell.seconds
-        for ended in chapters(again, settings.num_workers, deadline, hide_gpu=True)
-        for cell in ended.results
-    }
-    for place, (name, cell) in enumerate(all_cells):
-        if place >= NUM_SLOW_CELLS and not cell.used_gpu:
-            continue
-        note = "on the CPU"
-        if cell.used_gpu:
-            seconds = without.get((name, cell.number))
-            note = "on the GPU; the CPU was not reached"
-            if seconds is not None:
-                note = f"on the GPU; on the CPU {seconds:.1f} s"
-        what = f"{name}, cell {cell.number}: {cell.title}"
-        yield Row("cells", what, MEASURED, cell.seconds, note)
+def cell_times(rows: list[Row]) -> Iterator[Row]:
+    """The longest cells of the chapters. They compute on the CPU, as the hub's networks are not here."""
+    times = [(cell.seconds, row.what, cell) for row in rows for cell in row.cells]
+    times.sort(key=lambda time: -time[0])
+    for seconds, chapter, cell in times[:NUM_SLOW_CELLS]:
+        yield Row("cells", f"{chapter}, cell {cell.number}: {cell.title}", MEASURED, seconds)
 
 
 # -- the table --------------------------------------------------------------------------------------
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: Iterable[Row]) -> str:
     """Rows in columns."""
     lines = []
     for row in rows:
@@ -382,49 +242,25 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def other_than_pinned(versions: dict[str, str]) -> list[str]:
-    """Packages in other versions than those from which the stored outputs come."""
-    pins = {}
-    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
-        name, equals, version = line.partition("==")
-        if equals:
-            pins[name] = version.strip()
-    return [
-        f"{name} {version} (pinned: {pins[name]})"
-        for name, version in versions.items()
-        if name in pins and version.partition("+")[0] != pins[name]
-    ]
+def set_environment() -> None:
+    """For the processes of all steps."""
+    # Stored outputs are those of a machine without data files and networks of the hub.
+    for name in ("MPT_LML_DATA", "MPT_LML_BERT"):
+        os.environ.pop(name, None)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["HF_HUB_CACHE"] = str(ROOT / "_build" / "empty-cache")
+    os.environ["MPLBACKEND"] = "Agg"
+    os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
+    # Else a card's convolutions round their numbers to ten bits.
+    os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
 
 
-def arguments() -> argparse.ArgumentParser:
+def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=9.0, help="for everything (default: 9)")
     parser.add_argument("--json", metavar="PATH", type=Path, help="write the table there, too")
     parser.add_argument("--tiny", action="store_true", help="a little of each step, on a CPU too")
-    parser.add_argument("--chapters", nargs="*", help="as 03 09; all by default")
-    parser.add_argument("--experiments", nargs="*", help="names; all by default")
-    return parser
-
-
-def chosen(options: argparse.Namespace) -> Settings:
-    """What is to be done, and where."""
-    beginnings = options.chapters
-    names = options.experiments
-    if options.tiny:
-        beginnings = beginnings or TINY_CHAPTERS
-        names = names or TINY_EXPERIMENTS
-    notebooks = sorted((ROOT / "book").glob("*.ipynb"))
-    return Settings(
-        device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
-        tiny=options.tiny,
-        num_workers=min(MAX_WORKERS, os.cpu_count() or 1),
-        chapters=[path for path in notebooks if path.stem.startswith(tuple(beginnings or ("",)))],
-        experiments=names or experiment.names(),
-    )
-
-
-def main(given: list[str] | None = None) -> int:
-    options = arguments().parse_args(given)
+    options = parser.parse_args(given)
     if not torch.cuda.is_available() and not options.tiny:
         print(
             "There is no CUDA device here, so that nothing was run: with one, this runs the tests of "
@@ -432,19 +268,14 @@ def main(given: list[str] | None = None) -> int:
             "and every chapter's notebook, in nine minutes. --tiny tries it on a CPU."
         )
         return 0
-    # Stored outputs are those of a machine without data files and without the hub.
-    for name in ("MPT_LML_DATA", "MPT_LML_BERT"):
-        os.environ.pop(name, None)
-    os.environ.update(HF_HUB_OFFLINE="1", MPLBACKEND="Agg")
-    # Asked otherwise whether there is a GPU, a process can no longer fork others that use it.
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    settings = chosen(options)
-    end = time.monotonic() + 60 * options.minutes
-
-    def by(share: float) -> float:
-        now = time.monotonic()
-        return now + share * (end - now)
-
+    device: experiment.Device = "cuda" if torch.cuda.is_available() else "cpu"
+    set_environment()
+    start = time.monotonic()
+    chapters = sorted(path.stem for path in (ROOT / "book").glob("*.ipynb"))
+    experiments = [name for name in experiment.names() if experiment.find(name).gpu]
+    if options.tiny:
+        chapters = [name for name in chapters if name.startswith(TINY_CHAPTERS)]
+        experiments = list(TINY_EXPERIMENTS)
     rows: list[Row] = []
 
     def keep(more: Iterable[Row]) -> None:
@@ -452,27 +283,27 @@ def main(given: list[str] | None = None) -> int:
             print(table([row]), flush=True)
             rows.append(row)
 
-    keep(device_tests(by(SHARE_OF_TESTS)))
-    keep(scorer(settings, by(SHARE_OF_SCORER)))
-    keep(quick_presets(settings, by(SHARE_OF_EXPERIMENTS)))
-    ran = []
-    for ended in chapters(settings.chapters, settings.num_workers, by(SHARE_OF_CHAPTERS)):
-        keep([chapter_row(ended)])
-        ran.append(ended)
-    keep(cell_times(ran, settings, end))
+    def at(share: float) -> float:
+        return start + share * 60 * options.minutes
 
-    about = provenance("bash .ci/gpu", settings.device.type)
-    others = other_than_pinned(about["versions"])
-    device = about["hardware"].get("gpu", "no GPU: only the script was tried")
-    print(f"\n{device}; {os.cpu_count()} processors; commit {about['commit']}")
-    print(f"other versions than the book's: {', '.join(others) or 'none'}\n")
+    keep([device_tests(at(END_OF_TESTS))])
+    keep(scorer(options.tiny, at(END_OF_SCORER)))
+    compare = functools.partial(compare_devices, device)
+    keep(in_processes("experiments", compare, experiments, at(END_OF_EXPERIMENTS)))
+    keep(in_processes("chapters", run_chapter, chapters, at(1.0)))
+    keep(cell_times(rows))
+
+    about = provenance("bash .ci/gpu", device)
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    card = about["hardware"].get("gpu", "no GPU: only the script was tried")
+    print(f"\n{card}; {os.cpu_count()} processors; commit {about['commit']}")
+    # Other versions of torch and transformers start random networks with other weights.
+    print(f"{versions}; the stored outputs are from those in constraints.txt\n")
     print(table(sorted(rows, key=lambda row: row.status != FAILED)))
     counts = Counter(row.status for row in rows)
     print("\n" + ", ".join(f"{counts[status]} {status}" for status in STATUSES))
     if options.json:
-        cells = [{"chapter": each.name, **cell._asdict()} for each in ran for cell in each.results]
-        content = {**about, "rows": [row._asdict() for row in rows], "cells": cells}
-        write_json(options.json, content)
+        write_json(options.json, {**about, "rows": [dataclasses.asdict(row) for row in rows]})
     return int(counts[FAILED] > 0)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import matplotlib.pyplot as plt
 import pytest
@@ -17,6 +15,9 @@ from jupytext.myst import myst_to_notebook
 from mpt_lml import recorded
 from mpt_lml.files import book_file, write_json
 from mpt_lml.recorded import Outcome
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from cells import run_code
 
 
 def run_cells(chapter: str, *words: str, **names: Any) -> str:
@@ -36,16 +37,12 @@ def run_cells(chapter: str, *words: str, **names: Any) -> str:
     for cell in cells:
         if cell.startswith("# @title Imports") or any(word in cell for word in words):
             chosen.append(cell)
-    printed = io.StringIO()
-    figures = mock.patch("matplotlib.pyplot.show")
     dtype = torch.get_default_dtype()  # which some chapters set
     try:
-        with contextlib.redirect_stdout(printed), figures, plt.rc_context():
-            exec("\n".join(chosen), names)
+        with plt.rc_context():
+            return run_code("\n".join(chosen), names)
     finally:
         torch.set_default_dtype(dtype)
-        plt.close("all")
-    return printed.getvalue()
 
 
 def record(name: str, outcome: Outcome, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
