@@ -112,6 +112,16 @@ class TestNotebook:
         assert faults == ["ZeroDivisionError: division by zero"]
 
 
+@pytest.mark.parametrize(("fault", "status"), [("", PASSED), ("other numbers", FAILED)])
+def test_a_chapter_passes_if_each_cell_is_right(
+    fault: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [CellRun(1, "first", 1.0, fault), CellRun(2, "second", 1.0, "")]
+    monkeypatch.setattr(on_a_gpu, "run_notebook", lambda _: runs)
+    row = on_a_gpu.run_chapter("99-sample")
+    assert row.status == status and fault in row.note
+
+
 # -- experiments --------------------------------------------------------------------------------------
 
 BASE = Outcome(
