@@ -99,6 +99,8 @@ def owner_of(call: Call) -> Any:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """All tensors of an answer, in an order of their own."""
+    if isinstance(value, OF_TEXTS):
+        return []  # `load` chooses a precision for the device
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, torch.nn.Module):
@@ -115,6 +117,10 @@ def tensors_in(value: Any) -> list[Tensor]:
 # -- what is asked of every call -----------------------------------------------------------------------
 
 
+# A GPU adds in another order than the CPU, on which an emulated one computes.
+ALLOWED = {"rtol": 1e-4, "atol": 1e-5} if torch.cuda.is_available() else {}
+
+
 @functools.cache
 def answer_here(number: int) -> list[Tensor]:
     """All tensors of the answer of a call on the CPU."""
@@ -128,7 +134,7 @@ def devices_of_answer(call: Call, device_of: Callable[[str], torch.device]) -> s
         devices = {tensor.device for tensor in answer}
         values = [tensor.detach().cpu() for tensor in answer]
     for value, value_here in zip(values, answer_here(CALLS.index(call)), strict=True):
-        torch.testing.assert_close(value, value_here.detach(), equal_nan=True)
+        torch.testing.assert_close(value, value_here.detach(), equal_nan=True, **ALLOWED)
     return devices
 
 
