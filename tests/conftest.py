@@ -42,7 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def has_pinned_versions() -> bool:
     """Whether what is installed of constraints.txt has the versions there, whatever it was built for."""
-    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+    constraints = ROOT / "constraints.txt"
+    if not constraints.exists():  # tests that were copied out of the repository
+        return False
+    for line in constraints.read_text(encoding="utf-8").splitlines():
         name, _, pinned = line.partition("==")
         if not pinned or name.startswith("#"):
             continue
