@@ -1,8 +1,11 @@
-"""What a page needs besides figures: numbers that prose can show."""
+"""What a page needs besides figures: numbers that prose can show, and a training beside its record."""
 
 import math
+from typing import Any
 
-__all__ = ["glue"]
+import torch
+
+__all__ = ["compare_with_record", "glue"]
 
 
 def glue(name: str, value: object) -> None:
@@ -38,3 +41,46 @@ def glue(name: str, value: object) -> None:
     scrapbook = {"name": name, "mime_prefix": prefix}
     # repr, also of a string: myst-nb evaluates the text, and an unquoted "1.10" would become 1.1.
     display({f"{prefix}text/plain": repr(value)}, raw=True, metadata={"scrapbook": scrapbook})
+
+
+def compare_with_record(
+    what: str, measured: Any, recorded: Any, *, tolerance: float, unit: str = "nats"
+) -> None:
+    """Print how far what was just computed lies from its record, and whether that is near enough.
+
+    The difference is printed to the digits that the tolerance has, so that the line is the same on every
+    machine that agrees well.
+
+    Args:
+        what: what is compared, and at which settings: "log p(x) after 3 epochs, two seeds".
+        measured: numbers that the page computed, a tensor on any device.
+        recorded: the same numbers of the record, in the same order.
+        tolerance: the largest difference that is called agreement, in ``unit``.
+        unit: of the numbers.
+
+    Raises:
+        ValueError: for other shapes, for numbers that are none, and for a tolerance that is not
+            positive.
+
+    >>> compare_with_record("log p(x), two seeds", [1.0, 2.0], [1.0, 2.04], tolerance=0.1)
+    Compared with the record: log p(x), two seeds.
+    Largest difference 0.0 nats (0.1 allowed): agrees with the record.
+    """
+    ours, theirs = (torch.as_tensor(each).detach().cpu().double() for each in (measured, recorded))
+    if ours.shape != theirs.shape:
+        raise ValueError(
+            f"measured has the shape {tuple(ours.shape)} and recorded {tuple(theirs.shape)}: "
+            "compare the same numbers, in the same order."
+        )
+    if not (ours.numel() and ours.isfinite().all() and theirs.isfinite().all()):
+        raise ValueError("measured and recorded must have finite numbers, and at least one.")
+    if not 0 < tolerance < math.inf:
+        raise ValueError(f"tolerance must be positive, in {unit}, and is {tolerance}.")
+    difference = (ours - theirs).abs().max().item()
+    digits = max(0, math.ceil(-math.log10(tolerance)))
+    verdict = "agrees with" if difference <= tolerance else "DOES NOT AGREE with"
+    print(f"Compared with the record: {what}.")
+    print(
+        f"Largest difference {difference:.{digits}f} {unit} ({tolerance:g} allowed): "
+        f"{verdict} the record."
+    )

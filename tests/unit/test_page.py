@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 from mpt_lml import page
 
@@ -39,3 +40,25 @@ def test_a_value_that_no_prose_can_call(name: str) -> None:
 def test_a_value_that_is_no_number_to_print(value: float) -> None:
     with pytest.raises(ValueError, match="is not a number to print in prose"):
         page.glue("01-gap", value)
+
+
+def test_a_difference_beyond_the_tolerance_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    page.compare_with_record("a number", torch.tensor(1.0), torch.tensor(1.2), tolerance=0.1)
+    assert "Largest difference 0.2 nats (0.1 allowed): DOES NOT AGREE" in capsys.readouterr().out
+    page.compare_with_record("a number", torch.tensor(1.0), torch.tensor(1.2), tolerance=0.25)
+    assert "Largest difference 0.2 nats (0.25 allowed): agrees" in capsys.readouterr().out
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("measured", "recorded", "tolerance", "says"),
+    [
+        ([1.0], [1.0, 2.0], 0.1, "same numbers"),
+        ([math.nan], [1.0], 0.1, "finite"),
+        ([], [], 0.1, "at least one"),
+        ([1.0], [1.0], 0.0, "positive"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(measured, recorded, tolerance, says) -> None:
+    with pytest.raises(ValueError, match=says):
+        page.compare_with_record("a number", measured, recorded, tolerance=tolerance)

@@ -282,6 +282,7 @@ def results() -> list[Call]:
         valid(CURVE.area),
         valid(SPARSE_CURVE.area),
         valid(CURVE.partial_sums),
+        valid(page.compare_with_record, "two numbers", [1.0, 2.0], [1.0, 2.1], tolerance=0.2),
         valid(page.glue, "name", 1.0),
         valid(plots.use_style),
         valid(plots.mask_curve, CURVE, ax=AX, color="C0"),
