@@ -45,13 +45,15 @@ def measure(app: Sphinx) -> None:
         return label, forms[at.page.docname] if at.kind == "page" else parts[at.number]
 
     content = yaml.safe_load((book.root / READING).read_text(encoding="utf-8"))
-    content["paths"]["chapters"] = [f"chapter-{page.number:02d}" for page in book.chapters]
+    content["paths"]["chapters"] = [
+        f"chapter-{int(page.number):02d}" for page in book.chapters if not page.is_note
+    ]
     app.config.ogp_site_url = f"{book.site}/"
     app.config.reading = {
         "descriptions": content["descriptions"],
         "forms": forms,
         "chapters": {
-            name: (label.page.docname, label.number, plain_title(label.title))
+            name: (label.page.docname, label.page.title, plain_title(label.title))
             for name, label in index.labels.items()
             if label.is_chapter
         },
@@ -113,7 +115,7 @@ def mend_chapter(app: Sphinx, doctree: nodes.document) -> None:
 
 
 class NumberedChapters(SphinxPostTransform):
-    """``{ref}`chapter-05` `` in a sentence prints "Chapter 5", with the title on hover."""
+    """``{ref}`chapter-05` `` in a sentence prints "Chapter 5", a note "Note A"; the title is on hover."""
 
     default_priority = 5  # before Sphinx resolves references, with the title of what they name
 
@@ -126,7 +128,7 @@ class NumberedChapters(SphinxPostTransform):
                 continue
             docname, number, title = chapter
             address = self.app.builder.get_relative_uri(link["refdoc"], docname)
-            text = nodes.inline("", f"Chapter {number}", classes=["std", "std-ref"])
+            text = nodes.inline("", number, classes=["std", "std-ref"])
             hover = {"reftitle": title}
             link.replace_self(nodes.reference("", "", text, internal=True, refuri=address, **hover))
 

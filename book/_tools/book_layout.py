@@ -1,6 +1,7 @@
 """What the book consists of: pages and numbers from `_toc.yml`, addresses from `_config.yml`."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +16,18 @@ class BookError(Exception):
     """Something in the sources that has to be changed; the message says where and what."""
 
 
+def with_sections(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Entries of a part, each followed by the pages below it."""
+    for entry in entries:
+        yield entry
+        yield from with_sections(entry.get("sections", []))
+
+
 @dataclass(frozen=True)
 class Page:
     docname: str  # book/03-mask-rate-curve
     path: Path
-    number: int | None  # chapter number, None for front and back matter
+    number: str | None  # "3" for a chapter, "A" for a note, None for front and back matter
 
     @property
     def name(self) -> str:
@@ -28,6 +36,15 @@ class Page:
     @property
     def notebook(self) -> Path:
         return self.path.with_suffix(".ipynb")
+
+    @property
+    def is_note(self) -> bool:
+        return self.number is not None and self.number.isalpha()
+
+    @property
+    def title(self) -> str:
+        """ "Chapter 3" or "Note A", as references print it."""
+        return f"{'Note' if self.is_note else 'Chapter'} {self.number}"
 
 
 @dataclass(frozen=True)
@@ -44,24 +61,26 @@ class Book:
         pages = []
         chapter = 0
         for part in [{"chapters": [{"file": toc["root"]}]}, *toc["parts"]]:
-            for entry in part["chapters"]:
+            for entry in with_sections(part["chapters"]):
                 name = entry["file"].removesuffix(".md")
                 number = None
-                if part.get("numbered"):
-                    chapter += 1
-                    number = chapter
+                note = re.match(r"note-([a-z])-", Path(name).name)
+                if part.get("numbered") and name != entry["file"]:
+                    chapter += note is None
+                    number = note[1].upper() if note else str(chapter)
                 pages.append(Page(name, self.root / f"{name}.md", number))
         return pages
 
     @property
     def chapters(self) -> list[Page]:
+        """The pages with a notebook: chapters, then notes."""
         return [page for page in self.pages if page.number is not None]
 
     def chapter(self, name: str) -> Page:
-        """A chapter by file name, stem, or number: 03, 3, 03-mask-rate-curve."""
+        """A chapter or note by file name, stem, number or letter: 03, 3, a, 03-mask-rate-curve."""
         wanted = Path(name).name.removesuffix(".md").removesuffix(".ipynb")
         for page in self.chapters:
-            if wanted.zfill(2) in (page.name, page.name.split("-")[0]):
+            if wanted == page.name or wanted.lstrip("0").upper() == page.number:
                 return page
         known = ", ".join(page.name for page in self.chapters)
         raise BookError(f"no chapter {name!r}; there are: {known}")

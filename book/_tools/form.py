@@ -17,7 +17,7 @@ from statistics import median
 import nbformat
 from book_layout import Book, Page
 from nbformat import NotebookNode
-from notebooks import HIDING_TAGS
+from notebooks import SOLUTION_TAG
 
 SECONDS_A_WORD = 60 / 200
 SECONDS_A_FORMULA = 4  # in a line
@@ -28,8 +28,9 @@ QUICK, SLOW = 0.8, 1.25  # of the minutes: readers differ
 FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$", re.S)
 PROOF = re.compile(r"^(?:> ?)?\*Proof\.\*", re.M)
 DETAILS = re.compile(r"<details>.*?</details>", re.S)
-HEADING = re.compile(r"^##? (\d+(?:\.\d+)*)\. ", re.M)
-ANY_HEADING = re.compile(r"^#{1,3} (\d+(?:\.\d+)*)\. ", re.M)
+NUMBER = r"((?:\d+|[A-Z])(?:\.\d+)*)\. "
+HEADING = re.compile(rf"^##? {NUMBER}", re.M)
+ANY_HEADING = re.compile(rf"^#{{1,3}} {NUMBER}", re.M)
 
 
 @dataclass
@@ -85,9 +86,8 @@ def words(text: str) -> int:
 
 
 def in_solution(cell: NotebookNode) -> bool:
-    """Whether a code cell belongs to a folded solution: folded, and by no tag of its own."""
-    tags = HIDING_TAGS | {"colab"}
-    return "cellView" in cell.metadata and tags.isdisjoint(cell.metadata.get("tags", []))
+    """Whether a cell, of text or of code, belongs to a folded solution."""
+    return SOLUTION_TAG in cell.metadata.get("tags", [])
 
 
 def code_form(cell: NotebookNode) -> Form:
@@ -112,6 +112,8 @@ def sections(page: Page, heading: re.Pattern[str] = HEADING) -> Iterator[tuple[s
     for cell in nbformat.read(page.notebook, as_version=4).cells:
         if cell.cell_type == "code":
             section += code_form(cell)
+        elif in_solution(cell):
+            section += Form(solution_words=words(cell.source))
         elif not cell.source.startswith("**References**"):
             pieces = heading.split(cell.source.replace("*This is a chapter of a book; its ", "", 1))
             section += text_form(pieces[0])

@@ -22,7 +22,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from plain_markdown import Converter, Index, number_book
+from plain_markdown import SOLUTION, Converter, Index, Piece, number_book
 
 JOBS = 2  # chapters at the same time
 KERNEL_SETTINGS = {
@@ -35,6 +35,7 @@ GLUE = "application/papermill.record/text/plain"
 FOLDING_TAGS = {"hide-input", "hide-cell", "check"}  # a bar on the page that opens
 REMOVING_TAGS = {"remove-input", "remove-cell"}  # not on the page; the notebook has them, folded
 HIDING_TAGS = FOLDING_TAGS | REMOVING_TAGS
+SOLUTION_TAG = "solution"
 TITLE = "# @title "  # Colab shows the rest of the line, and folds the cell under it
 HIDDEN = {"jupyter": {"source_hidden": True}, "cellView": "form"}
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -58,12 +59,12 @@ def code_of(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def metadata(cell: NotebookNode, in_solution: bool) -> dict:
-    tags = cell.metadata.get("tags", [])
-    kept = {"tags": tags} if tags else {}
-    if in_solution or not HIDING_TAGS.isdisjoint(tags):
-        kept |= HIDDEN
-    return kept
+def metadata(piece: Piece) -> dict:
+    tags = list(piece.code.metadata.get("tags", [])) if piece.code else []
+    folded = HIDDEN if not HIDING_TAGS.isdisjoint(tags) else {}
+    if piece.in_solution:
+        tags.append(SOLUTION_TAG)
+    return ({"tags": tags} if tags else {}) | folded
 
 
 def titled(source: str, tags: list[str], caption: str) -> str:
@@ -80,22 +81,36 @@ def build(index: Index, page: Page, glued: Callable[[str], str]) -> NotebookNode
     converter = Converter(index, page, glued)
     cells = []
     has_code = False
-    for cell, text, in_solution in converter.cells():
-        if cell.cell_type == "code":
+    for piece in converter.cells():
+        if piece.code is not None:
             if not has_code:
                 cells.append(install_cell(index.book.package))
                 has_code = True
-            source = titled(cell.source, cell.metadata.get("tags", []), text)
-            cells.append(new_code_cell(source, metadata=metadata(cell, in_solution)))
-        if text:
-            cells.append(new_markdown_cell(text))
+            source = titled(piece.code.source, piece.code.metadata.get("tags", []), piece.text)
+            cells.append(new_code_cell(source, metadata=metadata(piece)))
+        if piece.text:
+            in_solution = {"tags": [SOLUTION_TAG]} if piece.in_solution else {}
+            cells.append(new_markdown_cell(piece.text, metadata=in_solution))
     references = converter.references()
     if references:
         cells.append(new_markdown_cell(references))
     cells[0].source = with_links(cells[0].source, index.book, page)
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number:03d}"
-    return new_notebook(cells=cells, metadata=METADATA)
+    return new_notebook(cells=cells, metadata=METADATA | fold_solutions(cells))
+
+
+def fold_solutions(cells: list[NotebookNode]) -> dict:
+    """Fold all that stands under the heading of a solution; returns what Colab wants to know of it."""
+    folded = []
+    for cell in cells:
+        if cell.cell_type == "markdown" and cell.source.startswith(SOLUTION):
+            # Jupyter's mark, that of its older extensions, and the name that Colab knows a cell by.
+            cell.metadata["jp-MarkdownHeadingCollapsed"] = True
+            cell.metadata["heading_collapsed"] = True
+            cell.metadata["id"] = cell["id"]
+            folded.append(cell["id"])
+    return {"colab": {"collapsed_sections": folded}} if folded else {}
 
 
 def with_links(source: str, book: Book, page: Page) -> str:

@@ -36,6 +36,7 @@ NUMBERED = (
 ADMONITIONS = ("admonition", "note", "tip", "warning", "important")
 # A letter, a word in emphasis, or a formula in the line; not a list, a table, a quotation or a fence.
 BEGINS_A_SENTENCE = re.compile(r"[^\s*+\-|>#$`\d]|\*\*?\w|\$[^$]")
+SOLUTION = "#### Solution to "
 VENUES = ("journal", "booktitle", "publisher", "howpublished", "school")
 
 
@@ -51,8 +52,7 @@ class Label:
         return self.kind == "page" and bool(self.number)
 
     def __str__(self) -> str:
-        kind = "Chapter" if self.is_chapter else self.kind.title()
-        return f"{kind} {self.number}"
+        return self.page.title if self.is_chapter else f"{self.kind.title()} {self.number}"
 
 
 @dataclass
@@ -117,6 +117,15 @@ def reference(entry: Entry) -> str:
     return line if venue is None else f"{line} {venue}."
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A cell of the notebook: ``code`` and the caption below it, or text alone."""
+
+    code: NotebookNode | None
+    text: str
+    in_solution: bool
+
+
 class Converter:
     """Converts the text cells of one chapter, in order."""
 
@@ -128,55 +137,44 @@ class Converter:
         self.section_numbers = [page.number]
         self.pending: list[str] = []  # targets of the next heading
         self.solution = ""  # the exercise whose solution we are in
-        self.solution_started = False
         self.cited: set[str] = set()
 
-    def cells(self) -> Iterator[tuple[NotebookNode, str, bool]]:
-        """Each cell with its Markdown, or the caption below it, and whether it is in a solution."""
+    def cells(self) -> Iterator[Piece]:
+        """Every cell with its Markdown; text becomes several where a solution begins or ends."""
         source = myst_to_notebook(self.page.path.read_text(encoding="utf-8"), add_source_map=True)
         for cell, line in zip(source.cells, source.metadata["source_map"], strict=True):
             try:
                 if cell.cell_type == "code":
-                    text = self.caption(cell)
+                    pieces = [Piece(cell, self.caption(cell), bool(self.solution))]
                 else:
-                    text = self.text_cell(cell.source)
+                    pieces = list(self.text_pieces(cell.source))
             except BookError as error:
                 where = f"{self.page.docname}.md, cell from line {line + 1}"
                 raise BookError(f"{where}: {error}") from error
-            yield cell, text, bool(self.solution)
+            yield from pieces
         if self.solution:
             raise BookError(f"{self.page.docname}.md: a solution-start without its solution-end")
 
-    def text_cell(self, source: str) -> str:
-        """One Markdown cell; a solution's prose in it is folded away."""
+    def text_pieces(self, source: str) -> Iterator[Piece]:
+        """A solution begins with a heading, under which a notebook folds its text, code and output."""
         parts: list[str] = []
-        in_solution: list[str] = []
+
+        def piece() -> Piece:
+            text = without_gaps("\n".join(parts)).strip()
+            parts.clear()
+            return Piece(None, text, bool(self.solution))
+
         for block in split_blocks(source):
             if block.kind == "solution-start":
+                yield piece()
                 self.solution = str(self.index.find(block.argument))
-                self.solution_started = False
+                parts.append(f"{SOLUTION}{self.solution}\n")
             elif block.kind == "solution-end":
-                parts.append(self.folded(in_solution))
-                in_solution = []
+                yield piece()
                 self.solution = ""
-            elif self.solution:
-                in_solution.append(self.block(block))
             else:
                 parts.append(self.block(block))
-        if self.solution:  # it goes on in the next cell
-            parts.append(self.folded(in_solution))
-        return without_gaps("\n".join(parts)).strip()
-
-    def folded(self, parts: list[str]) -> str:
-        """The prose of a solution in one cell, under a line that opens it."""
-        text = "\n".join(parts).strip()
-        continued = ", continued" if self.solution_started else ""
-        is_first = not self.solution_started
-        self.solution_started = True
-        if text:
-            title = f"<summary><b>Solution to {self.solution}{continued}</b></summary>"
-            return f"\n<details>\n{title}\n\n{text}\n\n</details>\n"
-        return f"\n**Solution to {self.solution}**: the cell below.\n" if is_first else ""
+        yield piece()
 
     def caption(self, cell: NotebookNode) -> str:
         figure = cell.metadata.get("mystnb", {}).get("figure")
@@ -219,6 +217,8 @@ class Converter:
         if kind in NUMBERED:
             title = f" ({self.inline(block.argument)})" if block.argument else ""
             number = self.number(kind, block.label, block.argument)
+            if kind == "exercise":  # a heading, which ends the fold of the solution before
+                return f"#### Exercise {number}{title}\n\n{self.nested(block.body)}"
             return self.quoted(f"**{kind.title()} {number}{title}.**", block.body)
         if kind == "proof":
             return "*Proof.* " + self.nested(block.body)

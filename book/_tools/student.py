@@ -18,35 +18,34 @@ from form import DETAILS, in_solution
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
-EXERCISE = re.compile(r"<b>Solution to (Exercise \d+\.\d+)")
+EXERCISE = re.compile(r"#### Solution to (Exercise [\w.]+)")
 BADGE = re.compile(r"\[!\[Open in Colab\].*\n\n")
-CELL_BELOW = re.compile(r"\*\*Solution to (Exercise \d+\.\d+)\*\*: the cell below\.")
 
 
 def without_solutions(notebook: NotebookNode) -> NotebookNode:
     """The same notebook with one cell to fill in where a solution had cells."""
     cells: list[NotebookNode] = []
-    exercise = ""  # of the solution that was met last
-    last_to_do = ""  # the exercise that has its cell to fill in
+    to_do = ""  # the exercise whose cell to fill in comes next
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            exercises = EXERCISE.findall(cell.source) + CELL_BELOW.findall(cell.source)
-            if exercises:
-                exercise = exercises[-1]
-            text = BADGE.sub("", DETAILS.sub("", cell.source))
-            cell.source = CELL_BELOW.sub("", text).strip()
+        if in_solution(cell):
+            begins = EXERCISE.match(cell.source)
+            if begins:
+                to_do = begins[1]
+            elif to_do and cell.cell_type == "code":
+                cells.append(new_code_cell(f'raise NotImplementedError("{to_do}")'))
+                to_do = ""
+        elif cell.cell_type == "markdown":
+            cell.source = BADGE.sub("", DETAILS.sub("", cell.source)).strip()
             if cell.source:
                 cells.append(cell)
-        elif not in_solution(cell):
+        else:
             cell.outputs = []
             cell.execution_count = None
             cells.append(cell)
-        elif exercise != last_to_do:
-            cells.append(new_code_cell(f'raise NotImplementedError("{exercise}")'))
-            last_to_do = exercise
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number:03d}"
     notebook.cells = cells
+    notebook.metadata.pop("colab", None)
     return notebook
 
 

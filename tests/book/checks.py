@@ -184,23 +184,24 @@ def colab_links(path: Path) -> list[str]:
 
 # -- both --------------------------------------------------------------------------------------
 
+DIGITS = r"(?:\d+|[A-Z])\.\d+"
 NUMBERED = "Theorem|Lemma|Proposition|Corollary|Definition|Algorithm|Remark|Example|Exercise"
 
 
 def numbers_in_page(path: Path) -> list[str]:
     heads = f"//p[{of_class('admonition-title')}] | //*[{of_class('caption-number')}]"
     titles = [" ".join(" ".join(tag.itertext()).split()) for tag in page(path).xpath(heads)]
-    found = [m[0] for t in titles if (m := re.match(rf"(?:{NUMBERED}|Figure|Table) \d+\.\d+", t))]
+    found = [m[0] for t in titles if (m := re.match(rf"(?:{NUMBERED}|Figure|Table) {DIGITS}", t))]
     found += [f"Equation {m[0]}" for t in page(path).xpath(f"//span[{of_class('eqno')}]")
-              if (m := re.search(r"\d+\.\d+", t.text_content()))]  # fmt: skip
+              if (m := re.search(DIGITS, t.text_content()))]  # fmt: skip
     return sorted(set(found))
 
 
 def numbers_in_notebook(notebook: NotebookNode) -> list[str]:
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    heads = rf"^(?:> )?\*\*((?:{NUMBERED}|Figure|Table) \d+\.\d+)"
+    heads = rf"^(?:(?:> )?\*\*|#### )((?:{NUMBERED}|Figure|Table) {DIGITS})"
     found = re.findall(heads, text, re.M)
-    found += [f"Equation {number}" for number in re.findall(r"\\tag\{(\d+\.\d+)\}", text)]
+    found += [f"Equation {number}" for number in re.findall(rf"\\tag\{{({DIGITS})\}}", text)]
     return sorted(set(found))
 
 

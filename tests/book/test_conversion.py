@@ -44,7 +44,7 @@ def edit(book: Book, name: str, old: str, new: str) -> None:
         "The gap is <sample-gap> nats, as Figure 1.1 shows. Also Fig. 1.1.",
         "**Figure 1.1.** A line, with $y = x$ of (1.1), in two lines.",
         "> **Warning**\n>\n> A warning with code:",
-        "> **Exercise 1.1 (Add up).** Add $1 + 1$.",
+        "#### Exercise 1.1 (Add up)\n\nAdd $1 + 1$.",
         "# @title Code of Figure 1.1\nfig, ax = plt.subplots",
         '# @title Not on the page: set-up and numbers\nglue("sample-half", "0.5")',
         "\n\n# @title A silent check of the half\nassert",
@@ -52,9 +52,8 @@ def edit(book: Book, name: str, old: str, new: str) -> None:
         "<details>\n<summary><b>Answer</b></summary>\n\nTwo, by Theorem 1.1:\n\n```python\n1 + 1",
         "See A number and a figure and [Chapter 2](https://mpt-lml.github.io/mpt-lml/book/02-second.html"
         ' "The second chapter").',
-        "Solution to Exercise 1.1</b></summary>\n\nThe answer is in the cell, by (1.1):",
-        "<summary><b>Solution to Exercise 1.1, continued</b></summary>\n\nAs said.",
-        "<summary><b>Solution to Exercise 1.2</b></summary>\n\nIt is plain.",
+        "#### Solution to Exercise 1.1\n\nThe answer is in the cell, by (1.1):",
+        "#### Solution to Exercise 1.2\n\nIt is plain.",
         "* Te Sun Han (1978). *Nonnegative entropy measures",
     ],
 )
@@ -69,19 +68,30 @@ def test_first_chapter_reads(sample: Book, expected: str) -> None:
         'in [Chapter 1](https://mpt-lml.github.io/mpt-lml/book/01-first.html "The first chapter")',
         "([its rule](https://mpt-lml.github.io/mpt-lml/book/01-first.html#sec-rule))",
         "[Figure 1.1](https://mpt-lml.github.io/mpt-lml/book/01-first.html#fig-line), Exercise 2.1",
-        "> **Exercise 2.1 (A code).** Run\n>\n> ```python\n> print(1)\n> ```",
-        "**Solution to Exercise 2.1**: the cell below.",
+        "#### Exercise 2.1 (A code)\n\nRun\n\n```python\nprint(1)\n```",
+        "#### Solution to Exercise 2.1",
     ],
 )
 def test_second_chapter_reads(sample: Book, expected: str) -> None:
     assert expected in text_of(sample, "02")
 
 
-def test_cells_of_a_solution_stay_cells_and_are_folded(sample: Book) -> None:
+def test_a_solution_folds_as_one_under_its_heading(sample: Book) -> None:
     made = notebooks.build(number_book(sample), sample.chapter("01"), str)
-    answer = next(cell for cell in made.cells if cell.source == "print(1 + 1)")
-    assert answer.cell_type == "code"
-    assert answer.metadata["jupyter"]["source_hidden"]
+    tagged = [cell for cell in made.cells if "solution" in cell.metadata.get("tags", [])]
+    assert [cell.source.splitlines()[0] for cell in tagged] == [
+        "#### Solution to Exercise 1.1",
+        "print(1 + 1)",
+        "As said.",
+        "#### Solution to Exercise 1.2",
+    ]
+    first = tagged[0]
+    assert first.metadata["jp-MarkdownHeadingCollapsed"]
+    assert made.metadata["colab"]["collapsed_sections"] == [tagged[0].id, tagged[3].id]
+    assert first.metadata["id"] == first.id
+    # What comes next is a heading of the same level, so that the fold ends before it.
+    following = made.cells[made.cells.index(tagged[2]) + 1]
+    assert following.source.startswith("#### Exercise 1.2")
 
 
 def test_cells_that_leave_the_page_stay_in_the_notebook_folded(sample: Book) -> None:

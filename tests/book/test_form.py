@@ -37,7 +37,8 @@ def test_words_are_counted_as_a_reader_would() -> None:
     assert text_form("*Proof.* By hand.\n\n> *Proof.* Again.").proofs == 2
     folded = {"cellView": "form"}
     assert code_form(new_code_cell("a = 1\n\nb = 2")).code == 2
-    assert code_form(new_code_cell("a = 1", metadata=folded)).solution_code == 1
+    solved = new_code_cell("a = 1", metadata={"tags": ["solution"]})
+    assert code_form(solved).solution_code == 1
     for tag in ("check", "hide-input", "remove-input", "remove-cell"):
         counted = code_form(new_code_cell("a = 1", metadata=folded | {"tags": [tag]}))
         assert (counted.code, counted.folded_code, counted.solution_code) == (0, 1, 0)
@@ -90,10 +91,10 @@ def test_the_one_hour_path_takes_an_hour(book: Book, numbered: Index) -> None:
 
 @pytest.mark.parametrize("page", CHAPTERS)
 def test_a_chapter_closes_once(page: Page) -> None:
-    """One closing box, key points once, checks that say what they catch."""
+    """One closing box, key points once, tests that say what they show."""
     source = page.path.read_text(encoding="utf-8")
     assert source.count(":class: closing") == 1
     assert source.count(":class: key-points") == 1
     for cell in nbformat.read(page.notebook, as_version=4).cells:
         if "check" in cell.metadata.get("tags", []):
-            assert cell.source.startswith("# @title Check: "), cell.source.splitlines()[0]
+            assert cell.source.startswith("# @title Test: "), cell.source.splitlines()[0]
