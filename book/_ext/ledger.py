@@ -228,8 +228,13 @@ class LedgerTable(Table):
 
 
 class LedgerFindings(Table):
+    option_spec: ClassVar[dict[str, Any]] = {"chapter": str.split}  # all, where it is missing
+
     def rows(self) -> Iterator[dict[str, Any]]:
+        wanted = self.options.get("chapter")
         for entry in self.ledger().findings:
+            if wanted is not None and entry.chapter not in wanted:
+                continue
             yield {
                 "id": entry.id,
                 "What this book finds": words(entry.statement, entry.command, entry.note),
