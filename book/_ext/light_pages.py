@@ -6,6 +6,7 @@ The theme asks for some fifty files and 1.4 MB on a first visit, most of it an i
   (``NAME-explorer.js``) stays on the pages that have an element of the class ``NAME-explorer``.
 * Of the icon fonts the glyphs that are used are kept, inside the style sheet; their rules, too.
   A theme without the fonts' TrueType files (newer ones have WOFF 2 alone) keeps all of its icons.
+* The side bar folds the parts behind the chapters.
 * The search's scripts and index are on the page of the search only.
 * Pictures say how large they are, and formulas are set before they are shown (``typeset.js``).
 * A full stop after a formula in a line stays with it, and a cell of the ledger's tables says the
@@ -37,6 +38,14 @@ SIZE_SWAPPED = re.compile(
 )
 FORMULA = r'<span class="math notranslate nohighlight">\\\((?:(?!</span>).)*?\\\)</span>'
 PUNCTUATED = re.compile(rf"([(“‘]?)({FORMULA})((?:[.,;:!?)”’…]|-\w+)+)", re.S)
+
+# Parts of the side bar that open on a click; a page of theirs opens its own.
+FOLDED_PARTS = ("Research notes", "Reference")
+PART = re.compile(
+    r'<p aria-level="2" class="caption" role="heading"><span class="caption-text">([^<]*)</span></p>'
+    r'(.*?)(?=<p aria-level="2" class="caption"|\s*</div>\s*</nav>)',
+    re.S,
+)
 
 LEDGER = re.compile(r'<table class="ledger.*?</table>', re.S)
 
@@ -147,6 +156,18 @@ def labelled(table: re.Match[str]) -> str:
     return head + "</thead>" + re.sub(r"<tr\b.*?</tr>", row, body, flags=re.S)
 
 
+def folded(part: re.Match[str]) -> str:
+    """A part of the side bar, closed where it is one of those and has not the page itself."""
+    name, pages = part.groups()
+    if name not in FOLDED_PARTS:
+        return part[0]
+    opened = " open" if 'class="current' in pages else ""
+    return (
+        f'<details class="sidebar-part"{opened}><summary class="caption">'
+        f'<span class="caption-text">{name}</span></summary>{pages}</details>'
+    )
+
+
 class Lightener:
     """Mends the pages of one output folder."""
 
@@ -197,6 +218,7 @@ class Lightener:
         text = self.few_scripts(page, text, has_explorer)
         text = IMAGE.sub(lambda match: self.sized(page, match), text)
         text = LEDGER.sub(labelled, text)
+        text = PART.sub(folded, text)
         text = PUNCTUATED.sub(r'<span class="kept">\1\2\3</span>', text)
         if 'class="math' in text:
             text = text.replace("</head>", f"{SETTING}\n</head>", 1)
