@@ -77,7 +77,7 @@ mutants: $(STAMP) ## small faults put into the package: which would its tests no
 # What make book has executed is compared with the stored outputs by `site`, every chapter. A second
 # execution, of a kernel apart, is for the quickest notebooks, and for all once a week.
 # The later chapters take longest and come first, so that no worker waits for one of them at the end.
-AGAIN ?= $(wildcard book/0[1-4]-*.ipynb book/14-*.ipynb book/19-*.ipynb)
+AGAIN ?= $(wildcard book/0[1-6]-*.ipynb book/14-*.ipynb)
 NOTEBOOKS ?= $(shell ls -r book/*.ipynb)
 # Without ipywidgets, which nothing here needs, tqdm warns on being imported in a notebook.
 nbval: export PYTHONWARNINGS := ignore:IProgress not found

@@ -152,4 +152,4 @@ def test_nearly_every_chapter_depends_on_the_masks_and_none_on_the_command(
 
 
 def test_the_weights_of_a_loaded_network_count(depends: dict[str, set[str]]) -> None:
-    assert "book/results/known_language.safetensors" in depends["10-known-language"]
+    assert "book/results/known_language.safetensors" in depends["11-known-language"]

@@ -66,9 +66,9 @@ def test_a_section_alone_ends_where_its_first_subsection_begins(book: Book) -> N
     page = book.chapters[2]
     whole, alone = dict(sections(page)), dict(sections(page, ANY_HEADING))
     assert len(alone) > len(whole)
-    within = [part for number, part in alone.items() if number.startswith("3.6")]
+    within = [part for number, part in alone.items() if number.startswith("3.5")]
     assert len(within) > 2
-    for parts, together in ((alone.values(), form(page)), (within, whole["3.6"])):
+    for parts, together in ((alone.values(), form(page)), (within, whole["3.5"])):
         # The numbers of headings count as words only where the headings are inside.
         assert sum(parts, Form()).minutes == pytest.approx(together.minutes, abs=0.1)
 
@@ -84,7 +84,7 @@ def test_the_one_hour_path_takes_an_hour(book: Book, numbered: Index) -> None:
         else:
             whole += parts[at.number]
     assert whole.minutes <= 60, whole.time
-    assert {numbered.find(label).page.number for label in paths["hour"]} >= {1, 2, 3}
+    assert {numbered.find(label).page.number for label in paths["hour"]} >= {"1", "2", "3"}
     for name, labels in paths.items():
         assert labels and len(set(labels)) == len(labels), name
 

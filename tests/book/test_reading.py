@@ -68,12 +68,12 @@ def test_every_page_has_a_description_for_link_previews(book: Book, site: Path) 
         assert len(descriptions) == 2, page.name
 
 
-def test_the_page_of_the_paths_counts_the_exercises(book: Book) -> None:
+def test_start_here_counts_the_exercises(book: Book) -> None:
     texts = [page.path.read_text(encoding="utf-8") for page in book.chapters]
     exercises = sum(text.count("```{exercise}") for text in texts)
     assert exercises == sum(text.count("```{solution-start}") for text in texts)
-    paths = (book.root / "book" / "paths.md").read_text(encoding="utf-8")
-    assert f"Each of the {exercises} exercises has a solution" in paths
+    page = (book.root / "book" / "start-here.md").read_text(encoding="utf-8")
+    assert f"Each of the {exercises} exercises has a solution" in page
 
 
 def test_the_landing_page_is_a_door(book: Book, site: Path) -> None:
@@ -81,8 +81,8 @@ def test_the_landing_page_is_a_door(book: Book, site: Path) -> None:
     text = (site / "book" / "index.html").read_text(encoding="utf-8")
     article = lxml.html.document_fromstring(text).xpath("//article")[0]
     buttons = article.xpath("//*[contains(@class, 'door-buttons')]//a/@href")
-    assert [each.partition("#")[0] for each in buttons] == ["paths.html"] * 2 + [
-        "which-number.html"
+    assert [each.partition("#")[0] for each in buttons] == ["start-here.html"] * 2 + [
+        "scoring-guide.html"
     ]
     cards = article.xpath("//*[contains(@class, 'door-numbers')]//*[contains(@class, 'sd-card ')]")
     assert len(cards) == 3

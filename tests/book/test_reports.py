@@ -31,7 +31,7 @@ def test_the_examples_of_a_letter_print_what_it_says(letter: str) -> None:
 
 
 def test_the_chapter_and_the_list_lead_to_every_letter() -> None:
-    chapter = (BOOK / "19-likelihoods-in-the-wild.md").read_text(encoding="utf-8")
+    chapter = (BOOK / "note-e-likelihoods-in-the-wild.md").read_text(encoding="utf-8")
     assert sorted(LINK.findall(chapter)) == LETTERS
     overview = (REPORTS / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"\]\(([\w-]+\.md)\)", overview) == LETTERS

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.browser
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 STATIC = BOOK / "_static"
-CHAPTERS = {"rate": "03-mask-rate-curve", "order": "15-orders"}
-CHAPTERS["schedule"] = "16-masked-diffusion"
+CHAPTERS = {"rate": "03-mask-rate-curve", "order": "04-orders"}
+CHAPTERS["schedule"] = "14-masked-diffusion"
 KINDS = list(CHAPTERS)
 LARGEST = 40_000  # bytes of scripts and numbers of one explorer
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}

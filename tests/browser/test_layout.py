@@ -59,7 +59,7 @@ def test_a_phone_names_the_columns_of_answers_by_what_they_are(browser, address:
     visit.close()
 
 
-@pytest.mark.parametrize("docname", ["book/06-training", "book/12-vit-mae", "book/how-to-run"])
+@pytest.mark.parametrize("docname", ["book/07-training", "book/13-images", "book/how-to-run"])
 def test_printing_cuts_no_code(browser, address: str, docname: str) -> None:
     visit = Visit(browser, f"{address}/{docname}.html", viewport=A4)
     page = visit.settle()
@@ -80,7 +80,7 @@ def test_the_cheat_sheet_prints_on_one_page(browser, address: str) -> None:
     visit.close()
 
 
-@pytest.mark.parametrize("docname", ["book/map", "book/06-training"])
+@pytest.mark.parametrize("docname", ["book/map", "book/07-training"])
 def test_a_heading_outweighs_those_below_it(browser, address: str, docname: str) -> None:
     visit = Visit(browser, f"{address}/{docname}.html", viewport=DESKTOP)
     page = visit.settle()
@@ -136,7 +136,7 @@ def test_the_whole_map_is_there_without_javascript(browser, address: str) -> Non
 
 
 def test_a_chapter_is_named_by_its_number(browser, address: str) -> None:
-    visit = Visit(browser, f"{address}/book/06-training.html", viewport=DESKTOP)
+    visit = Visit(browser, f"{address}/book/07-training.html", viewport=DESKTOP)
     page = visit.settle()
     link = page.locator("article p > a", has_text="Chapter 3").first
     assert link.inner_text() == "Chapter 3"

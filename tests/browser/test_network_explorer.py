@@ -25,7 +25,7 @@ BOOK = ROOT / "book"
 SPEC = importlib.util.spec_from_file_location("weights", BOOK / "_ext" / "network_weights.py")
 network_weights = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(network_weights)
-CHAPTER = "10-known-language"
+CHAPTER = "11-known-language"
 WEIGHTS = "known-language-weights.js"
 LETTERS = "abcdefghijkl"
 EXPLORER = ".network-explorer"

@@ -15,7 +15,7 @@ LARGEST_SHIFT = 0.1  # cumulative layout shift; above it is what browsers call i
 PACKED = ("woff", "woff2", "png", "jpg")  # these are compressed already
 WIDTHS = {"desk": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
 PAGES = ["book/index", "book/01-masked-pretraining", "book/03-mask-rate-curve"]
-PAGES += ["book/10-known-language", "book/11-bert", "book/16-masked-diffusion"]
+PAGES += ["book/11-known-language", "book/12-bert", "book/14-masked-diffusion"]
 PAGES += ["book/cheat-sheet", "book/map", "search"]
 COME_NEAR = "at => scrollTo(0, scrollY + at.getBoundingClientRect().top - innerHeight - 500)"
 SET = "() => !window.MathJax || (MathJax.startup && MathJax.startup.promise)"
@@ -68,8 +68,8 @@ def test_every_icon_that_is_shown_has_its_glyph(browser, address: str) -> None:
 
 def test_an_explorer_s_script_is_on_its_pages_only(browser, address: str) -> None:
     # The part that all share, and one script for each explorer of the page.
-    numbers = {"book/cheat-sheet": 0, "book/15-orders": 2, "book/03-mask-rate-curve": 3}
-    numbers |= {"book/07-area-under-the-curve": 0, "book/10-known-language": 2}
+    numbers = {"book/cheat-sheet": 0, "book/04-orders": 2, "book/03-mask-rate-curve": 3}
+    numbers |= {"book/08-curve-shape": 0, "book/11-known-language": 2}
     for docname, number in numbers.items():
         page = browser.new_page()
         page.goto(f"{address}/{docname}.html", wait_until="load")

@@ -142,9 +142,9 @@ def test_the_chapter_computes_its_chain_where_the_package_is(wheel, monkeypatch)
     areas = []
     for chain in (experiment.run("antibody-chain").arrays, mpt_lml.load("antibody-chain").arrays):
         areas.append((chain["score"].mean() * len(chain["residue"])).item())
-    computed = run_cells("20-antibodies", 'load("antibody-chain")')
+    computed = run_cells("note-f-antibodies", 'load("antibody-chain")')
     wheel.unlink()
-    recorded = run_cells("20-antibodies", 'load("antibody-chain")')
+    recorded = run_cells("note-f-antibodies", 'load("antibody-chain")')
     assert "agrees with the recorded curve" in recorded and "agrees" not in computed
     printed = [float(text.split()[-2]) for text in (computed, recorded)]
     assert printed == pytest.approx(areas, abs=0.1)  # "area -76.1 nats"

@@ -30,11 +30,11 @@ ENLARGED = pytest.mark.filterwarnings("ignore:images .* become")
 
 
 def bert_cells() -> str:
-    return run_cells("11-bert", 'load("bert-curve")', "in again")
+    return run_cells("12-bert", 'load("bert-curve")', "in again")
 
 
 def vit_mae_cells() -> str:
-    return run_cells("12-vit-mae", "pretrained", titles={"digits": "digits"})
+    return run_cells("13-images", "pretrained", titles={"digits": "digits"})
 
 
 @pytest.fixture(scope="module")
