@@ -99,7 +99,7 @@ class Book:
 
         A version has its tag when the changelog gives its date. Before, it is the repository's head.
         """
-        changelog = (self.root / "book" / "changelog.md").read_text(encoding="utf-8")
+        changelog = (self.root / "CHANGELOG.md").read_text(encoding="utf-8")
         dated = re.match(r"[^(]*## (\S+) \(\d", changelog)
         tag = f"@v{dated[1]}" if dated else ""
         return f"git+{self.repository}{tag}"

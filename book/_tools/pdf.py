@@ -39,7 +39,7 @@ def printed_pages(book: Book) -> list[Page]:
 
 def title_page(book: Book) -> list[tuple[str, str]]:
     """Its lines, each with the class that says how it is set."""
-    changelog = (book.root / "book" / "changelog.md").read_text(encoding="utf-8")
+    changelog = (book.root / "CHANGELOG.md").read_text(encoding="utf-8")
     version = re.search(r"^## (\S+)", changelog, re.M)
     return [
         ("title", book.config["title"]),

@@ -181,7 +181,7 @@ def install_cell(notebook: nbformat.NotebookNode) -> str:
 
 def test_a_release_changes_the_cell_that_installs_and_keeps_the_outputs(sample: Book) -> None:
     root = ["--root", str(sample.root)]
-    changelog = sample.root / "book" / "changelog.md"
+    changelog = sample.root / "CHANGELOG.md"
     assert notebooks.main([*root, "02"]) == 0
     first = nbformat.read(sample.chapter("02").notebook, as_version=4)
     assert f'"git+{sample.repository}")' in install_cell(first)  # 0.2.0 has no date, and no tag

@@ -109,7 +109,7 @@ def test_one_version_everywhere() -> None:
     versions = {PROJECT["version"], CITATION["version"], mpt_lml.__version__}
     versions |= {os.environ.get("MPT_LML_TAG", PROJECT["version"]).removeprefix("v")}
     assert versions == {PROJECT["version"]}
-    newest = re.search(r"^## (\S+) \((.+)\)", (ROOT / "book/changelog.md").read_text("utf-8"), re.M)
+    newest = re.search(r"^## (\S+) \((.+)\)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
     assert newest is not None and newest[1] == PROJECT["version"]
     # A date of release is in both or in neither, and a tagged version has one.
     assert newest[2] == CITATION.get("date-released", "in preparation")

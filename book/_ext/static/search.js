@@ -7,7 +7,7 @@
 
   // How much a word counts where it stands; a page's text is weighed as in BM25.
   const TITLE = 7, ABOUT = 4.5, HEADING = 2.5, NAME = 6, TEXT = 1, PHRASE = 4, BEST = 0.6, LOOSE = 0.1;
-  const RARE = { "book/changelog": 0.25, "book/bibliography": 0.35, "book/map": 0.6,
+  const RARE = { "book/bibliography": 0.35, "book/map": 0.6,
     "book/errata": 0.7, "book/status": 0.6, "book/teach": 0.6, "book/api": 0.5,
     // these name much and explain little
     "book/index": 0.4, "book/paths": 0.5, "book/results": 0.5, "book/after-one-hour": 0.5 };
