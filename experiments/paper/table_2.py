@@ -12,12 +12,12 @@ from experiments import ledger
 from experiments.experiment import Experiment, RunContext, seeded, setting
 from experiments.paper.area import unlike
 from experiments.paper.bert import GLUE, OnSentences, pair
-from experiments.small_bert import train_tokenizer
 from mpt_lml.data import published_curves
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.theory import rates
 from mpt_score import Design, networks
 from mpt_score.networks.hub import require_transformers
+from mpt_score.networks.small_bert import train_tokenizer
 from mpt_score.sentence_curves import PAPER_UNIT
 from mpt_score.texts import bert_vocabulary, sentences
 from mpt_score.tokens import Tokens

@@ -18,10 +18,11 @@ from mpt_lml.data.sources import (
     not_found,
     verified,
 )
+from mpt_score.classic_books import brought_file, fetch_books
 from mpt_score.networks.kinds import Tokenizer
 from mpt_score.tokens import Tokens, encode
 
-__all__ = ["sentences", "some_tokens"]
+__all__ = ["fetch_books", "sentences", "some_tokens"]
 
 _BOOKS = PUBLISHED["books"]
 _WIKITEXT = PUBLISHED["wikitext-2"]
@@ -46,8 +47,8 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
 
     Args:
         name: ``written``, which is always there; ``glue/ax``, ``glue/cola``, ``glue/mrpc``,
-            ``glue/qnli`` or ``glue/sst-2``; ``books``, of which the last two are held out;
-            ``wikitext-2``; or a UTF-8 file with a sentence a line.
+            ``glue/qnli`` or ``glue/sst-2``; ``books``, which :func:`fetch_books` can bring, the last
+            two held out; ``wikitext-2``; or a UTF-8 file with a sentence a line.
         split: "train" or "test". A set of GLUE has one split.
 
     Returns:
@@ -140,7 +141,12 @@ def _split_sentences(passage: str) -> Iterator[str]:
 
 
 def _books(split: Split) -> str:
-    content = _text(_published_file("books", _BOOKS))
+    if local_path(_BOOKS["file"]) is None and brought_file().exists():
+        path = brought_file()
+        verified(path, _BOOKS["sha256"], "delete it and call fetch_books() again")
+    else:
+        path = _published_file("books", _BOOKS)
+    content = _text(path)
     start = content.index(_BOOKS["first_held_out"])
     return content[start:] if split == "test" else content[:start]
 

@@ -14,7 +14,6 @@ from tiny_bert import LINES, MASK, some_lines, tiny, tokenizer
 
 from experiments import experiment
 from experiments.paper.bert import GLUE
-from experiments.small_bert import mean_score
 from mpt_lml.data import sources
 from mpt_lml.recorded import Outcome
 from mpt_score import texts
@@ -25,6 +24,7 @@ from mpt_score.networks.hub import (
     VIT_MAE_BASE,
     VIT_MAE_BASE_COMMIT,
 )
+from mpt_score.networks.small_bert import mean_score
 
 ENLARGED = pytest.mark.filterwarnings("ignore:images .* become")
 

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from other_device import OtherDevice
 
-from experiments import small_bert
 from experiments.experiment import RunContext
-from experiments.small_bert import SPECIAL_TOKENS, SmallBert, train_tokenizer
+from experiments.small_bert import SmallBert
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_score import networks, texts
+from mpt_score.networks import small_bert
+from mpt_score.networks.small_bert import (
+    FULL,
+    SPECIAL_TOKENS,
+    TINY,
+    SmallBertSettings,
+    train_small_bert,
+    train_tokenizer,
+)
+
+FEW = replace(TINY, num_steps=8, watch_every=3)
 
 
 def stopping(after: int):
@@ -91,6 +104,114 @@ def test_a_gpu_trains_the_same_network_up_to_rounding() -> None:
     ]
     # Four steps in bfloat16, 8 bits: rounding moves a score of 5 nats by some hundredths.
     torch.testing.assert_close(runs[0], runs[1], rtol=0, atol=0.1)
+
+
+def test_the_recorded_run_has_the_full_settings() -> None:
+    assert SmallBert().training == FULL
+    recorded = read_json(RESULTS / "small-bert.json")
+    assert [step for step, *_ in recorded["arrays"]["watched/full"]] == list(range(0, 6001, 250))
+
+
+def test_tiny_learns_which_pieces_are_frequent() -> None:
+    trained = train_small_bert(TINY)
+    before, after = trained.watched[0, 1:], trained.watched[-1, 1:]
+    assert trained.num_steps == TINY.num_steps and (after > before + 0.3).all()
+    assert not trained.network.training
+
+
+def test_an_interrupt_returns_what_was_trained() -> None:
+    whole = train_small_bert(FEW)
+    part = train_small_bert(FEW, progress=stopping(5))
+    assert part.num_steps == 5 and whole.watched[:, 0].tolist() == [0, 3, 6, 8]
+    assert part.watched[:, 0].tolist() == [0, 3, 5]
+    torch.testing.assert_close(part.watched[:2], whole.watched[:2])
+    assert (part.watched[-1, 1:] > part.watched[0, 1:]).all()
+    at_once = train_small_bert(FEW, progress=stopping(0))
+    assert at_once.num_steps == 0 and len(at_once.watched) == 1
+
+
+def test_a_score_that_is_not_finite_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_bert, "_LEARNING_RATE", 1e20)
+    with pytest.raises(FloatingPointError, match="after 3 steps"):
+        train_small_bert(FEW)
+
+
+@pytest.mark.bad_input
+def test_a_width_is_a_multiple_of_that_of_a_head() -> None:
+    with pytest.raises(ValueError, match="multiple of 32"):
+        SmallBertSettings(width=33)
+
+
+class TestOnAGpu:
+    """Which is emulated: no CUDA graph can be recorded on it, or one that is a stand-in."""
+
+    @pytest.fixture
+    def other(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[OtherDevice]:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (8, 0))
+        with OtherDevice() as other:
+            yield other
+
+    def test_without_a_graph_steps_are_taken_one_by_one(
+        self, other: OtherDevice, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        found = train_small_bert(FEW, device="cuda")
+        other.__exit__(None, None, None)
+        expected = train_small_bert(FEW)
+        other.__enter__()
+        torch.testing.assert_close(found.watched, expected.watched, rtol=0, atol=1e-4)
+        assert "steps are taken one by one: no CUDA graph" in caplog.text
+
+    def test_each_shape_has_a_graph(self, other: OtherDevice, monkeypatch) -> None:
+        recorded = []
+
+        class Graph:
+            def __init__(self, steps: Any, rows: torch.Tensor, mask: torch.Tensor) -> None:
+                self.steps = steps
+                self.rows = rows.clone()
+                self.mask = mask.clone()
+                self.loss = torch.zeros_like(rows[0, 0], dtype=torch.float32)
+                recorded.append(rows.shape)
+
+            def replay(self) -> None:
+                self.loss.copy_(self.steps.anew(self.rows, self.mask))
+
+        def record(steps: Any, rows: torch.Tensor, mask: torch.Tensor) -> tuple:
+            graph = Graph(steps, rows, mask)
+            return graph, graph.rows, graph.mask, graph.loss
+
+        monkeypatch.setattr(small_bert._Recorded, "record", record)
+        found = train_small_bert(FEW, device="cuda")
+        other.__exit__(None, None, None)
+        expected = train_small_bert(FEW)
+        other.__enter__()
+        torch.testing.assert_close(found.watched, expected.watched, rtol=0, atol=1e-4)
+        assert len(set(recorded)) == len(recorded) > 1
+
+    def test_the_loop_does_not_wait(self, other: OtherDevice) -> None:
+        """Only for what is watched, however many steps lie between."""
+        waits = []
+        for num_steps in (4, 12):
+            other.waits.clear()
+            train_small_bert(replace(FEW, num_steps=num_steps, watch_every=20), device="cuda")
+            # torch groups the gradients by device where the emulator cannot see it.
+            del other.waits["to"]
+            waits.append(dict(other.waits))
+        assert waits[0] == waits[1]
+
+
+def test_logits_of_all_places_give_the_same_score() -> None:
+    network = networks.small_masked_lm(20, width=32, num_layers=1, seed=1)
+    rows = torch.randint(5, 20, (3, 8), generator=torch.Generator().manual_seed(2))
+    mask = torch.arange(6) < torch.tensor([[1], [3], [6]])
+    scores = []
+    for score in (small_bert.mean_score, small_bert.mean_score_everywhere):
+        network.zero_grad()
+        value = score(network, rows, mask, 4)
+        value.backward()
+        scores.append([value, *(weight.grad for weight in network.parameters())])
+    torch.testing.assert_close(scores[0], scores[1])
 
 
 def test_every_row_weighs_alike_however_much_of_it_is_hidden() -> None:

@@ -38,7 +38,8 @@ def test_another_corpus_is_refused(tmp_path: Path, monkeypatch) -> None:
     folder = tmp_path / "text" / "classic_books"
     folder.mkdir(parents=True)
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
-    with pytest.raises(DataNotFoundError, match="make it as the model card says"):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(DataNotFoundError, match=r"fetch_books\(\) brings the 23 published files"):
         sentences("books")
     (folder / "corpus.txt").write_text(f"A book.\n\n{texts._BOOKS['first_held_out']} in June.\n")
     with pytest.raises(CorruptDataError, match=f"expected {texts._BOOKS['sha256']}.*model card"):

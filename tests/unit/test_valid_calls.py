@@ -42,6 +42,9 @@ WITHOUT = {
     "score.networks.CheckpointError": "an error",
     "score.networks.VIT_MAE_BASE": "a constant",
     "score.networks.VIT_MAE_BASE_COMMIT": "a constant",
+    "score.networks.small_bert.FULL": "a constant",
+    "score.networks.small_bert.TINY": "a constant",
+    "score.networks.small_bert.TrainedBert": "made by `train_small_bert`",
     "score.networks.vit_mae.IMAGENET": "a constant",
     "orders.confidence": "a rule, which `orders.adaptive` calls",
     "orders.entropy": "a rule, which `orders.adaptive` calls",
@@ -54,6 +57,7 @@ WITHOUT = {
     "score.PairScores": "made by `pairs`; its methods are there",
     "score.SentenceScores": "made by `sentences`; its methods are there",
     "score.TokenScores": "made by `surprisals`; its methods are there",
+    "score.texts.fetch_books": "asks a network",
     "score.Scorer": "made by `load`; its methods are there",
 }
 

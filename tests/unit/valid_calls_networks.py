@@ -16,6 +16,7 @@ from mpt_lml import masks
 from mpt_score import MaskedLM, networks, texts, tokens
 from mpt_score.antibodies import chain_scores
 from mpt_score.networks.residues import VOCABULARY, ResidueTokenizer
+from mpt_score.networks.small_bert import SmallBertSettings, train_small_bert
 from mpt_score.networks.symbol_bert import SymbolBERT
 from mpt_score.networks.vit_mae import ViTMAE
 from mpt_score.sentence_curves import SentenceCurves
@@ -69,7 +70,23 @@ def network_calls() -> list[Call]:
         learning_rate=1e-3,
         half_precision=True,
     )
-    return [*calls, training, *methods_of(bert, WORDS)]
+    few_steps = {
+        "source": "written",
+        "seed": 5,
+        "vocab_size": 100,
+        "width": 32,
+        "num_layers": 1,
+        "num_steps": 2,
+        "batch_tokens": 128,
+        "num_held_out": 2,
+        "watch_every": 1,
+        "half_precision": True,
+    }
+    from_nothing = [
+        valid(SmallBertSettings, **few_steps),
+        valid(train_small_bert, SmallBertSettings(**few_steps), device="cpu"),
+    ]
+    return [*calls, training, *from_nothing, *methods_of(bert, WORDS)]
 
 
 def masked_lm_calls() -> list[Call]:
