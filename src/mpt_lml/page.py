@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from mpt_lml.checks import Positive, checked
+
 __all__ = ["compare_with_record", "glue"]
 
 
@@ -43,8 +45,9 @@ def glue(name: str, value: object) -> None:
     display({f"{prefix}text/plain": repr(value)}, raw=True, metadata={"scrapbook": scrapbook})
 
 
+@checked
 def compare_with_record(
-    what: str, measured: Any, recorded: Any, *, tolerance: float, unit: str = "nats"
+    what: str, measured: Any, recorded: Any, *, tolerance: Positive, unit: str = "nats"
 ) -> None:
     """Print how far what was just computed lies from its record, and whether that is near enough.
 
@@ -59,6 +62,7 @@ def compare_with_record(
         unit: of the numbers.
 
     Raises:
+        TypeError: where ``what`` is no text, or numbers are none.
         ValueError: for other shapes, for numbers that are none, and for a tolerance that is not
             positive.
 
@@ -74,8 +78,6 @@ def compare_with_record(
         )
     if not (ours.numel() and ours.isfinite().all() and theirs.isfinite().all()):
         raise ValueError("measured and recorded must have finite numbers, and at least one.")
-    if not 0 < tolerance < math.inf:
-        raise ValueError(f"tolerance must be positive, in {unit}, and is {tolerance}.")
     difference = (ours - theirs).abs().max().item()
     digits = max(0, math.ceil(-math.log10(tolerance)))
     verdict = "agrees with" if difference <= tolerance else "DOES NOT AGREE with"
