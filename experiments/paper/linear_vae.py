@@ -2,21 +2,19 @@
 
 import functools
 import math
-import warnings
-from collections.abc import Sequence
+import typing
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from experiments.experiment import Experiment, RunContext, on_cpu, seeded, setting
-from mpt_lml import data, fit, grids, objectives
-from mpt_lml.grids import Grid
-from mpt_lml.masks import FixedRate, UniformSize, stratified_masks
-from mpt_lml.models.mixture import BernoulliPCA
+from mpt_lml import data, fit, objectives
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import History
+from mpt_lml.trainings import linear_vae
+from mpt_lml.trainings.linear_vae import LinearVAESettings, Objective
 
 PRINTED = ("published/1/1", "elbo/1/0")
 REPAIRED = ("block/1/1", "block/1/10", "elbo-small/1/0", "uniform/1/10")
@@ -100,9 +98,26 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
 
     def _binary_images(self, name: str, device: torch.device) -> tuple[Tensor, Tensor]:
         """Of training and of test."""
-        pixels = data.images(name, "train").pixels[: self.num_data]
-        held_out = data.images(name, "test").pixels[: self.held_out]
-        return (pixels >= 0.5).float().to(device), (held_out >= 0.5).float().to(device)
+        settings = self.settings(name)
+        x = linear_vae.binary_images(settings)
+        held_out = linear_vae.binary_images(settings, "test", num_data=self.held_out)
+        return x.to(device), held_out.to(device)
+
+    def settings(self, images: str, num_epochs: int | None = None) -> LinearVAESettings:
+        """Of one training."""
+        return LinearVAESettings(
+            images=images,
+            num_data=self.num_data,
+            seeds=self.seeds,
+            latent_dim=self.latent_dim,
+            num_epochs=self.num_epochs if num_epochs is None else num_epochs,
+            learning_rate=self.learning_rate,
+            fixed_rate=self.fixed_rate,
+            grid_nodes=self.grid_nodes,
+            grid_extent=self.grid_extent,
+            track_nodes=self.track_nodes,
+            track_every=self.track_every,
+        )
 
     def _row(
         self, row: str, images: tuple[Tensor, Tensor], context: RunContext
@@ -119,105 +134,38 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
             arrays[f"loss/{key}"] = history.values["objective"][tracked[:-1]]
         at_num_epochs = history.snapshots[self.num_epochs]
         for end, p in {key: at_num_epochs, row: history.parameters}.items():
-            arrays[f"lml/{end}"] = self._log_marginal(p, x.double())
-            arrays[f"held/{end}"] = self._log_marginal(p, held_out.double())
+            arrays[f"lml/{end}"] = linear_vae.mean_log_marginal(p, x)
+            arrays[f"held/{end}"] = linear_vae.mean_log_marginal(p, held_out)
             if "encoder" in p:
                 arrays[f"bound/{end}"] = bound(p, x)
         last = history.parameters if key == row else at_num_epochs
         loadings = last["loadings"].double()
         offset = last["offset"].double()
-        objective = key.split("/")[1]
-        for array, grid_of in (("coarse", "published"), ("own", objective)):
-            grid = self.grid(grid_of).to(loadings)
+        objective = _objective_of(key)
+        grids_of: tuple[tuple[str, Objective], ...] = (("coarse", "published"), ("own", objective))
+        for array, grid_of in grids_of:
+            grid = linear_vae.training_grid(self.settings("digits"), grid_of).to(loadings)
             lml = objectives.mixture(loadings, offset, x.double(), None, grid)
             arrays[f"{array}/{key}"] = lml
         return arrays
 
-    def _log_marginal(self, p: fit.Parameters, x: Float[Tensor, "N D"]) -> Float[Tensor, " seeds"]:
-        """Mean log p(x) of every seed's model on adaptive grids."""
-        means = []
-        for loadings, offset in zip(p["loadings"].double(), p["offset"].double(), strict=True):
-            model = BernoulliPCA(loadings, offset)
-            # 11 nodes an axis differ by hundredths of a nat.
-            means.append(model.adaptive_log_marginal(x, nodes_per_axis=7).mean())
-        return torch.stack(means)
-
     def train(self, row: str, x: Float[Tensor, "N D"], context: RunContext) -> History:
         """All seeds side by side; the parameters at ``num_epochs`` are a snapshot."""
-        name, objective, scale, num_masks, *is_long = row.split("/")
+        name, _, scale, num_masks, *is_long = row.split("/")
         num_epochs = self.num_epochs
         if is_long:
             of_mnist, of_others = self.long_epochs
             num_epochs = of_mnist if name == "mnist" else of_others
-        encoder_scale = 0.01 if objective == "elbo-small" else 1.0
-        start = self.start(x.shape[1], float(scale), encoder_scale)
-        if not objective.startswith("elbo"):
-            start = {name: start[name] for name in ("loadings", "offset")}
-
-        def lml_on(nodes: Grid) -> fit.Tracked:
-            return lambda p: objectives.mixture(p["loadings"], p["offset"], x, None, nodes)
-
-        fine = grids.trapezoid(self.latent_dim, self.track_nodes, extent=8.0)
-        return fit.maximize(
-            {name: value.to(x) for name, value in start.items()},
-            self.objective(objective, x, int(num_masks)),
-            num_epochs=num_epochs,
-            learning_rate=self.learning_rate,
-            generators=[seeded(seed + 1) for seed in self.seeds],
-            track={"lml": lml_on(fine.to(x)), "read": lml_on(self.grid("published").to(x))},
-            track_every=self.track_every,
+        return linear_vae.train_one(
+            self.settings(name, num_epochs),
+            x,
+            _objective_of(row),
+            num_masks=int(num_masks),
+            scale=float(scale),
             snapshots=(self.num_epochs,),
-            progress=lambda items, _: context.progress(items, row),
+            progress=context.progress,
+            label=row,
         )
-
-    def objective(self, name: str, x: Float[Tensor, "N D"], num_masks: int = 1) -> fit.Objective:
-        """What is maximized: (parameters, generators) -> (B,), in nats per datum."""
-        grid = self.grid(name).to(x)
-        law = UniformSize() if name == "uniform" else FixedRate(self.fixed_rate)
-        block = name not in ("fixed", "uniform")
-
-        def value(p: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
-            if name == "marginal":
-                return objectives.mixture(p["loadings"], p["offset"], x, None, grid)
-            if name.startswith("elbo"):
-                shape = (len(x), self.latent_dim)
-                noise = torch.stack([torch.randn(shape, generator=g) for g in generators])
-                return objectives.linear_elbo(**p, x=x, noise=noise.to(x))
-            mask = stratified_masks(num_masks, x.shape[1], law, generator=generators)
-            return objectives.mixture(**p, x=x, mask=mask, grid=grid, block=block)
-
-        return value
-
-    def grid(self, objective: str) -> Grid:
-        """Where ``objective`` integrates: the authors' 4 × 4 nodes on [−5, 5]² if "published"."""
-        if objective != "published":
-            return grids.trapezoid(self.latent_dim, self.grid_nodes, self.grid_extent)
-        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
-            return grids.trapezoid(self.latent_dim, 4)
-
-    def start(self, D: int, scale: float = 1.0, encoder_scale: float = 1.0) -> dict[str, Tensor]:
-        """Normal loadings, offsets and encoders of every seed, times ``scale``; (B, ...) each.
-
-        ``scale`` 1 is the authors' script's; ``encoder_scale`` multiplies the encoder once more.
-        """
-        K = self.latent_dim
-        generators = [seeded(seed) for seed in self.seeds]
-
-        def normal(*shape: int) -> Float[Tensor, "seeds ..."]:
-            return torch.stack([torch.randn(shape, generator=g) for g in generators])
-
-        # In this order: it is part of the record.
-        loadings = normal(D, K)
-        offset = scale * normal(D)
-        encoder = (scale * encoder_scale) * normal(K, D)
-        return {
-            "loadings": scale * loadings,
-            "offset": offset,
-            "encoder": encoder,
-            "encoder_log_variance": normal(K),
-            # Theirs encodes V (x − b); ours V x + c, which starts there and may leave.
-            "encoder_offset": -(encoder @ offset[..., None])[..., 0],
-        }
 
     def gaussian_deficit(self) -> Float[Tensor, " seeds"]:
         """Best LML of PPCA on the gray digits minus the LML where the ELBO's ascent ends, in nats.
@@ -229,7 +177,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
         best = PPCA.fit_closed_form(x, self.latent_dim)
         eye = torch.eye(x.shape[1], dtype=x.dtype)
         moment = objectives.second_moment(x - best.mean)
-        start = self.start(x.shape[1])
+        start = linear_vae.start(self.settings("digits"), x.shape[1])
         parameters = {name: start[name].double() for name in ("loadings", "encoder")}
         parameters["log_noise"] = x.new_zeros(num_runs)
         parameters["root"] = torch.eye(self.latent_dim, dtype=x.dtype).repeat(num_runs, 1, 1)
@@ -269,6 +217,14 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
             if one in arrays and other in arrays:
                 findings[name] = Finding.over(arrays[one] - arrays[other])
         return findings
+
+
+def _objective_of(row: str) -> Objective:
+    """The second word of a row, DATA/OBJECTIVE/SCALE/MASKS."""
+    name = row.split("/")[1]
+    if name not in typing.get_args(Objective):
+        raise ValueError(f"row {row!r} trains {name!r}, which is none of {Objective}.")
+    return typing.cast(Objective, name)
 
 
 def bound(p: fit.Parameters, x: Float[Tensor, "N D"], num_draws: int = 20) -> Float[Tensor, " B"]:

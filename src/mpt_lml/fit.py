@@ -6,6 +6,7 @@ never comes to rest. :func:`bfgs` is for functions without randomness, and says 
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -56,10 +57,13 @@ def maximize(
     track_every: Count = 1,
     snapshots: Collection[int] = (),
     progress: Progress = silent,
+    interruptible: bool = False,
 ) -> History:
     """Maximize ``objective`` with Adam (Kingma & Ba 2015), one step an epoch, for B runs side by side.
 
     It takes ``num_epochs`` steps and does not ask whether they were enough: look at what was tracked.
+    On a GPU the loop itself never waits for the card. What is not finite is seen there, and refused,
+    at the end of every hundred epochs and of the training.
 
     Args:
         parameters: where to start; tensors (B, ...) of one dtype by name. They are copied.
@@ -73,10 +77,13 @@ def maximize(
         track_every: epochs from one evaluation to the next; rows in between are NaN.
         snapshots: numbers of epochs after which the parameters are copied (0: the start).
         progress: shows the epochs as they pass.
+        interruptible: whether a ``KeyboardInterrupt`` (the stop button of a notebook) ends the training
+            with what is trained so far. It is passed on otherwise.
 
     Returns:
         A :class:`~mpt_lml.results.History` with ``values["objective"]`` (num_epochs + 1, B), whose last
-        row is NaN, and everything tracked.
+        row is NaN, and everything tracked. ``history.num_epochs`` is smaller than what was asked for
+        after an interrupt, and the values have as many rows fewer.
 
     Raises:
         FloatingPointError: where objective or gradient is not finite any more.
@@ -97,27 +104,39 @@ def maximize(
     num_runs = records["objective"].shape[1]
     adam = torch.optim.Adam(list(current.values()), lr=learning_rate)
     kept: dict[int, dict[str, Tensor]] = {}
+    finite = _FiniteRuns(records["objective"].device.type == "cpu")
 
     def take_step(epoch: int) -> None:
         value = objective(current, generators)
         require_answer("objective(parameters)", value, (num_runs,))
-        _require_finite_runs("objective", value, epoch)
+        finite.require("objective", value, epoch)
         adam.zero_grad()
         (-value.sum()).backward()
-        _require_slopes_of_runs(current, epoch)
+        _require_slopes_of_runs(current, epoch, finite)
         records["objective"][epoch] = value.detach()
         adam.step()
+        if (epoch + 1) % _EPOCHS_A_LOOK == 0:
+            finite.look()
+
+    def track_all(epoch: int) -> None:
+        for name, function in tracked.items():
+            value = function(current)
+            require_answer(f"track[{name!r}]", value, (num_runs,), slope=False)
+            records[name][epoch] = value
 
     def observe(epoch: int) -> None:
         if epoch % track_every == 0 or epoch == num_epochs:
-            for name, function in tracked.items():
-                value = function(current)
-                require_answer(f"track[{name!r}]", value, (num_runs,), slope=False)
-                records[name][epoch] = value
+            track_all(epoch)
         if epoch in snapshots:
             kept[epoch] = {name: value.clone() for name, value in current.items()}
 
-    _take_steps(num_epochs, take_step, observe, progress, "epoch")
+    num_taken = _take_steps(num_epochs, take_step, observe, progress, "epoch", interruptible)
+    finite.look()
+    if num_taken < num_epochs:
+        with torch.no_grad():
+            track_all(num_taken)
+        records["objective"][num_taken] = torch.nan  # of a step that was begun
+        records = {name: values[: num_taken + 1] for name, values in records.items()}
     return History(records, {name: value.detach() for name, value in current.items()}, kept)
 
 
@@ -151,13 +170,43 @@ def _empty_records(names: Sequence[str], num_epochs: int, current: Parameters) -
     return {name: torch.full(shape, torch.nan).to(first) for name in names}
 
 
-def _require_slopes_of_runs(parameters: Parameters, epoch: int) -> None:
+_EPOCHS_A_LOOK = 100  # of a GPU, which a look at its numbers waits for
+
+
+@dataclass
+class _FiniteRuns:
+    """Refuses what is not finite: at once on the CPU, elsewhere when somebody looks.
+
+    Args:
+        at_once: whether a look waits for nothing.
+        unseen: what was computed, by which name, in which epoch, and that nobody has looked at.
+    """
+
+    at_once: bool
+    unseen: list[tuple[str, Tensor, int]] = field(default_factory=list)
+
+    def require(self, what: str, value: Float[Tensor, " B"], epoch: int) -> None:
+        if self.at_once:
+            _require_finite_runs(what, value, epoch)
+        else:
+            self.unseen.append((what, value.detach(), epoch))
+
+    def look(self) -> None:
+        """Wait once for all that is unseen, and name the first that is not finite."""
+        values = [value for _, value, _ in self.unseen]
+        if values and not torch.stack(values).isfinite().all():
+            for what, value, epoch in self.unseen:
+                _require_finite_runs(what, value, epoch)
+        self.unseen.clear()
+
+
+def _require_slopes_of_runs(parameters: Parameters, epoch: int, finite: _FiniteRuns) -> None:
     """Check after a backward pass that every parameter (B, ...) has a finite gradient."""
     for name, parameter in parameters.items():
         if parameter.grad is None:
             raise ValueError(f"the objective does not depend on the parameter {name!r}.")
         sums = parameter.grad.reshape(len(parameter), -1).sum(dim=1)
-        _require_finite_runs(f"gradient of {name}", sums, epoch)
+        finite.require(f"gradient of {name}", sums, epoch)
 
 
 def _require_finite_runs(what: str, value: Float[Tensor, " B"], epoch: int) -> None:
@@ -485,20 +534,31 @@ def _take_steps(
     observe: Callable[[int], None],
     progress: Progress,
     label: str,
-) -> None:
-    """Take all steps, and observe, without derivatives, before the first and after each."""
+    interruptible: bool = False,
+) -> int:
+    """Take all steps, and observe, without derivatives, before the first and after each.
+
+    Returns:
+        How many were taken: fewer only after a ``KeyboardInterrupt``, if that may be.
+    """
     with torch.no_grad():
         observe(0)
     num_taken = 0
-    for _ in progress(range(num_steps), label):
-        if num_taken == num_steps:  # a progress that passes on more than it was given
-            break
-        take_step(num_taken)
-        num_taken += 1
-        with torch.no_grad():
-            observe(num_taken)
+    try:
+        for _ in progress(range(num_steps), label):
+            if num_taken == num_steps:  # a progress that passes on more than it was given
+                break
+            take_step(num_taken)
+            num_taken += 1
+            with torch.no_grad():
+                observe(num_taken)
+    except KeyboardInterrupt:
+        if not interruptible:
+            raise
+        return num_taken
     if num_taken < num_steps:
         raise ValueError(
             f"progress must pass on every {label} that it is given, but it ended after "
             f"{num_taken} of {num_steps}."
         )
+    return num_taken

@@ -237,12 +237,18 @@ class History:
     """What B training runs side by side leave (:func:`mpt_lml.fit.maximize`).
 
     ``values`` (E + 1, B): row e belongs to the parameters after e updates. ``parameters`` (B, ...)
-    are those after the last epoch, ``snapshots`` those after the epochs asked for.
+    are those after the last epoch, ``snapshots`` those after the epochs asked for. ``num_epochs`` is E,
+    the steps that were taken.
     """
 
     values: dict[str, Tensor]
     parameters: dict[str, Tensor]
     snapshots: dict[int, dict[str, Tensor]]
+
+    @property
+    def num_epochs(self) -> int:
+        """E."""
+        return len(next(iter(self.values.values()))) - 1
 
 
 @dataclass(frozen=True, eq=False)

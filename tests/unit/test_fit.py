@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 import torch
 from models import generator, random_ppca
 from moved import other_device
-from other_device import DEVICE
+from other_device import DEVICE, OtherDevice
 from torch import Tensor
 
 from mpt_lml import fit, masks, objectives
@@ -308,6 +308,91 @@ def test_a_gradient_that_is_no_number_is_of_the_run_that_is_named() -> None:
         fit.maximize(
             start, lambda own, _: own["level"].sqrt().sum(1), num_epochs=1, learning_rate=0.1
         )
+
+
+# -- an interrupt ----------------------------------------------------------------------------------
+
+
+def stopped_after(num_epochs: int) -> Callable:
+    """A progress that is interrupted, as by the stop button of a notebook."""
+
+    def progress(items: Iterable[int], description: str) -> Iterator[int]:
+        for number, item in enumerate(items):
+            if number == num_epochs:
+                raise KeyboardInterrupt
+            yield item
+
+    return progress
+
+
+def test_what_was_trained_before_an_interrupt_is_kept() -> None:
+    shorter = run(epochs=7, snapshots=(0, 5), track_every=3)
+    stopped = run(
+        epochs=30, snapshots=(0, 5), track_every=3, progress=stopped_after(7), interruptible=True
+    )
+    assert (stopped.num_epochs, shorter.num_epochs) == (7, 7)
+    assert same(stopped, shorter)
+
+
+def test_an_interrupt_in_the_middle_of_a_step_ends_with_the_steps_before() -> None:
+    calls = []
+
+    def impatient(parameters: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return objective(parameters, generators)
+
+    stopped = run(epochs=30, snapshots=(0,), objective=impatient, interruptible=True)
+    assert stopped.num_epochs == 3
+    assert torch.equal(stopped.parameters["loadings"], run(3, snapshots=()).parameters["loadings"])
+    assert not stopped.values["lml"].isnan().any()
+
+
+def test_an_interrupt_is_passed_on_where_nobody_asked_for_what_is_left() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(epochs=30, snapshots=(0,), progress=stopped_after(7))
+
+
+# -- on a GPU, emulated where there is none -----------------------------------------------------------
+
+
+def test_a_gpu_is_waited_for_once_in_a_hundred_epochs() -> None:
+    """Not in the steps between: the same number of waits for 50 epochs as for 99."""
+
+    def waits(num_epochs: int) -> int:
+        with OtherDevice() as other:
+            start = {"level": torch.zeros(2).to(DEVICE)}
+            history = fit.maximize(
+                start,
+                lambda parameters, _: -(parameters["level"] - 1.0).square(),
+                num_epochs=num_epochs,
+                learning_rate=0.1,
+                track={"level": lambda parameters: parameters["level"]},
+            )
+            assert history.values["level"].device == DEVICE
+            return sum(other.waits.values())
+
+    if torch.cuda.is_available():
+        pytest.skip("the emulator counts")
+    assert waits(50) == waits(99) < waits(250)
+
+
+@pytest.mark.parametrize("num_epochs", [7, 150])
+def test_on_a_gpu_the_epoch_is_named_that_was_not_finite(num_epochs: int) -> None:
+    """Looked for later, found where it was: run 1 of 2 leaves the numbers in epoch 3."""
+    steps = []
+
+    def objective(parameters: fit.Parameters, _: object) -> Tensor:
+        steps.append(1)
+        broken = torch.tensor([1.0, math.nan if len(steps) >= 4 else 1.0]).to(DEVICE)
+        return -(parameters["level"] * broken).square()
+
+    with other_device():
+        start = {"level": torch.ones(2).to(DEVICE)}
+        with pytest.raises(FloatingPointError, match="objective is nan at epoch 3 in run 1 of 2"):
+            fit.maximize(start, objective, num_epochs=num_epochs, learning_rate=0.1)
+    assert len(steps) == min(num_epochs, 100)
 
 
 # -- BFGS: short steps, halved until the objective rises ------------------------------

@@ -16,6 +16,7 @@ from experiments.experiment import RunContext
 from experiments.paper.linear_vae import Figure3Upper
 from mpt_lml import BernoulliPCA, data, estimators, files, grids, objectives
 from mpt_lml.results import History
+from mpt_lml.trainings import linear_vae
 
 Item = TypeVar("Item")
 QUICK = Figure3Upper.preset("quick")
@@ -79,9 +80,10 @@ def test_masks_per_epoch_are_parts_of_the_data() -> None:
 
     def spread(masks: int) -> float:
         config = dataclasses.replace(QUICK, seeds=tuple(range(40)))
-        begin = dataclasses.replace(QUICK, seeds=(4,)).start(64)
+        settings = config.settings("digits")
+        begin = linear_vae.start(dataclasses.replace(settings, seeds=(4,)), 64)
         same = {name: begin[name].repeat_interleave(40, 0) for name in ("loadings", "offset")}
-        objective = config.objective("fixed", DIGITS, masks)
+        objective = linear_vae.objective(settings, DIGITS, "fixed", masks)
         return objective(same, [generator(s) for s in range(40)]).std().item()
 
     assert spread(20) < 0.5 * spread(1)
@@ -89,7 +91,8 @@ def test_masks_per_epoch_are_parts_of_the_data() -> None:
 
 def test_scales_of_the_start() -> None:
     whole, all_small, encoder = (
-        QUICK.start(64, *scales) for scales in ((1.0, 1.0), (0.01, 1.0), (1.0, 0.01))
+        linear_vae.start(QUICK.settings("digits"), 64, *scales)
+        for scales in ((1.0, 1.0), (0.01, 1.0), (1.0, 0.01))
     )
     for name in ("loadings", "offset", "encoder"):
         torch.testing.assert_close(all_small[name], 0.01 * whole[name])
@@ -169,7 +172,10 @@ def test_grids_against_importance_sampling() -> None:
     pair = model.loadings[None], model.offset[None], x, None
     coarse, fine = (
         objectives.mixture(*pair, grid.to(x)).item()
-        for grid in (QUICK.grid("published"), grids.trapezoid(2, 160))
+        for grid in (
+            linear_vae.training_grid(QUICK.settings("digits"), "published"),
+            grids.trapezoid(2, 160),
+        )
     )
     weighted = estimators.iwae(model, x, 500, generator=generator())
     assert abs(coarse - weighted) > 5 * weighted.standard_error
