@@ -441,6 +441,9 @@ def descend(
 ) -> tuple[Tensor, list[Tensor]]:
     """Minimize ``loss`` over the weights of ``network``, in place.
 
+    On a GPU the loop itself never waits for the card. What is not finite is seen there, and refused,
+    after every hundred steps and at the end.
+
     Args:
         network: whose weights are trained.
         loss: ``f(step) -> ()``, in any unit.
@@ -453,11 +456,11 @@ def descend(
         label: what it calls them.
 
     Returns:
-        The losses (num_steps,), and what ``watch()`` gave, by number of steps.
+        The losses (num_steps,), on the CPU, and what ``watch()`` gave, by number of steps.
 
     Raises:
-        FloatingPointError: where loss or gradient is not finite any more; the weights are those
-            before that step.
+        FloatingPointError: where loss or gradient is not finite any more; on the CPU the weights are
+            those before that step.
 
     >>> network = nn.Linear(2, 1)
     >>> cycle = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), lr=0.1))
@@ -471,15 +474,18 @@ def descend(
     require_memory(f"losses of {num_steps} steps", 8 * num_steps, "fewer num_steps")
     trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
     losses = torch.full((num_steps,), torch.nan)
+    if trained:
+        losses = losses.to(next(iter(trained.values())).device)
+    finite = _FiniteRuns(losses.device.type == "cpu")
     seen: dict[int, Tensor] = {}
 
     def take_step(step: int) -> None:
         value = loss(step)
         require_answer("loss(step)", value, ())
-        _require_finite_runs("loss", value.detach()[None], step)
+        finite.require("loss", value.detach()[None], step)
         network.zero_grad()
         value.backward()
-        _require_gradients(trained, step)
+        _require_gradients(trained, step, finite)
         if max_norm is not None:
             nn.utils.clip_grad_norm_(trained.values(), max_norm)
         losses[step] = value.detach()
@@ -487,6 +493,8 @@ def descend(
             schedule.optimizer.step()
         for schedule in schedules:
             schedule.step()
+        if (step + 1) % _EPOCHS_A_LOOK == 0:
+            finite.look()
 
     def observe(step: int) -> None:
         if watch is not None and step in watched:
@@ -496,7 +504,8 @@ def descend(
             seen[step] = value
 
     _take_steps(num_steps, take_step, observe, progress, label)
-    return losses, [seen[step] for step in sorted(watched)]
+    finite.look()
+    return losses.cpu(), [seen[step] for step in sorted(watched)]
 
 
 def _require_weights_of(network: nn.Module, schedules: Sequence[Schedule]) -> None:
@@ -514,11 +523,15 @@ def _require_weights_of(network: nn.Module, schedules: Sequence[Schedule]) -> No
             )
 
 
-def _require_gradients(weights: Mapping[str, Tensor], step: int) -> None:
+def _require_gradients(weights: Mapping[str, Tensor], step: int, finite: _FiniteRuns) -> None:
     """Check after a backward pass that the loss has reached the weights, with finite gradients."""
     gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
     if not gradients:
         raise ValueError("loss(step) must depend on weights of network that require a gradient.")
+    if not finite.at_once:  # one number in place of one a weight
+        norm = nn.utils.get_total_norm(list(gradients.values()))
+        finite.require("gradient of the weights", norm[None], step)
+        return
     for name, gradient in gradients.items():
         if not gradient.isfinite().all():
             one = gradient[~gradient.isfinite()][:1]

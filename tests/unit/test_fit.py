@@ -378,6 +378,50 @@ def test_a_gpu_is_waited_for_once_in_a_hundred_epochs() -> None:
     assert waits(50) == waits(99) < waits(250)
 
 
+def test_a_network_on_a_gpu_is_waited_for_once_in_a_hundred_steps() -> None:
+    """And its losses, which are on the CPU in the end, are those of the CPU."""
+
+    def losses_and_waits(num_steps: int, device: torch.device) -> tuple[Tensor, int]:
+        torch.manual_seed(0)
+        network = torch.nn.Linear(3, 2).to(device)
+        schedule = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), 0.1))
+        other.waits.clear()
+        losses, _ = fit.descend(
+            network,
+            lambda step: network.weight.square().sum() + network.bias.square().sum(),
+            [schedule],
+            num_steps=num_steps,
+        )
+        return losses, sum(other.waits.values())
+
+    if torch.cuda.is_available():
+        pytest.skip("the emulator counts")
+    with OtherDevice() as other:
+        _, waits_of_50 = losses_and_waits(50, DEVICE)
+        there, waits_of_99 = losses_and_waits(99, DEVICE)
+        here, _ = losses_and_waits(99, torch.device("cpu"))
+        assert waits_of_50 == waits_of_99
+        assert not other.is_there(there)
+        torch.testing.assert_close(there, here)
+
+
+@pytest.mark.parametrize(("what", "step"), [("loss", 3), ("gradient of the weights", 4)])
+def test_on_a_gpu_the_step_of_a_network_is_named_that_was_not_finite(what: str, step: int) -> None:
+    def loss(now: int) -> Tensor:
+        weight = network.weight.square().sum()
+        if now == 3 and what == "loss":
+            return weight * math.nan
+        if now == 4:
+            return weight + (0.0 * weight).sqrt()  # √0 has no slope
+        return weight
+
+    with other_device():
+        network = torch.nn.Linear(2, 1, bias=False).to(DEVICE)
+        schedule = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), 0.1))
+        with pytest.raises(FloatingPointError, match=f"the {what} is nan at epoch {step}"):
+            fit.descend(network, loss, [schedule], num_steps=9)
+
+
 @pytest.mark.parametrize("num_epochs", [7, 150])
 def test_on_a_gpu_the_epoch_is_named_that_was_not_finite(num_epochs: int) -> None:
     """Looked for later, found where it was: run 1 of 2 leaves the numbers in epoch 3."""

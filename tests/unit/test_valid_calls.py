@@ -37,6 +37,8 @@ WITHOUT = {
     "data.DataNotFoundError": "an error",
     "masks.UniformSize": "no argument; its methods are there",
     "gaussian.LowRankPosterior": "made by `of`",
+    "trainings.linear_vae.FULL": "a constant",
+    "trainings.linear_vae.TINY": "a constant",
     "score.networks.BERT_BASE": "a constant",
     "score.networks.BERT_BASE_COMMIT": "a constant",
     "score.networks.CheckpointError": "an error",

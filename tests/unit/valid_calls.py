@@ -38,6 +38,7 @@ from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import vae as vaes
 from mpt_lml.models.base import TractableModel
 from mpt_lml.theory import chains, diffusion, godambe, rates
+from mpt_lml.trainings import linear_vae
 
 matplotlib.use("Agg")
 
@@ -414,6 +415,19 @@ def objective_calls() -> list[Call]:
         valid(objectives.second_moment, X),
         valid(objectives.mixture, *stack, BITS, few[None], GRID),
         valid(objectives.linear_elbo, *stack, *encoder, BITS, torch.zeros(1, 3, 1).double()),
+        valid(linear_vae.LinearVAESettings),
+        valid(linear_vae.binary_images, linear_vae.TINY, num_data=2),
+        valid(
+            linear_vae.train_linear_vae,
+            linear_vae.LinearVAESettings("digits", seeds=(4,), num_epochs=1, track_nodes=20),
+            ("published", "elbo"),
+            images=BITS.float(),
+        ),
+        valid(
+            linear_vae.mean_log_marginal,
+            {"loadings": stack[0], "offset": stack[1]},
+            BITS,
+        ),
     ]
 
 

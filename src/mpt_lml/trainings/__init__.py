@@ -1,1 +1,1 @@
-"""Trainings that a page shows, and that a record was made by: settings, one function, what it leaves."""
+"""Trainings that pages and experiments share, at the settings of a record and at tiny ones."""
