@@ -56,7 +56,7 @@ def test_a_difference_beyond_the_tolerance_is_said(capsys: pytest.CaptureFixture
         ([1.0], [1.0, 2.0], 0.1, "same numbers"),
         ([math.nan], [1.0], 0.1, "finite"),
         ([], [], 0.1, "at least one"),
-        ([1.0], [1.0], 0.0, "positive"),
+        ([1.0], [1.0], 0.0, "tolerance"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(measured, recorded, tolerance, says) -> None:
