@@ -66,7 +66,7 @@ class MaskedLogScore(evaluate.Metric):
             citation=_CITATION,
             inputs_description=_INPUTS,
             features=datasets.Features({"predictions": datasets.Value("string")}),
-            reference_urls=["https://mpt-lml.github.io/mpt-lml/book/score-your-own.html"],
+            reference_urls=["https://mpt-lml.github.io/mpt-lml/book/scoring-guide.html"],
         )
 
     def _compute(
