@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-TEXT = (Path(__file__).parents[2] / "book" / "which-number.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "book" / "scoring-guide.md").read_text(encoding="utf-8")
 CODE = re.findall(r"```python\n(.*?)```", TEXT.partition("(sec-any-model)=")[2], re.DOTALL)
 PAGE: dict[str, Any] = {"torch": torch}
 exec("\n".join(CODE), PAGE)
