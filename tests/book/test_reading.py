@@ -93,7 +93,7 @@ def test_the_landing_page_is_a_door(book: Book, site: Path) -> None:
     for person in ("Moreno-Muñoz", "Recasens", "Hauberg", book.config["author"]):
         assert person in article.text_content()
     (shown,) = re.findall(r'class="order-explorer-data">(.*?)</script>', text, re.S)
-    assert shown in front_door.emitted(book.root / "book" / "15-orders.ipynb")
+    assert shown in front_door.emitted(book.root / "book" / "note-b-orders.ipynb")
 
 
 def test_two_digits_of_a_number() -> None:
