@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting
+from experiments.experiment import Arrays, Experiment, RunContext, setting
 from experiments.paper.table_2 import unlike_bert
 from experiments.paper.training import FixedSizes
 from experiments.paper.vit_mae import Figure6, farthest_from_bert
@@ -132,7 +132,7 @@ def recursion(arrays: Arrays) -> dict[str, Finding]:
     settings = Recursion.preset()
     assert isinstance(settings, Recursion)
     x = settings.images()
-    networks = settings.start(x, [seeded(seed) for seed in settings.seeds])
+    networks = settings.start(x)
     start = settings.log_likelihood(networks, x[: settings.examined].double())
     rows = {
         "claim-approximate-maximization": "baseline",

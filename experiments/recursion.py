@@ -8,24 +8,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.experiment import RunContext, seeded, setting
-from experiments.paper.deep_vae import (
-    FIXED,
-    DeepVAETraining,
-    EncoderByELBO,
-    MaskedObjective,
-    Objective,
-    PartialEncoder,
-    RecursiveScore,
-    elbo,
-    exact,
-    on_grid,
-)
+from experiments.paper.deep_vae import DeepVAETraining, EncoderByELBO, Exact
 from mpt_lml import estimators, masks, scores
 from mpt_lml.masks import UniformSize
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import trapezoid_weights
+from mpt_lml.trainings.deep_vae import (
+    ELBO,
+    FIXED,
+    MaskedObjective,
+    Objective,
+    PartialEncoder,
+    RecursiveScore,
+    on_grid,
+)
 from mpt_lml.verdicts import mean_and_error
 
 VARIANTS: dict[str, MaskedObjective] = {
@@ -42,10 +40,10 @@ VARIANTS: dict[str, MaskedObjective] = {
     "partial, weighted, 20": PartialEncoder(num_samples=20),
 }
 REFERENCES: dict[str, Objective] = {
-    "elbo": elbo,
+    "elbo": ELBO(),
     "uniform": RecursiveScore(law=UniformSize()),
     "partial_uniform": PartialEncoder(num_samples=20, law=UniformSize()),
-    "exact": exact,
+    "exact": Exact(),
 }
 SIZES = (1, 8, 16, 24, 32, 40, 48, 56, 64)
 """Mask sizes at which the area's error is measured, of digits with 64 pixels."""
@@ -209,9 +207,16 @@ class Recursion(DeepVAETraining, name="recursion", resumable=True, gpu=False):
         images = x.repeat(self.num_masks, 1).expand(len(generators), -1, -1)
         hidden = mask.repeat_interleave(len(x), dim=0).expand_as(images)
         double = {name: value.double() for name, value in parameters.items()}
-        trained_on = torch.stack(
-            [variant.score(double, images, hidden, generators, self) for _ in range(self.repeats)]
-        )
+        settings = self.settings
+        values = []
+        for _ in range(self.repeats):
+            of_runs = [
+                variant.draw_noise((images.shape[1], images.shape[2]), settings, generator)
+                for generator in generators
+            ]
+            draws = {name: torch.stack([run[name] for run in of_runs]) for name in of_runs[0]}
+            values.append(variant.score(double, images, hidden, draws, settings))
+        trained_on = torch.stack(values)
         tables = [on_grid(model).log_conditional(x, mask) for model in self.models(parameters)]
         of_model = torch.stack([scores.mask_score(table, mask).mean() for table in tables])
         return trained_on.mean(dim=0) - x.shape[1] * of_model

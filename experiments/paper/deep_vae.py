@@ -3,119 +3,37 @@
 import functools
 import itertools
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from experiments.experiment import Experiment, RunContext, on_cpu, seeded, setting
-from mpt_lml import data, estimators, fit, grids, masks, objectives, scores
-from mpt_lml.masks import FixedRate, SizeLaw
+from mpt_lml import estimators, grids, scores
 from mpt_lml.models import vae
 from mpt_lml.models.mixture import GridConditional
 from mpt_lml.models.vae import Parameters
 from mpt_lml.recorded import Finding, Outcome
-from mpt_lml.results import Estimate, History
-
-FIXED = FixedRate(0.33)  # the paper's
-MINIBATCH = 100
-Generators = Sequence[torch.Generator]
-Objective = Callable[[Parameters, Tensor, Generators, "DeepVAETraining"], Tensor]
-"""(parameters, minibatches (B, n, D), generators, settings) -> (B,), nats."""
-
-
-def normal_noise(
-    count: int, x: Float[Tensor, "B n D"], size: int, generators: Generators
-) -> Float[Tensor, "count B n size"]:
-    """``count`` standard normal vectors of length ``size`` per image."""
-    shape = (count, x.shape[1], size)
-    drawn = [torch.randn(shape, generator=generator) for generator in generators]
-    return torch.stack(drawn, dim=1).to(x)
-
-
-def elbo(
-    p: Parameters, x: Tensor, generators: Generators, settings: "DeepVAETraining"
-) -> Float[Tensor, " B"]:
-    """The usual objective."""
-    noise = normal_noise(1, x, settings.latent_dim, generators)
-    return objectives.elbo(p, x, noise[0], settings.noise_variance)
-
-
-@dataclass(frozen=True)
-class MaskedObjective(ABC):
-    """D times the score of one mask per image, nats."""
-
-    law: SizeLaw = FIXED
-
-    def __call__(
-        self, p: Parameters, x: Tensor, generators: Generators, settings: "DeepVAETraining"
-    ) -> Float[Tensor, " B"]:
-        mask = masks.stratified_masks(x.shape[1], x.shape[2], self.law, generator=generators)
-        return self.score(p, x, mask, generators, settings)
-
-    @abstractmethod
-    def score(
-        self,
-        p: Parameters,
-        x: Tensor,
-        mask: Tensor,
-        generators: Generators,
-        settings: "DeepVAETraining",
-    ) -> Float[Tensor, " B"]:
-        """What is trained on in place of D·S."""
-
-
-@dataclass(frozen=True)
-class RecursiveScore(MaskedObjective):
-    """By the recursion; the defaults are our reading of the paper's.
-
-    ``num_rounds`` times z is drawn given the filled image, in the last ``num_samples`` times. Holes
-    begin at 0, or at the decoder's output at z = 0, and are filled with its means, or with draws.
-    The gradient goes through the last round or through all of them.
-    """
-
-    num_rounds: int = 3
-    num_samples: int = 1
-    from_decoder: bool = False
-    filled_with_draws: bool = False
-    gradient: Literal["last", "all", "decoder"] = "last"
-
-    def score(
-        self,
-        p: Parameters,
-        x: Tensor,
-        mask: Tensor,
-        generators: Generators,
-        settings: "DeepVAETraining",
-    ) -> Float[Tensor, " B"]:
-        num_before = self.num_rounds - 1
-        noise = normal_noise(num_before + self.num_samples, x, settings.latent_dim, generators)
-        pixel_noise = None
-        if self.filled_with_draws:
-            pixel_noise = normal_noise(num_before, x, x.shape[2], generators)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.gradient == "all"):
-            filled = objectives.refill(
-                p,
-                x,
-                mask,
-                noise[:num_before],
-                settings.noise_variance,
-                from_decoder=self.from_decoder,
-                pixel_noise=pixel_noise,
-            )
-        return objectives.recursive(
-            p,
-            x,
-            mask,
-            filled,
-            noise[num_before:],
-            settings.noise_variance,
-            train_encoder=self.gradient != "decoder",
-        )
+from mpt_lml.results import Estimate
+from mpt_lml.trainings.deep_vae import (
+    ELBO,
+    FIXED,
+    OBJECTIVES,
+    DeepVAERun,
+    DeepVAESettings,
+    Draws,
+    Objective,
+    PartialEncoder,
+    RecursiveScore,
+    draw_for_masks,
+    log_p_x,
+    masks_from,
+    models_of,
+    train_deep_vae,
+)
 
 
 class EncoderByELBO(RecursiveScore):
@@ -124,73 +42,65 @@ class EncoderByELBO(RecursiveScore):
     def __init__(self) -> None:
         super().__init__(gradient="decoder")
 
-    def __call__(
-        self, p: Parameters, x: Tensor, generators: Generators, settings: "DeepVAETraining"
+    def draw(
+        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        of_score = super().draw(shape, settings, generator)
+        return of_score | ELBO().draw(shape, settings, generator)
+
+    def value(
+        self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
     ) -> Float[Tensor, " B"]:
-        score = super().__call__(p, x, generators, settings)
+        score = super().value(parameters, x, draws, settings)
         fixed_decoder = {
             name: value.detach() if name.startswith("decoder") else value
-            for name, value in p.items()
+            for name, value in parameters.items()
         }
-        bound = elbo(fixed_decoder, x, generators, settings)
+        bound = ELBO().value(fixed_decoder, x, draws, settings)
         return score + bound - bound.detach()  # of the bound its gradient only
 
 
-@dataclass(frozen=True)
-class PartialEncoder(MaskedObjective):
-    """An encoder q(z | x_R) without recursion, which follows the ELBO of x_R or the score itself."""
-
-    num_samples: int = 1
-    encoder_follows: Literal["bound", "score"] = "bound"
-
-    def score(
-        self,
-        p: Parameters,
-        x: Tensor,
-        mask: Tensor,
-        generators: Generators,
-        settings: "DeepVAETraining",
-    ) -> Float[Tensor, " B"]:
-        noise = normal_noise(self.num_samples, x, settings.latent_dim, generators)
-        return objectives.partial(
-            p,
-            x,
-            mask,
-            noise,
-            settings.noise_variance,
-            weighted=self.encoder_follows == "bound",
-        )
-
-
-def exact(
-    p: Parameters, x: Tensor, generators: Generators, settings: "DeepVAETraining"
-) -> Float[Tensor, " B"]:
+class Exact(Objective):
     """The model's own conditionals on a grid, K ≤ 3; the encoder stays as it was drawn.
 
     Four masks a minibatch, 20 nodes an axis. The grid moves at random by less than its spacing: the
     decoder learns to fit between fixed nodes.
     """
+
+    num_masks = 4
     nodes_per_axis = 20
-    grid = grids.trapezoid(settings.latent_dim, nodes_per_axis).to(x)
-    width = grid.nodes.max() - grid.nodes.min()
-    values = []
-    for run, (images, generator) in enumerate(zip(x, generators, strict=True)):
-        mask = masks.stratified_masks(4, x.shape[2], FIXED, generator=generator)
-        shift = torch.rand(settings.latent_dim, generator=generator).to(x) - 0.5
-        nodes = grid.nodes + shift * width / (nodes_per_axis - 1)
-        log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
-        model = vae.dense_model(p, run, settings.noise_variance)
-        table = GridConditional(model, grids.Grid(nodes, log_weights))
-        score = scores.mask_score(table.log_conditional(images, mask), mask)
-        values.append(x.shape[2] * score.mean())
-    # The encoder needs a gradient, too, which is 0.
-    idle = sum(value.sum() for name, value in p.items() if name.startswith("encoder"))
-    return torch.stack(values) + 0.0 * idle
 
+    def draw(
+        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        of_masks = draw_for_masks(self.num_masks, shape[1], generator)
+        return of_masks | {"of_grid": torch.rand(settings.latent_dim, generator=generator)}
 
-def on_grid(model: vae.VAE) -> GridConditional:
-    """``model`` on a grid that knows its log p(x), K ≤ 3: 161 nodes per axis agree to 1e-5 nats."""
-    return GridConditional(model, grids.trapezoid(model.latent_dim, 41))
+    def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
+        return {
+            "mask": masks_from(draws, FIXED, device),
+            "of_grid": draws["of_grid"].to(device),
+        }
+
+    def value(
+        self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
+    ) -> Float[Tensor, " B"]:
+        grid = grids.trapezoid(settings.latent_dim, self.nodes_per_axis).to(x)
+        width = grid.nodes.max() - grid.nodes.min()
+        values = []
+        for run, images in enumerate(x):
+            mask = draws["mask"][run]
+            shift = draws["of_grid"][run].to(x) - 0.5
+            nodes = grid.nodes + shift * width / (self.nodes_per_axis - 1)
+            log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
+            model = vae.dense_model(parameters, run, settings.noise_variance)
+            table = GridConditional(model, grids.Grid(nodes, log_weights))
+            score = scores.mask_score(table.log_conditional(images, mask), mask)
+            values.append(x.shape[2] * score.mean())
+        # The encoder needs a gradient, too, which is 0.
+        encoder = [value for name, value in parameters.items() if name.startswith("encoder")]
+        idle = sum(value.sum() for value in encoder)
+        return torch.stack(values) + 0.0 * idle
 
 
 class DeepVAETraining(Experiment):
@@ -208,73 +118,37 @@ class DeepVAETraining(Experiment):
     track_samples: int = setting(200, quick=20)  # around the modes
     track_draws: int = 50  # from the encoder
 
+    @property
+    def settings(self) -> DeepVAESettings:
+        """What of this experiment is a training's."""
+        of_training = [field.name for field in fields(DeepVAESettings) if hasattr(self, field.name)]
+        return DeepVAESettings(**{name: getattr(self, name) for name in of_training})
+
     def images(self) -> Float[Tensor, "N D"]:
         """Training images in [0, 1]."""
-        return data.images(self.dataset).pixels[: self.num_data].float()
+        return self.settings.images()
 
-    def train(
-        self, x: Tensor, objective: Objective, context: RunContext, name: str, **options: Any
-    ) -> History:
-        """All seeds side by side; an "epoch" of the history is one step on a minibatch of each."""
-        generators = [seeded(seed) for seed in self.seeds]
-        start = self.start(x, generators, partial=isinstance(objective, PartialEncoder))
-        tracked_x = x[: self.track_data]
-
-        def on_minibatch(p: Parameters, generators: Generators) -> Tensor:
-            rows = [torch.randint(len(x), (MINIBATCH,), generator=g) for g in generators]
-            return objective(p, x[torch.stack(rows)], generators, self)
-
-        return fit.maximize(
-            start,
-            on_minibatch,
-            num_epochs=self.num_steps,
-            learning_rate=self.learning_rate,
-            generators=generators,
-            track={
-                "lml": lambda p: self.log_likelihood(p, tracked_x.double()).to(x),
-                "encoder": lambda p: self.by_encoder(p, tracked_x).to(x),
-            },
-            track_every=self.track_every,
-            progress=lambda items, _: context.progress(items, name),
-            **options,
+    def train(self, x: Tensor, objective: Objective, context: RunContext, name: str) -> DeepVAERun:
+        """All seeds side by side, each on minibatches of its own."""
+        run = train_deep_vae(
+            self.settings, objective, images=x, progress=context.progress, label=name
         )
+        if run.num_steps < self.num_steps:
+            raise KeyboardInterrupt  # an experiment keeps finished trainings only
+        return run
 
-    def start(self, x: Tensor, generators: Generators, partial: bool = False) -> Parameters:
-        """The networks before the first step, one for each of the ``generators``."""
-        sizes = (x.shape[1], self.hidden, self.latent_dim)
-        drawn = vae.dense_parameters(*sizes, generators=generators, partial=partial)
+    def start(self, x: Tensor) -> Parameters:
+        """The networks before the first step, one for each seed."""
+        drawn = self.settings.start(x.shape[1]).parameters
         return {name: value.to(x) for name, value in drawn.items()}
 
-    def models(self, parameters: Parameters, dtype: torch.dtype = torch.float64) -> list[vae.VAE]:
-        """The model of every seed."""
-        trained = {name: value.detach().to(dtype) for name, value in parameters.items()}
-        runs = range(len(self.seeds))
-        return [vae.dense_model(trained, run, self.noise_variance) for run in runs]
+    def models(self, parameters: Parameters) -> list[vae.VAE]:
+        """The model of every seed, in double precision."""
+        return models_of(parameters, self.settings)
 
     def log_likelihood(self, parameters: Parameters, x: Tensor) -> Float[Tensor, " seeds"]:
         """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
-        models = self.models(parameters)
-        if self.latent_dim <= grids.MAX_LATENT_DIM:
-            return torch.stack([on_grid(model).log_marginal(x).mean() for model in models])
-        values = [
-            estimators.iwae(model, x, self.track_samples, generator=seeded(run))
-            for run, model in enumerate(models)
-        ]
-        return torch.tensor(values, dtype=torch.float64)
-
-    def by_encoder(self, parameters: Parameters, x: Tensor) -> Float[Tensor, " seeds"]:
-        """What ``track_draws`` draws from the encoder report, a lower bound to look at."""
-        values = [
-            estimators.iwae(
-                model,
-                x,
-                self.track_draws,
-                generator=seeded(0),
-                proposal=estimators.from_encoder,
-            )
-            for model in self.models(parameters, x.dtype)
-        ]
-        return torch.tensor(values)
+        return log_p_x(parameters, x, self.settings)
 
 
 class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
@@ -300,11 +174,7 @@ class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
         x = self.images().to(context.device)
         steps = [*range(0, self.num_steps, self.track_every), self.num_steps]
         arrays: dict[str, Tensor] = {"steps": torch.tensor(steps)}
-        trained: dict[str, Objective] = {
-            "elbo": elbo,
-            "fixed": RecursiveScore(),
-            "partial": PartialEncoder(num_samples=3),
-        }
+        trained = {**OBJECTIVES, "partial": PartialEncoder(num_samples=3)}
         checksum = context.checksum([x])
         for name in self.objectives:
             arrays |= context.computed_once(
@@ -324,16 +194,16 @@ class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
         context: RunContext,
     ) -> dict[str, Tensor]:
         """Train by one objective and judge what it has made."""
-        history = self.train(x, objective, context, name)
-        loss = history.values["objective"][:-1]
+        run = self.train(x, objective, context, name)
+        loss = run.objective
         means = [loss[a:b].mean(dim=0) for a, b in itertools.pairwise(steps)]
-        models = context.progress(self.models(history.parameters), f"{name}, LML of seed")
-        judged = [self.judge(model, x, run) for run, model in enumerate(models)]
+        models = context.progress(self.models(run.parameters), f"{name}, LML of seed")
+        judged = [self.judge(model, x, number) for number, model in enumerate(models)]
         lml, error = torch.stack([judgement.lml for judgement in judged], 1)
         excess = [each.ais_excess for each in judged if each.ais_excess is not None]
         return {
-            f"track/{name}": history.values["lml"][steps],
-            f"encoder/{name}": history.values["encoder"][steps],
+            f"track/{name}": run.log_p_x,
+            f"encoder/{name}": run.by_encoder,
             f"loss/{name}": torch.stack([loss[0], *means]),
             f"lml/{name}": lml,
             f"error/{name}": error,

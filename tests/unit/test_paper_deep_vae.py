@@ -15,11 +15,12 @@ from torch.distributions import Normal, kl_divergence
 
 from experiments import recursion
 from experiments.experiment import RunContext
-from experiments.paper import deep_vae
-from experiments.paper.deep_vae import DeepVAETraining, Figure3Lower, PartialEncoder
+from experiments.paper.deep_vae import DeepVAETraining, Figure3Lower
 from mpt_lml import GridConditional, grids, masks, objectives, scores
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
+from mpt_lml.trainings import deep_vae
+from mpt_lml.trainings.deep_vae import PartialEncoder
 
 CONFIG = recursion.Recursion.preset("quick")
 X = CONFIG.images()[:60]
@@ -266,19 +267,19 @@ def test_widths_of_encoder_and_posterior() -> None:
 
 
 def test_every_variant_takes_a_step() -> None:
+    settings = CONFIG.settings
     for name, variant in recursion.VARIANTS.items():
-        start = vae.dense_parameters(
-            64,
-            CONFIG.hidden,
-            2,
-            generators=[generator(1), generator(2)],
-            partial=isinstance(variant, PartialEncoder),
-        )
-        start = {key: value.requires_grad_() for key, value in start.items()}
-        generators, x = [generator(3), generator(4)], X.expand(2, -1, -1)
-        value = variant(start, x, generators, CONFIG)
-        gradients = torch.autograd.grad(value.sum(), list(start.values()))
+        start = settings.start(64, partial=variant.reads_masks)
+        weights = {key: value.requires_grad_() for key, value in start.parameters.items()}
+        x = X.expand(2, -1, -1)
+        drawn = [variant.draw((60, 64), settings, each) for each in start.generators]
+        stacked = {key: torch.stack([run[key] for run in drawn])[None] for key in drawn[0]}
+        draws = {
+            key: value[0] for key, value in variant.moved(stacked, torch.device("cpu")).items()
+        }
+        value = variant.value(weights, x, draws, settings)
+        gradients = torch.autograd.grad(value.sum(), list(weights.values()))
         assert all(gradient.abs().sum() > 0 for gradient in gradients), name
         mask = masks.sample_masks(60, 64, 21, generator=generator(1)).expand(2, -1, -1)
-        score = variant.score(start, x, mask, generators, CONFIG)
+        score = variant.score(weights, x, mask, draws, settings)
         assert score.shape == (2,) and score.isfinite().all(), name

@@ -38,7 +38,7 @@ from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import vae as vaes
 from mpt_lml.models.base import TractableModel
 from mpt_lml.theory import chains, diffusion, godambe, rates
-from mpt_lml.trainings import linear_vae
+from mpt_lml.trainings import deep_vae, linear_vae
 
 matplotlib.use("Agg")
 
@@ -400,7 +400,13 @@ def objective_calls() -> list[Call]:
     noise = torch.zeros(1, 1, 3, 1)
     half = torch.tensor([[[True, False, True]] * 3])
     of_parts = vaes.dense_parameters(3, [4], 1, generators=[at()], partial=True)
+    a_step = deep_vae.DeepVAESettings(
+        hidden=(4,), latent_dim=1, num_steps=1, track_data=2, track_draws=2, track_samples=2
+    )
+    images = torch.rand(3, 4, generator=at())
     return [
+        valid(deep_vae.DeepVAESettings),
+        valid(deep_vae.train_deep_vae, a_step, deep_vae.ELBO(), images=images),
         valid(objectives.log_marginal, *given),
         valid(objectives.sampled, *given, few),
         valid(objectives.exact, *given, masks.UniformSize()),

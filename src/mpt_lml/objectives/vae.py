@@ -18,10 +18,11 @@ from mpt_lml.checks import (
     checked,
     require_binary,
     require_finite,
+    require_mask,
     require_one_dtype,
 )
 from mpt_lml.models.vae import Parameters, dense, network_sizes
-from mpt_lml.numerics import log_likelihood
+from mpt_lml.numerics import log_normal, require_variance, softplus
 from mpt_lml.objectives.bounds import mean_elbo
 
 _Data = Float[Tensor, "... N D"]  # the same for every run, (N, D), or (B, N, D)
@@ -58,9 +59,15 @@ def elbo(
     tensor([0.1250])
     """
     _require_data(parameters, x, noise, noise_variance)
+    return _elbo(parameters, x, noise, noise_variance)
+
+
+def _elbo(
+    parameters: Parameters, x: Tensor, noise: Tensor, noise_variance: float | None
+) -> Float[Tensor, " B"]:
     code = _encode(parameters, x.expand(len(noise), *x.shape[-2:]), noise)
     output = dense(parameters, "decoder", code.z)
-    log_p = log_likelihood(x, output, noise_variance).sum(dim=-1)
+    log_p = _log_likelihood(x, output, noise_variance).sum(dim=-1)
     return mean_elbo(log_p, code.mean, code.log_variance.exp())
 
 
@@ -106,7 +113,27 @@ def refill(
     _require_data(parameters, x, noise, noise_variance)
     if pixel_noise is not None and noise_variance is None:
         raise ValueError("refilling with pixel_noise needs a noise_variance, got None.")
+    return _refill(
+        parameters,
+        x,
+        mask,
+        noise,
+        noise_variance,
+        from_decoder=from_decoder,
+        pixel_noise=pixel_noise,
+    )
 
+
+def _refill(
+    parameters: Parameters,
+    x: Tensor,
+    mask: Tensor,
+    noise: Tensor,
+    noise_variance: float | None,
+    *,
+    from_decoder: bool = False,
+    pixel_noise: Tensor | None = None,
+) -> Float[Tensor, "B N D"]:
     def filled_with(output: Tensor) -> Tensor:
         return torch.where(mask, output.sigmoid() if noise_variance is None else output, x)
 
@@ -161,9 +188,25 @@ def recursive(
     tensor([0.1250])
     """
     _require_data(parameters, x, noise, noise_variance)
+    require_mask(mask)
+    return _recursive(
+        parameters, x, mask, filled, noise, noise_variance, train_encoder=train_encoder
+    )
+
+
+def _recursive(
+    parameters: Parameters,
+    x: Tensor,
+    mask: Tensor,
+    filled: Tensor,
+    noise: Tensor,
+    noise_variance: float | None,
+    *,
+    train_encoder: bool = True,
+) -> Float[Tensor, " B"]:
     z = _encode(parameters, filled, noise).z
     output = _decode(parameters, z if train_encoder else z.detach())
-    log_p = log_likelihood(x, output, noise_variance)
+    log_p = _log_likelihood(x, output, noise_variance)
     return _mean_score(log_p.logsumexp(dim=0) - math.log(len(noise)), mask)
 
 
@@ -206,15 +249,28 @@ def partial(
     tensor([0.1250])
     """
     _require_data(parameters, x, noise, noise_variance, partial=True)
+    require_mask(mask)
+    return _partial(parameters, x, mask, noise, noise_variance, weighted=weighted)
+
+
+def _partial(
+    parameters: Parameters,
+    x: Tensor,
+    mask: Tensor,
+    noise: Tensor,
+    noise_variance: float | None,
+    *,
+    weighted: bool = True,
+) -> Float[Tensor, " B"]:
     observed = torch.where(mask, 0.0, x)
     code = _encode(parameters, torch.cat([observed, mask.to(observed)], dim=-1), noise)
     if not weighted:
-        log_p = log_likelihood(x, _decode(parameters, code.z), noise_variance)
+        log_p = _log_likelihood(x, _decode(parameters, code.z), noise_variance)
         values = log_p.logsumexp(dim=0) - math.log(len(noise))
         return _mean_score(values, mask)
 
     z = code.z.detach()
-    log_p = log_likelihood(x, _decode(parameters, z), noise_variance)
+    log_p = _log_likelihood(x, _decode(parameters, z), noise_variance)
     log_q = -0.5 * (noise.square() + code.log_variance.detach()).sum(dim=-1)
     log_joint = log_p.where(~mask, 0.0).sum(dim=-1) - 0.5 * z.square().sum(dim=-1)
     log_weight = (log_joint - log_q).log_softmax(dim=0)
@@ -224,7 +280,7 @@ def partial(
     # The value is the score's; the encoder's derivative is that of the ELBO of x_R, for which the
     # decoder is held.
     held = {name: value.detach() for name, value in parameters.items()}
-    log_p_held = log_likelihood(x, dense(held, "decoder", code.z[0]), noise_variance)
+    log_p_held = _log_likelihood(x, dense(held, "decoder", code.z[0]), noise_variance)
     log_p_observed = log_p_held.where(~mask, 0.0).sum(dim=-1)
     encoder_elbo = mean_elbo(log_p_observed, code.mean, code.log_variance.exp())
     return score + encoder_elbo - encoder_elbo.detach()
@@ -246,6 +302,7 @@ def _require_data(
         require_binary(x)
     else:
         require_finite("x", x)
+        require_variance("noise_variance", float(noise_variance), x.dtype)
     sizes = network_sizes(parameters)
     if sizes.is_partial != partial:
         wanted = "partial=True" if partial else "partial=False"
@@ -268,8 +325,15 @@ def _require_data(
     require_one_dtype(noise=noise, **parameters)
 
 
+def _log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> Tensor:
+    """``numerics.log_likelihood`` without a copy from the CPU, which a CUDA graph could not hold."""
+    if noise_variance is None:
+        return x * output - softplus(output)
+    return log_normal(x - output, x.new_full((), noise_variance))
+
+
 def _mean_score(values: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N D"]) -> Float[Tensor, " B"]:
-    return mask.shape[-1] * scores.mask_score(values, mask).mean(dim=-1)
+    return mask.shape[-1] * scores._mask_score(values, mask).mean(dim=-1)
 
 
 class _Code(NamedTuple):

@@ -1,0 +1,589 @@
+"""Deep VAEs trained by the ELBO and by masks, several seeds side by side (paper, Figure 3, lower row).
+
+An objective says what a step draws and what it maximizes. Everything random is drawn on the CPU, some
+steps ahead, and moved, so that the numbers are the same on every device. Between two evaluations no
+step asks the device for a number, and on a GPU a step is recorded once as a CUDA graph and replayed:
+it is some two hundred small operations, and to launch them takes longer than to compute them. For the
+same reason everything is in single precision, which costs nothing here. Evaluations are in double.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mpt_lml import data, estimators, grids, masks
+from mpt_lml.checks import Count, Positive, checked, require_answer
+from mpt_lml.fit import Progress, silent
+from mpt_lml.masks import FixedRate, SizeLaw
+from mpt_lml.models.mixture import GridConditional
+from mpt_lml.models.vae import VAE, Parameters, dense_model, dense_parameters
+from mpt_lml.objectives import vae as objectives
+
+__all__ = [
+    "FULL",
+    "OBJECTIVES",
+    "TINY",
+    "DeepVAERun",
+    "DeepVAESettings",
+    "train_deep_vae",
+]
+
+Draws = Mapping[str, Tensor]
+FIXED = FixedRate(0.33)  # the paper's
+_BLOCK_BYTES = 2**26  # of random numbers that are drawn ahead
+
+
+@checked
+@dataclass(frozen=True)
+class DeepVAESettings:
+    """A dense VAE with a Gaussian likelihood of stated variance, trained by Adam on minibatches.
+
+    The defaults are those of the record of Figure 3, lower row: the paper states data, likelihood,
+    recursion and 33 %, the rest is ours.
+
+    Args:
+        seeds: one for each run.
+        dataset: name of the images, as ``data.images`` has it.
+        num_data: how many of them are trained on.
+        hidden: widths of the encoder's hidden layers.
+        latent_dim: K.
+        noise_variance: σ².
+        num_steps: steps of Adam.
+        batch_size: images a step.
+        learning_rate: of Adam.
+        track_every: steps from one evaluation to the next.
+        track_data: images of an evaluation.
+        track_samples: draws of z an image around the mode.
+        track_draws: draws of z an image from the encoder.
+
+    >>> DeepVAESettings().hidden
+    (200,)
+    """
+
+    seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)
+    dataset: str = "mnist"
+    num_data: Count = 2000
+    hidden: tuple[int, ...] = (200,)
+    latent_dim: Count = 10
+    noise_variance: Positive = 0.1
+    num_steps: Count = 3000
+    batch_size: Count = 100
+    learning_rate: Positive = 1e-3
+    track_every: Count = 200
+    track_data: Count = 100
+    track_samples: Count = 200
+    track_draws: Count = 50
+
+    def images(self) -> Float[Tensor, "N D"]:
+        """Training images in [0, 1].
+
+        Raises:
+            DataNotFoundError: where they are not on this machine; it lists the three ways to get them.
+        """
+        return data.images(self.dataset).pixels[: self.num_data].float()
+
+    def start(self, num_features: int, *, partial: bool = False) -> "_Start":
+        """The networks before the first step, and the generators that go on to the steps."""
+        generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
+        sizes = (num_features, self.hidden, self.latent_dim)
+        return _Start(dense_parameters(*sizes, generators=generators, partial=partial), generators)
+
+
+FULL = DeepVAESettings()
+TINY = DeepVAESettings(
+    seeds=(4, 44),
+    dataset="digits",
+    num_data=200,
+    hidden=(32,),
+    latent_dim=4,
+    num_steps=60,
+    learning_rate=3e-3,
+    track_every=20,
+    track_data=20,
+    track_samples=50,
+    track_draws=20,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Start:
+    parameters: dict[str, Tensor]
+    generators: list[torch.Generator]
+
+
+@dataclass(frozen=True, eq=False)
+class DeepVAERun:
+    """What :func:`train_deep_vae` leaves: B runs, evaluated T times.
+
+    ``steps`` (T,): after how many steps. ``log_p_x`` (T, B): log p(x), on a grid for K ≤ 3, else by
+    importance weights around the modes; ``by_encoder`` (T, B): what draws from the encoder report; both
+    mean over images. ``objective`` (num_steps, B): of every step, before it. All in nats.
+    ``parameters``: the weights. ``num_steps``: the steps that were taken, fewer than asked for where
+    the training was interrupted.
+
+    >>> from dataclasses import replace
+    >>> short = replace(TINY, num_steps=2, track_data=5)
+    >>> train_deep_vae(short, OBJECTIVES["elbo"]).num_steps
+    2
+    """
+
+    steps: Tensor
+    log_p_x: Float[Tensor, "T B"]
+    by_encoder: Float[Tensor, "T B"]
+    objective: Float[Tensor, "steps B"]
+    parameters: dict[str, Tensor]
+    num_steps: int
+
+
+# -- objectives ---------------------------------------------------------------------------------------
+
+
+class Objective(ABC):
+    """What a training maximizes: its random numbers, and its value given these."""
+
+    reads_masks: ClassVar[bool] = False  # whether the encoder is q(z | x_R), which sees the mask
+
+    @abstractmethod
+    def draw(
+        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Random numbers of one step and run, for images of a ``shape`` (n, D)."""
+
+    def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
+        """Draws of some steps, (steps, B, ...), as :meth:`value` takes them, on the device."""
+        return {name: _to(value, device) for name, value in draws.items()}
+
+    @abstractmethod
+    def value(
+        self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
+    ) -> Float[Tensor, " B"]:
+        """Nats, of minibatches (B, n, D). On a GPU it must not ask the device for a number."""
+
+
+class ELBO(Objective):
+    """The usual objective."""
+
+    def draw(
+        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        return {"elbo_noise": _normal(1, shape[0], settings.latent_dim, generator)}
+
+    def value(
+        self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
+    ) -> Float[Tensor, " B"]:
+        noise = draws["elbo_noise"].to(x)[:, 0]
+        return objectives._elbo(parameters, x, noise, settings.noise_variance)
+
+
+@dataclass(frozen=True)
+class MaskedObjective(Objective):
+    """D times the score of one mask an image, nats; sizes are stratified over the ``law``."""
+
+    law: SizeLaw = FIXED
+
+    def draw(
+        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        of_masks = draw_for_masks(*shape, generator)
+        return of_masks | self.draw_noise(shape, settings, generator)
+
+    def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
+        others = {key: value for key, value in draws.items() if key not in ("shift", "order")}
+        return super().moved(others, device) | {"mask": masks_from(draws, self.law, device)}
+
+    def value(
+        self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
+    ) -> Float[Tensor, " B"]:
+        return self.score(parameters, x, draws["mask"], draws, settings)
+
+    @abstractmethod
+    def draw_noise(
+        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """The random numbers besides the masks'."""
+
+    @abstractmethod
+    def score(
+        self,
+        parameters: Parameters,
+        x: Tensor,
+        mask: Tensor,
+        draws: Draws,
+        settings: DeepVAESettings,
+    ) -> Float[Tensor, " B"]:
+        """What is trained on in place of D·S, given masks (B, n, D)."""
+
+
+@dataclass(frozen=True)
+class RecursiveScore(MaskedObjective):
+    """By the recursion; the defaults are our reading of the paper's.
+
+    ``num_rounds`` times z is drawn given the filled image, in the last ``num_samples`` times. Holes
+    begin at 0, or at the decoder's output at z = 0, and are filled with its means, or with draws.
+    The gradient goes through the last round, through all of them, or only to the decoder.
+    """
+
+    num_rounds: int = 3
+    num_samples: int = 1
+    from_decoder: bool = False
+    filled_with_draws: bool = False
+    gradient: Literal["last", "all", "decoder"] = "last"
+
+    def draw_noise(
+        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        num_images, num_features = shape
+        num_before = self.num_rounds - 1
+        num_draws = num_before + self.num_samples
+        draws = {"noise": _normal(num_draws, num_images, settings.latent_dim, generator)}
+        if self.filled_with_draws:
+            draws["pixel_noise"] = _normal(num_before, num_images, num_features, generator)
+        return draws
+
+    def score(
+        self,
+        parameters: Parameters,
+        x: Tensor,
+        mask: Tensor,
+        draws: Draws,
+        settings: DeepVAESettings,
+    ) -> Float[Tensor, " B"]:
+        num_before = self.num_rounds - 1
+        noise = draws["noise"].to(x).transpose(0, 1)
+        pixel_noise = None
+        if self.filled_with_draws:
+            pixel_noise = draws["pixel_noise"].to(x).transpose(0, 1)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.gradient == "all"):
+            filled = objectives._refill(
+                parameters,
+                x,
+                mask,
+                noise[:num_before],
+                settings.noise_variance,
+                from_decoder=self.from_decoder,
+                pixel_noise=pixel_noise,
+            )
+        return objectives._recursive(
+            parameters,
+            x,
+            mask,
+            filled,
+            noise[num_before:],
+            settings.noise_variance,
+            train_encoder=self.gradient != "decoder",
+        )
+
+
+@dataclass(frozen=True)
+class PartialEncoder(MaskedObjective):
+    """An encoder q(z | x_R) without recursion, which follows the ELBO of x_R or the score itself."""
+
+    reads_masks: ClassVar[bool] = True
+    num_samples: int = 1
+    encoder_follows: Literal["bound", "score"] = "bound"
+
+    def draw_noise(
+        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        return {"noise": _normal(self.num_samples, shape[0], settings.latent_dim, generator)}
+
+    def score(
+        self,
+        parameters: Parameters,
+        x: Tensor,
+        mask: Tensor,
+        draws: Draws,
+        settings: DeepVAESettings,
+    ) -> Float[Tensor, " B"]:
+        noise = draws["noise"].to(x).transpose(0, 1)
+        weighted = self.encoder_follows == "bound"
+        return objectives._partial(
+            parameters, x, mask, noise, settings.noise_variance, weighted=weighted
+        )
+
+
+OBJECTIVES: dict[str, Objective] = {"elbo": ELBO(), "fixed": RecursiveScore()}
+"""The two trainings of Figure 3, lower row, by their names in its record."""
+
+
+def draw_for_masks(num_masks: int, num_features: int, generator: torch.Generator) -> dict:
+    """The random numbers of ``masks.stratified_masks``, in its order, which :func:`masks_from` reads."""
+    uniform = torch.rand(1 + num_masks * num_features, generator=generator, dtype=torch.float64)
+    return {"shift": uniform[:1], "order": uniform[1:].view(num_masks, num_features)}
+
+
+def masks_from(draws: Draws, law: SizeLaw, device: torch.device) -> Bool[Tensor, "*B P D"]:
+    """The masks of ``masks.stratified_masks``; ranked on the device, where it is fast."""
+    num_masks, num_features = draws["order"].shape[-2:]
+    quantiles = masks._quantiles(num_masks, draws["shift"])
+    sizes = _to(law._sizes_at(quantiles, num_features), device)
+    return masks.from_ranks(_to(draws["order"], device).argsort(), sizes)
+
+
+def _normal(count: int, num_images: int, size: int, generator: torch.Generator) -> Tensor:
+    """``count`` standard normal vectors of length ``size`` an image."""
+    return torch.randn((count, num_images, size), generator=generator)
+
+
+def _to(value: Tensor, device: torch.device) -> Tensor:
+    """``value`` on the device; to a GPU from pinned memory, so that nothing waits for the copy."""
+    if device.type != "cuda" or value.device.type == "cuda":
+        return value.to(device)
+    return value.pin_memory().to(device, non_blocking=True)
+
+
+# -- evaluations --------------------------------------------------------------------------------------
+
+
+def models_of(
+    parameters: Parameters, settings: DeepVAESettings, dtype: torch.dtype = torch.float64
+) -> list[VAE]:
+    """The model of every run."""
+    trained = {name: value.detach().to(dtype) for name, value in parameters.items()}
+    runs = range(len(settings.seeds))
+    return [dense_model(trained, run, settings.noise_variance) for run in runs]
+
+
+def on_grid(model: VAE) -> GridConditional:
+    """``model`` on a grid that knows its log p(x), K ≤ 3: 161 nodes per axis agree to 1e-5 nats."""
+    return GridConditional(model, grids.trapezoid(model.latent_dim, 41))
+
+
+def log_p_x(parameters: Parameters, x: Tensor, settings: DeepVAESettings) -> Float[Tensor, " B"]:
+    """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
+    models = models_of(parameters, settings)
+    x = x.double()
+    if settings.latent_dim <= grids.MAX_LATENT_DIM:
+        return torch.stack([on_grid(model).log_marginal(x).mean() for model in models])
+    values = [
+        estimators.iwae(
+            model, x, settings.track_samples, generator=torch.Generator().manual_seed(run)
+        )
+        for run, model in enumerate(models)
+    ]
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def by_encoder(parameters: Parameters, x: Tensor, settings: DeepVAESettings) -> Float[Tensor, " B"]:
+    """What ``track_draws`` draws from the encoder report, a lower bound to look at."""
+    values = [
+        estimators.iwae(
+            model,
+            x,
+            settings.track_draws,
+            generator=torch.Generator().manual_seed(0),
+            proposal=estimators.from_encoder,
+        )
+        for model in models_of(parameters, settings, x.dtype)
+    ]
+    return torch.tensor(values)
+
+
+# -- training -----------------------------------------------------------------------------------------
+
+
+@checked
+def train_deep_vae(
+    settings: DeepVAESettings,
+    objective: Objective,
+    *,
+    images: Float[Tensor, "N D"] | None = None,
+    device: torch.device | None = None,
+    progress: Progress = silent,
+    label: str = "step",
+) -> DeepVAERun:
+    """Train one VAE from each seed, side by side, and evaluate them on the way.
+
+    Ctrl-C (Interrupt in a notebook) ends it early, with what has been trained so far.
+
+    Args:
+        settings: :data:`FULL`, :data:`TINY` or others.
+        objective: what is maximized, one of :data:`OBJECTIVES` for example.
+        images: in [0, 1], in single precision; those of the settings if left out.
+        device: where to compute; where the images are if left out.
+        progress: shows the steps as they pass; ``tqdm.tqdm`` fits.
+        label: what it calls them.
+
+    Returns:
+        Evaluations, weights and the number of steps taken, on the device: :class:`DeepVAERun`.
+
+    Raises:
+        FloatingPointError: where the objective is not finite any more, seen at the next evaluation.
+        DataNotFoundError: where the images of the settings are not on this machine.
+
+    >>> from dataclasses import replace
+    >>> short = replace(TINY, num_steps=2, track_data=5)
+    >>> train_deep_vae(short, OBJECTIVES["fixed"]).steps
+    tensor([0, 2])
+    """
+    x = settings.images() if images is None else images
+    if device is not None:
+        x = x.to(device)
+    start = settings.start(x.shape[1], partial=objective.reads_masks)
+    weights = {name: value.to(x).requires_grad_() for name, value in start.parameters.items()}
+    training = _Training(settings, objective, x, weights, start.generators)
+    tracked: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def evaluate(step: int) -> None:
+        if step % settings.track_every == 0 or step == settings.num_steps:
+            training.require_finite()
+            few = x[: settings.track_data]
+            with torch.no_grad():
+                tracked[step] = (
+                    log_p_x(weights, few, settings).to(x),
+                    by_encoder(weights, few, settings).to(x),
+                )
+
+    try:
+        evaluate(0)
+        for _ in progress(range(settings.num_steps), label):
+            training.take_step()
+            evaluate(training.num_steps)
+    except KeyboardInterrupt:
+        pass  # what there is by now is returned
+
+    empty = x.new_empty(0, len(settings.seeds))
+    values = [torch.stack(rows) for rows in zip(*tracked.values(), strict=True)] or [empty, empty]
+    return DeepVAERun(
+        steps=torch.tensor(list(tracked), dtype=torch.int64),
+        log_p_x=values[0],
+        by_encoder=values[1],
+        objective=training.objectives[: training.num_steps],
+        parameters={name: value.detach() for name, value in weights.items()},
+        num_steps=training.num_steps,
+    )
+
+
+class _Training:
+    """Adam's steps, which ask the device for nothing."""
+
+    def __init__(
+        self,
+        settings: DeepVAESettings,
+        objective: Objective,
+        x: Float[Tensor, "N D"],
+        weights: dict[str, Tensor],
+        generators: Sequence[torch.Generator],
+    ) -> None:
+        self.settings = settings
+        self.objective = objective
+        self.x = x
+        self.weights = weights
+        self.generators = generators
+        self.num_steps = 0
+        # Row e: of step e, before it.
+        self.objectives = x.new_full((settings.num_steps, len(generators)), torch.nan)
+        on_gpu = x.device.type == "cuda"
+        self.adam = torch.optim.Adam(
+            list(weights.values()), lr=settings.learning_rate, capturable=on_gpu
+        )
+        self.update = _replayed(self._update) if on_gpu else self._update
+        # The block of draws at hand, where a step finds its own, and the value that it leaves.
+        self.block: dict[str, Tensor] = {}
+        self.place = 0
+        self.draws: dict[str, Tensor] = {}
+        self.value = x.new_zeros(len(generators))
+
+    def take_step(self) -> None:
+        if not self.block or self.place == len(self.block["rows"]):
+            self._draw_block()
+        for name, values in self.block.items():
+            if name not in self.draws:
+                self.draws[name] = torch.empty_like(values[0])
+            self.draws[name].copy_(values[self.place])
+        self.update()
+        self.objectives[self.num_steps] = self.value
+        self.place += 1
+        self.num_steps += 1
+
+    def _update(self) -> None:
+        minibatch = self.x[self.draws["rows"]]
+        value = self.objective.value(self.weights, minibatch, self.draws, self.settings)
+        require_answer("objective.value()", value, self.value.shape)
+        slopes = torch.autograd.grad(-value.sum(), list(self.weights.values()))
+        for weight, slope in zip(self.weights.values(), slopes, strict=True):
+            weight.grad = slope
+        self.adam.step()
+        self.value.copy_(value.detach())
+
+    def _draw_block(self) -> None:
+        """Draw for some steps: every run's numbers step by step from its own generator."""
+        shape = (self.settings.batch_size, self.x.shape[1])
+        bytes_a_step = 8 * shape[0] * shape[1] * len(self.generators)
+        remaining = self.settings.num_steps - self.num_steps
+        count = min(remaining, max(1, _BLOCK_BYTES // bytes_a_step))
+        steps = [
+            [self._draw(shape, generator) for generator in self.generators] for _ in range(count)
+        ]
+        stacked = {
+            name: torch.stack([torch.stack([run[name] for run in step]) for step in steps])
+            for name in steps[0][0]
+        }
+        rows = _to(stacked.pop("rows"), self.x.device)
+        self.block = {"rows": rows, **self.objective.moved(stacked, self.x.device)}
+        self.place = 0
+
+    def _draw(self, shape: tuple[int, int], generator: torch.Generator) -> dict[str, Tensor]:
+        rows = torch.randint(len(self.x), shape[:1], generator=generator)
+        return {"rows": rows, **self.objective.draw(shape, self.settings, generator)}
+
+    def require_finite(self) -> None:
+        """Raise ``FloatingPointError`` where a value of the steps so far is not finite."""
+        values = self.objectives[: self.num_steps]
+        is_finite = values.isfinite()
+        if not is_finite.all():
+            step, run = (~is_finite).nonzero()[0].tolist()
+            raise FloatingPointError(
+                f"the objective is {values[step, run].item()} at step {step} in run {run} of "
+                f"{values.shape[1]}. A smaller learning rate may help."
+            )
+
+
+_EAGER_STEPS = 3  # before a graph is recorded: libraries and Adam set themselves up in them
+
+
+def _replayed(update: Callable[[], None]) -> Callable[[], None]:
+    """``update``, recorded as a CUDA graph after its first calls and replayed from then on.
+
+    Where that is not possible it is called as it is, after a warning.
+    """
+    num_calls = 0
+    replay: Callable[[], None] | None = None
+
+    def call() -> None:
+        nonlocal num_calls, replay
+        if num_calls == _EAGER_STEPS:
+            replay = _recorded(update)
+        num_calls += 1
+        if replay is not None:
+            replay()
+            return
+        with warnings.catch_warnings():
+            # Adam is told at first that it will be in a graph, and warns until it is.
+            warnings.filterwarnings("ignore", message=".*capturable.*")
+            update()
+
+    return call
+
+
+def _recorded(update: Callable[[], None]) -> Callable[[], None]:
+    """What replays ``update`` as a CUDA graph; ``update`` itself where that is not possible."""
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            update()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        warnings.warn(
+            f"a step cannot be recorded as a CUDA graph here ({reason}): the training goes on without, "
+            "several times slower.",
+            stacklevel=2,
+        )
+        return update
+    return graph.replay

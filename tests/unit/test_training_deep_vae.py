@@ -1,0 +1,137 @@
+"""``mpt_lml.trainings.deep_vae``: draws ahead, interrupts, another device, a graph."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from models import generator
+from other_device import OtherDevice
+
+from experiments.paper.deep_vae import Figure3Lower
+from mpt_lml import masks
+from mpt_lml.masks import FixedRate, UniformSize
+from mpt_lml.trainings import deep_vae
+from mpt_lml.trainings.deep_vae import ELBO, OBJECTIVES, TINY, PartialEncoder, train_deep_vae
+
+SHORT = replace(
+    TINY, num_data=60, hidden=(4,), latent_dim=1, num_steps=8, track_every=4, track_data=3
+)
+ALL = {**OBJECTIVES, "partial": PartialEncoder(num_samples=3)}
+
+
+def test_the_full_settings_are_those_of_the_experiment() -> None:
+    assert Figure3Lower.preset().settings == deep_vae.FULL
+
+
+@pytest.mark.parametrize("law", [FixedRate(0.33), UniformSize()])
+def test_masks_that_are_drawn_ahead_are_stratified_masks(law: masks.SizeLaw) -> None:
+    wanted = masks.stratified_masks(5, 7, law, generator=[generator(1), generator(2)])
+    drawn = [deep_vae.draw_for_masks(5, 7, generator(seed)) for seed in (1, 2)]
+    stacked = {name: torch.stack([run[name] for run in drawn])[None] for name in drawn[0]}
+    mask = deep_vae.masks_from(stacked, law, torch.device("cpu"))
+    assert torch.equal(mask[0], wanted)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_how_many_steps_are_drawn_ahead_changes_no_number(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train_deep_vae(SHORT, ALL[name])
+    monkeypatch.setattr(deep_vae, "_BLOCK_BYTES", 3 * 8 * 100 * 64 * 2)  # three steps at a time
+    pieces = train_deep_vae(SHORT, ALL[name])
+    assert torch.equal(whole.objective, pieces.objective)
+    assert torch.equal(whole.log_p_x, pieces.log_p_x)
+
+
+def test_an_evaluation_is_of_the_steps_that_it_names() -> None:
+    run = train_deep_vae(SHORT, ELBO())
+    assert run.steps.tolist() == [0, 4, 8] and run.num_steps == 8
+    shorter = train_deep_vae(replace(SHORT, num_steps=4), ELBO())
+    assert torch.equal(run.log_p_x[:2], shorter.log_p_x)
+    few = SHORT.images()[:3]
+    assert torch.equal(run.log_p_x[2], deep_vae.log_p_x(run.parameters, few, SHORT).float())
+    assert run.objective.shape == (8, 2) and (run.objective[-1] > run.objective[0]).all()
+
+
+def test_an_interrupt_leaves_what_was_trained() -> None:
+    def interrupted(items: Iterable[Any], description: str) -> Iterator[Any]:
+        for number, item in enumerate(items):
+            if number == 6:
+                raise KeyboardInterrupt
+            yield item
+
+    run = train_deep_vae(SHORT, ELBO(), progress=interrupted)
+    whole = train_deep_vae(SHORT, ELBO())
+    assert run.num_steps == 6 and run.steps.tolist() == [0, 4]
+    assert torch.equal(run.log_p_x, whole.log_p_x[:2])
+    assert torch.equal(run.objective, whole.objective[:6])
+    six = train_deep_vae(replace(SHORT, num_steps=6), ELBO())
+    for key, value in run.parameters.items():
+        assert torch.equal(value, six.parameters[key])
+
+
+def test_an_interrupt_before_the_first_step_leaves_empty_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(deep_vae, "log_p_x", interrupt)
+    run = train_deep_vae(SHORT, ELBO())
+    assert run.num_steps == 0 and run.log_p_x.shape == (0, 2) and run.steps.shape == (0,)
+
+
+def test_a_training_that_leaves_the_numbers_says_where() -> None:
+    with pytest.raises(FloatingPointError, match="at step 1 in run 0 of 2. A smaller learning"):
+        train_deep_vae(replace(SHORT, learning_rate=1e30), ELBO())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_on_another_device_the_numbers_are_the_same(name: str) -> None:
+    here = train_deep_vae(SHORT, ALL[name])
+    with OtherDevice() as other:
+        with pytest.warns(UserWarning, match="cannot be recorded as a CUDA graph here"):
+            there = train_deep_vae(SHORT, ALL[name], device=other.device)
+        assert there.log_p_x.device.type == "cuda"
+        values, objective = there.log_p_x.cpu(), there.objective.cpu()
+    torch.testing.assert_close(values, here.log_p_x, rtol=0, atol=1e-4)
+    torch.testing.assert_close(objective, here.objective, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_between_evaluations_no_step_waits_for_the_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deep_vae, "_recorded", lambda update: update)
+    waits = []
+    for num_steps in (6, 30):
+        with OtherDevice() as other:
+            settings = replace(SHORT, num_steps=num_steps, track_every=30, latent_dim=2)
+            train_deep_vae(settings, ALL[name], device=other.device)
+            waits.append(sum(other.waits.values()))
+    assert waits[0] == waits[1]
+
+
+def test_a_step_is_recorded_once_and_then_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def recorded(update: Callable[[], None]) -> Callable[[], None]:
+        calls.append("record")
+
+        def replay() -> None:
+            calls.append("replay")
+            update()
+
+        return replay
+
+    monkeypatch.setattr(deep_vae, "_recorded", recorded)
+    with OtherDevice() as other, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        there = train_deep_vae(SHORT, ELBO(), device=other.device).objective.cpu()
+    assert calls == ["record"] + 5 * ["replay"]
+    torch.testing.assert_close(there, train_deep_vae(SHORT, ELBO()).objective, rtol=0, atol=1e-4)
