@@ -23,6 +23,7 @@ from mpt_lml.fit import Progress, silent
 from mpt_lml.masks import FixedRate, SizeLaw
 from mpt_lml.models.mixture import GridConditional
 from mpt_lml.models.vae import VAE, Parameters, dense_model, dense_parameters
+from mpt_lml.numerics import double
 from mpt_lml.objectives import vae as objectives
 
 __all__ = [
@@ -357,8 +358,8 @@ def on_grid(model: VAE) -> GridConditional:
 
 def log_p_x(parameters: Parameters, x: Tensor, settings: DeepVAESettings) -> Float[Tensor, " B"]:
     """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
+    x = double(x)
     models = models_of(parameters, settings)
-    x = x.double()
     if settings.latent_dim <= grids.MAX_LATENT_DIM:
         return torch.stack([on_grid(model).log_marginal(x).mean() for model in models])
     values = [
@@ -451,7 +452,7 @@ def train_deep_vae(
     empty = x.new_empty(0, len(settings.seeds))
     values = [torch.stack(rows) for rows in zip(*tracked.values(), strict=True)] or [empty, empty]
     return DeepVAERun(
-        steps=torch.tensor(list(tracked), dtype=torch.int64),
+        steps=torch.tensor(list(tracked), dtype=torch.int64).to(x.device),
         log_p_x=values[0],
         by_encoder=values[1],
         objective=training.objectives[: training.num_steps],
